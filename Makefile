@@ -12,7 +12,7 @@
 # MPI=1 builds the module for several ranks, MPI=0 leaves it out; by default mpicc decides.
 # CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
 # CUDA_ARCH="80 90" are the GPUs that machine code is made for; later ones translate the last.
-# ONEDNN=0 and CRITERION=0 build with our plain stand-ins; NCCL=0 builds the CUDA backend for one GPU;
+# ONEDNN=0 and CRITERION=0 build with our plain fallbacks; NCCL=0 builds the CUDA backend for one GPU;
 # by default the headers decide.
 # PACKAGES is a folder with cJSON and stb_ds for a machine that lacks them, see gpu_check.sh.
 
@@ -31,12 +31,12 @@ ifneq ($(filter sanitize emulated-address,$(BUILD)),)
 OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS  := -O1
 endif
-# The same bits on processors that could fuse; and a root that sets no errno can be of vectors.
+# Equal bits on processors with FMA; and vectorized sqrt, which must not set errno.
 $(OUT)/data/util/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
 # The hash of stb_ds shifts into the sign bit.
 $(OUT)/data/util/stb_ds.o: OPTIONS += -fno-sanitize=shift
 
-# ---- packages, and what stands in where they are missing
+# ---- packages, and fallbacks for missing ones
 
 comma    := ,
 PACKAGES ?= $(wildcard build/packages)
@@ -82,7 +82,7 @@ else
 PROGRAMS := $(OUT)/train $(OUT)/prepare $(OUT)/compare
 endif
 
-# Several ranks: what needs MPI is a module beside the program, made where mpicc is.
+# Several ranks: the code that needs MPI is a module beside the program, built if mpicc exists.
 MPICC ?= $(shell command -v mpicc)
 MPI   ?= $(if $(MPICC),1,0)
 ifeq ($(MPI),1)
@@ -93,7 +93,7 @@ MODULE := $(dir $(firstword $(PROGRAMS)))train_mpi.so
 MODULE := $(MODULE:./%=%)
 endif
 
-# By these paths the tests and scripts find what was built.
+# Tests and scripts find the programs by these paths.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
@@ -133,8 +133,8 @@ $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(LEVELS:%=$(OUT)/cpu_%.o) $(CUDA_
 include test/test.mk
 include scripts/scripts.mk
 
-# What objects were compiled with: where that changes (CUDA=0 today, CUDA=1 tomorrow), they are
-# compiled anew.
+# Records the compiler flags of objects: if they change (CUDA=0, then CUDA=1), objects are compiled
+# again.
 COMPILED_WITH := $(CC) $(OPTIONS) $(LEVEL_OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) \
                  $(NVCC_OPTIONS) $(GENCODE)
 $(OUT)/options: force

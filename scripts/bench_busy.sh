@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What an endless loop beside a run costs it: ms per step of configs/fp32.json on all cores, alone
-# and with the loop, in turns; medians. Also with threads that spin while they wait, as GNU OpenMP's
-# do by themselves, which ./train prevents.
+# Measures the cost of an endless loop beside a run: ms per step of configs/fp32.json on all cores,
+# alone and with the loop, in turns; medians. Also measures threads that spin while they wait, which
+# is GNU OpenMP's default and which ./train prevents.
 #   scripts/bench_busy.sh [ROUNDS]      5 rounds take two minutes on two cores
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ trap '[ -z "$loop" ] || kill "$loop"; rm -rf "$folder"' EXIT
 
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-# Appends the median ms of a short run's steps to the file $1.
+# Appends the median ms per step of a short run to the file $1.
 steps() {
     rm -rf "$folder/run"
     "${TRAIN:-./train}" --config configs/fp32.json --device cpu --set run_dir="$folder" \

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# What a checkpoint of GPT-2 124M (1.5 GB) costs: how long training stops where it waits for the
-# disk and where it is written in the background, how much longer the steps after it take together,
-# and at what speed it is written beside a copy of as many bytes by dd. Medians of the rounds, which
-# take turns.
+# Measures the cost of a checkpoint of GPT-2 124M (1.5 GB): how long training stops when it waits
+# for the disk and when it writes in the background, the slowdown of the steps after it, and its
+# write speed compared with a copy of as many bytes by dd. Medians of the rounds, which alternate.
 #   scripts/bench_checkpoint.sh [ROUNDS]      3
-# Needs TRAIN, by default ./train, and 6 GB in $TMPDIR, which should be a disk, not memory. DEVICE is
-# "cpu" or "cuda", MODEL another model, as in a config.
+# Needs TRAIN, by default ./train, and 6 GB in $TMPDIR, which should be a disk, not memory. DEVICE
+# is "cpu" or "cuda", MODEL another model, as in a config.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 train=$(realpath "${TRAIN:-./train}") rounds=${1:-3} device=${DEVICE:-cpu}
@@ -20,8 +19,8 @@ cat >"$folder/save.json" <<END
  "log": {"every": 1000}}
 END
 
-# NAME SETTING: trains, appends the seconds that training stopped, that writing took, and that the
-# steps after it took beyond those before it, to NAME.*
+# NAME SETTING: trains and appends to NAME.* the seconds that training stopped, that writing took,
+# and that the steps after it took beyond those before it.
 save() {
     "$train" --config "$folder/save.json" --set name="$1" --set "$2" >"$folder/said" 2>&1
     sed -n 's/^saving \([0-9]*\) check.*paused training for \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |

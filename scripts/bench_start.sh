@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How long a person waits for GPT-2 124M on this machine's CPU, with files in the cache: from the
-# command to the first step of a new run and of a resumed one, and to a sample's first token.
+# Measures the start-up time of GPT-2 124M on this machine's CPU, with files in the page cache: from
+# the command to the first step of a new run and of a resumed one, and to a sample's first token.
 # Medians, in seconds.
 #   scripts/bench_start.sh [ROUNDS]      5
 # Needs TRAIN, by default ./train, and 4 GB in $TMPDIR.
@@ -16,7 +16,7 @@ cat >"$folder/start.json" <<END
  "eval": {"every": 0}, "sample": {"every": 0}}
 END
 
-# SECONDS FILE TEXT COMMAND ...: how long until it has printed TEXT goes to FILE; then it ends.
+# SECONDS FILE TEXT COMMAND ...: appends the seconds until COMMAND prints TEXT to FILE, then ends it
 wait_for() {
     local file=$1 text=$2 began line="" part child
     shift 2

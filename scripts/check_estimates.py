@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Compares the estimates of scripts/cuda_replay.py and scripts/cuda_step_model.py with those that
-are expected.
+"""Compares the estimates of scripts/cuda_replay.py and scripts/cuda_step_model.py with the expected
+ones.
 
     check_estimates.py EXPECTED COMPILER FIGURES.json ...      exit status 1: one has become worse
     check_estimates.py --write EXPECTED COMPILER FIGURES.json ...
 
-COMPILER is the version of nvcc. The same compiler makes the same code, so that a share that falls
-by more than 3 %, or a step that takes as much longer, is the kernel's doing. Another compiler
-places instructions in another way: then what is worse is said, and the status is 0.
+COMPILER is the version of nvcc. The same compiler makes the same code, so the kernel is the cause
+if a share falls by more than 3 %, or a step takes that much longer. Another compiler orders
+instructions differently: then worse estimates are only reported, and the status is 0.
 """
 import json
 import sys
 
 TOLERANCE = 0.03
-# figure, and whether more is better
+# figure: True if more is better
 WATCHED = {"share": True, "tflops": True, "in_flight": True, "instructions": False,
            "moved_to_least": False, "ms": False}
 
@@ -40,7 +40,7 @@ def write(path, compiler, found):
 
 
 def compare(path, compiler, found):
-    """Returns what is worse, or missing, and whether the compiler is the same."""
+    """Returns the worse or missing estimates, and True if the compiler is the same."""
     with open(path) as file:
         lines = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
     expected = dict(lines)

@@ -1,11 +1,11 @@
-"""Are models of ours at home in transformers, and theirs in ours? See check_huggingface.sh.
+"""Checks exports to transformers and imports from it. See check_huggingface.sh.
 
     python scripts/check_huggingface.py FOLDER
 
-Works in FOLDER, which is emptied first. Prints one line for each check with what was measured;
+Works in FOLDER, which is emptied first. Prints one line for each check with the measured value;
 exit status 1 if one failed. TRAIN, PREPARE and LOGITS name the programs (./train, ./prepare,
 build/fast/logits). GPT2_DIR names a folder with GPT-2's tokenizer, GPT2_WEIGHTS one with a whole
-GPT-2: with either there are more checks.
+GPT-2: either adds checks.
 """
 
 import json
@@ -52,7 +52,7 @@ NASTY = (
 
 
 class Checks:
-    """Counts, and prints a line for each."""
+    """Counts checks and failures, and prints a line for each check."""
 
     def __init__(self):
         self.done = self.failed = 0
@@ -72,7 +72,7 @@ class Checks:
             self.line(False, name, f"\n    ours   {ours!r:.300}\n    theirs {theirs!r:.300}")
 
     def group(self, function, *arguments):
-        """A check that cannot be made is one that failed; those after it are made."""
+        """A check that raises an exception has failed; later checks still run."""
         try:
             function(self, *arguments)
         except Exception as reason:  # pylint: disable=broad-except
@@ -82,7 +82,7 @@ class Checks:
 
 
 def run(*command):
-    """What a program prints to standard output, as bytes."""
+    """Standard output of a program, as bytes."""
     done = subprocess.run([str(word) for word in command], capture_output=True, check=False)
     if done.returncode != 0:
         words = " ".join(str(word) for word in command)
@@ -113,8 +113,8 @@ def random_tokens(vocabulary, count):
 
 
 def as_terminal(raw):
-    """Text as ./train shows it: what is no visible character is U+FFFD. How many of these stand for
-    a run of broken bytes is a matter of taste; here it is one."""
+    """Text as ./train shows it: anything but a visible character is U+FFFD. Programs differ in how
+    many U+FFFD replace a run of broken bytes; here it is one."""
     text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     hidden = (c not in "\n\t" and unicodedata.category(c) == "Cc" for c in text)
     shown = "".join("\ufffd" if hide else c for c, hide in zip(text, hidden))
@@ -122,7 +122,7 @@ def as_terminal(raw):
 
 
 def vocabulary_of(folder):
-    """Names and numbers of all tokens."""
+    """Strings and ids of all tokens."""
     if (folder / "vocab.json").exists():
         return json.loads((folder / "vocab.json").read_text())
     whole = json.loads((folder / "tokenizer.json").read_text())
@@ -156,7 +156,7 @@ def make_model(seed, vocabulary, end, **sizes):
 
 
 def save_variants(model, folder):
-    """The ways in which GPT-2s come; each of these folders holds the same model, rounded."""
+    """The formats in which GPT-2 models are saved; each folder holds the same model, rounded."""
     state = {name: value for name, value in model.transformer.state_dict().items()}
     for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16,
                         "fp16": torch.float16}.items():
@@ -243,7 +243,7 @@ def their_ids(model, ids, count):
 
 
 def raw_text(tokenizer, ids):
-    """The bytes of tokens, by the alphabet of byte-level encodings."""
+    """The bytes of tokens, decoded with the alphabet of byte-level encodings."""
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in visible]
     alphabet = {chr(byte): byte for byte in visible}
@@ -269,8 +269,8 @@ def check_greedy(checks, name, folder, count):
 
 
 def check_stop(checks, name, folder, work):
-    """Has the model say <|endoftext|> after five tokens: two rows of the embedding change places,
-    and with them the two logits."""
+    """Makes the model predict <|endoftext|> after five tokens: swaps two rows of the embedding, and
+    so their logits."""
     model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
     end = model.config.eos_token_id
     for word in ["Once", "time", "water", "all", "Then", "the"]:
@@ -291,7 +291,7 @@ def check_stop(checks, name, folder, work):
 
 
 def check_tokens(checks, name, folder, work, texts):
-    """./prepare makes the tokens of AutoTokenizer, and puts <|endoftext|> before each document."""
+    """./prepare makes the same tokens as AutoTokenizer, with <|endoftext|> before each document."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     kind = f"gpt2:{folder}" if END_OF_TEXT in tokenizer.get_vocab() else "bytes"
     count = 0
@@ -311,7 +311,7 @@ def check_tokens(checks, name, folder, work, texts):
 
 
 def begin_documents(tokens, end):
-    """The special token separates documents, empty ones are left out; ours begins each with it."""
+    """The special token separates documents, empty ones are skipped; ours precedes each."""
     documents = [[]]
     for token in tokens:
         if token == end:
@@ -340,7 +340,7 @@ def bits(tensor):
 
 
 def shape_of(folder):
-    """What a config says that changes predictions."""
+    """The settings of a config that affect predictions."""
     config = AutoConfig.from_pretrained(folder)
     words = ["n_head", "n_embd", "n_layer", "n_positions", "vocab_size", "layer_norm_epsilon",
              "activation_function", "n_inner", "scale_attn_weights", "tie_word_embeddings",
@@ -372,7 +372,7 @@ ALL = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def check_kept_files(checks, name, source, target):
-    """The tokenizer's files are given along, byte for byte, and mean the same."""
+    """The tokenizer's files are exported byte for byte, and give the same tokens."""
     kept = [file for file in TOKENIZER_FILES[:3] if (source / file).exists()]
     same = all((source / file).read_bytes() == (target / file).read_bytes() for file in kept)
     theirs, ours = (AutoTokenizer.from_pretrained(folder) for folder in (source, target))
@@ -381,7 +381,7 @@ def check_kept_files(checks, name, source, target):
     checks.line(same, f"{name}: tokenizer files", ", ".join(kept))
 
 
-# ---------------------------------------------------------------- what is checked
+# ---------------------------------------------------------------- checks
 
 
 def check_import(checks, name, folder, work, length):
@@ -401,7 +401,7 @@ SIZES = {
 
 
 def finetune(folder, work, run_name, precision, length):
-    """Twenty steps from a folder of Hugging Face; the last checkpoint."""
+    """Trains twenty steps from a Hugging Face folder; returns the last checkpoint."""
     runs = work / "runs"
     shutil.rmtree(runs / run_name, ignore_errors=True)
     prose = sorted(pathlib.Path(".").glob("*.md"))
@@ -453,7 +453,7 @@ def check_with_tokenizer(checks, name, tokenizer, work):
 
 
 def check_bytes(checks, work):
-    """A model of bytes, trained from nothing."""
+    """A model with the byte tokenizer, trained from scratch."""
     settings = ["name=bytes", f"run_dir={work / 'runs'}", "precision=fp32", "train.steps=20",
                 "model.n_layer=2", "model.n_embd=64", "data.seq_len=128", "eval.every=0",
                 "sample.every=0", "checkpoint.every=0", "optimizer.warmup_steps=0"]
@@ -467,7 +467,7 @@ def check_bytes(checks, work):
 
 
 def check_weights(checks, folder, work):
-    """The same of a whole GPT-2."""
+    """The same checks with a complete GPT-2."""
     checks.group(check_predictions, folder.name, folder, work, 256)
     checks.group(check_tokens, folder.name, folder, work, [NASTY])
     checks.group(check_greedy, folder.name, folder, 40)

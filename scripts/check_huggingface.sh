@@ -16,8 +16,8 @@ venv=build/huggingface
 while [ $# -gt 0 ]; do
     case $1 in
     --venv) venv=${2:?--venv needs a folder} && shift 2 ;;
-    --help | -h) sed -n '2,13s/^# \?//p' "$0" && exit 0 ;;
-    *) sed -n '2,13s/^# \?//p' "$0" >&2 && exit 2 ;;
+    --help | -h) sed -n '2,12s/^# \?//p' "$0" && exit 0 ;;
+    *) sed -n '2,12s/^# \?//p' "$0" >&2 && exit 2 ;;
     esac
 done
 
@@ -32,7 +32,7 @@ if ! "$venv/bin/python" -c 'import safetensors, tokenizers, torch, transformers'
 fi
 
 make -j"$(nproc)" all build/fast/logits
-# Nothing may come from elsewhere, and waiting threads need not spin beside Python's.
+# Nothing may be downloaded, and waiting threads need not spin beside Python's.
 export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 failed=0
 "$venv/bin/python" scripts/check_huggingface.py build/check_huggingface || failed=1

@@ -1,4 +1,4 @@
-"""Llama's family beside transformers: ten steps of training, and back. Called by
+"""Compares the Llama family with transformers: ten steps of training, and an export. Called by
 check_huggingface.sh.
 
 For each class a small random model is saved by transformers, trained here for ten steps of AdamW

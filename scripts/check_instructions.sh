@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Shows that one binary runs on every x86-64 processor from level v2 on: outside the objects of the
-# levels v3 and v4 no instruction needs more. The exception is the function that its caller enters
-# only where the processor has SHA extensions.
+# Checks that one binary runs on every x86-64 processor from level v2 on: outside the objects of the
+# levels v3 and v4 no instruction needs more. The exception is a function that is called only if the
+# processor has SHA extensions.
 #   scripts/check_instructions.sh [BUILD_FOLDER]      build/fast by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,10 +11,10 @@ if [ -e "$folder/cpu_base.o" ]; then
     exit 0
 fi
 
-# Prints "file function instruction" for each function of the files in which there is one beyond
-# v2: all with a VEX or EVEX prefix (their names begin with v; gcc's "rep bsf" is disassembled as
-# tzcnt, and gives the same on old processors), the rest of v3 and v4, and common extensions beside
-# the levels.
+# Prints "file function instruction" for each function with an instruction beyond v2: all with a VEX
+# or EVEX prefix (their names begin with v), the rest of v3 and v4, and common extensions beside the
+# levels. gcc's "rep bsf" is exempt: it is disassembled as tzcnt, and gives the same on old
+# processors.
 beyond() {
     local file
     for file in "$@"; do

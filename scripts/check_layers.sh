@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks who includes whom. A module is a directory; each line of the plan names a module and the
-# modules that it may include besides itself. Modules are listed from the bottom up, and a module may
-# name those before it only. Pairs of files (x.c with x.h) must not include each other in a circle.
+# Checks include directives against a plan of layers. A module is a directory; each line of the plan
+# names a module and the modules that it may include besides itself. Modules are listed from the
+# bottom up, and a module may name only those before it. Pairs of files (x.c with x.h) must not
+# include each other in a cycle.
 #   scripts/check_layers.sh [FOLDER]    the sources in FOLDER, by default the project
 set -euo pipefail
 cd "${1:-"$(dirname "$0")/.."}"
@@ -27,7 +28,7 @@ model/lab/compare    data/util model/page
 .                    data/util kernels kernels/comm kernels/open model/config model/io model/cli model/lab/audit
 '
 
-# "FILE HEADER" for each include of a header of ours.
+# Prints "FILE HEADER" for each include of a header of ours.
 includes=$(find data kernels model train.c '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.inc' ')' -print0 |
     xargs -0 grep -nHoE '^ *#include "[^"]+"' |
     sed -E 's/^([^:]+):[0-9]+: *#include "([^"]+)"/\1 \2/')

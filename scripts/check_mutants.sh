@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Do the tests of the CUDA kernels see mistakes? Plants the ones of test/cuda_emulator/mutants.txt
-# one by one in a copy of the tree (build/mutants), runs the tests that should see them in emulated
-# builds, and prints what came of each. Exits with 1 if a mutant got away everywhere.
+# Checks that the tests of the CUDA kernels detect mistakes. Plants the mutants of
+# test/cuda_emulator/mutants.txt one by one in a copy of the tree (build/mutants), runs their tests
+# in emulated builds, and prints each outcome. Exits with 1 if a mutant escaped in every build.
 #   scripts/check_mutants.sh [--flavors "plain address thread"] [--first] [MUTANT...]
 #     --flavors   the builds to try: plain, address (AddressSanitizer), thread (ThreadSanitizer)
-#     --first     go on to the next mutant once one build has caught it
+#     --first     continue with the next mutant once one build has caught it
 #     MUTANT      its name, or a pattern such as 'layernorm*'; without one, all
 # JOBS=2 says how many compilers run at a time, MUTANT_SECONDS=600 how long the tests may take.
 set -euo pipefail
@@ -14,7 +14,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --flavors) flavors=$2 && shift 2 ;;
     --first) first=yes && shift ;;
-    -*) sed -n '2,10s/^# \?//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '2,9s/^# \?//p' "$0" >&2 && exit 2 ;;
     *) break ;;
     esac
 done
@@ -23,12 +23,12 @@ root=$PWD tree=$PWD/build/mutants
 jobs=${JOBS:-2} seconds=${MUTANT_SECONDS:-600}
 output=$tree/build/output.txt
 
-build_of() { # the folder of a flavor
+build_of() { # FLAVOR: prints its build folder
     case $1 in plain) echo emulated ;; *) echo "emulated-$1" ;; esac
 }
 
-# The copy is refreshed file by file, so that only what changed is compiled again. What is gone here
-# goes there, and from the libraries.
+# Refreshes the copy file by file, so that only changed files are compiled again. Files deleted here
+# are deleted there, and from the libraries.
 refresh() {
     mkdir -p "$tree/build"
     local file
@@ -57,7 +57,7 @@ mutate() {
         END { exit !(done == 1 && (after == "" || places == 1)) }' "$root/$file" >"$tree/$file"
 }
 
-# Runs the tests of `filter` in a flavor; one word about what happened.
+# Runs the tests of `filter` in a flavor; prints the outcome as one word.
 verdict() {
     local build program=device_tests status=0 command
     build=$(build_of "$1")

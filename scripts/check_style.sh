@@ -14,7 +14,7 @@ test/model/cli/test_program.c
 test/model/core/test_trainer.c
 '
 
-sources() { # PATTERN ...: files of these names, without fixtures and built ones
+sources() { # PATTERN ...: files with these names, except fixtures and built files
     local names=()
     for pattern in "$@"; do names+=(-o -name "$pattern"); done
     find . -name .git -prune -o \

@@ -1,11 +1,10 @@
-"""Are our tokens those of Hugging Face's tokenizers? See check_tokenizers.sh.
+"""Compares our tokens with those of Hugging Face's tokenizers. See check_tokenizers.sh.
 
     python scripts/check_tokenizers.py FOLDER [TOKENIZER.json | FOLDER ...]
 
-Works in FOLDER, which is emptied first. Trains a small tokenizer of each kind that is known here,
-or takes those that are named, and compares the tokens of hostile texts of more than 2 MB and of our
-own prose, and what they become when they are decoded: with tokenizers, and those that are ranks
-with tiktoken. One line a check; exit status 1 if one failed. ENCODE names the program
+Works in FOLDER, which is emptied first. Trains a small tokenizer of each supported kind, or uses
+the given ones. Compares the tokens of hostile texts of more than 2 MB and of our own prose, and the
+decoded text, with tokenizers; vocabularies of ranks are compared with tiktoken. One line a check; exit status 1 if one failed. ENCODE names the program
 (build/fast/encode_file).
 """
 
@@ -47,7 +46,7 @@ def prose():
 
 
 def hostile(seed, extra):
-    """What goes wrong in tokenizers, in a random order."""
+    """Text that breaks tokenizers, in a random order."""
     chance = random.Random(seed)
     words = prose()[:400_000].split()
 
@@ -116,7 +115,7 @@ def split(pattern):
 
 
 def ignoring_merges():
-    """Some merges are missing, so that their tokens come from whole pieces alone."""
+    """Some merges are missing, so that only whole pieces give their tokens."""
     tokenizer = byte_level(split(LLAMA3))
     state = json.loads(tokenizer.to_str())
     most = [m for i, m in enumerate(state["model"]["merges"]) if i % 7 or i < 300]
@@ -140,7 +139,7 @@ def with_added_tokens():
 
 
 def characters(first, cuts, byte_fallback=True, fuse=True, strip=True):
-    """As SentencePiece's models are written."""
+    """A tokenizer.json in the form of converted SentencePiece models."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse,
                                      byte_fallback=byte_fallback))
     if first:
@@ -272,7 +271,7 @@ def check(name, path, folder):
 
 
 def ranks(tokenizer, pattern, folder):
-    """The vocabulary as ranks alone, in the way of tiktoken."""
+    """The vocabulary as ranks only, in the format of tiktoken."""
     letters = pre_tokenizers.ByteLevel.alphabet()
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a config once in each precision, or variant of one, from the same weights on the same
-# batches, and reports how the runs differ and which of them may stand for fp32.
+# batches. Reports how the runs differ and which of them can replace fp32.
 set -euo pipefail
 
 usage() {
@@ -48,13 +48,13 @@ wrong() {
     exit 2
 }
 
-# ---- what was asked for
+# ---- arguments
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 train=${TRAIN:-$root/train} compare=${COMPARE:-$root/compare}
 config="" precisions=fp32,bf16,fp16 steps="" seeds=1 out="" profile=yes
 limits=() extra=() variants=()
-declare -A names # of the runs of each variant, but for their seeds
+declare -A names # files of the runs of each variant, without their seeds
 command="scripts/compare_precisions.sh$([ $# -eq 0 ] || printf ' %q' "$@")"
 
 take_arguments() {
@@ -92,7 +92,7 @@ take_arguments() {
     done
 }
 
-# As ./train finds configs: a path, or a name in configs/.
+# Finds a config like ./train: a path, or a name in configs/.
 find_config() {
     [ -n "$config" ] || wrong "give a config, such as bf16.json"
     local place
@@ -107,7 +107,7 @@ find_config() {
     [ -f "$config" ] || wrong "$config: there is no such config"
 }
 
-# A comma that no precision follows is one of a value: bf16:autocast.float32=qkv,gelu.
+# A comma that no precision follows belongs to a value: bf16:autocast.float32=qkv,gelu.
 split_precisions() {
     local items item last=""
     mapfile -t -d , items < <(printf '%s' "$precisions")
@@ -119,7 +119,7 @@ split_precisions() {
     done
 }
 
-check_setting() { # KEY=VALUE WHERE: "" for all runs, else where the settings of a variant stand
+check_setting() { # KEY=VALUE WHERE: WHERE names the variant in messages, "" for all runs
     case $1 in
     name=* | run_dir=* | precision=*)
         wrong "$2$1: names, places and precisions of the runs are chosen here" ;;
@@ -147,8 +147,8 @@ check_variant() { # PRECISION[:KEY=VALUE]...
     done
 }
 
-# What the runs of a variant are called, in whatever order its settings come. A checksum stands for
-# what a file should not be called.
+# Name of a variant's runs, in any order of its settings. A checksum replaces characters that a file
+# name should not have.
 name_of() { # VARIANT
     local whole safe LC_ALL=C
     whole=$(echo "${1%%:*}" && tr : '\n' <<<"$1" | tail -n +2 | LC_ALL=C sort)
@@ -177,7 +177,7 @@ check_precisions() {
     [ ${#variants[@]} -le 8 ] || wrong "--precisions: ${#variants[@]}, but a report holds 8 at most"
 }
 
-# The other flags of ./train would make something else of it than a training.
+# The other flags of ./train would do something else than train.
 check_extra() {
     local word
     set -- "${extra[@]+"${extra[@]}"}"
@@ -198,14 +198,14 @@ check_extra() {
     done
 }
 
-# The seed of the first runs: that of the arguments of ./train, else the config's.
+# Seed of the first runs: from the arguments of ./train, else from the config.
 find_seed() {
     first_seed=$(sed -n 's/.*"seed"[[:space:]]*:[[:space:]]*\([0-9]\{1,\}\).*/\1/p' "$config" |
         head -n 1)
     check_extra
     first_seed=${first_seed:-1}
     [[ $first_seed =~ ^[0-9]{1,15}$ ]] || wrong "seed=$first_seed: this is no whole number"
-    first_seed=$((10#$first_seed)) # 010 is ten
+    first_seed=$((10#$first_seed)) # 010 means ten
 }
 
 take_arguments "$@"
@@ -222,7 +222,7 @@ done
 name=${config##*/}
 out=${out:-runs/compare-${name%.json}}
 
-# Sets the arguments that make run $run_name.
+# Sets the arguments that produce run $run_name.
 arguments_of() { # CONFIG VARIANT SEED
     local settings setting
     run_name=${names[$2]}
@@ -235,7 +235,8 @@ arguments_of() { # CONFIG VARIANT SEED
     if [ -n "$steps" ]; then arguments+=(--set "train.steps=$steps"); fi
 }
 
-# What ./train does not take is said before anything is trained. Other trouble is for the runs.
+# Settings that ./train rejects are reported before training starts. Other failures are left to the
+# runs.
 check_runs() {
     local variant said status
     for variant in "${variants[@]}"; do
@@ -249,7 +250,7 @@ check_runs() {
 }
 check_runs
 
-# ---- the folder, which holds one comparison
+# ---- the output folder, which holds one comparison
 
 settings() {
     printf 'steps: %s\nseed: %s\n' "${steps:-those of the config}" "$first_seed"
@@ -277,7 +278,7 @@ open_folder() {
     fi
 }
 
-# Each build that has made a run, so that later calls too know that they are mixed.
+# Records each build that has made a run, so that later calls can report a mix.
 note_program() {
     local sum
     sum=$(cksum <"$train")
@@ -289,7 +290,7 @@ note_program() {
 child="" stopped=""
 
 # Each signal reaches ./train once: the first makes it save and end, a second ends it at once. It
-# has a process group of its own, so that Ctrl-C does not reach it twice.
+# has its own process group, so that Ctrl-C does not reach it twice.
 stop() { # SIGNAL STATUS
     stopped=$2
     if [ -n "$child" ]; then kill -s "$1" "$child" 2>/dev/null || true; fi
@@ -297,13 +298,13 @@ stop() { # SIGNAL STATUS
 trap 'stop INT 130' INT
 trap 'stop TERM 143' TERM HUP
 
-watch() { # COMMAND ...: its status, also when signals come while it runs
+watch() { # COMMAND ...: returns its status, also if signals arrive while it runs
     local status=0
     set -m
     "$@" </dev/null &
     child=$!
     set +m
-    # A signal that came before there was a child to tell.
+    # Pass on a signal that arrived before the child was started.
     if [ -n "$stopped" ]; then kill "$child" 2>/dev/null || true; fi
     while true; do
         status=0
@@ -324,7 +325,7 @@ duration() { # SECONDS
     if [ "$1" -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi
 }
 
-# On a terminal ./train shows its progress; else its words go to a file beside the run.
+# On a terminal ./train shows its progress; otherwise its output goes to a file beside the run.
 train_now() {
     if [ -t 1 ]; then watch "$train" "${arguments[@]}"
     else watch "$train" "${arguments[@]}" >"$out/runs/$run_name.log"; fi

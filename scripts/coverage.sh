@@ -8,7 +8,7 @@ out=build/coverage
 if [ "${1:-}" != --keep ]; then
     make -j"$(nproc)" BUILD=coverage all "$out/tests"
     find "$out" -name '*.gcda' -delete
-    # Tests that limit files cannot write counts, of which gcov complains: full_disk fails for that.
+    # Tests that limit file sizes cannot write counts, so gcov reports errors and full_disk fails.
     TRAIN=$out/train PREPARE=$out/prepare COMPARE=$out/compare OMP_NUM_THREADS=2 \
         OMP_WAIT_POLICY=passive "$out/tests" --jobs "$(nproc)" 2> >(grep -v '^profiling:' >&2) ||
         echo "coverage.sh: some tests failed, so some lines may be missing" >&2

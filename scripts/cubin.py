@@ -2,13 +2,13 @@
 
 An instruction of sm_70 and later has 16 bytes. As cuobjdump -sass shows them for sm_80 and sm_90:
 bits 0..8 are the operation and 9..11 the form of its operands; 12..15 the predicate, of which 7 is
-"always" and 15 "never"; 73..75 the width of a memory access (4: 32 bits, 5: 64, 6: 128). From bit
-105 on the compiler says what the hardware does not find out: cycles until the next instruction may
-be issued, whether to yield, the barrier that is set when a result is there and when operands were
-read (7: none), and the barriers that it waits for.
+"always" and 15 "never"; 73..75 the width of a memory access (4: 32 bits, 5: 64, 6: 128). The bits
+from 105 on are the compiler's scheduling: cycles until the next instruction may be issued, a yield
+flag, the barriers that are released when the result is ready and when operands have been read (7:
+none), and the barriers that the instruction waits for.
 
-Products of warp groups (HGMMA): 84..86 are 7 unless the product ends a group. WARPGROUP: bit 80
-says that it waits for groups, until at most as many as 72..79 say are under way.
+Products of warp groups (HGMMA): 84..86 are 7 unless the product ends a group. WARPGROUP: if bit
+80 is set, it waits until at most as many groups as in bits 72..79 are in flight.
 """
 import collections
 import struct
@@ -51,7 +51,7 @@ def launch_bound(data, offset, size):
 
 
 def branch_target(at, word, arch):
-    """Where a branch at byte `at` of its kernel goes."""
+    """Target of a branch at byte `at` of its kernel."""
     distance = word >> 34 & (1 << 48) - 1
     if distance >> 47:
         distance -= 1 << 48
@@ -61,7 +61,7 @@ def branch_target(at, word, arch):
 
 
 def group_of(operation, high):
-    """Of a product: whether it ends a group. Of a wait: how many groups may go on. Else None."""
+    """Product: True if it ends a group. Wait: groups that may stay in flight. Else None."""
     if operation == PRODUCT:
         return high >> 20 & 7 != 7
     return high >> 8 & 0xFF if operation == GROUP and high >> 16 & 1 else None

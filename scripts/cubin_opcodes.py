@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the instructions that tell how a CUDA kernel moves memory and multiplies.
+"""Counts the instructions of a CUDA kernel that move memory and multiply matrices.
 
     cubin_opcodes.py FILE.cubin ...
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which lines of the CUDA kernels do the tests on the emulated GPU reach? Lists those that they do
-# not; exit status 1 if there are any but the ones that scripts/cuda_coverage.expected explains.
+# Lists the lines of the CUDA kernels that the tests on the emulated GPU do not reach. Exit status 1
+# if there are any that scripts/cuda_coverage.expected does not explain.
 #   scripts/cuda_coverage.sh [--keep]     --keep: report from the counts of the last run
 set -euo pipefail
 cd "$(dirname "$0")/.."

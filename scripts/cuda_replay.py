@@ -15,9 +15,9 @@ import sys
 
 import cubin
 
-# ---- what is replayed
+# ---- kernels to replay
 
-# On tensor cores: how often the inner loop is run in a round of the one around it; 0: it is alone.
+# On tensor cores: iterations of the inner loop per iteration of the outer one; 0: no outer loop.
 Tensor = collections.namedtuple("Tensor", "file name inner")
 # Moving memory: bytes of an element (or a parameter, or a logit) that are moved, and the least.
 Memory = collections.namedtuple("Memory", "file name moved least")
@@ -55,7 +55,7 @@ KERNELS = [
 Machine = collections.namedtuple("Machine", "name multiprocessors clock memory hmma hgmma")
 MACHINES = {80: Machine("A100 SXM 80 GB", 108, 1.41, 2039, 8, 0),
             90: Machine("H100 SXM", 132, 1.70, 3350, 6, 32)}
-LATENCY = 800      # cycles of a load from memory that is busy
+LATENCY = 800      # cycles of a load from busy memory
 SCHEDULERS = 4
 STARTS = (300, 500, 700, 900, 1100, 1300)  # cycles from one warp's start to the next one's
 QUEUE = 32          # cycles of work that the queues to memory and to HGMMA take in advance
@@ -145,8 +145,8 @@ def hot_loop(code):
 
 
 def path(code, first, last):
-    """What is done in a round: branches ahead that skip no product, no barrier and no access to
-    memory are taken, since what they skip is rare (a new maximum, an end)."""
+    """Instructions of one iteration. Forward branches that skip no product, barrier or memory
+    access are taken, because they skip rare cases (a new maximum, an end)."""
     index = {i.at: n for n, i in enumerate(code)}
     done, n = [], first
     while n <= last:
@@ -181,8 +181,9 @@ def may_issue(warp, instruction, now):
 
 
 def start_group_product(warp, instruction, now, free, busy, machine):
-    """Of a warp group: it waits its turn beside the warp. Each operand in shared memory is 2 KB of
-    the 128 bytes a cycle that its four warps share; when it is read is not modelled."""
+    """A product of a warp group is queued and runs beside the warp. Each operand in shared memory
+    is 2 KB of the 128 bytes a cycle that its four warps share; the time of the reads is not
+    modelled."""
     if free["tensor"] - now > QUEUE:
         return None
     start = max(now, free["tensor"])
@@ -254,7 +255,7 @@ def replay_from(start, body, warps, machine, rounds):
 
 
 def replay(body, warps, machine, rounds=24):
-    """The mean over several starts: warps fall into step in one way or another."""
+    """Mean over several starts, because the start affects how warps interleave."""
     results = [replay_from(start, body, warps, machine, rounds) for start in STARTS]
     return sum(cycles for cycles, _ in results) / len(results), results[0][1]
 
@@ -262,7 +263,7 @@ def replay(body, warps, machine, rounds=24):
 # ---- figures
 
 def round_of(code, inner_rounds):
-    """What a warp does in a round: of the loop around the hot one, or else of that itself."""
+    """Instructions of a warp per iteration of the loop around the hot one, else of that one."""
     first, last = hot_loop(code)
     hot = path(code, first, last)
     around = [(a, b) for a, b in loops(code)
@@ -290,7 +291,7 @@ def tensor_figures(kernel, code, warps, machine):
 
 
 def memory_figures(kernel, code, warps, machine):
-    """What is loaded before anything waits for it is in flight together."""
+    """Loads that are issued before the first wait are in flight together."""
     flying = most = pending = 0
     for i in code:
         if i.wait & pending:

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What the compiler made of each CUDA kernel: registers, spills, shared memory, occupancy,
+# Reports the compiler's result for each CUDA kernel: registers, spills, shared memory, occupancy,
 # tensor-core products and 128-bit memory accesses, checked against scripts/cuda_report.expected.
-# Needs nvcc and python3, and no GPU.
+# Needs nvcc and python3, but no GPU.
 #   scripts/cuda_report.sh [--write] [--arch "80 90"] [FILE.cu ...]     default: all of kernels/cuda
-# With sm_80, sm_90 and all files: also estimates of what kernels and steps reach, from the machine
-# code (cuda_estimates.md), against scripts/cuda_replay.expected, which --write makes anew.
+# With sm_80, sm_90 and all files it also estimates the speed of kernels and steps from the machine
+# code (cuda_estimates.md), and checks it against scripts/cuda_replay.expected. --write updates
+# both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +32,7 @@ fi
 work=build/cuda_report
 mkdir -p "$work"
 
-# compile ARCH FILE: the cubin, and what ptxas says of each kernel, in $work.
+# compile ARCH FILE: writes the cubin and ptxas' report of each kernel to $work.
 compile() {
     local name feature=
     name=$work/$(basename "$2" .cu).sm_$1
@@ -64,7 +65,7 @@ joined() {
             name = "" }' "$1.opcodes" "$1.ptxas"
 }
 
-# cast<bf16, fp32> instead of void cast_kernel<__nv_bfloat16, float>(...).
+# Shortens void cast_kernel<__nv_bfloat16, float>(...) to cast<bf16, fp32>.
 short_names() {
     c++filt | sed -E -e 's/^void //' -e 's/__nv_bfloat16/bf16/g' -e 's/__half/fp16/g' \
         -e 's/\bfloat\b/fp32/g' -e 's/\(anonymous namespace\):://g' \
@@ -72,7 +73,7 @@ short_names() {
         -e 's/^([a-z0-9_]*)_kernel([<\t])/\1\2/' -e 's/^attention_(simt_)?//'
 }
 
-# Prints the table of one architecture; exit status 1 if something is not as expected.
+# Prints the table of one architecture; exit status 1 if a value is not as expected.
 judge() {
     awk -F '\t' -v arch="$1" -v held="$work/sm_$1.warps" '
         function pattern(text) {              # a shell pattern as a regular expression
@@ -82,11 +83,11 @@ judge() {
         }
         function warps(registers, threads, shared,    of_block, blocks, most) {
             of_block = int((threads + 31) / 32)
-            # registers are given to four warps at a time
+            # registers are allocated to four warps at a time
             most = int(int(65536 / (32 * int((registers + 7) / 8) * 8) / 4) * 4 / of_block)
             blocks = int(64 / of_block)
             if (most < blocks) blocks = most
-            # 164 and 228 KiB of shared memory; each block takes 1 KiB more than it says
+            # 164 and 228 KiB of shared memory; each block takes 1 KiB more than it declares
             most = int((arch == 80 ? 167936 : 233472) / (shared + 1024))
             if (most < blocks) blocks = most
             return blocks * of_block
@@ -94,7 +95,7 @@ judge() {
         FNR == NR {
             if ($0 !~ /^#/ && split($0, f, / +/) >= 6) {
                 n++; expect[n] = pattern(f[1])
-                # the name itself may hold blanks after commas: fields count from the end
+                # names may contain blanks after commas, so fields count from the end
                 k = split($0, f, / +/)
                 name = f[1]; for (i = 2; i <= k - 5; i++) name = name " " f[i]
                 expect[n] = pattern(name)
@@ -135,7 +136,7 @@ status=0
 all=("${files[@]}")
 for arch in $archs; do
     files=()
-    for file in "${all[@]}"; do # Hopper's own are for nothing else
+    for file in "${all[@]}"; do # Hopper kernels are compiled for sm_90 only
         case $file in *wgmma*) [ "$arch" = 90 ] || continue ;; esac
         files+=("$file")
     done

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Estimates the time of a training step from replayed kernels. NOT MEASUREMENTS: what is assumed is
-said in scripts/cuda_estimates.md.
+"""Estimates the time of a training step from replayed kernels. NOT MEASUREMENTS: the assumptions
+are in scripts/cuda_estimates.md.
 
     cuda_step_model.py FIGURES.sm_80.json FIGURES.sm_90.json OUT.json
 """
@@ -11,7 +11,7 @@ import sys
 
 Card = collections.namedtuple("Card", "name arch peak memory scratch launch head products")
 Model = collections.namedtuple("Model", "name width layers heads batch length")
-# rows: of queries or keys that a block has; held: blocks that the card works on at once
+# rows: queries or keys of a block; held: blocks that the card runs at once
 Attention = collections.namedtuple("Attention", "tflops rows held")
 
 # peak in TFLOP/s of bf16, memory in bytes a ns, scratch for logits in bytes; launch: microseconds
@@ -39,7 +39,7 @@ def pass_ms(card, figure, elements):
 
 def attention_ms(model, kernel, products):
     """Scores above the diagonal are computed where a block's tiles hold some of the others. Blocks
-    begin and end in turns: what one does not do meanwhile another one of the multiprocessor does."""
+    begin and end in turns, so the multiprocessor's other blocks fill the gaps of one."""
     width = model.width // model.heads
     pairs = sum(i + 1 for i in range(math.ceil(model.length / kernel.rows))) * kernel.rows ** 2
     flop = model.batch * model.heads * pairs * 2 * width * products
@@ -69,7 +69,7 @@ def chunks_of(model, card):
 
 
 def kernels_and_products(model, card):
-    """As test/model/core/test_launches.c counts them: in layers, in chunks of the head, and beside."""
+    """Launches as in test/model/core/test_launches.c: in layers, in chunks of the head, others."""
     return model.layers * (12 + 12) + 4 * chunks_of(model, card) + 3 + 8 + 1 + 7
 
 

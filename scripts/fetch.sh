@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# Sourced by get_data.sh and get_gpt2.sh: fetches files that appear whole and checked, or not at
-# all. FILE.part holds what has come so far, and the next call goes on from there. The caller has
+# Sourced by get_data.sh and get_gpt2.sh: fetches files, which appear complete and checked or not at
+# all. FILE.part holds the part received so far, from which the next call resumes. The caller has
 # `set -euo pipefail`, calls fetch_begin once, and fetch for each file.
 #
-# MANTISSA_MIRROR=http://host:port stands in for the scheme and host of every URL.
-# MANTISSA_PAUSE=1 is the first of the growing pauses between tries, in seconds.
+# MANTISSA_MIRROR=http://host:port replaces the scheme and host of every URL.
+# MANTISSA_PAUSE=1 is the first pause between tries, in seconds; later ones are longer.
 
-FETCH_TRIES=5   # in a row that brought nothing
-FETCH_MISSING=3 # what fetch returns for a file that the server does not have
+FETCH_TRIES=5   # consecutive tries without progress
+FETCH_MISSING=3 # status of fetch for a file that the server does not have
 
-# What --help says of every script that fetches.
+# Help text of every script that fetches.
 fetch_usage() {
     cat <<'TEXT'
 After an interruption the same command continues the download. Every file is
@@ -27,7 +27,7 @@ TEXT
 
 fetch_complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
-# Takes the traps of EXIT and of the signals that end a program.
+# Sets the traps for EXIT and for the signals that end a program.
 fetch_begin() {
     if ! command -v curl >/dev/null; then
         fetch_complain "there is no curl here: install it (apt-get install curl)"
@@ -47,13 +47,13 @@ fetch_stop() { # STATUS
     exit "$1"
 }
 
-# ---- what is known of a file: fetch_size and fetch_hash with its fetch_kind, each "" if unknown
+# ---- expected properties of a file: fetch_size, and fetch_hash of fetch_kind; "" if unknown
 
 fetch_bytes() { # FILE: its size, 0 if there is none
     if [ -f "$1" ]; then wc -c <"$1" | tr -d ' '; else echo 0; fi
 }
 
-# KIND FILE: its SHA-256, or the SHA-1 under which git keeps such a file.
+# KIND FILE: prints its SHA-256, or its SHA-1 as a git blob.
 fetch_hash_of() {
     local sha1=(sha1sum) sha256=(sha256sum)
     if ! command -v sha256sum >/dev/null; then sha1=(shasum -a 1) sha256=(shasum -a 256); fi
@@ -63,7 +63,7 @@ fetch_hash_of() {
     esac | cut -d ' ' -f 1
 }
 
-# Whether a file is as it should be; fetch_fault becomes what is wrong with it.
+# True if a file is as expected; otherwise fetch_fault is the reason.
 fetch_agrees() { # FILE
     local found
     found=$(fetch_bytes "$1") fetch_fault=""
@@ -80,15 +80,15 @@ fetch_agrees() { # FILE
 
 fetch_kind_name() { if [ "$fetch_kind" = git ]; then echo "git hash"; else echo "SHA-256"; fi; }
 
-fetch_proof() { # in words, what fetch_agrees has gone by
+fetch_proof() { # describes the check that fetch_agrees has made
     if [ -n "$fetch_pinned" ]; then echo "SHA-256 as known beforehand"
     elif [ -n "$fetch_kind" ]; then echo "$(fetch_kind_name) as the server announces it"
     elif [ -n "$fetch_size" ]; then echo "checked by its size only"
     else echo "not checked: the server says nothing of it"; fi
 }
 
-# Headers to lines: size, kind, hash. The host that is asked may send on to another one, but says
-# before what it sends. A tag is a hash of the content where X-Linked-ETag or X-Repo-Commit say so:
+# Parses headers into lines: size, kind, hash. The first host may redirect to another one, but sends
+# its headers before. A tag is a hash of the content if X-Linked-ETag or X-Repo-Commit is present:
 # 64 digits are a SHA-256, 40 are git's.
 fetch_announced() { # HEADERS
     tr -d '\r' <"$1" | awk '
@@ -112,8 +112,8 @@ fetch_announced() { # HEADERS
 
 # ---- requests
 
-# One request; returns curl's exit status. fetch_code becomes the HTTP status, 000 without one.
-# curl runs in the background so that a signal is heard at once.
+# Sends one request; returns curl's exit status. fetch_code is set to the HTTP status, 000 without
+# one. curl runs in the background so that a signal is handled at once.
 fetch_curl() { # ARGUMENT ...
     local status=0
     curl --fail --location --proto '=http,https' --proto-redir "$fetch_redirects" \
@@ -126,7 +126,7 @@ fetch_curl() { # ARGUMENT ...
     return "$status"
 }
 
-# Whether another try may help after a request that failed.
+# True if another try may help after a failed request.
 fetch_may_pass() { # CURL_STATUS
     case $1/$fetch_code in
     22/408 | 22/429 | 22/5*) return 0 ;;
@@ -136,24 +136,24 @@ fetch_may_pass() { # CURL_STATUS
     esac
 }
 
-fetch_reason() { # CURL_STATUS, in words
+fetch_reason() { # CURL_STATUS: prints its meaning
     case $1/$fetch_code in
     5/* | 6/*) echo "the name of the server is not found; is there a network?" ;;
     7/*) echo "the server cannot be reached; is there a network?" ;;
     22/404 | 22/410) echo "the server does not have it (HTTP $fetch_code)" ;;
     22/408 | 22/429 | 22/5*) echo "the server has trouble (HTTP $fetch_code); try later" ;;
-    22/*) echo "the server does not give it out (HTTP $fetch_code)" ;;
+    22/*) echo "the server refuses it (HTTP $fetch_code)" ;;
     23/* | 153/*) echo "cannot be written; is the disk full, or the size of files limited?" ;;
     18/* | 28/* | 52/* | 55/* | 56/*) echo "the connection breaks; the same command goes on" ;;
-    33/*) echo "the connection breaks, and this server cannot go on in the middle of a file" ;;
+    33/*) echo "the connection breaks, and this server cannot resume in the middle of a file" ;;
     *) echo "curl gives up with exit status $1, which man curl explains" ;;
     esac
 }
 
 fetch_pause() { sleep $((${MANTISSA_PAUSE:-1} << ($1 - 1))); } # TRY, from 1
 
-# Asks what the server knows of a file. One that does not answer this may still give the file, and
-# a host that was sent on to may refuse what the first one has answered.
+# Requests the server's size and hash of a file. A server that fails here may still serve the file,
+# and the host of a redirect may reject a request that the first one answered.
 fetch_ask() { # URL
     local try=1 status=0 known
     until fetch_curl --silent --head --output /dev/null \
@@ -171,14 +171,14 @@ fetch_ask() { # URL
     done
     mapfile -t known < <(fetch_announced "$fetch_scratch/headers")
     fetch_size=${known[0]}
-    if [ ${#fetch_size} -gt 15 ]; then # beyond what the shell can compare and subtract
+    if [ ${#fetch_size} -gt 15 ]; then # too large for the shell's arithmetic
         fetch_complain "$1: the server announces $fetch_size bytes, which cannot be; try a mirror"
         return 1
     fi
     if [ -z "$fetch_pinned" ]; then fetch_kind=${known[1]} fetch_hash=${known[2]}; fi
 }
 
-fetch_room() { # FOLDER BYTES: whether so much can be put there
+fetch_room() { # FOLDER BYTES: true if there is enough space
     local free
     free=$(df -Pk "$1" | awk 'NR == 2 { print $4 }')
     if [ $(($2 / 1024)) -le "$free" ]; then return 0; fi
@@ -186,8 +186,8 @@ fetch_room() { # FOLDER BYTES: whether so much can be put there
     return 1
 }
 
-# Fills a file, from where it ends, until it has the announced size. Starts over where the server
-# cannot go on in the middle of a file.
+# Downloads a file from its current end until it has the announced size. Starts over if the server
+# does not support ranges.
 fetch_transfer() { # URL PART
     local show=(--silent) from before after try=1 overs=0 status
     if [ -t 2 ]; then show=(--progress-bar); fi
@@ -215,11 +215,11 @@ fetch_transfer() { # URL PART
     done
 }
 
-# ---- the whole of it
+# ---- the public function
 
-# Brings FILE up to date with URL; its folder is made. SHA256 is what it must be, if that is known.
-# Otherwise the server's word is taken. A FILE that is right is left alone. What turns out wrong is
-# kept as FILE.wrong, to look at.
+# Brings FILE up to date with URL; its folder is created. SHA256 is the expected hash, if known.
+# Otherwise the server's announcement is used. A correct FILE is left alone. A wrong one is kept as
+# FILE.wrong for inspection.
 fetch() { # URL FILE [SHA256]
     local url=$1 file=$2 part=$2.part folder began
     folder=$(dirname "$file")
@@ -227,7 +227,7 @@ fetch() { # URL FILE [SHA256]
     if [ -n "${MANTISSA_MIRROR:-}" ]; then
         url=${MANTISSA_MIRROR%/}/${url#*://*/}
     fi
-    # A redirect must not lead from https to an address that anybody between can answer for.
+    # A redirect must not lead from https to http, where anybody in between can answer.
     case $url in
     https://*) fetch_redirects='=https' ;;
     *) fetch_redirects='=http,https' ;;

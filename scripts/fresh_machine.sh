@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs both commands of the README, scripts/quickstart.sh and scripts/test.sh, on a fresh and minimal
-# Debian or Ubuntu that debootstrap makes in a folder. Needs root; it is no part of CI.
+# Runs both commands of the README, scripts/quickstart.sh and scripts/test.sh, on a minimal Debian or
+# Ubuntu that debootstrap installs in a folder. Needs root; it is no part of CI.
 #   scripts/fresh_machine.sh SUITE [COMMAND]
 #     SUITE     bookworm, trixie, noble ...
 #     COMMAND   a shell command to run in the clone instead of the two
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${1#-}" != "$1" ]; then
-    sed -n '2,9s/^# \?//p' "$0" >&2
+    sed -n '2,8s/^# \?//p' "$0" >&2
     exit 2
 fi
 suite=$1 commands=("${2:-scripts/quickstart.sh}")

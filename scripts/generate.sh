@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Writes what comes from the option table: configs/schema.json and the tables of keys in
-# configs/README.md.
+# Generates configs/schema.json and the tables of keys in configs/README.md from the option table.
 #   scripts/generate.sh            write
-#   scripts/generate.sh --check    only say whether they are up to date
+#   scripts/generate.sh --check    only report if they are out of date
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

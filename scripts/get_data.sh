@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches text or tokens to train on. `scripts/get_data.sh --help` tells the rest.
+# Fetches text or tokens to train on; see scripts/get_data.sh --help.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=scripts/fetch.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches GPT-2, weights and tokenizer. `scripts/get_gpt2.sh --help` tells the rest.
+# Fetches GPT-2, weights and tokenizer; see scripts/get_gpt2.sh --help.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=scripts/fetch.sh
@@ -40,7 +40,7 @@ folder=$out/$name
 get() { # FILE [SHA256]
     fetch "$HUB/$name/resolve/main/$1" "$folder/$1" "${2:-}"
 }
-# These two help other programs; a copy of the model without them is whole for ours.
+# Other programs use these two files; ours do not need them.
 get_if_there() { # FILE
     local status=0
     get "$1" || status=$?

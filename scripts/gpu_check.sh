@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One command for a machine with an NVIDIA GPU: builds there, tests there, measures there, in at
-# most 9 minutes, and installs nothing. `scripts/gpu_check.sh --help` tells the rest.
+# Builds, tests and measures on a machine with an NVIDIA GPU, in at most 9 minutes, and installs
+# nothing. See scripts/gpu_check.sh --help.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -48,10 +48,10 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# ---- what others may lack: header and library of cJSON, and stb_ds.h
+# ---- packages that a GPU machine may lack: header and library of cJSON, and stb_ds.h
 
-# Copies the library NAME.so.N from FOLDER ... under this name and as NAME.so: two files instead of
-# a link, which not every way of carrying keeps.
+# Copies the library NAME.so.N from FOLDER ... under this name and as NAME.so. It makes two files
+# instead of a link, because not every way of copying keeps links.
 bundle_library() { # NAME.so.N TO FOLDER ...
     local name=$1 to=$2 library
     shift 2
@@ -93,9 +93,9 @@ if [ "$bundle" -eq 1 ]; then
     exit
 fi
 
-# ---- steps: each with a time limit, none stops the others
+# ---- steps: each with a time limit, and a failure stops none of the others
 
-LIMIT=530 # seconds for everything; a rehearsal, with what compiler there is, may take longer
+LIMIT=530 # seconds for all steps; a rehearsal may take longer, depending on the compiler
 if [ "$rehearsal" -eq 1 ]; then LIMIT=1500; fi
 names=() verdicts=() times=() failed=0
 mkdir -p "$out" || exit 1
@@ -110,7 +110,7 @@ record() { # NAME VERDICT SECONDS
     progress "$1: $2"
 }
 
-# step NAME SECONDS COMMAND ...: its output goes to NAME.log; the end of it is shown on failure.
+# step NAME SECONDS COMMAND ...: output goes to NAME.log; its end is shown on failure.
 step() {
     local name=$1 limit=$2 log=$out/$1.log begin=$SECONDS status verdict
     shift 2
@@ -143,7 +143,7 @@ skip() { record "$1" "skipped: $2" 0; }
 
 # ---- 1. the machine
 
-# The first GPU, in the order that CUDA is told to use as well.
+# The first GPU, with CUDA set to the same order.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 gpu_query() {
     nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "${CUDA_VISIBLE_DEVICES%%,*}"} --query-gpu="$1" \
@@ -200,7 +200,7 @@ echo "         driver, memory MiB, ECC, clocks MHz, power W: ${facts:-unknown}"
 echo "host     $cpu, $(nproc) threads; nvcc $toolkit; commit $commit; $(date -u '+%F %T') UTC"
 if [ "$busy" -gt 0 ]; then echo "warning: $busy other programs use the GPU: figures will be off"; fi
 
-# ---- 2. PyTorch compiles in the background, on cores that building leaves idle
+# ---- 2. PyTorch compiles in the background, on cores that the build leaves idle
 
 folder=build/gpu
 options=(CUDA=1 NVCC="$nvcc" CUDA_ARCH="$arch")
@@ -221,7 +221,7 @@ if [ "$torch" -eq 1 ] && [ "$rehearsal" -eq 0 ]; then
     done
 fi
 
-# ---- 3. build; Criterion is left out so that tests can run without a process of their own
+# ---- 3. build; without Criterion, so that tests can run without a separate process
 
 targets=("$folder/train" "$folder/prepare" "$folder/compare" "$folder/device_tests"
     "$folder/gpu_bench")
@@ -230,12 +230,12 @@ step build $((rehearsal ? 1200 : 180)) make -k -j"$(nproc)" OUT="$folder" CRITER
     "${options[@]}" "${targets[@]}" ||
     echo "        (a build that needed more time goes on where it stopped: run this again)"
 
-# ---- 4. is the emulator a picture of this GPU?
+# ---- 4. compare the emulator with this GPU
 
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
 conformance() {
     local source objects=() compiling=() feature=
-    if [ "$arch" -eq 90 ]; then feature=a; fi # Hopper's own instructions
+    if [ "$arch" -eq 90 ]; then feature=a; fi # instructions of Hopper
     for source in test/cuda_emulator/test_*.cu; do
         objects+=("$out/$(basename "$source").o")
         "$nvcc" -std=c++17 -O2 -I. -arch="sm_$arch$feature" -c -o "${objects[-1]}" "$source" &
@@ -260,14 +260,14 @@ fi
 export TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
 models='@(trainer|gpt*|*training)/*' operations='!(trainer|gpt*|*training)/*'
 jobs=$(nproc)
-if [ "$jobs" -gt 12 ]; then jobs=12; fi # each holds some GPU memory of its own
+if [ "$jobs" -gt 12 ]; then jobs=12; fi # each process takes its own GPU memory
 if [ "${memory:-0}" -gt 0 ] && [ "$jobs" -gt $((memory / 1500 + 1)) ]; then
     jobs=$((memory / 1500 + 1))
 fi
 if [ "$rehearsal" -eq 1 ]; then
     models='gpt_golden/*' operations='@(cast|clear|loss_sum|tensor)/*' jobs=2
 fi
-# Hopper's own attention first: if it fails, all else is measured without it.
+# Hopper's attention kernels first: if they fail, everything else is measured without them.
 wgmma=(--wgmma 1) hopper=(--set cuda_wgmma=true) attention='attention_mma*/*'
 if [ "$rehearsal" -eq 1 ]; then attention='attention_mma/causal'; fi
 if [ "$arch" -ne 90 ]; then
@@ -279,11 +279,11 @@ fi
 step operations 70 "$folder/device_tests" --jobs "$jobs" --timeout 60 --filter "$operations"
 step models 60 "$folder/device_tests" --jobs "$jobs" --timeout 55 --filter "$models"
 
-# ---- 6. compute-sanitizer: four tools side by side, on what is small
+# ---- 6. compute-sanitizer: four tools in parallel, on small shapes
 
 sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
-sanitize() { # TOOL: clean if it ends well, or if it found nothing before time was up
+sanitize() { # TOOL: passes if it ends without errors, or found none before the time limit
     local log=$out/$1.log status
     timeout -k 5 60 "$sanitizer" --tool "$1" --error-exitcode 9 --target-processes all \
         "$folder/device_tests" --no-fork --verbose --filter "$small" >"$log" 2>&1
@@ -320,7 +320,7 @@ else
     step sanitizer 75 bash -c sanitize_all
 fi
 
-# ---- 7. measure: nothing else runs on the GPU from here on
+# ---- 7. measurements: nothing else runs on the GPU from here on
 
 for job in "${warming[@]}"; do wait "$job"; done
 seconds=0.1
@@ -336,8 +336,8 @@ else
     skip torch "not asked for"
 fi
 
-# ---- 8. the precision lab: four precisions on the built-in text, and the audit. What differs by
-# chance from one run to the next is no failure of this machine, so the verdict is only shown.
+# ---- 8. the precision lab: four precisions on the built-in text, and the audit. Random differences
+# between runs are no failure of this machine, so the verdict is only shown.
 
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
 lab() { # MORE ARGUMENTS OF ./train ...
@@ -363,7 +363,7 @@ export -f lab
 export folder out
 step lab 90 bash -c 'lab "$@"' lab "${hopper[@]}" "${tiny_model[@]}"
 
-# ---- 9. bf16 and fp8 at GPT-2 XL's shape: masters, moments and gradients take 25 GB
+# ---- 9. bf16 and fp8 at GPT-2 XL's shape: master weights, moments and gradients take 25 GB
 
 large=$rehearsal
 if [ "$memory" -ge 35000 ]; then large=4; fi
@@ -388,7 +388,7 @@ else
     step large 130 bash -c 'bench_large "$@"' large "${wgmma[@]}" "${tiny[@]}"
 fi
 
-# ---- 10. a small step, started as one and operation by operation: the host's and the gaps' part
+# ---- 10. a small step, as a graph and operation by operation: the share of host time and gaps
 
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
 bench_graphs() {
@@ -403,7 +403,7 @@ export -f bench_graphs
 export folder out
 step graphs 60 bash -c 'bench_graphs "$@"' graphs "${wgmma[@]}" "${tiny[@]}"
 
-# ---- 11. what saving costs
+# ---- 11. the cost of a checkpoint
 
 saved=()
 if [ "$rehearsal" -eq 1 ]; then

@@ -3,7 +3,8 @@
 # aims, and the report. Uses its variables.
 # shellcheck disable=SC2154
 
-# figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
+# figure FILE FIELD TEXT ...: prints FIELD of the line that contains every TEXT; "" if there is
+# none.
 figure() {
     local lines field=$2 text
     lines=$(cat "$out/$1" 2>/dev/null)
@@ -11,7 +12,7 @@ figure() {
     for text in "\"$field\": " "$@"; do lines=$(grep -F -- "$text" <<<"$lines"); done
     sed -nE "1s/.*\"$field\": (-?[0-9.]+).*/\1/p" <<<"$lines"
 }
-# ratio A B: A / B, "" unless both are numbers above zero.
+# ratio A B: prints A / B, or "" unless both are numbers above zero.
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.4f", a / b }'; }
 graphs_speed() { figure "graphs_$1.json" tokens_per_s '"batch"'; }
 large_speed() { figure "large_$1.json" tokens_per_s "\"precision\": \"$1\", \"batch\""; }
@@ -104,14 +105,14 @@ show_aims() {
                 printf "%.4f", off < 0 ? -off : off } }')"
 }
 
-# The comparison's verdicts: its first table.
+# Verdicts of the comparison: its first table.
 show_lab() {
     [ -s "$out/lab.log" ] || return 0
     echo
     sed -n '/^run  *verdict/,/^The training/{/^The training/!p}' "$out/lab.log"
 }
 
-# A file of a step as a part of ours; null if the step did not finish writing it.
+# Includes the JSON file of a step in ours; null if the step did not finish writing it.
 embed() {
     if [ "$(tail -c 2 "$out/$1" 2>/dev/null)" = "}" ]; then
         cat "$out/$1"

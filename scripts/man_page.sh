@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints a man page made of a program's --help.
+# Prints a man page generated from a program's --help.
 #   scripts/man_page.sh PROGRAM NAME VERSION     NAME is train, prepare or compare
 set -euo pipefail
 [ $# -eq 3 ] || { echo "usage: scripts/man_page.sh PROGRAM NAME VERSION" >&2; exit 2; }
@@ -13,7 +13,7 @@ esac
 
 printf '.TH MANTISSA-%s 1 "" "mantissa %s"\n' "${name^^}" "$version"
 printf '.SH NAME\nmantissa-%s \\- %s\n.SH DESCRIPTION\n.nf\n.in 1n\n' "$name" "$summary"
-# The text as it is; a paragraph that begins with "Exit status:" or the like opens a section.
+# Keeps the text; a paragraph that begins with "Exit status:" or the like opens a section.
 help() { (exec -a "mantissa-$name" "$program" "$@") && echo; }
 {
     help --help

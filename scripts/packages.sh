@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by quickstart.sh and test.sh: installs the Debian or Ubuntu packages that are missing.
 
-# install_missing FILE PACKAGE ...: each FILE that does not exist asks for the PACKAGE after it.
+# install_missing FILE PACKAGE ...: installs each PACKAGE whose FILE does not exist.
 install_missing() {
     local missing=() file package
     while [ $# -gt 0 ]; do
@@ -31,7 +31,7 @@ install_missing() {
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The headers that building needs, by the package that brings each.
+# Headers needed to build, each with its package.
 install_build_needs() {
     install_missing gcc gcc make make \
         /usr/include/stdio.h libc6-dev \

@@ -5,9 +5,9 @@
 # or names), SMOOTH (steps), KIND (svg, png or empty for the terminal), WIDTH, HEIGHT (of the
 # terminal; 0: any), COLOUR, REPORT (a file: "done" if all runs made their steps, then messages).
 #
-# Of each `together` lines of a file only the smallest and the largest value are drawn, so that no
-# spike is lost; a value that is not finite breaks the curve. loss, grad_norm and tokens_per_s are
-# means of the last SMOOTH steps. A line without its end is still being written, and left out. Exit
+# For each group of `together` lines only the smallest and the largest value are drawn, so that no
+# spike is lost; a non-finite value breaks the curve. loss, grad_norm and tokens_per_s are means of
+# the last SMOOTH steps. A line without a line end is still being written, and is skipped. Exit
 # status 1: there is nothing to draw.
 
 BEGIN {
@@ -22,7 +22,7 @@ BEGIN {
           "fp8 roundings of only zeros,learning rate,tokens per second", meaning, ",")
     for (m = 1; m <= metrics; m++) {
         number_of[metric[m]] = m
-        # The charts of loss and val_loss are not the only ones that depend on them.
+        # More than the charts of loss and val_loss depend on them.
         asked = index(" " ENVIRON["METRICS"] " ", " " metric[m] " ")
         if (m <= 2 || all || asked) needed[++needs] = m
         key[m] = "\"" metric[m] "\":"
@@ -30,20 +30,20 @@ BEGIN {
         if (smoothed[m]) meaning[m] = meaning[m] ", mean of the last " smooth " steps"
     }
     LOSS = 1; VALIDATION = 2; SKIPPED = metrics + 1
-    # What a run without mixed precision has all the time.
+    # Constant values of a run without mixed precision.
     rest[number_of["loss_scale"]] = 1
     rest[number_of["fp8_not_finite"]] = rest[number_of["fp8_zero"]] = 0
 }
 
 # ---- the numbers
 
-# The number that text begins with; "" where it is not finite or beyond what can be drawn.
+# Returns the number that text begins with; "" if it is not finite or too large to draw.
 function number(text) {
     if (text !~ /^ *-?[0-9]/ || text + 0 > 1e100 || text + 0 < -1e100) return ""
     return text + 0 > 1e-100 || text + 0 < -1e-100 ? text + 0 : 0
 }
 
-# The mean with the values before.
+# Returns the mean with the values before.
 function mean(m, value,    at, n) {
     n = ++known[run, m]
     at = run SUBSEP m SUBSEP n % smooth
@@ -54,7 +54,7 @@ function mean(m, value,    at, n) {
 
 function add(m, x, y) { points[run, m] = points[run, m] x " " y "\n" }
 
-# Ends the group of lines of which only two values are drawn.
+# Ends a group of lines, of which only two values are drawn.
 function end_group(m) {
     if (any[m] && low_at[m] <= high_at[m]) add(m, low_at[m], low[m])
     if (any[m] && low_at[m] != high_at[m]) add(m, high_at[m], high[m])
@@ -139,7 +139,7 @@ function axis(m,    r, from, to) {
         printf "set logscale y 2; set format y '2^%%L'; set yrange [%g:%g]\n", from / 2, to * 2
 }
 
-# A curve with one entry in the legend for all runs where there are many.
+# A curve; many runs share one entry in the legend.
 function add_extra(r, m, title) {
     if (!count[r, m]) return
     if (runs > (kind ? 1 : 4)) { if (m in told) title = ""; told[m] = 1 }
@@ -164,7 +164,7 @@ function chart(m,    r, style) {
     print plot
 }
 
-# Sets chosen[1 .. charts]; says which metrics no run has.
+# Sets chosen[1 .. charts]; reports metrics that no run has.
 function choose(    n, names_asked, i, r, m, found) {
     n = all ? metrics : split(ENVIRON["METRICS"], names_asked, " ")
     for (i = 1; i <= n; i++) {

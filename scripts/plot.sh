@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws runs from their metrics.jsonl with gnuplot: --help says how.
+# Draws runs from their metrics.jsonl with gnuplot; see scripts/plot.sh --help.
 set -euo pipefail
 
 usage() {
@@ -38,7 +38,7 @@ wrong_usage() { die 2 "$1"$'\n'"see scripts/plot.sh --help"; }
 
 METRICS=" loss val_loss grad_norm loss_scale fp8_not_finite fp8_zero lr tokens_per_s "
 
-# ---- what is asked for
+# ---- arguments
 
 program_folder=$(cd "$(dirname "$0")" && pwd)
 runs=() files=() names=() metrics="" kind="" file="" smooth=1 follow="" hidden="" terminal=""
@@ -120,7 +120,7 @@ find_files() {
     echo "plot.sh: skipped, as no run with a metrics.jsonl: ${skipped[*]//[[:cntrl:]]/?}" >&2
 }
 
-# The last `parts` parts of the path of run number i, without metrics.jsonl.
+# Prints the last `parts` parts of the path of run number i, without metrics.jsonl.
 name_of() { # I PARTS
     local path=${files[$1]} name="" parts=$2
     case $path in
@@ -138,7 +138,7 @@ name_of() { # I PARTS
     printf '%s' "${name//[[:cntrl:]]/?}"
 }
 
-# As few parts of the paths as make them distinct; a run given twice gets a number.
+# Uses as few parts of the paths as make them distinct; a run given twice gets a number.
 name_runs() {
     local i j parts twice
     for ((i = 0; i < ${#files[@]}; i++)); do
@@ -158,7 +158,7 @@ name_runs() {
 
 # ---- the pictures
 
-# The steps of the config beside a metrics.jsonl; 0 if they are not known.
+# Prints the steps of the config beside a metrics.jsonl; 0 if unknown.
 steps_to_make() { # FILE
     local config steps=""
     config=$(dirname "$1")/config.json
@@ -168,7 +168,7 @@ steps_to_make() { # FILE
     echo "${steps:-0}"
 }
 
-# Prints gnuplot's commands; $folder/report has what plot.awk says beside them.
+# Prints gnuplot's commands; plot.awk writes its messages to $folder/report.
 commands() {
     local i lines inputs=() steps=()
     : >"$folder/report"
@@ -176,7 +176,7 @@ commands() {
         steps+=("$(steps_to_make "${files[i]}")")
         [ -r "${files[i]}" ] || continue
         lines=$(wc -l <"${files[i]}")
-        # awk would take a relative path with an equals sign for a variable.
+        # awk would read a relative path with an equals sign as a variable.
         inputs+=("run=$((i + 1))" "together=$((lines > 2 * POINTS ? (lines - 1) / POINTS + 1 : 1))"
             "$(realpath -s -- "${files[i]}")")
     done
@@ -185,7 +185,7 @@ commands() {
         awk -f "$program_folder/plot.awk" "${inputs[@]}" </dev/null
 }
 
-# Draws to stdout or into the file. Status 1: there is nothing to draw (yet).
+# Draws to stdout or to the file. Status 1: there is nothing to draw (yet).
 draw() {
     local status=0
     measure_terminal
@@ -219,7 +219,7 @@ measure_terminal() {
 
 states() { stat -c '%n %s %Y' -- "${files[@]}" 2>/dev/null || true; }
 
-# A terminal is drawn over from its top, without flicker; anything else gets chart after chart.
+# On a terminal, redraws from the top without flicker; elsewhere prints one chart after the other.
 follow_runs() {
     local before="" now waits="" last_round=""
     while true; do
@@ -237,7 +237,7 @@ follow_runs() {
         fi
         before=$now
         if [ -n "$last_round" ]; then return; fi
-        # The validation of the last step is still to come.
+        # The validation of the last step has not been written yet.
         if grep -qx "done" "$folder/report"; then last_round=yes; fi
         sleep "$follow"
     done
@@ -270,7 +270,7 @@ if [ -n "$terminal" ] && [ -n "$follow" ] && [ -z "$kind" ]; then
     hidden=yes
     printf '\e[?25l\e[H\e[J'
 fi
-# While it works this shell only waits: bash can stumble over a signal amid its own work.
+# The shell only waits during the work, because bash is not safe against signals in between.
 if [ -n "$follow" ]; then follow_runs & else draw & fi
 worker=$!
 wait "$worker"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# From a bare Debian or Ubuntu machine to a trained model: installs what is missing (apt, with sudo
-# unless root), builds, and trains configs/quickstart.json on the embedded corpus, in bf16 where the
-# processor is fast in it, else in fp32. It first measures how fast that goes, and takes as many
-# steps as fit two minutes. Interrupted, the same command goes on.
+# Takes a bare Debian or Ubuntu machine to a trained model: installs missing packages (apt, with
+# sudo unless root), builds, and trains configs/quickstart.json on the embedded corpus. It uses bf16
+# if the processor is fast in it, else fp32. It measures the speed first, and takes as many steps as
+# fit two minutes. After an interruption the same command resumes.
 #   scripts/quickstart.sh [--set KEY=VALUE ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh
 
-# What would not be found again, or measured, is refused.
+# Rejects settings under which a resume or the measurement would not work.
 steps=
 for word in "$@"; do
     case ${word#--set=} in
@@ -22,16 +22,16 @@ for word in "$@"; do
 done
 
 seconds=120
-steps_max=6000 # three times through the corpus; more would learn it by heart
+steps_max=6000 # three epochs of the corpus; more would overfit
 
-# Prints how many steps fit, by those of a few seconds of training.
+# Prints how many steps fit, measured by a few seconds of training.
 choose_steps() {
     local folder=$1
     ./train --config quickstart.json "${@:2}" --set run_dir="$folder" --set name=measured \
         --set train.steps=1000000 --set train.minutes=0.1 --set eval.every=0 \
         --set sample.every=0 --set checkpoint.every=0 >"$folder/log" 2>&1 ||
         { tail -n 5 "$folder/log" >&2; return 1; }
-    # The first step allocates; validations, samples and checkpoints take about a twentieth.
+    # The first step allocates memory; validations, samples and checkpoints take about a twentieth.
     sed -n 's/.*"step_ms": \([0-9.]*\),.*/\1/p' "$folder/measured/metrics.jsonl" |
         awk -v seconds="$seconds" -v most="$steps_max" '
             NR == 1 { first = $1 }
@@ -45,7 +45,7 @@ choose_steps() {
 }
 
 install_build_needs gnuplot gnuplot-nox
-# Compiling for GPUs takes as long as all the rest.
+# Compiling for GPUs takes as long as everything else together.
 gpu=false
 for sign in /dev/nvidiactl /dev/dxg /proc/driver/nvidia/version /dev/nvhost-ctrl /dev/nvgpu; do
     if [ -e "$sign" ]; then gpu=true; fi

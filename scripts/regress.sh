@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Has a change moved anything? `scripts/regress.sh --help` tells the rest.
+# Compares this build's trainings with the committed baseline; see scripts/regress.sh --help.
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/.."
@@ -62,11 +62,11 @@ if $update && [ "$jobs" != "$all" ]; then
     echo "regress.sh: a baseline holds all jobs: leave --jobs out" >&2
     exit 2
 fi
-[ -x "$train" ] || train=$here/$train # as the caller wrote it
+[ -x "$train" ] || train=$here/$train # path as seen by the caller
 [ -x "$train" ] || { echo "regress.sh: no program $train; build it with make" >&2; exit 2; }
 
-baselines=${REGRESS_BASELINES:-scripts/regress} # tests have their own
-# Waiting threads must not keep others from the cores, or the machine is never quiet.
+baselines=${REGRESS_BASELINES:-scripts/regress} # tests use their own
+# Waiting threads must not keep others from the cores, or the machine is never idle.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 folder=build/regress figures=build/regress/figures
 if $again && [ ! -r $figures ]; then
@@ -74,12 +74,12 @@ if $again && [ ! -r $figures ]; then
     exit 2
 fi
 
-# One small job: 20 steps with a validation. The sizes of `odd` fit no vector and no tile.
+# One small job: 20 steps with a validation. The sizes of `odd` are no multiple of a vector or tile.
 steps=20
 job_settings() {
     case $1 in
     fp32 | bf16 | fp16) echo "--set precision=$1" ;;
-    # at the rate of the others the loss leaps at step 6, in bf16 too, and how far is chance
+    # at the rate of the others the loss jumps at step 6, in bf16 too, by a random amount
     fp8) echo "--set precision=fp8 --set optimizer.lr=5e-4" ;;
     fp8-row | fp8-delayed)
         echo "--set precision=fp8 --set optimizer.lr=5e-4 --set fp8.recipe=${1#fp8-}"
@@ -95,7 +95,7 @@ job_settings() {
         ;;
     esac
 }
-# Runs ./train with the job's settings, and what is given.
+# Runs ./train with the job's settings, and the given arguments.
 run() {
     local job=$1
     shift
@@ -108,7 +108,8 @@ run() {
     fi
 }
 
-# JOB FIGURE VALUE lines. Numbers stay text, as metrics.jsonl has them: equal text is equal bits.
+# Prints lines of JOB FIGURE VALUE. Numbers stay text, as in metrics.jsonl: equal text is equal
+# bits.
 collect() {
     local job=$1 weights
     awk -v job="$job" '
@@ -123,29 +124,29 @@ collect() {
     echo "$job weights ${weights%% *}"
 }
 
-# The plan's total in MiB, as the banner has it.
+# The plan's total in MiB, from the banner.
 memory() {
     run "$1" --dry-run
     sed -n "s/^  memory  *\([0-9.]*\) MiB.*/$1 memory \1/p" "$folder/log"
 }
 
-# A number or a text of a JSON file that has one a line.
+# Prints a number or a text of a JSON file that has one per line.
 field() { # FILE KEY
     sed -n -e "s/^[[:space:]]*\"$2\":[[:space:]]*\"\([^\"]*\)\".*/\1/p" \
         -e "s/^[[:space:]]*\"$2\":[[:space:]]*\([-0-9.e+]\{1,\}\).*/\1/p" "$1" | head -1
 }
 
-# What must be equal for equal bits.
+# Prints the properties of the machine that must match for equal bits.
 machine() {
     local profile=$1 model
-    # Processors of several kinds call themselves "Intel(R) Xeon(R) Processor".
+    # Several kinds of processors identify as "Intel(R) Xeon(R) Processor".
     model=$(sed -n 's/^\(cpu family\|model\)[[:space:]]*: \([0-9]*\)$/\2/p' /proc/cpuinfo |
         head -2 | tr '\n' ' ')
     printf '%s, cpu %s, %s threads, %s, gcc %s' "$(field "$profile" device)" "${model% }" \
         "$(field "$profile" threads)" "$(field "$profile" library)" "$(field "$profile" compiler)"
 }
 
-# All jobs; their figures behind a line that names the machine.
+# Runs all jobs; prints their figures after a line that names the machine.
 run_all() {
     local job repetitions profile=
     rm -rf "$folder"
@@ -173,7 +174,7 @@ JSON
     [ ! -t 2 ] || printf '\r%24s\r' '' >&2
     { printf '# machine: %s\n' "$(machine "$profile")"; cat "$folder/lines"; } >"$figures"
 }
-if $again; then # of the jobs asked for, those that were run
+if $again; then # keeps the requested jobs that were run
     ran=" $(awk '!/^#/ && !seen[$1]++ { printf "%s ", $1 }' "$figures")"
     asked=$jobs jobs=""
     for job in $asked; do
@@ -188,7 +189,7 @@ else
 fi
 machine=$(sed -n 's/^# machine: //p' "$figures")
 
-# ---- recompute must not change a bit
+# ---- recompute must not change any bit
 
 failures=0
 for job in bf16-gelu bf16-layer; do
@@ -202,7 +203,7 @@ for job in bf16-gelu bf16-layer; do
     fi
 done
 
-# ---- the baseline of this type of machine, or any
+# ---- the baseline of this type of machine, or of any other
 
 slug=$(printf '%s' "$machine" | tr -c 'A-Za-z0-9\n' '-' | tr -s '-' | cut -c1-100)
 if $update; then
@@ -253,10 +254,11 @@ END {
         } else if (figure == "memory") {
             if (same && a != b) moved(job ": memory " a " MiB, was " b percent)
         } else if (same && a != b && !((job, figure) in told)) {
-            told[job, figure] = 1 # the first step is enough
+            told[job, figure] = 1 # only the first step is reported
             moved(job ": " part[2] " is " a ", was " b (figure == "weights" ? "" : percent))
         } else if (!same && (figure == "loss" || figure == "validation")) {
-            # Instruction sets apart by up to: bf16 1.4 %, fp16 0.3 %, fp8 at its rate 0.3 %.
+            # Differences between instruction sets are at most: bf16 1.4 %, fp16 0.3 %, fp8 at its
+            # rate 0.3 %.
             limit = job ~ /^fp32/ ? 0.001 : 0.02
             if (apart(a, b) > limit && !((job, figure) in told)) {
                 told[job, figure] = 1

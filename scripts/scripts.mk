@@ -43,8 +43,8 @@ compile_commands:
 
 # ---- installing
 
-# The programs find their configs/ beside themselves. Links on the path have the prefix mantissa-,
-# since other packages have a train and a compare too.
+# The programs find their configs/ next to themselves. Their links on the PATH have the prefix
+# mantissa-, because other packages have a train and a compare too.
 PREFIX  ?= /usr/local
 DESTDIR ?=
 HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa

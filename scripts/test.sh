@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the tests need (apt, with sudo unless root), builds, and runs all tests. Where the
-# headers of CUDA are, that includes the CUDA kernels on an emulated GPU.
+# Installs the packages of the tests (apt, with sudo unless root), builds, and runs all tests. With
+# the CUDA headers installed, that includes the CUDA kernels on an emulated GPU.
 #   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
 #   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
-#                              each set of instructions that is here, two minutes of torture.sh,
+#                              each CPU level of this machine, two minutes of torture.sh,
 #                              and two ranks with the MPICH and the Open MPI that pip installs
 set -euo pipefail
 cd "$(dirname "$0")/.."

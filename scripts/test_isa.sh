@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the CPU's tests under each set of instructions that this processor has: levels of our own
-# code (MANTISSA_CPU, which bounds oneDNN too), then those of oneDNN under our highest level; and
-# with qemu-user the program on processors that are not here.
+# Runs the CPU's tests under each CPU level of this processor: levels of our own code (MANTISSA_CPU,
+# which limits oneDNN too), then those of oneDNN under our highest level. With qemu-user, also runs
+# the program on other processors.
 #   scripts/test_isa.sh            all tests
 #   scripts/test_isa.sh --short    kernels, golden runs and memory, under our lower levels
 # TESTS is the program of tests; `make test-isa` builds and runs it.
@@ -19,7 +19,7 @@ unset MANTISSA_CPU ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# The levels of this program that the processor has, from the lowest; at last the one it takes.
+# The levels of this program that the processor has, from the lowest; the last is the default.
 levels=()
 for level in $("$TRAIN" --version | sed -n 's/.*(this program has \(.*\))$/\1/p' | tr -d ,); do
     MANTISSA_CPU=$level "$TRAIN" --version >"$log" 2>&1 || break

@@ -2,7 +2,7 @@
 """Sends the metrics of a run to Weights & Biases while it trains.
 
     scripts/to_wandb.py runs/NAME            follows the run until its last step
-    scripts/to_wandb.py runs/NAME --once     sends what is there and ends
+    scripts/to_wandb.py runs/NAME --once     sends existing metrics and ends
 
 Needs their library and a key: pip install wandb && wandb login. With WANDB_MODE=offline nothing is
 sent: files for `wandb sync` appear in runs/NAME/wandb.
@@ -31,7 +31,7 @@ NAMES = {
 
 
 def read_json(path):
-    """The object in a file; {} if there is no such file."""
+    """The object in a JSON file; {} if the file is missing."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch on the same model, as the yardstick of scripts/gpu_check.sh.
+"""Measures PyTorch on the same model, for comparison in scripts/gpu_check.sh.
 
 GPT-2 124M, or SmolLM2 135M with --family llama, written the way PyTorch is fast: torch.compile,
 SDPA, autocast, fused AdamW, the vocabulary padded to 50304, the loss on 16-bit logits in fp32.
 Prints tokens/s for fp32, tf32, fp16 and bf16, peak memory, and the speed of SDPA's flash attention
-alone. --json writes the figures, one record a line. --device cpu measures there, with --eager what
-`make bench` compares with. --tiny is a rehearsal on the CPU. --warm-up only fills the cache of
+alone. --json writes the figures, one record a line. --device cpu measures the CPU, with --eager as in
+the comparison of `make bench`. --tiny is a rehearsal on the CPU. --warm-up only fills the cache of
 torch.compile.
 """
 import argparse
@@ -226,7 +226,7 @@ def bench_attention(options, name, batch, heads, length, head):
 
 
 def attempt(function, *arguments):
-    """A figure that cannot be had (memory, an unsupported type) does not cost the others."""
+    """A measurement that fails (memory, an unsupported dtype) does not stop the others."""
     try:
         return function(*arguments)
     except Exception as reason:  # whatever PyTorch throws

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Does to small trainings what machines and people do to long ones, one trial after another, each in
-# a random precision: kills, failing system calls, full and read-only disks, damaged files, a second
-# trainer, a clock that jumps. After each the run is resumed, and has to end with the same bits as
-# one that nobody disturbed; or there is one clear error, after which it still can.
+# Injects faults into small trainings, one trial after another, each in a random precision: kills,
+# failing system calls, full and read-only disks, damaged files, a second trainer, a clock that
+# jumps. After each trial the run is resumed, and has to end with the same bits as an undisturbed
+# run; or there is one clear error, after which it can still be resumed.
 #   scripts/torture.sh MINUTES [SEED]
-# Prints a table; its status is 1 if a trial went wrong, whose folder then stays. What cannot be
-# done here (no strace, no right to mount, no compiler) is left out and said.
+# Prints a table; its status is 1 if a trial went wrong, whose folder is kept. Trials that
+# this machine cannot run (no strace, no permission to mount, no compiler) are left out and listed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${1:?usage: scripts/torture.sh MINUTES [SEED]} seed=${2:-$$}
@@ -31,7 +31,7 @@ declare -A trials ended told killed unlike
 below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
 one_of() { eval "echo \${$((1 + $(below $#)))}"; }
 
-# ---- what is trained
+# ---- configs and data
 
 prepare_data() {
     "$prepare" --tokenizer bytes --out "$folder/text" --shard-tokens 20000 README.md \
@@ -55,7 +55,8 @@ configure() {
 END
 }
 
-# What has to be the same in the end: weights, moments, history, and each line of the metrics.
+# Prints everything that must be the same at the end: weights, moments, history, and each line of
+# the metrics.
 fingerprint() {
     (cd "$1/run/checkpoints/step-00000030" && sha256sum ./*.safetensors)
     sed 's/"step_ms".*//' "$1/run/metrics.jsonl"
@@ -80,9 +81,9 @@ references() {
 # ---- one trial: $run is its folder, $precision its precision, $status how the first run ended
 
 begin() { "$@" "$train" --config "$run/run.json" >"$run/out" 2>"$run/err"; }
-# An empty command line before the program.
+# Default: no command before the program.
 plain() { "$@"; }
-seconds() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); } # of milliseconds
+seconds() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); } # MILLISECONDS
 pause() { sleep "$(seconds "$1")"; }
 
 wrong() {
@@ -92,7 +93,7 @@ wrong() {
     mv "$run" "$folder/wrong-$count-$kind"
 }
 
-# Resumes until the end; where that is refused with a message, `restore` takes the damage back.
+# Resumes until the end. If that fails with a message, `restore` reverts the damage.
 restore() { :; }
 end_trial() {
     local attempt leftovers
@@ -108,7 +109,7 @@ end_trial() {
     rm -rf "$run"
 }
 
-# How the disturbed run ended: by itself, with a message, or killed by us.
+# Classifies the end of the disturbed run: by itself, with a message, or killed by us.
 judge() {
     if [ "$status" -eq 0 ]; then ended[$kind]=$((${ended[$kind]:-0} + 1))
     elif [ "$status" -eq 137 ]; then killed[$kind]=$((${killed[$kind]:-0} + 1))
@@ -118,7 +119,7 @@ judge() {
     fi
 }
 
-# Lets a run get past half of its steps and kills it: checkpoints to be damaged.
+# Lets a run complete half of its steps and kills it, so that there are checkpoints to damage.
 half_a_run() {
     begin timeout -s KILL "$(seconds $((${duration[$precision]} * 6 / 10)))" || true
     find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 2>/dev/null | grep -q .
@@ -142,7 +143,7 @@ kill_trial() {
     begin timeout -s KILL "$(seconds "$(below "${duration[$precision]}")")" || status=$?
 }
 
-# Syncs are slow, so that most of the time a save is under way; it is killed inside of one.
+# Syncs are slow, so that a save is in progress most of the time; the kill happens during one.
 kill_saving_trial() {
     local tracer
     begin strace -f -qq -o /dev/null -e trace=fsync \
@@ -155,8 +156,8 @@ kill_saving_trial() {
     wait "$tracer" || status=$?
 }
 
-# Not mmap: no file is mapped, and of the libraries that ask for memory with it, oneDNN does not look
-# whether it gets it. Every other time the run has to read a checkpoint first.
+# Not mmap: no file is mapped, and oneDNN does not check the result when it allocates with mmap.
+# Every other time the run has to read a checkpoint first.
 call_trial() {
     local call=${calls[$(below ${#calls[@]})]} error=${errors[$(below ${#errors[@]})]}
     if [ "$(below 2)" = 0 ]; then half_a_run || true; fi
@@ -180,7 +181,7 @@ file_limit_trial() {
     (ulimit -f $((1 + $(below 1200))); begin plain) || status=$?
 }
 
-# The folder of checkpoints, or the whole run, from some moment on.
+# Makes the folder of checkpoints, or the whole run, read-only at some moment.
 read_only_trial() {
     local child place=$run/run
     [ "$(below 2)" -eq 0 ] || place=$run/run/checkpoints
@@ -195,7 +196,7 @@ read_only_trial() {
     umount -l "$place" "$folder/disk"
 }
 
-# FILE COMMAND: damages a file, and says how to take that back.
+# FILE COMMAND: damages a file, and defines how to revert that.
 damage() {
     damaged=$1
     cp "$damaged" "$folder/whole"
@@ -214,14 +215,14 @@ cut_trial() {
     damage "$(a_file_of "$(newest)")" cut_file
 }
 
-# Other tokens are other data, which nobody can tell from intended ones: what counts is that the run
-# ends well, or names the shard. The trial's own end is on the whole shard.
+# Different tokens are valid data, so changes cannot be detected. The run must end, or name the
+# shard. The trial's own end uses the whole shard.
 shard_bit_trial() {
     damage "$(a_file_of "$folder/shards")" flip_bit
     restore
     rm -rf "$run/run"
 }
-# While it is in use.
+# Damages the shard while it is in use.
 shard_cut_trial() {
     local child
     damaged=$(a_file_of "$folder/shards")
@@ -242,7 +243,7 @@ two_trial() {
     pause "$(below "${duration[$precision]}")"
     "$train" --config "$run/run.json" >"$run/out2" 2>"$run/err2" || other=$?
     wait "$child" || status=$?
-    # The second one is refused while the first one runs, or comes after (or before) its end.
+    # The second trainer is rejected while the first one runs, or runs after (or before) it.
     [ "$other" -eq 0 ] || grep -q "another process is training there" "$run/err2" || status=200
     if [ "$status" -eq 1 ]; then grep -q "another process" "$run/err" || status=200; fi
 }
@@ -303,8 +304,8 @@ print_table() {
     done
     cat <<END
 
-ended, error, killed: how the disturbed run ended. Each was resumed and came to its end with
-the bits of an undisturbed run (weights, moments, losses), but for those that are wrong.
+ended, error, killed: how the disturbed run ended. Each was resumed and ended with the
+bits of an undisturbed run (weights, moments, losses), except those that are wrong.
 END
 }
 
@@ -322,7 +323,7 @@ for ((count = 0; $(date +%s) < end; count++)); do
     run=$folder/trial-$count status=0
     restore() { :; }
     configure "$run" "$precision"
-    "${kind}_trial" 2>/dev/null # where the shell names the killed
+    "${kind}_trial" 2>/dev/null # hides the shell's messages about killed processes
     trials[$kind]=$((${trials[$kind]:-0} + 1))
     if judge; then end_trial; fi
 done

@@ -1,11 +1,11 @@
-"""What the tokenizers of data/tokenize know of Unicode, as tables for C.
+"""Generates the Unicode tables of data/tokenize as C source.
 
     python scripts/unicode_tables.py data/tokenize
 
-writes unicode_classes.inc and unicode_canonical.inc. Tokens have to be those of Hugging Face's
-tokenizers (pip install tokenizers), so that library is asked what it takes each character for; its
-two parts are of different editions: classes of Unicode 16, canonical composition of Unicode 9.
-Python's unicodedata, of any later edition, names what is worth asking.
+writes unicode_classes.inc and unicode_canonical.inc. Tokens must equal those of Hugging Face's
+tokenizers (pip install tokenizers), so the tables are read out of that library. Its two parts use
+different versions: classes of Unicode 16, canonical composition of Unicode 9. Python's unicodedata,
+of any later version, lists the candidates.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ def matching(pattern):
 
 
 def word_characters():
-    """Those beside which an added token is not a word of its own."""
+    """Characters next to which an added token is not a word of its own."""
     tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     tokenizer.add_tokens([AddedToken("@", single_word=True)])
     encoded = tokenizer.encode_batch([chr(code) + "@" for code in CODES if code != ord("@")])
@@ -66,12 +66,12 @@ def runs(values, factor):
 
 
 def combining_classes(decompose):
-    """Those that the library knows: it orders the marks behind a letter by them."""
+    """Combining classes of the library, by which it orders the marks after a letter."""
     found = [0] * 0x110000
     for code in CODES:
         value, mark = unicodedata.combining(chr(code)), chr(code)
         if unicodedata.decomposition(mark) and not unicodedata.decomposition(mark).startswith("<"):
-            # Marks that are made of others count by those.
+            # Marks composed of others have the classes of those.
             value = unicodedata.combining(unicodedata.normalize("NFD", mark)[0])
         before, after = "x\u0345" + mark, "x" + mark + "\u0334"
         moves = decompose(before) != before if value < 240 else decompose(after) != after
@@ -81,7 +81,7 @@ def combining_classes(decompose):
 
 
 def decompositions(decompose, compose):
-    """(code, first, second or 0, whether the two are composed again)"""
+    """(code, first, second or 0, True if the library composes the two again)"""
     for code in CODES:
         names = unicodedata.decomposition(chr(code))
         if not names or names.startswith("<") or decompose(chr(code)) == chr(code):

@@ -1,5 +1,5 @@
-/* Checks that time grows with size as it should, in processor time: other programs on the machine
- * do not count as they would by a clock, though they still slow memory down. */
+/* Checks that time grows in proportion to size, in processor time, which is less affected by
+ * other programs than a clock (they still slow memory down). */
 #pragma once
 
 #include <stdbool.h>
@@ -11,8 +11,8 @@ static inline double cpu_seconds(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Four times the size may take at most 8 times as long, in one of three tries, and a constant that
- * what takes time by the square of a megabyte exceeds by far. */
+/* Four times the size may take at most 8 times as long, in one of three tries, plus a constant
+ * that quadratic time exceeds by far at a megabyte. */
 static inline bool grows_in_proportion(void (*work)(const void *argument, size_t size),
                                        const void *argument, size_t size) {
     for (int try = 0; try < 3; try++) {

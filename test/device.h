@@ -1,5 +1,5 @@
-/* The device that the tests of kernels and models run on: the emulated GPU in emulated builds, else
- * the CPU, or a real GPU if TEST_DEVICE=cuda is in the environment. */
+/* Device that the tests of kernels and models run on: the emulated GPU in emulated builds, else
+ * the CPU, or a real GPU if TEST_DEVICE=cuda is set in the environment. */
 #pragma once
 
 #include <stdlib.h>

@@ -1,9 +1,11 @@
-/* The tokens of a text, for scripts/check_tokenizers.py: encode_file TOKENIZER TEXT TOKENS BACK
+/* Prints the tokens of a text, for scripts/check_tokenizers.py:
  *
- * TOKENIZER is a folder with files of a tokenizer. TOKENS becomes
- * the tokens, int32 of this machine, where special tokens are found in the text; BACK becomes the
- * text that they stand for. Prints the MB of text a second of processor time, the best of five by
- * an encoder that has seen no text yet. */
+ *   encode_file TOKENIZER TEXT TOKENS BACK
+ *
+ * TOKENIZER is a folder with files of a tokenizer. Writes the tokens to TOKENS (int32 in this
+ * machine's byte order, special tokens included) and the decoded text to BACK. Prints the
+ * encoding speed in MB of text per second of processor time, the best of five with a new encoder
+ * each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +41,7 @@ static int32_t *encode(const struct subwords *subwords, const char *text, size_t
     return tokens;
 }
 
-/* What a decoder writes: of characters, the first space does not belong to the text. */
+/* Text that a decoder writes. With characters, the first space does not belong to the text. */
 static uint8_t *decode(const struct subwords *subwords, const int32_t *tokens) {
     uint8_t *text = NULL;
     size_t size;

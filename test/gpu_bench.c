@@ -27,7 +27,7 @@ enum { ROUNDS = 5, PART_STEPS = 3, WARM_UP = 2, TOKENS = 1 << 20 };
 
 const char *const bench_precision_names[] = {"fp32", "tf32", "fp16", "bf16", "fp8"};
 
-/* ---- what both halves use */
+/* ---- shared by both halves */
 
 bool bench_wants(const struct bench *bench, enum bench_precision precision) {
     return !bench->only || strcmp(bench->only, bench_precision_names[precision]) == 0;
@@ -46,7 +46,7 @@ void bench_json_line(struct bench *bench, const char *format, ...) {
     fprintf(bench->json, ",\n");
 }
 
-/* JSON has no comma before the end of an array: an empty object takes it. */
+/* JSON allows no comma before the end of an array, so an empty object ends it. */
 void bench_json_end(struct bench *bench) {
     if (!bench->json) return;
     fprintf(bench->json, "{}]");
@@ -68,10 +68,10 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
     return false;
 }
 
-/* ---- time of a step by operation: a mark before and behind each */
+/* ---- time of a step by operation, with a mark before and after each */
 
 struct clock {
-    struct observer observer; /* first, so that it is found behind one */
+    struct observer observer; /* first member: a pointer to it is cast to the clock */
     struct backend *be;
     int used;                        /* pairs of marks */
     enum operation_id of[GPU_MARKS]; /* pair -> operation */
@@ -107,7 +107,7 @@ struct rig {
     struct trainer trainer;
     struct tokens tokens;
     struct loader loader;
-    size_t measured_bytes; /* of device memory, taken from open to the first steps */
+    size_t measured_bytes; /* device memory taken from opening to the first steps */
     struct error error;
 };
 
@@ -142,7 +142,7 @@ static int open_data(struct rig *rig) {
     return loader_open(&rig->loader, &rig->tokens, &options, &rig->error);
 }
 
-/* As many steps are queued as can be, so that the GPU never waits for the host. */
+/* Queues as many steps as possible, so that the GPU never waits for the host. */
 static int steps(struct rig *rig, int count) {
     struct step_report report;
     for (int begun = 0, ended = 0; ended < count;) {
@@ -181,7 +181,8 @@ static void close_rig(struct rig *rig) {
     backend_close(&rig->be);
 }
 
-/* Seconds of a step: the median over rounds of several steps, between which nobody waits. */
+/* Returns the seconds of a step: the median over rounds of several steps without waits in
+ * between. */
 static int time_steps(struct rig *rig, const struct bench *bench, double *seconds) {
     double rounds[ROUNDS], start = progress_clock();
     if (steps(rig, 1)) return -1;
@@ -197,7 +198,7 @@ static int time_steps(struct rig *rig, const struct bench *bench, double *second
 }
 
 static int time_parts(struct rig *rig, double parts[OPERATION_IDS]) {
-    static struct clock clock; /* large */
+    static struct clock clock; /* too large for the stack */
     memset(&clock, 0, sizeof clock);
     clock.observer = (struct observer){mark_begin, mark_end};
     clock.be = &rig->be;
@@ -210,7 +211,7 @@ static int time_parts(struct rig *rig, double parts[OPERATION_IDS]) {
     return 0;
 }
 
-/* Everything a precision is asked for. */
+/* Options of a precision. */
 struct figures {
     double step, parts[OPERATION_IDS]; /* seconds */
     double plan, measured;             /* bytes */
@@ -266,7 +267,7 @@ static void print_parts(struct bench *bench, const struct figures all[], const b
     for (int id = 0; id <= OPERATION_IDS; id++) {
         double any = id == OPERATION_IDS;
         for (int p = 0; p < BENCH_PRECISIONS && id < OPERATION_IDS; p++) any += all[p].parts[id];
-        if (any == 0) continue; /* no part of this model's step */
+        if (any == 0) continue; /* not part of this model's step */
         const char *name =
             id < OPERATION_IDS ? operation_name((enum operation_id)id) : "between operations";
         printf("  %-28s", name);

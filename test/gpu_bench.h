@@ -1,4 +1,4 @@
-/* Shared by the parts of gpu_bench: training as a whole, and kernels one by one. */
+/* Shared by the parts of gpu_bench: training as a whole, and single kernels. */
 #pragma once
 
 #include <stdio.h>
@@ -17,13 +17,13 @@ enum bench_precision {
 
 struct bench {
     int64_t batch, seq, layers, heads, width, vocabulary;
-    double seconds; /* about how long each figure is measured */
-    bool tiny;      /* a rehearsal: small shapes, and figures that mean nothing */
+    double seconds; /* approximate measuring time of each figure */
+    bool tiny;      /* rehearsal: small shapes, meaningless figures */
     bool autotune;
-    bool one_by_one; /* operations are not started together, as a CUDA graph */
+    bool one_by_one; /* operations are launched one by one, not as a CUDA graph */
     bool without_wgmma;
-    bool steps_only;  /* no ceilings, no kernels one by one */
-    const char *only; /* optional: this precision alone */
+    bool steps_only;  /* no ceilings and no single kernels */
+    const char *only; /* optional: only this precision */
     FILE *json;       /* optional */
 
     double copy_rate;                      /* bytes read and written per second */
@@ -36,17 +36,17 @@ extern const char *const bench_precision_names[];
 /* True if the precision is to be measured. */
 bool bench_wants(const struct bench *bench, enum bench_precision precision);
 
-/* One line of the array that bench_json_begin opened; each is complete in itself, so that a script
- * can read it with sed. */
+/* Prints one line of the array that bench_json_begin opened; each is complete in itself, so that
+ * a script can read it with sed. */
 void bench_json_begin(struct bench *bench, const char *name);
 void bench_json_line(struct bench *bench, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void bench_json_end(struct bench *bench);
 
-/* Says that something failed, and why; the benchmark goes on. */
+/* Reports a failure with its reason; the benchmark continues. */
 void bench_failed(struct bench *bench, const char *what, const char *why);
 
-/* Opens the GPU; returns false after saying why not. */
+/* Opens the GPU; returns false after reporting an error. */
 bool bench_open(struct bench *bench, struct backend *be, bool tf32);
 
 /* gpu_bench_kernels.c, gpu_bench_attention.c */

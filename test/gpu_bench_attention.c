@@ -1,5 +1,5 @@
-/* Attention alone, forward and backward, with as many heads of keys and values as of queries and
- * with fewer. */
+/* Attention alone, forward and backward, with as many key-value heads as query heads and with
+ * fewer. */
 #include <string.h>
 
 #include "test/gpu_bench_subject.h"
@@ -24,7 +24,7 @@ static struct tensor sequences(struct tensor flat, const struct attention_case *
     return view;
 }
 
-/* Seconds of the forward, or of the backward pass after a forward pass. */
+/* Returns the seconds of the forward pass, or of the backward pass after a forward pass. */
 static double attention_seconds(struct bench *bench, struct backend *be,
                                 const struct attention_case *c, bool backward) {
     struct subject s = {bench, be, attention_forward_body, .heads = c->heads,
@@ -47,12 +47,12 @@ static double attention_seconds(struct bench *bench, struct backend *be,
 
 static void bench_attention_case(struct bench *bench, struct backend *be,
                                  const struct attention_case *c) {
-    /* The causal half of two products of T x T x D a head; backward: five products. */
+    /* The causal half of two matmuls of T x T x D a head; backward: five matmuls. */
     double half =
         2.0 * (double)(c->batch * c->heads * c->head) * (double)c->length * (double)c->length;
     double forward = attention_seconds(bench, be, c, false);
     double backward = attention_seconds(bench, be, c, true);
-    if (forward <= 0 && backward <= 0) return; /* why has been said */
+    if (forward <= 0 && backward <= 0) return; /* the reason has been reported */
     double forward_rate = forward > 0 ? half / forward * 1e-12 : 0;
     double backward_rate = backward > 0 ? 2.5 * half / backward * 1e-12 : 0;
     printf("  %-4s D %3lld T %4lld B %2lld H %2lld / %2lld %9.1f TFLOP/s %9.1f TFLOP/s\n",
@@ -69,7 +69,7 @@ static void bench_attention_case(struct bench *bench, struct backend *be,
                     forward_rate, backward_rate);
 }
 
-/* Returns whether the GPU has kernels of its own beside those of sm_80. */
+/* True if the GPU has kernels of its own beside those of sm_80. */
 static bool bench_attention_cases(struct bench *bench, const struct attention_case *list,
                                   size_t count) {
     struct backend be;
@@ -92,14 +92,14 @@ static bool bench_attention_cases(struct bench *bench, const struct attention_ca
     return hopper;
 }
 
-/* Measures both kernels where there is a choice. */
+/* Measures both kernels if there are two. */
 void bench_attention(struct bench *bench) {
     static const struct attention_case list[] = {
         {DTYPE_BF16, 16, 12, 12, 1024, 64}, {DTYPE_BF16, 8, 12, 12, 2048, 64},
         {DTYPE_BF16, 4, 12, 12, 4096, 64},  {DTYPE_F16, 16, 12, 12, 1024, 64},
         {DTYPE_BF16, 16, 6, 6, 1024, 128},  {DTYPE_BF16, 4, 6, 6, 4096, 128},
         {DTYPE_F32, 16, 12, 12, 1024, 64},  {DTYPE_BF16, 16, 9, 3, 1024, 64},
-        {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* Llama's */
+        {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* the Llama family */
     };
     bench_json_begin(bench, "attention");
     bool choice = bench_attention_cases(bench, list, sizeof list / sizeof *list);

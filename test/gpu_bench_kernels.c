@@ -1,7 +1,7 @@
-/* The ceilings of this GPU, and how near each operation that memory bounds comes to them alone.
+/* The ceilings of this GPU, and how near each memory-bound operation comes to them alone.
  *
- * The shapes are those of a training step and far larger than the caches. Bytes are what must be
- * moved: each input read once, each output written once. */
+ * The shapes are those of a training step and far larger than the caches. Bytes are the minimum
+ * traffic: each input read once, each output written once. */
 #include <stdlib.h>
 
 #include "data/util/random.h"
@@ -14,7 +14,7 @@ static void copy_body(const struct subject *s) {
         gpu_copy(s->be, s->t[0].data, s->t[1].data, tensor_bytes(&s->t[0]));
 }
 
-/* 8-bit operands have a scale each, and b as tensor cores want it. */
+/* 8-bit operands have a scale each, and b has the layout that tensor cores need. */
 static void product_body(const struct subject *s) {
     if (dtype_is_8_bit(s->t[1].dtype)) {
         OP(s->be, matmul, .out = &s->t[0], .a = &s->t[1], .b = &s->t[2], .transpose_b = true,
@@ -73,8 +73,7 @@ void bench_ceilings(struct bench *bench) {
     fflush(stdout);
 }
 
-/* ---- the MLP's products with GELU, or its gradient, on their way, and with a pass of its own for
- * it */
+/* ---- matmuls of the MLP with fused GELU or its gradient, and with a separate pass for it */
 
 static void gelu_body(const struct subject *s) {
     OP(s->be, matmul, .out = &s->t[0], .gelu_in = &s->t[1], .a = &s->t[2], .b = &s->t[3],
@@ -120,7 +119,7 @@ void bench_fusions(struct bench *bench) {
     fflush(stdout);
 }
 
-/* ---- what memory bounds */
+/* ---- memory-bound operations */
 
 static void layernorm_forward_body(const struct subject *s) {
     OP(s->be, layernorm_forward, .out = &s->t[0], .sum = &s->t[1], .mean = s->a, .rstd = s->b,
@@ -165,7 +164,8 @@ static void attention_decode_body(const struct subject *s) {
        .position = s->bench->seq - 1, .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
 }
 
-/* Llama's: without mean and bias, and heads of which three share keys and values. */
+/* Operations of Llama: norms without mean and bias, and three query heads for each key-value
+ * head. */
 static void rmsnorm_forward_body(const struct subject *s) {
     OP(s->be, layernorm_forward, .out = &s->t[0], .sum = &s->t[1], .rstd = s->b, .in = &s->t[2],
        .residual = &s->t[3], .weight = &s->t[4], .epsilon = 1e-5f);
@@ -216,8 +216,8 @@ static void cast_body(const struct subject *s) {
     OP(s->be, cast, .out = &s->t[0], .in = &s->t[1]);
 }
 
-/* Quantizes the MLP's gradient for both of the products that read it; its magnitude is still to be
- * found, or known from the operation that wrote it. */
+/* Quantizes the MLP's gradient for both matmuls that read it. Its amax is computed here, or
+ * known from the operation that wrote it. */
 static void quantize_body(const struct subject *s) {
     OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1]);
 }
@@ -239,7 +239,7 @@ static void column_sums_body(const struct subject *s) {
     OP(s->be, column_sums, .sums = &s->t[0], .in = &s->t[1]);
 }
 
-/* Makes what the operation works on; returns the bytes that it must move. N rows of C, P
+/* Allocates the operands of an operation; returns the bytes that it must move. N rows of C, P
  * parameters, dtypes as in a bf16 step. */
 static double make_layernorm(struct subject *s, int64_t N, int64_t C) {
     bool backward = s->body == layernorm_backward_body || s->body == rmsnorm_backward_body;
@@ -253,7 +253,7 @@ static double make_layernorm(struct subject *s, int64_t N, int64_t C) {
     return (double)(N * C) * (backward ? 2 + 4 + 4 + 4 + 2 : 2 + 4 + 4 + 2) + 8.0 * (double)N;
 }
 
-/* q, k and v of heads 64 wide, their copy, the angles, and what the norm of heads has. */
+/* q, k and v of heads 64 wide, their copy, the angles, and the tensors of the head norm. */
 static double make_heads(struct subject *s, int64_t N, int64_t C) {
     int64_t size = 64;
     s->kv_heads = C / size / 3 > 0 ? C / size / 3 : 1;
@@ -266,7 +266,7 @@ static double make_heads(struct subject *s, int64_t N, int64_t C) {
     return (double)(N * qk) * 2 * (s->body == rope_body ? 2 : 3);
 }
 
-/* In place of what it is the gradient of, as in training. */
+/* Overwrites its input with the gradient, as in training. */
 static double make_gated(struct subject *s, int64_t N, int64_t C) {
     make(s, 0, DTYPE_BF16, N, 8 * C / 3, 1);
     make(s, 1, DTYPE_BF16, N, 8 * C / 3 * 2, 1);
@@ -294,7 +294,7 @@ static int64_t parameters_of(const struct subject *s, int64_t C) {
     return (count + 127) / 128 * 128;
 }
 
-/* Split masters, with moments and gradients of one dtype. */
+/* Split master weights, with moments and gradients of one dtype. */
 static double make_split_update(struct subject *s, int64_t C, enum dtype state) {
     int64_t count = parameters_of(s, C);
     make(s, 0, DTYPE_BF16, count, 0, 0.02);
@@ -325,7 +325,7 @@ static double make_gradient_norm(struct subject *s, int64_t N, int64_t C) {
     return (double)count * 4;
 }
 
-/* One query of each of so many whole sequences that their keys and values exceed a cache. */
+/* One query for each of so many sequences that their keys and values exceed a cache. */
 static double make_decode(struct subject *s, int64_t N, int64_t C, int64_t kv_heads) {
     int64_t T = s->bench->seq, sequences = 4 * N / T;
     s->heads = s->bench->heads;
@@ -342,7 +342,7 @@ static double make_attention_decode(struct subject *s, int64_t N, int64_t C) {
     return make_decode(s, N, C, s->bench->heads);
 }
 
-/* Queries of two heads read the same keys and values. */
+/* Two query heads read the same keys and values. */
 static double make_grouped_decode(struct subject *s, int64_t N, int64_t C) {
     return make_decode(s, N, C, s->bench->heads / 2);
 }

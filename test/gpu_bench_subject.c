@@ -18,7 +18,7 @@ void *take(struct subject *s, size_t bytes) {
     return memory;
 }
 
-/* Real-looking numbers: a product of zeros draws less power and runs faster. */
+/* Realistic values: a matmul of zeros draws less power and runs faster. */
 static const float *random_pattern(void) {
     static float *pattern;
     if (pattern) return pattern;

@@ -1,7 +1,7 @@
 /* Subject of a measurement: an operation with its operands.
  *
- * It is called many times in a row between two marks on the device, so that neither the launch nor
- * the host shows. */
+ * It is called many times in a row between two marks on the device, so that launch and host time
+ * do not count. */
 #pragma once
 
 #include "test/gpu_bench.h"
@@ -9,7 +9,7 @@
 
 enum { BLOCKS_MAX = 32 };
 
-/* Bodies run under the plan table first. */
+/* Bodies run once while the backend plans, before they are measured. */
 struct subject {
     struct bench *bench;
     struct backend *be;
@@ -24,7 +24,7 @@ struct subject {
     int block_count;
 };
 
-/* Memory of the device, which measure() releases; NULL after a failure. */
+/* Device memory, which measure() releases; NULL after a failure. */
 void *take(struct subject *s, size_t bytes);
 
 /* Tensor i of the subject: rows x columns, or a vector if columns is 0; scale 0: zeros. */
@@ -33,5 +33,6 @@ float *make_vector(struct subject *s, int64_t count);              /* zeros */
 void make_tokens(struct subject *s, int64_t count, int64_t limit); /* below limit */
 void make_state(struct subject *s);
 
-/* Seconds of one call, the median of some rounds; 0 after a failure. Releases what was made. */
+/* Returns the seconds of one call, the median of some rounds; 0 after a failure. Releases the
+ * operands. */
 double measure(struct subject *s, const char *what);

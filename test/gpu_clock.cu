@@ -2,7 +2,7 @@
 #include "kernels/cuda/products.h"
 #include "test/gpu_clock.h"
 
-static cudaEvent_t events[GPU_MARKS]; /* one benchmark at a time; made when first used */
+static cudaEvent_t events[GPU_MARKS]; /* one benchmark at a time; created at first use */
 
 void gpu_mark(struct backend *be, int mark) {
     if (!events[mark]) cuda_failed(be, cudaEventCreate(&events[mark]), "making an event");

@@ -18,7 +18,7 @@ struct rig {
     struct source text;
     struct backend be;
     struct gpt gpt;
-    int32_t *tokens; /* [2, LENGTH]: inputs, then targets, which nobody needs */
+    int32_t *tokens; /* [2, LENGTH]: inputs, then targets, which are not used */
     float *logits;   /* [vocabulary] */
     FILE *out;
     struct error error;

@@ -1,4 +1,4 @@
-/* Finds a part of a text by its form: POSIX extended regular expressions. */
+/* Matches part of a text with a POSIX extended regular expression. */
 #pragma once
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Patterns that cut text, of models that are known for them, and what they cut. */
+/* Patterns of well-known models that split text, with the expected pieces. */
 #pragma once
 
 #include <criterion/criterion.h>

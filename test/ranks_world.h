@@ -1,10 +1,10 @@
-/* Ranks in one process: a stand-in for the MPI module, and a thread for each rank over the real
- * engine (kernels/comm/mpi.c).
+/* Ranks in one process: a fake MPI module, and a thread for each rank over the real engine
+ * (kernels/comm/mpi.c).
  *
- * Messages lie in mailboxes between pairs, the k-th receive of a pair takes its k-th send. As with
- * MPI, data is read any time between send and done: at once or when the receiver comes, by chance;
- * and a message is through only after it was asked for a few times, also by chance. Whoever breaks
- * the rules (sizes that differ, a request asked for twice, messages left at the end) dies. */
+ * Each pair of ranks has a mailbox; its k-th receive takes its k-th send. As with MPI, data is
+ * read any time between send and done: immediately or when the receive is posted, at random. A
+ * message completes only after a random number of polls. The process dies on misuse: sizes that
+ * differ, a request polled after completion, or messages left at the end. */
 #pragma once
 
 #include <pthread.h>
@@ -20,9 +20,9 @@ enum { WORLD_RANKS_MAX = 8 };
 
 struct letter {
     const void *data;
-    void *into, *copy; /* copy: what was read at once */
+    void *into, *copy; /* copy: data read at the send */
     size_t bytes;
-    int to_ask[2]; /* how often send and receive say that they are not through */
+    int polls_left[2]; /* remaining polls before send and receive complete */
     bool sent, awaited, delivered, through[2];
     struct letter *next;
 };
@@ -35,9 +35,9 @@ struct mailbox {
 static struct ranks_world {
     pthread_mutex_t mutex;
     int size, opened, closed;
-    bool delays;     /* messages take their time */
-    int letters;     /* that are not through on both sides */
-    uint64_t chance; /* numbers drawn so far */
+    bool delays;     /* messages complete after random delays */
+    int letters;     /* messages not complete on both sides */
+    uint64_t chance; /* random numbers drawn so far */
     struct mailbox boxes[WORLD_RANKS_MAX][WORLD_RANKS_MAX];
 } world = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -65,8 +65,8 @@ static inline int world_open(struct mpi_world *seen, char *reason, size_t size) 
 
 static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool is_send) {
     struct letter *letter = box->first;
-    if (letter && (is_send ? !letter->sent : !letter->awaited)) { /* the other side was first */
-        world_requires(letter->bytes == bytes, "a message has another size where it arrives");
+    if (letter && (is_send ? !letter->sent : !letter->awaited)) { /* the other side posted first */
+        world_requires(letter->bytes == bytes, "send and receive have different sizes");
         box->first = letter->next;
         if (!box->first) box->last = NULL;
         return letter;
@@ -74,7 +74,7 @@ static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool i
     letter = calloc(1, sizeof *letter);
     world_requires(letter != NULL, "out of memory");
     letter->bytes = bytes;
-    for (int i = 0; world.delays && i < 2; i++) letter->to_ask[i] = world_chance(4);
+    for (int i = 0; world.delays && i < 2; i++) letter->polls_left[i] = world_chance(4);
     if (box->last) box->last->next = letter;
     else box->first = letter;
     box->last = letter;
@@ -82,10 +82,11 @@ static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool i
     return letter;
 }
 
-/* A request is the letter, or for a receive the byte after its beginning. */
+/* A request is the letter's address, or for a receive the byte after it. */
 static inline void *world_send(const void *data, size_t bytes, int to) {
     world_requires(bytes > 0 && bytes <= MPI_MESSAGE_MAX, "a message of no or too many bytes");
-    world_requires(to != rank_here && to >= 0 && to < world.size, "a message to nobody");
+    world_requires(to != rank_here && to >= 0 && to < world.size,
+                   "a message to a rank that does not exist");
     pthread_mutex_lock(&world.mutex);
     struct letter *letter = letter_of(&world.boxes[rank_here][to], bytes, true);
     letter->sent = true;
@@ -116,7 +117,7 @@ static inline int world_done(void *request) {
     struct letter *letter = (struct letter *)((char *)request - side);
     pthread_mutex_lock(&world.mutex);
     world_requires(!letter->through[side], "a request is asked for after it was through");
-    bool done = letter->to_ask[side]-- <= 0;
+    bool done = letter->polls_left[side]-- <= 0;
     if (side == 1 && done && letter->sent && !letter->delivered) {
         memcpy(letter->into, letter->copy ? letter->copy : letter->data, letter->bytes);
         letter->delivered = true;
@@ -136,7 +137,7 @@ static inline void world_abort(int status) {
     _exit(status);
 }
 
-/* As MPI_Finalize, waits for all. */
+/* Waits for all ranks, like MPI_Finalize. */
 static inline void world_close(void) {
     pthread_mutex_lock(&world.mutex);
     world.closed++;
@@ -171,7 +172,7 @@ static inline void *world_live(void *argument) {
     return NULL;
 }
 
-/* Runs body as each of `size` ranks, and waits for all. staging_bytes as for mpi_open. */
+/* Runs body as each of `size` ranks, and waits for all. staging_bytes is as for mpi_open. */
 static inline void world_run(int size, size_t staging_bytes, bool delays,
                              void (*body)(const struct ranks *ranks, void *argument),
                              void *argument) {

@@ -1,4 +1,4 @@
-/* Looks a tensor of a file up by its name, and reads all of it. */
+/* Finds a tensor of a file by name, and reads all of it. */
 #pragma once
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static inline const struct safetensors_entry *safetensors_find(const struct safe
     return NULL;
 }
 
-/* The data of a tensor, to be freed; NULL if it cannot be read. */
+/* Returns the data of a tensor, to be freed; NULL if it cannot be read. */
 static inline void *safetensors_data(const struct safetensors *file,
                                      const struct safetensors_entry *entry) {
     struct error failure;

@@ -1,5 +1,5 @@
-/* A folder for the files of one test, which runs in a process of its own:
- * TestSuite(name, .init = make_folder, .fini = remove_folder). */
+/* A folder for the files of one test, which runs in its own process: TestSuite(name, .init =
+ * make_folder, .fini = remove_folder). */
 #pragma once
 
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@ static inline void remove_folder(void) {
     cr_assert_eq(directory_remove(folder, &error), 0, "%s", error.text);
 }
 
-/* A path in the folder, in one of a few buffers that take turns. */
+/* Returns a path in the folder, in one of a few buffers used in turn. */
 __attribute__((format(printf, 1, 2))) static inline const char *in_folder(const char *format, ...) {
     static char paths[8][FILE_PATH_MAX];
     static int turn;

@@ -1,4 +1,4 @@
-/* Byte-pair encodings of GPT-2's kind made in memory, for tests and fuzzers: 256 bytes, whose token
+/* Byte-pair encodings like GPT-2's, made in memory for tests and fuzzers: 256 bytes, whose token
  * is the byte's value, and merges. */
 #pragma once
 
@@ -23,8 +23,8 @@ static inline void print_bytes(FILE *out) {
     }
 }
 
-/* names: tokens from 256 on, in the alphabet of bytes; merges: "left right" each, by rank. Last
- * comes <|endoftext|>. Ends the program where that is no encoding. */
+/* names: tokens from 256 on, in the alphabet of bytes; merges: "left right" each, by rank.
+ * <|endoftext|> is the last token. Ends the program if that is not a valid encoding. */
 static inline void small_bpe_of(struct subwords *bpe, char **names, char **merges) {
     struct error reason;
     char *vocab, *lines;
@@ -49,8 +49,8 @@ static inline void small_bpe_of(struct subwords *bpe, char **names, char **merge
     free(lines);
 }
 
-/* The results of the merges get the next tokens in their order; a result that is known already
- * keeps its token. */
+/* Results of merges get the next tokens in their order; a result that exists already keeps its
+ * token. */
 static inline void small_bpe(struct subwords *bpe, const char *const *merges, size_t count) {
     char **names = NULL, **lines = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -85,7 +85,7 @@ static inline void naive_merge(const struct subwords *bpe, int32_t **tokens, con
         }
         all[at] = merge.token;
         arrdel(all, at + 1);
-        /* It may have made a pair of a lower rank. */
+        /* The merge may have made a pair of a lower rank. */
         rank = 0;
     }
     for (size_t i = 0; i < arrlenu(all); i++) arrput(*tokens, all[i]);

@@ -1,7 +1,7 @@
 /* make test-split: every fp32 value through split_masters and back, all 2^32 of them. make test
- * goes through a sample (test/kernels/test_rounding.c).
+ * runs a sample (test/kernels/test_rounding.c).
  *
- * Exits with 1, naming the first that does not come back; a NaN has to stay one. */
+ * Exits with 1 and names the first value that differs; a NaN has to stay a NaN. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,7 +22,8 @@ static uint16_t nearest(uint32_t bits) {
     return (uint16_t)((bits >> 16 & 0x8000) | (below + away));
 }
 
-/* How many of the BLOCK patterns from `first` on are wrong; *worst becomes one of them. */
+/* Returns how many of the BLOCK patterns from `first` on are wrong; *worst is set to one of
+ * them. */
 static int64_t check_block(uint32_t first, uint32_t *worst) {
     float values[BLOCK], joined[BLOCK];
     uint16_t upper[BLOCK];

@@ -16,7 +16,7 @@ TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
 TEST_SOURCES    := $(wildcard test/kernels/*.c) \
                    $(call sources_in,$(addprefix test/,$(DATA_MODULES) $(MODEL_MODULES))) \
                    $(TEST_RUNNER)
-# Tests of every operation and of whole trainings, which run on the GPU as well. Sanitizers are too
+# Tests of every operation and of whole trainings, which also run on the GPU. Sanitizers are too
 # slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.c $(TEST_RUNNER) \
   test/model/core/test_sample_cache.c test/model/core/test_snapshot.c \
@@ -36,7 +36,7 @@ $(OUT)/tests: $(call object,$(TEST_SOURCES)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
 
-# Tests that the emulator behaves as a GPU and reports mistakes. They need no test framework.
+# Tests that the emulator behaves like a GPU and reports mistakes. They need no test framework.
 EMULATOR_TESTS := $(wildcard test/cuda_emulator/*.cu)
 $(OUT)/test_emulator: $(EMULATOR_TESTS:%.cu=$(OUT)/%.o) $(EMULATOR_OBJECTS)
 	$(call say,LINK)
@@ -46,7 +46,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
 
-# Programs of one file each. logits prints what a model predicts, for scripts/check_huggingface.sh.
+# Programs of one file each. logits prints the logits of a model, for scripts/check_huggingface.sh.
 $(addprefix $(OUT)/,split_all encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)

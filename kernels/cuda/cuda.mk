@@ -41,7 +41,7 @@ NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MM
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
 GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
-# wgmma runs on Hopper alone, not on later GPUs.
+# wgmma exists on Hopper only, not on later GPUs.
 $(OUT)/kernels/cuda/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
 OPTIONS += -DWITH_CUDA
 LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \

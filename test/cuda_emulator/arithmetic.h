@@ -1,5 +1,6 @@
-/* Part of cuda_emulator.h: built-ins of a single thread. Approximate functions are exact to fp32
- * here; tests allow for what the device may do. There are no atomics on floats, on purpose. */
+/* Part of cuda_emulator.h: built-ins of a single thread. Functions that are approximate on a GPU
+ * are exact to fp32 here; the tests' tolerances cover the device's error. Atomics on floats are
+ * left out on purpose. */
 #ifndef TEST_CUDA_EMULATOR_ARITHMETIC_H
 #define TEST_CUDA_EMULATOR_ARITHMETIC_H
 
@@ -21,7 +22,7 @@ template <class T, class U> static inline void __stcg(T *p, const U &value) {
     *p = value;
 }
 
-/* Atomics on int, unsigned, unsigned long long; the pointer decides. */
+/* Atomics on int, unsigned and unsigned long long, chosen by the pointer's type. */
 template <class T> struct emu_identity { typedef T type; };
 template <class T> using emu_exact = typename emu_identity<T>::type;
 
@@ -55,7 +56,7 @@ template <class T> static inline T atomicMin(T *p, emu_exact<T> value) {
     return old;
 }
 
-/* ---- floats: glibc declares some of these names, hence macros */
+/* ---- floats: macros, because glibc declares some of these names */
 
 #define __expf(x)    expf(x)
 #define __exp10f(x)  exp10f(x)
@@ -144,7 +145,7 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     return result;
 }
 
-/* ---- min and max, for two of one type */
+/* ---- min and max of two values of one type */
 
 #define EMU_MIN_MAX(type)                    \
     static inline type min(type a, type b) { \

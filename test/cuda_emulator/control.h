@@ -1,11 +1,13 @@
-/* Control of the emulated device by tests. Only in emulated builds (EMULATED is defined there); C
- * and C++. The emulator serves one thread of the host.
+/* Test-side control of the emulated device, for C and C++. Only emulated builds have it (they
+ * define EMULATED). The emulator serves one host thread.
  *
- * CUDA_EMULATOR_DEVICES=4 in the environment puts four devices into the machine, of which
- * CUDA_VISIBLE_DEVICES="2,3" shows some; by default there is one. CUDA_EMULATOR_FAIL=cudaMalloc:3
- * lets the third call of cudaMalloc fail; so can other calls that take resources or start work,
- * kernels ("launch") and those of cublasLt. CUDA_EMULATOR_SM=75 makes it a GPU of that compute
- * capability; CUBLASLT_REFUSE=EPILOGUE and CUBLASLT_LIE=EPILOGUE are as in fake_cublaslt.h. */
+ * Environment variables:
+ * CUDA_EMULATOR_DEVICES=4 emulates four devices (default: one); CUDA_VISIBLE_DEVICES="2,3"
+ * selects among them.
+ * CUDA_EMULATOR_FAIL=cudaMalloc:3 makes the third call of cudaMalloc fail. Other calls that
+ * allocate or start work can be named too, as can kernels ("launch") and calls of cublasLt.
+ * CUDA_EMULATOR_SM=75 sets the compute capability.
+ * CUBLASLT_REFUSE=EPILOGUE and CUBLASLT_LIE=EPILOGUE are described in fake_cublaslt.h. */
 #ifndef TEST_CUDA_EMULATOR_CONTROL_H
 #define TEST_CUDA_EMULATOR_CONTROL_H
 
@@ -16,30 +18,30 @@
 extern "C" {
 #endif
 
-/* The order in which threads and blocks run: 0 as numbered, 1 reversed, else by chance. */
+/* Sets the order in which threads and blocks run: 0 numeric, 1 reversed, any other value seeds a
+ * random order. */
 void cuda_emulator_schedule(unsigned seed);
 
-/* Leaves `bytes` of device memory free, whatever is allocated now; 16 GiB at first. */
+/* Leaves `bytes` of device memory free beyond what is allocated now. Initially 16 GiB. */
 void cuda_emulator_memory(size_t bytes);
 
-/* Makes it a GPU of compute capability sm / 10 . sm % 10, for what is opened from now on; sm_90 at
- * first. */
+/* Sets compute capability sm / 10 . sm % 10 for devices opened from now on. Initially sm_90. */
 void cuda_emulator_capability(int sm);
 
-/* Counted since the last reset. A conflict is a further cycle that an ldmatrix (one of its 8x8
- * matrices) takes because rows share banks of shared memory; 0 is what a good layout gives. */
+/* Counters since the last reset. A bank conflict is an extra cycle of an ldmatrix (one of its
+ * 8x8 matrices) whose rows share banks of shared memory; a good layout has none. */
 struct cuda_emulator_stats {
     uint64_t launches, blocks, threads, switches, barriers, collectives;
     uint64_t ldmatrix, ldmatrix_conflicts;
-    uint64_t graph_launches; /* their kernels count as launches, too */
+    uint64_t graph_launches; /* launched graphs; their kernels count as launches, too */
 };
 struct cuda_emulator_stats cuda_emulator_stats(void);
 void cuda_emulator_stats_reset(void);
 
-/* No messages on stderr about errors that a test makes on purpose. */
+/* Suppresses messages on stderr about errors that a test makes on purpose. */
 void cuda_emulator_quiet(int quiet);
 
-/* Text of the last launch that failed, "" if the last one did not. */
+/* Returns the text of the last launch error, "" if the last launch succeeded. */
 const char *cuda_emulator_failure(void);
 
 #ifdef __cplusplus

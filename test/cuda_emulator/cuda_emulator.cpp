@@ -1,5 +1,5 @@
-/* Fibers, their order, and launches. Compile without -fsanitize=thread (this file tells
- * ThreadSanitizer itself what fibers do); AddressSanitizer and UBSan may be on. */
+/* Fibers, their scheduling, and launches. Compile without -fsanitize=thread, because this file
+ * annotates fibers for ThreadSanitizer itself; AddressSanitizer and UBSan may be on. */
 #include "test/cuda_emulator/cuda_emulator.h"
 
 #include <stdarg.h>
@@ -27,8 +27,8 @@ unsigned schedule_seed;
 struct cuda_emulator_stats stats;
 
 static fiber host;                        /* the thread of the host, while fibers run */
-static uint64_t block_begun, block_ended; /* what ThreadSanitizer synchronises on */
-static int turn;                          /* of a fiber's stacks and contexts */
+static uint64_t block_begun, block_ended; /* synchronisation addresses of ThreadSanitizer */
+static int turn;                          /* selects a fiber's stacks and contexts */
 static fiber *ready[MAX_THREADS];
 static unsigned ready_first, ready_count; /* a ring */
 static uint64_t random_state;
@@ -64,8 +64,8 @@ void touched(const void *p, size_t bytes, bool written) {
 #endif
 }
 
-/* ---- what a block has for itself: to ThreadSanitizer it is new in each one. Dynamic memory is
- * allocated elsewhere, where AddressSanitizer guards its ends. */
+/* ---- memory of one block, new in each block for ThreadSanitizer. Dynamic memory is allocated
+ * elsewhere, where AddressSanitizer guards its ends. */
 
 #ifdef EMU_TSAN
 static struct {
@@ -76,7 +76,7 @@ static struct {
 static void renew(void *p, size_t bytes) {
     static bool begun;
     uintptr_t first = (uintptr_t)p / 8 * 8, end = ((uintptr_t)p + bytes + 7) / 8 * 8;
-    if (!begun) { /* from one section to the other: ThreadSanitizer knows a single range */
+    if (!begun) { /* covers both sections: ThreadSanitizer has a single range */
         uintptr_t a = (uintptr_t)__start_emu_shared / 8 * 8, b = (uintptr_t)&own / 8 * 8;
         uintptr_t a_end = (uintptr_t)__stop_emu_shared + 8, b_end = b + sizeof own;
         uintptr_t low = a && a < b ? a : b, high = a_end > b_end ? a_end : b_end;
@@ -87,24 +87,24 @@ static void renew(void *p, size_t bytes) {
     __tsan_java_alloc(first, end - first);
 }
 
-void *meeting_of_barrier(int id, unsigned generation) {
+void *sync_of_barrier(int id, unsigned generation) {
     return &own.barriers[id][generation & 1];
 }
 
-void *meeting_of_lanes(int warp, int group, unsigned generation) {
+void *sync_of_lanes(int warp, int group, unsigned generation) {
     return &own.lanes[warp][group][generation & 1];
 }
 #else
-void *meeting_of_barrier(int, unsigned) {
+void *sync_of_barrier(int, unsigned) {
     return NULL;
 }
 
-void *meeting_of_lanes(int, int, unsigned) {
+void *sync_of_lanes(int, int, unsigned) {
     return NULL;
 }
 #endif
 
-/* ---- whose turn it is */
+/* ---- scheduling */
 
 static unsigned random_below(unsigned limit) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
@@ -142,13 +142,13 @@ asm(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
     ".size emu_switch, . - emu_switch\n");
 #endif
 
-/* The first thing to do on the new stack. */
+/* Must be the first call on the new stack. */
 static void switched() {
 #ifdef __SANITIZE_ADDRESS__
     const void *bottom;
     size_t bytes;
     __sanitizer_finish_switch_fiber(self->fake_stack, &bottom, &bytes);
-    if (!host.stack) { /* the first switch of all leaves the host's stack */
+    if (!host.stack) { /* the very first switch leaves the host's stack */
         host.stack = (char *)bottom;
         host.stack_bytes = bytes;
     }
@@ -194,7 +194,7 @@ void fail(site at, const char *format, ...) {
     abort();
 }
 
-/* ---- a thread's life */
+/* ---- start and end of a thread */
 
 static void thread_main() {
     switched();
@@ -233,9 +233,9 @@ static void make_stack(fiber *f) {
     f->context.uc_link = NULL;
     makecontext(&f->context, thread_main, 0);
 #else
-    /* Tops at different offsets in their pages, else all stacks fight for the same few cache sets.
-     * The stack pointer modulo 16 is 8 at entry, as after a call. The frames in which the last
-     * fiber ended may have left red zones. */
+    /* Stack tops get different offsets in their pages, else all stacks compete for the same few
+     * cache sets. The stack pointer modulo 16 is 8 at entry, as after a call. The frames in
+     * which the last fiber ended may have left red zones. */
     void **top = (void **)(f->stack + STACK_BYTES - f->id % 16 * 256) - 2;
     ASAN_UNPOISON_MEMORY_REGION((char *)top - 1024, 1024 + 16);
     top[0] = (void *)&thread_main;
@@ -260,12 +260,12 @@ static void start_fiber(int id) {
     make_ready(f);
 }
 
-/* After a failure: drops fibers in the middle of what they did. */
+/* After a failure: drops fibers wherever they stopped. */
 static void abandon() {
     for (int i = 0; i < thread_count; i++) {
         ASAN_UNPOISON_MEMORY_REGION(fibers[i].stack, STACK_BYTES);
 #ifdef EMU_TSAN
-        __tsan_switch_to_fiber(fibers[i].tsan, 0); /* what it did happened before what follows */
+        __tsan_switch_to_fiber(fibers[i].tsan, 0); /* orders its work before what follows */
         __tsan_switch_to_fiber(host.tsan, 0);
         __tsan_destroy_fiber(fibers[i].tsan);
         fibers[i].tsan = fibers[i].contexts[turn] = __tsan_create_fiber(0);
@@ -299,8 +299,8 @@ static void describe_deadlock() {
 
 /* ---- a block */
 
-/* Not memset: these bytes may hold AddressSanitizer's red zones, over which only code without its
- * checks may write. */
+/* Not memset: these bytes may hold AddressSanitizer's red zones, which only uninstrumented code
+ * may overwrite. */
 __attribute__((no_sanitize("address"))) void poison(void *memory, size_t bytes) {
     volatile char *p = (volatile char *)memory;
     size_t i = 0;
@@ -322,7 +322,7 @@ static void run_block() {
 #endif
     for (int i = 0; i < thread_count; i++) start_fiber(i);
 
-    /* Poisoned from its last byte on, so that AddressSanitizer sees overruns. */
+    /* Poisoned from its last byte on, so that AddressSanitizer detects overruns. */
     size_t bytes = current->shared_bytes, whole = bytes + 2 * SHARED_ALIGNMENT;
 #ifdef EMU_TSAN
     char *memory = own.dynamic;
@@ -357,8 +357,8 @@ static void run_block() {
 
 /* ---- a launch */
 
-/* nvcc does not compile a kernel with more than SHARED_DEFAULT; what it leaves is for dynamic
- * memory. */
+/* nvcc rejects kernels with more static shared memory than SHARED_DEFAULT; dynamic memory gets
+ * the rest. */
 static void check_static_shared() {
     size_t bytes = static_shared(current->kernel), limit = shared_limit(current->kernel);
     if (bytes <= SHARED_DEFAULT && current->shared_bytes <= limit) return;
@@ -368,7 +368,7 @@ static void check_static_shared() {
     failed = true;
 }
 
-/* Blocks, too, run in any order. */
+/* Blocks run in any order, too. */
 static void run_blocks(uint64_t count) {
     std::vector<uint32_t> order;
     if (schedule_seed > 1) {
@@ -391,7 +391,8 @@ static void run_blocks(uint64_t count) {
     acquire(&block_ended);
 }
 
-/* What no kernel could have is a wrong configuration; what this one cannot have, a wrong value. */
+/* A value beyond the device's limits is an invalid configuration; one beyond this kernel's
+ * limits is an invalid value. */
 static cudaError_t check_launch(const launch &what) {
     const dim3 &grid = what.grid, &block = what.block;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
@@ -417,7 +418,7 @@ static cudaError_t check_launch(const launch &what) {
     return error;
 }
 
-/* What check_launch has found possible. */
+/* Runs a launch that check_launch has accepted. */
 static void run_now(const launch &what, void (*body)(void *), void *argument) {
     work_begin(what.stream);
     current = &what;
@@ -433,7 +434,7 @@ static void run_now(const launch &what, void (*body)(void *), void *argument) {
 #endif
     run_blocks((uint64_t)gridDim.x * gridDim.y * gridDim.z);
     self = NULL;
-    stream_leave(failed); /* the host reads what failed */
+    stream_leave(failed); /* the host reads the failure */
     work_end();
     stats.launches++;
     if (failed) runtime_error(cudaErrorLaunchFailure, failure);

@@ -1,8 +1,8 @@
-/* Lets the C++ compiler build a .cu file and run its kernels on the CPU: force-included (-include)
- * in emulated builds.
+/* Lets the C++ compiler build a .cu file and run its kernels on the CPU. Emulated builds
+ * force-include it (-include).
  *
- * Types, prototypes, and the host half of bf16 and fp16 come from the real CUDA headers; this file
- * adds what nvcc alone knows. Built-ins that kernels/cuda does not use are left out until it does:
+ * Types, prototypes and the host half of bf16 and fp16 come from the real CUDA headers; this
+ * file adds what only nvcc provides. Built-ins that kernels/cuda does not use yet are left out:
  * a kernel that needs one does not compile. */
 #ifndef TEST_CUDA_EMULATOR_H
 #define TEST_CUDA_EMULATOR_H
@@ -20,9 +20,9 @@
 #include "test/cuda_emulator/control.h"
 #include "test/cuda_emulator/machine.h"
 
-/* Shared variables stand in one section, which the emulator fills with NaN before every block. A
- * function that holds one must have internal linkage (static): g++ does not mix data of templates
- * and other data in one section. */
+/* Shared variables go into one section, which the emulator fills with NaN before every block. A
+ * function that holds one must have internal linkage (static): g++ does not mix data of
+ * templates and other data in one section. */
 #undef __shared__
 #undef __launch_bounds__
 #define __shared__                      static __attribute__((section("emu_shared"), used))
@@ -40,7 +40,7 @@ namespace emu {
 template <class... P> struct launcher {
     void (*kernel)(P...);
     launch what;
-    EMU_NO_TSAN void operator()(P... p) const { /* converted once, as a kernel's parameters are */
+    EMU_NO_TSAN void operator()(P... p) const { /* converted once, like a kernel's parameters */
         void (*const called)(P...) = kernel;
         auto body = [=]() EMU_NO_TSAN { called(p...); };
         typedef decltype(body) bound;
@@ -65,7 +65,7 @@ launcher<P...> make_launcher(const char *name, void (*kernel)(P...), dim3 grid, 
 
 #define DYNAMIC_SHARED(type, name) type *name = static_cast<type *>(emu::dynamic_shared())
 
-/* The C++ forms that take a kernel; the headers have them for nvcc only. */
+/* C++ overloads that take a kernel; the CUDA headers declare them for nvcc only. */
 template <class T>
 static inline cudaError_t cudaFuncSetAttribute(T *kernel, cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);

@@ -1,4 +1,4 @@
-/* The rest of the runtime API: errors, the device. */
+/* Remaining runtime API: errors and the device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static int machine_devices() {
     return devices < DEVICES_MAX ? devices : DEVICES_MAX;
 }
 
-/* The number in the machine of each device that this process sees. Returns how many. */
+/* Fills in the machine's number of each device that this process can see. Returns how many. */
 static int visible_devices(int numbers[DEVICES_MAX]) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     int count = 0, all = machine_devices();
@@ -50,7 +50,8 @@ static int visible_devices(int numbers[DEVICES_MAX]) {
     while (list && *list && count < DEVICES_MAX) {
         char *end;
         long number = strtol(list, &end, 10);
-        if (end == list || number < 0 || number >= all) break; /* as CUDA has it: the end */
+        if (end == list || number < 0 || number >= all)
+            break; /* like CUDA, stop at the first invalid entry */
         numbers[count++] = (int)number;
         list = *end == ',' ? end + 1 : end;
     }
@@ -65,7 +66,7 @@ int capability() {
     return sm;
 }
 
-/* Every allocation is opened: a library does not say what it will touch. */
+/* Makes every allocation accessible, because a library does not say what it will touch. */
 void work_begin(cudaStream_t stream) {
     stream_turn(stream);
     stream_enter(stream);
@@ -133,7 +134,7 @@ const char *cudaGetErrorName(cudaError_t error) {
     return "cudaErrorUnknown";
 }
 
-/* The emulator knows more than CUDA does. */
+/* The emulator's message is more precise than CUDA's. */
 const char *cudaGetErrorString(cudaError_t error) {
     if ((error == cudaErrorLaunchFailure || error == cudaErrorInvalidConfiguration ||
          error == cudaErrorInvalidValue) &&

@@ -1,10 +1,10 @@
-/* A stand-in for the part of cuBLASLt that we use, behind its real prototypes: honest fp32
- * arithmetic on column-major matrices, and a clerk who returns every form that is not filled in as
- * the real one wants it (with a line on stderr), so that layouts, strides, alignments, epilogues,
- * pointers and workspaces are tested without a GPU.
+/* A fake of the part of cuBLASLt that we use, behind its real prototypes: true fp32 arithmetic
+ * on column-major matrices. It rejects every argument that the real library rejects, with a line
+ * on stderr, so layouts, strides, alignments, epilogues, pointers and workspaces are tested
+ * without a GPU.
  *
- * Algorithms differ in the order in which they add, and one, of the in-place reduction scheme, in
- * the order from call to call: whoever allows that scheme gets other bits each time. */
+ * Algorithms differ in their summation order. The one with the in-place reduction scheme changes
+ * its order from call to call, so code that allows this scheme gets different bits each time. */
 #include "test/cuda_emulator/fake_product.h"
 #include "test/cuda_emulator/graphs.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 struct preference {
     uint64_t workspace_bytes;
-    uint32_t reductions, alignment[4]; /* of A, B, C, D */
+    uint32_t reductions, alignment[4]; /* operands A, B, C, D */
 };
 
 static_assert(sizeof(algorithm) == sizeof(cublasLtMatmulAlgo_t), "");
@@ -28,7 +28,7 @@ const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
 
-/* An epilogue that the environment names, see control.h; 0: none. */
+/* An epilogue named by the environment, see control.h; 0: none. */
 uint32_t asked(const char *variable) {
     const char *value = getenv(variable);
     return value ? (uint32_t)atoi(value) : 0;
@@ -82,7 +82,7 @@ bool known(int type) {
     return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF || is_eight_bit(type);
 }
 
-/* What the library asks of operands of 8 bits, beyond the rest. */
+/* Additional requirements of the library for 8-bit operands. */
 cublasStatus_t examine_eight_bit(const problem &p) {
     const operation &op = *p.op;
     const layout *all[] = {&p.a, &p.b, &p.c, &p.d};
@@ -161,7 +161,7 @@ uint64_t mix(uint64_t sum, uint64_t value) {
     return (sum ^ value) * 0x100000001b3 ^ sum >> 29;
 }
 
-/* Of everything but pointers. */
+/* Checksum of everything but pointers. */
 uint64_t checksum(const problem &p) {
     const layout *all[] = {&p.a, &p.b, &p.c, &p.d};
     uint64_t sum = 0xcbf29ce484222325;
@@ -175,7 +175,7 @@ uint64_t checksum(const problem &p) {
     return mix(mix(sum, (uint64_t)p.op->fast), (uint64_t)p.op->aux_stride);
 }
 
-/* Short of tiles and long of k is when the real one splits, too. */
+/* The real library also splits k when there are few tiles and k is long. */
 int list_variants(const problem &p, const preference &wish, fake_algorithm *list) {
     int count = 0;
     bool few = p.m * p.n <= 4096 && p.k >= 256;
@@ -276,7 +276,7 @@ cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const
     return examine_memory(ranges, sizeof ranges / sizeof *ranges);
 }
 
-/* ---- attributes: where each is kept, and its size */
+/* ---- attributes: the field that holds each, and its size */
 
 struct place {
     void *at;
@@ -489,7 +489,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
             "what its heuristics have offered");
     const matrices with = {a, b, c, d, workspace, scale, kept};
     if (!emu::recording(stream)) return multiply(p, chosen, with, workspace_bytes, stream);
-    operation described = *p.op; /* as it is now */
+    operation described = *p.op; /* the current state */
     emu::record("product", op, [=](cudaStream_t on) {
         problem later = p;
         later.op = &described;

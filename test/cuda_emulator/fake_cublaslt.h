@@ -1,5 +1,5 @@
-/* Counters and switches of the fake cuBLASLt, for tests. Counts are of this process, since it
- * started. */
+/* Counters and switches of the fake cuBLASLt, for tests. Counters cover this process since its
+ * start. */
 #ifndef TEST_CUDA_EMULATOR_FAKE_CUBLASLT_H
 #define TEST_CUDA_EMULATOR_FAKE_CUBLASLT_H
 
@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* The values of cublasLtEpilogue_t. */
+/* Values of cublasLtEpilogue_t. */
 enum fake_epilogue {
     FAKE_DEFAULT = 1,
     FAKE_BIAS = 4,
@@ -16,11 +16,11 @@ enum fake_epilogue {
     FAKE_DGELU = 192
 };
 
-/* The values of cudaDataType. */
+/* Values of cudaDataType. */
 enum fake_type { FAKE_F32 = 0, FAKE_BF16 = 14, FAKE_E4M3 = 28, FAKE_E5M2 = 29 };
 
-/* Algorithms by the order in which they add over k: one by one, in blocks, in three parts (with
- * the reduction scheme that goes by compute type, output type, or in place). */
+/* Algorithms, named by the order in which they sum over k: one by one, in blocks, or in three
+ * splits. Splits use the reduction scheme by compute type, by output type, or in place. */
 enum fake_algorithm {
     FAKE_DIRECT = 1,
     FAKE_BLOCKS,
@@ -31,28 +31,28 @@ enum fake_algorithm {
 
 struct fake_cublaslt {
     long operations; /* descriptors made */
-    long queries;    /* of the heuristics */
-    long products;   /* run */
+    long queries;    /* calls of the heuristics */
+    long products;   /* matmuls run */
     long alive;      /* objects made and not destroyed */
-    /* The last product: */
+    /* The last matmul: */
     int epilogue, algorithm;
-    int a_type, b_type; /* cudaDataType of the operands A and B, of the library's */
+    int a_type, b_type; /* cudaDataType of the library's operands A and B */
     int fast, scaled;   /* fast accumulation, both scale pointers */
 };
 
 const struct fake_cublaslt *fake_cublaslt_counts(void);
 
-/* From now on products with this epilogue, too, are not supported; 0: all are again. */
+/* Makes matmuls with this epilogue unsupported as well; 0 supports all again. */
 void fake_cublaslt_refuse(int epilogue);
 
-/* From now on products with this epilogue fail when they are run, though the heuristics have
- * algorithms for them: those of this algorithm alone, or of all if it is 0. Epilogue 0: none. */
+/* Makes matmuls with this epilogue fail when run, although the heuristics offer algorithms for
+ * them. Only `algorithm` fails, or every algorithm if it is 0. Epilogue 0: none. */
 void fake_cublaslt_lie(int epilogue, int algorithm);
 
-/* From now on this algorithm takes a few milliseconds more; 0: none does. */
+/* Makes this algorithm a few milliseconds slower; 0: none. */
 void fake_cublaslt_slow(int algorithm);
 
-/* So do all products with this epilogue; 0: none. */
+/* Makes all matmuls with this epilogue slower in the same way; 0: none. */
 void fake_cublaslt_slow_epilogue(int epilogue);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The arithmetic of the stand-in for cuBLASLt: fp32, column-major, in one of several orders. */
+/* Arithmetic of the fake cuBLASLt: fp32, column-major, in one of several summation orders. */
 #include "test/cuda_emulator/fake_product.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 namespace fake {
 
-/* Of the formats of 8 bits: sign, exponent, fraction. */
+/* Layout of the 8-bit formats: sign, exponent, fraction. */
 static float from_eight_bits(uint8_t code, bool e4m3) {
     int bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, exponent = (code & 0x7f) >> bits;
     int fraction = code & ((1 << bits) - 1), top = e4m3 ? 15 : 31;
@@ -48,7 +48,7 @@ static float *memory(uint64_t count) {
     return values;
 }
 
-/* The matrix (or its transpose) column by column, without gaps, in fp32. */
+/* Returns the matrix (or its transpose) as fp32, column-major without gaps. */
 static float *unpack(const void *data, const layout &l, bool transpose, bool tf32) {
     float *values = memory(l.rows * l.columns);
     for (uint64_t column = 0; column < l.columns; column++)
@@ -66,7 +66,7 @@ add_scaled(float *__restrict__ to, const float *__restrict__ from, float scale, 
     for (uint64_t i = 0; i < count; i++) to[i] += scale * from[i];
 }
 
-/* c [m, n] += a [m, k] b [k, n] over k in first..last, all column by column; panels of rows of a
+/* c [m, n] += a [m, k] b [k, n] over k in first..last, all column-major; panels of rows of a
  * stay in the cache. */
 static void multiply(float *c, const float *a, const float *b, const problem &p, uint64_t first,
                      uint64_t last) {
@@ -78,7 +78,8 @@ static void multiply(float *c, const float *a, const float *b, const problem &p,
                            p.m - row < PANEL ? p.m - row : PANEL);
 }
 
-/* Parts of k go to the workspace and are added up, in an order that depends on the scheme. */
+/* Writes the splits of k to the workspace and adds them up, in an order that depends on the
+ * scheme. */
 static void multiply_split(float *c, const float *a, const float *b, const problem &p,
                            fake_algorithm order, float *workspace) {
     static unsigned calls;
@@ -114,8 +115,8 @@ static float gelu_slope(float x) {
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * x * x);
 }
 
-/* What becomes of the sums; gelu sees them before they are rounded, and so does the bias, unless
- * the sums come from a reduction of splits. */
+/* Epilogue of the sums. GELU gets them before rounding, and so does the bias, unless the sums
+ * come from a reduction of splits. */
 static void conclude(const problem &p, const float *sums, bool split, const matrices &with) {
     const operation &op = *p.op;
     float scale = (op.scale_a ? *op.scale_a : 1) * (op.scale_b ? *op.scale_b : 1);

@@ -1,14 +1,14 @@
-/* A stand-in for the part of NCCL that we use, behind its real prototypes: honest sums between
- * processes of one machine, and a clerk who reports (with a line on stderr) whatever the real one
+/* A fake of the part of NCCL that we use, behind its real prototypes: true sums between
+ * processes of one machine. It reports, with a line on stderr, every call that the real library
  * forbids, or would answer by hanging or by wrong numbers.
  *
- * How ranks find each other and hand over their numbers is in fake_nccl_meeting.h.
+ * fake_nccl_meeting.h is how ranks find each other and exchange their data.
  *
- * An operation takes what it reads when it is called, that is, what the stream would find when it
- * comes there: what the stream has not been told to wait for is missing. So a rank's slowness never
- * keeps others from going on, as on GPUs, although our streams work only when somebody waits. The
- * memory under way is poison until the stream does the operation, which must find the poison as it
- * was. Sums go around the ring that ends at the rank that gets them, rounded at every rank. */
+ * An operation copies its input when it is called: the data that the stream would find when it
+ * gets there, without anything the stream does not wait for. So a slow rank never blocks the
+ * others, as on GPUs, although our streams work only when the host waits. The memory in use is
+ * poisoned until the stream does the operation, and the operation checks that the poison is
+ * intact. Sums go around the ring that ends at the receiving rank, rounded at every rank. */
 #ifdef WITH_NCCL
 #include "test/cuda_emulator/fake_nccl.h"
 
@@ -27,7 +27,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-using namespace meeting;
+using namespace rendezvous;
 
 namespace {
 
@@ -59,12 +59,12 @@ ncclResult_t report(const trouble &what) {
 } // namespace
 
 struct ncclComm {
-    seat own;
+    rank_slot own;
     int device;
     bool ended;          /* aborted or destroyed */
-    bool failed;         /* a function has said so */
-    ncclResult_t later;  /* what went wrong on the stream */
-    cudaStream_t stream; /* of its operations */
+    bool failed;         /* a function has reported an error */
+    ncclResult_t later;  /* error found on the stream */
+    cudaStream_t stream; /* stream of its operations */
     bool has_stream;
 };
 
@@ -78,12 +78,12 @@ struct work {
     char *receive;
     cudaStream_t stream;
     uint64_t number;
-    char *region; /* that must not be touched while it is under way */
+    char *region; /* memory that must not be touched until the operation is done */
     size_t region_bytes;
 };
 
 std::vector<work> group;
-/* Never freed: what is used afterwards can be told. */
+/* Never freed, so that use after destruction is detected. */
 std::vector<ncclComm *> &known = *new std::vector<ncclComm *>;
 
 size_t size_of(ncclDataType_t type) {
@@ -96,7 +96,7 @@ size_t size_of(ncclDataType_t type) {
     }
 }
 
-/* ---- what a stream does when it comes to an operation */
+/* ---- the stream's part of an operation */
 
 float load(const char *p, ncclDataType_t type, size_t i) {
     if (type == ncclFloat32) return ((const float *)p)[i];
@@ -110,7 +110,8 @@ void store(char *p, ncclDataType_t type, size_t i, float value) {
     else ((__half *)p)[i] = __float2half(value);
 }
 
-/* to = the sum of count elements from `first` on, in the order of the ring that ends at `last`. */
+/* to = sum of count elements from index `first` on, in the order of the ring that ends at
+ * `last`. */
 void add(const work &w, char *to, size_t first, size_t count, int last) {
     int size = w.comm->own.size;
     for (int step = 1; step <= size; step++) {
@@ -140,7 +141,7 @@ void do_arithmetic(const work &w) {
     }
 }
 
-/* NaN in every type, and not what the emulator fills memory with. */
+/* NaN in every type, and different from the emulator's own fill value. */
 char poison_at(const char *p) {
     return (uintptr_t)p % 2 ? (char)0xff : (char)0xc3;
 }
@@ -170,7 +171,7 @@ void perform(void *argument) {
 
 /* ---- calls */
 
-/* Whether this call is to fail. */
+/* True if this call has to fail. */
 bool fails(const char *function, ncclComm *comm, ncclResult_t *result) {
     if (comm) counts.calls++;
     if (strcmp(planned.function, function) != 0 || --planned.calls_left != 0) return false;
@@ -188,7 +189,7 @@ ncclResult_t check_comm(ncclComm *comm, const char *function) {
         return mistake(ncclInvalidArgument, "%s: rank %d has aborted or destroyed it", function,
                        comm->own.rank);
     if (comm->failed)
-        return mistake(ncclInvalidUsage, "%s: rank %d goes on after an error", function,
+        return mistake(ncclInvalidUsage, "%s: rank %d continues after an error", function,
                        comm->own.rank);
     return ncclSuccess;
 }
@@ -205,7 +206,7 @@ ncclResult_t check_place(ncclComm *comm, const char *function, cudaStream_t stre
     return ncclSuccess;
 }
 
-/* Bytes that a rank puts in and gets. */
+/* Number of bytes that a rank sends and receives. */
 size_t send_bytes(const work &w) {
     size_t bytes = w.o.count * size_of(w.o.type);
     if (w.o.what == BROADCAST && w.o.root != w.comm->own.rank) return 0;
@@ -217,7 +218,7 @@ size_t receive_bytes(const work &w) {
     return w.o.what == ALL_GATHER ? bytes * (size_t)w.comm->own.size : bytes;
 }
 
-/* Where both are the same memory, this is how they must lie. */
+/* True if send and receive buffers that overlap are laid out as an in-place operation requires. */
 bool in_place(const work &w) {
     size_t part = (size_t)w.comm->own.rank * w.o.count * size_of(w.o.type);
     if (w.o.what == REDUCE_SCATTER) return w.receive == w.send + part;
@@ -233,7 +234,7 @@ ncclResult_t check_memory(work *w) {
         return mistake(ncclInvalidArgument, "%s: rank %d: not all of it is device memory", name,
                        w->comm->own.rank);
     if (overlap && !in_place(*w))
-        return mistake(ncclInvalidUsage, "%s: rank %d: buffers overlap in a wrong place", name,
+        return mistake(ncclInvalidUsage, "%s: rank %d: buffers overlap, but not in place", name,
                        w->comm->own.rank);
     bool all_of_send = in_place(*w) && in > out;
     w->region = all_of_send ? (char *)w->send : w->receive;
@@ -287,7 +288,7 @@ ncclResult_t call(const operation &o, const void *send, void *receive, ncclComm 
     return open_groups ? ncclSuccess : end_group();
 }
 
-/* Ends a communicator. Returns whether that was allowed. */
+/* Ends a communicator. Returns true if that was allowed. */
 ncclResult_t end(ncclComm *comm, state how, const char *function) {
     if (std::find(known.begin(), known.end(), comm) == known.end() || comm->ended)
         return mistake(ncclInvalidArgument, "%s: no communicator", function);
@@ -297,7 +298,7 @@ ncclResult_t end(ncclComm *comm, state how, const char *function) {
     comm->ended = true;
     leave(comm->own, how);
     if (how == DESTROYED && (comm->failed || comm->later != ncclSuccess))
-        return mistake(ncclInvalidUsage, "%s: rank %d goes on after an error", function,
+        return mistake(ncclInvalidUsage, "%s: rank %d continues after an error", function,
                        comm->own.rank);
     if (how == DESTROYED && !all_is_done(comm->own))
         return mistake(ncclInvalidUsage, "%s: rank %d: operations are under way", function,
@@ -346,18 +347,18 @@ const char *ncclGetLastError(ncclComm_t) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     ncclResult_t result;
     if (fails("ncclGetUniqueId", NULL, &result)) return result;
-    return report(arrange(id));
+    return report(create(id));
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *handle, int size, ncclUniqueId id, int rank) {
     ncclResult_t result;
     cudaDeviceProp properties;
-    seat own;
+    rank_slot own;
     int device = emu::current_device();
     *handle = NULL;
     if (fails("ncclCommInitRank", NULL, &result)) return result;
     cudaGetDeviceProperties(&properties, device);
-    result = report(enter(&own, id, rank, size, properties.uuid.bytes));
+    result = report(join(&own, id, rank, size, properties.uuid.bytes));
     if (result != ncclSuccess) return result;
     *handle = new ncclComm{own, device, false, false, ncclSuccess, NULL, false};
     known.push_back(*handle);

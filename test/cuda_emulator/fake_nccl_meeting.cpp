@@ -15,11 +15,11 @@
 
 #include "test/cuda_emulator/fake_nccl.h"
 
-namespace meeting {
+namespace rendezvous {
 
-enum { RANKS_MOST = 16, RECORDS = 1024 };
+enum { RANKS_MAX = 16, RECORDS = 1024 };
 
-/* In a rank's room: what it put into its operation number N, at N % RECORDS. */
+/* The input of operation N, in the rank's buffer; its record is at N % RECORDS. */
 struct record {
     operation called;
     size_t at, bytes;
@@ -29,24 +29,24 @@ struct member {
     std::atomic<int> state;
     int pid, size;
     char device[16];
-    std::atomic<uint64_t> called, done; /* operations */
+    std::atomic<uint64_t> called, done; /* number of operations */
     record records[RECORDS];
 };
 
 struct shared {
     uint64_t magic;
-    member members[RANKS_MOST];
+    member members[RANKS_MAX];
 };
 
 namespace {
 
-const size_t ROOM = (size_t)256 << 20;
+const size_t BUFFER_BYTES = (size_t)256 << 20;
 const size_t HEADER = (sizeof(shared) + 65535) / 65536 * 65536;
-const size_t ALL = HEADER + RANKS_MOST * ROOM;
+const size_t ALL = HEADER + RANKS_MAX * BUFFER_BYTES;
 const uint64_t MAGIC = 0x66616b656e63636c;
 
-/* What our ncclUniqueId holds. */
-struct meeting_point {
+/* Content of our ncclUniqueId. */
+struct unique_id {
     uint64_t magic;
     int pid, file;
 };
@@ -59,7 +59,7 @@ double now() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void rest() {
+void pause_briefly() {
     timespec t = {0, 50000};
     nanosleep(&t, NULL);
 }
@@ -77,19 +77,19 @@ __attribute__((format(printf, 2, 3))) trouble say(ncclResult_t result, const cha
     return said;
 }
 
-char *room_of(const seat &own, int rank) {
-    return (char *)own.memory + HEADER + (size_t)rank * ROOM;
+char *buffer_of(const rank_slot &own, int rank) {
+    return (char *)own.memory + HEADER + (size_t)rank * BUFFER_BYTES;
 }
 
-member *member_of(const seat &own) {
+member *member_of(const rank_slot &own) {
     return &own.memory->members[own.rank];
 }
 
-trouble map(const meeting_point &point, shared **memory) {
+trouble map(const unique_id &point, shared **memory) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", point.pid, point.file);
     FILE *file = point.magic == MAGIC ? fopen(path, "r+") : NULL;
-    if (!file) return say(ncclSystemError, "ncclCommInitRank: nobody has this unique id");
+    if (!file) return say(ncclSystemError, "ncclCommInitRank: unknown unique id");
     void *at = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fileno(file), 0);
     fclose(file);
     *memory = (shared *)at;
@@ -98,14 +98,14 @@ trouble map(const meeting_point &point, shared **memory) {
                : say(ncclSystemError, "ncclCommInitRank: the memory cannot be shared");
 }
 
-trouble gather(const seat &own) {
+trouble wait_for_members(const rank_slot &own) {
     double begun = now();
     const member *all = own.memory->members;
     for (int rank = 0; rank < own.size; rank++) {
-        while (all[rank].state.load() == NOBODY) {
+        while (all[rank].state.load() == ABSENT) {
             if (now() - begun > patience)
-                return say(ncclSystemError, "ncclCommInitRank: rank %d does not come", rank);
-            rest();
+                return say(ncclSystemError, "ncclCommInitRank: rank %d did not join", rank);
+            pause_briefly();
         }
         if (all[rank].size != own.size)
             return say(ncclInvalidArgument, "ncclCommInitRank: %d ranks, or %d?", own.size,
@@ -118,8 +118,8 @@ trouble gather(const seat &own) {
     return none();
 }
 
-/* Waits until the rank has called this operation; "" or why it never will. */
-void wait_for(const seat &own, int rank, uint64_t number, char *why, size_t size) {
+/* Waits until the rank has called this operation. `why` is "", or the reason why it never will. */
+void wait_for(const rank_slot &own, int rank, uint64_t number, char *why, size_t size) {
     const member &other = own.memory->members[rank];
     double begun = now();
     why[0] = 0;
@@ -130,7 +130,7 @@ void wait_for(const seat &own, int rank, uint64_t number, char *why, size_t size
         else if (now() - begun > patience) snprintf(why, size, "rank %d does not call it", rank);
         if (why[0] && other.called.load() <= number) return;
         why[0] = 0;
-        rest();
+        pause_briefly();
     }
 }
 
@@ -147,8 +147,8 @@ const char *name_of(kind what) {
     return names[what];
 }
 
-trouble arrange(ncclUniqueId *id) {
-    meeting_point point = {MAGIC, getpid(), memfd_create("fake nccl", MFD_CLOEXEC)};
+trouble create(ncclUniqueId *id) {
+    unique_id point = {MAGIC, getpid(), memfd_create("fake nccl", MFD_CLOEXEC)};
     if (point.file < 0 || ftruncate(point.file, (off_t)ALL) ||
         pwrite(point.file, &MAGIC, sizeof MAGIC, offsetof(shared, magic)) != sizeof MAGIC)
         return say(ncclSystemError, "ncclGetUniqueId: no memory to share");
@@ -157,48 +157,48 @@ trouble arrange(ncclUniqueId *id) {
     return none();
 }
 
-trouble enter(seat *own, const ncclUniqueId &id, int rank, int size, const char device[16]) {
-    meeting_point point;
+trouble join(rank_slot *own, const ncclUniqueId &id, int rank, int size, const char device[16]) {
+    unique_id point;
     memcpy(&point, &id, sizeof point);
     *own = {NULL, rank, size, 0, 0};
-    if (size < 1 || size > RANKS_MOST || rank < 0 || rank >= size)
+    if (size < 1 || size > RANKS_MAX || rank < 0 || rank >= size)
         return say(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
     trouble mapping = map(point, &own->memory);
     if (mapping.result != ncclSuccess) return mapping;
     member *self = member_of(*own);
-    if (self->state.load() != NOBODY)
-        return say(ncclInvalidUsage, "ncclCommInitRank: rank %d is there twice", rank);
+    if (self->state.load() != ABSENT)
+        return say(ncclInvalidUsage, "ncclCommInitRank: rank %d joined twice", rank);
     self->pid = getpid();
     self->size = size;
     memcpy(self->device, device, sizeof self->device);
-    self->state = HERE;
-    trouble gathering = gather(*own);
-    if (point.pid == getpid()) close(point.file); /* all have it */
+    self->state = PRESENT;
+    trouble gathering = wait_for_members(*own);
+    if (point.pid == getpid()) close(point.file); /* every rank has mapped it */
     return gathering;
 }
 
-void leave(const seat &own, state how) {
+void leave(const rank_slot &own, state how) {
     member_of(own)->state = how;
 }
 
-trouble publish(seat *own, const operation &called, const char *input, size_t bytes,
+trouble publish(rank_slot *own, const operation &called, const char *input, size_t bytes,
                 uint64_t *number) {
     member *self = member_of(*own);
     uint64_t done = own->called;
     for (int rank = 0; rank < own->size; rank++)
         done = std::min(done, own->memory->members[rank].done.load());
     if (done == own->called) own->used = 0;
-    if (own->used + bytes > ROOM || own->called - done >= RECORDS)
+    if (own->used + bytes > BUFFER_BYTES || own->called - done >= RECORDS)
         return say(ncclSystemError, "rank %d: too much is under way for the emulation", own->rank);
     *number = own->called++;
-    if (bytes) memcpy(room_of(*own, own->rank) + own->used, input, bytes);
+    if (bytes) memcpy(buffer_of(*own, own->rank) + own->used, input, bytes);
     self->records[*number % RECORDS] = {called, own->used, bytes};
     self->called = own->called;
     own->used += (bytes + 63) / 64 * 64;
     return none();
 }
 
-trouble wait_for_all(const seat &own, uint64_t number, const operation &called) {
+trouble wait_for_all(const rank_slot &own, uint64_t number, const operation &called) {
     char why[80];
     const char *name = name_of(called.what);
     for (int rank = 0; rank < own.size; rank++) {
@@ -217,22 +217,22 @@ trouble wait_for_all(const seat &own, uint64_t number, const operation &called) 
     return none();
 }
 
-const char *input(const seat &own, int rank, uint64_t number) {
+const char *input(const rank_slot &own, int rank, uint64_t number) {
     const record &r = own.memory->members[rank].records[number % RECORDS];
-    return room_of(own, rank) + r.at;
+    return buffer_of(own, rank) + r.at;
 }
 
-void done(const seat &own, uint64_t number) {
+void done(const rank_slot &own, uint64_t number) {
     member_of(own)->done = number + 1;
 }
 
-bool all_is_done(const seat &own) {
+bool all_is_done(const rank_slot &own) {
     return member_of(own)->done.load() == own.called;
 }
 
-} // namespace meeting
+} // namespace rendezvous
 
 void fake_nccl_patience(double seconds) {
-    meeting::patience = seconds;
+    rendezvous::patience = seconds;
 }
 #endif

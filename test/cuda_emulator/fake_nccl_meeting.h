@@ -1,6 +1,6 @@
-/* How the ranks of the stand-in for NCCL meet: in memory that their processes share, which has no
- * name. The unique id tells where in /proc it is found, so that nothing is left behind, however a
- * rank ends. Each rank has a room there in which it publishes what goes into its operations. */
+/* Rendezvous of the ranks of the fake NCCL, in unnamed memory that their processes share. The
+ * unique id holds the memory's path in /proc, so nothing is left behind however a rank ends.
+ * Each rank has a buffer there in which it publishes the inputs of its operations. */
 #ifndef TEST_CUDA_EMULATOR_FAKE_NCCL_MEETING_H
 #define TEST_CUDA_EMULATOR_FAKE_NCCL_MEETING_H
 
@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-namespace meeting {
+namespace rendezvous {
 
 enum kind { REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST };
 const char *name_of(kind what); /* "ncclReduceScatter" */
 
-/* Arguments that must be the same on all ranks. */
+/* Arguments that must be equal on all ranks. */
 struct operation {
     kind what;
     ncclDataType_t type;
@@ -21,46 +21,48 @@ struct operation {
     size_t count;
 };
 
-/* A failure; result ncclSuccess: none. */
+/* A failure with its message; result is ncclSuccess if there is none. */
 struct trouble {
     ncclResult_t result;
     char text[256];
 };
 
-enum state { NOBODY, HERE, ABORTED, DESTROYED };
+enum state { ABSENT, PRESENT, ABORTED, DESTROYED };
 
-/* A rank's place at a meeting. */
+/* One rank's view of the shared memory. */
 struct shared;
-struct seat {
+struct rank_slot {
     shared *memory;
     int rank, size;
-    size_t used;     /* bytes of its room */
-    uint64_t called; /* operations that it has published */
+    size_t used;     /* bytes used of its buffer */
+    uint64_t called; /* number of operations it has published */
 };
 
-/* Makes the memory, and the id by which ranks find it. */
-trouble arrange(ncclUniqueId *id);
+/* Creates the shared memory, and the id by which ranks find it. */
+trouble create(ncclUniqueId *id);
 
-/* Waits for all ranks, each of which must have a device of its own. Memory that was mapped stays so
- * until the process ends. */
-trouble enter(seat *own, const ncclUniqueId &id, int rank, int size, const char device[16]);
+/* Waits for all ranks, each of which must have its own device. The memory stays mapped until the
+ * process ends. */
+trouble join(rank_slot *own, const ncclUniqueId &id, int rank, int size, const char device[16]);
 
-void leave(const seat &own, state how);
+void leave(const rank_slot &own, state how);
 
-/* Puts `bytes` of input into the rank's room as those of its next operation, whose number it gives.
- * Once all ranks have done what was published, the room is empty again. */
-trouble publish(seat *own, const operation &called, const char *input, size_t bytes,
+/* Copies `bytes` of input into the rank's buffer as the input of its next operation, and returns
+ * that operation's number in `number`. The buffer is reused once all ranks have done what was
+ * published. */
+trouble publish(rank_slot *own, const operation &called, const char *input, size_t bytes,
                 uint64_t *number);
 
-/* Waits until all ranks have published this operation, the same as ours. */
-trouble wait_for_all(const seat &own, uint64_t number, const operation &called);
+/* Waits until all ranks have published this operation; fails if its arguments differ from
+ * `called`. */
+trouble wait_for_all(const rank_slot &own, uint64_t number, const operation &called);
 
 /* Returns a rank's input of an operation, valid until all ranks have finished it. */
-const char *input(const seat &own, int rank, uint64_t number);
+const char *input(const rank_slot &own, int rank, uint64_t number);
 
-void done(const seat &own, uint64_t number);
-bool all_is_done(const seat &own); /* of what this rank has published */
+void done(const rank_slot &own, uint64_t number);
+bool all_is_done(const rank_slot &own); /* True if everything this rank has published is done */
 
-} // namespace meeting
+} // namespace rendezvous
 
 #endif

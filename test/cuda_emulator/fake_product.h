@@ -1,5 +1,5 @@
-/* Shared by the two halves of the fake cuBLASLt: descriptors and their checks (fake_cublaslt.cpp),
- * and arithmetic (fake_cublaslt_matmul.cpp). */
+/* Shared by the two halves of the fake cuBLASLt: descriptors and their checks
+ * (fake_cublaslt.cpp), and arithmetic (fake_cublaslt_matmul.cpp). */
 #ifndef TEST_CUDA_EMULATOR_FAKE_PRODUCT_H
 #define TEST_CUDA_EMULATOR_FAKE_PRODUCT_H
 
@@ -27,12 +27,12 @@ struct operation {
 
 /* Content of our cublasLtMatmulAlgo_t. */
 struct algorithm {
-    uint64_t magic, problem; /* a checksum of what it was made for */
+    uint64_t magic, problem; /* checksum of the problem that it was made for */
     uint32_t variant, splits;
-    uint32_t alignment[6]; /* promised for A, B, C, D, vector, aux */
+    uint32_t alignment[6]; /* alignments promised for A, B, C, D, vector, aux */
     uint64_t workspace_bytes, reserved;
 };
-/* A product as the descriptors tell it. */
+/* A matmul as its descriptors define it. */
 struct problem {
     const operation *op;
     layout a, b, c, d;
@@ -41,7 +41,7 @@ struct problem {
     int vector_type, aux_type;
 };
 
-enum : unsigned { BLOCK = 32, SPLITS = 3 }; /* of k */
+enum : unsigned { BLOCK = 32, SPLITS = 3 }; /* splits of k */
 
 static inline bool is_eight_bit(int type) {
     return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
@@ -50,7 +50,8 @@ static inline size_t size_of(int type) {
     return type == CUDA_R_32F ? 4 : is_eight_bit(type) ? 1 : 2;
 }
 
-/* d = epilogue(alpha a b + beta c). Everything has been looked through; device memory is open. */
+/* d = epilogue(alpha a b + beta c). The arguments have been checked, and device memory is
+ * accessible. */
 struct matrices {
     const void *a, *b, *c;
     void *d, *workspace;

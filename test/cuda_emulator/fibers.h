@@ -1,5 +1,5 @@
-/* Inside the emulator: the running block. cuda_emulator.cpp makes and switches fibers and runs
- * launches; warp.cpp is what fibers do together. */
+/* State of the running block, private to the emulator. cuda_emulator.cpp creates and switches
+ * fibers and runs launches; warp.cpp implements barriers and warp collectives. */
 #ifndef TEST_CUDA_EMULATOR_FIBERS_H
 #define TEST_CUDA_EMULATOR_FIBERS_H
 
@@ -49,7 +49,7 @@ struct fiber {
     warp_state *warp;
     fiber_state state;
 
-    /* The reason why it waits, and the place. */
+    /* Reason and source position of the current wait. */
     const char *waits;
     site at;
     unsigned mask;
@@ -66,9 +66,10 @@ struct fiber {
 #else
     void *stack_pointer;
 #endif
-    void *fake_stack, *tsan; /* the sanitizers' side of it */
+    void *fake_stack, *tsan; /* handles of the sanitizers */
 
-    /* Blocks take turns with these, so that to ThreadSanitizer none follows on the one before. */
+    /* Blocks alternate between these, so that ThreadSanitizer sees no order between consecutive
+     * blocks. */
     char *stacks[2];
     void *contexts[2];
     std::vector<deferred> own_copies[2];
@@ -79,9 +80,9 @@ struct lane_group {
 };
 
 struct warp_state {
-    unsigned present, exited, waiting; /* lanes */
-    lane_group groups[16];             /* one for each mask met */
-    bool uniform;                      /* all that wait do so in the same call */
+    unsigned present, exited, waiting; /* masks of lanes */
+    lane_group groups[16];             /* one for each mask seen */
+    bool uniform;                      /* true if all waiting lanes are in the same call */
 };
 
 struct barrier_state {
@@ -94,7 +95,7 @@ struct barrier_state {
     int sum, result[2];
 };
 
-extern fiber fibers[MAX_THREADS], *self; /* self: the running one */
+extern fiber fibers[MAX_THREADS], *self; /* self: the running fiber */
 extern barrier_state barriers[BARRIERS];
 extern int thread_count, live_count;
 extern unsigned schedule_seed;
@@ -103,35 +104,36 @@ extern struct cuda_emulator_stats stats;
 void make_ready(fiber *f);
 void wait_turn(); /* runs another ready fiber, or the host if there is none */
 
-/* To ThreadSanitizer: what was released on p happened before what follows an acquire. */
+/* Annotations for ThreadSanitizer: what precedes a release on p happens before what follows an
+ * acquire. */
 void acquire(void *p);
 void release(void *p);
 
-/* Returns the address that a block's threads release and acquire at a barrier: one for each barrier
- * and parity of its generation, so that a thread that runs ahead does not hide a race. */
-void *meeting_of_barrier(int id, unsigned generation);
-void *meeting_of_lanes(int warp, int group, unsigned generation);
+/* Returns the address that a block's threads release and acquire at a barrier. Each barrier has
+ * one for each parity of its generation, so that a thread that runs ahead does not hide a race. */
+void *sync_of_barrier(int id, unsigned generation);
+void *sync_of_lanes(int warp, int group, unsigned generation);
 
-/* Fills with 0xff what neither sanitizer is to see written. */
+/* Fills with 0xff, unseen by either sanitizer. */
 void poison(void *p, size_t bytes);
 
 void meetings_begin();      /* before a block */
 void meetings_check_exit(); /* self is about to end */
 
-/* The runtime's last error. */
+/* Last error of the runtime. */
 extern cudaError_t last_error;
 
-/* memory.cpp: device memory becomes accessible to instrumented code, or not. */
+/* memory.cpp: makes device memory accessible to instrumented code, or inaccessible. */
 void device_open(bool on);
 void device_open_range(const void *p, size_t bytes, bool on);
 bool pinned_range(const void *p, size_t bytes);
 
-/* streams.cpp. To ThreadSanitizer each stream is a thread of its own, which comes after what the
- * host did before it queued something, and after the streams that it waited for. */
-void stream_enter(cudaStream_t stream); /* what follows is done by the stream */
+/* streams.cpp. ThreadSanitizer sees each stream as a thread of its own. It is ordered after what
+ * the host did before queueing, and after the streams that it waited for. */
+void stream_enter(cudaStream_t stream); /* the following code runs as the stream */
 void stream_leave(bool host_waits = false);
-void streams_finish();                 /* all that is queued, delivered to the host */
-void stream_turn(cudaStream_t stream); /* does what is queued before */
+void streams_finish();                 /* does all queued work and delivers it to the host */
+void stream_turn(cudaStream_t stream); /* does the work queued before */
 void stream_inputs(cudaStream_t stream, const void *from, size_t bytes); /* see inputs_begin */
 void streams_turn();                                                     /* on every stream */
 

@@ -1,9 +1,9 @@
-/* CUDA graphs: recorded on one stream, made executable, updated, launched.
+/* CUDA graphs: recorded on one stream, instantiated, updated, launched.
  *
- * What is recorded is done when the graph is launched and not before: memory that the host thinks
- * is written is not. As on a GPU a node keeps the values of its parameters, not what they point at.
- * Nodes of a graph are done in the order in which they were recorded; waits for other streams are
- * not emulated and spoil the graph. */
+ * Recorded work runs when the graph is launched and not before, so memory that it writes is
+ * unchanged until then. As on a GPU, a node stores the values of its parameters, not the data
+ * they point to. The nodes of a graph run in the order of recording; waits for other streams are
+ * not emulated and invalidate the graph. */
 #include "test/cuda_emulator/graphs.h"
 
 #include <stdio.h>
@@ -110,7 +110,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t to, cudaGraph_t from,
         alike(*(const graph *)to, *(const graph *)from) && !must_fail("cudaGraphExecUpdate");
     *result = {};
     result->result = fits ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
-    if (!fits) return cudaErrorGraphExecUpdateFailure; /* which is no mistake */
+    if (!fits) return cudaErrorGraphExecUpdateFailure; /* not a mistake */
     *(graph *)to = *(const graph *)from;
     return cudaSuccess;
 }

@@ -1,12 +1,13 @@
-/* Barriers that count bytes, tensor copies and products of warp groups, as strict as the hardware
+/* Barriers that count bytes, tensor copies and matmuls of warp groups, as strict as the hardware
  * may be:
  *
- * - A copy arrives when somebody waits for it in vain; until then its target reads as NaN.
- * - Products are done when they are waited for. Until then their sums read as NaN; a product on
- *   registers that were used in between needs a fence before it.
- * - Copies and products see shared memory through a view of their own (the "async proxy"). What
- *   threads store gets there by shared_stores_done; where a product would read something else than
- *   the threads see, the launch fails. */
+ * - A copy completes when a thread would otherwise wait in vain; until then its target reads as
+ *   NaN.
+ * - Matmuls are done at the wait. Until then their sums read as NaN; a matmul on registers that
+ *   were used in between needs a fence before it.
+ * - Copies and matmuls see shared memory through a separate view (the "async proxy"). Stores of
+ *   threads reach it by shared_stores_done. The launch fails where a matmul would read other
+ *   values than the threads see. */
 #include <math.h>
 #include <string.h>
 
@@ -20,9 +21,9 @@ namespace emu {
 
 enum {
     RANK = 4,
-    UNIT = 16,            /* bytes that are swizzled as one */
-    ROW = 128,            /* bytes of a tile's row */
-    EIGHT_ROWS = 8 * ROW, /* bytes after which the swizzle begins anew */
+    UNIT = 16,            /* bytes that are swizzled as one unit */
+    ROW = 128,            /* bytes in a row of a tile */
+    EIGHT_ROWS = 8 * ROW, /* bytes after which the swizzle pattern repeats */
     SUMS = 32,
     DEPTH = 16,
     COPIES = 64,
@@ -30,19 +31,19 @@ enum {
     ACCUMULATORS = 8
 };
 
-/* What a CUtensorMap holds here. */
+/* Content of our CUtensorMap. */
 struct tensor_map {
     const char *base;
-    uint64_t sizes[RANK], strides[RANK]; /* in elements; in bytes */
+    uint64_t sizes[RANK], strides[RANK]; /* in elements; strides in bytes */
     uint32_t box[RANK];
     uint32_t element;
     bool swizzled;
 };
 static_assert(sizeof(tensor_map) <= sizeof(CUtensorMap), "a tensor map has 128 bytes");
 
-/* A barrier, as it lies in shared memory. */
+/* A barrier, as stored in shared memory. */
 struct phase {
-    uint64_t parity : 1, count : 15, awaited : 16, bytes : 32; /* bytes: still to come */
+    uint64_t parity : 1, count : 15, awaited : 16, bytes : 32; /* bytes that have not arrived yet */
 };
 static_assert(sizeof(phase) == sizeof(uint64_t), "a barrier has 8 bytes");
 
@@ -55,7 +56,7 @@ struct copy_in_flight {
 
 struct product_in_flight {
     float *d;
-    float a[2][DEPTH]; /* of registers: rows group and group + 8 of the warp */
+    float a[2][DEPTH]; /* A from registers: rows group and group + 8 of the warp */
     bool in_registers, transposed, add;
     unsigned a_at, b_at; /* bytes from the start of shared memory */
     float (*value)(uint16_t);
@@ -63,7 +64,7 @@ struct product_in_flight {
     site at;
 };
 
-/* What the registers of a product hold, while they read as NaN. */
+/* Saved sums of a matmul, while its registers read as NaN. */
 struct accumulator {
     float *d; /* NULL: free */
     float sums[SUMS];
@@ -81,17 +82,17 @@ static copy_in_flight copies[COPIES];
 static int copy_count;
 static fiber *phase_waiters[MAX_THREADS];
 static int phase_waiter_count;
-static char view[SHARED_OPT_IN]; /* shared memory as copies and products see it */
+static char view[SHARED_OPT_IN]; /* shared memory as copies and matmuls see it */
 static bool used;
 static bool holds_tiles; /* true if the kernel declared its shared memory by DYNAMIC_TILES */
 
-/* Not memcpy: AddressSanitizer's red zones may lie in between, and to ThreadSanitizer what the
- * emulator notes is no access. */
+/* Not memcpy: AddressSanitizer's red zones may lie in between, and ThreadSanitizer must not
+ * count the emulator's own reads as accesses. */
 __attribute__((no_sanitize("address"))) static void look(void *to, const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) ((volatile char *)to)[i] = ((const volatile char *)from)[i];
 }
 
-/* ---- to ThreadSanitizer, what copies is a thread of its own, which begins when it is asked to */
+/* ---- ThreadSanitizer sees the copy engine as a thread of its own, which starts at the request */
 
 static void *engine;
 static char asked;
@@ -264,7 +265,7 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
     look(&copies[copy_count++], &copy, sizeof copy);
     release(&asked);
     used = true;
-    wake_waiters(); /* who waits in vain lets it arrive */
+    wake_waiters(); /* a thread that waits in vain completes the copy */
 }
 
 void shared_stores_done() {
@@ -303,8 +304,8 @@ static void gather(unsigned mask, void **payload, site at) {
             }
 }
 
-/* Where a descriptor begins; it must be the one of a tile whose rows follow each other, within a
- * row for columns, or at whole groups of rows. */
+/* Returns the start of a descriptor's tile. Consecutive rows must be contiguous; the start may
+ * lie within a row for columns, or at whole groups of rows. */
 static unsigned tile_of(uint64_t descriptor, bool transposed, site at) {
     unsigned start = (unsigned)(descriptor & 0x3fff) * UNIT;
     check_tiles(at);
@@ -346,7 +347,7 @@ void group_multiply(const group_product &p, site at) {
     for (int i = 0; i < SUMS; i++) p.d[i] = NAN;
 }
 
-/* A value of a tile as products see it, which is to be as threads see it. */
+/* Returns a tile's value as matmuls see it; fails if threads see another one. */
 __attribute__((no_sanitize("address"))) static float value_at(const product_in_flight &p,
                                                               unsigned offset) {
     uint16_t seen;
@@ -358,7 +359,7 @@ __attribute__((no_sanitize("address"))) static float value_at(const product_in_f
     return p.value(seen);
 }
 
-/* To ThreadSanitizer; for the warp, of which each lane reads a part. */
+/* Reports the reads to ThreadSanitizer, each lane's part of the warp's rows. */
 static void touched_by(const product_in_flight &p) {
     char *shared = (char *)dynamic_shared();
     unsigned a_row = p.a_at + (unsigned)(self->id / LANES % 4 * 16) * ROW;
@@ -418,10 +419,10 @@ void group_wait(int pending, site at) {
         look(a.d, a.sums, sizeof a.sums);
         a.d = NULL;
     }
-    t->fenced = false; /* their registers may be used now */
+    t->fenced = false; /* their registers may be used from now on */
 }
 
-/* ---- maps of tensors */
+/* ---- tensor maps */
 
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base,
                        const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,

@@ -1,4 +1,4 @@
-/* Between hopper.cpp and cuda_emulator.cpp, which runs blocks. */
+/* Interface between hopper.cpp and cuda_emulator.cpp, which runs blocks. */
 #ifndef TEST_CUDA_EMULATOR_HOPPER_H
 #define TEST_CUDA_EMULATOR_HOPPER_H
 
@@ -9,7 +9,7 @@
 namespace emu {
 
 void hopper_block_begins();
-const char *hopper_block_ends(); /* what was left undone, or NULL */
+const char *hopper_block_ends(); /* describes unfinished work, or NULL */
 size_t shared_in_use();          /* bytes of dynamic shared memory of the block */
 
 } // namespace emu

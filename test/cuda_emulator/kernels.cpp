@@ -1,12 +1,11 @@
-/* What is known of a kernel beside its code: how many threads it was compiled for, and how much
- * shared memory it has.
+/* Limits of a kernel that its code does not show: its maximum threads and its shared memory.
  *
- * __launch_bounds__ becomes as many instructions that do nothing, in front of the kernel's first
- * one, where they are never run: of all that the compiler lets stand at that place it alone takes
- * any constant, that of a template too. The compiler lists where such instructions begin.
+ * __launch_bounds__ becomes the same number of no-op instructions before the kernel's first one,
+ * where they never run. It is the only construct the compiler accepts there that takes any
+ * constant, template arguments included. The compiler lists where such instructions begin.
  *
- * Static shared memory is counted by variables that were written, as the symbols of the program
- * give them: a block that runs shows which are its kernel's. */
+ * Static shared memory is measured by the variables that were written, as listed in the
+ * program's symbols. The kernel of a variable is the one whose block wrote to it. */
 #include <map>
 #include <vector>
 
@@ -46,7 +45,8 @@ static int find_bounds(const void *kernel) {
     }
     if (!begin || entry - begin > MAX_THREADS) return MAX_THREADS;
     for (const instruction *p = begin; p < entry; p++)
-        if (*p != NOTHING) return MAX_THREADS; /* they stand in front of another kernel */
+        if (*p != NOTHING)
+            return MAX_THREADS; /* not this kernel's: another kernel's instructions */
     return (int)(entry - begin);
 }
 
@@ -64,23 +64,23 @@ struct shared_variable {
     size_t bytes;
 };
 
-/* Looking through all variables takes longer than a small launch. */
+/* Scanning all variables takes longer than a small launch. */
 enum { LOOKS = 3 };
 
 struct shared_use {
-    std::vector<bool> used; /* by variable */
+    std::vector<bool> used; /* indexed by variable */
     size_t bytes;
     int looks;
 };
 
-static std::map<const void *, size_t> limits; /* of dynamic memory, by kernel */
+static std::map<const void *, size_t> limits; /* dynamic memory by kernel */
 
-/* Never destroyed: streams fill it, and to ThreadSanitizer the end of the program waits for none.
- */
+/* Never destroyed: streams write to it, and ThreadSanitizer sees no stream that the end of the
+ * program waits for. */
 static std::map<const void *, shared_use> &uses = *new std::map<const void *, shared_use>;
 
 static std::vector<char> read_program() {
-    std::vector<char> bytes, part(1 << 16); /* not on the stack, which is the host's */
+    std::vector<char> bytes, part(1 << 16); /* not on the stack, which belongs to the host */
     FILE *file = fopen("/proc/self/exe", "rb");
     for (size_t n; file && (n = fread(part.data(), 1, part.size(), file)) > 0;)
         bytes.insert(bytes.end(), part.data(), part.data() + n);
@@ -88,7 +88,7 @@ static std::vector<char> read_program() {
     return bytes;
 }
 
-/* From the table of symbols; a program that was stripped of it has none. */
+/* Read from the symbol table; a stripped program has none. */
 static std::vector<shared_variable> find_variables() {
     std::vector<shared_variable> found;
     std::vector<char> program = read_program();
@@ -158,7 +158,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
     return cudaSuccess;
 }
 
-/* Registers are nvcc's to know. */
+/* Only nvcc knows the number of registers. */
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
     memset(attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = launch_bounds(kernel);

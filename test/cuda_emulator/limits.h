@@ -1,4 +1,4 @@
-/* The numbers of the emulated device, those of an H100 where kernels could depend on them. */
+/* Limits of the emulated device: those of an H100 where kernels could depend on them. */
 #ifndef TEST_CUDA_EMULATOR_LIMITS_H
 #define TEST_CUDA_EMULATOR_LIMITS_H
 
@@ -18,16 +18,16 @@ enum {
 };
 static const size_t DEVICE_MEMORY = (size_t)16 << 30;
 
-/* How many threads a block of the kernel may have: what __launch_bounds__ says, MAX_THREADS without
- * it. */
+/* Returns the maximum threads of a block of the kernel: its __launch_bounds__, or MAX_THREADS
+ * without them. */
 int launch_bounds(const void *kernel);
 
-/* How much dynamic shared memory the kernel may have: what cudaFuncSetAttribute allows, else what
- * its static memory leaves of SHARED_DEFAULT. */
+/* Returns the maximum dynamic shared memory of the kernel: what cudaFuncSetAttribute allows,
+ * else SHARED_DEFAULT minus its static memory. */
 size_t shared_limit(const void *kernel);
 
-/* Called after a block of the kernel has run: how much static shared memory its first blocks have
- * been seen to use. Variables count whole, and if something was written to them. */
+/* Records how much static shared memory the kernel's first blocks use. Called after a block has
+ * run. A variable counts in full as soon as anything is written to it. */
 size_t static_shared(const void *kernel);
 
 } // namespace emu

@@ -1,5 +1,5 @@
-/* Device memory and pinned host memory. What is allocated reads as NaN (all bits set) until it is
- * written. Under AddressSanitizer only kernels and copies may touch device memory. */
+/* Device memory and pinned host memory. New allocations read as NaN (all bits set) until they
+ * are written. Under AddressSanitizer only kernels and copies may touch device memory. */
 #include <map>
 
 #include <stdlib.h>
@@ -41,13 +41,13 @@ static void open_bytes(void *p, size_t bytes, bool on) {
     else ASAN_POISON_MEMORY_REGION(p, bytes);
 }
 
-/* The padding of an allocation stays closed. */
+/* The padding of an allocation stays inaccessible. */
 void device_open(bool on) {
     for (const ranges::value_type &range : device)
         open_bytes((void *)range.first, on ? range.second : padded(range.second), on);
 }
 
-/* AddressSanitizer thinks in units of 8 bytes. */
+/* AddressSanitizer works in units of 8 bytes. */
 void device_open_range(const void *p, size_t bytes, bool on) {
     uintptr_t first = (uintptr_t)p / 8 * 8, end = ((uintptr_t)p + bytes + 7) / 8 * 8;
     open_bytes((void *)first, end - first, on);
@@ -82,7 +82,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     return cudaSuccess;
 }
 
-/* As on a device, what is queued is done first. */
+/* As on a device, queued work is done first. */
 cudaError_t cudaFree(void *p) {
     if (!p) return cudaSuccess;
     ranges::iterator at = device.find((uintptr_t)p);
@@ -99,7 +99,8 @@ cudaError_t cudaFree(void *p) {
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
     if (emu::must_fail("cudaHostAlloc"))
         return emu::runtime_error(cudaErrorMemoryAllocation, "cudaHostAlloc was told to fail");
-    const size_t most = (size_t)1 << 40; /* more would end the program under a sanitizer */
+    const size_t most =
+        (size_t)1 << 40; /* a larger request would end the program under a sanitizer */
     *p = bytes > 0 && bytes <= most ? malloc(bytes) : NULL;
     if (bytes && !*p) return runtime_error(cudaErrorMemoryAllocation, "cudaMallocHost");
     if (!*p) return cudaSuccess;

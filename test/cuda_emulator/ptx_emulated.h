@@ -1,5 +1,5 @@
 /* Part of cuda_emulator.h: the functions of kernels/cuda/ptx.h on the fragments of all 32 lanes,
- * laid out as the PTX ISA says. Keep both files in step. */
+ * laid out as in the PTX ISA. Keep both files in step. */
 #ifndef TEST_CUDA_EMULATOR_PTX_EMULATED_H
 #define TEST_CUDA_EMULATOR_PTX_EMULATED_H
 
@@ -21,9 +21,9 @@ struct mma {
     float *d;
 };
 
-/* Lane l has group l / 4 and place l % 4 in it. Element i of its A: row group, + 8 for i = 2, 3, 6,
- * 7; column 2 place + i % 2, + 8 from i = 4 on. B: column group; row 2 place + i % 2, + 8 from
- * i = 2 on. C and D: row group, + 8 from i = 2 on; column 2 place + i % 2. */
+/* Lane l has group l / 4 and index l % 4 in it. Element i of its A: row group, + 8 for i = 2, 3,
+ * 6, 7; column 2 index + i % 2, + 8 from i = 4 on. B: column group; row 2 index + i % 2, + 8
+ * from i = 2 on. C and D: row group, + 8 from i = 2 on; column 2 index + i % 2. */
 template <float (*value)(uint16_t)>
 EMU_NO_TSAN static void mma_all(unsigned mask, void **payload, site at) {
     if (mask != ~0u) fail(at, "mma needs all 32 lanes");
@@ -55,13 +55,14 @@ EMU_NO_TSAN static inline void mma_m16n8k16(float d[4], const uint32_t a[4], con
 }
 
 struct ldmatrix_lane {
-    uint16_t row[8]; /* read by the lane that names it: so sanitizers see it there */
+    uint16_t row[8]; /* read by the lane whose address it is, so that sanitizers attribute the
+                        access to it */
     unsigned offset;
     uint32_t *r;
 };
 
-/* Lanes 8 m .. 8 m + 7 name the rows of matrix m. A row is 4 banks: 8 rows that differ in their
- * place modulo 128 bytes take one cycle. */
+/* Lanes 8 m .. 8 m + 7 give the row addresses of matrix m. A row covers 4 banks: 8 rows whose
+ * offsets modulo 128 bytes all differ take one cycle. */
 template <bool trans> EMU_NO_TSAN static void ldmatrix_all(unsigned mask, void **payload, site at) {
     if (mask != ~0u) fail(at, "ldmatrix needs all 32 lanes");
     ldmatrix_lane *lanes[32];
@@ -72,7 +73,7 @@ template <bool trans> EMU_NO_TSAN static void ldmatrix_all(unsigned mask, void *
         unsigned uses[8] = {}, cycles = 0;
         for (int i = 0; i < 8; i++) {
             unsigned count = ++uses[rows[i]->offset / 16 % 8];
-            for (int j = 0; j < i; j++) /* one row read twice is read once */
+            for (int j = 0; j < i; j++) /* two lanes that read the same row cause one read */
                 if (rows[j]->offset == rows[i]->offset) {
                     count = --uses[rows[i]->offset / 16 % 8];
                     break;
@@ -129,7 +130,7 @@ template <int pending> static inline void cp_async_wait() {
 static inline void named_barrier(int id, int count, EMU_SITE) {
     emu::barrier(id, count, "named_barrier", EMU_HERE);
 }
-/* In the emulator any address is one in shared memory. */
+/* In the emulator any address can be one in shared memory. */
 typedef char *shared_place;
 static inline shared_place place_in_shared(const void *p) {
     return static_cast<char *>(const_cast<void *>(p));
@@ -140,7 +141,7 @@ template <typename T> static inline const T *opaque(const T *global) {
 
 static inline float exp2_approx(float x) {
     float y = exp2f(x);
-    return y < 0x1p-126f ? 0.0f : y; /* NaN stays */
+    return y < 0x1p-126f ? 0.0f : y; /* NaN stays NaN */
 }
 static inline float reciprocal_approx(float x) {
     float y = 1.0f / x;

@@ -1,5 +1,5 @@
-/* The functions of kernels/cuda/ptx_hopper.h in the emulator (hopper.cpp). Keep both files in step.
- */
+/* The functions of kernels/cuda/ptx_hopper.h in the emulator (hopper.cpp). Keep both files in
+ * step. */
 #ifndef TEST_CUDA_EMULATOR_PTX_HOPPER_EMULATED_H
 #define TEST_CUDA_EMULATOR_PTX_HOPPER_EMULATED_H
 
@@ -14,7 +14,7 @@ void phase_wait(uint64_t *barrier, int parity, site at);
 void tensor_copy(void *to, const CUtensorMap *map, const int place[4], uint64_t *barrier, site at);
 void shared_stores_done();
 
-/* One product of a group: A from a descriptor, or from registers if a is not NULL. */
+/* One matmul of a warp group: A from a descriptor, or from registers if a is not NULL. */
 struct group_product {
     float *d;
     const uint32_t *a;

@@ -1,18 +1,18 @@
-/* Streams, events, and copies that happen as late as CUDA allows, so that a missing wait is seen.
+/* Streams, events, and copies that happen as late as CUDA allows, so that a missing wait shows.
  *
- * A stream is a list of tasks: copies, fills, work of libraries (queue_work), and waits for a point
- * of another stream. Nothing is done when it is queued. The tasks of a stream are done in order
+ * A stream is a list of tasks: copies, fills, work of libraries (queue_work), and waits for a
+ * point of another stream. Queueing does nothing yet. The tasks of a stream are done in order
  *
  *   - when a kernel is launched on the stream (kernels run at once, after what they wait for),
- *   - when another stream that was told to wait for an event comes to its wait,
+ *   - when another stream reaches its wait for an event of this stream,
  *   - when the host synchronises with the stream, an event recorded on it, or the device.
  *
- * What a task will write is filled with 0xff when it is queued: whoever reads without waiting finds
- * NaN, and a copy to the host is put into the host's memory only when the host synchronises.
- * ThreadSanitizer sees more: to it each stream is a thread, ordered with others by events alone, so
- * that what two streams do to the same memory is a race, whenever it happens here.
+ * The target of a task is filled with 0xff when the task is queued: a reader that does not wait
+ * finds NaN. A copy to the host reaches the host's memory only when the host synchronises.
+ * ThreadSanitizer finds more: it sees each stream as a thread, ordered with others by events
+ * alone. Unordered accesses by two streams are a race, whenever they happen here.
  *
- * From host memory that is not pinned a copy takes the bytes when it is queued; to such memory it
+ * A copy from pageable host memory takes the bytes when it is queued; a copy to pageable memory
  * is done before the call returns. */
 #include <algorithm>
 #include <deque>
@@ -33,17 +33,17 @@ struct stream;
 
 struct task {
     task_kind kind;
-    uint64_t number; /* counts tasks and records over all streams */
+    uint64_t number; /* number of tasks and records over all streams */
     bool done;
 
     void *to;
     const void *from;
     size_t bytes;
-    int value; /* FILL */
+    int value; /* FILL value */
     bool to_host;
-    std::vector<char> staged; /* bytes from unpinned memory, or not delivered to the host yet */
+    std::vector<char> staged; /* bytes from pageable memory, or not delivered to the host yet */
 
-    stream *other; /* WAIT: until its tasks up to `until` are done */
+    stream *other; /* WAIT: does the tasks of `other` up to number `until` */
     uint64_t until;
 
     void (*run)(void *argument); /* WORK */
@@ -51,11 +51,11 @@ struct task {
 };
 
 struct stream {
-    bool blocking; /* waits for the legacy stream, and it for this */
+    bool blocking; /* waits for the legacy stream, and the legacy stream for it */
     int device;
     std::deque<task> tasks;
-    void *tsan;            /* what ThreadSanitizer takes for its thread */
-    uint64_t told, passed; /* what that one acquires from the host, and releases for others */
+    void *tsan;            /* its thread in ThreadSanitizer */
+    uint64_t told, passed; /* sync addresses: acquired from the host, released for others */
 };
 
 struct event {
@@ -99,7 +99,7 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
 
 /* ---- to ThreadSanitizer */
 
-/* Goes on as the stream. Returns as what one went on before. */
+/* Continues as the stream's thread. Returns the thread that ran before. */
 static void *become(stream *s) {
     (void)s;
 #ifdef EMU_TSAN
@@ -120,7 +120,7 @@ static void become_again(stream *s, void *before) {
 #endif
 }
 
-/* What the host has done until now comes before what it queues. */
+/* Orders what the host has done before what it queues. */
 static void tell(stream *s) {
     release(&s->told);
     void *before = become(s);
@@ -132,20 +132,20 @@ static stream *entered;
 static void *entered_from;
 
 void stream_enter(cudaStream_t handle) {
-    if (entered) stream_leave(); /* for inputs, then for work */
+    if (entered) stream_leave(); /* called for inputs, then for work */
     entered = stream_of(handle);
     tell(entered);
     entered_from = become(entered);
 }
 
 void stream_leave(bool host_waits) {
-    if (!entered) return; /* work on no stream in particular */
+    if (!entered) return; /* work without a stream */
     become_again(entered, entered_from);
     if (host_waits) acquire(&entered->passed);
     entered = NULL;
 }
 
-/* ---- doing */
+/* ---- doing the tasks */
 
 static void open_task(const task &t, bool on) {
     if (device_range(t.to, t.bytes)) device_open_range(t.to, t.bytes, on);
@@ -159,7 +159,8 @@ static void deliver(task *t) {
     std::vector<char>().swap(t->staged);
 }
 
-/* A copy from memory to which an earlier copy went that the host has not waited for. */
+/* Delivers an earlier copy that the host has not waited for if its target is read by the next
+ * copy. */
 static void deliver_before_reading(const task &reader) {
     for (stream *s : streams)
         for (task &t : s->tasks)
@@ -194,7 +195,8 @@ static void perform_task(task *t) {
     open_task(*t, false);
 }
 
-/* The tasks up to number `until`. They stay in the list: the host may wait for them later. */
+/* Does the tasks up to number `until`. They stay in the list, because the host may wait for them
+ * later. */
 static void perform(stream *s, uint64_t until) {
     void *before = become(s);
     for (size_t i = 0; i < s->tasks.size() && s->tasks[i].number <= until; i++)
@@ -202,7 +204,7 @@ static void perform(stream *s, uint64_t until) {
     become_again(s, before);
 }
 
-/* All of `other` is done, and comes before what `s` does. */
+/* Does all tasks of `other` and orders them before what `s` does. */
 static void follow(stream *s, stream *other) {
     perform(other, ALL);
     void *before = become(s);
@@ -210,7 +212,7 @@ static void follow(stream *s, stream *other) {
     become_again(s, before);
 }
 
-/* The host waits: all is done, and what was copied to the host arrives. */
+/* The host waits: does all tasks and delivers copies to the host. */
 static void settle(stream *s, uint64_t until) {
     perform(s, until);
     acquire(&s->passed);
@@ -268,7 +270,7 @@ static void append(stream *s, task &&next) {
     tell(s);
     while (!s->tasks.empty() && s->tasks.front().done && !s->tasks.front().to_host &&
            s->tasks.front().kind != WAIT)
-        s->tasks.pop_front(); /* of no use to a host that waits */
+        s->tasks.pop_front(); /* its result is useless to a host that does not wait later */
     next.number = ++numbers;
     s->tasks.push_back(std::move(next));
 }
@@ -283,7 +285,8 @@ static bool pending_overlap(const task &next) {
     return false;
 }
 
-/* The destination may be filled at once if nothing that comes before still needs it. */
+/* Queues a task and poisons its target at once. Pending tasks that still need the target are
+ * done first. */
 static void queue(stream *s, task &&next) {
     order_with_legacy(s);
     if (pending_overlap(next)) perform(s, ALL);
@@ -309,7 +312,7 @@ int device_of_stream(cudaStream_t handle) {
     return stream_of(handle) == &legacy ? current_device() : stream_of(handle)->device;
 }
 
-/* Whether the pointers fit the direction; cudaMemcpyDefault becomes what they are. */
+/* True if the pointers fit the direction. Resolves cudaMemcpyDefault. */
 static bool resolve(void *to, const void *from, size_t bytes, cudaMemcpyKind *kind) {
     bool to_device = device_range(to, bytes), from_device = device_range(from, bytes);
     cudaMemcpyKind found = to_device
@@ -443,7 +446,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned)
     const event *e = (const event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent");
     if (spoils_recording_on(handle, "cudaStreamWaitEvent")) return last_error;
-    if (!e->on) return cudaSuccess; /* as CUDA has it: never recorded, nothing to wait for */
+    if (!e->on) return cudaSuccess; /* as in CUDA, an unrecorded event needs no wait */
     task wait = {};
     wait.kind = WAIT;
     wait.other = e->on;

@@ -1,9 +1,9 @@
-/* Conformance: what kernels rely on. Runs on the emulator and on a GPU, where it shows that the
- * emulator and we read the manuals right:
+/* Conformance tests of behaviour that kernels rely on. They run on the emulator and on a GPU,
+ * where they check our reading of the manuals:
  *
- *     nvcc -std=c++17 -arch=native -I. -o test_emulator test/cuda_emulator/test_*.cu
+ *   nvcc -std=c++17 -arch=native -I. -o test_emulator test/cuda_emulator/test_*.cu
  *
- * test_mistakes.cu and the last part of test_streams.cu are about the emulator alone. */
+ * test_mistakes.cu and the last part of test_streams.cu test the emulator alone. */
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.h"
 #include "test/cuda_emulator/test_emulator.h"
@@ -18,7 +18,7 @@ void check_that(bool good, const char *file, int line, const char *text) {
 
 /* ---- tensor cores: one warp, D = A B + 1 with A 16 x 16 and B 16 x 8 */
 
-enum { PITCH = 24 }; /* of rows in shared memory, in elements */
+enum { PITCH = 24 }; /* row pitch in shared memory, in elements */
 
 /* b is stored as 8 columns of 16, or (trans) as 16 rows of 8. */
 template <bool half, bool trans>
@@ -78,7 +78,7 @@ static void test_mma() {
     test_mma_of<true, true>();
 }
 
-/* Every register of every lane. Element (i, j) of matrix m is 64 m + 8 i + j. */
+/* Checks every register of every lane. Element (i, j) of matrix m is 64 m + 8 i + j. */
 static __global__ void ldmatrix_kernel(uint32_t *out) {
     __shared__ __align__(16) uint16_t tile[32 * 8];
     int lane = (int)threadIdx.x;
@@ -113,7 +113,7 @@ static __global__ void copy_kernel(int *out, const int *in) {
     __shared__ __align__(16) int stage[3][32 * 4];
     int lane = (int)threadIdx.x;
     for (int s = 0; s < 3; s++) {
-        bool valid = lane != 5 + s; /* else the source may be anywhere */
+        bool valid = lane != 5 + s; /* else the source may be any address */
         const int *from = opaque(valid ? in + (s * 32 + lane) * 4 : in);
         if (s < 2) cp_async_16(&stage[s][lane * 4], from, valid);
         else cp_async_16(place_in_shared(stage[s]) + lane * 16, from, valid);
@@ -168,7 +168,7 @@ static __global__ void warp_kernel(int *out) {
     o[10] = (int)__shfl_down_sync(~0u, (double)lane + 0.5, 4, 16);
     o[11] = (int)warp_sum((float)lane);
     o[12] = (int)warp_max((float)(lane == 11 ? 99 : lane));
-    /* Each half exchanges values on its own, one of them more often. */
+    /* Each half exchanges values separately, one of them more often. */
     __shared__ int values[32];
     unsigned half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
     for (int i = 0; i < (lane < 16 ? 5 : 2); i++) {
@@ -301,7 +301,8 @@ static void test_atomics() {
     buffer<unsigned> out = make_buffer<unsigned>(7);
     buffer<unsigned long long> wide = make_buffer<unsigned long long>(1);
     out.host[2] = out.host[4] = ~0u;
-    out.host[5] = 17; /* one thread finds it and adds one; thread 17 may do so again, and so on */
+    out.host[5] =
+        17; /* one thread finds it and adds one; thread 17 may add another one, and so on */
     upload(out);
     upload(wide);
     LAUNCH(atomics_kernel, 4, 64, 0, 0, out.device, wide.device);
@@ -330,7 +331,7 @@ static void test_large_shared() {
     buffer<int> out = make_buffer<int>(1);
     int bytes = 96 << 10, count = bytes / 4;
     LAUNCH(large_kernel, 1, 64, bytes, 0, out.device, count);
-    CHECK(cudaGetLastError() != cudaSuccess); /* not without asking */
+    CHECK(cudaGetLastError() != cudaSuccess); /* not without opting in */
     CHECK(cudaFuncSetAttribute(large_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) ==
           cudaSuccess);
     LAUNCH(large_kernel, 1, 64, bytes, 0, out.device, count);
@@ -342,7 +343,7 @@ static void test_large_shared() {
     drop(out);
 }
 
-/* ---- all of it */
+/* ---- all groups */
 
 static void run_group(const char *name, void (*test)()) {
     int done = checks_done, failed = checks_failed;
@@ -352,7 +353,7 @@ static void run_group(const char *name, void (*test)()) {
     fflush(stdout);
 }
 
-/* Runs a group in several orders of threads and blocks, where there is a choice. */
+/* Runs a group in several orders of threads and blocks, if they can be chosen. */
 template <void (*test)()> static void in_all_orders() {
 #ifdef __CUDACC__
     test();

@@ -1,5 +1,5 @@
-/* The little that the tests of the emulator share. They do not use a test framework, so that they
- * also run on a machine with a GPU and nothing else, and under every sanitizer. */
+/* Helpers shared by the tests of the emulator. They use no test framework, so that they also run
+ * on a bare machine with a GPU, and under every sanitizer. */
 #ifndef TEST_EMULATOR_H
 #define TEST_EMULATOR_H
 
@@ -40,7 +40,7 @@ template <class T> static void drop(const buffer<T> &b) {
     free(b.host);
 }
 
-/* The kernels launched so far have run. */
+/* Waits until the kernels launched so far have run. */
 static inline void finish() {
     CHECK(cudaGetLastError() == cudaSuccess);
     CHECK(cudaDeviceSynchronize() == cudaSuccess);
@@ -60,9 +60,9 @@ void test_fake_nccl();
 
 void test_fake_cublaslt(); /* test_fake_cublaslt.cu */
 
-/* test_mistakes.cu: what the emulator must report. Mistakes that sanitizers see end the program,
- * therefore it runs itself (`program`) with the name of a mistake as its argument. */
-/* ThreadSanitizer reports a missing wait, and what the test makes of it is not reached. */
+/* test_mistakes.cu: mistakes that the emulator must report. Those that sanitizers detect end the
+ * program, so it runs itself (`program`) with the name of a mistake as its argument. */
+/* ThreadSanitizer reports a missing wait before the test can check its result. */
 #ifdef __SANITIZE_THREAD__
 enum { SEES_MISSING_WAITS = 1 };
 #else

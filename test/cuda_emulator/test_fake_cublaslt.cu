@@ -1,12 +1,11 @@
-/* Products of 8-bit operands that the fake cuBLASLt must refuse, as the library does. */
+/* Matmuls of 8-bit operands that the fake cuBLASLt must reject, as the library does. */
 #ifndef __CUDACC__
 #include "test/cuda_emulator/test_emulator.h"
 
 #include <cublasLt.h>
 
-/* A product as it is described, and the workspace of nobody: A is [k, m] transposed, B is [k, n].
- */
-struct wish {
+/* A matmul described through the API, without workspace: A is [k, m] transposed, B is [k, n]. */
+struct request {
     cudaDataType_t a, b, out, vector;
     uint64_t m, n, k;
     int32_t transpose_a, transpose_b;
@@ -14,17 +13,17 @@ struct wish {
     uint32_t epilogue;
 };
 
-static const wish good = {CUDA_R_8F_E4M3,
-                          CUDA_R_8F_E5M2,
-                          CUDA_R_16BF,
-                          CUDA_R_16BF,
-                          32,
-                          48,
-                          16,
-                          CUBLAS_OP_T,
-                          CUBLAS_OP_N,
-                          CUBLAS_COMPUTE_32F,
-                          CUBLASLT_EPILOGUE_DEFAULT};
+static const request good = {CUDA_R_8F_E4M3,
+                             CUDA_R_8F_E5M2,
+                             CUDA_R_16BF,
+                             CUDA_R_16BF,
+                             32,
+                             48,
+                             16,
+                             CUBLAS_OP_T,
+                             CUBLAS_OP_N,
+                             CUBLAS_COMPUTE_32F,
+                             CUBLASLT_EPILOGUE_DEFAULT};
 
 struct forms {
     cublasLtMatmulDesc_t op;
@@ -33,7 +32,7 @@ struct forms {
 
 static const float *no_scale;
 
-static forms fill_in(const wish &w, const float *scale) {
+static forms fill_in(const request &w, const float *scale) {
     forms f;
     bool ta = w.transpose_a == CUBLAS_OP_T, tb = w.transpose_b == CUBLAS_OP_T;
     const void *vector = (const void *)256;
@@ -75,7 +74,7 @@ static int find(const forms &f, cublasLtMatmulHeuristicResult_t *result) {
     return got;
 }
 
-static bool is_taken(const wish &w, const float *scale = no_scale) {
+static bool is_taken(const request &w, const float *scale = no_scale) {
     cublasLtMatmulHeuristicResult_t result;
     forms f = fill_in(w, scale);
     int got = find(f, &result);
@@ -84,7 +83,7 @@ static bool is_taken(const wish &w, const float *scale = no_scale) {
 }
 
 static void test_forms() {
-    wish w = good;
+    request w = good;
     const float *some = (const float *)256;
     CHECK(is_taken(w) && is_taken(w, some));
     w.a = CUDA_R_8F_E5M2, w.b = CUDA_R_8F_E4M3;
@@ -112,10 +111,10 @@ static void test_forms() {
 }
 
 static void test_biases() {
-    wish w = good;
+    request w = good;
     w.epilogue = CUBLASLT_EPILOGUE_BIAS;
     CHECK(is_taken(w));
-    w.out = CUDA_R_32F; /* with that, too, a bias is bf16 */
+    w.out = CUDA_R_32F; /* a bias is bf16 with that, too */
     CHECK(is_taken(w));
     w.vector = CUDA_R_32F;
     CHECK(!is_taken(w));
@@ -125,7 +124,7 @@ static void test_biases() {
     CHECK(is_taken(w));
 }
 
-/* Which GPUs there are. */
+/* Support by compute capability. */
 static void test_capability() {
     cudaDeviceProp properties;
     for (int sm : {80, 86, 89, 90}) {
@@ -140,7 +139,7 @@ static void test_capability() {
 static void test_scales() {
     cublasLtHandle_t handle;
     cublasLtMatmulHeuristicResult_t result;
-    wish w = good;
+    request w = good;
     w.out = CUDA_R_32F;
     buffer<uint8_t> a = make_buffer<uint8_t>(w.m * w.k), b = make_buffer<uint8_t>(w.k * w.n);
     buffer<float> scale = make_buffer<float>(1), out = make_buffer<float>(w.m * w.n);

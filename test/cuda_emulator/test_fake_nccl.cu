@@ -1,4 +1,4 @@
-/* Several devices, and what the stand-in for NCCL must report. Sums between ranks are tested
+/* Several devices, and mistakes that the fake NCCL must report. Sums between ranks are tested
  * through kernels/comm/nccl.h; here a communicator of one rank is enough. */
 #ifndef __CUDACC__
 #include "test/cuda_emulator/test_emulator.h"
@@ -21,7 +21,7 @@ void test_devices() {
     CHECK(memcmp(&first.uuid, &second.uuid, sizeof first.uuid) != 0);
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
     CHECK(cudaSetDevice(0) == cudaSuccess);
-    LAUNCH(nothing_kernel, 1, 32, 0, stream); /* of another device */
+    LAUNCH(nothing_kernel, 1, 32, 0, stream); /* a stream of another device */
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
     CHECK(strstr(cuda_emulator_failure(), "a stream of another device"));
     CHECK(cudaStreamDestroy(stream) == cudaSuccess);
@@ -37,7 +37,7 @@ void test_devices() {
 
 #include "test/cuda_emulator/fake_nccl.h"
 
-/* Each mistake ends its communicator, so each gets its own. */
+/* Each mistake ends its communicator, so each case gets its own. */
 struct alone {
     ncclComm_t comm;
     cudaStream_t stream;
@@ -81,7 +81,7 @@ static void test_alone() {
           ncclSuccess);
     CHECK(ncclGroupEnd() == ncclSuccess);
     if (!SEES_MISSING_WAITS) {
-        download(a.data); /* waits for nothing: poison */
+        download(a.data); /* does not wait, so it reads poison */
         for (int i = 0; i < ALONE_COUNT; i++) CHECK(isnan(a.data.host[i]));
     }
     CHECK(cudaStreamSynchronize(a.stream) == cudaSuccess);
@@ -131,7 +131,7 @@ static void test_wrong_ends() {
     alone a = open_alone();
     CHECK(gather(&a, a.data.device, a.data.device, 8, a.stream) == ncclSuccess);
     CHECK(ncclCommDestroy(a.comm) == ncclInvalidUsage);
-    close_alone(&a, true); /* while an operation is under way */
+    close_alone(&a, true); /* while an operation is in flight */
     a = open_alone();
     CHECK(ncclCommAbort(a.comm) == ncclSuccess);
     CHECK(gather(&a, a.data.device, a.data.device, 8, a.stream) == ncclInvalidArgument);
@@ -144,7 +144,7 @@ static void test_wrong_ends() {
     close_alone(&a, true); /* used after an error */
 }
 
-/* Memory of an operation that is written before the stream has done it. */
+/* The target of an operation is written before the stream has done it. */
 static void test_touched() {
     alone a = open_alone();
     ncclResult_t later;

@@ -1,5 +1,5 @@
-/* CUDA graphs: what is recorded is done when the graph is launched, with what it was recorded with
- * (also on a GPU); and on the emulator, what spoils a graph. */
+/* CUDA graphs: recorded work runs when the graph is launched, with the recorded arguments (also
+ * on a GPU). On the emulator: calls that invalidate a graph. */
 #include "test/cuda_emulator/test_emulator.h"
 
 enum { GRAPH_COUNT = 64 };
@@ -17,7 +17,8 @@ struct tape {
     cudaGraphExec_t exec;
 };
 
-/* Records a graph: fill with 0, add, and `doublings` more kernels. NULL: recording failed. */
+/* Records a graph: fill with 0, add, and `doublings` more kernels. Returns NULL if recording
+ * failed. */
 static cudaGraph_t record(const tape *t, int what, int doublings, bool spoil = false) {
     cudaGraph_t graph = NULL;
     CHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -63,7 +64,7 @@ static void close_tape(const tape *t) {
 void test_graphs() {
     tape t = open_tape();
     cudaGraph_t graph = record(&t, 7, 1);
-    CHECK(first_value(&t) == 0x01010101); /* nothing was done yet */
+    CHECK(first_value(&t) == 0x01010101); /* nothing has run yet */
     CHECK(cudaGraphInstantiateWithFlags(&t.exec, graph, 0) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
     CHECK(cudaGraphLaunch(t.exec, t.stream) == cudaSuccess);
@@ -72,7 +73,7 @@ void test_graphs() {
     CHECK(first_value(&t) == 14);
     CHECK(cudaGraphLaunch(t.exec, t.stream) == cudaSuccess);
     CHECK(first_value(&t) == 10);
-    CHECK(!updates(&t, record(&t, 5, 2))); /* another kernel more */
+    CHECK(!updates(&t, record(&t, 5, 2))); /* one more kernel */
     CHECK(cudaGraphLaunch(t.exec, t.stream) == cudaSuccess);
     CHECK(first_value(&t) == 10);
     CHECK(cudaGraphExecDestroy(t.exec) == cudaSuccess);
@@ -80,7 +81,7 @@ void test_graphs() {
 }
 
 #ifndef __CUDACC__
-/* Calls that are not allowed on a stream while a graph is recorded. */
+/* Calls that are forbidden on a stream while a graph is recorded. */
 void test_spoiled_graphs() {
     tape t = open_tape();
     cudaEvent_t event;
@@ -99,7 +100,7 @@ void test_spoiled_graphs() {
         CHECK(said != cudaSuccess);
         CHECK(cudaStreamEndCapture(t.stream, &graph) != cudaSuccess && !graph);
     }
-    CHECK(cudaStreamEndCapture(t.stream, &graph) != cudaSuccess); /* there is none */
+    CHECK(cudaStreamEndCapture(t.stream, &graph) != cudaSuccess); /* no graph */
     cudaGetLastError();
     CHECK(cudaEventDestroy(event) == cudaSuccess);
     close_tape(&t);

@@ -1,5 +1,5 @@
-/* Hopper's instructions: products of a warp group whose tiles come by tensor copies through a ring
- * of barriers (also on a GPU with sm_90a); and on the emulator, what must not be left out. */
+/* Hopper's instructions: matmuls of a warp group whose tiles arrive by tensor copies through a
+ * ring of barriers (also on a GPU with sm_90a). On the emulator: missing waits and fences. */
 #include "kernels/cuda/ptx_hopper.h"
 #include "test/cuda_emulator/test_emulator.h"
 
@@ -8,7 +8,7 @@ enum {
     HOPPER_TILE = 64 * 128, /* bytes of 64 rows */
     HOPPER_STAGE = 2 * HOPPER_TILE,
     HOPPER_BYTES = HOPPER_STAGES * HOPPER_STAGE + 128,
-    HOPPER_THREADS = 160, /* a group, and a warp that fetches */
+    HOPPER_THREADS = 160, /* one warp group, and a warp that copies */
     HOPPER_ROWS = 128,
     HOPPER_DEPTH = 192
 };
@@ -28,21 +28,21 @@ enum hopper_mistake {
     STORES_NOT_FENCED
 };
 
-/* On a GPU none is made, and the compiler knows. */
+/* Not used on a GPU, so the compiler removes it. */
 #ifdef __CUDACC__
 #define MAKES(which) false
 #else
 #define MAKES(which) (w.mistake == (which))
 #endif
 
-/* How A B is asked for: A from tiles or registers, the tile of B by columns or by rows of B. */
+/* Operand forms of A B: A from tiles or registers, the tile of B by columns or by rows of B. */
 enum hopper_form { TILES, REGISTERS, ROWS_OF_B };
 
 struct hopper_work {
     float *out;        /* [HOPPER_ROWS, 64] */
     const uint16_t *a; /* [HOPPER_ROWS, HOPPER_DEPTH], for REGISTERS */
     int form, mistake;
-    int *has; /* whether the kernel was compiled for sm_90a */
+    int *has; /* true if the kernel was compiled for sm_90a */
 };
 
 static __device__ void fetch_tiles(const hopper_work &w, unsigned char *ring, phase_barrier *full,
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS)
     if (MAKES(SUMS_NOT_WAITED_FOR)) group_wait<0>();
 }
 
-/* A and B from shared memory that threads have written: ones, times ones. */
+/* A and B from shared memory that threads have written: ones times ones. */
 static __global__ void __launch_bounds__(GROUP_THREADS) stored_kernel(hopper_work w) {
 #if defined __CUDA_ARCH__ && !defined __CUDA_ARCH_FEAT_SM90_ALL
     *w.has = 0;
@@ -252,7 +252,7 @@ void test_hopper() {
 }
 
 #ifndef __CUDACC__
-/* Each is reported, or leaves results that are not numbers. */
+/* Each case is reported, or gives results that are NaN. */
 void test_hopper_mistakes() {
     static const struct {
         int mistake;
@@ -269,7 +269,7 @@ void test_hopper_mistakes() {
                {BETWEEN_TILES, "neither with a tile"},
                {STORES_NOT_FENCED, "without shared_stores_done"}};
 #ifdef __SANITIZE_THREAD__
-    return; /* it reports them itself */
+    return; /* the sanitizer reports it itself */
 #endif
     cuda_emulator_quiet(1);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

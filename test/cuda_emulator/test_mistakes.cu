@@ -58,7 +58,7 @@ static __global__ void misuse_kernel(int which, float *p) {
         cp_async_commit();
         cp_async_wait<0>();
         break;
-    case 16: /* the wait lets one group of copies go on: the first is not waited for */
+    case 16: /* the wait leaves one group of copies pending: the first is not waited for */
         cp_async_16(tile + i * 8, p + 64);
         cp_async_commit();
         cp_async_wait<1>();
@@ -87,7 +87,7 @@ void test_mistakes() {
                                           "not aligned",
                                           NULL};
     buffer<float> p = make_buffer<float>(128);
-    upload(p); /* zeros, so that what is not a number comes from elsewhere */
+    upload(p); /* zeros, so that NaN comes from elsewhere */
     for (int which = 0; which < (int)(sizeof reports / sizeof *reports); which++) {
         LAUNCH(misuse_kernel, 1, 64, 0, 0, which, p.device);
         bool failed = cudaGetLastError() != cudaSuccess;
@@ -98,8 +98,8 @@ void test_mistakes() {
         if (!as_expected) printf("misuse %d: %s\n", which, text);
         if (reports[which]) continue;
         download(p);
-        if (which == 9) CHECK(isnan(p.host[3])); /* shared memory that nobody wrote */
-        else CHECK(p.host[3] == 0xffff);         /* a copy on its way */
+        if (which == 9) CHECK(isnan(p.host[3])); /* unwritten shared memory */
+        else CHECK(p.host[3] == 0xffff);         /* a copy in flight */
     }
     LAUNCH(misuse_kernel, 1, 20, 0, 0, 8, p.device); /* lanes the block does not have */
     CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
@@ -153,7 +153,7 @@ void test_memory() {
     drop(b);
 }
 
-/* ---- what a kernel may have */
+/* ---- limits of a kernel */
 
 template <int THREADS> static __global__ void __launch_bounds__(THREADS, 2) bounded_kernel(int *p) {
     p[threadIdx.x] = 1;
@@ -255,14 +255,14 @@ static __global__ void alignment_kernel(float4 *p) {
     p[0].y = 2;
 }
 
-/* Each thread hands a value to another one; `kind` says what is forgotten. */
+/* Each thread passes a value to another one; `kind` names the missing step. */
 static __global__ void race_kernel(int *out, const int *in, int kind) {
     __shared__ __align__(16) int values[64 * 4];
     int i = (int)threadIdx.x;
     if (kind == 4) {
         cp_async_16(values + 4 * i, in + 4 * i);
         cp_async_commit();
-        cp_async_wait<0>(); /* and no barrier: others' copies are not seen */
+        cp_async_wait<0>(); /* without a barrier, copies of other threads are not visible */
         out[i] = values[4 * (i ^ 1)];
         return;
     }
@@ -278,7 +278,7 @@ static __global__ void race_kernel(int *out, const int *in, int kind) {
     out[i] = values[i];
 }
 
-/* ---- work that nothing orders */
+/* ---- unordered work */
 
 static __global__ void blocks_kernel(int *out, bool atomic) {
     if (threadIdx.x != 5 % (blockIdx.x + 1)) return; /* not always the same thread */
@@ -291,7 +291,7 @@ static __global__ void copy_kernel(int *out, const int *in) {
     out[i] = in[i];
 }
 
-/* A kernel of stream a reads `in`; then something of stream b writes there. */
+/* A kernel of stream a reads `in`; then work of stream b writes it. */
 static void write_behind(const char *how, int *out, int *in) {
     cudaStream_t a, b;
     cudaEvent_t read;

@@ -1,4 +1,5 @@
-/* Rounding to 16 bit, functions that the device computes its own way, and packs of storage.h. */
+/* Rounding to 16 bits, functions that the device computes in its own way, and packs of
+ * storage.h. */
 #include <float.h>
 
 #include "kernels/cuda/ptx.h"
@@ -7,7 +8,7 @@
 
 enum { NUMBER_THREADS = 256, PATTERNS = 1 << 16 };
 #ifdef __SANITIZE_THREAD__
-enum { STEP = 31 }; /* slow, and not what this is for */
+enum { STEP = 31 }; /* slow, and not the purpose of this sanitizer */
 #else
 enum { STEP = 1 };
 #endif
@@ -16,14 +17,14 @@ static unsigned blocks_for(size_t count) {
     return (unsigned)((count + NUMBER_THREADS - 1) / NUMBER_THREADS);
 }
 
-/* ---- rounding, compared with a reference that knows nothing but the two formats */
+/* ---- rounding, compared with a reference based on the two formats alone */
 
 struct format {
     int fraction_bits, exponent_bits;
 };
 static const format FP16 = {10, 5}, BF16 = {7, 8};
 
-/* The value of finite bits; infinities become the power of two in their place. */
+/* Returns the value of finite bits; infinities become the next power of two. */
 static double value_of(format f, unsigned bits) {
     int bias = (1 << (f.exponent_bits - 1)) - 1;
     int exponent = (int)(bits >> f.fraction_bits) & ((1 << f.exponent_bits) - 1);
@@ -54,8 +55,8 @@ template <class T> static __global__ void widen_kernel(float *out) {
     out[i] = widen(value);
 }
 
-/* Every value, and between it and the next: the middle, which goes to the even one, and what lies
- * on either side of the middle. */
+/* Every value, and between it and the next: the midpoint, which rounds to even, and the values
+ * on either side of the midpoint. */
 template <class T> static void test_rounding(format f) {
     buffer<float> in = make_buffer<float>(8 * PATTERNS);
     buffer<uint16_t> out = make_buffer<uint16_t>(in.count);
@@ -107,7 +108,7 @@ template <class T> static void test_widening(format f) {
     drop(out);
 }
 
-/* ---- functions: within what the CUDA programming guide promises */
+/* ---- functions: within the errors that the CUDA programming guide promises */
 
 enum function { EXP, EXP2, RSQRT, DIVIDE, LOG, RECIPROCAL, EXPF, TANH, SQRT, FUNCTIONS };
 

@@ -1,5 +1,5 @@
-/* Streams and events: work that waits for what it needs gets it (also on a GPU), and on the
- * emulator work that forgets to wait does not. */
+/* Streams and events: work that waits for its inputs gets them (also on a GPU). On the emulator,
+ * work that does not wait reads poison. */
 #include "test/cuda_emulator/test_emulator.h"
 
 enum {
@@ -13,7 +13,7 @@ static __global__ void add_kernel(int *out, const int *in, int what) {
     out[i] = in[i] + what;
 }
 
-/* Two streams and what they work on. */
+/* Two streams and their memory. */
 struct bench {
     cudaStream_t compute, copy;
     cudaEvent_t sent, done;
@@ -67,7 +67,7 @@ static bool holds(const int *values, int first) {
     return true;
 }
 
-/* ---- what must work everywhere */
+/* ---- behaviour on every device */
 
 static void test_pipeline() {
     bench b = open_bench();
@@ -87,7 +87,7 @@ static void test_pipeline() {
     close_bench(&b);
 }
 
-/* Host memory that is not pinned is read before the call returns, and written before it too. */
+/* Pageable host memory is read before the call returns, and written before it returns. */
 static void test_unpinned() {
     bench b = open_bench();
     int *memory = (int *)malloc(STREAM_BYTES);
@@ -105,7 +105,7 @@ static void test_unpinned() {
     close_bench(&b);
 }
 
-/* One stream keeps its order without events; a chain of events reaches the host by its end. */
+/* One stream keeps its order without events; a chain of events reaches the host by its last one. */
 static void test_order() {
     bench b = open_bench();
     CHECK(cudaMemsetAsync(b.in, 0, STREAM_BYTES, b.compute) == cudaSuccess);
@@ -162,7 +162,7 @@ void test_streams() {
     test_timing();
 }
 
-/* ---- what the emulator must show */
+/* ---- missing waits that the emulator must detect */
 
 #ifndef __CUDACC__
 static bool holds_nothing(const int *values) {
@@ -174,7 +174,7 @@ static bool holds_nothing(const int *values) {
 void test_missing_waits() {
     bench b = open_bench();
     send(&b);
-    compute(&b, 1); /* does not wait for b.sent: finds nothing but poison */
+    compute(&b, 1); /* does not wait for b.sent, so it reads poison */
     fetch(&b);
     CHECK(cudaEventSynchronize(b.done) == cudaSuccess);
     CHECK(b.to[0] == 0 && b.to[STREAM_COUNT - 1] == 0);       /* -1 + 1 */
@@ -182,16 +182,16 @@ void test_missing_waits() {
     CHECK(cudaStreamWaitEvent(b.compute, b.sent, 0) == cudaSuccess);
     compute(&b, 1);
     fetch(&b);
-    CHECK(holds_nothing(b.to)); /* nobody waited for the copy to the host */
+    CHECK(holds_nothing(b.to)); /* without a wait for the copy to the host */
     CHECK(cudaEventSynchronize(b.sent) == cudaSuccess);
     CHECK(holds_nothing(b.to));
-    compute(&b, 2); /* comes after the copy, but that is not the host's waiting for it */
+    compute(&b, 2); /* comes after the copy, but the host does not wait for it */
     CHECK(holds_nothing(b.to));
     CHECK(cudaEventSynchronize(b.done) == cudaSuccess);
     CHECK(holds(b.to, 10));
     fetch(&b);
     CHECK(cudaEventRecord(b.sent, b.compute) == cudaSuccess);
-    CHECK(cudaMemsetAsync(b.out, 0, STREAM_BYTES, b.copy) == cudaSuccess); /* waits for nothing */
+    CHECK(cudaMemsetAsync(b.out, 0, STREAM_BYTES, b.copy) == cudaSuccess); /* does not wait */
     CHECK(cudaDeviceSynchronize() == cudaSuccess);
     CHECK(holds_nothing(b.to)); /* b.out was overwritten before it was fetched */
     close_bench(&b);

@@ -1,5 +1,5 @@
-/* What threads do together: barriers, warp collectives, and copies waited for in groups.
- * Nothing here may be seen by ThreadSanitizer but what acquire and release say. */
+/* Barriers, warp collectives, and copies waited for in groups. ThreadSanitizer must see only
+ * acquire and release here. */
 #include <string.h>
 
 #include "test/cuda_emulator/fibers.h"
@@ -58,7 +58,7 @@ int barrier(int id, int count, const char *name, site at, int value) {
     b->name = name;
     b->sum += value;
     int parity = (int)(b->generation & 1);
-    void *sync = meeting_of_barrier(id, b->generation);
+    void *sync = sync_of_barrier(id, b->generation);
     release(sync);
     stats.barriers++;
     if (++b->arrived < expected) {
@@ -74,7 +74,7 @@ int barrier(int id, int count, const char *name, site at, int value) {
         b->generation++;
         for (int i = 0; i < b->waiting_count; i++) make_ready(b->waiting[i]);
         b->waiting_count = 0;
-        if (schedule_seed) { /* the last to come need not be the first to go on */
+        if (schedule_seed) { /* the last to arrive need not be the first to resume */
             make_ready(self);
             wait_turn();
         }
@@ -101,8 +101,8 @@ static void check_collective(const fiber *lanes) {
         fail(self->at, "%s: mask %08x names lanes that have exited (%08x)", name, mask,
              warp->exited & mask);
     if (warp->uniform) return;
-    /* A lane that waits for this one must wait in the same place. (One that waits for others only,
-     * in a smaller mask, will come.) */
+    /* A lane that waits for this one must wait in the same call. (One that waits for others
+     * only, in a smaller mask, will arrive.) */
     for (int l = 0; l < LANES; l++) {
         const fiber *other = &lanes[l];
         if (!((warp->waiting & mask) >> l & 1)) continue;
@@ -142,7 +142,7 @@ void collective(const char *name, unsigned mask, void *payload, collective_funct
         warp->uniform = in_same_call(self, &lanes[__builtin_ctz(warp->waiting)]);
     check_collective(lanes);
     lane_group *group = group_of(warp, mask);
-    void *sync = meeting_of_lanes(self->id / LANES, (int)(group - warp->groups), group->generation);
+    void *sync = sync_of_lanes(self->id / LANES, (int)(group - warp->groups), group->generation);
     if (orders_memory) release(sync);
     warp->waiting |= 1u << self->lane;
     if (!all_have_come(lanes)) {

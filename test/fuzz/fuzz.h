@@ -1,4 +1,4 @@
-/* What the fuzzers share. Each is one file, fuzz_CONCEPT.c, that libFuzzer calls with any bytes;
+/* Shared by the fuzzers. Each is one file, fuzz_CONCEPT.c, that libFuzzer calls with any bytes;
  * `make fuzz` builds and runs them all. */
 #pragma once
 
@@ -19,14 +19,15 @@ static inline void require(int condition) {
     if (!condition) abort();
 }
 
-/* A message names a file, and holds nothing that a terminal obeys, wherever its names come from. */
+/* A message must name a file, and contain no terminal control characters, wherever its names
+ * come from. */
 static inline void require_message(const struct error *error, const char *path) {
     struct error masked = *error;
     require(strstr(error->text, path) != NULL);
     require(strcmp(utf8_mask(masked.text), error->text) == 0);
 }
 
-/* A file in memory, which lasts until its descriptor, the result, is closed. */
+/* Returns the descriptor of a file in memory, which lasts until it is closed. */
 static inline int fuzz_file(char path[64], const void *bytes, size_t size) {
     const int fd = memfd_create("fuzz", 0);
     require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);

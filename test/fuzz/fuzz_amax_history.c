@@ -1,4 +1,4 @@
-/* Any bytes are either refused with a message or give a history of finite magnitudes. */
+/* Any bytes are either rejected with a message or give a history of finite amaxes. */
 #include "model/io/amax_history.h"
 #include "test/fuzz/fuzz.h"
 
@@ -6,8 +6,8 @@
 
 enum { LENGTH = 4, COUNT = 12 };
 
-/* The second byte is the step; the length field is set to where the header ends, so that more than
- * the first check runs. */
+/* The second byte is the step; the length field is set to the end of the header, so that more
+ * than the first check runs. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char path[64];
     struct error error = {0};

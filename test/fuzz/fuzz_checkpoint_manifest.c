@@ -1,4 +1,4 @@
-/* Any bytes are either refused with a message or give a manifest whose config, if it is one, can be
+/* Any bytes are either rejected with a message or give a manifest whose config, if valid, can be
  * read. */
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint_manifest.h"
@@ -8,7 +8,8 @@
 #include <math.h>
 #include <stb/stb_ds.h>
 
-/* Without its own hash at the end nothing but the first check would ever run. */
+/* Appends a hash of the input, unless it ends in '!'. Without a valid hash, only the first check
+ * would ever run. */
 static size_t seal(uint8_t *image, const uint8_t *bytes, size_t size) {
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];

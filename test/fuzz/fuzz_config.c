@@ -1,5 +1,5 @@
-/* Any text, in a file or as --set, is either refused with a message or gives a config that prints
- * as a file that is read back as the same config. */
+/* Any text, in a file or as --set, is either rejected with a message or gives a config whose
+ * printed form reads back as the same config. */
 #include "model/config/config.h"
 #include "model/config/config_check.h"
 #include "model/config/config_print.h"

@@ -1,4 +1,4 @@
-/* Any bytes as a row: either refused with a message and a column, or the text is what cJSON finds,
+/* Any bytes as a row: either rejected with a message and a column, or the text equals cJSON's,
  * in UTF-8. */
 #include <cjson/cJSON.h>
 
@@ -6,8 +6,8 @@
 #include "data/util/utf8.h"
 #include "test/fuzz/fuzz.h"
 
-/* Half of the inputs are the value of a member, which alone would rarely be reached; half of those
- * stand behind another string. */
+/* Half of the inputs are the value of a member, which would rarely be reached otherwise; half of
+ * those follow another string. */
 static size_t build(char *row, const uint8_t *bytes, size_t size) {
     if (size == 0 || bytes[0] % 2) {
         memcpy(row, bytes, size);
@@ -21,8 +21,8 @@ static size_t build(char *row, const uint8_t *bytes, size_t size) {
     return length + size;
 }
 
-/* cJSON knows no half surrogate pairs and no NUL in strings, and reads only the first of two
- * members of one name; what it makes of the rest must be the same. */
+/* cJSON rejects lone surrogates and NUL in strings, and reads only the first of two members of
+ * one name. Its result for all other inputs must be the same. */
 static void compare(const char *row, size_t size, const struct jsonl_member *found) {
     cJSON *root = cJSON_ParseWithLength(row, size);
     if (!root) return;
@@ -39,7 +39,7 @@ static void check(const char *built, size_t size, int count) {
     struct jsonl_member members[] = {{.name = "text"}, {.name = "id"}};
     struct error error = {0};
     size_t column = 0;
-    /* Of just this size, so that reading too far is seen. */
+    /* Allocated in exactly this size, so that sanitizers detect overreads. */
     char *row = malloc(size + !size);
     require(row != NULL);
     memcpy(row, built, size);

@@ -1,6 +1,7 @@
-/* Any bytes as normalizers, one a line, and a text behind an empty line, which is repeated up to
- * TEXT_BYTES. A line is FROM, a tab and TO, or what is prepended; N alone is NFC. The normal form
- * is in proportion to the text, or there is an error, within libFuzzer's time and memory limits. */
+/* Any bytes as normalizers, one a line, and a text after an empty line, which is repeated up to
+ * TEXT_BYTES. A line is FROM, a tab and TO, or a text to prepend; N alone is NFC. The size of
+ * the normal form must be in proportion to the text, or there is an error, within libFuzzer's
+ * time and memory limits. */
 #include "data/tokenize/subwords.h"
 #include "test/fuzz/fuzz.h"
 

@@ -1,5 +1,6 @@
-/* Any bytes as a pattern, a line break, and a text, which is repeated up to TEXT_BYTES: opening and
- * cutting end within libFuzzer's time limit, with pieces that make up the text or with an error. */
+/* Any bytes as a pattern, a line break, and a text, which is repeated up to TEXT_BYTES. Opening
+ * and splitting must end within libFuzzer's time limit, with an error or with pieces that make
+ * up the text. */
 #include "data/tokenize/cutter.h"
 #include "data/tokenize/unicode.h"
 #include "test/fuzz/fuzz.h"

@@ -1,4 +1,4 @@
-/* Every tensor that a reader lists can be read in full. */
+/* Checks that every tensor that a reader lists can be read in full. */
 #pragma once
 
 #include "test/fuzz/fuzz.h"

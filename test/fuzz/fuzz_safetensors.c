@@ -1,4 +1,4 @@
-/* Any bytes are either refused with a message or give entries that can be read in full. */
+/* Any bytes are either rejected with a message or give entries that can be read in full. */
 #include "model/io/safetensors.h"
 #include "test/fuzz/fuzz_read.h"
 
@@ -11,8 +11,8 @@ static void read_everything(const struct safetensors *file) {
     }
 }
 
-/* Two thirds of the inputs get their length field set to what follows: the header parser, not the
- * first check, is the place to search. */
+/* Two thirds of the inputs get a length field that matches the remaining bytes, so that fuzzing
+ * reaches the header parser behind the first check. */
 static size_t build(uint8_t *image, const uint8_t *bytes, size_t size) {
     if (size == 0 || bytes[0] % 3 == 0) {
         if (size > 1) memcpy(image, bytes + 1, size - 1);

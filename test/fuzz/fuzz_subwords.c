@@ -1,5 +1,5 @@
-/* Any bytes as tokenizer.json, as a part of one that is right otherwise, as a pattern, as ranks or
- * as a text: refused with a message that names the file, or tokens of the vocabulary. */
+/* Any bytes as tokenizer.json, as a part of a valid one, as a pattern, as ranks or as a text:
+ * either rejected with a message that names the file, or tokens of the vocabulary. */
 #include "data/tokenize/tiktoken_vocab.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
@@ -40,8 +40,8 @@ static void finish(struct subwords *subwords, int status, const char *error) {
     subwords_free(subwords);
 }
 
-/* The text of the parts in memory of exactly that size and a NUL, so that reading beyond is seen.
- */
+/* Returns the text of the parts in memory of exactly that size and a NUL, so that sanitizers
+ * detect overreads. */
 static char *join(size_t *size, const char *before, const uint8_t *bytes, size_t count,
                   const char *after) {
     *size = strlen(before) + count + strlen(after);
@@ -82,7 +82,7 @@ static void read_ranks(const uint8_t *bytes, size_t count) {
     free(ranks);
 }
 
-/* The text goes through everything that a tokenizer can have. */
+/* The text passes through every feature that a tokenizer can have. */
 static void encode_any(const uint8_t *bytes, size_t count) {
     static struct subwords subwords;
     static const char head[] =
@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         memcpy(after + 5 + strlen(level), "]}", 2);
         read_json(before, bytes, size, after);
         break;
-    case 3: /* of characters */
+    case 3: /* a tokenizer of characters */
         read_json("{\"decoder\":{\"type\":\"Fuse\"},", bytes, size,
                   ",\"model\":{\"unk_token\":\"a\",\"fuse_unk\":true,\"vocab\":{\"\xe2\x96\x81\":0,"
                   "\"a\":1,\"aa\":2},\"merges\":[\"a a\"]}}");

@@ -1,5 +1,5 @@
-/* Any index, beside two good shards and one of any bytes, is either refused with a message or gives
- * tensors of files in its directory, which can all be read. */
+/* Any index, beside two valid shards and one of any bytes, is either rejected with a message or
+ * gives tensors of files in its directory, which can all be read. */
 #include "model/io/tensor_files.h"
 #include "test/fuzz/fuzz_read.h"
 
@@ -53,7 +53,7 @@ static void read_everything(const struct tensor_files *files) {
     }
 }
 
-/* What follows a byte 0xff, which JSON cannot hold, is the third shard. */
+/* The bytes after a byte 0xff, which JSON cannot contain, are the third shard. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     struct error error = {0};
     struct tensor_files files;

@@ -1,6 +1,6 @@
-/* A folder of weights in shards, as a stranger may have made it: the bytes say what is wrong with
- * the index and the shards, by themselves or together. It is either refused with a message that
- * names the folder, or gives tensors of files in it, each once, which can all be read. */
+/* A folder of weights in shards from an untrusted source: the bytes select faults in the index
+ * and the shards, each on its own or combined. It is either rejected with a message that names
+ * the folder, or gives tensors of files in it, each once, which can all be read. */
 #include "model/io/tensor_files.h"
 #include "test/fuzz/fuzz_read.h"
 
@@ -11,7 +11,7 @@ enum { SHARDS = 3, TENSORS = 6, TEXT_MAX = 4096 };
 
 static char folder[] = "/dev/shm/fuzz_tensor_shards_XXXXXX";
 
-/* The bytes one by one; zeros when they are used up. */
+/* Returns the bytes one by one, then zeros. */
 struct choices {
     const uint8_t *bytes;
     size_t left;
@@ -50,7 +50,7 @@ static void put(int shard, const void *bytes, size_t size) {
     require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size && close(fd) == 0);
 }
 
-/* Tensors that a shard holds: its own, perhaps one that another holds too, perhaps one less. */
+/* Tensors that a shard holds: its own, possibly one of another shard too, possibly one fewer. */
 static void put_shard(struct choices *choices, int shard) {
     static const char *const dtypes[] = {"U8", "F16", "F32", "I4"};
     static const unsigned sizes[] = {1, 2, 4, 1};
@@ -76,7 +76,7 @@ static void put_shard(struct choices *choices, int shard) {
     if (damage != 4) put(shard, image, size);
 }
 
-/* Where the index says that tensor i is. */
+/* Returns the file that the index names for tensor i. */
 static void print_place(FILE *out, struct choices *choices, int i) {
     static const char *const strange[] = {"../model-00001-of-00003.safetensors",
                                           "/etc/passwd",
@@ -113,7 +113,7 @@ static void put_index(struct choices *choices) {
     if (damage == 4) size -= choose(choices, 250) % size;
     if (damage == 5) text[choose(choices, 250) % size] ^= (char)(1 + choose(choices, 255));
     if (damage != 6) put(SHARDS, text, size);
-    if (damage == 7) put(SHARDS + 1, "", 0); /* which hides the shards */
+    if (damage == 7) put(SHARDS + 1, "", 0); /* a single file, which takes precedence over shards */
     free(text);
 }
 

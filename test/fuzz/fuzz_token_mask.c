@@ -1,9 +1,9 @@
-/* Any bytes as the mask of a shard: either refused with a message that names it, or of just the
- * shard's size, and its bits are those of the file. */
+/* Any bytes as the mask of a shard: either rejected with a message that names it, or a mask of
+ * the shard's size with the bits of the file. */
 #include "data/corpus/token_mask.h"
 #include "test/fuzz/fuzz.h"
 
-/* Three quarters of the inputs get a right beginning, half of those a right number of tokens. */
+/* Three quarters of the inputs get a valid header, half of those a valid number of tokens. */
 static size_t build(uint8_t *image, const uint8_t *bytes, size_t size, uint64_t tokens) {
     if (size == 0 || bytes[0] % 4 == 0) {
         memcpy(image, bytes, size);
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char path[64];
     struct token_mask mask;
     struct error error = {0};
-    /* So that the rest of the input is often as long as the mask is to be. */
+    /* Chosen so that the rest of the input often has the length of the mask. */
     const uint64_t tokens = size > 1 ? 8 * (size - 1) - bytes[1] % 9 : 0;
     uint8_t *image = malloc(size + TOKEN_MASK_HEADER_BYTES);
     require(image != NULL);

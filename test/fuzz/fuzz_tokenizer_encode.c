@@ -1,5 +1,5 @@
-/* Any bytes, encoded and decoded, come back; each piece's tokens are those that merging one pair
- * after the other gives, whatever pieces were encoded before. */
+/* Any bytes, encoded and decoded, give the same bytes. Each piece's tokens equal those of
+ * merging one pair after the other, whatever pieces were encoded before. */
 #include "data/tokenize/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
@@ -56,7 +56,7 @@ static void require_decoded(const int32_t *tokens, const uint8_t *text, size_t s
     require(at == size);
 }
 
-/* The plain tokens, by the definition. Only where it does not take too long. */
+/* Reference: the plain tokens by definition. Used only where it is fast enough. */
 static void require_like_naive(const int32_t *tokens, const uint8_t *text, size_t size) {
     int32_t *expected = NULL;
     size_t from, to;

@@ -1,5 +1,5 @@
-/* Any bytes as vocab.json, merges.txt or tokenizer.json, alone or set into files that are right
- * otherwise, are refused with a message that names the file, or give an encoding that is whole. */
+/* Any bytes as vocab.json, merges.txt or tokenizer.json, alone or inserted into otherwise valid
+ * files, are rejected with a message that names the file, or give a complete encoding. */
 #include "data/tokenize/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
@@ -52,7 +52,7 @@ static void finish(struct subwords *bpe, int status, const char *error) {
     subwords_free(bpe);
 }
 
-/* Memory of exactly the text's size and its NUL, so that reading beyond is seen. */
+/* Memory of exactly the text's size and its NUL, so that sanitizers detect overreads. */
 static char *join(const char *before, const uint8_t *bytes, size_t size, const char *after,
                   size_t *all) {
     *all = strlen(before) + size + strlen(after);

@@ -1,9 +1,9 @@
-/* Any bytes are either refused with a message or give a shard whose tokens can all be read. */
+/* Any bytes are either rejected with a message or give a shard whose tokens can all be read. */
 #include "data/corpus/tokens.h"
 #include "test/fuzz/fuzz.h"
 
-/* Two thirds of the inputs are a header's four numbers and tokens, of 16 or 32 bits, half of those
- * with a count that is right; the rest of the header and the other inputs are as they come. */
+/* Two thirds of the inputs are a header's four numbers and tokens of 16 or 32 bits; half of
+ * those have a correct count. The rest of the header and the other inputs are used as they are. */
 static size_t build(uint8_t *image, const uint8_t *bytes, size_t size) {
     if (size < 17 || bytes[0] % 3 == 0) {
         memcpy(image, bytes, size);
@@ -50,7 +50,7 @@ static void remove_link(void) {
     rmdir(folder);
 }
 
-/* A name for path that raw files have: a link in a folder, made once. */
+/* Returns a name that raw files have for path: a link in a folder, made once. */
 static const char *bin_name(const char *path) {
     static char target[64];
     if (!*target) require(mkdtemp(folder) != NULL && atexit(remove_link) == 0);

@@ -8,7 +8,7 @@
 #include "kernels/open/backend_open.h"
 #include "test/kernels/bench.h"
 
-enum { VARIANTS_MAX = 8, MEMORY_MIN = 256 << 20 /* bytes, larger than caches */ };
+enum { VARIANTS_MAX = 8, MEMORY_MIN = 256 << 20 /* bytes; larger than the caches */ };
 
 static const char *const known_options[] = {
     "rounds", "rows",   "count",     "width", "dtype", "batch",     "seq",  "steps",
@@ -16,7 +16,7 @@ static const char *const known_options[] = {
 
 const char *const bench_dtypes[] = {"fp32", "fp16", "bf16", NULL};
 
-static struct bench_entry *entries; /* by suite and name, tables last */
+static struct bench_entry *entries; /* sorted by suite and name, tables last */
 static char **options;              /* --NAME VALUE ..., then NULL */
 
 static int in_order(const struct bench_entry *a, const struct bench_entry *b) {
@@ -66,8 +66,8 @@ struct tensor bench_rows(struct bench *b, enum dtype dtype, int64_t columns) {
     return arena_tensor(&b->arena, dtype, b->rows, columns);
 }
 
-/* Seconds that a copy by all threads takes which reads and writes this many bytes together. Memory
- * may be too small for all of them; then they follow from a part. */
+/* Returns the seconds that all threads take to copy, reads and writes together being this many
+ * bytes. If memory is too small for all of them, the time is extrapolated from a part. */
 static double copy_s(const struct bench *b, size_t bytes) {
     size_t all = bytes < b->arena.capacity ? bytes : b->arena.capacity, half = all / 2;
     size_t share = half / (size_t)b->be.device.threads;
@@ -94,7 +94,7 @@ static void prepare(struct bench *b, const struct bench_entry *entry) {
     if (backend_plan_end(&b->be, &error)) bench_die(error.text);
     b->arena = (struct arena){backend_allocate(&b->be, capacity), 0, capacity};
     if (!b->arena.base) bench_die("out of memory");
-    OP(&b->be, clear, .data = b->arena.base, .bytes = capacity); /* by the threads that use it */
+    OP(&b->be, clear, .data = b->arena.base, .bytes = capacity); /* first touch by worker threads */
 }
 
 static void measure(struct bench *b, const struct bench_entry *entry) {

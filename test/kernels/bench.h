@@ -3,8 +3,8 @@
  *
  *   build/fast/tests --bench [FILTER] [--rounds 9] [--rows 8192] ...
  *
- * FILTER is a SUITE or a pattern of SUITE/NAME; without it all run. The benchmark of an operation
- * stands below its tests:
+ * FILTER is a SUITE or a pattern of SUITE/NAME; without it, all run. The benchmark of an operation
+ * is below its tests:
  *
  *     static size_t time_rope(struct bench *b, int variant) {
  *         struct tensor x = bench_rows(b, (enum dtype)variant, BENCH_QKV);
@@ -23,17 +23,17 @@
 struct bench {
     struct backend be;
     int64_t rows;       /* --rows */
-    struct arena arena; /* holds zeros; measuring while the backend plans */
+    struct arena arena; /* zeros; measures its size while the backend plans */
 };
 
-/* Returns the bytes that the operation must read or write once. */
+/* Runs the operation once. Returns the bytes that it must read or write at least. */
 typedef size_t bench_body(struct bench *b, int variant);
 
 struct bench_entry {
     const char *suite, *name;
     const char *const *variants; /* names, up to 8, then NULL */
     bench_body *body;
-    void (*table)(void); /* instead of body: prints a table of its own */
+    void (*table)(void); /* replaces body: prints its own table */
     struct bench_entry *next;
 };
 void bench_register(struct bench_entry *entry);
@@ -49,7 +49,7 @@ void bench_register(struct bench_entry *entry);
 
 enum { BENCH_ROUNDS_MAX = 99 };
 
-/* The layer of SmolLM2 135M. */
+/* One layer of SmolLM2 135M. */
 enum {
     BENCH_WIDTH = 576,
     BENCH_HIDDEN = 1536,
@@ -61,18 +61,19 @@ enum {
     BENCH_QKV = BENCH_QK + BENCH_KV_HEADS * BENCH_HEAD_SIZE
 };
 
-/* Names of the dtypes of 16 and 32 bits: variant i is enum dtype i. */
+/* Names of the 16- and 32-bit dtypes: variant i is enum dtype i. */
 extern const char *const bench_dtypes[];
 
 /* A tensor of b->rows rows in the arena. */
 struct tensor bench_rows(struct bench *b, enum dtype dtype, int64_t columns);
 
-/* The value of option --NAME, or `otherwise` without it. Ends the program if a number is not
- * between 1 and max. */
+/* Returns the value of option --NAME, or `otherwise` without it. Ends the program if a number is
+ * not between 1 and max. */
 const char *bench_text(const char *name, const char *otherwise);
 int64_t bench_number(const char *name, int64_t otherwise, int64_t max);
 
-/* --rounds, and all options, for a benchmark that starts the program once more; ends with NULL. */
+/* Returns --rounds and all other options, NULL-terminated, for a benchmark that runs the program
+ * again. */
 int bench_rounds(void);
 char **bench_options(void);
 

@@ -1,6 +1,6 @@
-/* The matrix products of one training step of GPT-2 124M, each by every implementation that the
- * library has, in turns; the one the library would take first, the one of our rule (marked *), and
- * the fastest.
+/* Benchmark of the matmuls of one training step of GPT-2 124M: each by every implementation that
+ * the library has, in turns. The table shows the library's first choice, the choice of our rule
+ * (marked *), and the fastest.
  *
  *   build/fast/tests --bench products [--rows 1024] [--width 768] [--dtype fp32] [--rounds 9]
  *
@@ -17,7 +17,7 @@
 
 enum { LAYERS = 12, VOCABULARY = 50304, HEAD_ROWS = 256 };
 
-/* One kind of product of a step, and how often a step has it. */
+/* One kind of matmul, and how often a step runs it. */
 struct kind {
     const char *name;
     struct product_shape shape;
@@ -43,7 +43,7 @@ static double run_ms(struct product_library *library, const struct cpu_product *
     return 1e3 * (omp_get_wtime() - begin);
 }
 
-/* Medians of all implementations, in turns. */
+/* Measures all implementations in turns; returns their medians. */
 static int measure(double ms[], char names[][IMPLEMENTATION_NAME_MAX],
                    struct product_library *library, const struct product_shape *s, int rounds) {
     struct cpu_product *products[IMPLEMENTATIONS_MAX];

@@ -1,10 +1,10 @@
-/* The collectives between processes of this machine, each beside memcpy of as many bytes by each
- * process at the same time.
+/* Benchmark of the collectives between processes of this machine, each beside a memcpy of as
+ * many bytes by every process at the same time.
  *
  *   build/fast/tests --bench ranks [--ranks 2] [--mib 64] [--rounds 9]
  *
- * Medians of the slowest rank's times. Bytes are those that each rank receives, (ranks - 1) / ranks
- * of all. cpu: seconds that all threads of rank 0 computed, by second. */
+ * Medians of the slowest rank's times. Bytes are those that each rank receives, (ranks - 1) /
+ * ranks of all. cpu: CPU time of all threads of rank 0 per second. */
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +48,7 @@ static void copy(struct subject *b, enum dtype dtype) {
     memcpy(b->copy, b->data, received(b));
 }
 
-/* Seconds of the slowest rank. */
+/* Returns the time of the slowest rank, in seconds. */
 static double measure(struct subject *b, void (*run)(struct subject *b, enum dtype dtype),
                       enum dtype dtype, double *cpu) {
     double times[BENCH_ROUNDS_MAX], busy = 0, all = 0;
@@ -90,7 +90,7 @@ static void transport(struct subject *b) {
     }
 }
 
-/* Starts this benchmark alone once for each rank. */
+/* Runs this benchmark alone, once for each rank. */
 static int launch(int64_t ranks, struct error *error) {
     char *arguments[64] = {"tests", "--bench", "ranks"};
     char **options = bench_options();

@@ -16,14 +16,15 @@
 
 enum { GUARD_BYTES = 2 * ARENA_ALIGNMENT, SEED = 20 };
 
-/* Both bytes of it repeated make a NaN of fp32, fp16 and bf16, and a negative integer. */
+/* Two bytes of this value make a NaN of fp16 and bf16, four a NaN of fp32 and a negative
+ * integer. */
 static const uint16_t POISON = 0xffa5;
 
 struct check_block {
     struct check_block *next;
     enum check_use use;
-    char *memory; /* of the backend: guard, bytes, guard */
-    char *before; /* on the host: what it held when handed out */
+    char *memory; /* in backend memory: guard, bytes, guard */
+    char *before; /* host copy of the contents when handed out */
     size_t bytes;
 };
 
@@ -57,7 +58,7 @@ double check_round(double value, enum dtype dtype) {
     return overflow ? copysign(INFINITY, value) : rounded;
 }
 
-/* value must be one of the dtype. */
+/* value must be representable in the dtype. */
 static void encode(void *to, enum dtype dtype, double value) {
     if (dtype == DTYPE_F32) {
         float single = (float)value;
@@ -218,14 +219,14 @@ static void inspect(struct check *c, const char *operation, enum expect expect) 
                       expect == NOTHING_CHANGED ? "planning wrote to a tensor" : "input changed");
         for (size_t i = GUARD_BYTES; block->use == CHECK_WRITE && i < after; i++)
             c->digest = (c->digest ^ (unsigned char)now[i]) * 0x100000001b3;
-        /* A later operation of the same body starts from here. */
+        /* Later operations of the same body are compared with this state. */
         memcpy(block->before, now, guarded(block));
         free(now);
     }
 }
 
 void check_plan_begin(struct check *c) {
-    c->be.workspace_bytes = 0; /* this operation must ask for all it needs by itself */
+    c->be.workspace_bytes = 0; /* this operation alone must request all it needs */
     backend_plan_begin(&c->be);
 }
 
@@ -261,7 +262,8 @@ static void release(struct check *c) {
 }
 
 #ifdef EMULATED
-/* The order in which threads and blocks run: 0 as numbered, 1 reversed, else by chance. */
+/* Sets the order in which threads and blocks run: 0 numeric, 1 reversed, otherwise a random
+ * order. */
 void cuda_emulator_schedule(unsigned seed);
 #else
 static void cuda_emulator_schedule(unsigned seed) {
@@ -312,8 +314,8 @@ void check_products(void (*body)(struct check *c, const void *given), const void
 
 /* ---- comparing */
 
-/* An exponential below 2^-126 may be flushed to zero, and what multiplies it later may be large:
- * with 2^-24 of this, results below 2^-120 are free. */
+/* An exponential below 2^-126 may be flushed to zero, and what multiplies it later may be large.
+ * With 2^-24 of this, results below 2^-120 are not compared. */
 static const double UNDERFLOW = 0x1p-96;
 
 void check_close(struct check *c, const char *kind, const struct tensor *got,
@@ -331,7 +333,7 @@ void check_close(struct check *c, const char *kind, const struct tensor *got,
                          smallest(got->dtype) / 2;
         double ratio = fabs(values[i] - expected[i]) / allowed;
         if (values[i] == expected[i]) ratio = 0;
-        if (!(ratio <= worst)) { /* a NaN is worse than anything */
+        if (!(ratio <= worst)) { /* a NaN counts as the largest error */
             worst = ratio;
             at = i;
             if (isnan(ratio)) break;
@@ -388,8 +390,8 @@ void check_column_sums(struct check *c, const struct tensor *sums, const double 
         wanted[i % columns] += values[i];
         size[i % columns] += fabs(values[i]);
     }
-    /* The CPU adds n rows one by one. Where they have one sign, partial sums grow to the whole:
-     * 0.3 u sqrt(n), times 3 to be sure. */
+    /* The CPU adds n rows one by one. If all have one sign, partial sums grow to the whole: 0.3
+     * u sqrt(n), times 3 for safety. */
     double longer = c->be.device.kind == BACKEND_CPU ? 1 + sqrt((double)tensor_rows(of)) / 4 : 1;
     for (int64_t i = 0; i < columns; i++) size[i] *= longer;
     check_close(c, "column_sums", sums, wanted, size);

@@ -1,6 +1,5 @@
-/* The bench on which kernels are checked, in the manner of checkasm: every operation is run on
- * seeded random inputs on the device under test (test/device.h), and compared with a reference in
- * fp64.
+/* Test bench for kernels, in the manner of checkasm. Every operation runs on seeded random inputs
+ * on the device under test (test/device.h), and is compared with a reference in fp64.
  *
  *     static void body(struct check *c, const void *given) {
  *         struct tensor in = check_normal(c, DTYPE_BF16, rows, columns, 1.0);
@@ -12,12 +11,11 @@
  *     }
  *     Test(gelu, forward) { check_everywhere(body, &(const struct shape){5, 77}); }
  *
- * A body runs several times with different thread counts; all runs must leave the same bits in
- * all outputs (but see check_products). Only the first run has `verify` set, so that references are
- * computed once. Memory of the backend is surrounded by guards; outputs and guards hold a pattern
- * that is a NaN in all dtypes. CHECK_OP makes sure that planning touches nothing, that inputs and
- * guards keep their bits, and that the workspace asked for while planning is enough (and not taken
- * for zeros). */
+ * A body runs several times with different thread counts; all runs must give the same bits in
+ * all outputs (except in check_products). Only the first run has `verify` set, so that references
+ * are computed once. Backend memory is surrounded by guards; outputs and guards hold a pattern that
+ * is a NaN in all dtypes. CHECK_OP checks that planning touches nothing, that inputs and guards
+ * keep their bits, and that the planned workspace is enough (and not assumed to be zero). */
 #pragma once
 
 #include <stdbool.h>
@@ -33,26 +31,26 @@ struct check {
     struct backend be;
     bool verify;                /* compare with references in this run */
     uint64_t stream;            /* counts random inputs, so that each has its own */
-    uint64_t digest;            /* of all outputs so far */
+    uint64_t digest;            /* digest of all outputs so far */
     struct check_block *blocks; /* backend memory handed out */
     struct check_host *host;    /* host memory handed out */
 };
 
 /* Runs body with 1, 2, 2 and 3 threads, and compares the bits. On an emulated GPU the number of
- * threads stands for the order in which the GPU's threads and blocks run. */
+ * threads selects the order of the GPU's threads and blocks. */
 void check_everywhere(void (*body)(struct check *c, const void *given), const void *given);
 
-/* The same, on an emulated GPU once for each that has kernels of its own: sm_80, sm_90. */
+/* Like check_everywhere; on an emulated GPU, once for each architecture with kernels of its own:
+ * sm_80 and sm_90. */
 void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given);
 
-/* The same for matrix products, whose sums a library may split among threads as it likes: the bits
- * must be the same each time with 1, with 2, and with 3 threads, and each is compared with the
- * reference. */
+/* Like check_everywhere for matmuls, whose sums a library may split among threads. The bits must
+ * repeat with 1, with 2 and with 3 threads; each result is compared with the reference. */
 void check_products(void (*body)(struct check *c, const void *given), const void *given);
 
 enum check_use {
-    CHECK_READ, /* must keep its bits */
-    CHECK_WRITE /* belongs to the result */
+    CHECK_READ, /* input: must keep its bits */
+    CHECK_WRITE /* output: belongs to the result */
 };
 
 /* Guarded backend memory with a copy of host's bytes, or poisoned if host is NULL. */
@@ -64,33 +62,33 @@ struct tensor check_tensor(struct check *c, enum check_use use, enum dtype dtype
 struct tensor check_normal(struct check *c, enum dtype dtype, int64_t rows, int64_t columns,
                            double scale);
 struct tensor check_output(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
-/* Random, and added to by the operation. */
+/* Random values that the operation adds to. */
 struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
-/* As check_normal or, for CHECK_WRITE, check_sum, but the first element stands one element behind
- * where a vector could be read. */
+/* Like check_normal or, for CHECK_WRITE, check_sum, but the first element is one element past an
+ * address that a vector could be loaded from. */
 struct tensor check_odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
                               int64_t columns);
 
-/* Random integers in 0..limit-1; *host becomes the same numbers on the host. */
+/* Random integers in 0..limit-1; *host is set to the same numbers on the host. */
 const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const int32_t **host);
 
-/* Zeros on the host that live as long as the run. */
+/* Zeros on the host, valid until the run ends. */
 double *check_doubles(struct check *c, int64_t count);
 
 /* Returns the tensor's current values on the host, exactly. */
 double *check_read(struct check *c, const struct tensor *tensor);
 
-/* For an operation to join, with what was found of something else; and that it has been joined by
- * what a tensor holds now. */
+/* check_amax returns an amax record for an operation to update, which already holds the result
+ * of another tensor. check_joined checks that it now covers the tensor's current values as well. */
 struct amax *check_amax(struct check *c, float largest, bool not_finite);
 void check_joined(struct check *c, const struct amax *magnitude, float before, bool bad_before,
                   const struct tensor *tensor);
 
-/* Column sums, before which there were `before`, of what `of` holds now. */
+/* Checks column sums: they must be `before` plus the column sums of the current values of `of`. */
 void check_column_sums(struct check *c, const struct tensor *sums, const double *before,
                        const struct tensor *of);
 
-/* The same tensor as rank 3. */
+/* Returns the same tensor as rank 3. */
 struct tensor check_rank3(struct tensor tensor, int64_t a, int64_t b, int64_t columns);
 
 #define CHECK_OP(c, name, ...)           \
@@ -108,33 +106,33 @@ void check_finished(struct check *c, const char *operation);
 
 /* Compares each element: it may differ from expected by
  *     roundoff(dtype) * roundings * |expected| + arithmetic * 2^-24 * magnitude
- * and half the dtype's smallest subnormal, with the numbers of `kind` in tolerances.c; results that
- * tiny that exponentials underflow on the way are let through. With CHECK_VERBOSE in the
- * environment, prints how much of what is allowed was used. The
- * magnitude of an element is the sum of the absolute values of what was added up for it; NULL: the
- * largest |expected| of the tensor. Fails the test with the worst element. */
+ * and half the dtype's smallest subnormal, with the numbers of `kind` in tolerances.c; results so
+ * tiny that exponentials underflow on the way are not compared. The magnitude of an element is the
+ * sum of the absolute values of its terms; NULL: the largest |expected| of the tensor. Fails the
+ * test with the worst element. With CHECK_VERBOSE in the environment, prints how much of the
+ * tolerance was used. */
 void check_close(struct check *c, const char *kind, const struct tensor *got,
                  const double *expected, const double *magnitude);
 
-/* The same for values that are exact in the tensor's dtype. */
+/* Like check_close for values that are exact in the tensor's dtype. */
 void check_equal(struct check *c, const char *what, const struct tensor *got,
                  const double *expected);
 
-/* The nearest value of dtype, ties to even: computed without the code under test. */
+/* Returns the nearest value of dtype, ties to even, without the code under test. */
 double check_round(double value, enum dtype dtype);
 
-/* A half of the distance between 1 and the next value. */
+/* Half the distance between 1 and the next value. */
 double check_roundoff(enum dtype dtype);
 
-/* The derivative of f at x by central differences of order 4. f is smooth and computed in fp64, so
- * that this is good to about 1e-11 of its values: exact, seen from fp32. `x` points into `state`,
- * which f reads; it is put back. */
+/* Returns the derivative of f at x by central differences of order 4. f must be smooth and
+ * computed in fp64, so the error is about 1e-11 of its values: exact at fp32's precision. `x`
+ * points into `state`, which f reads; it is restored. */
 double check_derivative(double (*f)(const void *state), const void *state, double *x);
 
 /* tolerances.c */
 struct tolerance {
     const char *kind;
     double arithmetic[3]; /* by enum dtype of the output, in 2^-24 of the magnitude */
-    double roundings;     /* to the dtype of the output, the final one included */
+    double roundings;     /* rounding to the dtype of the output, the final one included */
 };
 const struct tolerance *tolerance_of(const char *kind);

@@ -13,29 +13,29 @@
 enum { MESSAGE_BYTES = 4096, SECONDS = 60 };
 
 /* Memory that all processes share. */
-struct meeting {
-    atomic_int arrived; /* since the beginning, by all */
-    atomic_int status;  /* of an abort; 0: none */
+struct shared_memory {
+    atomic_int arrived; /* arrivals since the start, of all ranks */
+    atomic_int status;  /* exit status of an abort; 0: none */
     char messages[FORKED_RANKS_MOST][MESSAGE_BYTES];
 };
 
 static void wait_for_all(const struct ranks *ranks) {
-    struct meeting *meeting = ranks->state;
-    int here = atomic_fetch_add(&meeting->arrived, 1);
+    struct shared_memory *shared = ranks->state;
+    int here = atomic_fetch_add(&shared->arrived, 1);
     int all = (here / ranks->size + 1) * ranks->size;
-    while (atomic_load(&meeting->arrived) < all) {
-        if (atomic_load(&meeting->status)) _exit(atomic_load(&meeting->status));
+    while (atomic_load(&shared->arrived) < all) {
+        if (atomic_load(&shared->status)) _exit(atomic_load(&shared->status));
         nanosleep(&(struct timespec){0, 20000}, NULL);
     }
 }
 
 static void forked_gather(const struct ranks *ranks, void *all, const void *own, size_t bytes) {
-    struct meeting *meeting = ranks->state;
+    struct shared_memory *shared = ranks->state;
     assert(bytes <= MESSAGE_BYTES);
-    memcpy(meeting->messages[ranks->rank], own, bytes);
+    memcpy(shared->messages[ranks->rank], own, bytes);
     wait_for_all(ranks);
     for (int rank = 0; rank < ranks->size; rank++)
-        memcpy((char *)all + (size_t)rank * bytes, meeting->messages[rank], bytes);
+        memcpy((char *)all + (size_t)rank * bytes, shared->messages[rank], bytes);
     wait_for_all(ranks);
 }
 
@@ -46,8 +46,8 @@ static void forked_broadcast(const struct ranks *ranks, void *data, size_t bytes
 }
 
 static void forked_abort(const struct ranks *ranks, int status) {
-    struct meeting *meeting = ranks->state;
-    atomic_store(&meeting->status, status);
+    struct shared_memory *shared = ranks->state;
+    atomic_store(&shared->status, status);
     _exit(status);
 }
 
@@ -65,16 +65,16 @@ void forked_rank_check(const struct ranks *ranks, bool good, const char *file, i
 
 int forked_ranks(int size, void (*body)(const struct ranks *ranks, const void *given),
                  const void *given) {
-    struct meeting *meeting =
-        mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct shared_memory *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t processes[FORKED_RANKS_MOST];
     int failed = 0;
-    assert(meeting != MAP_FAILED && size <= FORKED_RANKS_MOST);
+    assert(shared != MAP_FAILED && size <= FORKED_RANKS_MOST);
     fflush(NULL);
     for (int rank = 0; rank < size; rank++) {
         processes[rank] = fork();
         if (processes[rank]) continue;
-        struct ranks ranks = {rank, size, rank, size, "forked", &forked_functions, meeting};
+        struct ranks ranks = {rank, size, rank, size, "forked", &forked_functions, shared};
         alarm(SECONDS);
         body(&ranks, given);
         _exit(0);
@@ -84,6 +84,6 @@ int forked_ranks(int size, void (*body)(const struct ranks *ranks, const void *g
         if (processes[rank] > 0) waitpid(processes[rank], &status, 0);
         failed += status != 0;
     }
-    munmap(meeting, sizeof *meeting);
+    munmap(shared, sizeof *shared);
     return failed;
 }

@@ -7,7 +7,7 @@
 #include "model/io/safetensors.h"
 #include "test/safetensors_find.h"
 
-static const char path[] = "test/golden/ops.safetensors"; /* tests run in the root */
+static const char path[] = "test/golden/ops.safetensors"; /* tests run in the root directory */
 
 static struct safetensors_entry find(struct safetensors *file, const char *name,
                                      enum safetensors_dtype dtype) {

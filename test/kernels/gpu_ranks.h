@@ -1,18 +1,18 @@
-/* Ranks with an emulated GPU each, and arrays of small integers on those, whose sums are exact in
- * every dtype and any order. What must hold is checked with RANK_CHECK. */
+/* Ranks with an emulated GPU each, and device arrays of small integers, whose sums are exact in
+ * every dtype and any order. Checks use RANK_CHECK. */
 #pragma once
 
 #include "kernels/backend.h"
 #include "test/kernels/forked_ranks.h"
 
-/* backend_open for these ranks. */
+/* Calls backend_open for these ranks. */
 int gpu_rank_try(struct backend *be, const struct ranks *ranks, enum device device,
                  struct error *error);
 
-/* Each rank has a GPU of its own in one machine. */
+/* Emulates one machine in which each rank has its own GPU. */
 void gpu_rank_open(struct backend *be, const struct ranks *ranks);
 
-/* There must have been no failure, and nothing that the stand-in for NCCL objects to. */
+/* Checks that nothing failed, and that the fake NCCL reported no mistake. */
 void gpu_rank_close(struct backend *be, const struct ranks *ranks);
 
 struct gpu_array {
@@ -27,12 +27,12 @@ void gpu_array_free(struct backend *be, struct gpu_array *a);
 size_t gpu_array_bytes(const struct gpu_array *a);
 
 /* Fills the device's memory with the rank's integers, which depend on salt, as late as streams
- * allow: what does not wait finds poison. */
+ * allow. Reads that do not wait find poison. */
 void gpu_array_load(struct backend *be, int slot, const struct gpu_array *a, int rank, int salt);
 
-/* values = what is on the device. */
+/* Copies what is on the device to values. */
 void gpu_array_read(struct backend *be, const struct gpu_array *a);
 
-/* values must be the sums over all ranks: in this rank's part, or everywhere. */
+/* Checks that values are the sums over all ranks: in this rank's part, or everywhere. */
 void gpu_array_check_own(const struct ranks *ranks, const struct gpu_array *a, int salt);
 void gpu_array_check_all(const struct ranks *ranks, const struct gpu_array *a, int salt);

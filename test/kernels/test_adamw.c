@@ -14,7 +14,7 @@ struct given {
     enum dtype gradients;
     enum form form;
     float loss_scale, clip, lr, weight_decay, epsilon;
-    int32_t updates; /* taken before this one */
+    int32_t updates; /* number of steps before this one */
 };
 
 static const struct given cases[] = {
@@ -36,7 +36,7 @@ static const float BETA1 = 0.9f, BETA2 = 0.95f;
 
 struct tensors {
     struct tensor master, moment1, moment2, copy, gradients;
-    struct tensor remainder; /* of split masters; its bits are integers */
+    struct tensor remainder; /* remainders of split masters, stored as integers */
     const struct step_state *state;
     double *master_before, *moment1_before, *moment2_before;
 };
@@ -48,7 +48,7 @@ static struct tensor positive(struct check *c, int64_t count) {
     return check_tensor(c, CHECK_WRITE, DTYPE_F32, count, 0, values);
 }
 
-/* The bits of a tensor of 16 bit. */
+/* Returns the bits of a 16-bit tensor. */
 static uint16_t *read_bits(struct check *c, const struct tensor *tensor) {
     uint16_t *bits = (uint16_t *)check_doubles(c, tensor_count(tensor));
     backend_download(&c->be, bits, tensor->data, tensor_bytes(tensor));
@@ -68,7 +68,7 @@ static double *read_masters(struct check *c, const struct tensors *t) {
     return values;
 }
 
-/* The same masters as two tensors of 16 bit. */
+/* The same masters as two 16-bit tensors. */
 static void split(struct check *c, struct tensors *t) {
     int64_t count = tensor_count(&t->master);
     double *values = check_read(c, &t->master);
@@ -118,13 +118,13 @@ static void run(struct check *c, const struct given *g, const struct tensors *t)
     UPDATE(c, g, t, CHECKED);
 }
 
-/* For many steps. */
+/* A case for many steps. */
 static void run_unchecked(struct check *c, const struct given *g, const struct tensors *t) {
 #define UNCHECKED(...) OP(&c->be, adamw, __VA_ARGS__)
     UPDATE(c, g, t, UNCHECKED);
 }
 
-/* bf16 rounds masters' ties away from zero. Those of the cases are none. */
+/* bf16 rounds ties of masters away from zero. The cases contain no ties. */
 static void verify_copy(struct check *c, const struct tensors *t) {
     double *master = check_read(c, &t->master);
     for (int64_t i = 0; i < tensor_count(&t->master); i++)
@@ -166,7 +166,8 @@ Test(adamw, one_step) {
         EACH_CASE(i) check_everywhere(body, &cases[i]);
 }
 
-/* Parts of arrays, as the trainer asks for, from an odd place on; the rest may not change. */
+/* Partial updates, as the trainer requests them, from an odd offset on; the rest must not
+ * change. */
 static struct tensor part_of(struct check *c, struct tensor *whole, const double *before) {
     enum { SKIP = 3 };
     double *now = check_read(c, whole);
@@ -205,7 +206,7 @@ Test(adamw, odd_place) {
     check_everywhere(odd_place, &cases[8]);
 }
 
-/* Nothing may change, whatever the gradients hold, and the copy is not touched either. */
+/* A skipped step changes nothing, whatever the gradients hold; the copy is not written either. */
 static void skip(struct check *c, const void *given) {
     const struct given *g = given;
     struct tensors t = make(c, g, 1);
@@ -231,10 +232,11 @@ Test(adamw, skipped_step_changes_nothing) {
         EACH_CASE(i) check_everywhere(skip, &cases[i]);
 }
 
-/* ---- forms against each other: the same bits */
+/* ---- forms compared with each other: the same bits */
 
-/* Masters at every exponent, ties of the copy and numbers beside them, both signs, subnormals, and
- * what the copy rounds to infinity; gradients from nothing to what makes the update infinite. */
+/* Masters at every exponent: ties of the copy and their neighbours, both signs, subnormals, and
+ * values that the copy rounds to infinity. Gradients range from zero to those that make the
+ * update infinite. */
 static double hostile_master(int64_t i) {
     static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0xfedc};
     uint32_t bits = (uint32_t)(i % 0x7f80) << 16 | lows[i / 7 % 8] | (uint32_t)(i & 1) << 31;
@@ -254,7 +256,7 @@ static void make_hostile(struct check *c, const struct given *g, struct tensors 
     t->gradients = check_tensor(c, CHECK_READ, g->gradients, g->count, 0, gradients);
 }
 
-/* Steps in a row, each form from what it left itself. */
+/* Consecutive steps, each form from its own previous state. */
 static void forms_agree(struct check *c, const void *given) {
     enum { STEPS = 3 };
     struct given g = *(const struct given *)given;
@@ -288,8 +290,8 @@ Test(adamw, split_masters_are_those_with_a_copy) {
     for (int i = 0; i < 2; i++) check_everywhere(forms_agree, &hostile[i]);
 }
 
-/* A thousand steps on gradients that change their size by forty binary digits from one to the next:
- * masters are driven through all sizes, zero and overflow included. */
+/* A thousand steps on gradients that change by forty powers of two from one step to the next, so
+ * masters pass through all sizes, zero and overflow included. */
 static void forms_stay_together(struct check *c, const void *given) {
     enum { STEPS = 1000 };
     const struct given *g = given;
@@ -374,7 +376,7 @@ static void bf16_moments(struct check *c, const void *given) {
     if (!c->verify) return;
     expect_neighbors(c, &t.moment1, &wide.moment1, 0);
     expect_neighbors(c, &t.moment2, &wide.moment2, 16);
-    /* The update takes the moments before they are rounded. */
+    /* The update uses the moments before they are rounded. */
     struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, &t));
     check_equal(c, "master", &now, check_read(c, &wide.master));
 }
@@ -384,7 +386,8 @@ Test(adamw, bf16_moments_are_neighbors) {
         EACH_CASE(i) check_everywhere(bf16_moments, &cases[i]);
 }
 
-/* In one piece or in three, from anywhere in the flat order: an element's bits are its own. */
+/* In one piece or in three, from any offset in the flat order: an element's bits do not depend
+ * on it. */
 static void parts_agree(struct check *c, const void *given) {
     const struct given *g = given;
     struct tensors whole = with_bf16_moments(c, g), t = whole;
@@ -413,7 +416,7 @@ Test(adamw, parts_draw_the_bits_of_the_whole) {
                      &(const struct given){20011, DTYPE_F32, PLAIN, 1, 1, 1e-3f, 0.1f, 1e-8f, 5});
 }
 
-/* Several steps in a row, where the updates counter matters. */
+/* Several consecutive steps, where the updates counter matters. */
 static void golden_group(struct check *c, const char *group, float weight_decay) {
     enum { STEPS = 5 };
     char name[5][64];
@@ -451,8 +454,8 @@ Test(adamw, golden) {
     check_everywhere(golden, NULL);
 }
 
-/* The update of --count parameters, by default those of GPT-2 124M, with each form of its arrays;
- * last a copy of fp32 by the operation that casts. */
+/* Benchmark of an update of --count parameters, by default those of GPT-2 124M, with each form
+ * of its arrays. The last row is a copy of fp32 by the cast operation. */
 static const char *const form_names[] = {"fp32",
                                          "bf16 copy",
                                          "split",
@@ -487,7 +490,7 @@ static size_t time_update(struct bench *b, int variant) {
        .gradients = &gradients, .state = &(struct step_state){.loss_scale = 1, .clip_factor = 1},
        .key = {1, 2}, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
        .weight_decay = 0.1);
-    /* Gradients are read, a copy is written, all else both. */
+    /* Gradients are read, a copy is written, everything else is both. */
     return tensor_bytes(&gradients) + 2 * (4 * (size_t)count + 2 * tensor_bytes(&moment1)) +
            (form == COPY_BF16 ? tensor_bytes(&copy) : 0);
 }

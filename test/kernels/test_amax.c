@@ -1,6 +1,6 @@
-/* Magnitudes, joined by operations that write tensors: what is there before stays if it is more,
- * and so does what was not finite; and values count as they are stored. That each operation joins
- * those of its own tensor is tested where the operation is. */
+/* Amax tracking by operations that write tensors. An earlier amax stays if it is larger, and so
+ * does an earlier non-finite flag; values count as they are stored. The test of each operation
+ * checks the amax of its own tensor. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -14,7 +14,7 @@ struct joined {
     bool bad_before;
 };
 
-/* in becomes what is stored: gelu of large numbers is the number, or zero. */
+/* The input becomes what is stored: gelu of large numbers is the number itself, or zero. */
 static void flat(struct check *c, const struct joined *j, const double *values) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
@@ -31,7 +31,7 @@ static void gated(struct check *c, const struct joined *j, const double *values)
     if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
 }
 
-/* The planted value is what the row is divided by, so the weight is large instead. */
+/* The row is divided by the planted value, so the weight is large instead. */
 static void norm(struct check *c, const struct joined *j, const double *values) {
     double *weights = check_doubles(c, j->columns);
     for (int64_t i = 0; i < j->columns; i++) weights[i] = 1;
@@ -58,8 +58,8 @@ static void body(struct check *c, const void *given) {
     gated(c, j, values);
 }
 
-/* 65520 is finite in fp32, and infinite once it is stored in fp16; so is the largest number of fp32
- * in bf16. */
+/* 65520 is finite in fp32, and infinite when stored in fp16. The same holds for the largest
+ * number of fp32 in bf16. */
 Test(amax, joins_what_is_stored) {
     static const double planted[][2] = {{3, -3},  {65520, 5},     {3.4e38, 0.5}, {INFINITY, 1e4},
                                         {NAN, 7}, {2, -INFINITY}, {1e30, 2e30},  {-65519, 65519}};

@@ -20,8 +20,8 @@ struct dtypes {
 struct shape {
     int64_t batch, length, heads, head_columns; /* B, T, H, D */
     struct dtypes dtypes;
-    double spread;    /* of q, k, v */
-    int64_t kv_heads; /* H_kv; 0: H */
+    double spread;    /* standard deviation of q, k, v */
+    int64_t kv_heads; /* H_kv; 0: same as H */
 };
 
 enum { LENGTH_MAX = 400 };
@@ -39,7 +39,7 @@ static const struct shape shapes[] = {
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
-/* True if tensor cores can multiply these tensors; then P and dS are rounded to 16 bits too. */
+/* True if tensor cores can multiply these tensors. P and dS are then rounded to 16 bits as well. */
 static bool suits_tensor_cores(const struct shape *s, enum dtype dtype) {
     return test_device() == DEVICE_CUDA && dtype != DTYPE_F32 &&
            (s->head_columns == 64 || s->head_columns == 128);
@@ -57,7 +57,7 @@ static const char *backward_kind(const struct shape *s) {
     return lower ? "attention_backward_lower" : "attention_backward";
 }
 
-/* A head of queries with the keys and values that it reads, in fp64; rows lie `stride` apart. */
+/* One query head with the keys and values that it reads, in fp64; rows are `stride` apart. */
 struct head {
     int64_t length, columns, stride;
     const double *q, *k, *v;
@@ -74,7 +74,7 @@ static struct head head_of(const struct shape *s, const double *qkv, int64_t b, 
                          .v = first + value_column(row, h)};
 }
 
-/* The scaled score of query i with key j; *size: the sum of its absolute terms. */
+/* Returns the scaled score of query i with key j; *size is set to the sum of its absolute terms. */
 static double score(const struct head *head, int64_t i, int64_t j, double *size) {
     double sum = 0, scale = 1 / sqrt((double)head->columns);
     *size = 0;
@@ -86,7 +86,7 @@ static double score(const struct head *head, int64_t i, int64_t j, double *size)
     return sum;
 }
 
-/* Scores of query i with keys 0..i, their sizes, and log(sum(exp(scores))). */
+/* Computes the scores of query i with keys 0..i, their sizes, and log(sum(exp(scores))). */
 static double scores_of(const struct head *head, int64_t i, double *scores, double *sizes) {
     double max = -INFINITY, sum = 0;
     for (int64_t j = 0; j <= i; j++) {
@@ -97,8 +97,8 @@ static double scores_of(const struct head *head, int64_t i, double *scores, doub
     return max + log(sum);
 }
 
-/* An fp32 error in a score is an error of exp(score) relative to itself: each term is as uncertain
- * as its score is large. */
+/* An absolute fp32 error in a score is a relative error of exp(score), so each term is as
+ * uncertain as its score is large. */
 static void forward_head(const struct head *head, int64_t out_stride, double *out, double *out_size,
                          double *lse, double *lse_size) {
     double scores[LENGTH_MAX], sizes[LENGTH_MAX];
@@ -181,8 +181,8 @@ Test(attention, forward) {
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
-/* P = exp(S - lse), dP = dout V', delta = sum(dout * out), dS = P * (dP - delta); then dq = dS k,
- * dk = dS' q, dv = P' dout. Dao and others 2022, appendix B. lse and out are those given. */
+/* P = exp(S - lse), dP = dout V', delta = sum(dout * out), dS = P * (dP - delta); then dq = dS
+ * k, dk = dS' q, dv = P' dout. Dao and others 2022, appendix B. lse and out are given. */
 struct backward_head {
     struct head head;
     int64_t out_stride;
@@ -279,8 +279,8 @@ static void both(struct check *c, const void *given) {
 
 static const struct dtypes plain[] = {F32, BF16, F16};
 
-/* Every width of tiles, heads that fill them, and heads that do not; those that are no multiple of
- * 8 start at odd places. The lengths end in the first, a full, and a second tile. */
+/* Every tile width, with heads that fill it and heads that do not; those that are no multiple of
+ * 8 start at odd offsets. The lengths end in the first, a full, and a second tile. */
 Test(attention, widths) {
     static const int64_t widths[] = {1,   2,   3,   7,   8,   12,  15,  16,  24, 31,  32,
                                      33,  40,  48,  63,  64,  65,  72,  80,  96, 100, 104,
@@ -291,7 +291,7 @@ Test(attention, widths) {
         s.dtypes = plain[w % 3];
         check_everywhere(both, &s);
     }
-    for (size_t d = 0; d < 3; d++) /* what is common in all dtypes */
+    for (size_t d = 0; d < 3; d++) /* cases common to all dtypes */
         for (int64_t width = 16; width <= 256; width += width < 64 ? 16 : 64) {
             struct shape s = {1, 40, 1, width, {0}, 1, 0};
             s.dtypes = plain[d];
@@ -320,10 +320,9 @@ Test(attention, lengths) {
     }
 }
 
-/* Several heads of queries that read the same keys and values: heads of every width of tiles,
- * tensor cores and plain threads, one head of keys for all, and groups that are not a power of 2.
- * Lengths end in the first, a full and a later tile; on the CPU in one part of the sums, and in
- * several. */
+/* Several query heads that read the same keys and values: heads of every tile width, tensor
+ * cores and plain threads, one key head for all, and groups that are not a power of 2. Lengths
+ * end in the first, a full and a later tile; on the CPU the sums have one part, or several. */
 Test(attention, grouped) {
     static const struct shape given[] = {
         {1, 77, 9, 24, F32, 1, 3},  {2, 77, 14, 64, F32, 1, 2},  {1, 77, 9, 64, F32, 1, 3},
@@ -338,7 +337,7 @@ Test(attention, grouped) {
         }
 }
 
-/* "autocast" gives qkv and out dtypes of their own; the contract allows any. */
+/* "autocast" gives qkv and out separate dtypes; the contract allows any. */
 Test(attention, mixed_dtypes) {
     static const struct dtypes mixed[] = {
         {DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32},
@@ -402,7 +401,7 @@ Test(attention, finite_differences) {
     check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2});
 }
 
-/* Scores up to hundreds: exponentials overflow unless the maximum is taken out first. */
+/* Scores up to hundreds: exponentials overflow unless the maximum is subtracted first. */
 static void extreme(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensors t = {.qkv = input_qkv(c, s)};
@@ -442,8 +441,8 @@ Test(attention, causal) {
     check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1, 0});
 }
 
-/* The weights of a row become NaN with its query, so that training sees that something is wrong;
- * neither earlier rows nor other heads are touched. */
+/* A NaN in a query makes the weights of its row NaN, so training detects the fault. Earlier rows
+ * and other heads stay unchanged. */
 static void nan_spreads(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t all = s->heads * s->head_columns, row = s->length / 2;
@@ -465,7 +464,8 @@ Test(attention, nan_spreads) {
     check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1, 0});
 }
 
-/* The CPU's limit is in its scratch memory's layout, and asserted; the GPU's in its tiles. */
+/* The CPU's limit follows from its scratch layout and is asserted; the GPU's follows from its
+ * tiles. */
 static void too_wide(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensors t = {.qkv = input_qkv(c, s)};

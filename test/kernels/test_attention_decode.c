@@ -10,9 +10,9 @@
 struct shape {
     int64_t batch, length, heads, head_columns, position; /* B, T, H, D */
     enum dtype qkv, out;
-    double spread;    /* of q, k, v */
-    bool odd;         /* tensors start one element behind where a vector could be read */
-    int64_t kv_heads; /* H_kv; 0: H */
+    double spread;    /* standard deviation of q, k, v */
+    bool odd;         /* tensors start one element past a vector's alignment */
+    int64_t kv_heads; /* H_kv; 0: same as H */
 };
 
 static struct qkv_row row_of(const struct shape *s) {
@@ -28,8 +28,8 @@ static double *random_values(struct check *c, const struct shape *s) {
     return values;
 }
 
-/* Overwrites what the result must not depend on: rows beyond the position, and the queries of
- * others. */
+/* Overwrites what the result must not depend on: rows beyond the position, and other rows'
+ * queries. */
 static void poison_unread(const struct shape *s, double *values) {
     struct qkv_row columns = row_of(s);
     for (int64_t row = 0; row < s->batch * s->length; row++) {
@@ -39,7 +39,7 @@ static void poison_unread(const struct shape *s, double *values) {
     }
 }
 
-/* The values in a tensor, or in one with an element before it. */
+/* Returns the values of a tensor, or of one with an element before it. */
 static struct tensor placed(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
                             int64_t columns, const double *values, bool odd) {
     if (!odd) return check_tensor(c, use, dtype, rows, columns, values);
@@ -55,7 +55,8 @@ struct operands {
     struct tensor q, cache;
 };
 
-/* In turn caches of keys and values alone with queries alone, and whole rows of qkv for both. */
+/* Cases alternate between separate key and value caches with queries alone, and whole rows of
+ * qkv for both. */
 static bool is_narrow(const struct shape *s) {
     return (s->position + s->head_columns) % 2;
 }
@@ -74,7 +75,7 @@ static struct operands operands_of(struct check *c, const struct shape *s, const
                              check_rank3(flat, s->batch, s->length, columns)};
 }
 
-/* Rows of qkv as they are stored, where they are read. */
+/* Rows of qkv as they are stored. */
 static double *stored_values(struct check *c, const struct shape *s, const struct operands *o) {
     struct qkv_row row = row_of(s);
     double *values = check_doubles(c, s->batch * s->length * row.columns);
@@ -93,7 +94,7 @@ static struct tensor output_of(struct check *c, const struct shape *s) {
     return placed(c, CHECK_WRITE, s->out, s->batch, row_of(s).q_columns, NULL, s->odd);
 }
 
-/* Planned for position 0: what is reserved must be enough for the whole length. */
+/* Planned for position 0: the reserved memory must be enough for the whole length. */
 static void decode(struct check *c, const struct shape *s, const struct tensor *out,
                    const struct operands *in) {
     int kv_heads = (int)row_of(s).kv_heads;
@@ -106,8 +107,8 @@ static void decode(struct check *c, const struct shape *s, const struct tensor *
     check_finished(c, "attention_decode");
 }
 
-/* The score of key j for the query of head h; first: the sequence's first row; *size: the sum of
- * the score's absolute terms. */
+/* Returns the score of key j for the query of head h. first: the sequence's first row; *size:
+ * the sum of the score's absolute terms. */
 static double score(const struct shape *s, const double *first, int64_t h, int64_t j,
                     double *size) {
     struct qkv_row row = row_of(s);
@@ -122,7 +123,7 @@ static double score(const struct shape *s, const double *first, int64_t h, int64
     return sum;
 }
 
-/* One head in fp64. An fp32 error in a score is an error of exp(score) relative to itself: each
+/* One head in fp64. An absolute fp32 error in a score is a relative error of exp(score), so each
  * term is as uncertain as its score is large. */
 static void reference_head(struct check *c, const struct shape *s, const double *first, int64_t h,
                            double *out, double *out_size) {
@@ -191,8 +192,8 @@ static void check_shape(void (*body)(struct check *c, const void *given), int64_
     check_everywhere(body, &shape);
 }
 
-/* Heads that are whole vectors, and heads that start at odd places: what is common in all dtypes,
- * what is not in turn. */
+/* Heads that are whole vectors, and heads that start at odd offsets. Common cases run in all
+ * dtypes, the others in one dtype each. */
 Test(attention_decode, widths) {
     static const int64_t common[] = {1, 5, 36, 64, 96, 128, 256};
     static const int64_t others[] = {2,  3,  4,  7,   8,   12,  16,  17,  24,  31,  32,  33,  48,
@@ -216,7 +217,7 @@ Test(attention_decode, positions) {
         }
 }
 
-/* The last position of a sequence that has as many keys as that. */
+/* The last position of a sequence with this many keys. */
 Test(attention_decode, lengths) {
     static const int64_t lengths[] = {1, 2, 5, 8, 9, 31, 32, 33, 64, 65, 77, 127, 128, 129, 160};
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
@@ -226,7 +227,7 @@ Test(attention_decode, lengths) {
     }
 }
 
-/* So long that a GPU's block of threads goes through the keys in several rounds. */
+/* So long that a GPU's block of threads needs several rounds for the keys. */
 Test(attention_decode, long_sequences) {
     check_shape(exact, 1, 1100, 1, 256, 1099, DTYPE_F32);
     check_shape(exact, 1, 1100, 1, 255, 600, DTYPE_F32);
@@ -279,7 +280,7 @@ Test(attention_decode, odd_places) {
         }
 }
 
-/* Scores up to thousands: exponentials overflow unless the maximum is taken out first. */
+/* Scores up to thousands: exponentials overflow unless the maximum is subtracted first. */
 Test(attention_decode, extreme_scores) {
     static const int64_t widths[] = {16, 64};
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
@@ -315,7 +316,7 @@ Test(attention_decode, scores_of_minus_infinity) {
     }
 }
 
-/* A NaN in a key reaches its head, one in a value its column: what is wrong is seen. */
+/* A NaN in a key reaches its head, one in a value its column, so faults are visible. */
 static void nan_spreads(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t columns = row_of(s).q_columns, row = s->position / 2, width = s->head_columns;
@@ -344,7 +345,7 @@ static const char *row_kind(const struct shape *s) {
     return lower ? "attention_decode_row_lower" : "attention_decode_row";
 }
 
-/* The sequence as the other operation sees it, then row by row. */
+/* The sequence in the layout of the other operation, then row by row. */
 static void rows_of_forward(struct check *c, const void *given) {
     struct shape s = *(const struct shape *)given;
     int64_t columns = row_of(&s).q_columns, rows = s.batch * s.length;
@@ -380,7 +381,7 @@ Test(attention_decode, rows_of_forward) {
     }
 }
 
-/* The CPU takes any head; the GPU's registers end somewhere. */
+/* The CPU takes heads of any width; the GPU's registers set a limit. */
 static void too_wide(struct check *c, const void *given) {
     const struct shape *s = given;
     struct operands in = operands_of(c, s, random_values(c, s));

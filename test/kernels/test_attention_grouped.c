@@ -1,5 +1,5 @@
-/* Heads of queries that share keys and values give what they give when each has a copy of its own.
- * What the other tests of attention compare with references is compared here to the bit. */
+/* Query heads that share keys and values give the same bits as with separate copies. The other
+ * attention tests compare with references; this one compares bits. */
 #include <criterion/criterion.h>
 
 #include "data/util/random.h"
@@ -21,7 +21,7 @@ static double *random_values(struct check *c, int64_t count, uint64_t stream) {
     return values;
 }
 
-/* Each head of queries gets its own copy of the keys and values that it reads. */
+/* Copies the shared keys and values, once for each query head. */
 static double *repeated(struct check *c, const struct shape *s, const double *values) {
     struct qkv_row from = qkv_row(s->heads, s->kv_heads, s->width);
     struct qkv_row to = qkv_row(s->heads, 0, s->width);

@@ -1,6 +1,5 @@
-/* Attention where tensor cores do it: 16 bits, heads of 64 or 128 values, lengths at the borders of
- * tiles (16 rows of a product, 32 of a warp, 64 keys, 128 queries). test_attention.c has the rest.
- */
+/* Attention on tensor cores: 16 bits, heads of 64 or 128 values, lengths at the borders of tiles
+ * (16 rows of a matmul, 32 of a warp, 64 keys, 128 queries). test_attention.c has the rest. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -11,8 +10,8 @@
 struct shape {
     int64_t batch, length, heads, width; /* B, T, H, D */
     enum dtype dtype;
-    double spread;    /* of q, k, v */
-    int64_t kv_heads; /* H_kv; 0: H */
+    double spread;    /* standard deviation of q, k, v */
+    int64_t kv_heads; /* H_kv; 0: same as H */
 };
 
 static struct qkv_row row_of(const struct shape *s) {
@@ -26,8 +25,8 @@ struct results {
     double *out_exact, *out_size, *lse_exact, *lse_size;
 };
 
-/* Query i of head h; first: the batch's first row of qkv. An error in a score is an error of its
- * exponential relative to itself; rounding to 16 bits adds `rounding`, all in units of 2^-24.
+/* Query i of head h; first: the batch's first row of qkv. An absolute error in a score is a
+ * relative error of its exponential; rounding to 16 bits adds `rounding`, all in units of 2^-24.
  * Returns log(sum(exp(scores))). */
 static double attend(const struct shape *s, const double *first, int64_t h, int64_t i, double *out,
                      double *out_size, double *lse_size, double rounding) {
@@ -121,7 +120,7 @@ Test(attention_mma, batches_and_heads) {
     check_on_each_gpu(forward, &(const struct shape){2, 33, 2, 64, DTYPE_F16, 1, 0});
 }
 
-/* Heads of queries that read the same keys and values, one of them in the next group. */
+/* Query heads that read the same keys and values, one of them in the next group. */
 Test(attention_mma, grouped) {
     check_on_each_gpu(forward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
     check_on_each_gpu(forward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
@@ -129,13 +128,14 @@ Test(attention_mma, grouped) {
     check_on_each_gpu(forward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
 }
 
-/* Several blocks of queries, the last of them incomplete; keys go through the ring three times. */
+/* Several blocks of queries, the last of them incomplete; keys pass through the ring three
+ * times. */
 Test(attention_mma, long_rows) {
     check_on_each_gpu(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1, 0});
     check_on_each_gpu(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1, 0});
 }
 
-/* Scores of thousands, where the softmax is one key or a tie of a few. */
+/* Scores of thousands, where softmax selects one key, or a few in a tie. */
 Test(attention_mma, large_scores) {
     check_on_each_gpu(forward, &(const struct shape){1, 150, 2, 64, DTYPE_BF16, 30, 0});
     check_on_each_gpu(forward, &(const struct shape){1, 150, 1, 64, DTYPE_F16, 30, 0});
@@ -143,8 +143,8 @@ Test(attention_mma, large_scores) {
     check_on_each_gpu(forward, &(const struct shape){1, 150, 1, 128, DTYPE_F16, 30, 0});
 }
 
-/* Maxima that rise from tile to tile, fall, or are far below zero: each exercises the shrinking of
- * what was summed before. Keys are multiples of one direction, queries too. */
+/* Maxima that rise from tile to tile, fall, or are far below zero: each exercises the rescaling
+ * of earlier sums. Keys are multiples of one direction, and so are queries. */
 static void ramp(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t columns = 3 * s->heads * s->width, all = s->heads * s->width;
@@ -169,7 +169,7 @@ Test(attention_mma, rising_and_falling_scores) {
     check_on_each_gpu(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0, 0});
 }
 
-/* Values after a position must not change a bit of its result, wherever in a tile it is. */
+/* Values after a position must not change a bit of its result, at any offset in a tile. */
 static void causal(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t all = s->heads * s->width, columns = 3 * all;

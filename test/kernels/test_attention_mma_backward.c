@@ -1,8 +1,8 @@
-/* attention_backward where a GPU takes its tensor cores: 16 bits, heads of 64 and 128 values, and
- * lengths around the edges of its tiles (64 and 128) and fragments (8 and 16).
+/* attention_backward on a GPU's tensor cores: 16 bits, heads of 64 and 128 values, and lengths
+ * around the edges of its tiles (64 and 128) and fragments (8 and 16).
  *
- * What the forward pass leaves is not made by it but by its fp64 reference, rounded: only the
- * backward pass is tested here, and it is exact for these inputs. */
+ * The saved results of the forward pass come from its rounded fp64 reference, not from the
+ * operation. So only the backward pass is tested, and it is exact for these inputs. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,21 +14,21 @@
 struct shape {
     int64_t batch, length, heads, width; /* B, T, H, D */
     enum dtype dtype;
-    double spread;    /* of q, k, v */
-    int64_t kv_heads; /* H_kv; 0: H */
+    double spread;    /* standard deviation of q, k, v */
+    int64_t kv_heads; /* H_kv; 0: same as H */
 };
 
 enum { LENGTH_MAX = 400, WIDTH_MAX = 128 };
 
-/* The host's side of a test: values exact in the dtype, or in fp32. */
+/* Host data of a test: values that are exact in the dtype, or in fp32. */
 struct host {
     const struct shape *shape;
     struct qkv_row row;
     double *qkv, *dout, *out, *lse, *dqkv, *size;
 };
 
-/* One head of queries and what it reads; rows of q, k, v and their gradients lie `stride` apart, of
- * out and dout `out_stride`. */
+/* One query head and its inputs. Rows of q, k, v and their gradients are `stride` apart, those
+ * of out and dout `out_stride`. */
 struct head {
     int64_t length, width, stride, out_stride;
     double scale;
@@ -85,17 +85,17 @@ static void forward_row(const struct head *h, int64_t i, enum dtype dtype) {
         h->out[i * h->out_stride + d] = check_round(out[d], dtype);
 }
 
-/* Uncertainty of a value of P or dS that is off by `arithmetic` 2^-24 and then rounded to 16 bits:
- * that as a number of units of attention_backward_lower. Below the smallest normal number, which
- * bf16 shares with fp32, the error of rounding is that of the normal number. */
+/* Returns the uncertainty of a value of P or dS that is off by `arithmetic` 2^-24 and then
+ * rounded to 16 bits, in units of attention_backward_lower. Below the smallest normal number,
+ * which bf16 shares with fp32, the rounding error is that of the normal number. */
 static double uncertain(double value, double arithmetic_size, enum dtype dtype) {
     const struct tolerance *lower = tolerance_of("attention_backward_lower");
     double least = dtype == DTYPE_F16 ? 0x1p-14 : 0x1p-126, units = check_roundoff(dtype) * 0x1p24;
     return (fmax(fabs(value), least) * units + 4 * arithmetic_size) / lower->arithmetic[dtype];
 }
 
-/* Adds what query i and key j contribute to the gradients, and to their uncertainty: a score that
- * is off by x makes P = exp(S - lse) off by x times itself. */
+/* Adds the contribution of query i and key j to the gradients and to their uncertainty: an
+ * absolute error x of a score is a relative error x of P = exp(S - lse). */
 static void backward_pair(const struct head *h, int64_t i, int64_t j, double delta,
                           double delta_size, enum dtype dtype) {
     int64_t qi = i * h->stride, kj = j * h->stride, oi = i * h->out_stride;
@@ -206,7 +206,7 @@ Test(attention_mma_backward, edges_of_tiles) {
     }
 }
 
-/* More tiles than there are stages, so that stages are used again. */
+/* More tiles than there are stages, so that stages are reused. */
 Test(attention_mma_backward, many_tiles) {
     check_on_each_gpu(backward, &(const struct shape){1, 390, 1, 64, DTYPE_BF16, 1, 0});
     check_on_each_gpu(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1, 0});
@@ -220,8 +220,8 @@ Test(attention_mma_backward, batches_and_heads) {
     backward_of(2, 140, 2, 64);
 }
 
-/* Queries of one head stream by after those of another: heads of one tile and of several, fewer and
- * more tiles than there are stages, and keys that fewer tiles of queries see than others. */
+/* Queries of one head follow those of another: heads of one tile and of several, fewer and more
+ * tiles than there are stages, and keys that fewer tiles of queries see than others. */
 Test(attention_mma_backward, grouped) {
     check_on_each_gpu(backward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
     check_on_each_gpu(backward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});

@@ -1,4 +1,4 @@
-/* Autotune of the CPU's products: what it writes and reads, and that a later run does the same. */
+/* Autotune of the CPU's matmuls: its file, and that a later run makes the same choices. */
 #include "kernels/cpu/autotune.h"
 
 #include <criterion/criterion.h>
@@ -36,7 +36,7 @@ static void read_text(char text[4096], const char *path) {
     fclose(file);
 }
 
-/* Result of autotune_read for a text: how many choices, or minus the number of the wrong line. */
+/* Result of autotune_read for a text: number of choices, or minus the number of the wrong line. */
 static int read_back(struct autotune_choice **choices, const char *text, const char *machine) {
     const char *path = in_folder("choices");
     write_text(path, text);
@@ -92,7 +92,7 @@ Test(autotune, malformed_files_name_the_line) {
     }
 }
 
-/* A product of a backend of its own: out [M, N] = a [M, K] b [K, N]. */
+/* A matmul with its own backend: out [M, N] = a [M, K] b [K, N]. */
 struct bench {
     struct backend be;
     float a[M * K], b[K * N], out[M * N];
@@ -130,14 +130,15 @@ Test(autotune, a_choice_is_kept) {
     static struct bench first, second;
     char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
     char text[4096], again[4096], path[4096];
-    bool something = implementations(names) > 1; /* to choose from */
+    bool something = implementations(names) > 1; /* several to choose from */
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
-    cr_assert_eq(open_bench(&first, path), 0, "%s", error.text); /* no file is no error */
+    cr_assert_eq(open_bench(&first, path), 0, "%s", error.text); /* a missing file is no error */
     cr_assert_eq(backend_write_choices(&first.be, path, &error), 0, "%s", error.text);
     backend_close(&first.be);
     read_text(text, path);
     cr_expect_eq(strstr(text, "m=40 n=24 k=72") != NULL, something, "%s", text);
-    /* The other implementation, by hand: the next run has to take it, whatever the clock says. */
+    /* Selects the other implementation by hand: the next run has to use it, whatever the timing
+     * says. */
     char *at = something ? strstr(text, names[0]) : NULL;
     const char *other = something ? names[at != NULL] : "";
     if (something) {

@@ -64,7 +64,7 @@ Test(backend, planning_switches_the_table) {
     cr_assert_eq(be.op, be.run);
     cr_assert_geq(be.workspace_bytes, 1000);
     memset(backend_workspace(&be, 1000), 1, be.workspace_bytes);
-    backend_plan_begin(&be); /* a second walk, with more to do */
+    backend_plan_begin(&be); /* a second planning pass, with more work */
     backend_workspace(&be, 100000);
     cr_assert_eq(backend_plan_end(&be, &error), 0);
     memset(backend_workspace(&be, 100000), 1, 100000);
@@ -89,7 +89,7 @@ static void run_unplanned(struct backend *be) {
        .sequence_length = 1);
 }
 
-/* In a process of its own, with 1000 bytes planned. */
+/* Runs in a process of its own, with 1000 bytes planned. */
 static bool aborts(void (*body)(struct backend *be)) {
     int status;
     pid_t child = fork();

@@ -7,7 +7,7 @@
 struct shape {
     int64_t rows, columns;
     enum dtype in, sums;
-    bool odd; /* it begins one element behind where a vector could be read */
+    bool odd; /* begins one element past a vector's alignment */
 };
 
 static const struct shape shapes[] = {
@@ -20,7 +20,7 @@ static const struct shape shapes[] = {
     {9, 72, DTYPE_F32, DTYPE_BF16, true},
     {500, 2760, DTYPE_BF16, DTYPE_F32, false}, /* the last tile is not full */
     {131073, 1, DTYPE_BF16, DTYPE_F32, false}, /* so many rows that groups of them grow */
-    {1, 525000, DTYPE_BF16, DTYPE_F32, false}, /* more tiles than blocks are wanted */
+    {1, 525000, DTYPE_BF16, DTYPE_F32, false}, /* more tiles than blocks are used */
 };
 
 static void column_sums(struct check *c, const void *given) {

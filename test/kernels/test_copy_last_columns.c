@@ -6,7 +6,7 @@
 struct shape {
     int64_t rows, in_columns, columns;
     enum dtype dtype;
-    bool odd; /* the rows of in begin at an odd place */
+    bool odd; /* the rows of in begin at an odd offset */
 };
 
 static void body(struct check *c, const void *given) {
@@ -28,7 +28,7 @@ Test(copy_last_columns, of_each_row) {
         {1, 1, 1, DTYPE_F32, false},       {5, 9, 4, DTYPE_F32, false},
         {77, 96, 64, DTYPE_BF16, false},   {300, 48, 16, DTYPE_F32, false},
         {33, 72, 48, DTYPE_F16, true},     {7, 24, 9, DTYPE_BF16, false},
-        {13, 20, 16, DTYPE_BF16, false}, /* rows that begin inside of 16 bytes */
+        {13, 20, 16, DTYPE_BF16, false}, /* rows that begin within 16 bytes */
         {4, 1024, 1024, DTYPE_F16, false},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_everywhere(body, &shapes[i]);

@@ -6,7 +6,7 @@
 struct shape {
     int64_t rows, vocabulary, padded;
     enum dtype dtype;
-    double spread; /* of the logits */
+    double spread; /* standard deviation of the logits */
 };
 
 static const struct shape shapes[] = {
@@ -19,8 +19,8 @@ static const struct shape shapes[] = {
     {3, 50257, 50304, DTYPE_F16, 4},
     {9, 513, 513, DTYPE_F32, 100},
     {9, 512, 1024, DTYPE_BF16, 100},
-    /* Around the border between few and many threads, rows that cannot be read in packs, and one
-     * that is too long for a GPU's shared memory. */
+    /* Sizes around the border between few and many threads, rows that cannot be read in packs,
+     * and one that is too long for a GPU's shared memory. */
     {2, 4096, 4096, DTYPE_F16, 3},
     {2, 4097, 4104, DTYPE_BF16, 3},
     {2, 50257, 50257, DTYPE_BF16, 4},
@@ -29,7 +29,7 @@ static const struct shape shapes[] = {
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
-/* The padding holds NaN and large numbers: it may not be looked at. */
+/* The padding holds NaN and large numbers and must not be read. */
 static struct tensor make_logits(struct check *c, const struct shape *s, enum check_use use) {
     struct tensor random = check_normal(c, DTYPE_F32, s->rows, s->padded, s->spread);
     double *values = check_read(c, &random);
@@ -85,7 +85,7 @@ static void verify_gradient(struct check *c, const struct shape *s, double *x,
 
 static void forward_only(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensor logits = make_logits(c, s, CHECK_READ); /* so they may not change */
+    struct tensor logits = make_logits(c, s, CHECK_READ); /* so they must not change */
     const int32_t *targets;
     const int32_t *place = check_tokens(c, s->rows, (int32_t)s->vocabulary, &targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
@@ -120,8 +120,8 @@ Test(cross_entropy, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
-/* Rows whose target does not count give nothing, whatever is in them, and leave the others as
- * they are alone. */
+/* Rows whose target does not count contribute nothing, whatever they hold, and the other rows
+ * get the same results as without them. */
 static void ignored(struct check *c, const void *given) {
     const struct shape *s = given;
     const double scale = 1024, weight = 1.0 / 64;
@@ -177,7 +177,7 @@ Test(cross_entropy, ignored_targets_forward) {
         EACH_SHAPE(s) check_everywhere(ignored_forward, &shapes[s]);
 }
 
-/* A logit of -inf is a probability of 0, wherever it stands, and not a NaN. */
+/* A logit of -inf is a probability of 0 in every column, and not a NaN. */
 static void impossible(struct check *c, const void *given) {
     const enum dtype *dtype = given;
     enum { COUNT = 9000 };
@@ -204,7 +204,7 @@ Test(cross_entropy, impossible_tokens) {
     for (int i = 0; i < 3; i++) check_everywhere(impossible, &dtypes[i]);
 }
 
-/* Rows of an even length that start at an odd place. */
+/* Rows of an even length that start at an odd offset. */
 static void odd_place(struct check *c, const void *given) {
     const struct shape s = {3, 61, 64, *(const enum dtype *)given, 3};
     const double scale = 1024;
@@ -227,8 +227,8 @@ Test(cross_entropy, odd_place) {
     for (int i = 0; i < 3; i++) check_everywhere(odd_place, &dtypes[i]);
 }
 
-/* A scale too large for fp16 must show as infinity, which is what makes the step be skipped; fp32
- * and bf16 hold it. */
+/* A scale too large for fp16 must show as infinity, so that the step is skipped; fp32 and bf16
+ * hold it. */
 static void overflow(struct check *c, const void *given) {
     const enum dtype *dtype = given;
     const double zeros[64] = {0}, scale = 0x1p24;

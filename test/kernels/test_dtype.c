@@ -7,8 +7,8 @@
 
 enum { PATTERNS = 1 << 16 };
 
-/* A 16-bit format as its definition has it: sign, exponent, fraction. Everything here is computed
- * in double from these three numbers, without a look at the code under test. */
+/* A 16-bit format by its definition: sign, exponent, fraction. Everything here is computed in
+ * double from these three numbers, independently of the code under test. */
 struct format {
     const char *name;
     enum dtype dtype;
@@ -23,8 +23,8 @@ static const struct format formats[] = {
 };
 #define EACH_FORMAT(f) (const struct format *f = formats; f < formats + 2; f++)
 
-/* The pattern of infinity taken as a finite value gives the power of two that would come next:
- * rounding decides as if there were no largest value. */
+/* The pattern of infinity, taken as a finite value, is the next power of two: rounding decides
+ * as if there were no largest value. */
 static double magnitude_of(const struct format *f, uint16_t bits) {
     int exponent = (bits & 0x7fff) >> f->fraction_bits,
         fraction = bits & ((1 << f->fraction_bits) - 1);
@@ -95,8 +95,8 @@ static void check_narrow(const struct format *f, float value, uint16_t expected)
                  negative);
 }
 
-/* Between each value and the next, up to where infinity begins: the midpoint goes to the even one
- * of the two, its fp32 neighbors to the nearer one. This covers subnormals and overflow. */
+/* Between each value and the next, up to where infinity begins: the midpoint rounds to the even
+ * one of the two, its fp32 neighbors to the nearer one. This covers subnormals and overflow. */
 Test(dtype, every_midpoint_rounds_to_even) {
     for
         EACH_FORMAT(f) {
@@ -149,7 +149,7 @@ Test(dtype, nan_stays_nan) {
         }
 }
 
-/* fp32 patterns that meet every exponent, every upper fraction, and every way to tie. */
+/* fp32 patterns with every exponent, every upper fraction, and every kind of tie. */
 static uint32_t pattern(int index) {
     static const uint16_t lower[] = {0,      1,      0x7fff, 0x8000, 0x8001, 0xffff, 0x0fff,
                                      0x1000, 0x1001, 0x1fff, 0x3000, 0xf000, 0x5a5a};
@@ -157,7 +157,7 @@ static uint32_t pattern(int index) {
     return (uint32_t)(index / LOWER) << 16 | lower[index % LOWER];
 }
 
-/* Rows take another path (F16C where the processor has it): it must agree bit for bit. */
+/* Rows take another path (F16C if the processor has it), which must give the same bits. */
 Test(dtype, rows_store_like_single_values) {
     enum { ROW = 1009, TOTAL = 13 * PATTERNS };
     float in[ROW];
@@ -188,7 +188,8 @@ Test(dtype, rows_widen_like_single_values) {
         }
 }
 
-/* Every length around a vector or two, at every offset: nothing is missed, nothing else written. */
+/* Every length around one or two vectors, at every offset: all elements are written, and nothing
+ * else. */
 Test(dtype, rows_of_any_length_and_offset) {
     enum { MAX = 37, ROOM = 64 };
     for

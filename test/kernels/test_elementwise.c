@@ -12,7 +12,7 @@ struct shape {
     enum dtype a, b, out;
 };
 
-/* All pairs of dtypes, and all lengths, without all products of the two. */
+/* All pairs of dtypes and all lengths, but not every combination of both. */
 static void each_shape(void (*body)(struct check *c, const void *given)) {
     int n = 0;
     for (int i = 0; i < 27; i++) {
@@ -40,7 +40,7 @@ Test(cast, all_dtypes) {
     each_shape(cast);
 }
 
-/* From and to odd places. */
+/* Source and target at odd offsets. */
 static void cast_range(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in_all = check_normal(c, s->a, s->count + 1, 0, 1.0);

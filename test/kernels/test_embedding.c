@@ -17,7 +17,8 @@ static const struct shape shapes[] = {
     {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16},
     {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16},
     {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32},
-    /* One token everywhere; few, over many chunks of rows; tokens of two and of three bytes. */
+    /* One token everywhere; few tokens over many chunks of rows; token numbers of two and of
+     * three bytes. */
     {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32},
     {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32},
     {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16},
@@ -61,7 +62,7 @@ Test(embedding, forward) {
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
-/* A table of split masters gives the bits of the same one in fp32. */
+/* A table of split masters gives the same bits as the table in fp32. */
 static void forward_split(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t rows = s->batch * s->length, columns = s->columns, count = s->vocabulary * columns;
@@ -129,9 +130,9 @@ Test(embedding, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
-/* One tensor in an odd place, and tables of different dtypes. */
+/* One tensor at an odd offset, and tables of different dtypes. */
 static void unaligned(struct check *c, const void *given) {
-    const int odd = *(const int *)given; /* which of the tensors */
+    const int odd = *(const int *)given; /* index of the tensor */
     const int64_t length = 7, rows = 6 * length, columns = 16, vocabulary = 5;
     const int32_t *tokens, *place = check_tokens(c, rows, (int32_t)vocabulary, &tokens);
     struct tensor t[6];

@@ -1,4 +1,4 @@
-/* The formats of 8 bits against their definition: sign, exponent, fraction, in double. */
+/* The 8-bit formats compared with their definition: sign, exponent, fraction, in double. */
 #include "kernels/dtype.h"
 
 #include <criterion/criterion.h>
@@ -11,7 +11,7 @@ struct format {
     const char *name;
     enum dtype dtype;
     int fraction_bits, bias;
-    uint8_t largest; /* code; what follows is not finite */
+    uint8_t largest; /* largest finite code */
 };
 
 static const struct format formats[] = {
@@ -26,7 +26,7 @@ static double magnitude_of(const struct format *f, int code) {
     return ldexp(fraction + (1 << f->fraction_bits), exponent - f->bias - f->fraction_bits);
 }
 
-/* The nearest code of a magnitude, the even one of two. */
+/* Returns the nearest code of a magnitude, ties to even. */
 static int nearest(const struct format *f, double magnitude) {
     int code = 0;
     while (code < f->largest && magnitude_of(f, code + 1) <= magnitude) code++;
@@ -80,7 +80,7 @@ Test(float8, every_bf16_value_is_rounded) {
     for (int bits = 0; bits < 1 << 16; bits++) expect_code(f, f32_from_bf16((uint16_t)bits));
 }
 
-/* Between two codes, and on both sides of the limits. */
+/* Values between two codes, and on both sides of the limits. */
 Test(float8, halves_and_their_neighbors) {
     for
         EACH_FORMAT(f)
@@ -107,7 +107,7 @@ Test(float8, random_floats) {
     }
 }
 
-/* Whole arrays go through loops of their own. */
+/* Arrays use separate loops. */
 Test(float8, arrays) {
     enum { COUNT = 333 };
     uint8_t codes[COUNT + 2], got[COUNT + 2];

@@ -5,7 +5,7 @@
 #include "test/kernels/check.h"
 
 struct shape {
-    int64_t rows, columns; /* of the result */
+    int64_t rows, columns; /* shape of the result */
     enum dtype in, out;
 };
 
@@ -20,7 +20,7 @@ static double logistic(double x) {
     return 1 / (1 + exp(-x));
 }
 
-/* Near zero, where most values are, and far out, where exponentials overflow. */
+/* Values near zero, where most are, and large ones, where exponentials overflow. */
 static struct tensor make_input(struct check *c, const struct shape *s) {
     int64_t count = s->rows * 2 * s->columns;
     struct tensor narrow = check_normal(c, DTYPE_F32, s->rows, 2 * s->columns, 2.0);
@@ -29,7 +29,7 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
     return check_tensor(c, CHECK_READ, s->in, s->rows, 2 * s->columns, values);
 }
 
-/* An exponential is as uncertain, relative to itself, as its argument is in full: hence 1 + |x|. */
+/* The relative error of an exponential is the absolute error of its argument: hence 1 + |x|. */
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
@@ -92,8 +92,7 @@ Test(gated, backward) {
         EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
 }
 
-/* Arrays that start at odd places: nothing may be read or written in pieces that are not aligned.
- */
+/* Arrays that start at odd offsets: no unaligned pieces may be read or written. */
 static void odd_places(struct check *c, const void *given) {
     const int odd = *(const int *)given;
     enum { ROWS = 5, COLUMNS = 48 };

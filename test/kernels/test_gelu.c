@@ -16,7 +16,7 @@ static const struct shape shapes[] = {
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
-/* Near zero, where most values are, and far out, where tanh is 1 and exponentials overflow. */
+/* Values near zero, where most are, and large ones, where tanh is 1 and exponentials overflow. */
 static struct tensor make_input(struct check *c, const struct shape *s) {
     struct tensor narrow = check_normal(c, DTYPE_F32, s->count, 0, 2.0);
     double *values = check_read(c, &narrow);
@@ -73,7 +73,7 @@ Test(gelu, backward) {
         EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
 }
 
-/* With column sums: in place and packed, which is one pass, and otherwise. */
+/* With column sums: in place and packed, which is a single pass, and the other forms. */
 struct matrix {
     int64_t rows, columns;
     enum dtype out, in;
@@ -113,8 +113,8 @@ Test(gelu, backward_with_column_sums) {
         check_everywhere(backward_sums, &given[i]);
 }
 
-/* Three dtypes at once, and arrays that start at odd places: nothing may be read or written in
- * pieces that are not aligned. */
+/* Three dtypes at once, and arrays that start at odd offsets: no unaligned pieces may be read or
+ * written. */
 static void odd_places(struct check *c, const void *given) {
     const enum dtype *dtype = given;
     enum { COUNT = 4500 };
@@ -145,7 +145,7 @@ Test(gelu, odd_places_and_mixed_dtypes) {
     check_everywhere(odd_places, (const enum dtype[]){DTYPE_F16, DTYPE_F16, DTYPE_F16});
 }
 
-/* Far out gelu' is 0 or 1, although its factors overflow on the way; a NaN stays one. */
+/* For large values gelu' is 0 or 1, although its factors overflow; a NaN stays NaN. */
 static void far_out(struct check *c, const void *given) {
     (void)given;
     const double values[] = {-1e38, -1e20, -1e5, -90, -14, 14, 90, 1e5, 1e20, 1e38, NAN};
@@ -161,7 +161,7 @@ static void far_out(struct check *c, const void *given) {
     double *x = check_read(c, &in), *y = check_read(c, &out), *d = check_read(c, &din);
     for (int i = 0; i < COUNT - 1; i++) {
         cr_assert(fabs(y[i] - fmax(x[i], 0)) <= 1e-6 * fmax(x[i], 0), "gelu(%g) is %g", x[i], y[i]);
-        if (fabs(x[i]) < 1e18) /* beyond, 0 * inf is let through */
+        if (fabs(x[i]) < 1e18) /* beyond that, 0 * inf is allowed */
             cr_assert(fabs(d[i] - (x[i] > 0)) <= 1e-6 * (x[i] > 0), "gelu'(%g) is %g", x[i], d[i]);
     }
     cr_assert(isnan(y[COUNT - 1]) && isnan(d[COUNT - 1]), "NaN became a number");
@@ -171,7 +171,7 @@ Test(gelu, far_out) {
     check_everywhere(far_out, NULL);
 }
 
-/* Each finite pattern of a 16-bit type: nothing between is left out, no overflow makes a NaN. */
+/* Each finite pattern of a 16-bit type: every value is covered, and no overflow makes a NaN. */
 static void every_pattern(struct check *c, const void *given) {
     const enum dtype *dtype = given;
     int64_t count = *dtype == DTYPE_F16 ? 0x7c00 : 0x7f80;
@@ -185,7 +185,7 @@ static void every_pattern(struct check *c, const void *given) {
     if (!c->verify) return;
     double *x = check_read(c, &in), *expected = check_doubles(c, 2 * count);
     for (int64_t i = 0; i < 2 * count; i++) expected[i] = reference_gelu(x[i]);
-    /* fp32 overflows in the cube, which is right: tanh of it is 1 or -1. */
+    /* The cube overflows fp32, which is correct: tanh of it is 1 or -1. */
     check_close(c, "gelu_forward", &out, expected, x);
 }
 

@@ -4,7 +4,7 @@
 
 #include "test/kernels/golden.h"
 
-/* Runs both operations on gradients and returns the state that they leave. */
+/* Runs both operations on gradients and returns the resulting state. */
 static struct step_state norm_of(struct check *c, const struct tensor *gradients, float loss_scale,
                                  float grad_clip) {
     struct step_state state = {.loss_scale = loss_scale,
@@ -61,12 +61,12 @@ Test(gradient_norm, norm_and_clip) {
     for (int i = 0; i < 15; i++) {
         struct given g = {counts[i % 5], dtypes[i / 5], i % 2 ? 1024.0f : 3.0f, 1.0f};
         check_everywhere(body, &g);
-        g.grad_clip = i % 2 ? 0 : 1e6f; /* off, and far away */
+        g.grad_clip = i % 2 ? 0 : 1e6f; /* clipping off, or a limit out of reach */
         check_everywhere(body, &g);
     }
 }
 
-/* One bad value anywhere among good ones. */
+/* One bad value at any index among good ones. */
 struct bad {
     double value;
     float loss_scale;
@@ -96,7 +96,7 @@ Test(gradient_norm, finds_what_is_not_finite) {
     }
 }
 
-/* Finiteness is that of the unscaled gradient: these overflow only when they are unscaled. */
+/* Finiteness is checked on the unscaled gradient: these overflow only when they are unscaled. */
 Test(gradient_norm, finds_overflow_of_unscaling) {
     check_everywhere(body_bad, &(const struct bad){1e38, 0.01f, DTYPE_F32, 5});
     check_everywhere(body_bad, &(const struct bad){1.0, 0x1p-130f, DTYPE_F32, 5});
@@ -120,8 +120,8 @@ Test(gradient_norm, large_gradients) {
     check_everywhere(large, NULL);
 }
 
-/* So many gradients of the same size that their norm is just within fp32, or beyond it although
- * each of them is finite: by such a norm no gradient could be clipped. */
+/* So many gradients of the same size that their norm is just within fp32, or exceeds it although
+ * each of them is finite: no gradient could be clipped by such a norm. */
 struct alike {
     double value;
     int64_t count;
@@ -172,8 +172,8 @@ Test(gradient_norm, small_gradients) {
     check_everywhere(small, &(const enum dtype){DTYPE_BF16});
 }
 
-/* So many that a GPU's second pass has more parts to add than it has threads; the last must count
- * as the first does. Starts at an odd place if asked to. */
+/* So many that a GPU's second pass has more parts to add than threads; the last must count like
+ * the first. Optionally starts at an odd offset. */
 static void many(struct check *c, const void *given) {
     const int64_t *odd = given, count = 520 * 16384 + 3;
     double *noise = check_doubles(c, (count + *odd) / 2 + 1);

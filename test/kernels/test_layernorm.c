@@ -26,13 +26,13 @@ static const struct shape shapes[] = {
     {33, 515, true, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SUM_IS_RESIDUAL},
     {7, 33, true, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, SUM_IS_IN},
     {7, 33, false, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F32, SUM_APART},
-    /* Around what a warp, a block and a thread of the CUDA kernels hold. */
+    /* Sizes around the capacity of a warp, a block and a thread of the CUDA kernels. */
     {4, 256, true, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F32, SUM_IS_RESIDUAL},
     {9, 264, true, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, SUM_APART},
     {6, 248, false, DTYPE_F16, DTYPE_F32, DTYPE_F32, DTYPE_F16, SUM_APART},
     {3, 4096, true, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SUM_IS_IN},
     {2, 4104, true, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_BF16, SUM_IS_RESIDUAL},
-    /* Dtypes that no model mixes. */
+    /* Mixed dtypes that no model uses. */
     {5, 40, true, DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_F16, SUM_APART},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
@@ -53,7 +53,7 @@ struct forward_tensors {
     struct tensor in, residual, sum, weight, bias, out, mean, rstd;
 };
 
-/* x: what was normalized, as it was stored. */
+/* x: the normalized input, as it was stored. */
 static void verify_forward(struct check *c, const struct forward_tensors *t, const double *x) {
     int64_t rows = tensor_rows(&t->out), columns = tensor_columns(&t->out), count = rows * columns;
     double *weight = check_read(c, &t->weight), *bias = check_read(c, &t->bias);
@@ -117,7 +117,7 @@ Test(layernorm, forward) {
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
-/* A mean a thousand times the deviation: one pass over squares would lose all digits. */
+/* A mean of a thousand deviations: one pass over squares would lose all digits. */
 static void far_from_zero(struct check *c, const void *given) {
     (void)given;
     struct forward_tensors t;
@@ -203,20 +203,20 @@ static const struct backward_shape backward_shapes[] = {
     {77, 72, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, RESIDUAL_IS_DIN, NO_LOWER},
     {65, 33, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, RESIDUAL, NO_LOWER},
     {32, 513, DTYPE_F32, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, NO_RESIDUAL, LOWER_BF16},
-    /* Around what a warp and a block of the CUDA kernels hold. */
+    /* Sizes around the capacity of a warp and a block of the CUDA kernels. */
     {17, 256, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F32, RESIDUAL_IS_DIN, LOWER_BF16},
     {35, 264, DTYPE_F32, DTYPE_F16, DTYPE_F16, DTYPE_F32, RESIDUAL, LOWER_F16},
     {3, 4096, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, RESIDUAL_IS_DIN, NO_LOWER},
     {3, 4104, DTYPE_F16, DTYPE_F32, DTYPE_F32, DTYPE_F16, RESIDUAL_IS_DIN, LOWER_F16},
     {19, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F32, RESIDUAL, NO_LOWER},
-    /* A gradient of zero: values behind the last column are larger. */
+    /* A gradient of zero: values after the last column are larger. */
     {9, 1, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
     /* So many rows that groups of them grow. */
     {16390, 8, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
 };
 #define EACH_BACKWARD(s) (size_t s = 0; s < sizeof backward_shapes / sizeof *backward_shapes; s++)
 
-/* The statistics that a forward pass would have left. */
+/* Statistics as a forward pass would save them. */
 static void statistics(struct check *c, struct backward_tensors *t) {
     int64_t rows = tensor_rows(&t->in), columns = tensor_columns(&t->in);
     double *in = check_read(c, &t->in), *mean = check_doubles(c, rows);
@@ -254,7 +254,7 @@ static void make_backward(struct check *c, const struct backward_shape *s,
         .dbias = check_sum(c, s->parameter, columns, 0),
     };
     statistics(c, t);
-    /* Not for all: the first norm has nothing below. */
+    /* Only some cases have one: the first norm has no residual gradient below it. */
     if (s->rows != 26) t->sums = check_sum(c, s->parameter, columns, 0);
     if (s->residual == RESIDUAL) t->dresidual = check_normal(c, s->din, rows, columns, 1.0);
     if (s->residual == RESIDUAL_IS_DIN) t->dresidual = check_sum(c, s->din, rows, columns);
@@ -281,7 +281,7 @@ Test(layernorm, backward) {
 
 static void unaligned(struct check *c, const void *given) {
     const int64_t rows = 5, columns = 48;
-    const int odd = *(const int *)given; /* which of the tensors */
+    const int odd = *(const int *)given; /* index of the tensor */
     struct tensor places[7];
     for (int i = 0; i < 7; i++) {
         enum dtype dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    LEVELS = /* of a program */
+    LEVELS = /* levels in one program */
 #ifdef __x86_64__
     3
 #else
@@ -58,7 +58,7 @@ Test(level, what_the_processor_lacks_is_an_error) {
 #endif
 }
 
-/* The compiler's own idea of this processor. */
+/* The compiler's own detection of this processor. */
 Test(level, agrees_with_the_compiler) {
 #ifdef __x86_64__
     struct error error;
@@ -83,7 +83,7 @@ Test(level, the_environment_chooses) {
     const struct cpu_level *lowest = cpu_level_pick(1, NULL, &error);
     const struct backend_options options = {.device = DEVICE_CPU};
     setenv("MANTISSA_CPU", lowest->name, 1);
-    /* oneDNN's own variables would say what it may use, whatever the level. */
+    /* oneDNN's own variables would override the level. */
     unsetenv("ONEDNN_MAX_CPU_ISA");
     unsetenv("DNNL_MAX_CPU_ISA");
     cr_assert_eq(backend_open(&be, &options, &error), 0, "%s", error.text);
@@ -94,7 +94,7 @@ Test(level, the_environment_chooses) {
     setenv("MANTISSA_CPU", "none", 1);
     cr_expect_eq(backend_open(&be, &options, &error), -1);
     cr_expect(strstr(error.text, "MANTISSA_CPU=none"), "%s", error.text);
-    setenv("MANTISSA_CPU", "", 1); /* as if it were unset */
+    setenv("MANTISSA_CPU", "", 1); /* treated as unset */
     cr_assert_eq(backend_open(&be, &options, &error), 0, "%s", error.text);
     backend_close(&be);
 }

@@ -12,7 +12,7 @@ struct rule {
 
 static const struct rule usual = {true, 2, 0.5f, 1, 3};
 
-/* One update in backend memory; everything but the fields it owns must keep its bits. */
+/* One update in backend memory; all fields that it does not own must keep their bits. */
 static struct step_state update(struct check *c, struct step_state before, struct rule rule) {
     before.loss = 3;
     before.gradient_norm = 4;
@@ -68,7 +68,7 @@ Test(loss_scale, backs_off_and_restarts_the_interval) {
     check_everywhere(backoff, NULL);
 }
 
-/* at_floor says that a step was skipped although the scale could not fall any more. */
+/* at_floor counts steps that were skipped although the scale could not fall further. */
 static void floor_of(struct check *c, const void *given) {
     (void)given;
     struct rule rule = usual;

@@ -75,7 +75,7 @@ static void run(struct check *c, const struct product *p, struct operands *o) {
              .transpose_b = p->transpose_b, .accumulate = accumulates(p));
 }
 
-/* out += A B, size += |A| |B|; both operands are brought to the order of the inner loop first. */
+/* out += A B, size += |A| |B|; both operands are first copied into the order of the inner loop. */
 static void multiply(struct check *c, const struct product *p, const struct operands *o,
                      double *out, double *size) {
     int64_t m = p->size.m, n = p->size.n, k = p->size.k;
@@ -95,8 +95,8 @@ static void multiply(struct check *c, const struct product *p, const struct oper
     }
 }
 
-/* On the CPU gelu is of what was stored in gelu_in; on a GPU it may be of the sum before it was
- * rounded. */
+/* On the CPU gelu is applied to the stored gelu_in; on a GPU it may be applied to the unrounded
+ * sum. */
 static void verify_gelu(struct check *c, const struct operands *o, const double *expected,
                         const double *size) {
     check_close(c, "matmul", &o->gelu_in, expected, size);
@@ -179,7 +179,7 @@ Test(matmul, accumulate) {
     each_product((struct size){40, 72, 77}, ACCUMULATE, 4);
     each_product((struct size){5, 7, 3}, ACCUMULATE, 1);
 }
-/* Rows of a multiple of 8 values can be packed, others not. */
+/* Rows of a multiple of 8 values can be packed, others cannot. */
 Test(matmul, gelu_epilogue) {
     each_product((struct size){26, 37, 40}, GELU, 1);
     each_product((struct size){26, 40, 37}, GELU, 4);
@@ -205,8 +205,8 @@ Test(matmul, padded_vocabulary) {
     check_products(body, &p);
 }
 
-/* Widened operands go in panels where their copies would be large: of rows, of columns, and of the
- * sums, each with the operands that lie across. */
+/* Widened operands are copied in panels if their copies would be large: panels of rows, of
+ * columns, and of the sums, each with transposed operands. */
 Test(matmul, panels_of_widened_operands) {
     enum { LONG = 50021, SHORT = 19, OTHER = 26 }; /* two panels each */
     static const struct types half = {DTYPE_F16, DTYPE_F16, DTYPE_F16};
@@ -222,7 +222,7 @@ Test(matmul, panels_of_widened_operands) {
         check_products(body, &products[i]);
 }
 
-/* Matrices that are slices start wherever a row does. */
+/* Slices of matrices start wherever a row does. */
 static void slices(struct check *c, const void *given) {
     const struct product *p = given;
     int64_t m = p->size.m, n = p->size.n, k = p->size.k;
@@ -250,7 +250,7 @@ Test(matmul, slices_of_rows) {
         }
 }
 
-/* The gradient of sum(dout * gelu(A B + bias)) that the two epilogues are for. */
+/* The gradient of sum(dout * gelu(A B + bias)), for which both epilogues exist. */
 struct problem {
     double a[3], b[3], bias, dout;
 };
@@ -327,11 +327,11 @@ Test(matmul, golden) {
 }
 
 #ifdef EMULATED
-/* A product for which the library has an epilogue, and what is asked for when it is declined: the
- * results must be right each time. */
+/* A matmul for which the library has an epilogue, and the fallbacks that are requested when it
+ * is declined: the results must be correct each time. */
 struct fusion {
     struct product product;
-    enum fake_epilogue wanted[3]; /* DEFAULT is the last of each */
+    enum fake_epilogue wanted[3]; /* each list ends with DEFAULT */
 };
 
 #define BF16 \
@@ -351,7 +351,7 @@ static const struct fusion fusions[] = {
     {{{24, 40, 32}, BF16, 0, 0, BIAS_F32}, {FAKE_DEFAULT}},               /* would round the bias */
     {{{24, 40, 32}, F32_TO_BF16, 0, 0, BIAS}, {FAKE_DEFAULT}},
     {{{24, 40, 32}, BF16, 0, 0, GELU}, {FAKE_GELU_AUX_BIAS, FAKE_BIAS, FAKE_DEFAULT}},
-    {{{24, 40, 32}, F32, 0, 0, GELU}, {FAKE_BIAS, FAKE_DEFAULT}},  /* how good is its tanh? */
+    {{{24, 40, 32}, F32, 0, 0, GELU}, {FAKE_BIAS, FAKE_DEFAULT}},  /* its tanh may be inaccurate */
     {{{24, 37, 32}, BF16, 0, 0, GELU}, {FAKE_BIAS, FAKE_DEFAULT}}, /* rows of aux are not packed */
     {{{24, 40, 32}, BF16, 0, 1, DGELU}, {FAKE_DGELU, FAKE_DEFAULT}},
     {{{24, 37, 32}, BF16, 0, 1, DGELU}, {FAKE_DEFAULT}},
@@ -372,7 +372,7 @@ Test(matmul, epilogues_are_used_and_can_be_declined) {
     }
 }
 
-/* The heuristics offer an epilogue that fails when it is run: it is left out before step 0. */
+/* The heuristics offer an epilogue that fails when it is run: it is dropped before step 0. */
 Test(matmul, epilogues_that_fail_are_left_out) {
     for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
         const struct fusion *fusion = &fusions[f];

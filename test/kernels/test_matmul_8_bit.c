@@ -1,4 +1,4 @@
-/* Products of 8-bit operands: exact values, scaled sums. */
+/* Matmuls of 8-bit operands: exact values, scaled sums. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct product {
     enum epilogue epilogue;
 };
 
-/* Finite codes of all sizes, and what they are. */
+/* Finite codes of all sizes, and their values. */
 static struct tensor codes(struct check *c, enum dtype dtype, int64_t rows, int64_t columns,
                            double **values) {
     int64_t count = rows * columns;
@@ -151,7 +151,7 @@ Test(matmul_8_bit, panels) {
 }
 
 #ifdef EMULATED
-/* Products on a GPU with 8-bit tensor cores, with sizes that are multiples of 16 and with others:
+/* Matmuls on a GPU with 8-bit tensor cores, with sizes that are multiples of 16 and with others:
  * the results are the same. */
 static void each_on_the_library(int64_t m, int64_t n, int64_t k, enum epilogue epilogue,
                                 bool takes_them) {
@@ -200,7 +200,7 @@ Test(matmul_8_bit, the_first_with_them_is_sm_89) {
     each_on_the_library(32, 48, 80, PLAIN, false);
 }
 
-/* Large sizes are tiles of the transposing kernel, whole and cut. */
+/* Large sizes exercise whole and partial tiles of the transposing kernel. */
 Test(matmul_8_bit, transposed_tiles) {
     struct product p = {400,        144,  272,   DTYPE_E4M3, DTYPE_E5M2,
                         DTYPE_BF16, true, false, false,      PLAIN};
@@ -208,7 +208,7 @@ Test(matmul_8_bit, transposed_tiles) {
     cr_assert_eq(fake_cublaslt_counts()->b_type, FAKE_E4M3);
 }
 
-/* A bias in the output's dtype is the library's to add, unless it multiplies by no scales. */
+/* The library adds a bias in the output's dtype, unless it multiplies by no scales. */
 static void biased(struct check *c, const void *given) {
     bool by_vector = *(const bool *)given;
     struct operands o = {0};

@@ -1,5 +1,5 @@
-/* The engine of several ranks (kernels/comm/mpi.c), with ranks that are threads of this process,
- * see test/ranks_world.h. Under ThreadSanitizer:
+/* Tests of the engine of several ranks (kernels/comm/mpi.c). Ranks are threads of this process, see
+ * test/ranks_world.h. Under ThreadSanitizer:
  *
  *   cc -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -I. -Itest/plain_criterion -o tests \
  *     test/kernels/test_mpi.c test/plain_criterion/runner.c kernels/comm/{cores,mpi,ranks}.c \
@@ -79,7 +79,7 @@ static void check_sums(int size, enum dtype dtype, int64_t count, size_t staging
     free(sums.expected);
 }
 
-/* Counts without a whole part for anyone, with one for some, and with a rest. */
+/* Counts with no whole chunk for any rank, with one for some, and with a remainder. */
 Test(mpi, parts_of_any_size) {
     static const int64_t counts[] = {0, 1, 127, 128, 129, 255, 256, 383, 640, 641, 10007};
     for (int size = 1; size <= 5; size++)
@@ -88,7 +88,8 @@ Test(mpi, parts_of_any_size) {
                 check_sums(size, (enum dtype)dtype, counts[i], one_chunk, true);
 }
 
-/* The same expected bits, however many chunks a part is cut into and whatever time they take. */
+/* The result has the same bits however many chunks a part is cut into, and however long they
+ * take. */
 Test(mpi, chunks_and_timing_do_not_change_bits) {
     static const size_t staging[] = {many_chunks, 30011, 1 << 20, one_chunk};
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
@@ -104,7 +105,7 @@ Test(mpi, more_than_a_chunk) {
     check_sums(3, DTYPE_BF16, 5000011, one_chunk, false);
 }
 
-/* ---- traffic of the host */
+/* ---- host traffic */
 
 static void talk(const struct ranks *ranks, void *argument) {
     (void)argument;
@@ -123,7 +124,7 @@ static void talk(const struct ranks *ranks, void *argument) {
     for (int rank = 0; rank < ranks->size; rank++)
         world_requires(all[rank][0] == rank && all[rank][1] == 10 * rank && all[rank][2] == -1,
                        "a gather is wrong");
-    /* The own bytes may lie in their place already. */
+    /* The rank's own bytes may be in their final place already. */
     memset(all, 0, sizeof all);
     memcpy(all[ranks->rank], own, sizeof own);
     ranks_gather(ranks, all, all[ranks->rank], sizeof own);
@@ -135,8 +136,8 @@ Test(mpi, broadcast_gather_maximum) {
     for (int size = 1; size <= 5; size++) world_run(size, one_chunk, true, talk, NULL);
 }
 
-/* The k-th message from one rank to another has 1 + 1000 k + from + 10 to bytes, in the last the
- * engine has more than one piece. */
+/* The k-th message from one rank to another has 1 + 1000 k + from + 10 to bytes; the last one
+ * takes the engine more than one piece. */
 enum { MESSAGES = 3, LARGE = (16 << 20) + 5 };
 
 static size_t message_bytes(int k, int from, int to) {
@@ -232,7 +233,7 @@ Test(mpi, agreement_names_the_first) {
         world_run(3, one_chunk, true, agree, &failing);
 }
 
-/* ---- both, with many jobs under way */
+/* ---- collectives and host traffic, with many jobs in flight */
 
 enum { ARRAYS = 400, ELEMENTS = 1337 };
 
@@ -282,9 +283,9 @@ Test(mpi, many_jobs_and_traffic_of_the_host_between_them) {
     }
 }
 
-/* ---- ends */
+/* ---- shutdown */
 
-/* Rank 2 never comes to the sum. Rank 1 gives up, rank 0 waits for both. */
+/* Rank 2 never calls the sum. Rank 1 aborts, rank 0 waits for both. */
 static void give_up(const struct ranks *ranks, void *argument) {
     (void)argument;
     static float data[3][1000];

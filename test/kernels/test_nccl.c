@@ -1,4 +1,4 @@
-/* Several ranks, each with an emulated GPU, over the stand-in for NCCL. */
+/* Several ranks, each with an emulated GPU, over the fake NCCL. */
 #if defined EMULATED && defined WITH_NCCL
 #include "kernels/comm/nccl.h"
 
@@ -14,7 +14,7 @@
 
 enum { INVALID_ARGUMENT = 4, SYSTEM_ERROR = 2, REMOTE_ERROR = 6 }; /* ncclResult_t */
 
-/* ---- what must work */
+/* ---- correct use */
 
 struct shape {
     enum dtype dtype;
@@ -89,7 +89,7 @@ Test(nccl, operations_go_on_beside) {
     for (int size = 2; size <= 3; size++) cr_assert_eq(forked_ranks(size, amid_kernels, NULL), 0);
 }
 
-/* More operations under way than there are events, waited for late and in reverse. */
+/* More operations in flight than there are events, waited for late and in reverse. */
 static void many_tickets(const struct ranks *ranks, const void *given) {
     enum { ARRAYS = 300, COUNT = 700 };
     (void)given;
@@ -121,7 +121,7 @@ Test(nccl, tickets_wait_for_all_before) {
     cr_assert_eq(forked_ranks(2, many_tickets, NULL), 0);
 }
 
-/* One rank alone looks at a result while the others wait for it: nobody holds it up. */
+/* One rank reads a result while the others wait for it: no rank blocks it. */
 static void look_alone(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -136,14 +136,14 @@ static void look_alone(const struct ranks *ranks, const void *given) {
         gpu_array_check_all(ranks, &a, 0);
     }
     ranks_barrier(ranks);
-    gpu_rank_close(&be, ranks); /* with work that nobody waited for */
+    gpu_rank_close(&be, ranks); /* with work that no rank waited for */
 }
 
 Test(nccl, ranks_look_when_they_like) {
     cr_assert_eq(forked_ranks(3, look_alone, NULL), 0);
 }
 
-/* No elements: a ticket like others. */
+/* No elements: returns a ticket all the same. */
 static void nothing(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -187,8 +187,8 @@ struct failing {
     const char *text;
 };
 
-/* Rank 0 meets an error and gives up; nothing of NCCL is called after that. The others learn of it
- * when the result does not come. */
+/* Rank 0 meets an error and aborts; no NCCL function is called after that. The others detect it
+ * when the result never arrives. */
 static void fail_at(const struct ranks *ranks, const void *given) {
     const struct failing *failing = given;
     struct backend be;
@@ -237,7 +237,7 @@ Test(nccl, errors_end_it) {
         cr_assert_eq(forked_ranks(2, fail_at, &all[i]), 0, "%s", all[i].function);
 }
 
-/* Failures that show up only while operations run. */
+/* Failures that appear only while operations run. */
 static void fail_under_way(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -275,7 +275,7 @@ Test(nccl, other_failures_end_it) {
     cr_assert_eq(forked_ranks(2, fail_elsewhere, NULL), 0);
 }
 
-/* ---- the stand-in notices ranks that do not do the same */
+/* ---- the fake NCCL reports ranks whose calls differ */
 
 enum disorder { ANOTHER_ORDER, ANOTHER_COUNT, ANOTHER_DTYPE, MISSING, DEAD };
 
@@ -312,8 +312,8 @@ Test(nccl, ranks_that_do_not_do_the_same_are_noticed) {
 
 /* ---- opening */
 
-/* GPUs that a launcher may give the ranks, and the expected result: the GPUs of the machine, those
- * that each rank sees (NULL: all), and the message, or NULL. */
+/* GPUs that a launcher may give the ranks: the GPUs of the machine, and those visible to each
+ * rank (NULL: all). The expected result is a message, or NULL. */
 struct place {
     const char *machine, *visible[3];
     enum device device;
@@ -373,7 +373,7 @@ Test(nccl, each_rank_takes_a_gpu_of_its_own) {
         cr_assert_eq(forked_ranks(3, open_in, &places[i]), 0, "place %d", (int)i);
 }
 
-/* Rank 0 cannot begin: all are told. */
+/* Rank 0 cannot begin: all ranks get the error. */
 static void no_id(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -388,8 +388,8 @@ Test(nccl, opening_fails_on_all) {
     cr_assert_eq(forked_ranks(2, no_id, NULL), 0);
 }
 
-/* A rank that cannot connect fails alone, and ends all: nobody can call the others back from NCCL.
- */
+/* A rank that cannot connect fails alone and ends all, because nothing can interrupt the others
+ * in NCCL. */
 static void no_connection(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -405,7 +405,7 @@ Test(nccl, a_rank_that_cannot_connect_ends_all) {
     cr_assert_eq(forked_ranks(2, no_connection, NULL), 2);
 }
 
-/* The user's choice of an algorithm stands. */
+/* The user's choice of an algorithm is respected. */
 static void algorithm(const struct ranks *ranks, const void *given) {
     const char *chosen = given;
     struct backend be;

@@ -1,4 +1,4 @@
-/* Watching operations: who is called when, with what, and that nothing changes. */
+/* Observers of operations: when they are called and with what, and that results do not change. */
 #include <criterion/criterion.h>
 
 #include "kernels/open/backend_open.h"
@@ -13,7 +13,7 @@ struct log {
         enum operation_id id;
         const void *args;
         bool after;
-        float value; /* of the tensor then */
+        float value; /* value of the tensor at that time */
     } calls[8];
     struct backend *be;
     const float *watched; /* backend memory */

@@ -1,5 +1,5 @@
-/* State of matrix products on CUDA between steps and between runs: prepared products, and the
- * algorithms that autotune chose. */
+/* State of matmuls on CUDA between steps and between runs: prepared matmuls, and the algorithms
+ * that autotune chose. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -96,7 +96,7 @@ Test(products, are_prepared_once) {
     cr_assert_eq(fake_cublaslt_counts()->alive, 0, "objects of the library are left");
 }
 
-/* If only sizes are planned, nothing is run; a plan for training tries its products. */
+/* If only sizes are planned, nothing is run; a plan for training tries its matmuls. */
 Test(products, are_not_tried_for_sizes) {
     struct bench bench;
     open_bench(&bench, &plain);
@@ -110,7 +110,7 @@ Test(products, are_not_tried_for_sizes) {
     close_bench(&bench);
 }
 
-/* Sampling meets products that no step has; casts need a workspace that only planning gives. */
+/* Sampling runs matmuls that no step has; casts need a workspace that only planning reserves. */
 Test(products, unplanned_ones_work_or_say_why_not) {
     struct bench bench;
     open_bench(&bench, &plain);
@@ -133,7 +133,7 @@ Test(products, without_an_algorithm_say_so) {
     close_bench(&bench);
 }
 
-/* The heuristics offer what the library then refuses: with one algorithm, with all. */
+/* The heuristics offer algorithms that the library then refuses: one of them, or all. */
 Test(products, that_fail_when_they_are_tried) {
     struct bench bench;
     open_bench(&bench, &plain);
@@ -171,7 +171,7 @@ static double worst_difference(struct bench *bench, bool tf32) {
     return worst;
 }
 
-/* Each of the 72 terms is off by up to 2^-10 of itself, in all directions. */
+/* Each of the 72 terms is off by up to 2^-10 of itself, with either sign. */
 Test(products, tf32_is_an_option) {
     struct bench bench;
     open_bench(&bench, &plain);
@@ -201,7 +201,7 @@ Test(products, autotune_takes_the_fastest) {
     }
 }
 
-/* Writes the file with one algorithm being slow; returns the bits that the run gave. */
+/* Writes the file while one algorithm is slow; returns the bits of that run's result. */
 static uint64_t tune_and_write(const char *path, int slow) {
     struct error message;
     struct backend_options options = tuned(path);
@@ -222,7 +222,7 @@ Test(products, a_resumed_run_takes_the_same_algorithms) {
     int algorithm = fake_cublaslt_counts()->algorithm;
     struct backend_options options = tuned(path);
     struct bench bench;
-    fake_cublaslt_slow(algorithm); /* now another would be chosen */
+    fake_cublaslt_slow(algorithm); /* now another algorithm would be chosen */
     long queries = fake_cublaslt_counts()->queries;
     open_bench(&bench, &options);
     plan(&bench);
@@ -230,7 +230,7 @@ Test(products, a_resumed_run_takes_the_same_algorithms) {
     cr_assert_eq(fake_cublaslt_counts()->algorithm, algorithm);
     cr_assert_eq(fake_cublaslt_counts()->queries, queries, "asked although the file knows");
     close_bench(&bench);
-    options.autotune = false; /* then the file is not for us */
+    options.autotune = false; /* then the file does not apply */
     open_bench(&bench, &options);
     plan(&bench);
     cr_assert_gt(fake_cublaslt_counts()->queries, queries);
@@ -245,8 +245,8 @@ static struct tensor lower(struct bench *bench, int64_t rows, int64_t columns) {
     return tensor;
 }
 
-/* The epilogue of a product with a GELU, in a run that reads and writes its choices while products
- * with the epilogue `slow` are. */
+/* The epilogue of a matmul with GELU, in a run that reads and writes its choices while matmuls
+ * with the epilogue `slow` are slow. */
 static int epilogue_with(int slow, const char *choices) {
     struct backend_options options = tuned(choices);
     struct error message;
@@ -272,7 +272,7 @@ Test(products, autotune_fuses_what_is_faster_so) {
     const char *one = in_folder("one.txt"), *other = in_folder("other.txt");
     cr_expect_eq(epilogue_with(FAKE_GELU_AUX, one), FAKE_DEFAULT);
     cr_expect_eq(epilogue_with(FAKE_DEFAULT, other), FAKE_GELU_AUX);
-    /* A resumed run does as it did, whatever is faster by now. */
+    /* A resumed run repeats its choices, even if others are faster now. */
     for (int i = 0; i < 2; i++) {
         cr_expect_eq(epilogue_with(FAKE_DEFAULT, one), FAKE_DEFAULT);
         cr_expect_eq(epilogue_with(FAKE_GELU_AUX, other), FAKE_GELU_AUX);
@@ -298,7 +298,7 @@ static void edit_file(const char *path, const char *from, const char *to) {
 static int outcome(const char *from, const char *to, const char *place) {
     struct error message;
     const char *path = in_folder("products.txt");
-    remove(path); /* of the outcome before */
+    remove(path); /* file of the previous call */
     tune_and_write(path, 0);
     edit_file(path, from, to);
     struct backend_options options = tuned(path);
@@ -318,8 +318,8 @@ Test(products, files_of_other_machines_are_not_used) {
     cr_assert_eq(outcome("\n", " Ti\n", ""), 1); /* another GPU */
     cr_assert_eq(outcome("format 2", "format 3", ""), 1);
     cr_assert_eq(outcome("cublasLt 1", "cublasLt 2", ""), 1);
-    cr_assert_eq(outcome("m=24", "m=25", ""), 1);               /* another product */
-    cr_assert_eq(outcome("algorithm=6", "algorithm=7", ""), 1); /* the library does not know it */
+    cr_assert_eq(outcome("m=24", "m=25", ""), 1);               /* another matmul */
+    cr_assert_eq(outcome("algorithm=6", "algorithm=7", ""), 1); /* unknown algorithm */
 }
 
 Test(products, malformed_files_are_errors) {

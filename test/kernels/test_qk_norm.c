@@ -7,13 +7,13 @@
 static const double EPSILON = 1e-6f;
 
 struct shape {
-    int64_t rows, more; /* more: columns behind the heads */
+    int64_t rows, more; /* extra columns after the heads */
     int64_t size;
     int heads, kv_heads;
     enum dtype dtype;
-    enum dtype parameter; /* of the gradients of the weights */
-    bool odd;             /* the rows begin at an odd place */
-    int64_t length;       /* of a sequence, whose heads are turned; 0: they are not */
+    enum dtype parameter; /* dtype of the weights' gradients */
+    bool odd;             /* the rows begin at an odd offset */
+    int64_t length;       /* length of a sequence, whose heads get rope; 0: no rope */
 };
 
 static const struct shape shapes[] = {
@@ -52,8 +52,8 @@ static void turn(double *x, double *x_size, const double *angles, const struct s
 }
 
 struct operands {
-    struct tensor angles; /* without data: none */
-    double *turns;        /* the same on the host */
+    struct tensor angles; /* no data if rope is off */
+    double *turns;        /* its values on the host */
     struct tensor inout, raw, q_weight, k_weight, dq_weight, dk_weight;
     int64_t columns, heads; /* columns of a row of inout; heads of q and k together */
 };
@@ -78,7 +78,7 @@ static const double *weight_of(const struct shape *s, const double *q, const dou
     return head < s->heads ? q : k;
 }
 
-/* Columns behind the heads do not change. */
+/* Columns after the heads do not change. */
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct operands o = make(c, s);
@@ -114,13 +114,13 @@ Test(qk_norm, forward) {
 }
 
 struct gradients {
-    double *din, *din_size;         /* of a head */
+    double *din, *din_size;         /* [D] of one head */
     double *dweight, *dweight_size; /* [D] */
     const double *in, *weight;
 };
 
-/* With d = dout * weight and h = in * rstd: rstd * (d - h * mean(d * h)). The sizes are the same
- * of absolute values; din_size begins with that of dout. */
+/* With d = dout * weight and h = in * rstd: rstd * (d - h * mean(d * h)). The sizes use absolute
+ * values in the same formula; on entry, din_size holds the size of dout. */
 static void reference(const struct gradients *g, int64_t size) {
     double rstd = rstd_of(g->in, size), sum = 0, sum_size = 0;
     for (int64_t i = 0; i < size; i++) {
@@ -174,7 +174,7 @@ Test(qk_norm, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
-/* sum(dout * result) of one head of queries and one of keys. */
+/* sum(dout * result) of one query head and one key head. */
 enum { WIDTH = 6 };
 struct problem {
     double in[2 * WIDTH], weight[2 * WIDTH], dout[2 * WIDTH];

@@ -1,4 +1,4 @@
-/* Rounding to 8 bits with scales, and the end of a step of it. */
+/* Rounding to 8 bits with scales, and the end-of-step update of the amax history. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct shape {
     enum quantize_by by;
     bool power_of_two;
     enum plant plant;
-    float amax; /* handed in; 0: none, negative: a zero is */
+    float amax; /* given amax; 0: none, negative: an amax of zero is given */
     enum { OUT, TRANSPOSED, BOTH } order;
     enum { UNKNOWN, JOINED, FOUND } track_amax;
 };
@@ -48,7 +48,7 @@ static int64_t groups_of(const struct shape *s) {
     return s->by == QUANTIZE_WHOLE ? 1 : s->by == QUANTIZE_ROWS ? s->rows : s->columns;
 }
 
-/* The rule of struct quantize_args, in the arithmetic that it names. */
+/* The formula of struct quantize_args, in the arithmetic that it specifies. */
 static float factor_of(const struct shape *s, double amax) {
     float max = s->out == DTYPE_E4M3 ? 448.0f : 57344.0f;
     float factor = amax > 0 ? max / (float)amax : 1.0f;
@@ -90,7 +90,7 @@ static void verify(const struct shape *s, const double *values, const uint8_t *c
     }
 }
 
-/* A magnitude that is known beforehand, or memory for one. */
+/* Returns a known amax, or memory for one. */
 static struct amax *amax_of(struct check *c, const struct shape *s, const double *values) {
     double largest = 0;
     bool bad = false;
@@ -103,20 +103,21 @@ static struct amax *amax_of(struct check *c, const struct shape *s, const double
     return check_amax(c, (float)largest, bad);
 }
 
-/* Back into codes; beside codes that are there already it must be the same. */
+/* Transposes the transposed codes back into `codes`. If the operation wrote both orders, they
+ * must agree. */
 static void check_transposed(struct check *c, const struct shape *s, uint8_t *codes,
                              const struct tensor *transposed) {
     size_t count = (size_t)(s->rows * s->columns);
-    uint8_t *turned = malloc(count);
-    backend_download(&c->be, turned, transposed->data, count);
+    uint8_t *transposed_codes = malloc(count);
+    backend_download(&c->be, transposed_codes, transposed->data, count);
     for (int64_t row = 0; row < s->rows; row++)
         for (int64_t column = 0; column < s->columns; column++) {
             uint8_t *code = &codes[row * s->columns + column];
-            uint8_t other = turned[column * s->rows + row];
+            uint8_t other = transposed_codes[column * s->rows + row];
             if (s->order == BOTH) cr_assert_eq(*code, other);
             *code = other;
         }
-    free(turned);
+    free(transposed_codes);
 }
 
 static void body(struct check *c, const void *given) {
@@ -191,8 +192,8 @@ Test(quantize, other_dtypes) {
         }
 }
 
-/* Zeros keep their signs; what is not finite is counted, and stays; the smallest numbers do not
- * overflow their scale. */
+/* Zeros keep their signs, non-finite values are counted and stay, and the smallest numbers do
+ * not overflow their scale. */
 Test(quantize, special_values) {
     for (int plant = ZEROS; plant <= ZERO_ROW; plant++)
         for (int by = 0; by < 3; by++)
@@ -211,8 +212,8 @@ Test(quantize, special_values) {
             }
 }
 
-/* Larger values than expected saturate, even where the product with the scale overflows; 0 means
- * that nothing is known. */
+/* Larger values than expected saturate, even where the product with the scale overflows. An amax
+ * of 0 means unknown. */
 Test(quantize, an_amax_that_is_handed_in) {
     static const float amaxes[] = {-1, 1e-30f, 0.3f, 5, 1e30f};
     for (size_t i = 0; i < sizeof amaxes / sizeof *amaxes; i++)
@@ -231,14 +232,15 @@ Test(quantize, an_amax_that_is_handed_in) {
         }
 }
 
-/* Shapes with and without tiles; found by others, for others, or in steps before. */
+/* Shapes with and without tiles; the amax comes from other operations, is for other operations,
+ * or is from earlier steps. */
 Test(quantize, transposed_and_known) {
     static const int64_t sizes[][2] = {{1, 1},   {77, 72},   {48, 16},
                                        {16, 48}, {144, 272}, {256, 128}};
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F16};
     for (int i = 0; i < 6 * 2 * 3 * 3 * 3; i++) {
         int by = i % 2, order = i / 2 % 3, magnitude = i / 6 % 3, handed = i / 18 % 3;
-        if (by == 0 && magnitude + handed == 0 && order == 0) continue; /* above */
+        if (by == 0 && magnitude + handed == 0 && order == 0) continue; /* tested above */
         if (by == 1 && magnitude + handed > 0) continue;
         struct shape s = {sizes[i / 54][0],
                           sizes[i / 54][1],
@@ -268,7 +270,7 @@ static void history_body(struct check *c, const void *given) {
     int32_t not_finite = 0, zeros = 0;
     for (int i = 0; i < RANKS * EACH; i++) {
         records[i] = (struct quantize_record){(float)(i * 37 % 101), i % 3 == 0, i % 5 == 0};
-        if (i % EACH >= TENSORS) records[i].not_finite = 1000; /* nobody's */
+        if (i % EACH >= TENSORS) records[i].not_finite = 1000; /* not used by any tensor */
         else not_finite += records[i].not_finite, zeros += records[i].zero;
     }
     for (int i = 0; i < LENGTH * TENSORS; i++) history[i] = (float)(i * 53 % 97);

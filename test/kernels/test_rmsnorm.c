@@ -21,7 +21,7 @@ static const struct shape shapes[] = {
     {33, 515, true, false, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
     {5, 4104, true, true, DTYPE_BF16, DTYPE_F32, DTYPE_BF16}, /* wider than a block of CUDA */
     {16390, 8, false, false, DTYPE_F32, DTYPE_F32, DTYPE_F32},
-    {9, 48, true, true, DTYPE_BF16, DTYPE_F16, DTYPE_F32}, /* dtypes that no model mixes */
+    {9, 48, true, true, DTYPE_BF16, DTYPE_F16, DTYPE_F32}, /* mixed dtypes that no model uses */
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -60,7 +60,8 @@ static void forward(struct check *c, const void *given) {
             expected[r * columns + i] = x[r * columns + i] * expected_rstd[r] * w[i];
     }
     check_close(c, "layernorm_rstd", &rstd, expected_rstd, NULL);
-    /* rstd is the one sum, and the error of a sum of squares is relative: see layernorm_rstd. */
+    /* rstd depends on one sum, and the error of a sum of squares is relative: see
+     * layernorm_rstd. */
     check_close(c, "rmsnorm_forward", &out, expected, expected);
 }
 

@@ -8,7 +8,7 @@ struct shape {
     int64_t batch, length, columns, size;
     int heads;
     enum dtype dtype;
-    bool odd; /* the rows begin at an odd place */
+    bool odd; /* the rows begin at an odd offset */
 };
 
 static const struct shape shapes[] = {
@@ -55,7 +55,7 @@ static void inverse(struct check *c, const void *given) {
     rotate(c, given, true);
 }
 
-/* Columns behind the rotated heads do not change: their expected values are their own. */
+/* Columns after the rotated heads do not change: their expected values are the input. */
 Test(rope, turns_heads_and_nothing_else) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_everywhere(forward, &shapes[i]);

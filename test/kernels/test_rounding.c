@@ -18,8 +18,8 @@ static uint32_t bits_of(float value) {
     return bits;
 }
 
-/* The nearest bf16 value, ties away from zero, in fp64 from the definition; the pattern of infinity
- * counts as the power of two that would come next. */
+/* The nearest bf16 value, ties away from zero, in fp64 from the definition; the pattern of
+ * infinity counts as the next power of two. */
 static uint16_t nearest_away(uint32_t bits) {
     uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     double value = fabs((double)float_of(magnitude)), below, above;
@@ -46,8 +46,8 @@ static void check_bits(uint32_t bits) {
     cr_assert_eq(upper, nearest_away(bits), "%08x is rounded to %04x", bits, upper);
 }
 
-/* Each upper half with what is around ties and ends, and some in between; all 2^32 are gone through
- * by make test-split. */
+/* Each upper half with values around ties and ends, and some in between. make test-split tests
+ * all 2^32. */
 Test(rounding, split_masters_come_back) {
     static const uint32_t lows[] = {0, 1, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff};
     for (uint32_t upper = 0; upper < 0x10000; upper++) {
@@ -66,7 +66,7 @@ Test(rounding, copies_in_fp16_are_rounded_to_even) {
     for (int i = 0; i < 1000; i++) cr_assert_eq(copies[i], f16_from_f32(values[i]));
 }
 
-/* How often of 2^16 draws a value is rounded up is what is cut off of it, exactly. */
+/* Out of 2^16 draws, a value is rounded up exactly as often as its discarded fraction says. */
 Test(rounding, stochastic_rounding_goes_up_as_often_as_it_should) {
     static const uint32_t values[] = {0x3f800000, 0x3f800001, 0x3f808000, 0x3f80ffff,
                                       0xbf807fff, 0x00000001, 0x80018000, 0x7f7effff};
@@ -91,8 +91,8 @@ Test(rounding, stochastic_rounding_makes_no_infinity) {
     }
 }
 
-/* Each of the 32 bits is set half of the time, and neighbors in index, step and half of the draw
- * have nothing to do with each other: five standard errors of what coins would give. */
+/* Each of the 32 bits is set half of the time. Neighbors in index, step and half of the draw are
+ * independent: within five standard errors of fair coins. */
 Test(rounding, random_bits_are_like_coins) {
     enum { DRAWS = 1 << 16 };
     int64_t set[32] = {0}, same_index[32] = {0}, same_step[32] = {0}, same_half[16] = {0};
@@ -119,7 +119,7 @@ Test(rounding, random_bits_are_like_coins) {
     }
 }
 
-/* A moving average of constant small steps, which rounding to nearest would never let grow. */
+/* A moving average of constant small steps, which would never grow with rounding to nearest. */
 Test(rounding, small_additions_are_not_lost) {
     enum { STEPS = 2000, ELEMENTS = 256 };
     double mean = 0;

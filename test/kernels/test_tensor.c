@@ -13,7 +13,7 @@ Test(tensor, counts_and_bytes) {
     cr_assert_eq(tensor_columns(&tensor), 40);
     tensor.dtype = DTYPE_F32;
     cr_assert_eq(tensor_bytes(&tensor), 4160);
-    tensor.rank = 1; /* what follows in shape is absent */
+    tensor.rank = 1; /* the entries of shape after it are unused */
     cr_assert_eq(tensor_count(&tensor), 2);
     cr_assert_eq(tensor_rows(&tensor), 1);
     cr_assert_eq(tensor_columns(&tensor), 2);
@@ -51,7 +51,7 @@ Test(tensor, view_has_another_shape) {
     cr_assert_eq(tensor_columns(&view), 7);
 }
 
-/* The two runs of a layout function: the first measures what the second hands out. */
+/* The two passes over a layout function: the first measures what the second assigns. */
 static void lay_out(struct arena *arena, struct tensor out[3]) {
     out[0] = arena_tensor(arena, DTYPE_F32, 3, 7);
     out[1] = arena_tensor(arena, DTYPE_BF16, 129, 0);

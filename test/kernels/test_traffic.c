@@ -1,6 +1,6 @@
-/* Traffic between host and device while operations run: slots that take turns, and state of the host
- * that operations change. Under ThreadSanitizer the emulated GPU also sees a wait that is
- * missing (make test-races). */
+/* Traffic between host and device while operations run: slots used in turns, and host state that
+ * operations change. Under ThreadSanitizer the emulated GPU also detects a missing wait (make
+ * test-races). */
 #include <criterion/criterion.h>
 
 #include "kernels/open/backend_open.h"
@@ -41,8 +41,8 @@ static void fill(float *values, int step) {
     for (int i = 0; i < COUNT; i++) values[i] = (float)(step * COUNT + i);
 }
 
-/* As the micro-batches of a step do it: one is sent while those before still compute, and nobody
- * waits for what they make. */
+/* Like the micro-batches of a step: one is sent while earlier ones still compute, without
+ * waiting for their results. */
 Test(traffic, slots_take_turns) {
     float *batches[BACKEND_SLOTS], *results[STEPS];
     struct tensor in[BACKEND_SLOTS], out = on_device(DTYPE_F32);
@@ -69,8 +69,7 @@ Test(traffic, slots_take_turns) {
     backend_release(&be, out.data);
 }
 
-/* State of the host that operations change where it lies, by several of them, before it is looked
- * at. */
+/* Host state that several operations change in place before it is read. */
 Test(traffic, operations_reach_memory_of_the_host) {
     enum { ROUNDS = 3 };
     struct tensor state = {on_host(), DTYPE_F32, 1, {COUNT}}, lower = on_device(DTYPE_BF16);

@@ -38,7 +38,7 @@ Test(vector, tanh_of_all_exponents) {
     }
 }
 
-/* Densely where rows of softmax and GELU live. */
+/* Dense sampling where inputs of softmax and GELU are common. */
 Test(vector, usual_arguments) {
     for (int i = -1600000; i < 1600000; i++) {
         float x = (float)i * 1e-5f;

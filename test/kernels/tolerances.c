@@ -1,5 +1,5 @@
-/* How far each kind of result may be from its fp64 reference, and why: the only place with such
- * numbers.
+/* Maximum error of each kind of result against its fp64 reference, and the reason. No other file
+ * has such numbers.
  *
  * `arithmetic` counts fp32 roundings, in units of u = 2^-24 times the sum of the absolute values
  * of what was added up (check_close has the formula); `roundings` those to the output's dtype.
@@ -7,10 +7,10 @@
  * Why 4 for most sums, however long: the k-th of n partial sums is rounded by at most u of itself,
  * with a standard deviation of 0.6 u. For terms of random sign it is about sqrt(k) terms large, so
  * that the errors of all n add up to 0.6 u sqrt(n^2 / 2) = 0.4 u n terms, or 0.5 u times the sum
- * of n absolute values. Five times that is not met in the few 10^5 values of a test, and sums in
- * blocks or vectors are better. The rest of the 4 is for the operations before and after the sum.
- * What these tests are to catch (a missing or doubled term, an element of the padding, a value
- * rounded once too often) exceeds this by orders of magnitude. */
+ * of n absolute values. Five times that does not occur in the few 10^5 values of a test, and sums
+ * in blocks or vectors are better. The rest of the 4 is for the operations before and after the
+ * sum. The bugs that these tests must catch (a missing or doubled term, an element of the padding,
+ * a value rounded once too often) exceed this by orders of magnitude. */
 #include "test/kernels/check.h"
 
 #include <criterion/criterion.h>
@@ -27,20 +27,20 @@ static const struct tolerance table[] = {
     {"loss_sum", {4, 4, 4}, 1},
 
     {"layernorm_mean", {4, 4, 4}, 1},
-    /* All squares are positive, so that partial sums grow to the whole: 0.3 u sqrt(n), which is
-     * 7 u for a row of 512 added one by one; the root halves it; times 3 to be sure. */
+    /* All squares are positive, so partial sums grow to the whole: 0.3 u sqrt(n), which is 7 u
+     * for a row of 512 added one by one. The root halves it; times 3 for safety. */
     {"layernorm_rstd", {12, 12, 12}, 1},
-    /* mean and rstd enter as terms do; two products and an addition follow. */
+    /* mean and rstd enter like terms; two products and an addition follow. */
     {"layernorm_forward", {4, 4, 4}, 1},
     /* Two sums over a row and five products each, all in the magnitude. */
     {"layernorm_backward", {4, 4, 4}, 1},
     {"layernorm_dweight", {4, 4, 4}, 1},
 
-    /* rstd is good to 12 u at most, see there; two products follow. */
+    /* The error of rstd is at most 12 u, see layernorm_rstd; two products follow. */
     {"rmsnorm_forward", {14, 14, 14}, 1},
 
-    /* The same of a head, at most 256 values: rstd is good to 7 u. Backward it enters three times,
-     * beside the two sums; in the weight's gradient once. */
+    /* The same for a head of at most 256 values: the error of rstd is at most 7 u. Backward it
+     * enters three times, beside the two sums; in the weight's gradient once. */
     {"qk_norm_forward", {9, 9, 9}, 1},
     {"qk_norm_backward", {25, 25, 25}, 1},
     {"qk_norm_dweight", {11, 11, 11}, 1},
@@ -51,42 +51,43 @@ static const struct tolerance table[] = {
     /* Two products and a sum. */
     {"rope", {4, 4, 4}, 1},
 
-    /* 4, and half of that again because some tests compare 10^5 values and libraries may add the
-     * bias first, before partial sums that it makes larger. 16-bit products are exact in fp32. */
+    /* 4, and half of that again: some tests compare 10^5 values, and libraries may add the bias
+     * first, before partial sums that it makes larger. 16-bit products are exact in fp32. */
     {"matmul", {6, 6, 6}, 1},
-    /* 16-bit products of more than 4096 terms on tensor cores, which cut off instead of rounding
+    /* 16-bit matmuls of more than 4096 terms on tensor cores, which truncate instead of rounding
      * when they add (Fasi, Higham, Mikaitis, Pranesh 2021, 10.7717/peerj-cs.330): the errors of
      * partial sums add up. Simulated for K = 20000 with blocks of 8 and 16 terms: up to 15 u. */
     {"matmul_long", {32, 32, 32}, 1},
     /* The two scales are multiplied, the sum by the result, and bias or output are added: one more
      * rounding each. */
     {"matmul_8_bit", {9, 9, 9}, 1},
-    /* The product may be rounded to the output before it is multiplied by gelu', as two separate
-     * operations would. */
+    /* The matmul's result may be rounded to the output before it is multiplied by gelu', as two
+     * separate operations would do. */
     {"matmul_dgelu", {6, 6, 6}, 2},
-    /* gelu of the sum, compared with gelu of the sum as it was stored, whose rounding is at most
-     * roundoff |x|. |gelu'| is at most 1.13: gelu_forward's 4, and 1.13 times the roundoff of the
-     * dtype, which is 1, 2^13 or 2^16 u. */
+    /* gelu of the sum, compared with gelu of the stored sum, whose rounding is at most roundoff
+     * |x|. |gelu'| is at most 1.13: gelu_forward's 4, and 1.13 times the roundoff of the dtype,
+     * which is 1, 2^13 or 2^16 u. */
     {"matmul_gelu", {5.2, 4 + 1.13 * 0x1p13, 4 + 1.13 * 0x1p16}, 1},
 
     /* tanh within 2.5 ulp (5 u), of an argument within 3 u, for x / 2 (1 + tanh): 1 + tanh is
      * near 0 for negative x and has the error of 1. */
     {"gelu_forward", {4, 4, 4}, 1},
-    /* The magnitude holds how gelu' reacts to errors of tanh and its argument. */
+    /* The magnitude includes how gelu' reacts to errors of tanh and its argument. */
     {"gelu_backward", {4, 4, 4}, 1},
 
-    /* The magnitudes hold that exp(score) is as uncertain, relative to itself, as the score is in
-     * absolute terms; otherwise sums of products. P and dS stay fp32 for all dtypes. */
+    /* The magnitudes include that the relative error of exp(score) is the absolute error of the
+     * score; otherwise sums of products. P and dS stay fp32 for all dtypes. */
     {"attention_lse", {4, 4, 4}, 1},
     {"attention_forward", {4, 4, 4}, 1},
     {"attention_backward", {4, 4, 4}, 1},
-    /* On tensor cores the factors of a product are 16 bits wide: P and dS are rounded to the dtype
-     * of qkv before they multiply V, dO, Q or K. Each term is then off by up to roundoff(dtype) of
-     * itself, which is 2^13 u in fp16 and 2^16 u in bf16, and so is the sum of absolute values. */
+    /* On tensor cores the factors of a matmul have 16 bits: P and dS are rounded to the dtype of
+     * qkv before they multiply V, dO, Q or K. Each term is then off by up to roundoff(dtype) of
+     * itself, 2^13 u in fp16 and 2^16 u in bf16, and so is the sum of absolute values. */
     {"attention_forward_lower", {4, 4 + 0x1p13, 4 + 0x1p16}, 1},
     {"attention_backward_lower", {4, 4 + 0x1p13, 4 + 0x1p16}, 1},
 
-    /* The same sums, of one row. Against attention_forward, both sides are off and rounded. */
+    /* The same sums, for one row. Against attention_forward, both sides have errors and
+     * roundings. */
     {"attention_decode", {4, 4, 4}, 1},
     {"attention_decode_row", {8, 8, 8}, 2},
     {"attention_decode_row_lower", {8, 8 + 0x1p13, 8 + 0x1p16}, 2},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A file server with faults to choose, for test_fetch.sh.
+"""A file server with selectable faults, for test_fetch.sh.
 
     file_server.py FOLDER        serves FOLDER at http://127.0.0.1:PORT; prints PORT
 

@@ -1,17 +1,17 @@
 # Follows the links of Markdown files, for test_links.sh. Reads the names of all files of the
-# project; prints FILE:LINE: and what is wrong with each link that leads nowhere, and as its last
-# line how many links in how many *.md it saw.
+# project; prints FILE:LINE: and the fault of each broken link. The last line is the number of links
+# and of *.md files.
 #
-# Two rounds over the *.md: in the first their headings become anchors, in the second links are
-# followed. Known are inline links and images, those by name ([text][name] and [name]: target),
-# addresses that stand for themselves, and href="" and src="" of HTML; code of any kind has none.
+# Two passes over the *.md: the first turns headings into anchors, the second follows links.
+# Supported are inline links and images, reference links ([text][name] and [name]: target),
+# autolinks, and href="" and src="" of HTML; links in code are ignored.
 
 function say(line, words) {
     print file ":" line ": " words
 }
 
-# How many characters a piece of code at the beginning of text has, with its backticks: up to as
-# many of these once more, or those at the beginning alone.
+# Returns the length of the code span at the beginning of text, with its backticks: up to the same
+# number of backticks, or only the opening ones if there are none.
 function code_length(text,    ticks, at) {
     match(text, /^`+/)
     ticks = at = RLENGTH
@@ -22,7 +22,7 @@ function code_length(text,    ticks, at) {
     return ticks
 }
 
-# Text with an x for each character that is code or escaped; line breaks stay.
+# Returns text with an x for each character that is code or escaped; line breaks stay.
 function plain(text,    out, part, at) {
     while (match(text, /[`\\]/)) {
         at = RSTART
@@ -36,10 +36,10 @@ function plain(text,    out, part, at) {
     return out text
 }
 
-# The anchor of a heading: small letters, no signs but - and _, hyphens for spaces; the second
-# heading of the same name gets -1.
+# Returns the anchor of a heading: lower case, no punctuation but - and _, hyphens for spaces; the
+# second heading of the same name gets -1.
 function slug(text,    name) {
-    while (match(text, /\]\([^()]*\)/)) # of a link its words stay
+    while (match(text, /\]\([^()]*\)/)) # keeps the text of a link
         text = substr(text, 1, RSTART) substr(text, RSTART + RLENGTH)
     name = tolower(text)
     gsub(/[^a-z0-9 _\200-\377-]/, "", name)
@@ -47,8 +47,8 @@ function slug(text,    name) {
     return headings[file, name]++ ? name "-" (headings[file, name] - 1) : name
 }
 
-# A path from the folder of this file as one from the project's: "." is that folder itself, ""
-# leads out of it.
+# Makes a path from the folder of this file relative to the project: "." is the project's folder, ""
+# a path outside of it.
 function resolve(path,    parts, count, i, kept, depth, full) {
     if (match(file, /.*\//)) path = substr(file, 1, RLENGTH) path
     count = split(path, parts, "/")
@@ -87,7 +87,7 @@ function follow(target, line,    path, anchor, full) {
     }
 }
 
-# What stands in the brackets of a link: s begins behind "(". Follows it and returns its length.
+# Returns the length of the target in brackets: s begins after "(". Follows the link.
 function inline_link(s, line,    rest, target) {
     match(s, /^[ \n]*/)
     rest = substr(s, RLENGTH + 1)
@@ -169,7 +169,7 @@ function read_markdown(    line, indent, fence, blank, code, list, comment) {
     while ((getline line < file) > 0) {
         number++
         sub(/\r$/, "", line)
-        if (comment) { # <!-- of an earlier line
+        if (comment) { # <!-- from an earlier line
             if (!sub(/^.*-->/, "", line)) continue
             comment = 0
         }
@@ -184,7 +184,7 @@ function read_markdown(    line, indent, fence, blank, code, list, comment) {
             blank = 1
             continue
         }
-        # Lines that are indented as far as the text of a list belong to it, four more are code.
+        # Lines indented like the text of a list belong to it, four more are code.
         if (blank && indent < list) list = 0
         if ((blank || code) && indent - list >= 4) {
             code = 1

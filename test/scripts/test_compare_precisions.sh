@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Does scripts/compare_precisions.sh do what it says? Tried on a model so small that a run takes a
-# blink, with ./train and ./compare, or $TRAIN and $COMPARE.
+# Tests scripts/compare_precisions.sh on a model so small that a run takes a moment, with ./train
+# and ./compare, or $TRAIN and $COMPARE.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -11,9 +11,9 @@ work=$(mktemp -d) tests=0 failed=0
 trap 'rm -rf "$work"' EXIT
 script=$root/scripts/compare_precisions.sh
 
-# ---- what a test says
+# ---- assertions
 
-test_case() { # NAME: each in an empty folder with a config
+test_case() { # NAME: starts a test in an empty folder with a config
     tests=$((tests + 1)) name=$1
     cd "$work" && rm -rf case && mkdir case && cd case
     export TRAIN=$real_train
@@ -49,24 +49,24 @@ holds() { # FILE ...
     local file
     for file; do if [ ! -s "$file" ]; then wrong "there is no $file"; fi; done
 }
-losses() { # RUN: without what depends on the clock
+losses() { # RUN: prints its files without timings
     sed 's/, "step_ms".*//' "$1/metrics.jsonl"
 }
 same_run() { # RUN RUN
     if ! cmp -s <(losses "$1") <(losses "$2"); then wrong "$1 and $2 differ"; fi
 }
 
-# A variant, and what its runs are called.
+# Expects that a variant gives runs of this name.
 lower=bf16:gradients.dtype=lower lower_run=bf16+gradients.dtype=lower
 
-# stand_in TEXT: a ./train that does TEXT first.
-stand_in() {
-    printf '#!/usr/bin/env bash\n%s\nexec %q "$@"\n' "$1" "$real_train" >"$work/stand_in"
-    chmod +x "$work/stand_in"
-    export TRAIN=$work/stand_in
+# fake_train TEXT: makes a fake ./train that runs TEXT first.
+fake_train() {
+    printf '#!/usr/bin/env bash\n%s\nexec %q "$@"\n' "$1" "$real_train" >"$work/fake_train"
+    chmod +x "$work/fake_train"
+    export TRAIN=$work/fake_train
 }
 
-# ---- from beginning to end
+# ---- complete comparisons
 
 test_case "all pass"
 runs 0 "my tiny.json" --no-profile
@@ -74,7 +74,7 @@ says "run 1 of 3: fp32, seed 5" && says "run 3 of 3: fp16, seed 5" && says "may 
 says "fp32, bf16, fp16: 40 steps, 1 seed, against fp32"
 here="runs/compare-my tiny"
 holds "$here/report.html" "$here/report.md" "$here/report.json" "$here/runs/bf16/metrics.jsonl"
-# What shows that they saw the same is the first loss.
+# An equal first loss shows that the runs have equal weights and batches.
 for run in bf16 fp16; do
     first=$(sed -n '1s/.*"loss": \([0-9.]*\),.*/\1/p' "$here/runs/$run/metrics.jsonl")
     case $first in 5.5[0-9]*) ;; *) wrong "$run begins with a loss of $first" ;; esac
@@ -102,19 +102,19 @@ runs 0 "my tiny.json" --out out --precisions fp32,bf16 --steps 20 --no-profile \
 says "run 1 of 2: fp32, seed 9"
 if ! grep -q '"seed": 9' out/runs/bf16/config.json; then wrong "seed 9 is not that of the run"; fi
 
-# ---- going on
+# ---- resuming
 
 test_case "finished runs are not run again, and more can be added"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 cp -r out/runs/fp32 before
-stand_in 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
+fake_train 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
 runs 0 "my tiny.json" --out out --seeds 2 --no-profile
 says "run 1 of 6: fp32, seed 5: done before" && says "run 3 of 6: fp16, seed 5"
 says "run 6 of 6: fp16, seed 6"
 if [ "$(wc -l <asked)" -ne 4 ]; then wrong "$(wc -l <asked) runs instead of 4"; fi
 same_run out/runs/fp32 before
 
-# Batches of some hundred bytes are so noisy that right arithmetic drifts apart: wide limits.
+# Batches of some hundred bytes are so noisy that correct arithmetic drifts apart: wide limits.
 long=("my tiny.json" --steps 400 --precisions "fp32,$lower" --no-profile --limit-loss 9
     --limit-curve 9 --limit-norm 99 --limit-correlation=-1
     -- --set checkpoint.every=0 --set train.micro_batch_size=16)
@@ -124,8 +124,8 @@ whole=$work/whole/runs
 
 stop_test() { # SIGNAL STATUS PREFIX
     local process status=0
-    # In a process group of its own, as what a terminal starts, and not deaf to Ctrl-C as what a
-    # script starts in the background: these tests may be.
+    # Runs in its own process group and with default signal handlers, like a command in a terminal.
+    # These tests may run in the background, where scripts ignore Ctrl-C.
     set -m
     env --default-signal=INT "$script" --out out "${long[@]}" >"$work/said" 2>&1 &
     process=$!
@@ -164,13 +164,13 @@ test_case "another program goes on, and what it has made stays known"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 silent_on "not the one any more"
-stand_in ""
+fake_train ""
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 says "not the one any more"
 export TRAIN=$real_train
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 silent_on "not the one any more" # it made no run
-stand_in ""
+fake_train ""
 for program in "$TRAIN" "$TRAIN" "$real_train"; do
     export TRAIN=$program
     runs 0 "my tiny.json" --out out --no-profile && says "not the one any more"
@@ -187,12 +187,12 @@ runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile && silent_o
 
 two=bf16:train.recompute=layer:autocast.float32=qkv,gelu
 two_run=bf16+autocast.float32=qkv,gelu+train.recompute=layer
-set_to() { # KEY VALUE RUN: an expression that the run's config has
+set_to() { # KEY VALUE RUN: checks a value in the run's config
     if ! grep -qF "\"$1\": $2" "out/runs/$3/config.json"; then wrong "$3 has no $1 $2"; fi
 }
 
 test_case "variants are runs with settings of their own"
-stand_in 'case " $* " in *" --profile "*) echo "$*" >>profiled ;; esac'
+fake_train 'case " $* " in *" --profile "*) echo "$*" >>profiled ;; esac'
 runs 0 "my tiny.json" --out out --precisions "$two,bf16,$lower,fp32" --seeds 2 \
     -- --set gradients.dtype=float32
 says "run 1 of 8: fp32, seed 5" && says "run 2 of 8: $two, seed 5"
@@ -219,7 +219,7 @@ says "warning: optimizer.beta2 differs"
 
 test_case "variants can be added, and their settings come in any order"
 runs 0 "my tiny.json" --out out --precisions fp32,$two --no-profile
-stand_in 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
+fake_train 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
 runs 0 "my tiny.json" --out out --no-profile --seeds 2 \
     --precisions fp32,$lower,bf16:autocast.float32=qkv,gelu:train.recompute=layer
 says "run 2 of 6: $lower, seed 5" && silent_on "run 2 of 6: $lower, seed 5: done"
@@ -260,10 +260,10 @@ cannot "bf16,$(printf 'bf16:threads=%d,' {1..7})" "--precisions: 9, but a report
 runs 2 "my tiny.json" --steps 20 --precisions fp32,bf16:train.steps=10 && says "contradicts"
 if [ -e runs ]; then wrong "it began nevertheless"; fi
 
-# ---- trouble
+# ---- failures
 
 test_case "a run without metrics is not finished"
-stand_in 'case "$*" in *precision=bf16*) mkdir -p runs/compare-my\ tiny/runs/bf16; exit;; esac'
+fake_train 'case "$*" in *precision=bf16*) mkdir -p runs/compare-my\ tiny/runs/bf16; exit;; esac'
 runs 1 "my tiny.json" --no-profile && says "left no" && silent_on "run 3"
 if [ -e "runs/compare-my tiny/runs/bf16/finished" ]; then wrong "it is marked as finished"; fi
 
@@ -279,7 +279,7 @@ says "run fp16 ended early" && says "bf16  pass" && says "fp16: FAIL, finished: 
 says "written: "
 
 test_case "a reference that diverges ends it"
-stand_in 'case "$*" in *precision=fp32*) set -- "$@" --set train.steps=20;
+fake_train 'case "$*" in *precision=fp32*) set -- "$@" --set train.steps=20;
     '"$(printf '%q' "$real_train")"' "$@"; exit 1;; esac'
 runs 1 "my tiny.json" --no-profile && silent_on "run 2"
 
@@ -293,15 +293,15 @@ if [ -e runs ]; then wrong "it left a folder"; fi
 runs 0 "my tiny.json" --no-profile --precisions fp32,bf16
 
 test_case "profiles"
-# shellcheck disable=SC2016 # the stand-in expands it
-stand_in 'case " $* " in *" --profile "*) while [ "$1" != --out ]; do shift; done
+# shellcheck disable=SC2016 # the fake program expands it
+fake_train 'case " $* " in *" --profile "*) while [ "$1" != --out ]; do shift; done
     echo "{\"step_ms\": 8, \"products_ms\": 4, \"operations\": {\"matmul\": 6}}" >"$2/profile.json"
     exit;; esac'
 runs 0 "my tiny.json" --precisions fp32,bf16
 says "matmul" && says "6.0 ms"
 
 test_case "a profile that fails"
-stand_in 'case " $* " in *" --profile "*) echo broken; exit 1;; esac'
+fake_train 'case " $* " in *" --profile "*) echo broken; exit 1;; esac'
 runs 0 "my tiny.json" --precisions fp32,bf16 && says "--profile failed" && says "bf16  pass"
 
 test_case "wrong usage"

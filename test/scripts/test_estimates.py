@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Do the estimates by replay say what they should? Machine code made up here, of which the cycles
-are known, and figures that have become worse."""
+"""Tests the estimates by replay on made-up machine code with known cycles, and the check of figures
+that have become worse."""
 import contextlib
 import io
 import json
@@ -37,7 +37,7 @@ def group_wait(pending):
 
 
 def branch(distance, arch):
-    """To so many bytes behind itself."""
+    """A branch to this many bytes after itself."""
     field = distance // 4 & (1 << (56 if arch >= 90 else 48)) - 1
     word = field << 34 if arch < 90 else (field & 0xFF) << 16 | (field >> 8) << 34
     low, high = word & (1 << 64) - 1, word >> 64
@@ -77,7 +77,7 @@ def replaying():
 
 
 def replaying_groups():
-    """Products of warp groups go on beside the warp, until it waits for them."""
+    """Products of warp groups run beside the warp, until it waits for them."""
     inner, last, in_registers, waits = cubin.decode(
         group_product() + group_product(ends=True) + group_product(registers=True) + group_wait(3),
         90)
@@ -99,7 +99,7 @@ def replaying_groups():
 
 
 def choosing():
-    """The loop with fewer instructions for a product is the hot one, and what is rare is skipped."""
+    """The hot loop has the fewest instructions per product; rare branches are skipped."""
     product, other = instruction(HMMA), instruction(FADD)
     hot = product * 4 + branch(32, 90) + other * 2 + product
     masked = product * 4 + other * 20

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Do scripts/get_data.sh and scripts/get_gpt2.sh do what they say? Tried against file_server.py on
-# this machine, which misbehaves as told; needs no other network. Skipped without python3 or curl.
+# Tests scripts/get_data.sh and scripts/get_gpt2.sh against file_server.py on this machine, which
+# serves faults on request; needs no other network. Skipped without python3 or curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -22,15 +22,15 @@ host=http://127.0.0.1:$(cat port)
 unset MANTISSA_MIRROR http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 export MANTISSA_PAUSE=0 no_proxy='*'
 
-# one.sh URL FILE [SHA256]: a program that fetches a single file.
+# one.sh URL FILE [SHA256] fetches a single file.
 printf '#!/usr/bin/env bash\nset -euo pipefail\n. %q\nfetch_begin\nfetch "$@"\n' \
     "$root/scripts/fetch.sh" >one.sh
 head -c 200000 /dev/urandom >served/file
 sha256=$(sha256sum <served/file | cut -d ' ' -f 1)
 
-# ---- what a test says
+# ---- assertions
 
-test_case() { # NAME: each in an empty folder
+test_case() { # NAME: starts a test in an empty folder
     tests=$((tests + 1)) name=$1
     cd "$work" && rm -rf case && mkdir case && cd case
     : >"$work/served/log"
@@ -52,12 +52,12 @@ one() { # STATUS FAULTS [SHA256]: fetches served/file as ./file
 says() { # TEXT
     if ! grep -qF -- "$1" "$work/said"; then wrong "does not say: $1"; fi
 }
-asked() { # TIMES PATTERN: so many requests match
+asked() { # TIMES PATTERN: this many requests match
     local got
     got=$(grep -cE -- "$2" "$work/served/log") || true
     if [ "$got" != "$1" ]; then wrong "$got requests instead of $1 match: $2"; fi
 }
-holds() { # FILE ...: these and no others are here
+holds() { # FILE ...: exactly these files exist
     local got
     got=$(find . -type f -printf '%P\n' | sort | tr '\n' ' ')
     if [ "$got" != "${*:+$* }" ]; then wrong "the folder holds $got instead of $*"; fi
@@ -66,7 +66,7 @@ is_whole() { # [FILE [SERVED]]
     if ! cmp -s "${1:-file}" "$work/served/${2:-file}"; then wrong "${1:-file} has other bytes"; fi
 }
 
-# ---- a file that comes
+# ---- successful downloads
 
 test_case "whole"
 one 0 ranges && is_whole && holds file && says "200000 bytes, checked by its size only"
@@ -138,7 +138,7 @@ one 0 ranges,nosize,cut:90000,etag && is_whole && holds file && asked 2 'GET .* 
 test_case "a connection that brings nothing"
 one 1 ranges,cut:0 && says "the connection breaks" && asked 5 '^GET'
 
-# ---- a file that does not come
+# ---- failed downloads
 
 test_case "a wrong checksum"
 one 1 ranges,wrong "$sha256" && holds file.wrong && says "instead of $sha256" && says "file.wrong"
@@ -177,7 +177,7 @@ runs 1 bash "$work/one.sh" http://127.0.0.1:9/file file && says "is there a netw
 test_case "no such host"
 runs 1 bash "$work/one.sh" http://host.invalid/file file && says "is there a network" && holds
 
-# ---- a file that is there
+# ---- files that exist
 
 test_case "already there, by a known SHA-256: no request"
 cp "$work/served/file" file
@@ -195,7 +195,7 @@ test_case "other bytes under its name"
 head -c 200000 /dev/zero >file
 one 0 ranges,etag && is_whole && holds file
 
-# ---- no place for it
+# ---- no space
 
 test_case "a folder that cannot be"
 runs 1 bash "$work/one.sh" "$host/ranges/file" /proc/nothing/file && says "cannot be written to"
@@ -212,7 +212,7 @@ runs 1 bash -c "ulimit -f 100; exec bash '$work/one.sh' '$host/ranges/file' file
 says "cannot be written" && holds file.part
 one 0 ranges && is_whole && holds file
 
-# small KIB COMMAND ...: in a namespace where ./small is a file system of that size.
+# small KIB COMMAND ...: runs in a namespace where ./small is a file system of that size.
 small() {
     mkdir small
     # shellcheck disable=SC2016 # the shell in the namespace expands it
@@ -231,12 +231,12 @@ else
     echo "skipped: a full disk, because there are no namespaces for users here"
 fi
 
-# ---- stopped, and begun again
+# ---- stopped and resumed
 
 stop_test() { # SIGNAL STATUS
     local process status=0
-    # In a process group of its own, as what a terminal starts, and not deaf to Ctrl-C as what a
-    # script starts in the background: these tests may be.
+    # Runs in its own process group and with default signal handlers, like a command in a terminal.
+    # These tests may run in the background, where scripts ignore Ctrl-C.
     set -m
     env --default-signal=INT bash "$work/one.sh" "$host/ranges,stall:90000/file" file >"$work/said" 2>&1 &
     process=$!
@@ -308,7 +308,7 @@ for program in "$get_data" "$get_gpt2"; do
     if [ "$(wc -L <"$work/said")" -gt 80 ]; then wrong "a line is too long"; fi
 done
 
-# GPT-2's own vocabulary and merges are not here, so a copy of the script takes others for right.
+# GPT-2's own vocabulary and merges are not available, so a copy of the script accepts others.
 hub=served/openai-community/gpt2-medium/resolve/main
 cd "$work" && mkdir -p $hub copy
 for file in vocab.json merges.txt tokenizer.json tokenizer_config.json config.json \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu_bench where a call of CUDA or cuBLASLt fails, each in turn, early and late: it says which
-# measurement that cost, and goes on to its last table; and ./train where graphs fail. Uses
-# $GPU_BENCH, of an emulated build, and the train beside it.
+# Makes calls of CUDA or cuBLASLt fail in gpu_bench, each in turn, early and late: it must report
+# the measurement that failed, and continue to its last table. Also makes graphs fail in ./train.
+# Uses $GPU_BENCH, of an emulated build, and the train beside it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench=${GPU_BENCH:-build/emulated/gpu_bench}
@@ -26,7 +26,7 @@ for call in cudaMalloc cudaHostAlloc cudaMemGetInfo cudaMemcpyAsync cudaMemsetAs
         CUDA_EMULATOR_FAIL=$call:$number timeout 60 "$bench" "${options[@]}" \
             --json "$folder/bench.json" >"$folder/said" 2>&1 || status=$?
         said=$(grep -c "failed: " "$folder/said" || true)
-        # Without any call of the number, or with another way to go, nothing is lost.
+        # If no call has that number, or there is a fallback, nothing is lost.
         if [ "$status" = 0 ] && [ "$said" = 0 ]; then continue; fi
         if [ "$status" != 1 ] || [ "$said" = 0 ]; then
             wrong "$call:$number" "status $status, $said times \"failed\""
@@ -39,12 +39,12 @@ for call in cudaMalloc cudaHostAlloc cudaMemGetInfo cudaMemcpyAsync cudaMemsetAs
         fi
     done
 done
-# A library that refuses a product is no failure at all: there is another algorithm.
+# A matmul that the library rejects is no failure: there is another algorithm.
 CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" "${options[@]}" >"$folder/said" 2>&1 ||
     wrong cublasLtMatmul:1 "no other algorithm was taken"
 grep -q "it was told to fail" "$folder/said" || wrong cublasLtMatmul:1 "nothing was to fail"
 
-# Other GPUs and libraries: what is left out there, and that the rest is measured.
+# Other GPUs and libraries: unsupported measurements are reported, the rest is measured.
 measures() { # WHAT SAID ENVIRONMENT ...: SAID is in the output; every operation is measured
     local what=$1 said=$2 status=0
     shift 2
@@ -63,13 +63,14 @@ measures "a library without GELU" "^  bf16 .*tokens/s" CUBLASLT_REFUSE=164
 measures "one that lies about GELU" "what its heuristics have offered" CUBLASLT_LIE=164
 measures "and about its gradient" "what its heuristics have offered" CUBLASLT_LIE=192
 
-# A graph that cannot be recorded, made or started: operations are launched one by one, same bits.
+# A graph that cannot be recorded, instantiated or launched: operations are launched one by one,
+# with the same bits.
 cat >"$folder/small.json" <<'END'
 {"model": {"n_layer": 1, "n_head": 1, "n_embd": 64, "n_positions": 32}, "data": {"seq_len": 32},
  "precision": "bf16", "train": {"steps": 3, "micro_batch_size": 2}, "eval": {"every": 0},
  "sample": {"every": 0}}
 END
-trains() { # NAME ENVIRONMENT ...: the digest of what a short training leaves
+trains() { # NAME ENVIRONMENT ...: prints the digest of a short training
     local name=$1
     shift
     env "$@" OMP_NUM_THREADS=1 timeout 120 "${bench%gpu_bench}train" --device cuda \

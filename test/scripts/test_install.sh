@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make install and make uninstall into a folder, used from elsewhere. TRAIN is any built program.
+# Tests make install and make uninstall into a folder, used from elsewhere. TRAIN is any built
+# program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)/"a folder"
@@ -29,7 +30,7 @@ cd - >/dev/null
 "${MAKE:-make}" -s uninstall DESTDIR="$folder" PREFIX=/opt "$@" >/dev/null
 [ -z "$(find "$folder/opt" ! -type d)" ] || fail "uninstall leaves $(find "$folder/opt" ! -type d)"
 
-# FILTER reaches the tests, and leaves out all else.
+# FILTER reaches the tests, and skips everything else.
 "${MAKE:-make}" -n test FILTER='adamw/*' "$@" >"$folder/commands"
 grep -q -- "/tests --jobs 2 --filter 'adamw/\*'" "$folder/commands" || fail "FILTER is not passed on"
 if grep -q 'check_layers\|test-device' "$folder/commands"; then fail "FILTER runs more"; fi

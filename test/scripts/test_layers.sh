@@ -16,7 +16,7 @@ build() { # modules with one allowed include each
     echo '#include "model/core/gpt.h"' >"$tree/model/io/checkpoint.c"
 }
 
-expect() { # STATUS TEXT: of the check on the tree as it is
+expect() { # STATUS TEXT: expected result of the check on the current tree
     local said status=0
     said=$(scripts/check_layers.sh "$tree" 2>&1) || status=$?
     if [ "$status" != "$1" ] || [[ $said != *"$2"* ]]; then

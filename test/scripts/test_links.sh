@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Do the links of our Markdown lead somewhere? Reads every *.md of the project and names file:line
-# of each link that does not: a relative one must name a file or folder that is committed, with an
-# #anchor a heading of that file, by GitHub's rule; one to the web must be well formed, and nothing
-# is fetched. Each room of the plan in scripts/check_layers.sh must have a README.md that says the
-# same of what it may include, and the README.md of the project stays short.
-# Before that it plants faults in a small copy of the house, to see that they are noticed.
+# Checks the links in our Markdown. Reads every *.md of the project and prints file:line of each
+# broken link. A relative link must name a committed file or folder, and an #anchor a heading of
+# that file, by GitHub's rule; a web link must be well formed, and nothing is fetched. Each module
+# in the plan of scripts/check_layers.sh must have a README.md, and the README.md of the project
+# stays short.
+# Before that it plants faults in a small sample project, and tests that they are found.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD
 lines_max=200
-house=$(mktemp -d)
-trap 'rm -rf "$house"' EXIT
+sample=$(mktemp -d)
+trap 'rm -rf "$sample"' EXIT
 
-# The files of the project in the current folder: those of git and new ones, or all that were not
-# built.
+# Lists the files of the project in the current folder: those of git and new ones, or without git
+# all that were not built.
 project_files() {
     if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$(pwd -P)" ]; then
         git -c core.quotepath=off ls-files --cached --others --exclude-standard
@@ -37,7 +37,7 @@ check_modules() {
     done <<<"$plan"
 }
 
-# check FOLDER: prints what is wrong in it, or how much was seen. Exit status 1 if anything is.
+# check FOLDER: prints its faults, or the number of links. Exit status 1 if there are faults.
 check() (
     cd "$1"
     found=$(project_files | LC_ALL=C awk -f "$here/test/scripts/links.awk")
@@ -47,7 +47,7 @@ check() (
     lines=$(wc -l <README.md)
     if [ "$lines" -gt "$lines_max" ]; then
         wrong+=$'\n'"README.md:$lines: more than $lines_max lines; what a newcomer does not need"
-        wrong+=" belongs into the README.md of a room"
+        wrong+=" belongs into the README.md of a module"
     fi
     printf '%s\n' "${wrong:-$seen}"
     [ -z "$wrong" ]
@@ -55,22 +55,22 @@ check() (
 
 # ---- planted faults
 
-build() { # a small house in which all is well, with links of every kind
-    rm -rf "${house:?}"/*
-    mkdir -p "$house"/{a/b,build,scripts}
+build() { # creates a small project without faults, with links of every kind
+    rm -rf "${sample:?}"/*
+    mkdir -p "$sample"/{a/b,build,scripts}
     printf '%s\n' "plan='" 'a' 'a/b          a' '.            a a/b' "'" \
-        >"$house/scripts/check_layers.sh"
-    echo built >"$house/build/made.md"
-    touch "$house/a/picture.png"
-    cat >"$house/README.md" <<'TEXT'
-# The `house`, of 1_2 things!
+        >"$sample/scripts/check_layers.sh"
+    echo built >"$sample/build/made.md"
+    touch "$sample/a/picture.png"
+    cat >"$sample/README.md" <<'TEXT'
+# The `sample`, of 1_2 things!
 
-[A room](a/README.md), [its part](a/b/README.md#two-words-and-code), [a folder](a), [a/](a/b/../)
+[A module](a/README.md), [its part](a/b/README.md#two-words-and-code), [a folder](a), [a/](a/b/../)
 and ![a
 picture](<a/picture.png> "its title"), [over
 lines](
 a/README.md), [of the web](https://example.org/x_(y)?z#w) or <https://example.org>, or
-https://example.org/end. [By name][Label], [here](#the-house-of-1_2-things), [`code`](#two-1),
+https://example.org/end. [By name][Label], [here](#the-sample-of-1_2-things), [`code`](#two-1),
 [![picture](a/picture.png)](a/README.md).
 No links: `[x](nowhere)`, ``[`x`](nowhere)``, \[x](nowhere), [x] (nowhere), x](nowhere).
 
@@ -99,8 +99,8 @@ of](nowhere) two lines -->
 ## Two
 ## Two
 TEXT
-    printf '# Room\n\n## Two words\n' >"$house/a/README.md"
-    cat >"$house/a/b/README.md" <<'TEXT'
+    printf '# Module\n\n## Two words\n' >"$sample/a/README.md"
+    cat >"$sample/a/b/README.md" <<'TEXT'
 # Part
 
 All it needs.
@@ -110,20 +110,20 @@ TEXT
 }
 
 cases=0 failed=0
-expect() { # STATUS WORDS: what the check says of the house as it stands
+expect() { # STATUS WORDS: expected result of the check on the sample
     local said status=0
     cases=$((cases + 1))
-    said=$(check "$house" 2>&1) || status=$?
+    said=$(check "$sample" 2>&1) || status=$?
     if [ "$status" != "$1" ] || [[ $said != *"$2"* ]]; then
         printf 'expected status %s and "%s", got %s:\n%s\n' "$1" "$2" "$status" "$said" >&2
         failed=1
     fi
 }
 
-plant() { # TEXT WORDS: the last line of a/b/README.md, and the only one that is wrong
+plant() { # TEXT WORDS: appends TEXT to a/b/README.md, the only faulty line
     build
-    printf '\n%s\n' "$1" >>"$house/a/b/README.md"
-    expect 1 "a/b/README.md:$(wc -l <"$house/a/b/README.md"): $2"
+    printf '\n%s\n' "$1" >>"$sample/a/b/README.md"
+    expect 1 "a/b/README.md:$(wc -l <"$sample/a/b/README.md"): $2"
 }
 
 build
@@ -133,7 +133,7 @@ plant '![x](../picture.jpg)' "../picture.jpg is not there"
 plant '[x](../readme.md)' "../readme.md is not there"
 plant '[x](../README.md/)' "../README.md/ is not there"
 plant '[x](../../build/made.md)' "../../build/made.md is not there"
-plant '[x](../../../house)' "../../../house leads out of the project"
+plant '[x](../../../sample)' "../../../sample leads out of the project"
 plant '[x](/a/README.md)' "(/a/README.md) is neither"
 plant '[x](ftp://example.org)' "(ftp://example.org) is neither"
 plant '[x]()' "() is neither"
@@ -157,14 +157,14 @@ plant $'- a list\n  of `more\n  than`\n  [this\n  one](../README.md) or [that](\
 plant $'<!-- a\ncomment --> [x](nowhere.md)' "nowhere.md is not there"
 plant $'~~~\n```\n~~~\n[x](nowhere.md)' "nowhere.md is not there"
 build
-rm "$house/a/b/README.md"
+rm "$sample/a/b/README.md"
 expect 1 "a/b/README.md: is missing, though a/b/ is a module"
 build
-echo >"$house/scripts/check_layers.sh"
+echo >"$sample/scripts/check_layers.sh"
 expect 1 "scripts/check_layers.sh: there is no plan"
 build
-lines=$(wc -l <"$house/README.md")
-for ((; lines <= lines_max; lines++)); do echo; done >>"$house/README.md"
+lines=$(wc -l <"$sample/README.md")
+for ((; lines <= lines_max; lines++)); do echo; done >>"$sample/README.md"
 expect 1 "README.md:201: more than 200 lines"
 
 # ---- the project

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains two ranks with the MPICH and the Open MPI that pip installs, and with the system MPI where
-# there is one: all must end with the same bits. Needs TRAIN, a program. Skips what cannot be
+# Trains two ranks with the MPICH and the Open MPI that pip installs, and with the system MPI if
+# there is one: all must end with the same bits. Needs TRAIN, a program. Skips those that cannot be
 # installed. The installations stay in build/mpi.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -14,14 +14,14 @@ cat >"$folder/tiny.json" <<END
  "train": {"steps": 8, "micro_batch_size": 2, "batch_tokens": 512}}
 END
 
-# install NAME: with pip, unless it is installed.
+# install NAME: installs it with pip, unless it is installed.
 install() {
     [ -e "build/mpi/$1/bin/mpirun" ] || {
         python3 -m venv "build/mpi/$1" && "build/mpi/$1/bin/pip" install -q "$1"
     } >"$folder/pip.out" 2>&1
 }
 
-# train NAME VERSION: with the mpicc and mpirun that come first on the PATH.
+# train NAME VERSION: trains with the first mpicc and mpirun on the PATH.
 train() {
     local out=$folder/$1 model=checkpoints/step-00000008/model.safetensors
     mkdir "$out"

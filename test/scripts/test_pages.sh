@@ -18,7 +18,7 @@ wrong() { # FILE WHAT
     printf 'FAILED: %s: %s\n' "$1" "$2"
 }
 
-# Nothing in it can load: what a page could load by, and any address but SVG's namespace.
+# A page must not contain anything that loads, nor any address but SVG's namespace.
 check_text() { # FILE
     local found
     found=$(sed 's|http://www\.w3\.org/2000/svg||g' "$1" |
@@ -27,8 +27,8 @@ check_text() { # FILE
     if [ -n "$found" ]; then wrong "$1" "loads or names something outside: $found"; fi
 }
 
-# The page in a frame of WIDTH pixels; a script beside it, not in it, measures. What is wider than
-# the frame and does not scroll in a box of its own makes the document wider.
+# Opens the page in a frame of WIDTH pixels, measured by a script outside of it. Elements that are
+# wider than the frame, and do not scroll in a box of their own, make the document wider.
 measure() { # PAGE WIDTH SCHEME: 0 is dark, 1 light
     cat >"$work/frame.html" <<END
 <!DOCTYPE html><meta charset="utf-8"><title>waiting</title>
@@ -79,7 +79,7 @@ make_reports() {
 {"model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32}, "data": {"seq_len": 32},
  "train": {"steps": 60, "micro_batch_size": 4}, "eval": {"every": 20, "batches": 2}}
 END
-    # Whether so small a model passes is not asked here.
+    # The verdict on so small a model is not checked.
     scripts/compare_precisions.sh "$work/tiny.json" --out "$work/compare" >"$work/log" 2>&1 ||
         [ -s "$work/compare/report.html" ] || { cat "$work/log"; exit 1; }
     "$train" --audit --precision fp16,fp8 --config "$work/tiny.json" --out "$work/audit" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Does scripts/plot.sh draw what is in metrics.jsonl, and say what is wrong? Tried with files made
-# by hand. Skipped without gnuplot.
+# Tests the charts and the error messages of scripts/plot.sh, with files made by hand. Skipped
+# without gnuplot.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD plot=$PWD/scripts/plot.sh
@@ -13,9 +13,9 @@ unset COLUMNS NO_COLOR
 work=$(mktemp -d) tests=0 failed=0
 trap 'rm -rf "$work"' EXIT
 
-# ---- what a test says
+# ---- assertions
 
-test_case() { # NAME: each in an empty folder
+test_case() { # NAME: starts a test in an empty folder
     tests=$((tests + 1)) name=$1
     cd "$work" && rm -rf case && mkdir case && cd case
 }
@@ -39,15 +39,15 @@ never_says() { # TEXT
 fits() { # COLUMNS
     if [ "$(wc -L <"$work/said")" -gt "$1" ]; then wrong "a line is longer than $1"; fi
 }
-count() { # NUMBER PATTERN FILE: so many of its lines match
+count() { # NUMBER PATTERN FILE: this many of its lines match
     local got
     got=$(grep -c -- "$2" "$3") || true
     if [ "$got" != "$1" ]; then wrong "$got lines of $3 instead of $1 match: $2"; fi
 }
 
-# run FOLDER STEPS [LOSS [SCALE [NOT_FINITE]]]: a run whose loss begins there and falls to about a
+# run FOLDER STEPS [LOSS [SCALE [NOT_FINITE]]]: makes a run whose loss falls from LOSS to about a
 # quarter. The loss scale is halved in every fifth step, which is skipped; a SCALE of 1 stays. With
-# NOT_FINITE it is one of fp8 in which that happens in every fifth step.
+# NOT_FINITE it is an fp8 run with non-finite values in every fifth step.
 run() {
     mkdir -p "$1"
     awk -v steps="$2" -v loss="${3:-8}" -v scale="${4:-1}" -v not_finite="${5:-}" 'BEGIN {
@@ -131,7 +131,7 @@ run one 1
 runs 0 "$plot" one --metric all && never_says warning
 says "  V  one"
 
-# ---- what is in the drawn files
+# ---- contents of image files
 
 test_case "--svg"
 run one 30 8 1024 && run two 30 7
@@ -156,7 +156,8 @@ if [ "$(head -c 8 one.png | od -An -tx1 | tr -d ' \n')" != 89504e470d0a1a0a ]; t
     wrong "no PNG"
 fi
 
-# points FILE SMOOTH TOGETHER METRICS: what plot.awk makes of a file, as FOLDER/NUMBER_OF_METRIC.
+# points FILE SMOOTH TOGETHER METRICS: writes plot.awk's points of a file to
+# FOLDER/NUMBER_OF_METRIC.
 # shellcheck disable=SC2016 # blocks of data begin with a dollar sign
 points() {
     NAMES=one STEPS=0 METRICS=$4 SMOOTH=$2 KIND=svg WIDTH=80 HEIGHT=0 COLOUR=mono REPORT=report \
@@ -206,7 +207,7 @@ runs 0 timeout 20 "$plot" one && says 100000 && fits 80
 runs 0 timeout 20 "$plot" one --svg one.svg
 if [ "$(wc -c <one.svg)" -gt 500000 ]; then wrong "$(wc -c <one.svg) bytes are much"; fi
 
-# ---- what is wrong
+# ---- errors
 
 test_case "no such run, no steps, no values"
 run one 5

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The program on processors that are not here, by qemu-user: five steps of quickstart on the oldest
-# that it is for and on one with AVX2, and one clear line on an older one. The steps are of 16 tokens,
-# since qemu takes minutes for a thousand where there is FMA. TRAIN: the program.
+# Runs the program on other processors with qemu-user: five steps of quickstart on the oldest
+# supported one and on one with AVX2, and a one-line error on an older one. Steps have 16 tokens,
+# because qemu takes minutes for a thousand with FMA. TRAIN: the program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 qemu=$(command -v qemu-x86_64-static || command -v qemu-x86_64 || true)
@@ -14,7 +14,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 fail() { echo "test_processors.sh: $*" >&2; exit 1; }
 
-# Says how threads wait, since the program would otherwise execute itself, outside of qemu.
+# Sets how threads wait; otherwise the program would execute itself again, outside of qemu.
 on() {
     GOMP_SPINCOUNT=1000 OMP_NUM_THREADS=2 timeout -s KILL 300 "$qemu" -cpu "$1" "$train" "${@:2}" \
         2>"$folder/error"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whole trainings on the emulated GPU under ThreadSanitizer, to which streams are threads: batches,
-# results, samples, validation and checkpoints all have a stream or an event of their own, and the
-# update changes offloaded moments in memory of the host. Uses $TRAIN, of BUILD=emulated-thread.
+# Whole trainings on the emulated GPU under ThreadSanitizer, which sees each stream as a thread.
+# Batches, results, samples, validation and checkpoints each have a stream or an event, and the
+# update changes offloaded moments in host memory. Uses $TRAIN, of BUILD=emulated-thread.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 train=${TRAIN:-build/emulated-thread/train}
@@ -16,7 +16,7 @@ cat >"$folder/small.json" <<'END'
  "sample": {"every": 2, "tokens": 5}}
 END
 
-# Trains with these settings; a race ends ./train with a status that is not 0.
+# Trains with these settings; after a race ./train ends with a status other than 0.
 trains() {
     local settings=() setting
     for setting in "$@"; do settings+=(--set "$setting"); done

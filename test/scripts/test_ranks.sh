@@ -15,7 +15,8 @@ fail() {
     exit 1
 }
 
-# A model of all parts: layers, tied head, vectors; 24 steps of 1536 tokens for 1, 2, 3 or 4 ranks.
+# A model with all kinds of parameters: layers, tied head, vectors; 24 steps of 1536 tokens for 1,
+# 2, 3 or 4 ranks.
 cat >"$folder/tiny.json" <<END
 {"run_dir": "$folder", "device": "cpu", "model": {"n_layer": 3, "n_head": 3, "n_embd": 72},
  "data": {"seq_len": 64}, "optimizer": {"lr": 3e-4, "warmup_steps": 4},
@@ -23,7 +24,7 @@ cat >"$folder/tiny.json" <<END
  "eval": {"every": 12, "batches": 5}}
 END
 
-# train RANKS NAME [FLAG ...]: what it says is in $folder/NAME.out; its status is the function's.
+# train RANKS NAME [FLAG ...]: writes the output to $folder/NAME.out; returns ./train's status.
 train() {
     local ranks=$1 name=$2
     shift 2
@@ -32,19 +33,19 @@ train() {
     timeout 120 "$TRAIN" "${flags[@]}" >"$folder/$name.out" 2>&1
 }
 
-expect() { # expect NAME TEXT: it was said, once
+expect() { # expect NAME TEXT: it was printed exactly once
     local times
     times=$(grep -c -- "$2" "$folder/$1.out" || true)
     [ "$times" = 1 ] || { cat "$folder/$1.out" >&2; fail "$1: \"$2\" was said $times times"; }
     cases=$((cases + 1))
 }
 
-# Values of a key in metrics.jsonl, a line each.
+# Prints the values of a key in metrics.jsonl, one per line.
 values() {
     sed -n 's/.*"'"$2"'": \([^,}]*\).*/\1/p' "$folder/$1/metrics.jsonl"
 }
 
-# near A B KEY BOUND: of each pair of values the difference is at most BOUND.
+# near A B KEY BOUND: each pair of values differs by at most BOUND.
 near() {
     paste <(values "$1" "$3") <(values "$2" "$3") | awk -v bound="$4" -v what="$1 $2 $3" '
         NF != 2 { print what ": line " NR " has " NF " values"; bad = 1 }
@@ -62,7 +63,7 @@ equal() { # equal A B: weights and moments of the last checkpoint, bit for bit
     a=$(ls -d "$folder/$1"/checkpoints/step-* | tail -1)
     b=$(ls -d "$folder/$2"/checkpoints/step-* | tail -1)
     cmp "$a/model.safetensors" "$b/model.safetensors" || fail "$1 and $2: other weights"
-    # Shards may be cut elsewhere; all else of them is the same.
+    # Shards may be split differently; everything else in them is the same.
     if [ -e "$a/optimizer-00001-of-00002.safetensors" ] &&
         [ -e "$b/optimizer-00001-of-00002.safetensors" ]; then
         for i in 1 2; do
@@ -87,13 +88,13 @@ same_answer() {
     done
 }
 
-# fp32: sums in another order, some units of 2^-24 of a loss of 5, after 24 steps of Adam; 16 bit:
-# an activation that rounds to the other side, 2^-8 or 2^-11 of it.
+# fp32: sums in another order, some units of 2^-24 of a loss of 5, after 24 steps of Adam. 16 bits:
+# an activation that rounds the other way, by 2^-8 or 2^-11 of it.
 same_answer fp32 2e-5
 same_answer bf16 5e-3
 same_answer fp16 2e-3
 
-# The same bits again; and without a divided optimizer, which sums and updates the same.
+# A repeated run gives the same bits, and so does an optimizer that is not sharded.
 train 2 again --set precision=bf16 && equal r2-bf16 again
 train 2 whole --set precision=bf16 --set ranks.shard=none && equal r2-bf16 whole
 train 2 whole16 --set precision=fp16 --set ranks.shard=none && equal r2-fp16 whole16
@@ -102,7 +103,7 @@ train 2 cast --set precision=bf16 --set weights.copy=cast && equal r2-bf16 cast
 train 2 lower --set precision=bf16 --set ranks.gradients=lower || fail "lower gradients"
 near r2-bf16 lower loss 2e-2 # each gradient is rounded once more
 
-# fp16 with a scale that overflows at first: all skip together, as one process does.
+# fp16 with a scale that overflows at first: all ranks skip together, like one process.
 for ranks in 1 2 3; do
     train "$ranks" "skips$ranks" --set precision=fp16 --set loss_scale.init_scale=4294967296 ||
         fail "skips on $ranks ranks"
@@ -113,7 +114,7 @@ for ranks in 2 3; do
     near skips1 "skips$ranks" loss_scale 0
 done
 
-# Stopped and gone on: with as many ranks the same bits; with others, the same samples.
+# Stopped and resumed: with the same number of ranks the same bits; with another, the same samples.
 train 2 halves --set precision=bf16 --set checkpoint.every=12 --set checkpoint.keep=9 || fail halves
 rm -r "$folder/halves/checkpoints/step-00000024"
 for ranks in 1 2 3 4; do
@@ -128,7 +129,8 @@ rm -r "$folder/alone/checkpoints/step-00000024"
 train 3 alone --set precision=bf16 --resume || fail "3 ranks from 1"
 near one-bf16 alone loss 5e-3
 
-# Written while training waits: the same files. "halves" was not resumed, "waits" is its equal.
+# Checkpoints written while training waits have the same files. "halves" was not resumed, "waits" is
+# its equal.
 train 2 waits --set precision=bf16 --set checkpoint.every=12 --set checkpoint.background=false ||
     fail waits
 for file in "$folder"/waits/checkpoints/step-00000012/*.safetensors*; do
@@ -136,7 +138,7 @@ for file in "$folder"/waits/checkpoints/step-00000012/*.safetensors*; do
 done
 [ "$(find "$folder"/waits/checkpoints/step-00000012/optimizer-* | wc -l)" -eq 2 ] || fail "two files"
 
-# Something long, and what befalls one of its ranks: all end within 30 s.
+# A long run in which one rank fails: all ranks end within 30 s.
 long() {
     local name=$1
     shift
@@ -149,7 +151,7 @@ long() {
     done
     began=$(date +%s)
 }
-# The process of a rank: by what its launcher told it.
+# Prints the process id of a rank, found by its launcher's variables.
 rank_of() {
     local process
     for process in $(pgrep -f "$folder/tiny.json --set name=$1 "); do
@@ -160,7 +162,7 @@ rank_of() {
     done
     fail "$1: no rank $2"
 }
-ended() { # ended NAME STATUS: in time
+ended() { # ended NAME STATUS: it ended in time
     local status=0
     wait "$long" || status=$?
     [ $(($(date +%s) - began)) -le 30 ] || fail "$1 took more than 30 s to end"
@@ -189,7 +191,8 @@ for ((i = 0; i < 5; i++)); do kill -HUP "$(pgrep -P "$process" -f "$folder/tiny.
 ended hangup 129
 expect hangup 'continue with --resume'
 
-# ./train --ranks 2 | head: mpirun ends all ranks after a few more lines, so they are stopped before.
+# ./train --ranks 2 | head: mpirun ends all ranks after a few more lines, so they save and stop
+# before.
 status=0
 timeout 60 "$TRAIN" --ranks 2 --config "$folder/tiny.json" --set name=piped --set eval.every=0 \
     --set train.steps=1000000 --set log.every=20 --set checkpoint.every=0 2>&1 | head -20 >/dev/null ||
@@ -204,7 +207,7 @@ ended killed 137
 train 3 killed --set train.steps=100000 --set train.minutes=0.01 --set eval.every=0 --resume ||
     { cat "$folder/killed.out" >&2; fail "not resumed after kill -9"; }
 
-# Ranks that differ are named, once. Rank 1 evaluates a shell command first; the `a : b` of mpirun
+# Differing ranks are named, once. Rank 1 evaluates a shell command first; the `a : b` of mpirun
 # would do, but crashes Open MPI 5.0.7 (its issue 13303).
 cat >"$folder/rank_1.sh" <<'END'
 #!/bin/sh
@@ -240,16 +243,16 @@ differ apart "cd $folder/there" 'rank 1: .*was written by rank 0 and is not ther
     --set run_dir=runs
 cd "$OLDPWD"
 
-# Replicas that would compute other bits: the second is kept to the oldest level of instructions.
+# Replicas that would compute different bits: the second is limited to the oldest CPU level.
 if [ "$(uname -m)" = x86_64 ] && grep -q avx2 /proc/cpuinfo; then
     differ levels 'export MANTISSA_CPU=v2' 'rank 1: how this rank trains' --set ranks.shard=none
 fi
 
-alone() { # alone NAME: its message of two lines is all that was printed
+alone() { # alone NAME: its message of two lines is the only output
     [ "$(wc -l <"$folder/$1.out")" -eq 2 ] || { cat "$folder/$1.out" >&2; fail "$1: more lines"; }
 }
 
-# What all find wrong is said once; a batch that does not come out even, too.
+# An error that all ranks find is printed once; so is a batch that cannot be split evenly.
 train 2 wrong --set optimizer.lr=-1 && fail "lr=-1"
 expect wrong 'optimizer.lr is'
 alone wrong
@@ -261,14 +264,14 @@ train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
 expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
 alone uneven
 
-# Open MPI gives rank 0 a terminal for its output, also where that of mpirun goes to a file.
+# Open MPI connects rank 0's output to a terminal, even if mpirun's output is a file.
 TERM=xterm mpirun_here -n 2 "$TRAIN" --config "$folder/tiny.json" --set name=plain \
     >"$folder/plain.out" 2>&1 || fail "plain"
 grep $'\033' "$folder/plain.out" >&2 && fail "a bar in a file"
 expect plain '^step  24/24 | .* lr '
 
-# A disk without room for one rank: a limit on the size of its files. MPI_Init of Open MPI 5 writes
-# larger ones, so the limit is set once the rank opens its config, a pipe.
+# A disk that is full for one rank, emulated by a limit on the size of its files. MPI_Init of Open
+# MPI 5 writes larger ones, so the limit is set once the rank opens its config, a pipe.
 cat >"$folder/full.sh" <<END
 #!/bin/bash
 config=$folder/tiny.json
@@ -292,7 +295,7 @@ expect full 'warning: step 16 was not saved: rank 1'
 grep -q "^step 20: validation" "$folder/full.out" || fail "training did not go on"
 [ -z "$(ls -A "$folder/full/checkpoints")" ] || fail "half a checkpoint was left"
 
-# What the others say goes to files, if at all.
+# The output of the other ranks goes to files, if at all.
 train 2 logs --log-ranks || fail "--log-ranks"
 [ "$(grep -c 'mantissa: training' "$folder/logs.out")" = 1 ] || fail "not rank 0 alone said it"
 grep -q 'mantissa: training' "$folder/logs/ranks/rank-00001.txt" || fail "no log of rank 1"

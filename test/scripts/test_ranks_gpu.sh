@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Several ranks on emulated GPUs, over the stand-in for NCCL: the same answer as one rank, also where
-# training goes on elsewhere. Needs TRAIN, a program of an emulated build.
+# Several ranks on emulated GPUs, over the fake NCCL: the same answer as one rank, also when
+# training is resumed on other devices. Needs TRAIN, a program of an emulated build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -36,7 +36,7 @@ near() { # near A B BOUND: of losses, in training and validation
         { echo "test_ranks_gpu.sh: $1 and $2 are not near" >&2; exit 1; }
 }
 
-# Bounds: of fp32 some units of 2^-24 of a loss of 5.5; of 16 bit as in test_ranks.sh.
+# Bounds: fp32 some units of 2^-24 of a loss of 5.5; 16 bits as in test_ranks.sh.
 for precision in fp32:5e-6 bf16:5e-3 fp16:2e-3; do
     bound=${precision#*:} precision=${precision%:*}
     train 1 "one-$precision" --set precision="$precision"
@@ -44,7 +44,7 @@ for precision in fp32:5e-6 bf16:5e-3 fp16:2e-3; do
         train "$ranks" "r$ranks-$precision" --set precision="$precision"
         near "one-$precision" "r$ranks-$precision" "$bound"
     done
-    # A stand-in that adds in the order of ranks, as the host does: the same run, the same bits.
+    # A fake NCCL that adds in the order of ranks, as the host does: the same run, the same bits.
     train 2 "again-$precision" --set precision="$precision" --set ranks.shard=none
     cmp "$folder/r2-$precision/checkpoints/step-00000006/model.safetensors" \
         "$folder/again-$precision/checkpoints/step-00000006/model.safetensors"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/regress.sh against baselines that were tampered with: what moved must be named, and what
-# did not move must not be. Uses $TRAIN, or ./train.
+# Tests scripts/regress.sh against modified baselines: it must name every changed figure and no
+# other. Uses $TRAIN, or ./train.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 train=${TRAIN:-./train}
@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 export REGRESS_BASELINES=$folder/baselines
 failures=0 ran=0
 
-# Runs regress.sh on two jobs; its output goes to $folder/out. Compares the exit status.
+# Runs regress.sh on two jobs with output in $folder/out. Compares the exit status.
 expect() {
     local status=0 wanted=$1
     shift
@@ -32,7 +32,7 @@ says_nothing_of() {
     cat "$folder/out"
     failures=$((failures + 1))
 }
-# Puts the baseline back and changes it with sed.
+# Restores the baseline and changes it with sed.
 tamper() {
     rm -f "$REGRESS_BASELINES"/*
     sed "$@" <"$folder/true" >"$REGRESS_BASELINES/$name"
@@ -50,7 +50,7 @@ expect 0 "${few[@]}"
 says "nothing moved: 3 jobs of 20 steps"
 says "against the bits of"
 
-# A bit in a loss is named once, by its first step, and nothing else is.
+# A changed bit in a loss is named once, by its first step, and nothing else is named.
 tamper -e 's/^\(bf16 loss\.\(7\|9\) [0-9.]*\)[0-9]$/\1x/'
 expect 1 "${few[@]}"
 says "moved: bf16: loss.7 is"
@@ -63,12 +63,12 @@ says "moved: fp32: weights is"
 says "moved: bf16: memory"
 says "moved: fp32: norm.3 is new"
 
-# A job that the baseline does not have yet is told, and is no fault.
+# A job that the baseline does not have yet is reported, and is no failure.
 tamper -e '/^bf16-layer /d'
 expect 0 "${few[@]}"
 says "not compared: this baseline is older than bf16-layer"
 
-# Another type of machine: bits, memory and speed are its own, but losses are close.
+# Another type of machine: bits, memory and speed may differ, but losses are close.
 tamper -e 's/^# machine: .*/# machine: another/' -e 's/^\(fp32 weights \)./\1x/' \
     -e 's/^\(fp32 loss\.4 [0-9]*\.[0-9][0-9][0-9]\)[0-9]*/\1/'
 mv "$REGRESS_BASELINES/$name" "$REGRESS_BASELINES/another.txt"
@@ -79,7 +79,7 @@ sed -i 's/^\(bf16 loss\.4\) .*/\1 9/' "$REGRESS_BASELINES/another.txt"
 expect 1 "${few[@]}"
 says "moved: bf16: loss.4 is"
 
-# A program that trains otherwise.
+# A program whose training differs.
 tamper ''
 printf '#!/usr/bin/env bash\nexec "%s" "$@" --set optimizer.lr=1.9e-3\n' "$(realpath "$train")" \
     >"$folder/other train"
@@ -89,7 +89,7 @@ expect 1 --quick --jobs fp32
 says "moved: fp32: loss."
 says "moved: fp32: weights is"
 
-# One whose recompute changes bits.
+# A program whose recompute changes bits.
 printf '#!/usr/bin/env bash
 case "$*" in *recompute=layer*) set -- "$@" --set optimizer.lr=1.9e-3 ;; esac
 exec "%s" "$@"\n' "$(realpath "${TRAIN:-./train}")" >"$folder/other train"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does scripts/to_wandb.py send each point once? Tried with a module in the place of wandb that
-writes down its calls."""
+"""Tests that scripts/to_wandb.py sends each point once, with a fake wandb module that records its
+calls."""
 import json
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_once(run):
     expect("config", calls[1][1][0]["train"], {"steps": 4})
     expect("the end", calls[-1][0], "finish")
 
-    # The second call goes on: nothing twice, the same id, also where a resume repeats steps.
+    # The second call resumes: nothing twice, the same id, also where a resume repeats steps.
     run.write("wandb.json.tmp", "left by an interruption")
     run.step(1, mode="w")
     run.step(2)

@@ -1,4 +1,4 @@
-/* Shared by the tests of model/config: a folder with one config file, and printed texts. */
+/* Shared by the tests of model/config: a folder with one config file, and captured output. */
 #pragma once
 
 #include "data/util/error.h"
@@ -48,7 +48,7 @@ static inline int load(const struct fixture *fixture, struct config *config, con
     return config_load(config, fixture->path, flags, flag ? 1 : 0, error);
 }
 
-/* The same where failure is not expected. */
+/* Like the function above, where failure is not expected. */
 static inline void load_well(const struct fixture *fixture, struct config *config, const char *text,
                              const char *flag) {
     struct error error = {0};

@@ -74,7 +74,7 @@ Test(config, reads_every_type) {
     fixture_close(&fixture);
 }
 
-/* A flag and the dump that it must give: "key": value as it stands there. */
+/* A flag, and the line "key": value that it must give in the dump. */
 Test(config, flags) {
     static const struct {
         const char *flag, *line;
@@ -277,7 +277,7 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
     write_bytes(tokenizer, "{}", 2);
     load_well(&fixture, &config, text, NULL);
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "they are there");
-    /* What is given wins, and is refused later if the weights do not agree. */
+    /* Given values take precedence, and are rejected later if the weights do not agree. */
     load_well(&fixture, &config, text, "model.n_layer=2");
     cr_expect_eq(config.model.n_layer, 2);
     cr_expect_eq(config.model.n_embd, 72);
@@ -341,7 +341,7 @@ Test(config, models_that_are_none_are_refused) {
     cr_expect_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
     cr_expect_not_null(strstr(error.text, "/none"), "%s", error.text);
     cr_expect_not_null(strstr(error.text, "get_gpt2.sh"), "%s", error.text);
-    /* A run that has all sizes does not need it any more. */
+    /* A run that has all sizes no longer needs the folder. */
     char *all[] = {"model.n_layer=2"};
     cr_expect_eq(config_load(&config, fixture.path, all, 1, &error), 0, "%s", error.text);
     fixture_close(&fixture);

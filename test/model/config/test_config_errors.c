@@ -1,4 +1,4 @@
-/* model/config: every class of error a user can cause, and what its message says. */
+/* model/config: every class of user error, and its message. */
 #include "test/model/config/config_fixture.h"
 
 #include "data/util/random.h"
@@ -8,9 +8,9 @@
 #include <inttypes.h>
 
 struct error_case {
-    const char *text;     /* of the file; NULL: {} */
+    const char *text;     /* text of the file; NULL: {} */
     const char *flag;     /* or NULL */
-    const char *words[4]; /* parts of the message, up to a NULL */
+    const char *words[4]; /* parts of the message, NULL-terminated */
 };
 
 static void expect_errors(const struct error_case *cases, size_t count) {
@@ -294,7 +294,7 @@ Test(config_errors, errors_of_files) {
     fixture_close(&fixture);
 }
 
-/* Any text either loads or leaves a message; `make test-sanitize` sees to the rest. */
+/* Any text either loads or gives a message; `make test-sanitize` checks for memory errors. */
 Test(config_errors, mangled_files_never_crash) {
     char *seeds[] = {read_whole("configs/fp16.json"), read_whole("configs/gpt2-124m.json")};
     static const char alphabet[] = "{}[]\",:\\u0019eE.+-tfn/ \n\xef\xbb\xff";

@@ -55,7 +55,7 @@ Test(config_print, doubles_keep_every_bit) {
     cr_assert_str_eq(config_format_number(text, 1e-5), "1e-05");
 }
 
-/* A small validator for the parts of JSON Schema that ours uses. */
+/* A small validator for the subset of JSON Schema that we use. */
 static bool schema_allows(const cJSON *schema, const cJSON *value) {
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItem(schema, "type"));
     double number = cJSON_IsNumber(value) ? value->valuedouble : 0;
@@ -97,7 +97,7 @@ static bool schema_allows(const cJSON *schema, const cJSON *value) {
     return known;
 }
 
-/* Both ways to judge one value of one key, without what must hold between keys. */
+/* Checks one value of one key both ways, without the rules between keys. */
 static void expect_agreement(const cJSON *schema, const struct config_option *option,
                              const char *value) {
     char text[512];

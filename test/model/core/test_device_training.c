@@ -1,17 +1,16 @@
-/* Ten steps on the device under test against the same ten steps on the CPU, in each precision: the
- * whole model, with head widths and lengths that take the kernels' special paths. On the CPU itself
- * there is nothing to compare. */
+/* Ten steps on the device under test compared with the same ten steps on the CPU, in each
+ * precision: the whole model, with head widths and lengths that take the kernels' special paths.
+ * On the CPU itself there is nothing to compare. */
 #include "test/model/trainer_fixture.h"
 
 enum { STEPS = 10 };
 
-/* How far ten steps on two devices may be apart: both round activations to the same dtypes but add
- * in different orders, and Adam lets the noise of small gradients grow. Measured on the CPU against
- * itself, 128 wide, with products that add in another order (ONEDNN_MAX_CPU_ISA=SSE41): losses
- * differ by up to 3e-6, 2e-4, 7e-5 in fp32, bf16, fp16, norms by 7e-6, 2e-3, 7e-4. Attention on
- * tensor cores also rounds its probabilities to 16 bit. The bounds are four times that, in fp32 a
- * little more.
- */
+/* Bounds on the difference after ten steps on two devices. Both round activations to the same
+ * dtypes but sum in different orders, and Adam amplifies the noise of small gradients. Measured
+ * on the CPU against itself, 128 wide, with matmuls that sum in another order
+ * (ONEDNN_MAX_CPU_ISA=SSE41): losses differ by up to 3e-6, 2e-4, 7e-5 in fp32, bf16, fp16, norms
+ * by 7e-6, 2e-3, 7e-4. Attention on tensor cores also rounds its probabilities to 16 bits. The
+ * bounds are four times that, in fp32 a little more. */
 struct bounds {
     enum config_precision precision;
     double loss;     /* absolute */
@@ -27,19 +26,19 @@ static const struct bounds all_bounds[] = {
 
 struct result {
     struct step_report reports[STEPS];
-    float *initial, *final; /* masters */
+    float *initial, *final; /* master weights */
     int64_t count;
     struct digest digest;
 };
 
 static void configure(struct config *config, enum config_precision precision) {
     rig_config(config, precision);
-    config->model.n_embd = 64; /* a head of 64: tensor cores, where there are any */
+    config->model.n_embd = 64; /* head width 64: tensor cores, if the device has them */
     config->model.n_head = 1;
     config->model.n_positions = config->data.seq_len = 77;
     config->train.steps = STEPS;
     config->optimizer.lr = 1e-3;
-    config->loss_scale.init_scale = 0x1p30; /* overflows at first: skipped steps must agree, too */
+    config->loss_scale.init_scale = 0x1p30; /* overflows at first: tests skipped steps too */
     config->loss_scale.backoff_factor = 0x1p-8;
     config->loss_scale.growth_interval = 4;
 }
@@ -128,8 +127,8 @@ Test(device_training, twice_gives_the_same_bits) {
     discard(&again);
 }
 
-/* Everything that can be 16 bit is: the residual stream and the gradients of weights, too. Each
- * adds roundings of the same size, over two layers twice as many as before. */
+/* Everything that can be 16 bits is, including the residual stream and the weights' gradients.
+ * Each adds roundings of the same size: over two layers, twice as many. */
 Test(device_training, bf16_everywhere) {
     struct config config;
     configure(&config, CONFIG_PRECISION_BF16);
@@ -138,7 +137,7 @@ Test(device_training, bf16_everywhere) {
     check(&config, &(const struct bounds){CONFIG_PRECISION_BF16, 2e-3, 1.6e-2, 0.12});
 }
 
-/* Operations kept in fp32 make products and casts of unlike dtypes; odd sizes allow no packs. */
+/* Operations kept in fp32 cause matmuls and casts of mixed dtypes; odd sizes rule out packs. */
 Test(device_training, unlike_dtypes_and_odd_sizes) {
     static const char *const kept[] = {"attention", "mlp_projection", "lm_head"};
     struct config config;

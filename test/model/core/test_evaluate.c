@@ -1,10 +1,10 @@
-/* The loss of a text: every sequence counts once, whatever the batches. */
+/* Loss of a text: every sequence counts once, for any batch size. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/core/evaluate.h"
 
-/* A model opened for evaluation only, as --eval has, with the weights of the rig's trainer. */
+/* A model opened for evaluation only, as by --eval, with the weights of the rig's trainer. */
 struct eval_rig {
     struct gpt gpt;
     struct batches batches;
@@ -50,7 +50,7 @@ static double eval_loss(struct rig *rig, int64_t batch, int64_t sequences) {
     return loss;
 }
 
-/* Without gradients and with shared activations the same numbers, to the bit. */
+/* Without gradients and with shared activations the bits are the same. */
 Test(evaluate, the_loss_of_training_without_its_memory) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig = {0};
@@ -70,8 +70,8 @@ Test(evaluate, the_loss_of_training_without_its_memory) {
     }
 }
 
-/* 7 sequences one by one, in twos and a rest, or as one batch that is not full. Sums of fp32 in
- * another order: the difference is some 2^-24 of the loss. */
+/* 7 sequences one by one, in twos and a remainder, or as one batch that is not full. Sums of
+ * fp32 in another order: the difference is some 2^-24 of the loss. */
 Test(evaluate, the_last_batch_may_be_smaller) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
@@ -90,7 +90,8 @@ Test(evaluate, the_last_batch_may_be_smaller) {
     rig_close(&rig);
 }
 
-/* The mean over what counts is the same in all batches, of which some have nothing that does. */
+/* The mean over the targets that count is the same for all batch sizes, even if some batches
+ * have none. */
 Test(evaluate, only_what_counts_is_averaged) {
     struct rig rig = {0};
     uint8_t mask[RIG_MASK_BYTES] = {0};
@@ -139,7 +140,7 @@ Test(evaluate, stops_when_asked) {
     rig_close(&rig);
 }
 
-/* A token outside the vocabulary is bad data, told by name. */
+/* A token outside the vocabulary is bad data; the error names it. */
 Test(evaluate, bad_data_is_an_error) {
     struct rig rig = {0};
     struct eval_rig eval;

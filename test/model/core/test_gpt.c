@@ -1,4 +1,4 @@
-/* The layout of the parameters, what they start as, and the padding that nobody may touch. */
+/* Layout of the parameters, their initial values, and the padding that must not be touched. */
 #include "model/config/config_check.h"
 #include "test/model/trainer_fixture.h"
 
@@ -75,7 +75,7 @@ Test(gpt, every_parameter_once) {
     close_gpt(&rig, &gpt);
 }
 
-/* Elements a parameter takes, with the padding rows of the embedding. */
+/* Number of elements of a parameter, with the padding rows of the embedding. */
 static int64_t extent(const struct gpt *gpt, const struct parameter *p) {
     bool embedding = strcmp(p->name, "wte.weight") == 0;
     return (embedding ? gpt->shape.padded_vocab : p->extent.rows) *
@@ -104,7 +104,7 @@ Test(gpt, offsets_are_aligned_dense_and_grouped_by_decay) {
     }
 }
 
-/* A value for each element of the flat order, none of which is exact in 16 bit. */
+/* A value for each element of the flat order, none of which is exact in 16 bits. */
 static float value_at(int64_t element) {
     return 1.0f + (float)(element % 8000 + 1) * 0x1p-20f + (float)(element % 7);
 }
@@ -120,7 +120,8 @@ static float rounded(float value, enum dtype dtype) {
     return value;
 }
 
-/* The tensor that operations read holds the parameter's masters, rounded to the site's dtype. */
+/* The tensor that operations read equals the parameter's master weights, rounded to the site's
+ * dtype. */
 static void expect_read(const struct tensor *tensor, const char *name, enum autocast_site site,
                         struct gpt *gpt) {
     const struct parameter *p = find(gpt, name);
@@ -145,7 +146,7 @@ static void expect_gradient(const struct tensor *tensor, const char *name, const
     cr_expect_eq(tensor_count(tensor), extent(gpt, p), "gradient of %s", name);
 }
 
-/* The embedding adds up masters: split ones with their remainders. */
+/* The embedding adds master weights: split ones with their remainders. */
 static void expect_token_table(const struct gpt *gpt) {
     const struct parameter *wte = find(gpt, "wte.weight");
     const struct tensor *table = &gpt->token_table;
@@ -158,7 +159,7 @@ static void expect_token_table(const struct gpt *gpt) {
     }
 }
 
-/* Operations kept in fp32 read the masters, the others their copies, in every form. */
+/* Operations kept in fp32 read the master weights, the others their copies, in every form. */
 static void check_places(enum config_precision precision, enum config_copy copy, const char *kept,
                          bool lower_gradients) {
     struct rig rig = {0};
@@ -227,8 +228,8 @@ static float *values_of(struct gpt *gpt, const char *name, int64_t *count) {
     return values;
 }
 
-/* Mean and deviation within five standard errors, and the share beyond two sigmas as a normal
- * distribution has it. */
+/* Mean and standard deviation within five standard errors, and the share beyond two sigmas as in
+ * a normal distribution. */
 static void expect_normal(struct gpt *gpt, const char *name, double sigma) {
     int64_t count;
     float *x = values_of(gpt, name, &count);
@@ -278,7 +279,7 @@ Test(gpt, initial_weights_are_those_of_gpt2) {
     close_gpt(&rig, &gpt);
 }
 
-/* No two matrices may have a stretch of weights in common. */
+/* No two matrices may have a sequence of weights in common. */
 Test(gpt, initial_weights_differ_everywhere) {
     struct rig rig = {0};
     struct gpt gpt;
@@ -334,7 +335,7 @@ Test(gpt, initial_weights_are_a_function_of_the_seed) {
     cr_expect_str_neq(first.hex, initial_digest(UINT64_C(1) << 40, 1).hex);
 }
 
-/* Everything that is no parameter: gaps between them, and rows beyond the vocabulary. */
+/* All elements that are not parameters: gaps between them, and rows beyond the vocabulary. */
 static void expect_padding_zero(const struct gpt *gpt, float *values, const char *what) {
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
         memset(values + gpt->list[i].offset, 0,

@@ -1,5 +1,6 @@
-/* A whole GPT against PyTorch: ten steps of two micro-batches, in each precision, with the loss
- * scaler forced through overflow, backoff, skipped steps and growth. See test/golden/README.md. */
+/* A whole GPT compared with PyTorch: ten steps of two micro-batches, in each precision, with the
+ * loss scaler forced through overflow, backoff, skipped steps and growth. See
+ * test/golden/README.md. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -47,8 +48,8 @@ struct bounds {
     double norm;        /* relative */
     double gradient;    /* |difference| / |gradient|, Euclidean, of each tensor */
     double movement;    /* |difference of final weights| / |what PyTorch's training changed| */
-    const char *base;   /* of fp8: the fixture that has the initial weights and the tokens */
-    const char *recipe; /* of fp8 */
+    const char *base;   /* fp8: the fixture with the initial weights and the tokens */
+    const char *recipe; /* fp8 only */
 };
 
 static const struct bounds all_bounds[] = {
@@ -92,7 +93,7 @@ static const struct bounds all_bounds[] = {
 
 enum { SEQUENCES = STEPS * MICRO_BATCHES * BATCH };
 
-/* A file, and the data of each of its tensors. */
+/* A file, with the data of each of its tensors. */
 struct fixture {
     struct safetensors file;
     void **data; /* [file.count] */
@@ -100,7 +101,7 @@ struct fixture {
 
 struct setup {
     const struct bounds *bounds;
-    struct fixture file, base; /* base: empty if there is none */
+    struct fixture file, base; /* base: empty if not used */
     struct config config;
     struct backend be;
     struct tokens tokens;
@@ -126,7 +127,7 @@ static void fixture_close(struct fixture *fixture) {
     safetensors_close(&fixture->file);
 }
 
-/* A tensor's data, or NULL. */
+/* Returns a tensor's data, or NULL. */
 static const void *data_in(const struct fixture *fixture, const char *name,
                            enum safetensors_dtype dtype) {
     const struct safetensors_entry *entry = safetensors_find(&fixture->file, name);
@@ -170,7 +171,7 @@ static void make_tokens(struct setup *s) {
     }
 }
 
-/* As make_golden.py has them. */
+/* Settings as in make_golden.py. */
 static void make_model(struct config *config, enum family family) {
     config->model.n_layer = 2;
     config->model.n_head = 2;
@@ -195,7 +196,7 @@ static void make_model(struct config *config, enum family family) {
     config->model.qk_norm = family == QWEN3;
 }
 
-/* As RECIPES in make_golden.py. */
+/* Recipes as in RECIPES of make_golden.py. */
 static void make_recipe(struct config *config, const char *recipe) {
     if (strstr(recipe, "delayed")) config->fp8.recipe = CONFIG_RECIPE_DELAYED;
     if (strstr(recipe, "row")) config->fp8.recipe = CONFIG_RECIPE_ROW;
@@ -282,7 +283,7 @@ static double distance(const float *got, double scale, const float *expected, in
     return sqrt(sum);
 }
 
-/* The values of a tensor as fp32, on the host, to be freed. */
+/* Returns the values of a tensor as fp32 on the host, to be freed. */
 static float *values_of(struct setup *s, const struct tensor *tensor) {
     size_t count = (size_t)tensor_count(tensor);
     void *raw = malloc(tensor_bytes(tensor));
@@ -331,8 +332,8 @@ static void check_final_weights(struct setup *s) {
         name_in_fixture(name, s, "initial", &gpt->list[i]);
         const float *initial = floats(s, name);
         int64_t count = parameter_count(&gpt->list[i]), third = count / 3;
-        /* Softmax does not see a bias of GPT-2's keys: its gradient is zero but for rounding noise,
-         * which Adam turns into full steps of random sign. Only queries and values count. */
+        /* GPT-2's key biases do not affect softmax: their gradient is rounding noise, which Adam
+         * turns into full steps of random sign. Only queries and values are compared. */
         float *got = malloc((size_t)count * sizeof *got);
         masters_download(&gpt->masters, &s->be, got, gpt->list[i].offset, count);
         bool qkv_bias = strstr(name, "c_attn.bias") != NULL;
@@ -380,7 +381,7 @@ static void check_logits(struct setup *s) {
         for (int v = 0; v < VOCABULARY; v++) {
             double error = fabs(got[v] - expected[row * VOCABULARY + v]);
             double size = fabs(expected[row * VOCABULARY + v]);
-            /* Not fmax(), of which two in a loop break gcc 12 for arm64. */
+            /* Not fmax(): two of them in a loop break gcc 12 for arm64. */
             if (error > worst || isnan(error)) worst = error;
             if (size > largest) largest = size;
         }
@@ -390,7 +391,7 @@ static void check_logits(struct setup *s) {
     expect_within(s, "logits", s->logits, s->bounds->logits);
 }
 
-/* Returns whether logits and first gradients are those of the fixture but for fp32's rounding. */
+/* True if logits and first gradients equal the fixture's up to fp32 rounding. */
 static bool check_fixture(int index) {
     struct setup s;
     open_setup(&s, &all_bounds[index]);
@@ -441,8 +442,8 @@ Test(gpt_golden, qwen3_fp16) {
     check_fixture(9);
 }
 
-/* Prompts that do not count: targets of -100, and the mean over the others of both micro-batches.
- */
+/* Prompts do not count (targets of -100); the mean is over the other targets of both
+ * micro-batches. */
 Test(gpt_golden, llama_masked_fp32) {
     check_fixture(10);
 }

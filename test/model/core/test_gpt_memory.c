@@ -1,4 +1,5 @@
-/* The memory plan of the model against what is carved and used, and batches of any shape in it. */
+/* The model's memory plan compared with the memory that is assigned and used, and batches of any
+ * shape within it. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
@@ -9,7 +10,8 @@ static size_t bytes_of(const struct tensor *tensor) {
     return (tensor_bytes(tensor) + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* The plan is what was carved: every tensor lies in its block, none overlaps another. */
+/* The plan equals the assigned memory: every tensor lies in its block, and none overlaps
+ * another. */
 struct span {
     const char *name;
     char *begin, *end;
@@ -42,7 +44,7 @@ static const struct tensor *tensor_at(const void *owner, size_t field) {
     return (const struct tensor *)((const char *)owner + field);
 }
 
-/* Scratch is counted once, by the largest of those that take turns in it. */
+/* Scratch memory is counted once, by the largest of the tensors that share it. */
 static void add_scratch(struct span **spans, const struct gpt *gpt) {
     const struct activations *all = &gpt->activations;
     const struct tensor *largest[SCRATCH_COUNT] = {0};
@@ -68,7 +70,7 @@ static void add_scratch(struct span **spans, const struct gpt *gpt) {
         if (largest[i] && !(i == SCRATCH_dbranch && shared)) add_span(spans, "scratch", largest[i]);
 }
 
-/* Adds tensors with memory of their own, of a layer or of the model (layer -1). */
+/* Adds tensors with their own memory, of a layer or of the model (layer -1). */
 static void add_own(struct span **spans, const struct gpt *gpt, const char *name, bool layered,
                     size_t field, enum sharing shared, bool kept) {
     const struct activations *a = &gpt->activations;
@@ -81,7 +83,7 @@ static void add_own(struct span **spans, const struct gpt *gpt, const char *name
     }
 }
 
-/* Masters take 4 bytes in any form; each group has what its form says. */
+/* Master weights take 4 bytes in any form; each group has the arrays of its form. */
 static void check_masters(struct span **spans, const struct gpt *gpt) {
     const struct masters *masters = &gpt->masters;
     size_t lower = masters->scratch_count ? bytes_of(&masters->scratch) : 0;
@@ -104,8 +106,8 @@ static void check_masters(struct span **spans, const struct gpt *gpt) {
     cr_expect_eq(gpt->memory.lower, lower);
 }
 
-/* Adds the tensors of fp8: inputs that are saved; of each kind the largest operand, for any linear
- * layer; records. */
+/* Adds the tensors of fp8: saved inputs, the largest operand of each kind for all linear layers,
+ * and records. */
 static void add_quantized(struct span **spans, const struct gpt *gpt) {
     const struct gpt_shape *s = &gpt->shape;
     const struct quantization *q = &gpt->quantization;
@@ -204,7 +206,7 @@ Test(gpt_memory, plan_without_memory_is_the_plan_with_memory) {
     }
 }
 
-/* A step asks for no more workspace than the walk announced, in any mix of dtypes. */
+/* A step needs no more workspace than was planned, in any mix of dtypes. */
 Test(gpt_memory, steps_stay_within_the_planned_workspace) {
     static const char *const words[] = {
         "qkv", "attention", "attention_projection", "mlp_fc", "gelu", "mlp_projection", "lm_head"};
@@ -270,7 +272,7 @@ Test(gpt_memory, inference_gives_the_logits_of_training) {
     }
 }
 
-/* Nothing looks ahead, and sequences of a batch do not see each other. */
+/* Attention is causal, and sequences of a batch do not affect each other. */
 Test(gpt_memory, logits_depend_on_the_past_of_their_sequence_only) {
     struct rig rig = {0};
     int32_t tokens[2 * RIG_LENGTH];
@@ -311,7 +313,7 @@ Test(gpt_memory, set_batch_takes_any_shape_that_fits) {
     rig_close(&rig);
 }
 
-/* Logits made a chunk at a time give the losses and gradients of logits made at once. */
+/* Logits computed in chunks give the same losses and gradients as logits computed at once. */
 Test(gpt_memory, chunks_of_logits) {
     enum { ROWS = 320 };
     struct rig rig = {0};

@@ -1,5 +1,5 @@
-/* Work that a step gives a GPU: launches of kernels, and products of the library. Counted on the
- * emulated GPU for GPT-2's twelve layers and vocabulary, narrow, in one micro-batch. */
+/* GPU work of a step: kernel launches and the library's matmuls. Counted on the emulated GPU for
+ * GPT-2's twelve layers and vocabulary, narrow, in one micro-batch. */
 #include "test/model/trainer_fixture.h"
 
 #ifdef EMULATED
@@ -33,15 +33,15 @@ static struct launches launches_of_a_step(enum config_precision precision) {
     return launches;
 }
 
-/* One more is a finding: it costs some microseconds, of which a small model's step has few. */
+/* Each additional launch costs some microseconds, which matters in a small model's step. */
 enum {
     LAYERS = 12,
-    PRODUCTS = LAYERS * (4 + 8) + 3, /* of linear layers; of the head */
-    /* Attention and two norms; their gradients with a second kernel for sums over rows, and one
-     * more for attention's; the sums of what the library multiplied by gelu'. */
+    PRODUCTS = LAYERS * (4 + 8) + 3, /* linear layers; head */
+    /* Attention and two norms. Their gradients have a second kernel each for sums over rows, and
+     * attention's one more. Then sums of the matmuls that the library multiplied by gelu'. */
     IN_LAYERS = LAYERS * (1 + 2 + 3 + 2 * 2 + 2),
     LAST_NORM = 1 + 2,
-    EMBEDDING = 1 + 7, /* two passes of a sort; sums of tokens, of frequent ones, of positions */
+    EMBEDDING = 1 + 7, /* two passes of a sort; sums for tokens, frequent tokens, positions */
     LOSS = 2,
     UPDATE = 7,
 };
@@ -54,7 +54,7 @@ Test(launches, of_a_step) {
     cr_expect_eq(bf16.products, PRODUCTS, "%ld products, not %d", bf16.products, PRODUCTS);
 }
 
-/* Steps that are skipped and batches of several parts; the learning rate and the batch change. */
+/* Skipped steps and batches of several micro-batches; learning rate and batch change. */
 static struct digest train(enum config_precision precision, bool graphs, bool offload) {
     static struct rig rig;
     memset(&rig, 0, sizeof rig);
@@ -68,7 +68,7 @@ static struct digest train(enum config_precision precision, bool graphs, bool of
     rig_open_on(&rig, DEVICE_CUDA, 1);
     for (int step = 0; step < 5; step++) rig_step(&rig);
     struct digest digest = rig_digest(&rig);
-    /* The first of each kind is done directly. */
+    /* The first step of each kind is launched directly. */
     uint64_t wanted = 4 + (5 * 2 - 1) + 4;
     cr_expect_eq(cuda_emulator_stats().graph_launches, graphs ? wanted : 0);
     rig_close(&rig);

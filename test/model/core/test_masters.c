@@ -1,11 +1,11 @@
-/* The forms of masters, moments in 16 bit, and state on the host: the same bits where the same is
- * computed, whatever the memory. */
+/* The forms of master weights, moments in 16 bits, and state on the host: the same computation
+ * gives the same bits in any memory layout. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
 enum { STEPS = 4 };
 
-/* Masters and moments alone: copies are there in one form and not in another. */
+/* Hashes master weights and moments only, because only some forms have copies. */
 static struct digest state_digest(struct rig *rig) {
     struct digest digest;
     struct sha256 hash;
@@ -19,8 +19,8 @@ static struct digest state_digest(struct rig *rig) {
     return digest;
 }
 
-/* Trains with a validation in between. A CPU has no other memory than the host's, but can be told
- * so. */
+/* Trains with a validation in between. To test offloading, the CPU backend is told that its
+ * memory is not the host's. */
 static struct digest train(const struct config *config, int threads, double *loss) {
     struct rig rig = {.config = *config};
     rig_open_data(&rig);
@@ -31,7 +31,7 @@ static struct digest train(const struct config *config, int threads, double *los
                  0, "%s", rig.error.text);
     rig_steps(&rig, STEPS / 2);
     cr_expect_eq(trainer_evaluate(&rig.trainer, loss, &rig.loader, 2, &rig.error), 0);
-    state_digest(&rig); /* as a checkpoint would look at it */
+    state_digest(&rig); /* reads the state as a checkpoint would */
     rig_steps(&rig, STEPS / 2);
     cr_expect_str_eq(rig.be.failure.text, "");
     struct digest digest = state_digest(&rig);
@@ -106,7 +106,7 @@ Test(masters, offload_needs_another_memory) {
     rig_close(&rig);
 }
 
-/* The device plan lacks exactly what the plan says is offloaded. */
+/* The device plan lacks exactly what the plan lists as offloaded. */
 Test(masters, offload_plans_memory_of_the_host) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_BF16);

@@ -1,5 +1,5 @@
-/* A run takes the memory that its plan says: trainings in processes of their own, and what Linux
- * counts there. */
+/* A run takes the memory that its plan says: trainings in separate processes, with memory as
+ * counted by Linux. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
@@ -17,16 +17,16 @@ enum { SANITIZED = 0 };
 
 enum { LENGTH = 32, STEPS = 2 };
 
-/* Bytes. */
+/* All in bytes. */
 struct peak {
-    size_t plan, library; /* all that is planned, and its estimate for the library */
-    size_t first;         /* how far a first run raised the most that was resident */
-    size_t second; /* what a second run, for which the library is ready, added while it was */
-    bool panels;   /* the library's products need buffers of its own */
+    size_t plan, library; /* the whole plan, and its estimate for the library */
+    size_t first;         /* rise of peak resident memory in a first run */
+    size_t second;        /* rise in a second run, when the library is initialized */
+    bool panels;          /* the library's matmuls need their own buffers */
     bool complete;
 };
 
-/* "VmHWM", the most memory that was ever resident, or "VmRSS", what is now. */
+/* Returns "VmHWM", the peak resident memory, or "VmRSS", the current resident memory. */
 static size_t resident(const char *label) {
     char line[256], format[32];
     size_t kib = 0;
@@ -38,7 +38,7 @@ static size_t resident(const char *label) {
     return kib * 1024;
 }
 
-/* Many activations and parameters for little arithmetic: narrow layers, and positions that no
+/* Many activations and parameters with little arithmetic: narrow layers, and positions that no
  * sequence reaches. */
 static void peak_config(struct config *config, enum config_precision precision,
                         enum config_recompute level) {
@@ -120,17 +120,17 @@ static struct peak measure(const struct config *config) {
 }
 
 /* A first run takes what is planned within 2 %: most of the difference is the estimate for the
- * library, whose code and buffers are a few MiB at any size. A second run finds the library ready,
- * so that it takes what else is planned almost to the page, but for holes that its buffers leave in
- * the heap; what is planned and not used are places for the tokens of a sample and what completes
- * pages. */
+ * library, whose code and buffers are a few MiB at any size. A second run finds the library
+ * initialized, so it takes the rest of the plan almost to the page, except for holes that the
+ * library's buffers leave in the heap. Planned but unused are the token slots of a sample and
+ * the remainders of pages. */
 static void check_first(const struct peak *peak, const struct config *config, const char *what) {
     double all = (double)peak->first / (double)peak->plan - 1;
     cr_expect_lt(fabs(all), 0.02, "%s %s: %.2f %% off the plan of %zu MiB", what,
                  config_recompute_name(config->train.recompute), 100 * all, peak->plan >> 20);
 }
 
-/* panels_max: how many bytes more there may be where the library has buffers for its panels. */
+/* panels_max: additional bytes allowed where the library has buffers for its panels. */
 static void check_second(const struct peak *peak, const struct config *config, const char *what,
                          double panels_max) {
     const double beside_max = peak->panels ? panels_max : 0x1p18, unused_max = 0x1p18;
@@ -171,7 +171,7 @@ Test(memory_peak, fp16) {
     check_levels(CONFIG_PRECISION_FP16);
 }
 
-/* Keys and values of samples are planned beside the layer that is shared. */
+/* Keys and values of samples are planned in addition to the shared layer. */
 Test(memory_peak, sixteen_bit_gradients_and_samples) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     struct config config;
@@ -180,14 +180,14 @@ Test(memory_peak, sixteen_bit_gradients_and_samples) {
     config.autocast.residual = CONFIG_DTYPE_LOWER;
     config.sample.every = 1;
     config.train.grad_accum_steps = 2;
-    config.model.n_positions = 131072; /* more memory, as there are more products */
+    config.model.n_positions = 131072; /* more memory, because there are more matmuls */
     check(&config, "lower");
 }
 
-/* A large table, in the forms that take least: upper halves and remainders in bf16, a copy that is
- * made in fp16; and moments of 16 bit. For products as wide as these the library takes buffers of
- * its own, up to 40 MiB without AVX2, so only what a second run adds is compared; of those buffers
- * 13 MiB stay. The least that could be there too often is a table in 16 bit, 32 MiB. */
+/* A large table, in the forms that take the least memory: upper halves and remainders in bf16, a
+ * temporary copy in fp16; and 16-bit moments. For matmuls this wide the library takes its own
+ * buffers, up to 40 MiB without AVX2, so only the rise of a second run is compared; 13 MiB of
+ * those buffers stay. The smallest array that could be counted twice is a 16-bit table, 32 MiB. */
 Test(memory_peak, weights_and_moments_in_sixteen_bit) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     for (int fp16 = 0; fp16 < 2; fp16++) {

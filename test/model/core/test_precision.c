@@ -1,4 +1,4 @@
-/* Which dtype every operation and every tensor gets, for each precision and autocast block. */
+/* The dtype of every operation and tensor, for each precision and autocast block. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +29,8 @@ static const struct expectation expectations[] = {
     {FP32, "qkv gelu lm_head", "ff fff fff ff", "fffff ffff ff"},
     {BF16, "", "ff bbb bbb bf", "bbbbb bbbb bb"},
     {FP16, "", "ff hhh hhh hf", "hhhhh hhhh hh"},
-    /* An operation in fp32 reads what it is given; what is written for it alone stays fp32, what
-     * stands between it and a 16-bit neighbor is 16 bit. */
+    /* An operation in fp32 reads its input as it is. A tensor that only fp32 operations use
+     * stays fp32; one between an fp32 and a 16-bit operation is 16 bits. */
     {BF16, "qkv", "ff fbb bbb bf", "fbbbb bbbb bb"},
     {BF16, "attention", "ff bfb bbb bf", "bbbbb bbbb bb"},
     {BF16, "attention_projection", "ff bbf bbb bf", "bbbbf bbbb bb"},
@@ -228,7 +228,7 @@ Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
     cr_expect(strstr(note, "GPU has fp16"), "%s", note);
 }
 
-/* fp8 is bf16 but for which operands are rounded once more. */
+/* fp8 is bf16 except that some operands are rounded once more. */
 Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     struct config config, bf16;
     char note[PRECISION_NOTE_MAX];

@@ -79,10 +79,10 @@ Test(recompute, gives_the_same_bits_in_mixed_dtypes) {
     }
 }
 
-/* The layers' keys and values, which sampling needs, are not among what is shared. */
+/* The layers' keys and values, which sampling needs, are not shared. */
 Test(recompute, a_model_that_samples_in_training_predicts_the_same) {
     static const int32_t prompt[] = {3, 10, 31};
-    float *logits[3]; /* behind the last token */
+    float *logits[3]; /* after the last token */
     for (int level = 0; level < 3; level++) {
         struct rig rig = {0};
         struct sample_result result;

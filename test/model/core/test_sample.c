@@ -1,4 +1,4 @@
-/* Tokens from a model: what is drawn, and when it ends. */
+/* Sampling of tokens: the distribution, and the end of a text. */
 #include "model/config/config_keys.h"
 #include "test/model/sample_fixture.h"
 
@@ -29,7 +29,7 @@ Test(sample, greedy_is_the_same_every_time_and_is_top_1) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) check_greedy(rig_precisions[i]);
 }
 
-/* A model of zeros finds all tokens equally likely, and 16-bit logits are often equal. */
+/* In a model of zeros all tokens are equally likely; 16-bit logits are often equal. */
 Test(sample, top_k_keeps_k_tokens_among_equals) {
     struct rig rig = {0};
     struct gpt gpt;
@@ -53,7 +53,7 @@ Test(sample, top_k_keeps_k_tokens_among_equals) {
     close_sampler(&rig, &gpt);
 }
 
-/* Setting the flag returns what was made so far. */
+/* Setting the flag ends sampling, with the tokens made so far. */
 Test(sample, stops_when_asked) {
     struct rig rig = {0};
     struct gpt gpt;
@@ -94,7 +94,7 @@ Test(sample, seed_and_stream_make_the_text) {
     close_sampler(&rig, &gpt);
 }
 
-/* Keeps the likeliest tokens until their probabilities reach top_p: by the book, one by one. */
+/* Reference: keeps the likeliest tokens one by one until their probabilities reach top_p. */
 static void keep_nucleus(double *p, double top_p) {
     double kept[RIG_VOCABULARY] = {0}, sum = 0;
     while (sum < top_p) {
@@ -108,7 +108,7 @@ static void keep_nucleus(double *p, double top_p) {
     for (int v = 0; v < RIG_VOCABULARY; v++) p[v] = kept[v] / sum;
 }
 
-/* The probabilities of the token after the prompt, by the book. */
+/* Reference: the probabilities of the token after the prompt. */
 static void expected_distribution(struct gpt *gpt, double *p, double temperature, int64_t top_k,
                                   double top_p) {
     int32_t tokens[RIG_LENGTH] = {0};
@@ -130,7 +130,7 @@ static void expected_distribution(struct gpt *gpt, double *p, double temperature
     keep_nucleus(p, top_p);
 }
 
-/* Pearson's test on tokens that are expected at least 5 times; the others count as one. */
+/* Pearson's test on tokens with an expected count of at least 5; all others count as one class. */
 static void check_distribution(struct gpt *gpt, double temperature, int64_t top_k, double top_p) {
     enum { DRAWS = 3000 };
     double p[RIG_VOCABULARY], chi_square = 0, rest = 0;
@@ -160,7 +160,7 @@ static void check_distribution(struct gpt *gpt, double temperature, int64_t top_
     }
     if (rest > 0) chi_square += pow(rest_count - rest, 2) / fmax(rest, 1);
     cr_expect_geq(classes, top_k > 0 || top_p < 1 ? 2 : 5, "the distribution is too sharp to test");
-    /* Mean `classes`, variance 2 * classes: five deviations. */
+    /* Mean `classes`, variance 2 * classes: five standard deviations. */
     cr_expect_lt(chi_square, classes + 5 * sqrt(2.0 * classes), "T %g, top %d: %g of %d classes",
                  temperature, (int)top_k, chi_square, classes);
 }
@@ -179,7 +179,7 @@ Test(sample, draws_follow_the_softmax) {
     close_sampler(&rig, &gpt);
 }
 
-/* Nearly flat, so that every token that may come does. */
+/* The distribution is nearly flat, so every allowed token occurs. */
 static void check_top_k(struct gpt *gpt, int64_t top_k) {
     double p[RIG_VOCABULARY];
     bool seen[RIG_VOCABULARY] = {false};
@@ -253,7 +253,8 @@ Test(sample, no_tokens_is_the_prompt) {
     close_sampler(&rig, &gpt);
 }
 
-/* A model with fewer tokens than bytes never makes others; one with more never leaves the bytes. */
+/* A model with fewer tokens than bytes samples only its own tokens; one with more samples only
+ * bytes. */
 Test(sample, tokens_are_bytes_of_the_vocabulary) {
     for (int vocabulary = 2; vocabulary <= 300; vocabulary += 149) {
         struct rig rig = {0};
@@ -310,7 +311,8 @@ Test(sample, the_trainers_model_makes_the_same_text) {
             check_inside_training(rig_precisions[i], batch);
 }
 
-/* The library chooses its kernels by instruction set; each must get by with what was planned. */
+/* The library chooses its kernels by instruction set; each must work within the planned
+ * workspace. */
 static void check_instruction_set(const char *name) {
     setenv("ONEDNN_MAX_CPU_ISA", name, 1);
     setenv("DNNL_MAX_CPU_ISA", name, 1);
@@ -329,7 +331,7 @@ Test(sample, workspace_suffices_with_avx512) {
     check_instruction_set("AVX512_CORE");
 }
 
-/* The token that ends a text is counted, but no part of it. */
+/* The token that ends a text is counted, but is not part of the text. */
 Test(sample, stops_at_the_end_of_text) {
     struct rig rig = {0};
     struct gpt gpt;
@@ -342,7 +344,7 @@ Test(sample, stops_at_the_end_of_text) {
     sample(&gpt, text, &options);
     int64_t at = TEXT / 2;
     for (int64_t i = PROMPT; i < at; i++)
-        if (text[i] == text[at]) at = i; /* the first of its kind */
+        if (text[i] == text[at]) at = i; /* first occurrence of its token */
     for (int i = 0; i < 2; i++) {
         options.ends[i] = text[at];
         options.ends[1 - i] = -1;

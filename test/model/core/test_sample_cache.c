@@ -1,8 +1,8 @@
-/* Reading token by token, with the keys and values of the past kept, is reading at once. */
+/* Decoding token by token with a key-value cache equals one pass over the whole context. */
 #include "model/config/config_keys.h"
 #include "test/model/sample_fixture.h"
 
-/* The logits of row `row` of a context, by a pass over all of it. */
+/* Logits of row `row` of a context, by one pass over all of it. */
 static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) {
     gpt_set_batch(gpt, 1, RIG_LENGTH);
     backend_upload(gpt->be, gpt->activations.tokens, tokens, RIG_LENGTH * sizeof *tokens);
@@ -12,7 +12,7 @@ static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) 
     return rig_floats(gpt->be, &first);
 }
 
-/* The same by reading part of it at once and the rest token by token. */
+/* The same by a pass over part of it, then token by token. */
 static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t first, int64_t row) {
     struct backend *be = gpt->be;
     gpt_set_batch(gpt, 1, RIG_LENGTH);
@@ -28,9 +28,8 @@ static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t fir
 }
 
 /* Sums in another order, relative to the largest logit: in fp32 1.1e-5 at most over all families
- * and levels of instructions ("mixed too"; the others stay below 2e-6). A 16-bit value on its way
- * may round to the neighbour, 2^-8 or 2^-11 of it, in each of a few places; one of fp8 to 2^-4 of
- * it. */
+ * and CPU levels ("mixed too"; the others stay below 2e-6). A 16-bit intermediate may round to
+ * its neighbour, 2^-8 or 2^-11 of it, in each of a few tensors; an fp8 one by 2^-4 of it. */
 static double cache_tolerance(enum config_precision precision) {
     if (precision == CONFIG_PRECISION_FP32) return 3e-5;
     if (precision == CONFIG_PRECISION_FP8) return 4.0 / 16;
@@ -43,7 +42,7 @@ static void check_cache(enum config_precision precision, int family) {
     int32_t tokens[RIG_LENGTH];
     rig_config(&rig.config, precision);
     rig.config.fp8.recipe =
-        CONFIG_RECIPE_ROW; /* others' scales depend on how many rows there are */
+        CONFIG_RECIPE_ROW; /* other recipes' scales depend on the number of rows */
     set_family(&rig.config, family);
     open_sampler(&rig, &gpt);
     for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 11 % RIG_VOCABULARY;
@@ -55,7 +54,7 @@ static void check_cache(enum config_precision precision, int family) {
             for (int v = 0; v < RIG_VOCABULARY; v++) {
                 double size = fabs((double)whole[v]);
                 double error = fabs((double)whole[v] - (double)decoded[v]);
-                /* Not fmax(), of which two in a loop break gcc 12 for arm64. */
+                /* Not fmax(): two of them in a loop break gcc 12 for arm64. */
                 if (size > largest) largest = size;
                 if (error > difference || isnan(error)) difference = error;
             }
@@ -75,8 +74,8 @@ Test(sample_cache, the_cache_gives_the_logits_of_a_whole_pass) {
         for (int family = 0; family < FAMILIES; family++) check_cache(rig_precisions[i], family);
 }
 
-/* Greedy text far beyond the window, against passes over the whole context, which is cut to its
- * newer half (and the token to be read) whenever it is full. */
+/* Greedy text far beyond the window, compared with passes over the whole context. Whenever the
+ * context is full, it is cut to its newer half and the token to be read. */
 Test(sample_cache, a_full_context_goes_on_with_its_newer_half) {
     enum { LONG = 3 * RIG_LENGTH };
     struct rig rig = {0};

@@ -1,4 +1,5 @@
-/* The learning rate of each step: end points, warm-up, the shortest runs, and no way back up. */
+/* Learning rate of each step: end points, warmup, the shortest runs, and a decay that never
+ * rises. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -44,7 +45,7 @@ Test(schedule, first_and_last_step) {
         }
 }
 
-/* The decay is measured from the step that has lr in full, here 19, to the last one. */
+/* The decay is measured from the step with the full lr, here 19, to the last one. */
 Test(schedule, halfway_through_the_decay) {
     const double lr = 3e-3, min_lr = 1e-4, pi = acos(-1);
     struct config linear = make(CONFIG_SCHEDULE_LINEAR, 120, 20);
@@ -63,7 +64,7 @@ Test(schedule, wsd_is_stable_and_then_falls_in_a_line) {
     expect_rate(&config, 999, 1e-4);
 }
 
-/* The decay takes decay_fraction of the steps, to the step. */
+/* The decay takes exactly decay_fraction of the steps. */
 Test(schedule, wsd_decays_over_its_fraction) {
     for (int steps = 1; steps <= 200; steps += 7)
         for (int percent = 0; percent <= 100; percent++) {
@@ -77,7 +78,7 @@ Test(schedule, wsd_decays_over_its_fraction) {
         }
 }
 
-/* No decay fits in one step, so it is taken at the full rate. */
+/* No decay fits in one step, so the step has the full rate. */
 Test(schedule, one_step) {
     for (int i = 0; i < 4; i++)
         for (int warmup = 0; warmup <= 1; warmup++) {

@@ -1,5 +1,5 @@
-/* A snapshot is the state of the step after which it was taken, whatever training does meanwhile.
- * The emulated GPU copies as late as it may: what does not wait for the copy spoils it. */
+/* A snapshot is the state after its step, whatever training does meanwhile. The emulated GPU
+ * copies as late as allowed, so a step that does not wait for the copy spoils it. */
 #include "kernels/backend.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_writer.h"
@@ -20,7 +20,7 @@ static struct digest digest_of(struct sha256 *hash) {
     return digest;
 }
 
-/* All that a checkpoint has of weights, moments and the history of fp8. */
+/* Hashes a checkpoint's weights, moments and fp8 history. */
 static struct digest state_digest(const struct trainer *trainer) {
     struct sha256 hash;
     const struct quantization *q = &trainer->gpt.quantization;
@@ -139,8 +139,8 @@ static void expect_same_files(const char *left, const char *right, const char *w
     }
 }
 
-/* A checkpoint that is written while training continues has the files of one that was waited for.
- */
+/* A checkpoint written while training continues has the same files as one that training waited
+ * for. */
 static void check_files(struct rig *rig, const char *what) {
     struct checkpoint_writer writer;
     char waited[FILE_PATH_MAX], path[FILE_PATH_MAX], run[256];
@@ -171,7 +171,7 @@ Test(snapshot, gives_the_files_of_a_checkpoint_that_was_waited_for, .init = make
     }
 }
 
-/* It counts in the plan of runs that save on the way. */
+/* The plan includes a snapshot in runs that save in the background. */
 Test(snapshot, is_planned) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP32);

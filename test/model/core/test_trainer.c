@@ -1,4 +1,5 @@
-/* A training step: what adds up to what, what repeats to the bit, and what a skipped step keeps. */
+/* A training step: equal sums for every split, repeated bits, and the state that a skipped step
+ * keeps. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
@@ -43,7 +44,7 @@ Test(trainer, counts_steps_and_tokens) {
     rig_close(&rig);
 }
 
-/* The gradients of one step of the given split of four sequences. */
+/* Returns the gradients of one step for the given split of four sequences. */
 static float *gradients_of(int64_t batch, int64_t micro_steps, struct step_report *report,
                            int64_t *count) {
     struct rig rig = {0};
@@ -91,9 +92,9 @@ static struct digest train_digest(const struct config *config, int threads, floa
     return digest;
 }
 
-/* A run repeats itself with any thread count. From one count to another oneDNN may split the sums
- * of a product differently, so there only the loss is compared: two steps amplify the roundings of
- * 2^-24 (gradients are fp32 in every precision) but little. */
+/* A run repeats its bits with any thread count. Between counts oneDNN may split the sums of a
+ * matmul differently, so there only the loss is compared. Two steps amplify the roundings of
+ * 2^-24 (gradients are fp32 in every precision) only a little. */
 static void check_threads(const struct config *config, const char *what) {
     float first = 0;
     for (int threads = 1; threads <= 3; threads++) {
@@ -117,8 +118,8 @@ Test(trainer, repeats_with_1_2_and_3_threads) {
     }
 }
 
-#ifndef EMULATED /* where there is one thread */
-/* Sizes whose products the library splits among threads. */
+#ifndef EMULATED /* with one thread */
+/* Sizes at which the library splits matmuls among threads. */
 Test(trainer, repeats_with_1_2_and_3_threads_in_larger_products) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct config config;
@@ -170,7 +171,7 @@ enum { AUTOCAST_STEPS = 4 };
 enum { AUTOCAST_STEPS = 20 };
 #endif
 
-/* Loss after some steps with a list of operations kept in fp32. */
+/* Returns the loss after some steps with a list of operations kept in fp32. */
 static float loss_with(enum config_precision precision, struct config_words words, bool enabled,
                        enum config_dtype residual) {
     struct rig rig = {0};
@@ -185,7 +186,7 @@ static float loss_with(enum config_precision precision, struct config_words word
     return loss;
 }
 
-/* All stay near fp32: they differ from it in roundings only. */
+/* All stay near fp32: they differ from it only by roundings. */
 Test(trainer, every_operation_can_be_kept_in_float32) {
     static const struct config_words lists[] = {
         {1, {"qkv"}},
@@ -221,7 +222,7 @@ Test(trainer, autocast_off_is_fp32_to_the_bit) {
         cr_expect_eq(loss_with(rig_precisions[p], none, false, CONFIG_DTYPE_LOWER), expected);
 }
 
-/* With everything in fp32 by the list, what is left of fp16 is its loss scale, a power of two. */
+/* With everything listed as fp32, fp16 differs only by its loss scale, a power of two. */
 Test(trainer, loss_scale_changes_no_bit_of_fp32_operations) {
     const struct config_words all = {7,
                                      {"qkv", "attention", "attention_projection", "mlp_fc", "gelu",
@@ -231,7 +232,7 @@ Test(trainer, loss_scale_changes_no_bit_of_fp32_operations) {
                  loss_with(CONFIG_PRECISION_FP32, none, true, CONFIG_DTYPE_FLOAT32));
 }
 
-/* A scale that no fp16 gradient survives. */
+/* A scale at which every fp16 gradient overflows. */
 static void open_overflowing(struct rig *rig, double min_scale) {
     rig_config(&rig->config, CONFIG_PRECISION_FP16);
     rig->config.loss_scale.init_scale = 0x1p32;
@@ -256,7 +257,7 @@ Test(trainer, skipped_step_changes_no_weight_and_takes_its_batch) {
     cr_expect_eq(s->loss_scale, 0x1p30f);
     cr_expect_eq(s->skipped, 1);
     cr_expect_eq(s->updates, 0);
-    /* The next batch is the second one: its loss at the initial weights shows that. */
+    /* The next batch is the second one, as its loss at the initial weights shows. */
     float second = rig_step(&rig).loss;
     cr_expect_eq(report.loss, rig_step(&calm).loss);
     cr_expect_neq(second, report.loss, "the same batch again");
@@ -265,7 +266,7 @@ Test(trainer, skipped_step_changes_no_weight_and_takes_its_batch) {
     rig_close(&calm);
 }
 
-/* After backing off, training goes on as if it had begun with Adam's first step. */
+/* After backing off, training continues as if it had begun with Adam's first step. */
 Test(trainer, skipped_steps_do_not_count_for_adam) {
     struct rig rig = {0};
     open_overflowing(&rig, 1e-6);
@@ -303,7 +304,7 @@ Test(trainer, overflow_at_the_floor_stops) {
     rig_close(&rig);
 }
 
-/* From a high scale the floor must be reached before anything is stopped. */
+/* From a high scale, the minimum must be reached before training stops. */
 Test(trainer, backing_off_to_the_floor_does_not_stop) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
@@ -347,7 +348,7 @@ Test(trainer, nan_weights_stop_after_ten_steps) {
     check_divergence(CONFIG_PRECISION_BF16, INFINITY);
 }
 
-/* As where the forward pass loses its values and the gradients survive. */
+/* As if the forward pass lost its values and the gradients survived. */
 Test(trainer, losses_that_are_not_finite_stop_after_ten_steps) {
     struct rig rig = {0};
     struct step_report report;
@@ -357,8 +358,8 @@ Test(trainer, losses_that_are_not_finite_stop_after_ten_steps) {
     while (!failed && ++step <= 20) {
         cr_assert_eq(trainer_begin_step(&rig.trainer, &rig.loader, &rig.error), 0);
         int slot = rig.trainer.first_queued;
-        backend_fetched(&rig.be, slot); /* a GPU would overwrite what is planted earlier */
-        if (step != 3) rig.trainer.results[slot].loss = -NAN; /* 3 is good */
+        backend_fetched(&rig.be, slot); /* a GPU would overwrite a value planted earlier */
+        if (step != 3) rig.trainer.results[slot].loss = -NAN; /* step 3 is good */
         failed = trainer_end_step(&rig.trainer, &report, &rig.error);
         cr_expect_not(report.skipped);
     }
@@ -407,7 +408,7 @@ Test(trainer, evaluation_changes_nothing_and_repeats) {
     }
 }
 
-/* The mean over more batches than there are data wraps around, exactly. */
+/* The mean over more batches than the data has wraps around, exactly. */
 Test(trainer, evaluation_is_the_mean_of_its_batches) {
     struct rig rig = {0};
     double all, total = 0;
@@ -428,7 +429,7 @@ Test(trainer, sampling_changes_nothing) {
         const int32_t prompt[] = {1, 2, 3};
         struct sample_result result;
         rig_config(&rig.config, rig_precisions[p]);
-        rig.config.sample.every = 1; /* so that sampling is planned for */
+        rig.config.sample.every = 1; /* so that sampling is planned */
         plain.config = rig.config;
         rig_open(&rig, 1);
         rig_open(&plain, 1);
@@ -463,7 +464,7 @@ Test(trainer, a_token_outside_the_vocabulary_stops_before_the_update) {
     rig_close(&rig);
 }
 
-/* Restoring the state of a step is going back to it. */
+/* Restoring the state of a step repeats the steps after it. */
 Test(trainer, restored_scaler_is_in_force) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
@@ -478,7 +479,8 @@ Test(trainer, restored_scaler_is_in_force) {
     rig_close(&rig);
 }
 
-/* How far the first step moves a bias: Adam's first step is lr wherever there is a gradient. */
+/* Returns how far the first step moves a bias: lr wherever there is a gradient, as Adam's first
+ * step does. */
 static double first_move(double lr, int64_t warmup) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
@@ -502,7 +504,7 @@ Test(trainer, the_schedules_rate_is_the_one_applied) {
     cr_expect_eq(first_move(0, 0), 0);
 }
 
-/* Without clipping a step moves as with a limit that is out of reach; the norm is the same. */
+/* Without clipping, a step equals one with a limit that is out of reach; the norm is the same. */
 Test(trainer, clipping_bounds_the_norm_that_is_used) {
     float losses[3], norms[3];
     static const double clips[] = {0, 1e6, 1e-3};
@@ -510,7 +512,7 @@ Test(trainer, clipping_bounds_the_norm_that_is_used) {
         struct rig rig = {0};
         rig_config(&rig.config, CONFIG_PRECISION_FP32);
         rig.config.optimizer.grad_clip = clips[i];
-        rig.config.optimizer.eps = 1e-3; /* so that the size of gradients matters */
+        rig.config.optimizer.eps = 1e-3; /* so that the magnitude of gradients matters */
         rig_open(&rig, 1);
         norms[i] = rig_step(&rig).gradient_norm;
         losses[i] = rig_steps(&rig, 5).loss;
@@ -522,14 +524,14 @@ Test(trainer, clipping_bounds_the_norm_that_is_used) {
     cr_expect_gt(losses[2], losses[0]);
 }
 
-static size_t offered; /* bytes that a device says it has */
+static size_t offered; /* available bytes that a device reports */
 
 static size_t offer(struct backend *be) {
     (void)be;
     return offered;
 }
 
-/* The check that there is memory for the whole plan runs before any of it is taken. */
+/* Memory for the whole plan is checked before any of it is allocated. */
 Test(trainer, memory_is_asked_for_before_any_is_taken) {
     for (int variant = 0; variant < 2; variant++) {
         struct rig rig = {0};

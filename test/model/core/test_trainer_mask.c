@@ -1,7 +1,7 @@
-/* Steps of which not all targets count. */
+/* Steps in which some targets do not count. */
 #include "test/model/trainer_fixture.h"
 
-/* The first step with a mask of the text: its gradients, in a given split of four sequences. */
+/* The first step with a mask of the text: its gradients, for a given split of four sequences. */
 static float *gradients_of(int64_t batch, int64_t micro_steps, const uint8_t *mask,
                            struct step_report *report, int64_t *count) {
     struct rig rig = {0};
@@ -17,7 +17,7 @@ static float *gradients_of(int64_t batch, int64_t micro_steps, const uint8_t *ma
     return gradients;
 }
 
-/* The mean is over the targets of all micro-batches, whatever the number of each. Sums in another
+/* The mean is over the targets of all micro-batches, however many each has. Sums in another
  * order: a few units of 2^-24 of the largest gradient. */
 Test(trainer_mask, micro_batches_of_unequal_counts_add_up_to_the_batch) {
     static const int splits[][2] = {{2, 2}, {1, 4}};
@@ -40,7 +40,7 @@ Test(trainer_mask, micro_batches_of_unequal_counts_add_up_to_the_batch) {
     free(whole);
 }
 
-/* The loss of a step is the mean of what it would be for each of its targets alone. */
+/* The loss of a step is the mean of the losses of its targets alone. */
 Test(trainer_mask, the_loss_is_the_mean_over_what_counts) {
     uint8_t mask[RIG_MASK_BYTES], one[RIG_MASK_BYTES];
     struct step_report masked, single;
@@ -71,7 +71,7 @@ Test(trainer_mask, the_loss_is_the_mean_over_what_counts) {
     tokens_close(&data.tokens);
 }
 
-/* Nothing to learn: no loss, no gradient, and an update as finite as others. */
+/* No target counts: no loss, no gradient, and a finite update. */
 Test(trainer_mask, a_step_without_targets_is_an_update_by_zero) {
     static const uint8_t none[RIG_MASK_BYTES];
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {

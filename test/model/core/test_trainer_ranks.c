@@ -1,6 +1,6 @@
-/* Whole trainings by several ranks, which are threads of this process over the real engine of MPI:
- * the answer of one rank, and one decision of all where one of them alone has what is not finite.
- */
+/* Whole trainings by several ranks, which are threads of this process over the real MPI engine.
+ * They give the answer of one rank, and all ranks decide alike if one of them has non-finite
+ * values. */
 #include "kernels/collectives.h"
 #include "model/config/config_check.h"
 #include "test/model/trainer_fixture.h"
@@ -10,19 +10,19 @@ TestSuite(trainer_ranks, .timeout = 300);
 
 enum {
     STEPS = 6,
-    MICROS = 12,             /* of all ranks together */
-    LARGE_VOCABULARY = 1200, /* beside which what ranks embed is little, and travels as rows */
+    MICROS = 12,             /* sum over all ranks */
+    LARGE_VOCABULARY = 1200, /* large enough that the embedding's gradient is sent as rows */
 };
 
 struct run {
     int family;
-    int vocabulary; /* 0: the rig's, which travels whole */
+    int vocabulary; /* 0: the rig's, whose gradient is sent whole */
     enum config_precision precision;
     enum config_shard shard;
-    enum config_dtype travels;
-    int sick_rank, sick_step; /* whose weights are not finite, when; -1: never */
+    enum config_dtype wire_dtype;
+    int bad_rank, bad_step; /* rank and step of non-finite weights; -1: never */
     struct step_report reports[WORLD_RANKS_MAX][STEPS];
-    float *masters; /* of rank 0, afterwards */
+    float *masters; /* rank 0's master weights after training */
     int64_t count, own[WORLD_RANKS_MAX];
 };
 
@@ -36,7 +36,7 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     rig->config.train.micro_batch_size = 1;
     rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
     rig->config.ranks.shard = run->shard;
-    rig->config.ranks.gradients = run->travels;
+    rig->config.ranks.gradients = run->wire_dtype;
     world_requires(config_share(&rig->config, ranks->size, &rig->error) == 0, rig->error.text);
     rig_open_data(rig);
     world_requires(backend_open(&rig->be, &options, &rig->error) == 0, rig->error.text);
@@ -46,14 +46,15 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
                                 TRAINER_INITIALIZED, &rig->error) == 0,
                    rig->error.text);
     bool rows = rig->trainer.optimizer.exchange.embedded_rows > 0;
-    world_requires(rows == (ranks->size > 1 && run->vocabulary > 0), "how wte travels");
+    world_requires(rows == (ranks->size > 1 && run->vocabulary > 0),
+                   "wte is sent in the wrong form");
 }
 
-/* The weight of one rank becomes a NaN for a step, and with it that rank's gradients alone. */
+/* The weight of one rank becomes NaN for one step, and with it only that rank's gradients. */
 static void step(struct rig *rig, struct run *run, const struct ranks *ranks, int at) {
     struct gpt *gpt = &rig->trainer.gpt;
-    bool sick = run->sick_rank == ranks->rank && run->sick_step == at;
-    int64_t last = parameter_wte(gpt->list)->offset; /* of a table that every batch reads */
+    bool sick = run->bad_rank == ranks->rank && run->bad_step == at;
+    int64_t last = parameter_wte(gpt->list)->offset; /* in a table that every batch reads */
     float before[RIG_VOCABULARY], nan[RIG_VOCABULARY];
     for (int i = 0; i < RIG_VOCABULARY; i++) nan[i] = NAN;
     trainer_settle(&rig->trainer);
@@ -95,9 +96,9 @@ static double distance(const struct run *a, const struct run *b) {
     return worst;
 }
 
-/* Losses of about 4 in units of 4.8e-7. A weight moves by at most lr = 3e-4 a step whatever the
- * size of its gradient, so where a gradient is rounding noise the moves differ; on the whole they
- * must not: hence a part of what six steps can do. */
+/* Losses of about 4 have units of 4.8e-7. A weight moves by at most lr = 3e-4 a step whatever
+ * the size of its gradient, so weights whose gradient is rounding noise differ. On the whole
+ * they must not: hence a fraction of the largest change in six steps. */
 static void expect_same_answer(const struct run *one, const struct run *many, int ranks,
                                const char *what) {
     for (int i = 0; i < STEPS; i++)
@@ -116,7 +117,7 @@ Test(trainer_ranks, all_families_get_the_answer_of_one_rank) {
     struct rig names;
     for (int i = 0; i < 2 * FAMILIES; i++) {
         int family = i / 2;
-        struct run run = {.family = family, .sick_rank = -1};
+        struct run run = {.family = family, .bad_rank = -1};
         run.vocabulary = i % 2 ? LARGE_VOCABULARY : 0;
         rig_config(&names.config, CONFIG_PRECISION_FP32);
         const char *name = set_family(&names.config, family);
@@ -132,7 +133,7 @@ Test(trainer_ranks, all_families_get_the_answer_of_one_rank) {
 
 Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) {
-        struct run run = {.precision = rig_precisions[i], .sick_rank = -1};
+        struct run run = {.precision = rig_precisions[i], .bad_rank = -1};
         run.vocabulary = LARGE_VOCABULARY;
         struct run divided = trained(3, run);
         run.shard = CONFIG_SHARD_NONE;
@@ -147,10 +148,10 @@ Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
 }
 
 Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
-    struct run run = {.precision = CONFIG_PRECISION_BF16, .sick_rank = -1};
+    struct run run = {.precision = CONFIG_PRECISION_BF16, .bad_rank = -1};
     run.vocabulary = LARGE_VOCABULARY;
     struct run exact = trained(2, run);
-    run.travels = CONFIG_DTYPE_LOWER;
+    run.wire_dtype = CONFIG_DTYPE_LOWER;
     struct run lower = trained(2, run);
     bool same = true;
     for (int i = 0; i < STEPS; i++) {
@@ -166,7 +167,7 @@ Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
 
 Test(trainer_ranks, what_one_rank_has_infinite_all_skip) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) {
-        struct run run = {.precision = rig_precisions[i], .sick_rank = 1, .sick_step = 2};
+        struct run run = {.precision = rig_precisions[i], .bad_rank = 1, .bad_step = 2};
         struct run sick = trained(3, run);
         for (int at = 0; at < STEPS; at++)
             for (int rank = 0; rank < 3; rank++) {

@@ -1,5 +1,5 @@
 /* Shared by the tests of model/checkpoint: a run directory and a trainer of a tiny model. Its
- * vocabulary is padded inside, and its sizes are odd where they may be. */
+ * vocabulary has padding, and its sizes are odd where possible. */
 #pragma once
 
 #include <criterion/criterion.h>
@@ -44,7 +44,7 @@ static inline void subject_config(struct config *config, enum config_precision p
     config->train.grad_accum_steps = 2;
 }
 
-/* Opens what subject->config asks for. */
+/* Opens a subject with subject->config. */
 static inline void subject_open_with(struct subject *subject, enum trainer_memory memory) {
     char note[PRECISION_NOTE_MAX];
     struct error reason = {0};
@@ -79,7 +79,7 @@ static inline void subject_close(struct subject *subject) {
     backend_close(&subject->be);
 }
 
-/* Of a NaN split masters keep the upper half, which is quiet. */
+/* Split master weights keep the upper half of a NaN, which makes it quiet. */
 static inline float any_bits(uint64_t random) {
     uint32_t bits = (uint32_t)random;
     float value;
@@ -88,8 +88,9 @@ static inline float any_bits(uint64_t random) {
     return value;
 }
 
-/* Gives every weight, both moments and the state values that depend on step alone: any bits, NaN
- * and infinities too, since a file is to keep them all. Uses no threads, so a forked child may. */
+/* Sets every weight, both moments and the state values to bits that depend on step alone. NaN
+ * and infinities are included, because a file must keep them all. Uses no threads, so a forked
+ * child may call it. */
 static inline void subject_fill(struct subject *subject, int64_t step) {
     struct gpt *gpt = &subject->trainer.gpt;
     struct optimizer *optimizer = &subject->trainer.optimizer;
@@ -130,7 +131,7 @@ static inline void expect_same_masters(const struct gpt *a, const struct gpt *b)
     free(right);
 }
 
-/* All that a step reads: the whole arrays, so padding too. */
+/* Hashes all that a step reads: whole arrays, so padding too. */
 static inline void expect_same(const struct subject *a, const struct subject *b) {
     const struct gpt *left = &a->trainer.gpt, *right = &b->trainer.gpt;
     expect_same_masters(left, right);
@@ -148,7 +149,8 @@ static inline void expect_same(const struct subject *a, const struct subject *b)
                  0, "scalers differ");
 }
 
-/* A tokenizer as far as checkpoints look at it. The second file has all bytes. */
+/* Writes the files of a tokenizer that checkpoints look for. The second file contains every byte
+ * value. */
 static inline const struct tokenizer *toy_tokenizer(void) {
     static char all[256];
     static struct tokenizer tokenizer = {
@@ -169,7 +171,7 @@ static inline void save_step(struct subject *subject, const char *run, int64_t s
     cr_assert_eq(checkpoint_save(&subject->trainer, run, path, &reason), 0, "%s", reason.text);
 }
 
-/* "RUN/checkpoints/NAME" in one of a few buffers that take turns. */
+/* Returns "RUN/checkpoints/NAME" in one of a few buffers used in turn. */
 static inline const char *in_checkpoints(const char *run, const char *name) {
     static char paths[4][256];
     static int turn;
@@ -178,7 +180,7 @@ static inline const char *in_checkpoints(const char *run, const char *name) {
     return path;
 }
 
-/* The text of a file in the checkpoint at path, to be freed. */
+/* Returns the text of a file in the checkpoint at path, to be freed. */
 static inline char *read_text(const char *path, const char *name, size_t *size) {
     char *text, file[FILE_PATH_MAX + 64];
     snprintf(file, sizeof file, "%s/%s", path, name);
@@ -186,7 +188,7 @@ static inline char *read_text(const char *path, const char *name, size_t *size) 
     return text;
 }
 
-/* The step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
+/* Returns the step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
 static inline int64_t newest_step(const char *run, char **warnings) {
     char path[FILE_PATH_MAX];
     struct error reason = {0};

@@ -1,4 +1,4 @@
-/* Shared by the tests of imports and exports: weights in the manners of other programs, in the
+/* Shared by the tests of imports and exports: weights in the formats of other programs, in the
  * test's folder. Needs test/model/io/checkpoint_fixture.h before it. */
 #pragma once
 
@@ -6,15 +6,15 @@
 #include "model/io/safetensors.h"
 #include "model/io/safetensors_write.h"
 
-struct manners {
+struct foreign_format {
     enum safetensors_dtype dtype;
     const char *prefix;
     const char *extra;   /* name of one more tensor, or NULL */
     const char *missing; /* parameter left out, or NULL */
-    int head;            /* 0: no lm_head.weight, 1: tied, 2: not */
+    int head;            /* 0: no lm_head.weight, 1: tied, 2: untied */
     int shards;          /* 0: one file without an index */
-    bool mixed;          /* dtypes take turns, beginning with `dtype` */
-    const char *longer;  /* parameter with a row too many, or NULL */
+    bool mixed;          /* dtypes alternate, beginning with `dtype` */
+    const char *longer;  /* parameter with an extra row, or NULL */
 };
 
 enum { FOREIGN_MAX = 40 };
@@ -22,7 +22,7 @@ enum { FOREIGN_MAX = 40 };
 struct foreign_tensor {
     struct safetensors_entry entry;
     char name[80];
-    int64_t id; /* that value_of knows */
+    int64_t id; /* known to value_of */
 };
 
 /* Small multiples of 1/64: exact in all dtypes. */
@@ -37,12 +37,12 @@ static inline void put_text(const char *name, const char *text) {
     cr_assert_eq(fclose(out), 0);
 }
 
-static inline const char *shard_name(const struct manners *manners, int shard) {
+static inline const char *shard_name(const struct foreign_format *format, int shard) {
     static char names[4][48];
     static int turn;
     char *name = names[turn++ % 4];
-    if (manners->shards == 0) return "model.safetensors";
-    snprintf(name, sizeof *names, "model-%05d-of-%05d.safetensors", shard + 1, manners->shards);
+    if (format->shards == 0) return "model.safetensors";
+    snprintf(name, sizeof *names, "model-%05d-of-%05d.safetensors", shard + 1, format->shards);
     return name;
 }
 
@@ -64,28 +64,28 @@ static inline void put_values(struct safetensors_writer *writer,
 }
 
 static inline int list_foreign(struct foreign_tensor tensors[FOREIGN_MAX],
-                               const struct parameter *list, const struct manners *manners) {
+                               const struct parameter *list, const struct foreign_format *format) {
     static const enum safetensors_dtype turns[] = {SAFETENSORS_F32, SAFETENSORS_F16,
                                                    SAFETENSORS_BF16};
     int count = 0;
     for (ptrdiff_t i = 0; i < arrlen(list) + 2; i++) {
         bool own = i < arrlen(list), head = i == arrlen(list);
         const struct parameter *p = &list[own ? i : 0];
-        if (own && manners->missing && strcmp(p->name, manners->missing) == 0) continue;
-        if ((head && !manners->head) || (!own && !head && !manners->extra)) continue;
+        if (own && format->missing && strcmp(p->name, format->missing) == 0) continue;
+        if ((head && !format->head) || (!own && !head && !format->extra)) continue;
         struct foreign_tensor *tensor = &tensors[count++];
-        if (own) snprintf(tensor->name, sizeof tensor->name, "%s%s", manners->prefix, p->name);
+        if (own) snprintf(tensor->name, sizeof tensor->name, "%s%s", format->prefix, p->name);
         else
             snprintf(tensor->name, sizeof tensor->name, "%s",
-                     head ? "lm_head.weight" : manners->extra);
-        bool longer = own && manners->longer && strcmp(p->name, manners->longer) == 0;
+                     head ? "lm_head.weight" : format->extra);
+        bool longer = own && format->longer && strcmp(p->name, format->longer) == 0;
         tensor->entry = (struct safetensors_entry){
             .name = tensor->name,
-            .dtype = manners->mixed ? turns[i % 3] : manners->dtype,
+            .dtype = format->mixed ? turns[i % 3] : format->dtype,
             .rank = p->extent.columns ? 2 : 1,
             .shape = {(uint64_t)p->extent.rows + longer, (uint64_t)p->extent.columns},
         };
-        tensor->id = own ? i : head && manners->head == 1 ? 0 : 50;
+        tensor->id = own ? i : head && format->head == 1 ? 0 : 50;
     }
     return count;
 }
@@ -104,23 +104,23 @@ static inline void put_shard(const struct foreign_tensor *tensors, int count, in
 }
 
 static inline void put_index(const struct foreign_tensor *tensors, int count,
-                             const struct manners *manners) {
+                             const struct foreign_format *format) {
     FILE *out = fopen(in_folder("model.safetensors.index.json"), "w");
     cr_assert_not_null(out);
     fputs("{\"metadata\": {\"total_size\": 1}, \"weight_map\": {", out);
     for (int i = 0; i < count; i++)
         fprintf(out, "%s\"%s\": \"%s\"", i ? ", " : "", tensors[i].name,
-                shard_name(manners, i % manners->shards));
+                shard_name(format, i % format->shards));
     fputs("}}", out);
     cr_assert_eq(fclose(out), 0);
 }
 
 /* Weights with the names and shapes of the list. */
-static inline void put_weights(const struct parameter *list, const struct manners *manners) {
+static inline void put_weights(const struct parameter *list, const struct foreign_format *format) {
     struct foreign_tensor tensors[FOREIGN_MAX];
-    int count = list_foreign(tensors, list, manners);
-    int shards = manners->shards ? manners->shards : 1;
+    int count = list_foreign(tensors, list, format);
+    int shards = format->shards ? format->shards : 1;
     for (int shard = 0; shard < shards; shard++)
-        put_shard(tensors, count, shard, shards, shard_name(manners, shard));
-    if (manners->shards) put_index(tensors, count, manners);
+        put_shard(tensors, count, shard, shards, shard_name(format, shard));
+    if (format->shards) put_index(tensors, count, format);
 }

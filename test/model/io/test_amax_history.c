@@ -1,5 +1,5 @@
-/* The file of fp8's history: rows go to the places of their steps, and only magnitudes are taken.
- */
+/* File of the fp8 amax history. Rows go to the slots of their steps, and only valid amaxes are
+ * accepted. */
 #include <criterion/criterion.h>
 
 #include <math.h>
@@ -20,7 +20,7 @@ static void write_rows(const float *rows, int64_t length) {
 
 TestSuite(amax_history, .init = make_folder, .fini = remove_folder);
 
-/* Every row holds the step that it belongs to: those are the last ones, whatever the lengths. */
+/* Every row holds its step number: the last steps remain, whatever the lengths. */
 Test(amax_history, rows_of_the_last_steps) {
     static const int64_t lengths[] = {1, 3, 4, 7};
     for (int a = 0; a < 4; a++)

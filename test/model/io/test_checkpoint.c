@@ -19,7 +19,7 @@ static const enum config_precision precisions[] = {CONFIG_PRECISION_FP32, CONFIG
 
 TestSuite(checkpoint, .init = make_folder, .fini = remove_folder);
 
-/* Loads well; returns the notes, to be freed. */
+/* Loads a checkpoint without error; returns the notes, to be freed. */
 static char *load_noting(struct subject *subject, const char *from) {
     char *notes = NULL;
     size_t size;
@@ -155,7 +155,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
         train(&whole, &loader, 12);
         train(&first, &loader, 7);
         cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
-        train(&second, &loader, 1); /* what it held before must not matter */
+        train(&second, &loader, 1); /* its earlier state must not matter */
         char *notes = load_noting(&second, path);
         cr_expect_str_eq(notes, "");
         train(&second, &loader, 5);
@@ -172,7 +172,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
     tokens_close(&tokens);
 }
 
-/* Stochastic rounding draws by the step, so a resume goes on with the bits that were to come. */
+/* Stochastic rounding draws by the step, so a resumed run draws the same bits. */
 Test(checkpoint, continuing_goes_on_with_moments_in_bf16) {
     struct tokens tokens;
     struct loader loader;
@@ -211,7 +211,7 @@ static void expect_moments(const struct subject *subject, const float *wanted, i
     free(values);
 }
 
-/* Files keep the dtype of the moments; who resumes in another one converts. */
+/* Files keep the dtype of the moments; resuming in another dtype converts them. */
 Test(checkpoint, moments_resume_in_another_dtype) {
     for (int from = CONFIG_MOMENTS_FLOAT32; from <= CONFIG_MOMENTS_BFLOAT16; from++)
         for (int to = CONFIG_MOMENTS_FLOAT32; to <= CONFIG_MOMENTS_BFLOAT16; to++) {
@@ -390,13 +390,13 @@ Test(checkpoint, keeps_the_newest_ones) {
     subject_config(&subject.config, CONFIG_PRECISION_FP32);
     subject.config.checkpoint.keep = 2;
     subject_open(&subject);
-    save_step(&subject, folder, 90, path); /* of an older run: higher, so never removed */
+    save_step(&subject, folder, 90, path); /* from an older run: a higher step, so never removed */
     for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, folder, step, path);
     cr_expect_not(file_exists(in_checkpoints(folder, "step-00000010")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000020")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
 
-    /* Damaged, linked and foreign ones are neither counted nor removed. */
+    /* Damaged, linked and foreign directories are neither counted nor removed. */
     cr_assert_eq(unlink(in_checkpoints(folder, "step-00000030/config.json")), 0);
     mkdir(in_checkpoints(folder, "step-00000025"), 0755);
     mkdir(in_checkpoints(folder, "step-5"), 0755);

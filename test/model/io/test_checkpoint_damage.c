@@ -36,7 +36,7 @@ static void expect_damaged(const char *name, const char *reason) {
     expect_text(error.text, reason);
 }
 
-/* Inverts one bit, twice to restore it. */
+/* Inverts one bit; a second call restores it. */
 static void flip(int file, off_t at) {
     uint8_t byte;
     cr_assert_eq(pread(file, &byte, 1, at), 1);
@@ -49,7 +49,7 @@ static void expect_damage_shows(const char *const *names, size_t count) {
         int file = open(file_of(names[i]), O_RDWR);
         cr_assert_geq(file, 0);
         off_t size = lseek(file, 0, SEEK_END);
-        /* All of trainer.json, which no other file vouches for. */
+        /* All of trainer.json, whose hash no other file holds. */
         off_t stride = strcmp(names[i], "trainer.json") == 0 || size < 7 ? 1 : size / 7;
         for (off_t at = 0; at < size; at += stride) {
             flip(file, at);
@@ -70,7 +70,7 @@ Test(checkpoint_damage, any_changed_byte_shows) {
     subject_close(&subject);
 }
 
-/* Who wants weights alone need not have the optimizer's files. */
+/* Loading weights alone does not need the optimizer's files. */
 Test(checkpoint_damage, of_the_optimizer_does_not_keep_weights_from_being_read) {
     struct subject subject;
     char found[FILE_PATH_MAX];
@@ -159,7 +159,7 @@ Test(checkpoint_damage, leftovers_of_killed_writers_never_count_and_go) {
     char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     save_step(&subject, folder, 20, path);
-    /* Even with all files complete: it was not renamed, so it was not announced. */
+    /* All files are complete, but the directory was not renamed, so the save had not finished. */
     cr_assert_eq(rename(path, in_checkpoints(folder, ".step-00000020.tmp")), 0);
     save_step(&subject, folder, 10, path);
     cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000020.tmp")));
@@ -230,7 +230,7 @@ Test(checkpoint_damage, odd_texts_are_refused) {
     subject_close(&subject);
 }
 
-/* Saving where it cannot work must say so and leave what was there. */
+/* A save that cannot work must report it and leave existing checkpoints unchanged. */
 Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
     struct subject subject;
     char *warnings;
@@ -274,7 +274,7 @@ Test(checkpoint_damage, places_that_cannot_be_written_are_named) {
     subject_close(&subject);
 }
 
-/* Saves for ever, and reports each step that is safe. */
+/* Saves forever, and reports each step that is safe. */
 static void save_until_killed(struct subject *subject, int64_t step, int report) {
     char saved[FILE_PATH_MAX];
     struct error reason;
@@ -302,8 +302,8 @@ static int64_t save_and_kill(struct subject *subject, int64_t first, useconds_t 
     return safe;
 }
 
-/* What is found after a kill must be all of step `safe` or of the one after it. Returns its step,
- * and whether a save was cut short. */
+/* After a kill, the newest checkpoint must be complete, of step `safe` or the next. Returns its
+ * step, and whether a save was cut short. */
 static int64_t check_after_kill(struct subject *expected, struct subject *loaded, int64_t safe,
                                 bool *cut_short) {
     char *warnings, name[64];
@@ -323,14 +323,14 @@ static int64_t check_after_kill(struct subject *expected, struct subject *loaded
     return found;
 }
 
-/* How long a save takes is the disk's secret, so the time until the kill follows what happens. */
+/* The duration of a save depends on the disk, so the time until the kill adapts to the results. */
 static void expect_kills_do_no_harm(double shard_gb) {
     struct subject writer, loaded;
     int64_t newest = -1;
     int finished = 0, interrupted = 0;
     double window = 20000; /* microseconds */
     subject_config(&writer.config, CONFIG_PRECISION_FP32);
-    writer.config.checkpoint.keep = 1; /* the old one may go only when the new one is safe */
+    writer.config.checkpoint.keep = 1; /* the old one stays until the new one is safe */
     writer.config.checkpoint.shard_gb = shard_gb;
     subject_open(&writer);
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);

@@ -1,4 +1,4 @@
-/* trainer.json's list of files: which ones it may name, and that it is believed. */
+/* File list of trainer.json: allowed names, and use of its hashes. */
 #include "data/util/files.h"
 #include "model/io/checkpoint_directory.h"
 #include "test/model/io/checkpoint_fixture.h"
@@ -11,7 +11,7 @@ static char path[FILE_PATH_MAX];
 
 TestSuite(checkpoint_manifest, .init = make_folder, .fini = remove_folder);
 
-/* Writes trainer.json anew, with a seal. */
+/* Rewrites trainer.json, with a hash at its end. */
 static void put_sealed(const char *body) {
     char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *text;
     uint8_t digest[SHA256_BYTES];
@@ -26,7 +26,7 @@ static void put_sealed(const char *body) {
     free(text);
 }
 
-/* Puts other text in the place of trainer.json's list of files. */
+/* Replaces trainer.json's list of files by other text. */
 static void put_files(const char *list) {
     char *body, *text;
     size_t size;
@@ -39,8 +39,8 @@ static void put_files(const char *list) {
     free(body);
 }
 
-/* {"NAME": {"bytes": ..., "sha256": ...}, ...} of files in the checkpoint, and more, to be freed.
- */
+/* Returns {"NAME": {"bytes": ..., "sha256": ...}, ...} of files in the checkpoint, and `more`,
+ * to be freed. */
 static char *list_of(const char *const *names, size_t count, const char *more) {
     char *text, hex[SHA256_HEX_MAX];
     size_t size;
@@ -61,7 +61,7 @@ static char *list_of(const char *const *names, size_t count, const char *more) {
 
 static const char *const three[] = {"model.safetensors", "config.json", "optimizer.safetensors"};
 
-/* Those written before there were other files. */
+/* Manifests written before other files existed. */
 Test(checkpoint_manifest, of_three_files_resume) {
     struct subject subject, loaded;
     char *warnings;

@@ -23,7 +23,7 @@ static void expect_values(struct gpt *gpt) {
 }
 
 Test(checkpoint_match, weights_of_others_are_read) {
-    static const struct manners well[] = {
+    static const struct foreign_format well[] = {
         {.dtype = SAFETENSORS_F32, .prefix = "transformer."},
         {.dtype = SAFETENSORS_F32, .prefix = "", .extra = "h.1.attn.bias"},
         {.dtype = SAFETENSORS_F16, .prefix = "", .extra = "h.0.attn.masked_bias", .head = 1},
@@ -53,7 +53,7 @@ Test(checkpoint_match, weights_of_others_are_read) {
     }
 }
 
-/* Bits of every kind of number pass: fp32 as they are, 16 bit as their widening. */
+/* Bits of every kind of number are kept: fp32 as it is, 16 bits widened. */
 Test(checkpoint_match, nan_and_infinities_pass) {
     for (int wide = 0; wide < 2; wide++) {
         struct subject subject;
@@ -103,7 +103,7 @@ static void expect_refused(struct gpt *gpt, const char *reason, const char *file
 
 Test(checkpoint_match, weights_of_other_models_are_refused) {
     static const struct {
-        struct manners manners;
+        struct foreign_format format;
         const char *reason;
     } cases[] = {
         {{.prefix = "", .head = 2}, "lm_head.weight differs"},
@@ -120,18 +120,18 @@ Test(checkpoint_match, weights_of_other_models_are_refused) {
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     struct gpt *gpt = &subject.trainer.gpt;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct manners manners = cases[i].manners;
-        manners.dtype = i % 2 ? SAFETENSORS_F16 : SAFETENSORS_F32;
-        put_weights(gpt->list, &manners);
+        struct foreign_format format = cases[i].format;
+        format.dtype = i % 2 ? SAFETENSORS_F16 : SAFETENSORS_F32;
+        put_weights(gpt->list, &format);
         expect_refused(gpt, cases[i].reason, "model.safetensors");
     }
     subject_close(&subject);
 }
 
-/* The message names the file that holds the tensor; of what is in none, the index. */
+/* The message names the file that holds the tensor; for a tensor in no file, the index. */
 Test(checkpoint_match, shards_that_do_not_fit_are_named) {
     static const struct {
-        struct manners manners;
+        struct foreign_format format;
         const char *reason, *file;
     } cases[] = {
         {{.longer = "wte.weight"},
@@ -156,11 +156,11 @@ Test(checkpoint_match, shards_that_do_not_fit_are_named) {
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     struct gpt *gpt = &subject.trainer.gpt;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct manners manners = cases[i].manners;
-        manners.dtype = SAFETENSORS_BF16;
-        manners.prefix = "";
-        manners.shards = 3;
-        put_weights(gpt->list, &manners);
+        struct foreign_format format = cases[i].format;
+        format.dtype = SAFETENSORS_BF16;
+        format.prefix = "";
+        format.shards = 3;
+        put_weights(gpt->list, &format);
         expect_refused(gpt, cases[i].reason, cases[i].file);
     }
     subject_close(&subject);
@@ -189,9 +189,9 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     subject_close(&subject);
 }
 
-/* A shard that ends early anywhere, here at some places, is told by its name. */
+/* A shard that ends early at any offset (here some of them) is named in the message. */
 Test(checkpoint_match, cut_shards_are_refused) {
-    static const struct manners sharded = {
+    static const struct foreign_format sharded = {
         .dtype = SAFETENSORS_F16, .prefix = "transformer.", .shards = 2};
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);

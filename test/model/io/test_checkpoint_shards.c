@@ -11,8 +11,8 @@ static char path[FILE_PATH_MAX];
 
 TestSuite(checkpoint_shards, .init = make_folder, .fini = remove_folder);
 
-/* Weights of some 80 KB and moments of twice that, in files of 30 KB, into which the largest tensor
- * fits. */
+/* Weights of some 80 KB and moments of twice that, in files of at most 30 KB, which holds the
+ * largest tensor. */
 static void open_sharded(struct subject *subject, int family) {
     subject_config(&subject->config, CONFIG_PRECISION_BF16);
     set_family(&subject->config, family);
@@ -55,7 +55,7 @@ Test(checkpoint_shards, large_ones_are_in_several_files) {
     }
 }
 
-/* Else it would be read instead of the files that trainer.json vouches for. */
+/* Otherwise it would be read instead of the files listed in trainer.json. */
 Test(checkpoint_shards, one_file_beside_several_is_refused) {
     static const char *const names[] = {"model.safetensors", "optimizer.safetensors"};
     struct subject subject;

@@ -1,4 +1,4 @@
-/* Checkpoints written while training goes on are those that are written while it waits. */
+/* Checkpoints written while training continues equal those that training waits for. */
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ Test(checkpoint_writer, writes_the_same_files) {
     }
 }
 
-/* Without waiting for it, it comes to its end all the same. */
+/* Writing finishes even if no caller waits for it. */
 Test(checkpoint_writer, comes_to_its_end) {
     struct subject subject = {0};
     struct checkpoint_writer writer;
@@ -78,7 +78,7 @@ Test(checkpoint_writer, comes_to_its_end) {
     subject_close(&subject);
 }
 
-/* A close in the middle of it waits: what was begun is whole. */
+/* Closing during a write waits for it: the checkpoint is complete. */
 Test(checkpoint_writer, closing_waits) {
     char *warnings;
     struct subject subject = {0};

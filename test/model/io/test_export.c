@@ -37,7 +37,7 @@ static void export_well(const char *to, const char *from, enum dtype dtype) {
                  0, "%s", error.text);
 }
 
-/* The names in a directory of the folder, sorted, a space after each. */
+/* Returns the names in a directory of the folder, sorted, each followed by a space. */
 static const char *names_in(const char *directory) {
     static char text[2000];
     struct dirent **entries;
@@ -62,8 +62,9 @@ static void expect_refused(const char *to, const char *from, const char *reason)
     expect_text(error.text, reason);
 }
 
-/* A model of Hugging Face in the folder, with the sizes of the tiny one. Returns its parameters. */
-static struct parameter *put_model(const struct manners *manners) {
+/* Puts a Hugging Face model into the folder, with the sizes of the tiny one. Returns its
+ * parameters. */
+static struct parameter *put_model(const struct foreign_format *format) {
     struct config config;
     int64_t count;
     char *text;
@@ -77,19 +78,19 @@ static struct parameter *put_model(const struct manners *manners) {
     free(text);
     struct gpt_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
-    put_weights(list, manners);
+    put_weights(list, format);
     return list;
 }
 
-static const struct manners plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
+static const struct foreign_format plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
 
 static void put_plain_model(void) {
     struct parameter *list = put_model(&plain);
     arrfree(list);
 }
 
-/* Every tensor of DIRECTORY/model.safetensors must be there in that dtype with value_of's values,
- * in the order of the list. */
+/* Every tensor of DIRECTORY/model.safetensors must have that dtype and value_of's values, in the
+ * order of the list. */
 static void expect_values(const char *directory, const struct parameter *list, enum dtype dtype) {
     static const char *const names[] = {"F32", "F16", "BF16"};
     struct safetensors file;
@@ -133,21 +134,22 @@ Test(export, in_the_same_dtype_is_the_same_file) {
     subject_close(&subject);
 }
 
-/* Out of every dtype into every other, from shards and from one file. */
+/* From every dtype into every other, from shards and from one file. */
 Test(export, gives_every_dtype) {
     static const enum safetensors_dtype stored[] = {SAFETENSORS_F32, SAFETENSORS_F16,
                                                     SAFETENSORS_BF16};
     static const char *const names[] = {"\"float32\"", "\"float16\"", "\"bfloat16\""};
     for (int i = 0; i < 9; i++) {
-        struct manners manners = {.dtype = stored[i / 3], .prefix = i % 2 ? "" : "transformer."};
-        manners.extra = "h.0.attn.bias";
-        manners.head = 1;
-        manners.shards = i % 4;
-        manners.mixed = i == 8;
+        struct foreign_format format = {.dtype = stored[i / 3],
+                                        .prefix = i % 2 ? "" : "transformer."};
+        format.extra = "h.0.attn.bias";
+        format.head = 1;
+        format.shards = i % 4;
+        format.mixed = i == 8;
         char *text, to[16];
         size_t size;
         unlink(in_folder("model.safetensors"));
-        struct parameter *list = put_model(&manners);
+        struct parameter *list = put_model(&format);
         snprintf(to, sizeof to, "out%d", i);
         export_well(to, "", dtypes[i % 3]);
         expect_values(to, list, dtypes[i % 3]);
@@ -188,7 +190,8 @@ Test(export, a_mistral_stays_one) {
     subject_close(&subject);
 }
 
-/* From one file, and from shards, into others: 81 to 300 times 24 values are less than 20 KB. */
+/* From one file, and from shards, into other shards: 81 to 300 times 24 values are less than 20
+ * KB. */
 Test(export, large_models_are_in_several_files) {
     const struct export_options small = {.dtype = DTYPE_BF16, .shard_gb = 2e-5};
     struct parameter *list = put_model(&plain);
@@ -211,8 +214,8 @@ Test(export, large_models_are_in_several_files) {
     arrfree(list);
 }
 
-/* Random bits: those of the source's dtype stay, NaN and infinities too; others round as
- * dtype_store does. fp16's random bits fit in all. */
+/* Random bits: the source's dtype keeps them, NaN and infinities too; others round like
+ * dtype_store. fp16's random bits fit in all. */
 Test(export, keeps_or_rounds_every_bit) {
     struct subject subject;
     char path[FILE_PATH_MAX];
@@ -251,7 +254,7 @@ Test(export, keeps_or_rounds_every_bit) {
     subject_close(&subject);
 }
 
-/* Any 16 bits, signaling NaN too: a copy in the same dtype has them all. */
+/* Any 16 bits, signaling NaN too: a copy in the same dtype keeps them all. */
 Test(export, keeps_the_bits_of_16_bit) {
     for (int i = 1; i < 3; i++) {
         struct parameter *list = put_model(&plain);
@@ -368,12 +371,13 @@ Test(export, goes_to_a_new_or_empty_directory) {
 }
 
 Test(export, refuses_damaged_sources) {
-    static const struct manners sharded = {.dtype = SAFETENSORS_BF16, .prefix = "", .shards = 2};
+    static const struct foreign_format sharded = {
+        .dtype = SAFETENSORS_BF16, .prefix = "", .shards = 2};
     expect_refused(in_folder("out"), folder, "config.json");
     struct parameter *list = put_model(&sharded);
     cr_assert_eq(truncate(in_folder("%s", shard_name(&sharded, 1)), 3000), 0);
     expect_refused(in_folder("out"), folder, shard_name(&sharded, 1));
-    struct manners wrong = sharded;
+    struct foreign_format wrong = sharded;
     wrong.longer = "h.1.ln_1.bias";
     put_weights(list, &wrong);
     expect_refused(in_folder("out"), folder, "h.1.ln_1.bias is [25]");
@@ -421,7 +425,7 @@ static void export_and_kill(useconds_t microseconds, double shard_gb) {
     cr_assert(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the child failed by itself");
 }
 
-/* The target is there whole or not at all, and what was left behind goes with the next export. */
+/* The target is complete or absent, and the next export removes leftovers. */
 static void expect_no_half_export(double shard_gb, const char *names) {
     struct parameter *list = put_model(&plain);
     int finished = 0, interrupted = 0;

@@ -15,7 +15,7 @@ static void put_config(const char *text) {
 
 #define SIZES "\"n_layer\":2,\"n_head\":3,\"n_embd\":24,\"n_positions\":16,\"vocab_size\":300"
 
-/* The config.json of a config, to be freed. */
+/* Returns the config.json of a config, to be freed. */
 static char *printed_config(const struct config *config, const struct tokenizer *tokenizer,
                             enum dtype dtype) {
     char *text;
@@ -166,7 +166,7 @@ Test(huggingface, what_others_write_is_read) {
     }
 }
 
-/* Sizes of Llama's family, and nothing else. */
+/* Sizes of the Llama family alone. */
 #define LLAMA                                                               \
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"hidden_size\":72," \
     "\"intermediate_size\":200,\"max_position_embeddings\":64,\"vocab_size\":331"
@@ -211,7 +211,7 @@ Test(huggingface, llamas_are_read_in_old_and_new_spellings) {
     cr_expect_not(config.model.qk_norm);
 }
 
-/* What a class leaves out is another thing than what it says null of. */
+/* A missing key means something else than a null. */
 Test(huggingface, qwen3_normalizes_its_heads_and_has_defaults_of_its_own) {
     struct config config = read_llama("qwen3", "");
     cr_expect(config.model.qk_norm && config.model.bias == BIAS_NONE);
@@ -224,7 +224,7 @@ Test(huggingface, qwen3_normalizes_its_heads_and_has_defaults_of_its_own) {
     cr_expect_eq(config.model.n_kv_head, 8);
 }
 
-/* As far as the window attention sees all before it; a run that goes further is refused. */
+/* A context up to the window is full attention; a longer one is rejected. */
 Test(huggingface, a_window_ends_the_context) {
     struct config config;
     const size_t seq_len = (size_t)config_option_index("data.seq_len", strlen("data.seq_len"));
@@ -262,7 +262,7 @@ static void expect_class(const struct config *config, const char *class, const c
     free(text);
 }
 
-/* What has the parts of several classes goes back as the one it was. */
+/* A model with parts of several classes is exported as the class it came from. */
 Test(huggingface, a_class_stays_what_it_was) {
     struct config config = read_llama("mistral", ",\"num_key_value_heads\":2");
     expect_class(&config, "MistralForCausalLM", "mistral");
@@ -278,7 +278,7 @@ Test(huggingface, a_class_stays_what_it_was) {
     expect_class(&config, "Qwen2ForCausalLM", "qwen2");
 }
 
-/* What is printed for a config reads back as the same shape. */
+/* The config.json written for a config reads back as the same shape. */
 static void expect_reads_back(const struct config *config) {
     struct config back;
     struct gpt_shape before = config_shape(config), after;
@@ -402,7 +402,7 @@ Test(huggingface, a_directory_of_theirs_gives_a_config) {
                "\"n_positions\":1024,\"vocab_size\":128256}");
     cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "too many for GPT-2's");
-    /* Files say what a small vocabulary is, unless it is that of bytes. */
+    /* Files give the size of a small vocabulary, unless it is the one of bytes. */
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     cr_assert_eq(file_write_whole(path, "{}", 2, NULL, &error), 0, "%s", error.text);

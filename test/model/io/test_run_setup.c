@@ -1,4 +1,4 @@
-/* The tokenizer of a run: where it is found, and what it must agree with. */
+/* Tokenizer of a run: its source, and the checks that it agrees with the data. */
 #include <criterion/criterion.h>
 
 #include <string.h>
@@ -13,7 +13,7 @@ TestSuite(run_setup, .init = make_folder, .fini = remove_folder);
 
 static const char small[] = "test/golden/tokenizer/small"; /* vocab.json, merges.txt */
 
-/* A text of 1000 tokens 65, with the record that ./prepare would have left. */
+/* A text of 1000 tokens 65, with a record as written by ./prepare. */
 static void write_text(const char *prefix, enum tokenizer_kind kind, const char *directory) {
     struct shard_writer writer;
     struct tokenizer tokenizer;
@@ -84,14 +84,14 @@ Test(run_setup, finds_the_files_of_gpt2) {
     cr_expect_eq(setup(&tokenizer, &config, NULL, NULL), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
     config.model.init_from[0] = 0;
-    /* Where the record of the shards says they were. */
+    /* The tokenizer's files in the folder that the record of the shards names. */
     snprintf(prefix, sizeof prefix, "%s/text", folder);
     write_text(prefix, TOKENIZER_GPT2, small);
     open_text(&text, &config, prefix);
     cr_expect_eq(setup(&tokenizer, &config, NULL, &text), 0, "%s", error.text);
     cr_expect_gt(tokenizer.vocab_size, 256);
     tokenizer_close(&tokenizer);
-    /* A folder that is named must have them. */
+    /* A folder given by the user must contain the files. */
     strcpy(config.data.tokenizer_dir, folder);
     expect_refused(&config, &text, folder);
     source_close(&text);
@@ -112,7 +112,7 @@ Test(run_setup, texts_of_another_tokenizer_are_refused) {
     open_text(&of_gpt2, &gpt2, prefix);
     expect_refused(&bytes, &of_gpt2, "set data.tokenizer to \"gpt2\"");
     expect_refused(&gpt2, &of_bytes, "set data.tokenizer to \"bytes\"");
-    /* The same kind with other merges. */
+    /* The same kind of tokenizer with other merges. */
     snprintf(other, sizeof other, "%s/other", folder);
     char command[4 * FILE_PATH_MAX];
     snprintf(command, sizeof command,
@@ -133,7 +133,7 @@ Test(run_setup, a_vocabulary_beyond_the_model_is_refused) {
     expect_refused(&config, NULL, "model.vocab_size is 300");
 }
 
-/* Shards of other programs have no record, and are believed. */
+/* Shards of other programs have no record, and are accepted. */
 Test(run_setup, texts_without_a_record) {
     struct tokenizer tokenizer;
     struct config config;

@@ -27,7 +27,7 @@ static void put_file(const void *bytes, size_t size) {
     cr_assert_eq(file_write_whole(path, bytes, size, NULL, &error), 0, "%s", error.text);
 }
 
-/* A file with this length field, header, and as many bytes of data, which count up from 1. */
+/* A file with this length field, this header, and as many bytes of data, which count up from 1. */
 static void put_parts(uint64_t length, const char *header, size_t header_bytes, size_t data_bytes) {
     const size_t size = 8 + header_bytes + data_bytes;
     uint8_t *bytes = malloc(size);
@@ -43,7 +43,7 @@ static void put_header(const char *header, size_t data_bytes) {
     put_parts(strlen(header), header, strlen(header), data_bytes);
 }
 
-/* Opening must fail with a message that names the file and holds `part`. */
+/* Opening must fail with a message that names the file and contains `part`. */
 static void expect_refused(const char *part) {
     struct safetensors file;
     strcpy(error.text, "");
@@ -163,7 +163,8 @@ Test(safetensors, round_trip_of_every_dtype_and_of_awkward_names) {
     safetensors_close(&file);
 }
 
-/* What others may write: any order, any spacing, unknown members, no padding, odd alignment. */
+/* Valid files of other writers: any order, any spacing, unknown members, no padding, odd
+ * alignment. */
 Test(safetensors, foreign_files_open) {
     put_header("{ \"b\" :\n{\"data_offsets\":[1,9],\"dtype\":\"I64\",\"shape\":[1],\"x\":{}},"
                "\"empty\":{\"dtype\":\"F16\",\"shape\":[7,0,2],\"data_offsets\":[9,9]},"
@@ -289,7 +290,7 @@ Test(safetensors, malformed_lengths) {
     expect_refused("NUL byte");
 }
 
-/* A file that ends anywhere before its end is refused. */
+/* A truncated file of any length is rejected. */
 Test(safetensors, every_cut_of_a_file) {
     for (size_t size = 0; size < sizeof(golden) - 1; size++) {
         put_file(golden, size);
@@ -312,7 +313,7 @@ Test(safetensors, nesting_bombs) {
     }
 }
 
-/* The parser would take 35 times the header's bytes. */
+/* The parser would use 35 times the header's bytes. */
 Test(safetensors, headers_of_too_many_values) {
     const size_t count = JSON_VALUES_MAX + 1;
     char *header = malloc(2 * count + 10);
@@ -419,7 +420,7 @@ Test(safetensors, thousands_of_tensors) {
     free(names);
 }
 
-/* A file that somebody else changes meanwhile. */
+/* A file that another process changes meanwhile. */
 Test(safetensors, files_that_shrink_in_use_are_named) {
     enum { SIZE = 100000, LEFT = 50000 };
     const struct safetensors_entry entry = {

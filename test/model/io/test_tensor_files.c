@@ -37,7 +37,7 @@ static void put_file(const char *name, const char *tensors) {
     cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 }
 
-/* The value of a tensor, '\0' if there is none. */
+/* Returns the value of a tensor, '\0' if it is missing. */
 static char value(const struct tensor_files *files, const char *name) {
     const struct tensor_place *place = tensor_files_find(files, name);
     char read = '\0';
@@ -97,7 +97,8 @@ Test(tensor_files, shards) {
     cr_expect_str_eq(tensor_files_find(&files, "d")->file->path, in_folder("s-2"));
     tensor_files_close(&files);
 
-    /* A model of one file wins, as in transformers. Links are followed, as caches have them. */
+    /* A model in one file takes precedence, as in transformers. Links are followed, because
+     * caches use them. */
     put_file("blob", "z");
     cr_assert_eq(symlink("blob", in_folder("model.safetensors")), 0);
     open_well(&files);

@@ -1,5 +1,4 @@
-/* Tensors in several files: which files, with which names, and that what is read is what was
- * written. */
+/* Tensors in several files: the number and names of files, and that data reads back as written. */
 #include "data/util/files.h"
 #include "test/scratch.h"
 
@@ -29,7 +28,7 @@ static void fill_data(void) {
     for (int i = 0; i < BYTES; i++) data[i] = (uint8_t)(37 * i + 5);
 }
 
-/* The data of all entries follow each other. A context makes reading entry 2 fail. */
+/* Writes the data of all entries one after the other. A context makes reading entry 2 fail. */
 static int read_data(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
                      struct error *reason) {
     size_t at = first;
@@ -132,7 +131,7 @@ Test(tensor_shards, the_index_is_that_of_transformers) {
     arrfree(files);
 }
 
-/* What fits in one file is what the writer of one file makes. */
+/* Tensors that fit in one file give the same bytes as the writer of one file. */
 Test(tensor_shards, one_file_has_the_bytes_it_always_had) {
     struct stored_file *files = NULL;
     struct safetensors_writer writer;
@@ -172,7 +171,7 @@ Test(tensor_shards, a_source_that_fails_leaves_nothing_half_written) {
     }
 }
 
-/* Byte i of an entry depends on both. */
+/* Byte i of an entry depends on both the entry and i. */
 static int read_pattern(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
                         struct error *reason) {
     uint8_t *to = buffer;
@@ -222,7 +221,7 @@ Test(tensor_shards, more_files_than_can_be_read_are_refused) {
     tensor_division_close(&division);
 }
 
-/* Whichever file it is that does not fit, nothing half written stays under its name. */
+/* If any of the files does not fit, no partial file remains under its name. */
 Test(tensor_shards, a_full_disk_is_a_failure) {
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 220; limit += 8) {
