@@ -46,7 +46,7 @@ int json_reader_flag(bool *flag, const struct cJSON *object, const char *name, b
     return 0;
 }
 
-/* True if `name` is one of the words of `names`. */
+/* True if `name` is one of the space-separated words of `names`. */
 static bool is_word(const char *names, const char *name) {
     const size_t length = strlen(name);
     for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ')

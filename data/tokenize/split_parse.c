@@ -17,13 +17,13 @@ struct parser {
     struct split_pattern *pattern;
     enum split_edition edition;
     const char *text, *at;
-    bool folds;    /* within (?i:...) */
-    char previous; /* the letter before, within (?i:...) */
+    bool folds;    /* inside (?i:...) */
+    char previous; /* the previous letter, inside (?i:...) */
     int depth;
     struct error *error;
 };
 
-/* A part of the sequence, from the first of its nodes to the last. */
+/* One element of a sequence, from its first node to its last. */
 struct item {
     int first, last;
 };
@@ -70,7 +70,7 @@ static int read_hex(struct parser *parser, uint32_t *code, const char *begin) {
     return 0;
 }
 
-/* \p{L}: a mask of atoms. */
+/* Reads a category such as \p{L} as a mask of atoms. */
 static int read_category(struct parser *parser, uint32_t *mask, const char *begin) {
     static const struct {
         const char *name;
@@ -99,7 +99,7 @@ static int read_category(struct parser *parser, uint32_t *mask, const char *begi
     return refuse(parser, begin, "this class of characters is not known here");
 }
 
-/* Reads a character or a class, after which *mask is 0 for a character. */
+/* Reads a character or a class; *mask is 0 for a character. */
 static int read_character(struct parser *parser, uint32_t *code, uint32_t *mask) {
     static const char names[] = "nrtfv", values[] = "\n\r\t\f\v";
     const char *begin = parser->at, *name;
@@ -131,7 +131,7 @@ static int read_character(struct parser *parser, uint32_t *code, uint32_t *mask)
     return 0;
 }
 
-/* Adds the characters first to last, in both cases within (?i:...). */
+/* Adds the characters first to last; inside (?i:...) in both cases. */
 static int add_characters(struct parser *parser, struct split_set *set, uint32_t first,
                           uint32_t last, const char *begin) {
     if (first > last) return refuse(parser, begin, "this range of characters is empty");
@@ -142,7 +142,7 @@ static int add_characters(struct parser *parser, struct split_set *set, uint32_t
     return has_room ? 0 : refuse(parser, begin, "there are too many ranges");
 }
 
-/* A member of [...]: a character, a range or a class. */
+/* Reads a member of [...]: a character, a range or a class. */
 static int read_member(struct parser *parser, struct split_set *set) {
     const char *begin = parser->at;
     uint32_t first, last, mask;
@@ -180,7 +180,8 @@ static int read_set(struct parser *parser, struct split_set *set) {
     return 0;
 }
 
-/* With both cases, two letters may stand for one character (ss for U+00DF); not in our sets. */
+/* Refuses two letters that together fold to one character (ss to U+00DF). Sets of characters cannot
+ * express that. */
 static int check_fold(struct parser *parser, uint32_t code, const char *begin) {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
     const char letter = code >= 'A' && code <= 'Z' ? (char)(code + 32) : (char)code;
@@ -211,7 +212,7 @@ static int read_one(struct parser *parser, struct split_set *set) {
 
 /* ---- quantifiers */
 
-/* {n}, {m,n} or {m,} */
+/* Reads {n}, {m,n} or {m,}. */
 static int read_counts(struct parser *parser, struct split_node *node) {
     const char *begin = parser->at++;
     char *end;
@@ -245,9 +246,9 @@ static int read_quantifier(struct parser *parser, struct split_node *node) {
         node->maximum = *begin == '?' ? 1 : UINT32_MAX;
     }
     const char next = *parser->at;
-    /* Oniguruma takes {m,n}+ for a quantifier of a quantifier. */
+    /* Oniguruma reads {m,n}+ as a quantifier of a quantifier. */
     if (next == '+' && (!counts || parser->edition == SPLIT_TIKTOKEN)) {
-        node->keeps = true;
+        node->possessive = true;
         parser->at++;
     } else if (next && strchr("?*+{", next)) {
         return refuse(parser, begin, "this quantifier is not known here");
@@ -259,7 +260,7 @@ static int read_quantifier(struct parser *parser, struct split_node *node) {
 
 static int read_choice(struct parser *parser, int *start, int join);
 
-/* What stands in parentheses, up to the closing one; *choice is where its branches begin. */
+/* Reads a group up to its closing parenthesis. */
 static int read_group(struct parser *parser, struct item *item) {
     static const char *const openings[] = {"(?:", "(?i:", "(?=", "(?!"};
     const char *begin = parser->at;

@@ -36,7 +36,7 @@ static int read_texts(const char *json, const char *more) {
     char *ranks = bytes_and(more);
     const struct json_reader readers[] = {{"dir/tiktoken.json", json, strlen(json), &error},
                                           {"dir/ranks.tiktoken", ranks, strlen(ranks), &error}};
-    const int status = subwords_read_ranks(&subwords, &readers[0], &readers[1]);
+    const int status = subwords_read_tiktoken(&subwords, &readers[0], &readers[1]);
     free(ranks);
     return status;
 }
