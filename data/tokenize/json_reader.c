@@ -63,8 +63,8 @@ int json_reader_expect(const struct cJSON *object, const char *names, const char
         if (!is_word(names, child->string))
             return json_reader_fail(
                 reader,
-                ": its %s has \"%.60s\", which is not known here\nanother version of "
-                "this program may know it",
+                ": its %s has \"%.60s\", which is not supported\nanother version of "
+                "this program may support it",
                 what, child->string);
     }
     return 0;

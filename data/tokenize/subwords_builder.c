@@ -48,14 +48,14 @@ static int refuse(const struct subwords_builder *builder, const void *name, size
 
 static int put(struct subwords_builder *builder, const void *name, size_t size, int32_t token,
                int state) {
-    if (size == 0) return refuse(builder, name, size, "has no letters");
+    if (size == 0) return refuse(builder, name, size, "is empty");
     if (token < 0 || token >= VOCABULARY_MAX)
-        return refuse(builder, name, size, "has no number that a vocabulary can have");
+        return refuse(builder, name, size, "has no valid number");
     while (arrlen(builder->entries) <= token)
         arrput(builder->entries, ((struct subwords_entry){.state = ENTRY_NONE}));
     struct subwords_entry *entry = &builder->entries[token];
     if (entry->state != ENTRY_NONE)
-        return refuse(builder, name, size, "has the number of another one");
+        return refuse(builder, name, size, "has the number of another token");
     *entry = (struct subwords_entry){
         .start = arrlenu(builder->pool), .size = (uint32_t)size, .state = (uint8_t)state};
     memcpy(arraddnptr(builder->pool, size), name, size);
@@ -85,7 +85,7 @@ int subwords_builder_add(struct subwords_builder *builder, struct added_token ad
                          const char *text) {
     added.size = strlen(text);
     if (added.size > ADDED_BYTES_MAX)
-        return refuse(builder, text, added.size, "is added, but has more than 1,024 bytes");
+        return refuse(builder, text, added.size, "is an added token of more than 1,024 bytes");
     const bool is_new = added.token >= arrlen(builder->entries) ||
                         builder->entries[added.token < 0 ? 0 : added.token].state == ENTRY_NONE;
     if (added.token < 0 || is_new) {
@@ -94,7 +94,7 @@ int subwords_builder_add(struct subwords_builder *builder, struct added_token ad
         const struct subwords_entry *entry = &builder->entries[added.token];
         if (entry->size != added.size ||
             memcmp(builder->pool + entry->start, text, added.size) != 0)
-            return refuse(builder, text, added.size, "is added with the number of another one");
+            return refuse(builder, text, added.size, "is added with the number of another token");
         if (entry->is_added) return refuse(builder, text, added.size, "is added twice");
     }
     builder->entries[added.token].is_added = true;
@@ -155,7 +155,7 @@ static int check_names(const struct subwords_builder *builder) {
         if (entry->state == ENTRY_NONE) continue;
         if (entry->state == ENTRY_NOT_LETTERS && !entry->is_added)
             return refuse(builder, name, entry->size,
-                          "is not written in GPT-2's alphabet of bytes, and not added");
+                          "is not written in GPT-2's alphabet of bytes, and not an added token");
         const int32_t found = subwords_find(builder->subwords, name, entry->size);
         if (found >= 0 && found != token)
             return refuse(builder, name, entry->size, "stands there twice");
@@ -204,18 +204,20 @@ int subwords_builder_merge(struct subwords_builder *builder, const char *left, c
     struct merge merge = {.rank = rank};
     size_t left_size, right_size;
     merge.left = find_part(builder, left, &left_size);
-    if (merge.left < 0) return refuse(builder, left, strlen(left), "is merged, but not there");
+    if (merge.left < 0)
+        return refuse(builder, left, strlen(left), "is merged, but not in the vocabulary");
     merge.right = find_part(builder, right, &right_size);
-    if (merge.right < 0) return refuse(builder, right, strlen(right), "is merged, but not there");
+    if (merge.right < 0)
+        return refuse(builder, right, strlen(right), "is merged, but not in the vocabulary");
     const struct subwords_texts *names = &builder->subwords->names;
     arrsetlen(builder->scratch, left_size + right_size);
     memcpy(builder->scratch, names->bytes + names->starts[merge.left], left_size);
     memcpy(builder->scratch + left_size, names->bytes + names->starts[merge.right], right_size);
     merge.token = subwords_find(builder->subwords, builder->scratch, left_size + right_size);
     if (merge.token < 0)
-        return refuse(builder, left, strlen(left), "is merged to what is no token");
+        return refuse(builder, left, strlen(left), "merges to a text that is not a token");
     if (merges_add(&builder->subwords->merges, merge)) return 0;
-    return refuse(builder, left, strlen(left), "is merged with the same one a second time");
+    return refuse(builder, left, strlen(left), "is merged with the same token twice");
 }
 
 int subwords_builder_build_tries(struct subwords_builder *builder) {

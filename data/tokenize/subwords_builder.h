@@ -10,8 +10,7 @@
 struct cJSON;
 
 struct subwords_builder {
-    struct subwords
-        *subwords; /* the tokenizer being built; byte_level must be set before tokens are added */
+    struct subwords *subwords; /* output; set its byte_level before adding tokens */
     const struct json_reader *reader;
     struct byte_alphabet alphabet;
     struct subwords_entry *entries; /* stb_ds: by token */

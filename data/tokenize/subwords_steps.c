@@ -17,8 +17,8 @@ static const char gpt2_pattern[] =
 int subwords_refuse(const char *what, const char *name, const struct json_reader *reader) {
     return json_reader_fail(
         reader,
-        ": its %s \"%.60s\" is not known here\nanother version of this program may "
-        "know it",
+        ": its %s \"%.60s\" is not supported\nanother version of this program may "
+        "support it",
         what, name);
 }
 

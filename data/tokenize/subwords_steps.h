@@ -20,5 +20,5 @@ int subwords_read_post_processor(struct subwords *subwords, const struct cJSON *
 int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_edition edition,
                       bool drops_gaps, const struct json_reader *reader);
 
-/* Fails with: its WHAT "NAME" is not known here. */
+/* Fails with: its WHAT "NAME" is not supported. */
 int subwords_refuse(const char *what, const char *name, const struct json_reader *reader);

@@ -3,7 +3,6 @@
 #pragma once
 
 enum {
-    VOCABULARY_MAX =
-        1 << 20, /* also the limit of model.vocab_size and sample.top_k in config_table.inc */
+    VOCABULARY_MAX = 1 << 20,  /* model.vocab_size and sample.top_k have the same limit */
     VOCABULARY_16_BITS = 65536 /* the largest vocabulary whose tokens fit in 16 bits */
 };

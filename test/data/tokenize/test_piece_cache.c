@@ -44,7 +44,7 @@ Test(piece_cache, keeps_pieces_of_all_sizes_up_to_the_largest) {
         cr_expect(piece_cache_take(&piece, &taken));
         cr_assert_eq(arrlen(taken), 1 + PIECE_CACHE_TOKENS_MAX);
         cr_expect(taken[0] == -5 && memcmp(taken + 1, tokens, sizeof tokens) == 0);
-        /* Each byte tells pieces apart, and so does the size. */
+        /* Pieces that differ in one byte or in size are distinct. */
         for (size_t i = 0; i < size; i++) {
             uint8_t other[PIECE_CACHE_BYTES_MAX];
             memcpy(other, bytes, size);
@@ -62,7 +62,7 @@ Test(piece_cache, keeps_pieces_of_all_sizes_up_to_the_largest) {
     cr_expect_null(piece_cache_lookup(&cache, bytes, 0).entry);
 }
 
-Test(piece_cache, few_tokens_many_tokens_and_none_are_taken_as_they_are) {
+Test(piece_cache, few_many_and_no_tokens_are_stored) {
     const int32_t tokens[PIECE_CACHE_TOKENS_MAX] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
     for (size_t count = 0; count <= PIECE_CACHE_TOKENS_FIRST + 1; count++) {
         const struct piece piece = piece_cache_lookup(&cache, (const uint8_t *)"piece", 5);
@@ -75,7 +75,7 @@ Test(piece_cache, few_tokens_many_tokens_and_none_are_taken_as_they_are) {
     }
 }
 
-Test(piece_cache, too_many_tokens_and_long_pieces_are_not_kept) {
+Test(piece_cache, too_many_tokens_and_long_pieces_are_not_cached) {
     const uint8_t bytes[PIECE_CACHE_BYTES_MAX + 1] = "pieces";
     const int32_t tokens[PIECE_CACHE_TOKENS_MAX + 1] = {1};
     const struct piece piece = piece_cache_lookup(&cache, bytes, 6);
@@ -86,8 +86,8 @@ Test(piece_cache, too_many_tokens_and_long_pieces_are_not_kept) {
     cr_expect_not(holds(bytes, sizeof bytes));
 }
 
-/* Few places stay empty when there are several times as many pieces; the last one put is there. */
-Test(piece_cache, pieces_spread_and_take_the_place_of_older_ones) {
+/* Few slots stay empty with several times as many pieces; the last piece stored is found. */
+Test(piece_cache, pieces_spread_and_replace_older_ones) {
     char text[16];
     for (int i = 0; i < 4 * PIECE_CACHE_ENTRIES; i++) {
         const size_t size = (size_t)snprintf(text, sizeof text, " word%d", i);
@@ -102,7 +102,7 @@ Test(piece_cache, pieces_spread_and_take_the_place_of_older_ones) {
     cr_expect_lt(empty, PIECE_CACHE_ENTRIES / 20);
 }
 
-Test(piece_cache, without_memory_nothing_is_kept) {
+Test(piece_cache, without_memory_nothing_is_cached) {
     const struct piece_cache none = {0};
     cr_expect_null(piece_cache_lookup(&none, (const uint8_t *)"a", 1).entry);
 }
