@@ -8,18 +8,18 @@
 
 #include "data/tokenize/cuts.h"
 
-/* Parts are small against a block, so that all threads end at about the same time. */
+/* Parts are small compared with a block, so that all threads finish at about the same time. */
 enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 << 20 };
 
 struct block_part {
     size_t begin, end;
-    bool counts;                    /* at its beginning */
+    bool counts;                    /* true if the beginning counts in the loss */
     const struct block_mark *marks; /* [mark_count] */
     size_t mark_count;
-    uint8_t *packed;  /* stb_ds array: the tokens as the shard will hold them */
-    uint8_t *counted; /* stb_ds array: whether each counts; empty if all do */
+    uint8_t *packed;  /* stb_ds array: the tokens in the shard's format */
+    uint8_t *counted; /* stb_ds array: 1 for each token that counts; empty if all do */
     size_t count;
-    int status; /* -1: it could not be encoded, for the reason in error */
+    int status; /* -1 if encoding failed, for the reason in error */
     struct error error;
 };
 
@@ -58,7 +58,8 @@ void block_encoder_close(struct block_encoder *encoder) {
     *encoder = (struct block_encoder){0};
 }
 
-/* The next place after `least` where a text may be divided: a mark, or a cut between two. */
+/* Returns the next position after `least` where a text may be divided: a mark, or a cut between two
+ * marks. */
 static size_t part_end(const struct block_encoder *encoder, const struct block_text *text,
                        size_t least, const struct block_mark *next, const struct block_mark *last) {
     if (least >= text->end) return text->end;
@@ -71,7 +72,7 @@ static size_t part_end(const struct block_encoder *encoder, const struct block_t
     return cut == CUT_NONE ? border : cut;
 }
 
-/* Divides a text into parts, whose tokens are to come. Returns their number. */
+/* Divides a text into parts without tokens yet. Returns their number. */
 static size_t divide(struct block_encoder *encoder, const struct block_text *text) {
     const struct block_mark *marks = text->marks, *last = marks + text->mark_count;
     size_t begin = text->begin, count = 0;
@@ -90,13 +91,13 @@ static size_t divide(struct block_encoder *encoder, const struct block_text *tex
     return count;
 }
 
-/* A text without any place to cut makes long parts, for which an encoder needs far more memory than
- * for others, and keeps it: the first encoder does them all. */
+/* A text without any cut makes long parts. Encoding one takes far more memory, which the encoder
+ * keeps, so the first encoder handles all of them. */
 static bool is_long(const struct block_part *part) {
     return part->end - part->begin > LONG_PART_BYTES;
 }
 
-/* The part got tokens, and has `count` now. */
+/* Updates the part after tokens were appended; it has `count` now. */
 static void note_counts(struct block_part *part, size_t count, bool counts) {
     const size_t before = part->count;
     part->count = count;
@@ -107,8 +108,8 @@ static void note_counts(struct block_part *part, size_t count, bool counts) {
     memset(part->counted + before, counts, count - before);
 }
 
-/* The tokens go through an array that stays in the cache: of 32 bits, those of a whole block would
- * not, and one thread would have to fetch them all. */
+/* Tokens are first written to an array that stays in the CPU cache. At 32 bits each, the tokens of
+ * a whole block would not fit, and one thread would later read them all from memory. */
 static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
                         struct block_part *part, const char *block) {
     struct tokenizer_encoder *encoder = all->encoders[thread];

@@ -18,11 +18,11 @@ enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 
 static const char MARK[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
-/* "NAME" or "NAME,NAME" as the members wanted. */
+/* Parses "NAME" or "NAME,NAME" into the members to read. */
 static int set_fields(struct documents *documents, const char *field, struct error *error) {
     free(documents->fields);
     documents->fields = strdup(field);
-    if (!documents->fields) return fail(error, "out of memory: no room to read text");
+    if (!documents->fields) return fail(error, "out of memory while reading text");
     char *comma = strchr(documents->fields, ',');
     documents->field_count = comma ? 2 : 1;
     if (!comma) return 0;
@@ -46,7 +46,7 @@ int documents_open(struct documents *documents, const struct inputs *inputs, con
     documents->capacity = BUFFER_BYTES;
     documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
     documents->buffer = malloc(documents->capacity);
-    if (!documents->buffer) return fail(error, "out of memory: no room to read text");
+    if (!documents->buffer) return fail(error, "out of memory while reading text");
     return field ? set_fields(documents, field, error) : 0;
 }
 
@@ -74,7 +74,7 @@ static const char *input_name(const struct documents *documents) {
 
 static int open_input(struct documents *documents, struct error *error) {
     const char *name = documents->inputs->list[documents->next_input++].name;
-    /* Without O_NONBLOCK, opening a named pipe would wait where no signal is seen. */
+    /* Without O_NONBLOCK, opening a named pipe could block and miss signals. */
     documents->fd =
         strcmp(name, "-") == 0 ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (documents->fd < 0)
@@ -91,15 +91,14 @@ int documents_interrupted(struct error *error) {
     return fail(error, "interrupted: no shard was written or replaced");
 }
 
-/* True for bytes at the beginning of a file that are no text in UTF-8. Its last character may be
- * cut short. */
+/* True if the first bytes of a file are not UTF-8 text. The last character may be incomplete. */
 static bool is_binary(const char *bytes, size_t size) {
     size_t end = utf8_skip_characters(bytes, size, 0);
     if (memchr(bytes, '\0', size)) return true;
     return end < size && !(size - end < 4 && (unsigned char)bytes[end] >= 0xC2);
 }
 
-/* Moves what is left to the front of the buffer and reads more behind it. */
+/* Moves the unread bytes to the front of the buffer and reads more after them. */
 static int read_more(struct documents *documents, struct error *error) {
     assert(!documents->at_end);
     documents->filled -= documents->at;
@@ -127,7 +126,7 @@ static int read_more(struct documents *documents, struct error *error) {
     }
 }
 
-/* Reads until the first bytes of an input are there, and skips a byte order mark. */
+/* Reads the first bytes of an input and skips a byte order mark. */
 static int skip_byte_order_mark(struct documents *documents, struct error *error) {
     while (documents->filled < 3 && !documents->at_end)
         if (read_more(documents, error)) return -1;
@@ -136,7 +135,7 @@ static int skip_byte_order_mark(struct documents *documents, struct error *error
     return 0;
 }
 
-/* A piece of a text file; RESULT_NONE at its end. */
+/* Returns the next piece of a text file; RESULT_NONE at its end. */
 static int next_of_text(struct documents *documents, struct document_piece *piece,
                         struct error *error) {
     const size_t mark_size = sizeof MARK - 1;
@@ -151,7 +150,7 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
                 documents->begins = true;
                 continue;
             }
-            /* What the next bytes may turn into a mark is kept back. */
+            /* Hold back the bytes that may be the beginning of a mark. */
             if (mark) size = (size_t)(mark - text);
             else if (!documents->at_end) size = left < mark_size ? 0 : left - (mark_size - 1);
         }
@@ -166,7 +165,8 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
     }
 }
 
-/* Finds the next line: *line, [*size], without its end. Returns RESULT_NONE if there is none. */
+/* Finds the next line, without its line end: *line, [*size]. Returns RESULT_NONE if there is
+ * none. */
 static int next_line(struct documents *documents, char **line, size_t *size, struct error *error) {
     for (;;) {
         char *begin = documents->buffer + documents->at;
@@ -191,7 +191,7 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
                         documents->row_bytes_max >> 20);
         if (left == documents->capacity) {
             char *grown = realloc(documents->buffer, 2 * documents->capacity);
-            if (!grown) return fail(error, "out of memory: no room for a row of JSON Lines");
+            if (!grown) return fail(error, "out of memory while reading a row of JSON Lines");
             documents->buffer = grown;
             documents->capacity *= 2;
         }
@@ -199,7 +199,7 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
     }
 }
 
-/* Makes a message about a row complete; then the row is skipped, or is the end. */
+/* Completes a message about a row. Returns 0 if such rows are skipped, else -1. */
 static int bad_row(struct documents *documents, size_t column, struct error *error) {
     char what[400], wanted[300];
     const char *first = field_name(documents, 0);
@@ -222,7 +222,7 @@ static int bad_row(struct documents *documents, size_t column, struct error *err
     return 0;
 }
 
-/* Without names that were asked for, the first good row decides for all. */
+/* Without --field, the first good row decides for all rows. */
 static int choose_fields(struct documents *documents, const char *row, size_t size,
                          struct error *error) {
     const bool is_pair = !jsonl_has(row, size, "text") &&
@@ -230,7 +230,7 @@ static int choose_fields(struct documents *documents, const char *row, size_t si
     return set_fields(documents, is_pair ? "prompt,completion" : "text", error);
 }
 
-/* Reads a row: one text, or two of a pair. Returns 1 where it is bad and skipped. */
+/* Reads a row: one text, or two of a pair. Returns 1 if the row is bad and skipped. */
 static int read_row(struct documents *documents, char *line, size_t size,
                     struct jsonl_member members[2], struct error *error) {
     const bool undecided = documents->field_count == 0;
@@ -243,7 +243,7 @@ static int read_row(struct documents *documents, char *line, size_t size,
     return 1;
 }
 
-/* A row of JSON Lines; RESULT_NONE at the end of the file. */
+/* Returns the next row of JSON Lines; RESULT_NONE at the end of the file. */
 static int next_of_rows(struct documents *documents, struct document_piece *piece,
                         struct error *error) {
     for (;; documents->line++) {

@@ -35,15 +35,16 @@ static int find_field(const char *fields, const char *name, size_t length) {
     return -1;
 }
 
-/* {name:rule}: all of them are entered before any {name.field} is looked up, because a rule may
- * stand in the table before the one that remembers its names. */
+/* Enters a {name:rule}. All names are entered before any {name.field} is resolved, because a rule
+ * may precede the one that remembers its names. */
 static int enter_variable(struct grammar *grammar, const char *name, size_t length, int rule,
                           struct error *error) {
     int variable = find_variable(grammar, name, length);
     if (variable < 0) {
         if (grammar->variable_count == GRAMMAR_VARIABLES_MAX ||
             length >= sizeof grammar->variable_names[0])
-            return fail(error, "grammar: no room for the name \"%.*s\"", (int)length, name);
+            return fail(error, "grammar: too many names, or too long a name: \"%.*s\"", (int)length,
+                        name);
         variable = grammar->variable_count++;
         memcpy(grammar->variable_names[variable], name, length);
         grammar->variable_rules[variable] = rule;
@@ -53,7 +54,7 @@ static int enter_variable(struct grammar *grammar, const char *name, size_t leng
     return 0;
 }
 
-/* Reads what stands between two braces. */
+/* Parses the text between two braces. */
 static int read_braces(struct grammar *grammar, const struct grammar_rule *rules, int count,
                        const char *inside, size_t length, struct grammar_item *item,
                        struct error *error) {
@@ -110,7 +111,7 @@ static int read_fields(struct grammar_alternative *alternative, const struct gra
     return 0;
 }
 
-/* "3:" in front of an alternative is its weight. */
+/* Reads an optional leading weight such as "3:". */
 static const char *read_weight(const char *text, int *weight) {
     char *after = NULL;
     *weight = 1;
@@ -167,7 +168,7 @@ static int enter_all_variables(struct grammar *grammar, const struct grammar_rul
     return 0;
 }
 
-/* state: 0 = not seen, 1 = being walked through, 2 = done. */
+/* Depth-first search for a cycle. state: 0 = unvisited, 1 = in progress, 2 = done. */
 static int contains_itself(const struct grammar *grammar, int rule, char *state) {
     if (state[rule]) return state[rule] == 1;
     state[rule] = 1;
@@ -222,7 +223,7 @@ void grammar_free(struct grammar *grammar) {
     arrfree(grammar->rules);
 }
 
-/* One text being written: the next random number, and what has been remembered so far. */
+/* State of expanding one text: the next random number and the remembered choices. */
 struct expansion {
     const struct grammar *grammar;
     struct grammar_text *text;
@@ -238,7 +239,7 @@ static void emit(struct expansion *e, const struct grammar_item *letters) {
 
 static int choose(struct expansion *e, const struct grammar_compiled_rule *rule) {
     if (arrlen(rule->alternatives) == 1) return 0;
-    /* Whole numbers only, so that every machine draws the same text. */
+    /* Integer arithmetic gives the same text on every machine. */
     uint64_t bits = random_bits(e->seed, e->number, e->counter++);
     int left = (int)((bits >> 32) * (uint64_t)rule->weight >> 32), chosen = 0;
     while (left >= rule->alternatives[chosen].weight) left -= rule->alternatives[chosen++].weight;

@@ -19,7 +19,7 @@ enum { NAME_SHOWN = 400 };
 const char *const inputs_endings[] = {".txt", ".text",  ".md",     ".markdown",
                                       ".rst", ".jsonl", ".ndjson", NULL};
 
-/* What is no text as it is, and the command that makes it text. */
+/* Compressed files, and the commands that unpack them to standard output. */
 static const struct {
     const char *ending, *command;
 } PACKED[] = {{".gz", "gzip -dc"},
@@ -36,7 +36,7 @@ struct folder_id {
 struct search {
     struct inputs *inputs;
     bool all_jsonl;
-    char path[FILE_PATH_MAX]; /* where the search is */
+    char path[FILE_PATH_MAX]; /* current path of the search */
     struct {
         struct folder_id key;
         char value;
@@ -52,7 +52,7 @@ static bool is_jsonl(const char *name) {
     return ends_in(name, ".jsonl") || ends_in(name, ".ndjson");
 }
 
-/* Files that would be read as text, but hold none. */
+/* Refuses compressed files and other formats that are not text. */
 static int check_ending(const char *name, bool all_jsonl, struct error *error) {
     for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
         if (!ends_in(name, PACKED[i].ending)) continue;
@@ -99,7 +99,7 @@ static int add_standard_input(struct search *search, struct error *error) {
     return 0;
 }
 
-static bool is_taken(const char *name) {
+static bool has_text_ending(const char *name) {
     for (int i = 0; inputs_endings[i]; i++)
         if (ends_in(name, inputs_endings[i])) return true;
     return false;
@@ -123,17 +123,17 @@ static int add_entry(struct search *search, const char *name, struct error *erro
         return fail(error, "%.*s...: the path is too long", 60, search->path);
     sprintf(search->path + length, "%s%s", search->path[length - 1] == '/' ? "" : "/", name);
     int result = 0;
-    /* A link that leads nowhere is passed by like any other file that is no text. */
+    /* A dangling link is skipped like any other file that is not text. */
     const bool exists = stat(search->path, &status) == 0;
     if (exists && S_ISDIR(status.st_mode)) result = add_folder(search, &status, error);
-    else if (exists && S_ISREG(status.st_mode) && is_taken(name))
+    else if (exists && S_ISREG(status.st_mode) && has_text_ending(name))
         result = add_file(search, search->path, &status, error);
-    else if (inputs->passed_by++ == 0) inputs->passed_by_one = strdup(search->path);
+    else if (inputs->skipped++ == 0) inputs->skipped_example = strdup(search->path);
     search->path[length] = '\0';
     return result;
 }
 
-/* Adds what is in the folder search->path. */
+/* Adds the files in the folder search->path. */
 static int add_folder(struct search *search, const struct stat *status, struct error *error) {
     struct folder_id id;
     memset(&id, 0, sizeof id);
@@ -144,8 +144,8 @@ static int add_folder(struct search *search, const struct stat *status, struct e
     struct dirent **entries;
     const int count = scandir(search->path, &entries, not_hidden, by_bytes);
     if (count < 0)
-        return fail(error, "cannot look into %.*s: %s\ncheck its permissions", NAME_SHOWN,
-                    search->path, strerror(errno));
+        return fail(error, "cannot list %.*s: %s\ncheck its permissions", NAME_SHOWN, search->path,
+                    strerror(errno));
     int result = 0;
     for (int i = 0; i < count; i++) {
         if (result == 0) result = add_entry(search, entries[i]->d_name, error);
@@ -155,7 +155,8 @@ static int add_folder(struct search *search, const struct stat *status, struct e
     return result;
 }
 
-/* A folder that a person named: one without text is a mistake, one inside of it is not. */
+/* Adds a folder that the command line names. One without text is an error; a subfolder without text
+ * is not. */
 static int add_named_folder(struct search *search, const char *name, const struct stat *status,
                             struct error *error) {
     const size_t before = arrlenu(search->inputs->list);
@@ -187,8 +188,8 @@ static int add_matches(struct search *search, const char *pattern, struct error 
     if (result == GLOB_NOMATCH)
         result = fail(error, "nothing matches %.*s\ncheck the pattern", NAME_SHOWN, pattern);
     else if (result)
-        result =
-            fail(error, "cannot look for %.*s: out of memory, or unreadable", NAME_SHOWN, pattern);
+        result = fail(error, "cannot search for %.*s: out of memory, or unreadable", NAME_SHOWN,
+                      pattern);
     for (size_t i = 0; result == 0 && i < matches.gl_pathc; i++) {
         const char *name = matches.gl_pathv[i];
         result = stat(name, &status) ? fail(error, "cannot read %.*s: %s\ncheck the path",
@@ -225,6 +226,6 @@ int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
 void inputs_close(struct inputs *inputs) {
     for (size_t i = 0; i < arrlenu(inputs->list); i++) free(inputs->list[i].name);
     arrfree(inputs->list);
-    free(inputs->passed_by_one);
+    free(inputs->skipped_example);
     *inputs = (struct inputs){0};
 }

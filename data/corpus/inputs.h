@@ -1,9 +1,9 @@
-/* Which files text is read from: what a person names on the command line, spelled out.
+/* Lists the input files that the command line names.
  *
- * A name is a file, a folder, - for the standard input, or a pattern with * ? [] or a leading ~; a
- * name that exists is never taken for a pattern. Of a folder, and of folders in it, those files are
- * taken whose names end in one of inputs_endings (in capitals too) and do not begin with a dot, in
- * the order of their names. Links are followed, into each folder once. */
+ * A name is a file, a folder, - for standard input, or a pattern with * ? [] or a leading ~. A name
+ * that exists is never treated as a pattern. A folder stands for the files in it and its subfolders
+ * whose names end in one of inputs_endings, in any case, and do not begin with a dot. They are
+ * sorted by name. Links are followed, but each folder is visited once. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,17 +19,17 @@ struct input {
 };
 
 struct inputs {
-    struct input *list;  /* stb_ds array */
-    uint64_t bytes;      /* of all together, if known */
-    bool bytes_known;    /* not with pipes */
-    uint64_t passed_by;  /* files of folders that were not taken, hidden ones not counted */
-    char *passed_by_one; /* the path of one of them, or NULL */
+    struct input *list;    /* stb_ds array */
+    uint64_t bytes;        /* total size of all inputs, if known */
+    bool bytes_known;      /* false if an input is a pipe */
+    uint64_t skipped;      /* number of files skipped in folders, not counting hidden ones */
+    char *skipped_example; /* path of one of them, or NULL */
 };
 
-/* Spells out names[0 .. count). JSON Lines are files that end in .jsonl or .ndjson, and all of them
- * if all_jsonl. Fails when a name stands for nothing, when a file cannot be read, when the standard
- * input is named twice, and for compressed files, with the command that unpacks them. Afterwards
- * inputs_close, on failure too. */
+/* Lists the files of names[0 .. count). Files that end in .jsonl or .ndjson are JSON Lines, and so
+ * is every input if all_jsonl. Fails if a name matches nothing, if a file cannot be read, and if
+ * standard input is named twice. It also fails for compressed files, with the command that unpacks
+ * them. Call inputs_close afterwards, also on failure. */
 int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
                 struct error *error);
 void inputs_close(struct inputs *inputs);

@@ -34,18 +34,18 @@ static bool is_field(const struct json_span *key, const char *field) {
     return left == 0;
 }
 
-/* Lists the first names of a row, for the message that the wanted one is missing. */
+/* Collects the first names of a row, for the message about a missing member. */
 static void list_name(char names[160], const struct json_span *key) {
     const size_t used = strlen(names), size = (size_t)(key->end - key->begin);
     if (used + size + 8 > 160) return;
     snprintf(names + used, 160 - used, "%s\"%.*s\"", used ? ", " : "", (int)size, key->begin);
 }
 
-/* Reads the object of a row. values [count]: begin stays NULL where there is no such member. */
+/* Parses the object of a row. values [count]: `begin` stays NULL for a missing member. */
 static bool scan_row(struct json_scan *scan, const struct jsonl_member *members, int count,
                      struct json_span *values, char names[160]) {
     struct json_span key;
-    if (json_scan_peek(scan) != '{') return json_scan_refuse(scan, "the row is no object");
+    if (json_scan_peek(scan) != '{') return json_scan_refuse(scan, "the row is not an object");
     scan->at++;
     for (bool more = json_scan_peek(scan) != '}'; more;) {
         json_scan_peek(scan);
@@ -56,10 +56,10 @@ static bool scan_row(struct json_scan *scan, const struct jsonl_member *members,
         while (wanted < count && !is_field(&key, members[wanted].name)) wanted++;
         if (wanted < count && values[wanted].begin) {
             scan->at = name;
-            return json_scan_refuse(scan, "the member is there twice");
+            return json_scan_refuse(scan, "the member appears twice");
         }
         if (wanted < count && json_scan_peek(scan) != '"')
-            return json_scan_refuse(scan, "the member is no string");
+            return json_scan_refuse(scan, "the member is not a string");
         if (!(wanted < count ? json_scan_string(scan, &values[wanted]) : json_scan_value(scan)))
             return false;
         more = json_scan_peek(scan) == ',';

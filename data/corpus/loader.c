@@ -8,7 +8,7 @@
 
 #include "data/util/random.h"
 
-/* Whether any sequence has a target that counts; mostly the first. */
+/* True if any sequence has a target that counts; usually the first one does. */
 static bool any_counts(const struct loader *loader) {
     for (uint64_t i = 0; i < loader->sequence_count; i++)
         if (loader_counted(loader, i, 1) > 0) return true;
@@ -50,13 +50,13 @@ void loader_close(struct loader *loader) {
 }
 
 static uint64_t sequence_of_sample(const struct loader *loader, uint64_t sample) {
-    uint64_t count = loader->sequence_count, place = sample % count;
-    if (!loader->options.shuffle) return place;
-    return random_permute(loader->options.seed, sample / count, place, count);
+    uint64_t count = loader->sequence_count, index = sample % count;
+    if (!loader->options.shuffle) return index;
+    return random_permute(loader->options.seed, sample / count, index, count);
 }
 
-/* The last shard whose first sequence is not beyond this one; shards too short for any sequence
- * share their number with the next, so "last" skips them. */
+/* Returns the last shard whose first sequence is not after this one. A shard too short for any
+ * sequence shares its number with the next, so taking the last one skips it. */
 static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) {
     size_t low = 0, high = arrlenu(loader->first_sequence);
     while (high - low > 1) {
@@ -67,8 +67,8 @@ static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) 
     return low;
 }
 
-/* The highest bit is set if a token is too large or negative, as damaged shards may have them. A
- * form that vectorizes on all processors. */
+/* Sets the highest bit if a token is too large or negative, as in damaged shards. This form
+ * vectorizes on all CPUs. */
 static uint32_t outside(int32_t token, int vocab_size) {
     return ((uint32_t)vocab_size - 1 - (uint32_t)token) | (uint32_t)token;
 }
@@ -97,7 +97,7 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
                 shard->name, token, position, vocab_size, token + 1);
 }
 
-/* Where a sample is: its shard, and its first token there. */
+/* Finds the shard of a sample and its first token there. */
 static const struct token_shard *find_sample(const struct loader *loader, uint64_t sample,
                                              uint64_t *start) {
     uint64_t sequence = sequence_of_sample(loader, sample);
@@ -106,7 +106,7 @@ static const struct token_shard *find_sample(const struct loader *loader, uint64
     return &loader->tokens->shards[number];
 }
 
-/* targets [count] are the tokens of a shard from `first` on. */
+/* Masks targets [count], which are the tokens of a shard from `first` on. */
 static void apply_mask(const struct token_shard *shard, int32_t *targets, uint64_t first,
                        size_t count) {
     if (!shard->mask.bits) return;

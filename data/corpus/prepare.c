@@ -1,4 +1,5 @@
-/* ./prepare: text in, token shards out. This file is the command line and the order of steps. */
+/* ./prepare turns text into token shards. This file holds the command line and the order of
+ * steps. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -33,36 +34,37 @@ static const char HELP[] =
     "  ./prepare --tokenizer bytes --out datasets/text my_text.txt notes/\n"
     "\n"
     "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
-    "  --tokenizer DIR       the tokens of GPT-2, or of another tokenizer that DIR\n"
-    "                        holds: vocab.json and merges.txt, tokenizer.json, or\n"
+    "  --tokenizer DIR       GPT-2's tokenizer or another one, from the files in DIR:\n"
+    "                        vocab.json and merges.txt, tokenizer.json, or\n"
     "                        tiktoken.json and ranks.tiktoken; or gpt2:DIR, files:DIR\n"
-    "  --out PREFIX          where the shards go; missing folders are made\n"
+    "  --out PREFIX          path prefix of the shards; missing folders are created\n"
     "  --val-fraction F      part of the text for validation, from 0 to below 1\n"
     "                        (default 0.05)\n"
-    "  --shard-tokens N      most tokens in one shard (default 100000000)\n"
+    "  --shard-tokens N      maximum number of tokens in a shard (default 100000000)\n"
     "  --force               replace existing shards of PREFIX, all of them\n"
     "  --field NAME          the member of JSON Lines that holds the text (text)\n"
-    "  --field NAME,NAME     those that hold a prompt and its completion\n"
-    "                        (prompt,completion); only the completion is learned\n"
+    "  --field NAME,NAME     the members that hold a prompt and its completion\n"
+    "                        (prompt,completion); only the completion counts in the\n"
+    "                        loss\n"
     "  --jsonl               read every input as JSON Lines, whatever its name\n"
-    "  --skip-bad-rows       leave out rows without such text, instead of stopping\n"
-    "  --help                print this\n"
+    "  --skip-bad-rows       skip rows without such text instead of stopping\n"
+    "  --help                print this help\n"
     "\n"
     "INPUT is a file, a folder, a pattern in quotes ('more/*.log'), or - for the\n"
-    "standard input. A folder gives its files, at any depth, that end in .txt .text\n"
-    ".md .markdown .rst .jsonl or .ndjson. Files that end in .jsonl or .ndjson are\n"
-    "JSON Lines, others text. Compressed text is piped: gzip -dc x.gz | ./prepare -\n"
+    "standard input. A folder stands for its files, at any depth, that end in .txt\n"
+    ".text .md .markdown .rst .jsonl or .ndjson. Files that end in .jsonl or .ndjson\n"
+    "are JSON Lines, others text. Pipe compressed text: gzip -dc x.gz | ./prepare -\n"
     "\n"
-    "A text file is one document, a row of JSON Lines is one. <|endoftext|>, or what\n"
-    "the tokenizer has in its place, stands before each document, and separates\n"
-    "documents in a text file. With bytes, files are joined as they are, and rows\n"
-    "are set apart by two line feeds.\n"
+    "A text file is one document, and so is each row of JSON Lines. <|endoftext|>, or\n"
+    "the tokenizer's own token, is put before each document. The characters\n"
+    "<|endoftext|> separate documents in a text file. With bytes, files are joined\n"
+    "unchanged, and rows are separated by two line feeds.\n"
     "\n"
     "Rows are prompts with completions if the first one has such members and no\n"
-    "\"text\". Masks (PREFIX_train_000000.mask) then say which tokens count.\n"
+    "\"text\". Masks (PREFIX_train_000000.mask) then mark the tokens that count.\n"
     "\n"
     "Validation gets the end of the text, or the end of every 16 MiB, cut between\n"
-    "documents where possible. data/tokenize/README.md has the rules in full.\n"
+    "documents where possible. data/corpus/README.md has all rules.\n"
     "\n"
     "The same inputs give the same shards, with any number of threads.\n";
 
@@ -72,7 +74,7 @@ struct options {
     const char *prefix;
     double val_fraction;
     uint64_t shard_tokens;
-    const char *field; /* NULL: not given */
+    const char *field; /* NULL if not given */
     bool jsonl;
     bool skip_bad_rows;
     bool force;
@@ -81,7 +83,7 @@ struct options {
     int name_count;
 };
 
-/* All that lives while the text is read. */
+/* Everything that is open while text is read. */
 struct run {
     struct tokenizer tokenizer;
     struct inputs inputs;
@@ -235,7 +237,7 @@ static int open_tokenizer(struct run *run, const struct options *options, struct
                 options->tokenizer_directory);
 }
 
-/* What can be found wrong early is, before an hour of reading. */
+/* Checks as much as possible at the start, since reading may take an hour. */
 static int open_run(struct run *run, const struct options *options, struct error *error) {
     if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
         return -1;
@@ -274,7 +276,7 @@ static int put_documents(struct run *run, const struct options *options, struct 
                 arrlenu(run->inputs.list) > 1 ? " and the others are" : " is");
 }
 
-/* Record and shards never contradict each other, whatever happens in between. */
+/* The order keeps record and shards consistent even if the program is interrupted. */
 static int publish(struct run *run, const struct options *options, struct error *error) {
     return tokenizer_record_stage(options->prefix, &run->tokenizer, options->tokenizer_directory,
                                   error) ||
@@ -293,24 +295,23 @@ static void print_notes(const struct run *run, const struct options *options) {
                 documents->first_bad_row ? documents->first_bad_row : "");
     if (documents->binary > 0)
         fprintf(stderr,
-                "prepare: note: %" PRIu64
-                " file%s no text in UTF-8; the bytes are kept as they are: "
+                "prepare: note: %" PRIu64 " file%s not UTF-8 text; the bytes are kept as they are: "
                 "%.600s%s\n",
                 documents->binary, documents->binary == 1 ? " is" : "s are",
                 documents->first_binary, documents->binary == 1 ? "" : " ...");
-    const uint64_t passed_by = run->inputs.passed_by;
-    if (passed_by > 0)
+    const uint64_t skipped = run->inputs.skipped;
+    if (skipped > 0)
         fprintf(stderr,
                 "prepare: note: in folders, %" PRIu64 " file%s skipped because of %s: %s%s\n",
-                passed_by, passed_by == 1 ? " was" : "s were",
-                passed_by == 1 ? "its extension" : "their extensions",
-                run->inputs.passed_by_one ? utf8_mask(run->inputs.passed_by_one) : "",
-                passed_by == 1 ? "" : " ...");
+                skipped, skipped == 1 ? " was" : "s were",
+                skipped == 1 ? "its extension" : "their extensions",
+                run->inputs.skipped_example ? utf8_mask(run->inputs.skipped_example) : "",
+                skipped == 1 ? "" : " ...");
     if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
 }
 
-/* "12 training tokens (5 count in the loss) in 1 shard: text_train_*.bin" */
+/* Prints for example: 12 training tokens (5 count in the loss) in 1 shard: text_train_*.bin */
 static void print_side(const struct shard_writer *writer, const char *what, const char *prefix) {
     printf("%" PRIu64 " %s tokens", writer->tokens, what);
     if (writer->ignored > 0)
@@ -333,7 +334,7 @@ static void print_summary(const struct run *run) {
            progress_bytes(speed, bytes / seconds));
 }
 
-/* The `side` shards of a prefix as a setting, in quotes of the shell. */
+/* Prints the shards of a prefix as a config setting, quoted for the shell. */
 static void print_setting(FILE *out, const char *side, const char *prefix) {
     fprintf(out, " --set 'data.%s=", side);
     for (; *prefix; prefix++)
@@ -342,7 +343,7 @@ static void print_setting(FILE *out, const char *side, const char *prefix) {
     fputs("_*.bin'", out);
 }
 
-/* The command that trains on these shards. */
+/* Prints the command that trains on these shards. */
 static void print_next(const struct run *run, const char *program) {
     const struct tokenizer *tokenizer = &run->tokenizer;
     const bool validates = run->splitter.val.writer.tokens > 0;
@@ -384,12 +385,12 @@ int main(int argc, char **argv) {
         help_print(stdout, HELP, argv[0]);
         return EXIT_DONE;
     }
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* makes a file size limit an error, not a fatal signal */
     snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
     snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
     int status = open_run(&run, &options, &error);
     if (status == 0) status = put_documents(&run, &options, &error);
-    const int caught = status && run.stop ? *run.stop : 0; /* a later one is too late */
+    const int caught = status && run.stop ? *run.stop : 0; /* later signals are ignored */
     progress_erase(&run.progress);
     if (status == 0) status = publish(&run, &options, &error);
     if (status) fprintf(stderr, "prepare: %s\n", error.text);

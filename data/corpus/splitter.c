@@ -16,7 +16,7 @@ int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, 
                                   .block_bytes = SPLITTER_BLOCK_BYTES,
                                   .open_counts = true};
     splitter->block = malloc(splitter->block_bytes);
-    if (!splitter->block) return fail(error, "out of memory: no room for one block of text");
+    if (!splitter->block) return fail(error, "out of memory for a block of text");
     if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
         shard_writer_open(&splitter->train.writer, train, tokenizer->vocab_size, shard_tokens,
                           error) ||
@@ -34,14 +34,15 @@ void splitter_close(struct splitter *splitter) {
     *splitter = (struct splitter){0};
 }
 
-/* Where the last document begins; 0 if none does behind the block's beginning. */
+/* Returns the beginning of the last document; 0 if none begins after the beginning of the block. */
 static size_t last_beginning(const struct splitter *splitter) {
     for (size_t i = arrlenu(splitter->marks); i > 0; i--)
         if (splitter->marks[i - 1].begins) return splitter->marks[i - 1].at;
     return 0;
 }
 
-/* How much of a full block is used now; the rest waits for what follows it. */
+/* Returns how much of a full block is written now; the rest is joined with the text that
+ * follows. */
 static size_t block_end(const struct splitter *splitter) {
     const size_t filled = splitter->filled, last = last_beginning(splitter);
     if (splitter->begins) return filled;
@@ -52,7 +53,7 @@ static size_t block_end(const struct splitter *splitter) {
     return cut != CUT_NONE ? cut : cut_between_characters(splitter->block, filled, filled - 1);
 }
 
-/* The document's beginning in low .. high that is nearest to `wanted`, or 0. */
+/* Returns the beginning of a document in low .. high that is nearest to `wanted`, or 0. */
 static size_t nearest_beginning(const struct splitter *splitter, size_t low, size_t wanted,
                                 size_t high) {
     size_t best = 0, best_distance = SIZE_MAX;
@@ -67,10 +68,10 @@ static size_t nearest_beginning(const struct splitter *splitter, size_t low, siz
     return best;
 }
 
-/* Where validation begins in block[0 .. end). */
+/* Returns the beginning of the validation text in block[0 .. end). */
 static size_t val_begin(const struct splitter *splitter, size_t end) {
     size_t val = (size_t)((double)end * splitter->val_fraction + 0.5);
-    /* Rounding up may not leave training with nothing. */
+    /* Training text must not become empty by rounding up. */
     if (val > 0 && val >= end) val = end - 1;
     if (val == 0) return end;
     const size_t wanted = end - val, high = wanted + val / 2;
@@ -96,8 +97,8 @@ static enum mark_head head_of(const struct splitter *splitter, const struct spli
     return side->has_text && (is_row || side->ends_with_row) ? HEAD_EMPTY_LINE : HEAD_NONE;
 }
 
-/* Takes the marks of block[.. end) from the first one on, with those at its end that belong to what
- * is before it. Returns their number. */
+/* Resolves the marks of block[.. end) from the first one on, including those at `end` that belong
+ * to the text before it. Returns their number. */
 static size_t take_marks(struct splitter *splitter, struct splitter_side *side, size_t end,
                          size_t first) {
     size_t i = first;
@@ -115,7 +116,7 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
     return i - first;
 }
 
-/* Puts block[begin .. end), with its marks from the first one on. Returns their number, or -1. */
+/* Writes block[begin .. end), with its marks from the first one on. Returns their number, or -1. */
 static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side, size_t begin,
                           size_t end, size_t first, struct error *error) {
     struct block_text text = {splitter->block, begin, end, splitter->open_counts, NULL, 0};
@@ -152,7 +153,7 @@ static void put_mark(struct splitter *splitter, enum mark_head head, bool counts
     arrput(splitter->marks, mark);
 }
 
-/* Makes room in a full block. */
+/* Writes out a full block. */
 static int make_room(struct splitter *splitter, struct error *error) {
     const bool is_full = splitter->filled == splitter->block_bytes ||
                          (splitter->begins && arrlenu(splitter->marks) >= SPLITTER_MARKS_MAX);
@@ -160,7 +161,7 @@ static int make_room(struct splitter *splitter, struct error *error) {
 }
 
 static void begin_document(struct splitter *splitter) {
-    put_mark(splitter, HEAD_NONE, !splitter->is_pair); /* the head is known later */
+    put_mark(splitter, HEAD_NONE, !splitter->is_pair); /* take_marks sets the head */
     arrlast(splitter->marks).begins = true;
     arrlast(splitter->marks).is_row = splitter->is_row;
     splitter->any_pair |= splitter->is_pair;
@@ -169,8 +170,8 @@ static void begin_document(struct splitter *splitter) {
     splitter->documents++;
 }
 
-/* Before anything is put behind it: what is in the block is its end. A tokenizer that ends texts
- * otherwise than it begins them ends all, so that a model learns to. */
+/* Ends the text of the last document, before anything is added after it. A tokenizer with a
+ * separate token for the end of a text ends all texts with it, so that a model learns to stop. */
 static void end_text(struct splitter *splitter) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
     if (splitter->open_text && tokenizer->stop != tokenizer->end_of_text)

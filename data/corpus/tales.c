@@ -38,8 +38,7 @@ double tales_nats_per_byte(void) {
 }
 
 int tales_tokens(struct tokens *tokens, int is_validation, struct error *error) {
-    /* Two seeds and nothing more: a corpus that the run's own seed changed could not be compared
-     * between runs. */
+    /* The seeds are constants: if the run's seed changed the corpus, runs could not be compared. */
     uint64_t seed = is_validation ? 0x7a1e5eed : 0x7a1e5;
     uint8_t *text;
     size_t bytes;

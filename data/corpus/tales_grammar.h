@@ -1,15 +1,14 @@
-/* The grammar of the embedded stories, in the notation of data/corpus/grammar.h. Included by
- * data/corpus/tales.c only.
+/* The grammar of the built-in stories, in the notation of data/corpus/grammar.h. Only
+ * data/corpus/tales.c includes it.
  *
- * A story is one paragraph: somebody and a treasured thing, a trouble, an animal that helps, and an
- * ending. Whoever and whatever is named with {name:rule} comes back later in the same story, so a
- * reader who has forgotten the beginning cannot guess it.
+ * A story is one paragraph: a child and a treasured thing, a trouble, an animal that helps, and an
+ * ending. Everything named with {name:rule} comes back later in the same story, so a model that has
+ * forgotten the beginning cannot predict it.
  *
- * Every rule is written so that none of its alternatives can be the beginning of another one: a
- * story is then decoded from left to right in exactly one way, and its information content is what
- * its choices cost. That is why no word here is the beginning of another of its list, and why
- * optional sentences are two alternatives of the rule that goes on. test/data/corpus/test_tales.c
- * proves it rule by rule. */
+ * No alternative of a rule is a prefix of another one. So a story is decoded from left to right in
+ * exactly one way, and its information content is the sum of its choices. This is why no word is a
+ * prefix of another word of its list, and why an optional sentence is written as two alternatives
+ * of the rule that continues. test/data/corpus/test_tales.c proves it for each rule. */
 #pragma once
 
 #include "data/corpus/grammar.h"
@@ -17,7 +16,7 @@
 static const struct grammar_rule TALES[] = {
     {"story", NULL, {"{opening}{scene}{trouble}\n\n"}},
 
-    /* Who, where, what. */
+    /* Opening: the child, the place, the thing. */
     {"opening",
      NULL,
      {
@@ -56,7 +55,7 @@ static const struct grammar_rule TALES[] = {
          "1:{^hero.his} {kin} wanted {hero.him} home before {hour}. ",
      }},
 
-    /* What goes wrong; each trouble leads to its own kind of help. */
+    /* The trouble; each kind leads to its own kind of help. */
     {"trouble", NULL, {"5:{lost}", "4:{stuck}", "4:{broken}", "3:{hungry}", "2:{stray}"}},
     {"lost",
      NULL,
@@ -184,7 +183,7 @@ static const struct grammar_rule TALES[] = {
          "tail and {moved} ahead, past the {roof} and the {tree}. {thanks}",
      }},
 
-    /* The one who helps. */
+    /* The helper. */
     {"meeting",
      NULL,
      {
@@ -204,7 +203,7 @@ static const struct grammar_rule TALES[] = {
          "2:The {pal.name} stopped {pastime}. ",
      }},
 
-    /* How it ends. */
+    /* The ending. */
     {"thanks",
      NULL,
      {

@@ -12,7 +12,7 @@ enum { NAME_SHOWN = 600, PUT_BYTES = 4096 };
 
 static const char MAGIC[4] = "MASK", SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
 
-/* Of the file: behind the magic, the version and the number of tokens. */
+/* The header of the file. */
 struct header {
     char magic[4];
     uint32_t version;
@@ -42,7 +42,7 @@ static size_t bytes_for(uint64_t tokens) {
     return (size_t)(tokens / 8 + (tokens % 8 != 0));
 }
 
-static const char again[] =
+static const char remedy[] =
     "write both again with ./prepare, or copy them again if they were copied";
 
 static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
@@ -50,29 +50,29 @@ static int check(const struct token_mask *mask, const char *path, uint64_t token
     struct header header = {0};
     if (mask->file_bytes == 0)
         return fail(error, "%.*s: not the mask of a token shard: it is empty\n%s", NAME_SHOWN, path,
-                    again);
+                    remedy);
     memcpy(&header, mask->file,
            mask->file_bytes < sizeof header ? mask->file_bytes : sizeof header);
     if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
         return fail(error, "%.*s: not the mask of a token shard: it does not begin with MASK\n%s",
-                    NAME_SHOWN, path, again);
+                    NAME_SHOWN, path, remedy);
     if (header.version != TOKEN_MASK_VERSION)
         return fail(error, "%.*s: a mask of version %" PRIu32 "; only version %d is known\n%s",
-                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION, again);
+                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION, remedy);
     if (header.tokens != tokens)
         return fail(error,
                     "%.*s: the mask of %" PRIu64 " tokens, but the shard beside it has %" PRIu64
                     "\n%s",
-                    NAME_SHOWN, path, header.tokens, tokens, again);
+                    NAME_SHOWN, path, header.tokens, tokens, remedy);
     const uint64_t wanted = sizeof header + bytes_for(tokens);
     if (mask->file_bytes != wanted)
         return fail(error,
                     "%.*s: damaged: a mask of %" PRIu64 " tokens has %" PRIu64
                     " bytes, the file has %zu\n%s",
-                    NAME_SHOWN, path, tokens, wanted, mask->file_bytes, again);
+                    NAME_SHOWN, path, tokens, wanted, mask->file_bytes, remedy);
     if (tokens % 8 != 0 && mask->bits[tokens / 8] >> tokens % 8 != 0)
         return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN, path,
-                    again);
+                    remedy);
     return 0;
 }
 
@@ -103,7 +103,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     struct file_reader file;
     struct error reason;
     int status = file_reader_open(&file, path, &reason);
-    if (status == RESULT_NONE) return fail(error, "%s\n%s", reason.text, again);
+    if (status == RESULT_NONE) return fail(error, "%s\n%s", reason.text, remedy);
     if (status) return fail(error, "%s", reason.text);
     status = read_file(mask, &file, error);
     file_reader_close(&file);
@@ -130,7 +130,7 @@ uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint6
 
 int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t tokens,
                      struct error *error) {
-    /* The number of tokens is not known yet. */
+    /* mask_writer_commit writes the number of tokens, which is not known yet. */
     struct header header = {.version = TOKEN_MASK_VERSION};
     memcpy(header.magic, MAGIC, sizeof MAGIC);
     memset(writer, 0, sizeof *writer);

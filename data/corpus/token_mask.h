@@ -1,5 +1,5 @@
-/* Which tokens of a shard count in the loss: a file beside it, PREFIX_000000.mask beside
- * PREFIX_000000.bin.
+/* Masks that mark the tokens of a shard that count in the loss. A mask is a file beside its shard,
+ * PREFIX_000000.mask beside PREFIX_000000.bin:
  *
  *     bytes 0 .. 3     "MASK"
  *     bytes 4 .. 7     1, the version, a little-endian uint32
@@ -7,7 +7,7 @@
  *     bytes 16 ..      a bit for each token, token i in byte i / 8 as 1 << i % 8: 1 if it counts
  *                      as a target. The last byte is filled up with zeros.
  *
- * The header of the shard says that it has one. A shard without counts everywhere. */
+ * The header of the shard says that it has a mask. In a shard without one every token counts. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,22 +19,22 @@
 
 enum { TOKEN_MASK_VERSION = 1, TOKEN_MASK_HEADER_BYTES = 16 };
 
-/* All zeros: every token counts. */
+/* All zeros if every token counts. */
 struct token_mask {
-    const uint8_t *bits; /* [(tokens + 7) / 8], or NULL: every token counts */
-    uint8_t *file;       /* all its bytes, or NULL */
+    const uint8_t *bits; /* [(tokens + 7) / 8], or NULL if every token counts */
+    uint8_t *file;       /* the whole file, or NULL */
     size_t file_bytes;
 };
 
-/* The file that belongs to a shard of this path; false for names that do not end in .bin, which
- * have none. */
+/* Writes the path of the mask that belongs to a shard. Returns false for names that do not end in
+ * .bin, which have no mask. */
 bool token_mask_path(char path[FILE_PATH_MAX], const char *shard_path);
 
-/* Whether a path is one of a mask. */
+/* True if a path has the name of a mask. */
 bool token_mask_is_named(const char *path);
 
-/* Reads the mask of a shard of so many tokens, if there is one. Fails when it cannot be read, when
- * it is damaged or of another shard, and when it is wanted and not there. */
+/* Reads the mask of a shard of `tokens` tokens, if there is one. Fails if the mask cannot be read,
+ * is damaged or belongs to another shard, or if it is wanted but missing. */
 int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens, bool wanted,
                     struct error *error);
 void token_mask_close(struct token_mask *mask);
@@ -43,30 +43,30 @@ static inline bool token_mask_counts(const struct token_mask *mask, uint64_t tok
     return !mask->bits || mask->bits[token / 8] >> token % 8 & 1;
 }
 
-/* How many of the tokens first .. first + count - 1 count. */
+/* Returns how many of the tokens first .. first + count - 1 count in the loss. */
 uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count);
 
-/* Writes a mask as PATH. */
+/* Writes a mask to `path`. */
 struct mask_writer {
     struct file_writer file;
-    uint64_t tokens; /* put so far */
-    uint8_t bits;    /* of those beyond the last full byte */
+    uint64_t tokens; /* number of tokens written so far */
+    uint8_t bits;    /* bits after the last full byte */
 };
 
 static inline bool mask_writer_is_open(const struct mask_writer *writer) {
     return writer->file.open;
 }
 
-/* Begins with so many tokens that count. The directory must exist. */
+/* Opens a mask that begins with `tokens` tokens that count. The directory must exist. */
 int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t tokens,
                      struct error *error);
 
-/* Appends; counts [count]: 0 or 1 for each token, NULL: 1 for all. */
+/* Appends the bits of tokens. counts [count]: 0 or 1 for each token; NULL: 1 for all. */
 int mask_writer_put(struct mask_writer *writer, const uint8_t *counts, uint64_t count,
                     struct error *error);
 
 /* Makes the file durable under its name and closes the writer. */
 int mask_writer_commit(struct mask_writer *writer, struct error *error);
 
-/* As file_writer_abandon. */
+/* Removes the unfinished file, as file_writer_abandon does. */
 void mask_writer_abandon(struct mask_writer *writer);

@@ -23,7 +23,7 @@ static int record_path(const char *prefix, const char *suffix, char path[FILE_PA
     return 0;
 }
 
-/* The folder as a path that means the same from everywhere. */
+/* Makes the path of a folder absolute. */
 static int absolute_path(const char *directory, char path[FILE_PATH_MAX], struct error *error) {
     if (realpath(directory, path)) return 0;
     return fail(error, "cannot find %.*s: %s\ncheck the folder of the tokenizer", NAME_SHOWN,
@@ -60,7 +60,7 @@ int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer
     return printed_write(&printed, part, NULL, error);
 }
 
-/* The folder of PREFIX, to be synced. */
+/* Syncs the folder of PREFIX. */
 static int sync_folder(const char *prefix, struct error *error) {
     char folder[FILE_PATH_MAX] = ".";
     const char *slash = strrchr(prefix, '/');
@@ -93,7 +93,8 @@ void tokenizer_record_unstage(const char *prefix) {
     if (record_path(prefix, ".part", part, &error) == 0) unlink(part);
 }
 
-/* The prefix of a shard PREFIX_train_NNNNNN.bin or PREFIX_val_NNNNNN.bin; false for other names. */
+/* Finds the prefix of a shard PREFIX_train_NNNNNN.bin or PREFIX_val_NNNNNN.bin. Returns false for
+ * other names. */
 static bool prefix_of_shard(const char *path, char prefix[FILE_PATH_MAX]) {
     static const char *const parts[] = {"_train_", "_val_"};
     const size_t length = strlen(path);
@@ -130,7 +131,7 @@ static bool is_sha256(const char *text) {
 
 static int read_files(struct tokenizer_record *record, const cJSON *files, struct error *error) {
     const cJSON *item;
-    if (!cJSON_IsObject(files)) return fail_malformed(record, "\"files\" is no object", error);
+    if (!cJSON_IsObject(files)) return fail_malformed(record, "\"files\" is not an object", error);
     cJSON_ArrayForEach(item, files) {
         const cJSON *bytes = json_member(item, "bytes");
         const char *hash = cJSON_GetStringValue(json_member(item, "sha256"));
@@ -153,7 +154,7 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, stru
     const cJSON *directory = json_member(root, "directory");
     if (!cJSON_IsObject(root)) return fail_malformed(record, "no JSON object", error);
     if (!whole_number(format, INT32_MAX))
-        return fail_malformed(record, "\"format\" is missing or no whole number", error);
+        return fail_malformed(record, "\"format\" is missing or not a whole number", error);
     if (format->valueint != FORMAT)
         return fail_malformed(record, "its format is not known to this version", error);
     if (!kind || !whole_number(vocab_size, VOCABULARY_MAX) || vocab_size->valueint < 1)
@@ -170,7 +171,7 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, stru
         return fail_malformed(record, "\"directory\" is neither a path nor null", error);
     const char *hash = cJSON_GetStringValue(json_member(root, "sha256"));
     if (record->kind != TOKENIZER_BYTES && (!hash || !is_sha256(hash)))
-        return fail_malformed(record, "\"sha256\" is missing or no hash", error);
+        return fail_malformed(record, "\"sha256\" is missing or not a hash", error);
     if (record->kind != TOKENIZER_BYTES) strcpy(record->sha256, hash);
     return read_files(record, json_member(root, "files"), error);
 }
@@ -196,16 +197,16 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
 
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
                            struct error *error) {
-    const char *again = "use the tokenizer of the shards, or make them again with ./prepare";
-    /* Older records call any files gpt2. */
+    const char *remedy = "use the tokenizer of the shards, or make them again with ./prepare";
+    /* Older records use the kind gpt2 for all tokenizers from files. */
     if ((record->kind == TOKENIZER_BYTES) != (tokenizer->kind == TOKENIZER_BYTES))
         return fail(error, "the shards of %.*s were made with tokenizer %s, not %s\n%s", NAME_SHOWN,
                     record->path, tokenizer_kind_name(record->kind),
-                    tokenizer_kind_name(tokenizer->kind), again);
+                    tokenizer_kind_name(tokenizer->kind), remedy);
     if (record->vocab_size != tokenizer->vocab_size)
         return fail(error,
                     "the shards of %.*s were made with a vocabulary of %d tokens, not %d\n%s",
-                    NAME_SHOWN, record->path, record->vocab_size, tokenizer->vocab_size, again);
+                    NAME_SHOWN, record->path, record->vocab_size, tokenizer->vocab_size, remedy);
     if (strcmp(record->sha256, tokenizer->sha256) == 0) return 0;
     const char *name = "tokens or merges";
     for (int i = 0; i < record->file_count; i++)
@@ -216,5 +217,5 @@ int tokenizer_record_check(const struct tokenizer_record *record, const struct t
     return fail(error,
                 "the shards of %.*s were made with another tokenizer: its %s differ, which came "
                 "from %.*s\n%s",
-                NAME_SHOWN / 2, record->path, name, NAME_SHOWN / 2, record->directory, again);
+                NAME_SHOWN / 2, record->path, name, NAME_SHOWN / 2, record->directory, remedy);
 }

@@ -1,4 +1,5 @@
-/* PREFIX_tokenizer.json: which tokenizer made the shards PREFIX_train_*.bin and PREFIX_val_*.bin.
+/* The record of the tokenizer that made the shards PREFIX_train_*.bin and PREFIX_val_*.bin, in
+ * PREFIX_tokenizer.json:
  *
  *     {
  *       "format": 1,
@@ -9,9 +10,9 @@
  *       "files": {"vocab.json": {"bytes": 1042301, "sha256": "..."}, ...}
  *     }
  *
- * directory is where the files were, an absolute path; for bytes it is null, and files is empty. It
- * stands beside the shards, so that training, sampling and export use the same tokenizer or say why
- * not. */
+ * directory is the absolute path of the files when the shards were made. For bytes it is null, and
+ * files is empty. With the record beside the shards, training, sampling and export use the same
+ * tokenizer, or fail with the reason. */
 #pragma once
 
 #include <stdint.h>
@@ -31,28 +32,28 @@ struct tokenizer_record {
         uint64_t bytes;
         char sha256[SHA256_HEX_MAX];
     } files[TOKENIZER_FILES_MAX];
-    char path[FILE_PATH_MAX]; /* of the record itself, for messages */
+    char path[FILE_PATH_MAX]; /* path of the record, for messages */
 };
 
-/* Write PREFIX_tokenizer.json, durably, in steps for whoever replaces shards: stage writes
- * PREFIX_tokenizer.json.part, so that a full disk is noticed early (directory: as given by the
- * person, made absolute here); remove takes an old record away before the shards change; publish
- * gives the new one its name after them. So a record never stands beside shards of another
- * tokenizer, wherever the program is stopped; shards without a record may be what is left. unstage
- * removes what stage has written. Removing what is not there is a success. */
+/* The functions below write PREFIX_tokenizer.json durably, in steps around the replacement of
+ * shards. stage writes PREFIX_tokenizer.json.part, so that a full disk is noticed early; directory
+ * is made absolute. remove deletes an old record before the shards change, and succeeds if there is
+ * none. publish gives the new record its name after the shards have theirs. So a record never lies
+ * beside shards of another tokenizer, even after a crash; shards without a record are possible.
+ * unstage removes the file that stage has written. */
 int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer,
                            const char *directory, struct error *error);
 int tokenizer_record_remove(const char *prefix, struct error *error);
 int tokenizer_record_publish(const char *prefix, struct error *error);
 void tokenizer_record_unstage(const char *prefix);
 
-/* Reads the record that belongs to a shard, by the shard's path: the name without _train_NNNNNN.bin
- * or _val_NNNNNN.bin, and _tokenizer.json. Returns 0; RESULT_NONE, as beside shards of other
- * programs; -1 with a message if it is malformed. */
+/* Reads the record of a shard, PREFIX_tokenizer.json for a path PREFIX_train_NNNNNN.bin or
+ * PREFIX_val_NNNNNN.bin. Returns 0, RESULT_NONE if there is no record (as for shards of other
+ * programs), or -1 with a message if it is malformed. */
 int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path,
                               struct error *error);
 
-/* Whether the tokenizer is the one of the record: kind, vocabulary, tokens and merges. Returns -1
- * with a message that names the shards, the file and what to do. */
+/* Fails unless the tokenizer matches the record: kind, vocabulary, tokens and merges. The message
+ * names the shards, the file and the remedy. */
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
                            struct error *error);

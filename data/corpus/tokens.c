@@ -42,40 +42,40 @@ static int fail_no_shard(const char *path, uint64_t bytes, struct error *error) 
                 NAME_SHOWN, path, bytes, make);
 }
 
-/* A file that begins with the number of a format. */
+/* Checks the header of a file that begins with the number of a format. */
 static int check_header(const char *path, const uint32_t *header, uint64_t file_bytes,
                         uint64_t *count, struct error *error) {
     const bool is_wide = header[0] == SHARD_MAGIC_32;
     const uint32_t version = is_wide ? SHARD_VERSION_32 : SHARD_VERSION_16;
     const uint64_t token_bytes = is_wide ? 4 : 2;
-    const char *again = "write it again with ./prepare, or copy it again if it was copied";
+    const char *remedy = "write it again with ./prepare, or copy it again if it was copied";
     if (file_bytes < SHARD_HEADER_BYTES)
         return fail(error,
                     "%.*s: truncated: a token shard of %" PRIu64 " bytes, but the header alone "
                     "has %d\n%s",
-                    NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES, again);
+                    NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES, remedy);
     if (header[1] != version)
         return fail(error,
                     "%.*s: token shard of %d bits, version %" PRIu32 "; only version %" PRIu32
                     " is known\n%s",
-                    NAME_SHOWN, path, is_wide ? 32 : 16, header[1], version, again);
+                    NAME_SHOWN, path, is_wide ? 32 : 16, header[1], version, remedy);
     *count = header[2] | (uint64_t)header[3] << 32;
     uint64_t held = (file_bytes - SHARD_HEADER_BYTES) / token_bytes;
     if (held < *count)
         return fail(error,
                     "%.*s: truncated: the header says %" PRIu64 " tokens, the file ends after "
                     "%" PRIu64 "\n%s",
-                    NAME_SHOWN, path, *count, held, again);
+                    NAME_SHOWN, path, *count, held, remedy);
     uint64_t behind = file_bytes - SHARD_HEADER_BYTES - token_bytes * *count;
     if (behind > 0)
         return fail(error,
                     "%.*s: too long: the header says %" PRIu64 " tokens, and %" PRIu64
                     " bytes follow them\n%s",
-                    NAME_SHOWN, path, *count, behind, again);
+                    NAME_SHOWN, path, *count, behind, remedy);
     return 0;
 }
 
-/* Finds the tokens in an open file of any format. */
+/* Finds the tokens in an open file of any supported format. */
 static int read_format(struct token_shard *shard, struct error *error) {
     const uint64_t bytes = shard->file.bytes;
     uint32_t header[HEADER_WORDS] = {0};
@@ -129,7 +129,7 @@ static int open_matches(struct tokens *tokens, const char *pattern, struct error
                             "the pattern (it is relative to the current folder)",
                  NAME_SHOWN, pattern);
     } else if (status) {
-        status = fail(error, "cannot look for token shards %.*s: out of memory, or unreadable",
+        status = fail(error, "cannot search for token shards %.*s: out of memory, or unreadable",
                       NAME_SHOWN, pattern);
     }
     for (size_t i = 0; status == 0 && i < matches.gl_pathc; i++)
@@ -190,7 +190,8 @@ int token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t 
         return 0;
     }
     const size_t size = (size_t)shard->token_bytes;
-    char *packed = (char *)tokens + count * (sizeof *tokens - size); /* at the end of the place */
+    /* Packed tokens are read to the end of the output array and widened in place. */
+    char *packed = (char *)tokens + count * (sizeof *tokens - size);
     if (file_reader_get(&shard->file, packed, shard->first_byte + first * size, count * size,
                         error))
         return -1;
@@ -202,14 +203,14 @@ int token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t 
     return 0;
 }
 
-/* Splits a prefix into the directory it is in and the beginning of the files' names. */
+/* Splits a prefix into its directory and the beginning of the file names. */
 static int split_prefix(const char *prefix, char directory[FILE_PATH_MAX], const char **base,
                         struct error *error) {
     const char *slash = strrchr(prefix, '/');
     *base = slash ? slash + 1 : prefix;
     if (!**base)
         return fail(error,
-                    "\"%.*s\" is no beginning of a file name\nadd one, for instance %.*sdata",
+                    "\"%.*s\" is not the beginning of a file name\nadd one, for instance %.*sdata",
                     NAME_SHOWN, prefix, NAME_SHOWN / 2, prefix);
     size_t length = slash ? (size_t)(slash - prefix) + 1 : 2;
     if (strlen(prefix) + 32 > FILE_PATH_MAX || strlen(*base) > 200)
@@ -219,11 +220,10 @@ static int split_prefix(const char *prefix, char directory[FILE_PATH_MAX], const
     return 0;
 }
 
-/* The two kinds of files of a set. */
+/* Endings of the two kinds of files in a set. */
 static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
 
-/* What follows BASE_NNNNNN and the ending in a name, or NULL if it is the name of something else.
- */
+/* Returns the rest of a name after BASE_NNNNNN and the ending, or NULL if the name is different. */
 static const char *after_name(const char *name, const char *base, const char *ending) {
     size_t length = strlen(base);
     if (strncmp(name, base, length) != 0 || name[length] != '_') return NULL;
@@ -233,8 +233,8 @@ static const char *after_name(const char *name, const char *base, const char *en
     return end - digits >= 6 && strncmp(end, ending, size) == 0 ? end + size : NULL;
 }
 
-/* Counts, and removes when asked, the files BASE_NNNNNN of this ending (parts: what an unpublished
- * writer leaves instead). */
+/* Counts the files BASE_NNNNNN of this ending, and removes them if `remove`. parts: visit the .part
+ * files of an unpublished writer instead. */
 static int visit_files(const char *prefix, const char *ending, bool parts, bool remove,
                        uint64_t *count, struct error *error) {
     char directory[FILE_PATH_MAX];
@@ -244,8 +244,8 @@ static int visit_files(const char *prefix, const char *ending, bool parts, bool 
     DIR *entries = opendir(directory);
     if (!entries && errno == ENOENT) return 0;
     if (!entries)
-        return fail(error, "cannot look into %.*s: %s\ncheck its permissions", NAME_SHOWN,
-                    directory, strerror(errno));
+        return fail(error, "cannot list %.*s: %s\ncheck its permissions", NAME_SHOWN, directory,
+                    strerror(errno));
     int status = 0;
     for (struct dirent *entry; status == 0 && (entry = readdir(entries));) {
         const char *rest = after_name(entry->d_name, base, ending);
@@ -299,7 +299,7 @@ static int begin_shard(struct shard_writer *writer, struct error *error) {
     char path[FILE_PATH_MAX];
     set_path(writer, writer->shards, SHARD_ENDING, ".part", path);
     if (file_writer_open(&writer->file, path, error)) return -1;
-    /* A full shard is the common case; only the last one has its count corrected. */
+    /* Most shards are full; only the last one has its count corrected. */
     const bool is_wide = shard_writer_token_bytes(writer) == sizeof(int32_t);
     uint32_t header[HEADER_WORDS] = {is_wide ? SHARD_MAGIC_32 : SHARD_MAGIC_16,
                                      is_wide ? SHARD_VERSION_32 : SHARD_VERSION_16,
@@ -318,7 +318,7 @@ static int end_shard(struct shard_writer *writer, struct error *error) {
     if (count != writer->shard_tokens &&
         file_writer_patch(&writer->file, 2 * sizeof count, &count, sizeof count, error))
         return -1;
-    /* Counted before the commit, whose last step may fail with the file already in its place. */
+    /* Count the shard before the commit, whose last step may fail after the file has its name. */
     writer->shards++;
     return file_writer_commit(&writer->file, error);
 }
@@ -330,7 +330,7 @@ void shard_writer_pack(const struct shard_writer *writer, void *packed, const in
         return;
     }
     uint16_t *narrow = packed;
-    int32_t bits = 0; /* of all tokens */
+    int32_t bits = 0; /* union of the bits of all tokens */
     for (size_t i = 0; i < count; i++) {
         narrow[i] = (uint16_t)tokens[i];
         bits |= tokens[i];
@@ -338,7 +338,7 @@ void shard_writer_pack(const struct shard_writer *writer, void *packed, const in
     assert(bits >= 0 && bits < VOCABULARY_16_BITS);
 }
 
-/* The mask begins with the first token that does not count. */
+/* Writes the mask, which is opened at the first token that does not count. */
 static int put_mask(struct shard_writer *writer, const uint8_t *counts, uint64_t count,
                     struct error *error) {
     char path[FILE_PATH_MAX];
@@ -390,7 +390,7 @@ int shard_writer_finish(struct shard_writer *writer, struct error *error) {
     return writer->tokens_in_shard > 0 ? end_shard(writer, error) : 0;
 }
 
-/* Gives the files of one ending their names; a shard may have no mask. */
+/* Gives the files of one ending their final names; a shard may have no mask. */
 static int rename_parts(const struct shard_writer *writer, const char *ending,
                         const char *directory, struct error *error) {
     char part[FILE_PATH_MAX], path[FILE_PATH_MAX];
@@ -412,14 +412,16 @@ int shard_writer_publish(struct shard_writer *writer, struct error *error) {
     if (split_prefix(writer->prefix, directory, &base, error) ||
         visit_files(writer->prefix, SHARD_ENDING, false, true, &removed, error))
         return -1;
-    /* A shard never stands there without its mask: it goes first and comes last. */
+    /* A shard never exists without its mask: shards are removed before masks and published after
+     * them. */
     int status = visit_files(writer->prefix, MASK_ENDING, false, false, &masks, error);
     if (status == 0 && removed > 0) status = directory_sync(directory, error);
     if (status == 0 && masks > 0)
         status = visit_files(writer->prefix, MASK_ENDING, false, true, &masks, error);
     if (status == 0) status = rename_parts(writer, MASK_ENDING, directory, error);
     if (status == 0) status = rename_parts(writer, SHARD_ENDING, directory, error);
-    /* Closed on failure too: the old shards are gone, and abandoning would remove the new ones. */
+    /* Close the writer on failure, too: the old shards are gone, and abandoning would remove the
+     * new ones. */
     free(writer->prefix);
     writer->prefix = NULL;
     return status;
@@ -429,7 +431,7 @@ void shard_writer_abandon(struct shard_writer *writer) {
     if (!writer->prefix) return;
     file_writer_abandon(&writer->file);
     mask_writer_abandon(&writer->mask);
-    /* A mask is complete before its shard is counted. */
+    /* The shard at index writer->shards may be incomplete; its mask may already be complete. */
     for (uint64_t number = 0; number <= writer->shards; number++) {
         char path[FILE_PATH_MAX];
         set_path(writer, number, SHARD_ENDING, ".part", path);

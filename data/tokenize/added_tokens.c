@@ -5,10 +5,10 @@
 #include "data/util/utf8.h"
 #include "data/tokenize/unicode.h"
 
-/* Place 0 stands for none. */
+/* Index 0 means no node. */
 struct added_node {
     int32_t child, sibling;
-    int32_t index; /* of the token that ends here, or -1 */
+    int32_t index; /* token that ends here, or -1 */
     uint8_t byte;
 };
 
@@ -61,8 +61,8 @@ int added_tree_find(const struct added_tree *tree, const uint8_t *text, size_t s
     return -1;
 }
 
-/* The atom of the character that begins at `at`, or of the one that ends there; no character is
- * UNICODE_OTHER. */
+/* The two functions return the atom of the character that begins at `at`, or of the one that ends
+ * there, and its size in bytes. Without such a character they return UNICODE_OTHER and 0. */
 static enum unicode_atom atom_after(const uint8_t *atoms, const uint8_t *text, size_t size,
                                     size_t at, size_t *bytes) {
     *bytes = at < size ? utf8_character(text + at, size - at) : 0;
@@ -96,7 +96,7 @@ bool added_token_extend(const struct added_token *added, const uint8_t *atoms, c
         if (*begin < floor) *begin = floor;
     }
     if (added->rstrip) {
-        /* The spaces behind the token before were taken already. */
+        /* The previous token may already have taken the spaces after it. */
         if (*end < floor) *end = floor;
         while (atom_after(atoms, text, size, *end, &bytes) == UNICODE_SPACE) *end += bytes;
     }

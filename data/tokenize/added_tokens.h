@@ -1,5 +1,5 @@
-/* Tokens that are found in a text before it is cut into pieces: of several that begin at one place
- * the longest. Their rules are those of Hugging Face's tokenizers. */
+/* Added tokens: tokens that are matched in a text before it is cut into pieces. At each position
+ * the longest match wins. The rules are those of Hugging Face's tokenizers. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,30 +10,30 @@ struct added_token {
     char *text; /* [size], by malloc */
     size_t size;
     int32_t token;
-    bool special;        /* not looked for where text is only text */
-    bool single_word;    /* only where no character of words stands beside it */
-    bool lstrip, rstrip; /* it takes the white space before it, behind it */
-    bool normalized;     /* looked for in the normal form of the text */
+    bool special;        /* matched only when special tokens are allowed in the text */
+    bool single_word;    /* matches only if no word character stands next to it */
+    bool lstrip, rstrip; /* the match includes the white space before it, after it */
+    bool normalized;     /* matched in the normalized text */
 };
 
-/* A tree of bytes. Zeros to begin with; read-only once filled. */
+/* A byte trie. Zero-initialized when empty; read-only once filled. */
 struct added_tree {
     struct added_node *nodes; /* stb_ds */
-    int32_t roots[256];       /* 0: no token begins with this byte */
+    int32_t roots[256];       /* node of a first byte; 0: no token begins with it */
     int count;
 };
 
-/* Adds a text that is found as `index`; one that is there already is found as the new index. */
+/* Adds a text under `index`. Adding the same text again replaces its index. */
 void added_tree_add(struct added_tree *tree, const uint8_t *text, size_t size, int index);
 void added_tree_free(struct added_tree *tree);
 
-/* Looks for the first from text[*begin] on, sets where it begins and ends and returns its index; or
- * returns -1. */
+/* Finds the first match at or after text[*begin], sets *begin and *end to its bounds and returns
+ * its index, or returns -1. */
 int added_tree_find(const struct added_tree *tree, const uint8_t *text, size_t size, size_t *begin,
                     size_t *end);
 
-/* The part of a text that a token found at begin .. end takes, between `floor`, where the one
- * before ended, and the text's end; false where it is none, because it stands within a word.
- * atoms: the table of data/tokenize/unicode.h. */
+/* Extends a match begin .. end by the white space it includes, at most from `floor`, the end of the
+ * previous match, to the end of the text. Returns false if single_word rules the match out. atoms:
+ * the table of data/tokenize/unicode.h. */
 bool added_token_extend(const struct added_token *added, const uint8_t *atoms, const uint8_t *text,
                         size_t size, size_t floor, size_t *begin, size_t *end);

@@ -30,7 +30,7 @@ ptrdiff_t byte_alphabet_read(const struct byte_alphabet *alphabet, uint8_t *byte
     for (const uint8_t *at = (const uint8_t *)text; *at; at++) {
         int code = *at;
         if (code >= 0xe0) return -1;
-        /* The text is valid, so that a second byte follows. */
+        /* The text is valid UTF-8, so a second byte follows. */
         if (code >= 0x80) code = (code & 0x1f) << 6 | (*++at & 0x3f);
         if (code >= 0x144 || alphabet->bytes[code] < 0) return -1;
         bytes[count++] = (uint8_t)alphabet->bytes[code];

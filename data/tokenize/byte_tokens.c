@@ -6,8 +6,8 @@ void byte_tokens_join(struct byte_tokens *bytes, const uint8_t *name, size_t siz
     for (size_t i = 1; i < size; i++) bytes->joined[name[i - 1]][name[i]] = true;
 }
 
-/* No merge goes across two bytes that no token joins, so that what lies between such places is
- * merged alone: most of what is rare, and the fewer tokens the quicker. */
+/* No merge crosses two bytes that no token joins, so each run between such positions is merged
+ * alone. Most unusual text splits this way, and merging fewer tokens at once is faster. */
 void byte_tokens_merge(const struct byte_tokens *bytes, const struct merges *merges,
                        struct merges_scratch *scratch, int32_t **tokens, const uint8_t *piece,
                        size_t size) {

@@ -5,14 +5,15 @@
 
 #include "data/util/utf8.h"
 
-/* Beyond ASCII: U+180E was white space before Unicode 6.3. */
+/* True for white space beyond ASCII in any edition of Unicode; U+180E was white space before 6.3.
+ * Some neighbouring code points are included for safety. */
 static bool is_wide_space(uint32_t code) {
     return code <= 0xa0 || code == 0x1680 || code == 0x180e || (code >= 0x2000 && code <= 0x200f) ||
            (code >= 0x2028 && code <= 0x202f) || (code >= 0x205f && code <= 0x206f) ||
            code == 0x3000 || code == 0xfeff;
 }
 
-/* Whether a character ends before text[at] that is certainly no white space. */
+/* True if a character ends before text[at] and is certainly not white space. */
 static bool ends_word(const uint8_t *text, size_t at) {
     const uint8_t last = text[at - 1];
     if (last < 0x80) return last > 0x20 && last < 0x7f;
@@ -44,8 +45,8 @@ size_t cut_first(const char *text, size_t size, size_t low, size_t high, const c
 
 size_t cut_between_characters(const char *text, size_t size, size_t at) {
     for (size_t back = 0; back <= 3 && back < at; back++) {
-        const size_t place = at - back;
-        if (place >= size || ((uint8_t)text[place] & 0xc0) != 0x80) return place;
+        const size_t before = at - back;
+        if (before >= size || ((uint8_t)text[before] & 0xc0) != 0x80) return before;
     }
     return at;
 }

@@ -5,8 +5,8 @@
 #include "data/util/utf8.h"
 #include "data/tokenize/unicode.h"
 
-/* The steps that each pattern may take on a text (data/tokenize/split_pattern.h). The patterns of
- * GPT-2, Llama 3, Qwen and o200k take at most 16 per byte, whatever the text. */
+/* Limits of the steps that each pattern may take on a text (data/tokenize/split_pattern.h). The
+ * patterns of GPT-2, Llama 3, Qwen and o200k take at most 16 per byte on any text. */
 enum { STEPS_PER_BYTE = 128, STEPS_MIN = 1 << 16, STEPS_OF_CHECK = 1 << 24 };
 
 void cutter_begin(struct cutter *cutter, const struct cutter_rule *rules, int rule_count,
@@ -16,7 +16,7 @@ void cutter_begin(struct cutter *cutter, const struct cutter_rule *rules, int ru
     cutter->steps = (uint64_t)rule_count * (STEPS_MIN + STEPS_PER_BYTE * (uint64_t)size);
 }
 
-/* Finds the first match from `at` on; the end is one where there is none. */
+/* Finds the first match at or after level->at. Without one, the match is empty and at the end. */
 static void find(struct cutter *cutter, const struct cutter_rule *rule,
                  struct cutter_level *level) {
     size_t at = level->at;
@@ -34,7 +34,7 @@ static void find(struct cutter *cutter, const struct cutter_rule *rule,
     if (at == level->end) level->behind = at;
 }
 
-/* The next piece of a level. Those of level -1 are given from outside. */
+/* Finds the next piece of a level. Level -1 is empty; cutter_next feeds level 0. */
 static bool next_of(struct cutter *cutter, int index, size_t *begin, size_t *end) {
     if (index < 0) return false;
     struct cutter_level *level = &cutter->levels[index];
@@ -73,7 +73,7 @@ bool cutter_next(struct cutter *cutter, size_t *begin, size_t *end) {
     }
 }
 
-/* Characters of each kind: all of ASCII, and one beyond for each atom that there is. */
+/* Collects sample characters: all of ASCII, and one beyond it for each atom in the table. */
 static size_t samples_of(const uint8_t *atoms, uint32_t samples[128 + UNICODE_ATOMS]) {
     size_t count = 0;
     uint32_t seen = 0;
@@ -86,8 +86,7 @@ static size_t samples_of(const uint8_t *atoms, uint32_t samples[128 + UNICODE_AT
     return count;
 }
 
-/* True if no character is left between two matches, whatever follows it; false where that takes too
- * many steps. */
+/* True if matches leave no gap, whatever text follows; false if proving it takes too many steps. */
 static bool matches_all(const struct split_pattern *pattern, const uint8_t *atoms) {
     uint32_t samples[128 + UNICODE_ATOMS];
     const size_t count = samples_of(atoms, samples);
@@ -104,7 +103,7 @@ static bool matches_all(const struct split_pattern *pattern, const uint8_t *atom
     return true;
 }
 
-/* What the last pattern leaves between two matches would be cut, too. */
+/* Gaps of the last pattern must be ruled out as well, because a cut inside a gap would split it. */
 bool cutter_cuts_before(const struct cutter_rule *rules, int rule_count, const uint8_t *atoms,
                         char space) {
     for (int i = 0; i < rule_count; i++)

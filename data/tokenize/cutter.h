@@ -1,9 +1,10 @@
-/* A text cut into pieces by patterns, one after the other: what a pattern matches is a piece, and
- * so is what lies between two matches; the next pattern cuts these pieces further ("Isolated" of
- * Hugging Face's tokenizers). Without a pattern the text is one piece.
+/* Pre-tokenization: cuts a text into pieces by patterns that are applied one after the other. Each
+ * match of a pattern is a piece, and so is each gap between two matches. The next pattern cuts
+ * these pieces further ("Isolated" in Hugging Face's tokenizers). Without a pattern the text is one
+ * piece.
  *
- * Bytes that are no characters of UTF-8 cut the text: a longest run of them is one piece, and what
- * lies between two runs is cut as if it stood alone. */
+ * Bytes that are not valid UTF-8 also cut the text. A maximal run of them is one piece, and the
+ * text between two runs is cut on its own. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,39 +15,38 @@
 
 enum { CUTTER_LEVELS_MAX = 8 };
 
-/* Read-only. */
+/* One pattern and how it cuts. Read-only. */
 struct cutter_rule {
     struct split_pattern *pattern;
-    bool drops_gaps; /* what lies between two matches is no piece ("Removed", inverted) */
+    bool drops_gaps; /* gaps between matches are not pieces ("Removed" with invert) */
 };
 
 struct cutter_level {
-    size_t at, end;       /* what is left of the piece that the level before gave */
-    size_t match, behind; /* the match found last; before `at`: none is known */
+    size_t at, end;       /* the rest of the piece from the previous level */
+    size_t match, behind; /* bounds of the last match found; none is known if match < at */
 };
 
-/* One thread's cutter. */
+/* A cutter for one thread. */
 struct cutter {
     const struct cutter_rule *rules; /* [rule_count] */
     int rule_count;
     const uint8_t *text;
     size_t size;
-    size_t at; /* all before was given to the levels */
+    size_t at; /* everything before it has been passed to the levels */
     struct cutter_level levels[CUTTER_LEVELS_MAX];
-    uint64_t steps;                     /* left for all matches in this text */
-    const struct split_pattern *failed; /* NULL, or the pattern that took too many */
+    uint64_t steps;                     /* steps left for all matches in this text */
+    const struct split_pattern *failed; /* the pattern that ran out of steps, or NULL */
 };
 
-/* Begins with a text, which must stay until its last piece is taken. */
+/* Starts on a text, which must stay valid until its last piece is returned. */
 void cutter_begin(struct cutter *cutter, const struct cutter_rule *rules, int rule_count,
                   const void *text, size_t size);
 
-/* The next piece: text[*begin] up to text[*end - 1]. Returns false at the end of the text, and
- * where the patterns take a number of steps that is out of proportion to the text's size: `failed`
- * is then not NULL. */
+/* Finds the next piece, text[*begin .. *end). Returns false at the end of the text, and if the
+ * patterns take too many steps for the text's size; then `failed` is not NULL. */
 bool cutter_next(struct cutter *cutter, size_t *begin, size_t *end);
 
-/* Whether text may be cut before `space`, a character of white space, behind one that is none,
- * without a change of the pieces. atoms: the table of data/tokenize/unicode.h. */
+/* True if text may be cut before `space`, a white-space character that follows one that is not
+ * white space, without changing the pieces. atoms: the table of data/tokenize/unicode.h. */
 bool cutter_cuts_before(const struct cutter_rule *rules, int rule_count, const uint8_t *atoms,
                         char space);

@@ -46,7 +46,7 @@ int json_reader_flag(bool *flag, const struct cJSON *object, const char *name, b
     return 0;
 }
 
-/* True if `name` is one of the words of `names`. */
+/* True if `name` is one of the space-separated words of `names`. */
 static bool is_word(const char *names, const char *name) {
     const size_t length = strlen(name);
     for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ')
@@ -63,8 +63,8 @@ int json_reader_expect(const struct cJSON *object, const char *names, const char
         if (!is_word(names, child->string))
             return json_reader_fail(
                 reader,
-                ": its %s has \"%.60s\", which is not known here\nanother version of "
-                "this program may know it",
+                ": its %s has \"%.60s\", which is not supported\nanother version of "
+                "this program may support it",
                 what, child->string);
     }
     return 0;

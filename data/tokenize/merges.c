@@ -5,20 +5,21 @@
 
 #include <stb/stb_ds.h>
 
-/* A pair in the table is 64 bits: left, right and the rank of their merge. */
+/* An entry of the table is 64 bits: left, right and the rank of their merge. */
 enum { TOKEN_BITS = 20, RANK_BITS = 24, FIRST_BITS = 6, FILTER_BITS = 3 };
 enum { LOW_TOKENS = 256, FEW_TOKENS_MAX = 16 };
 #define NO_RANK ((UINT32_C(1) << RANK_BITS) - 1)
 #define NO_PAIR UINT64_MAX
 
-/* A pair of neighbours is 64 bits, too: the rank of their merge and the place of the left one. */
-#define PLACE_BITS  40
-#define PLACES_MASK ((UINT64_C(1) << PLACE_BITS) - 1)
-#define NO_KEY      UINT64_MAX
+/* A key of two neighbours in a text is 64 bits as well: the rank of their merge and the position of
+ * the left one. */
+#define INDEX_BITS 40
+#define INDEX_MASK ((UINT64_C(1) << INDEX_BITS) - 1)
+#define NO_KEY     UINT64_MAX
 
 _Static_assert(VOCABULARY_MAX <= 1 << TOKEN_BITS && MERGES_RANK_MAX == NO_RANK &&
-                   2 * TOKEN_BITS + RANK_BITS == 64 && RANK_BITS + PLACE_BITS == 64,
-               "a pair with its rank fills 64 bits, so does a rank with its place");
+                   2 * TOKEN_BITS + RANK_BITS == 64 && RANK_BITS + INDEX_BITS == 64,
+               "a pair with its rank fills 64 bits, so does a rank with its index");
 
 void merges_free(struct merges *merges) {
     arrfree(merges->slots);
@@ -43,7 +44,7 @@ static uint64_t hash_of(uint64_t pair) {
     return pair * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Where the pair is, or the empty slot where it would be put. */
+/* Returns the slot of the pair, or the empty slot where it belongs. */
 static size_t slot_of(const struct merges *merges, uint64_t pair) {
     const size_t mask = SIZE_MAX >> merges->shift;
     size_t at = hash_of(pair) >> merges->shift;
@@ -112,8 +113,9 @@ struct merge *merges_list(const struct merges *merges) {
     return list;
 }
 
-/* The rank of a pair's merge. The filter says of most pairs that there is none, without a look at
- * the slots, which do not fit the processor's caches. The low bits of NO_PAIR are NO_RANK. */
+/* Returns the rank of a pair's merge, or NO_RANK. For most pairs without a merge the filter answers
+ * without reading the slots, which do not fit the CPU caches. The low bits of NO_PAIR are
+ * NO_RANK. */
 static uint32_t find_rank(const struct merges *merges, int32_t left, int32_t right) {
     if ((left | right) < LOW_TOKENS) return merges->low[left * LOW_TOKENS + right];
     const uint64_t pair = pair_of(left, right);
@@ -124,14 +126,14 @@ static uint32_t find_rank(const struct merges *merges, int32_t left, int32_t rig
 
 /* ---- merging */
 
-/* Looks through all pairs for every merge: quick while there are few. */
+/* Scans all pairs for every merge, which is fastest for few tokens. */
 static size_t apply_to_few(const struct merges *merges, int32_t *tokens, size_t count) {
-    uint32_t ranks[FEW_TOKENS_MAX]; /* of a token and the next one */
+    uint32_t ranks[FEW_TOKENS_MAX]; /* ranks[i]: merge of tokens[i] and tokens[i + 1] */
     for (size_t i = 0; i + 1 < count; i++) ranks[i] = find_rank(merges, tokens[i], tokens[i + 1]);
     while (count > 1) {
         uint32_t lowest = ranks[0];
         size_t best = 0;
-        /* Which is lower cannot be foreseen: without branches. */
+        /* The comparison is unpredictable, so it is written without branches. */
         for (size_t i = 1; i + 1 < count; i++) {
             best = ranks[i] < lowest ? i : best;
             lowest = ranks[i] < lowest ? ranks[i] : lowest;
@@ -149,11 +151,11 @@ static size_t apply_to_few(const struct merges *merges, int32_t *tokens, size_t 
     return count;
 }
 
-/* Many tokens while they are merged. One stays at the place of its first part; what its size is,
- * says its first part and its last one, so that its neighbours are found from either side.
+/* State of merging many tokens. A merged token stays at the position of its first part. Its size is
+ * stored at its first and its last part, so that its neighbours are found from either side.
  *
- * The tree is a tournament of the keys of all pairs: node i has the lower one of the nodes 2 i and
- * 2 i + 1, and the key of the pair at a place is node width + place. */
+ * The tree is a tournament over the keys of all pairs. Node i holds the lower key of nodes 2 i and
+ * 2 i + 1; the leaf of the pair at a position is node width + position. */
 struct merging {
     const struct merges *merges;
     int32_t *tokens;
@@ -162,10 +164,10 @@ struct merging {
     size_t count, width;
 };
 
-static uint64_t key_at(const struct merging *merging, size_t place, size_t next) {
+static uint64_t key_at(const struct merging *merging, size_t index, size_t next) {
     if (next == merging->count) return NO_KEY;
-    const uint32_t rank = find_rank(merging->merges, merging->tokens[place], merging->tokens[next]);
-    return (uint64_t)rank << PLACE_BITS | place;
+    const uint32_t rank = find_rank(merging->merges, merging->tokens[index], merging->tokens[next]);
+    return (uint64_t)rank << INDEX_BITS | index;
 }
 
 static void settle(uint64_t *tree, size_t node) {
@@ -175,7 +177,7 @@ static void settle(uint64_t *tree, size_t node) {
 
 static struct merging begin_many(const struct merges *merges, struct merges_scratch *scratch,
                                  int32_t *tokens, size_t count) {
-    assert(count <= PLACES_MASK);
+    assert(count <= INDEX_MASK);
     size_t width = FEW_TOKENS_MAX;
     while (width < count) width *= 2;
     arrsetlen(scratch->tree, 2 * width);
@@ -193,17 +195,17 @@ static struct merging begin_many(const struct merges *merges, struct merges_scra
     return merging;
 }
 
-static void merge_at(const struct merging *merging, size_t place, uint32_t rank) {
+static void merge_at(const struct merging *merging, size_t index, uint32_t rank) {
     uint32_t *sizes = merging->sizes;
     uint64_t *tree = merging->tree;
-    const size_t next = place + sizes[place];
-    const uint32_t size = sizes[place] + sizes[next];
-    const size_t before = place > 0 ? place - sizes[place - 1] : place;
-    sizes[place] = sizes[place + size - 1] = size;
-    merging->tokens[place] = merging->merges->results[rank];
-    size_t a = merging->width + before, b = merging->width + place, c = merging->width + next;
-    tree[a] = key_at(merging, before, place);
-    tree[b] = key_at(merging, place, place + size);
+    const size_t next = index + sizes[index];
+    const uint32_t size = sizes[index] + sizes[next];
+    const size_t before = index > 0 ? index - sizes[index - 1] : index;
+    sizes[index] = sizes[index + size - 1] = size;
+    merging->tokens[index] = merging->merges->results[rank];
+    size_t a = merging->width + before, b = merging->width + index, c = merging->width + next;
+    tree[a] = key_at(merging, before, index);
+    tree[b] = key_at(merging, index, index + size);
     tree[c] = NO_KEY;
     while (a > 1) {
         settle(tree, a /= 2);
@@ -217,12 +219,12 @@ static size_t apply_to_many(const struct merges *merges, struct merges_scratch *
     const struct merging merging = begin_many(merges, scratch, tokens, count);
     for (;;) {
         const uint64_t lowest = merging.tree[1];
-        if (lowest >> PLACE_BITS == NO_RANK) break;
-        merge_at(&merging, lowest & PLACES_MASK, (uint32_t)(lowest >> PLACE_BITS));
+        if (lowest >> INDEX_BITS == NO_RANK) break;
+        merge_at(&merging, lowest & INDEX_MASK, (uint32_t)(lowest >> INDEX_BITS));
     }
     size_t left = 0;
-    for (size_t place = 0; place < count; place += merging.sizes[place])
-        tokens[left++] = tokens[place];
+    for (size_t index = 0; index < count; index += merging.sizes[index])
+        tokens[left++] = tokens[index];
     return left;
 }
 

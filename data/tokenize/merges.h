@@ -1,6 +1,6 @@
-/* Merging of neighbouring tokens (Sennrich et al. 2016): of all neighbouring pairs that a merge is
- * known for, the one of the lowest rank (the leftmost of several) becomes one token, until there is
- * none. */
+/* Byte-pair merging (Sennrich et al. 2016): of all neighbouring pairs that have a merge, the one of
+ * the lowest rank, and the leftmost of several, becomes one token. This repeats until no pair has a
+ * merge. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,25 +17,27 @@ struct merge {
     uint32_t rank;
 };
 
-/* A hash table by left and right. Read-only once filled; zeros to begin with. */
+/* A hash table of merges, by left and right token. Zero-initialized when empty; read-only once
+ * filled. */
 struct merges {
-    uint64_t *slots;  /* stb_ds: left, right and rank */
-    uint64_t *filter; /* stb_ds: bits by a longer part of the hash */
-    uint32_t *low;    /* stb_ds: ranks of the pairs of low tokens, most often bytes */
-    int32_t *results; /* stb_ds: the token that a merge gives, by rank */
+    uint64_t *slots;  /* stb_ds: left, right and rank packed into 64 bits */
+    uint64_t *filter; /* stb_ds: a bit filter, indexed by more bits of the hash than the slots */
+    uint32_t *low;    /* stb_ds: ranks of pairs of low tokens, usually bytes */
+    int32_t *results; /* stb_ds: resulting token, by rank */
     size_t count;
     int shift;
 };
 
-/* Adds a merge; returns false where the pair is known already. Merges of the same rank give the
+/* Adds a merge; returns false if the pair already has one. Merges of the same rank must give the
  * same token. */
 bool merges_add(struct merges *merges, struct merge merge);
 void merges_free(struct merges *merges);
 
-/* The merges by rank, an stb_ds array. Ranks are 0 .. count - 1, each of one merge. */
+/* Returns the merges in order of rank, as an stb_ds array. Requires ranks 0 .. count - 1, each used
+ * once. */
 struct merge *merges_list(const struct merges *merges);
 
-/* Room for merging, kept between pieces. Zeros to begin with. */
+/* Scratch memory for merging, reused between pieces. Zero-initialized when empty. */
 struct merges_scratch {
     uint64_t *tree;  /* stb_ds */
     uint32_t *sizes; /* stb_ds */
@@ -43,7 +45,7 @@ struct merges_scratch {
 
 void merges_scratch_free(struct merges_scratch *scratch);
 
-/* Merges tokens [count] in place and returns how many are left. Takes O(count log count) time, and
- * while it runs 20 to 36 bytes of memory for each token. count < 2^40. */
+/* Merges tokens [count] in place and returns how many are left. Takes O(count log count) time and
+ * 20 to 36 bytes of scratch memory for each token. count < 2^40. */
 size_t merges_apply(const struct merges *merges, struct merges_scratch *scratch, int32_t *tokens,
                     size_t count);

@@ -9,12 +9,12 @@
 #include "data/util/utf8.h"
 #include "data/tokenize/unicode.h"
 
-/* A character and what it is made of; second: 0 where that is one character. */
+/* A character and its canonical decomposition; second is 0 if that is a single character. */
 struct nfc_pair {
     uint32_t code, first, second, composes;
 };
 
-/* By code. */
+/* Canonical decompositions, sorted by code. */
 static const struct nfc_pair canonical[] = {
 #include "data/tokenize/unicode_canonical.inc"
 };
@@ -22,8 +22,8 @@ static const uint32_t combining_runs[] = {
 #include "data/tokenize/unicode_combining.inc"
 };
 
-/* Bits of nfc.marks above the combining class. DECOMPOSES: it is not its own normal form. FOLLOWS:
- * it may become one with the character before. */
+/* Flags of nfc.marks above the combining class. DECOMPOSES: the character has a decomposition that
+ * does not compose again. FOLLOWS: the character may compose with the one before it. */
 enum {
     CLASS = 0xff,
     DECOMPOSES = 0x100,
@@ -31,7 +31,8 @@ enum {
     CANONICAL = sizeof canonical / sizeof *canonical
 };
 
-/* Syllables of Hangul are made of two or three letters by arithmetic (section 3.12). */
+/* Hangul syllables consist of two or three letters and are composed by arithmetic (section
+ * 3.12). */
 enum {
     SYLLABLES = 0xac00,
     LEADS = 0x1100,
@@ -86,7 +87,7 @@ void nfc_close(struct nfc *nfc) {
     *nfc = (struct nfc){0};
 }
 
-/* Appends what a character is made of, in the end. */
+/* Appends the full decomposition of a character. */
 static void decompose(uint32_t **codes, uint32_t code) {
     if (code >= SYLLABLES && code < SYLLABLES + SYLLABLE_COUNT) {
         const uint32_t at = code - SYLLABLES;
@@ -105,8 +106,8 @@ static void decompose(uint32_t **codes, uint32_t code) {
     if (pair->second) decompose(codes, pair->second);
 }
 
-/* Marks by their class, those of one class in their order: a sort by counting, since a text of
- * marks alone may be long. */
+/* Sorts each run of marks by class, keeping the order within a class. It is a counting sort, since
+ * a run may be as long as the text. */
 static void order_marks(const struct nfc *nfc, uint32_t *codes, size_t count) {
     uint32_t *sorted = NULL;
     for (size_t begin = 0, end; begin < count; begin = end + 1) {
@@ -129,7 +130,7 @@ static void order_marks(const struct nfc *nfc, uint32_t *codes, size_t count) {
     arrfree(sorted);
 }
 
-/* The character that two become, or 0. */
+/* Returns the character that the two compose to, or 0. */
 static uint32_t composed(const struct nfc *nfc, uint32_t first, uint32_t second) {
     if (first >= LEADS && first < LEADS + LEAD_COUNT && second >= VOWELS &&
         second < VOWELS + VOWEL_COUNT)
@@ -143,11 +144,11 @@ static uint32_t composed(const struct nfc *nfc, uint32_t first, uint32_t second)
     return pair ? pair->code : 0;
 }
 
-/* In place; returns how many are left. A mark is blocked from the starter before it by one of its
- * own class or a higher one in between. */
+/* Composes in place and returns how many characters are left. A mark is blocked from the preceding
+ * starter by a mark of its own class or a higher one in between. */
 static size_t compose(const struct nfc *nfc, uint32_t *codes, size_t count) {
     size_t kept = 0, starter = SIZE_MAX;
-    uint32_t last = 0; /* class of the one kept last, behind the starter */
+    uint32_t last = 0; /* class of the character kept last, after the starter */
     for (size_t i = 0; i < count; i++) {
         const uint32_t class = nfc->marks[codes[i]] & CLASS;
         const bool is_next = starter != SIZE_MAX && kept == starter + 1;
@@ -164,7 +165,7 @@ static size_t compose(const struct nfc *nfc, uint32_t *codes, size_t count) {
     return kept;
 }
 
-/* Normalizes the characters of a part that begins with a starter, or with the text. */
+/* Normalizes a run of characters that begins with a starter, or at the beginning of the text. */
 static void apply_to_part(const struct nfc *nfc, uint8_t **out, const uint8_t *text, size_t size) {
     uint32_t *codes = NULL;
     for (size_t at = 0, count; at < size; at += count) {
@@ -181,8 +182,8 @@ static void apply_to_part(const struct nfc *nfc, uint8_t **out, const uint8_t *t
     arrfree(codes);
 }
 
-/* Where the characters that need no look end, from `at` on; *last is where the last of them
- * begins. */
+/* Returns the end of the run of characters from `at` on that NFC leaves unchanged; *last becomes
+ * the beginning of the last of them. */
 static size_t skip_plain(const struct nfc *nfc, const uint8_t *text, size_t size, size_t at,
                          size_t *last) {
     while (at < size) {
@@ -190,7 +191,7 @@ static size_t skip_plain(const struct nfc *nfc, const uint8_t *text, size_t size
         if (text[at] >= 0x80) {
             count = utf8_character(text + at, size - at);
             if (count && nfc->marks[utf8_code(text + at, count)]) break;
-            if (count == 0) count = 1; /* such bytes have nothing to do with what follows */
+            if (count == 0) count = 1; /* invalid bytes never compose */
         }
         *last = at;
         at += count;
@@ -201,7 +202,7 @@ static size_t skip_plain(const struct nfc *nfc, const uint8_t *text, size_t size
 void nfc_apply(const struct nfc *nfc, uint8_t **out, const uint8_t *text, size_t size) {
     for (size_t at = 0, last = 0; at < size;) {
         const size_t marked = skip_plain(nfc, text, size, at, &last);
-        /* The plain character before the marks belongs to them. */
+        /* The plain character before the marks may compose with them. */
         const bool has_base = marked > at && utf8_character(text + last, size - last) > 0;
         const size_t plain = marked < size && has_base ? last : marked;
         if (plain > at) memcpy(arraddnptr(*out, plain - at), text + at, plain - at);

@@ -1,9 +1,9 @@
-/* Unicode's normalization form C (The Unicode Standard, section 3.11): letters and the marks behind
- * them are written as one character where there is one. The tables are made by
- * scripts/unicode_tables.py; they are those of Hugging Face's tokenizers, of Unicode 9, which
- * newer marks are nothing special to.
+/* Unicode's normalization form C (The Unicode Standard, section 3.11): a letter and the marks after
+ * it are composed into one character where one exists. scripts/unicode_tables.py makes the tables.
+ * They match Hugging Face's tokenizers, which use Unicode 9, so marks added later are ordinary
+ * characters.
  *
- * Bytes that are no characters of UTF-8 stay as they are. */
+ * Bytes that are not valid UTF-8 are copied unchanged. */
 #pragma once
 
 #include <stddef.h>
@@ -11,14 +11,14 @@
 
 struct nfc_pair;
 
-/* Read-only once open; zeros where it is not. */
+/* Tables for nfc_apply. Read-only once open; all zeros when closed. */
 struct nfc {
-    uint16_t *marks;        /* [UNICODE_CODES]: what has to be looked at, 0 for most */
-    struct nfc_pair *pairs; /* those that compose, by first and second */
+    uint16_t *marks;        /* [UNICODE_CODES]: class and flags of a character, mostly 0 */
+    struct nfc_pair *pairs; /* pairs that compose, sorted by first and second */
     size_t pair_count;
 };
 
-/* Returns -1 when memory is short; then there is nothing to close, though closing is harmless. */
+/* Returns -1 if out of memory; then there is nothing to close, though closing is harmless. */
 int nfc_open(struct nfc *nfc);
 void nfc_close(struct nfc *nfc);
 

@@ -38,7 +38,8 @@ static uint64_t mix(uint64_t word) {
     return word ^ word >> 32;
 }
 
-/* Those of a piece of more than 8 are read in words, the last of which overlaps the one before. */
+/* Pieces of more than 8 bytes are read in 8-byte words; the last word may overlap the one
+ * before. */
 uint64_t piece_hash(const uint8_t *bytes, size_t size) {
     uint64_t sum = mix(load(bytes, size) + size);
     for (size_t at = 8; at < size; at += 8)
@@ -46,7 +47,8 @@ uint64_t piece_hash(const uint8_t *bytes, size_t size) {
     return mix(sum);
 }
 
-struct piece piece_cache_place(const struct piece_cache *cache, const uint8_t *bytes, size_t size) {
+struct piece piece_cache_lookup(const struct piece_cache *cache, const uint8_t *bytes,
+                                size_t size) {
     struct piece piece = {.bytes = bytes, .size = size, .hash = piece_hash(bytes, size)};
     if (cache->entries && size > 0 && size <= PIECE_CACHE_BYTES_MAX) {
         piece.entry = &cache->entries[piece.hash % PIECE_CACHE_ENTRIES];
@@ -55,7 +57,7 @@ struct piece piece_cache_place(const struct piece_cache *cache, const uint8_t *b
     return piece;
 }
 
-/* All tokens of the entry's first line are copied: quicker than as many as there are. */
+/* Copies all token slots of the first cache line, which is faster than copying the exact number. */
 bool piece_cache_take(const struct piece *piece, int32_t **tokens) {
     const struct piece_cache_entry *entry = piece->entry;
     if (!entry || entry->size != piece->size ||

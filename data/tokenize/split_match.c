@@ -12,7 +12,7 @@ struct matcher {
     uint64_t steps; /* steps left */
 };
 
-/* The character is whole. */
+/* Decodes a complete character of two or more bytes. */
 static uint32_t decode(const uint8_t *at, size_t *count) {
     if (at[0] < 0xe0) {
         *count = 2;
@@ -33,7 +33,8 @@ static bool holds_wide(const struct split_set *set, const uint8_t *atoms, uint32
     return set->atoms >> atoms[code] & 1;
 }
 
-/* The end of as many characters of the set as there are from `at` on, at most `maximum`. */
+/* Takes as many characters of the set as possible from `at` on, at most node->maximum, and returns
+ * their end. */
 static size_t take(struct matcher *matcher, const struct split_node *node, size_t at,
                    uint32_t *taken) {
     const struct split_set *set = &node->set;
@@ -57,7 +58,7 @@ static size_t take(struct matcher *matcher, const struct split_node *node, size_
 
 static size_t match(struct matcher *matcher, int index, size_t at);
 
-/* What follows matches after as many characters as possible. */
+/* Takes as many characters as possible and gives back one at a time until the rest matches. */
 static size_t match_take(struct matcher *matcher, const struct split_node *node, size_t at) {
     uint32_t taken;
     size_t end = take(matcher, node, at, &taken);
@@ -81,8 +82,8 @@ static size_t match_choice(struct matcher *matcher, const struct split_node *nod
     return NO_MATCH;
 }
 
-/* The depth of recursion is at most the number of nodes. Once no steps are left, nothing matches,
- * so that all callers return. */
+/* Recursion is at most as deep as there are nodes. Once no steps are left nothing matches, so all
+ * callers return. */
 static size_t match(struct matcher *matcher, int index, size_t at) {
     for (;;) {
         if (matcher->steps == 0) return NO_MATCH;
@@ -92,7 +93,7 @@ static size_t match(struct matcher *matcher, int index, size_t at) {
         switch (node->kind) {
         case SPLIT_ACCEPT: return at;
         case SPLIT_TAKE:
-            if (!node->keeps) return match_take(matcher, node, at);
+            if (!node->possessive) return match_take(matcher, node, at);
             at = take(matcher, node, at, &taken);
             if (taken < node->minimum) return NO_MATCH;
             break;

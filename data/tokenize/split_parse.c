@@ -17,13 +17,13 @@ struct parser {
     struct split_pattern *pattern;
     enum split_edition edition;
     const char *text, *at;
-    bool folds;    /* within (?i:...) */
-    char previous; /* the letter before, within (?i:...) */
+    bool folds;    /* inside (?i:...) */
+    char previous; /* the previous letter, inside (?i:...) */
     int depth;
     struct error *error;
 };
 
-/* A part of the sequence, from the first of its nodes to the last. */
+/* One element of a sequence, from its first node to its last. */
 struct item {
     int first, last;
 };
@@ -59,18 +59,18 @@ static int read_hex(struct parser *parser, uint32_t *code, const char *begin) {
     const size_t count = strspn(digits, "0123456789abcdefABCDEF");
     if (count == 0 || (braces && (count > most || digits[count] != '}')) ||
         (!braces && count < most))
-        return refuse(parser, begin, "this is no character's number");
+        return refuse(parser, begin, "this is not a valid code point");
     char number[8] = "";
     memcpy(number, digits, braces ? count : most);
     *code = (uint32_t)strtoul(number, NULL, 16);
     parser->at = digits + (braces ? count + 1 : most);
     if (*code >= UNICODE_CODES || (*code >= 0xd800 && *code <= 0xdfff) ||
         (!braces && *code > 127 && most == 2))
-        return refuse(parser, begin, "this is no character's number");
+        return refuse(parser, begin, "this is not a valid code point");
     return 0;
 }
 
-/* \p{L}: a mask of atoms. */
+/* Reads a category such as \p{L} as a mask of atoms. */
 static int read_category(struct parser *parser, uint32_t *mask, const char *begin) {
     static const struct {
         const char *name;
@@ -96,17 +96,17 @@ static int read_category(struct parser *parser, uint32_t *mask, const char *begi
         parser->at = end + 1;
         return 0;
     }
-    return refuse(parser, begin, "this class of characters is not known here");
+    return refuse(parser, begin, "this class of characters is not supported");
 }
 
-/* Reads a character or a class, after which *mask is 0 for a character. */
+/* Reads a character or a class; *mask is 0 for a character. */
 static int read_character(struct parser *parser, uint32_t *code, uint32_t *mask) {
     static const char names[] = "nrtfv", values[] = "\n\r\t\f\v";
     const char *begin = parser->at, *name;
     *mask = 0;
     if (*begin != '\\') {
         const size_t count = utf8_character(begin, strlen(begin));
-        if (count == 0) return refuse(parser, "", "this is no UTF-8");
+        if (count == 0) return refuse(parser, "", "this is not UTF-8");
         *code = utf8_code(begin, count);
         parser->at += count;
         return 0;
@@ -126,32 +126,32 @@ static int read_character(struct parser *parser, uint32_t *code, uint32_t *mask)
     }
     if (!letter || (uint8_t)letter >= 0x80 || strchr("0123456789", letter) ||
         (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z'))
-        return refuse(parser, begin, "this escape is not known here");
+        return refuse(parser, begin, "this escape is not supported");
     *code = (uint8_t)letter;
     return 0;
 }
 
-/* Adds the characters first to last, in both cases within (?i:...). */
+/* Adds the characters first to last; inside (?i:...) in both cases. */
 static int add_characters(struct parser *parser, struct split_set *set, uint32_t first,
                           uint32_t last, const char *begin) {
     if (first > last) return refuse(parser, begin, "this range of characters is empty");
     if (parser->folds && last > 127)
-        return refuse(parser, begin, "letters beyond ASCII in both cases are not known here");
+        return refuse(parser, begin, "letters beyond ASCII in (?i:...) are not supported");
     bool has_room = parser->folds || split_set_add_range(set, first, last);
     for (; parser->folds && first <= last; first++) has_room = split_set_add_folded(set, first);
     return has_room ? 0 : refuse(parser, begin, "there are too many ranges");
 }
 
-/* A member of [...]: a character, a range or a class. */
+/* Reads a member of [...]: a character, a range or a class. */
 static int read_member(struct parser *parser, struct split_set *set) {
     const char *begin = parser->at;
     uint32_t first, last, mask;
-    if (*begin == '[') return refuse(parser, begin, "a set within a set is not known here");
-    if (starts(parser, "&&")) return refuse(parser, begin, "&& in a set is not known here");
+    if (*begin == '[') return refuse(parser, begin, "a set within a set is not supported");
+    if (starts(parser, "&&")) return refuse(parser, begin, "&& in a set is not supported");
     if (read_character(parser, &first, &mask)) return -1;
     const bool is_range = *parser->at == '-' && parser->at[1] != ']';
     if (mask && (is_range || parser->folds))
-        return refuse(parser, begin, "a class of characters cannot stand here");
+        return refuse(parser, begin, "a class of characters is not allowed here");
     if (mask) {
         split_set_add_atoms(set, parser->pattern->atoms, mask);
         return 0;
@@ -160,7 +160,7 @@ static int read_member(struct parser *parser, struct split_set *set) {
     if (is_range) {
         parser->at++;
         if (*parser->at == '[' || read_character(parser, &last, &mask) || mask)
-            return refuse(parser, begin, "this is no range of characters");
+            return refuse(parser, begin, "this is not a range of characters");
     }
     return add_characters(parser, set, first, last, begin);
 }
@@ -171,22 +171,23 @@ static int read_set(struct parser *parser, struct split_set *set) {
     parser->at += negated;
     if (*parser->at == ']') return refuse(parser, begin, "this set is empty");
     if (negated && parser->folds)
-        return refuse(parser, begin, "[^...] in both cases is not known here");
+        return refuse(parser, begin, "[^...] in (?i:...) is not supported");
     while (*parser->at && *parser->at != ']')
         if (read_member(parser, set)) return -1;
-    if (!*parser->at) return refuse(parser, begin, "this set does not end");
+    if (!*parser->at) return refuse(parser, begin, "this set is not closed");
     parser->at++;
     if (negated) split_set_negate(set);
     return 0;
 }
 
-/* With both cases, two letters may stand for one character (ss for U+00DF); not in our sets. */
+/* Refuses two letters that together fold to one character (ss to U+00DF). Sets of characters cannot
+ * express that. */
 static int check_fold(struct parser *parser, uint32_t code, const char *begin) {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
     const char letter = code >= 'A' && code <= 'Z' ? (char)(code + 32) : (char)code;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (parser->previous == pairs[i][0] && letter == pairs[i][1])
-            return refuse(parser, begin, "these letters in both cases are not known here");
+            return refuse(parser, begin, "these letters in (?i:...) are not supported");
     parser->previous = letter;
     return 0;
 }
@@ -200,7 +201,7 @@ static int read_one(struct parser *parser, struct split_set *set) {
     }
     if (read_character(parser, &code, &mask)) return -1;
     if (mask && parser->folds)
-        return refuse(parser, begin, "a class of characters in both cases is not known here");
+        return refuse(parser, begin, "a class of characters in (?i:...) is not supported");
     if (mask) {
         split_set_add_atoms(set, parser->pattern->atoms, mask);
         return 0;
@@ -211,12 +212,12 @@ static int read_one(struct parser *parser, struct split_set *set) {
 
 /* ---- quantifiers */
 
-/* {n}, {m,n} or {m,} */
+/* Reads {n}, {m,n} or {m,}. */
 static int read_counts(struct parser *parser, struct split_node *node) {
     const char *begin = parser->at++;
     char *end;
     if (*parser->at < '0' || *parser->at > '9')
-        return refuse(parser, begin, "this quantifier is not known here");
+        return refuse(parser, begin, "this quantifier is not supported");
     unsigned long least = strtoul(parser->at, &end, 10), most = least;
     if (*end == ',' && end[1] == '}') {
         most = UINT32_MAX;
@@ -226,7 +227,7 @@ static int read_counts(struct parser *parser, struct split_node *node) {
     }
     if (*end != '}' || least > REPEAT_MAX || most < least || most == 0 ||
         (most > REPEAT_MAX && most != UINT32_MAX))
-        return refuse(parser, begin, "this quantifier is not known here");
+        return refuse(parser, begin, "this quantifier is not supported");
     parser->at = end + 1;
     node->minimum = (uint32_t)least;
     node->maximum = (uint32_t)most;
@@ -245,12 +246,12 @@ static int read_quantifier(struct parser *parser, struct split_node *node) {
         node->maximum = *begin == '?' ? 1 : UINT32_MAX;
     }
     const char next = *parser->at;
-    /* Oniguruma takes {m,n}+ for a quantifier of a quantifier. */
+    /* Oniguruma reads {m,n}+ as a quantifier of a quantifier. */
     if (next == '+' && (!counts || parser->edition == SPLIT_TIKTOKEN)) {
-        node->keeps = true;
+        node->possessive = true;
         parser->at++;
     } else if (next && strchr("?*+{", next)) {
-        return refuse(parser, begin, "this quantifier is not known here");
+        return refuse(parser, begin, "this quantifier is not supported");
     }
     return 0;
 }
@@ -259,7 +260,7 @@ static int read_quantifier(struct parser *parser, struct split_node *node) {
 
 static int read_choice(struct parser *parser, int *start, int join);
 
-/* What stands in parentheses, up to the closing one; *choice is where its branches begin. */
+/* Reads a group up to its closing parenthesis. */
 static int read_group(struct parser *parser, struct item *item) {
     static const char *const openings[] = {"(?:", "(?i:", "(?=", "(?!"};
     const char *begin = parser->at;
@@ -268,7 +269,7 @@ static int read_group(struct parser *parser, struct item *item) {
     for (int i = 0; i < 4; i++)
         if (starts(parser, openings[i])) kind = i;
     if (kind < 0 && begin[1] == '?')
-        return refuse(parser, begin, "this kind of group is not known here");
+        return refuse(parser, begin, "this kind of group is not supported");
     if (parser->depth == DEPTH_MAX) return refuse(parser, begin, "groups are nested too deep");
     parser->at += kind < 0 ? 1 : strlen(openings[kind]);
     parser->folds = kind == 1 || (folds && kind < 2);
@@ -279,7 +280,7 @@ static int read_group(struct parser *parser, struct item *item) {
     parser->depth++;
     if (read_choice(parser, &start, is_ahead ? 0 : item->last)) return -1;
     parser->depth--;
-    if (*parser->at != ')') return refuse(parser, begin, "this group does not end");
+    if (*parser->at != ')') return refuse(parser, begin, "this group is not closed");
     parser->at++;
     parser->folds = folds;
     parser->previous = NO_LETTER;
@@ -295,7 +296,7 @@ static int read_group(struct parser *parser, struct item *item) {
     }
     node->branch_count = (int)arrlen(node->branches);
     if (*parser->at && strchr("?*+{", *parser->at))
-        return refuse(parser, begin, "a group with such a quantifier is not known here");
+        return refuse(parser, begin, "a group with such a quantifier is not supported");
     return 0;
 }
 
@@ -309,7 +310,7 @@ static int read_item(struct parser *parser, struct item *item) {
         item->first = item->last = add_node(parser, SPLIT_END);
         return 0;
     }
-    if (strchr(".^$", *begin)) return refuse(parser, begin, "this sign is not known here");
+    if (strchr(".^$", *begin)) return refuse(parser, begin, "this sign is not supported");
     if (strchr("?*+{", *begin)) return refuse(parser, begin, "there is nothing to repeat");
     item->first = item->last = add_node(parser, SPLIT_TAKE);
     struct split_node *node = node_at(parser, item->first);
@@ -352,5 +353,5 @@ int split_parse(struct split_pattern *pattern, const char *text, enum split_edit
         .pattern = pattern, .edition = edition, .text = text, .at = text, .error = error};
     const int accept = add_node(&parser, SPLIT_ACCEPT);
     if (read_choice(&parser, &pattern->start, accept)) return -1;
-    return *parser.at ? refuse(&parser, parser.at, "this parenthesis opens nowhere") : 0;
+    return *parser.at ? refuse(&parser, parser.at, "this parenthesis has no opening one") : 0;
 }

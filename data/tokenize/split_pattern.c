@@ -15,7 +15,8 @@ void split_pattern_close(struct split_pattern *pattern) {
     free(pattern);
 }
 
-/* The bytes with which a match from a node on may begin, and whether it may be empty. */
+/* The set of bytes with which a match from a node on may begin, and whether the match may be
+ * empty. */
 struct beginning {
     bool is_known, can_be_empty;
     bool bytes[256];
@@ -26,7 +27,7 @@ static void add_beginning(struct beginning *sum, const struct beginning *other) 
     for (int byte = 0; byte < 256; byte++) sum->bytes[byte] |= other->bytes[byte];
 }
 
-/* Fills all[index], of one for each node, and those that it depends on: each once. */
+/* Fills all[index], an array with one entry per node, and the entries it depends on, each once. */
 static const struct beginning *find_beginning(const struct split_pattern *pattern, int index,
                                               struct beginning *all) {
     const struct split_node *node = &pattern->nodes[index];
@@ -58,11 +59,11 @@ static void fill_by_byte(const struct split_pattern *pattern, struct split_node 
     }
 }
 
-/* Whether giving back characters of the set is of no use to what follows: that either cannot begin
- * with one of them, or matches without giving back. A node that was seen [nodes] is not looked at
- * again: if it were of use, that would be the answer already. */
-static bool is_useless(const struct split_pattern *pattern, int index,
-                       const struct split_set *given, bool *seen) {
+/* True if giving back characters of the set cannot help the rest of the pattern: it either cannot
+ * begin with one of them, or matches anyway. A node in seen [nodes] needs no second visit, since
+ * the search ends at the first node where giving back helps. */
+static bool cannot_help(const struct split_pattern *pattern, int index,
+                        const struct split_set *given, bool *seen) {
     const struct split_node *node = &pattern->nodes[index];
     if (seen[index]) return true;
     seen[index] = true;
@@ -70,11 +71,11 @@ static bool is_useless(const struct split_pattern *pattern, int index,
     case SPLIT_ACCEPT: return true;
     case SPLIT_TAKE:
         return split_sets_disjoint(&node->set, given) &&
-               (node->minimum > 0 || is_useless(pattern, node->next, given, seen));
-    case SPLIT_JOIN: return is_useless(pattern, node->next, given, seen);
+               (node->minimum > 0 || cannot_help(pattern, node->next, given, seen));
+    case SPLIT_JOIN: return cannot_help(pattern, node->next, given, seen);
     case SPLIT_CHOOSE:
         for (int i = 0; i < node->branch_count; i++)
-            if (!is_useless(pattern, node->branches[i], given, seen)) return false;
+            if (!cannot_help(pattern, node->branches[i], given, seen)) return false;
         return true;
     default: return false;
     }
@@ -87,7 +88,8 @@ int split_pattern_fail(const struct split_pattern *pattern, struct error *error)
                 pattern->text);
 }
 
-/* Precomputes, from all nodes, the tables that make matches quick. */
+/* Precomputes the tables that make matching fast, and refuses patterns that match the empty
+ * text. */
 static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     const size_t count = arrlenu(pattern->nodes);
     struct beginning *all = calloc(count, sizeof *all);
@@ -99,8 +101,8 @@ static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     for (size_t i = 0; !status && i < count; i++) {
         struct split_node *node = &pattern->nodes[i];
         memset(seen, false, count * sizeof *seen);
-        if (node->kind == SPLIT_TAKE && is_useless(pattern, node->next, &node->set, seen))
-            node->keeps = true;
+        if (node->kind == SPLIT_TAKE && cannot_help(pattern, node->next, &node->set, seen))
+            node->possessive = true;
         if (node->kind == SPLIT_CHOOSE) fill_by_byte(pattern, node, all);
     }
     free(all);
@@ -124,15 +126,15 @@ struct split_pattern *split_pattern_open(const char *text, enum split_edition ed
     return NULL;
 }
 
-/* Where white space is looked for behind other characters. */
+/* A search for matches that cross from other characters into white space. */
 struct crossing {
     const struct split_pattern *pattern;
     char space;
     bool *seen; /* [nodes][2] */
 };
 
-/* Whether no match from a node on goes from other characters into this white space, where `behind`
- * says whether other characters may have been taken last. */
+/* True if no match from a node on goes from other characters into this white space. `behind`: the
+ * last character taken may have been one that is not white space. */
 static bool ends_before(const struct crossing *crossing, int index, bool behind) {
     const struct split_node *node = &crossing->pattern->nodes[index];
     if (crossing->seen[2 * index + behind]) return true;

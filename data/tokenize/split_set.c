@@ -50,7 +50,8 @@ bool split_set_has_wide(const struct split_set *set) {
     return set->atoms != 0 || (set->range_count > 0 && !set->negated);
 }
 
-/* Of ranges nothing is known here, so they count as having both. */
+/* The members of ranges are not examined, so a range counts as white space and as other
+ * characters. */
 bool split_set_has_space(const struct split_set *set) {
     bool has = (set->atoms & UNICODE_SET(UNICODE_SPACE)) || (set->range_count > 0 && !set->negated);
     for (uint32_t code = 0; code < 128; code++) has |= set->ascii[code] && is_ascii_space(code);

@@ -12,7 +12,7 @@ static void free_texts(struct subwords_texts *texts) {
 
 void subwords_free(struct subwords *subwords) {
     free_texts(&subwords->names);
-    free_texts(&subwords->spoken);
+    free_texts(&subwords->decoded);
     arrfree(subwords->slots);
     merges_free(&subwords->merges);
     for (int i = 0; i < subwords->step_count; i++) {
@@ -36,7 +36,7 @@ static const uint8_t *text_of(const struct subwords_texts *texts, int32_t token,
     return texts->bytes + texts->starts[token];
 }
 
-/* A slot is 0, or a bit that it is taken, some bits of the name's hash, and the token. */
+/* A slot is 0, or a bit that marks it as used, some bits of the name's hash, and the token. */
 enum { TOKEN_BITS = 20, HASH_BITS = 11 };
 #define SLOT_TAKEN  (UINT32_C(1) << (TOKEN_BITS + HASH_BITS))
 #define TOKENS_MASK ((UINT32_C(1) << TOKEN_BITS) - 1)
@@ -51,7 +51,7 @@ static size_t first_slot(const struct subwords *subwords, uint64_t hash) {
     return hash & (arrlenu(subwords->slots) - 1);
 }
 
-/* Where the name is, or the empty slot where it would be put. */
+/* Returns the slot of the name, or the empty slot where it belongs. */
 static size_t slot_of(const struct subwords *subwords, const uint8_t *name, size_t size,
                       uint64_t hash) {
     const size_t mask = arrlenu(subwords->slots) - 1;
@@ -83,7 +83,7 @@ void subwords_fetch(const struct subwords *subwords, const struct piece *piece) 
     __builtin_prefetch(&subwords->slots[first_slot(subwords, piece->hash)]);
 }
 
-/* Whether U+2581 stands behind another character in a name. */
+/* True if U+2581 follows another character in a name. */
 static bool has_inner_mark(const uint8_t *name, size_t size) {
     const size_t length = sizeof SUBWORDS_SPACE - 1;
     size_t at = 0;
@@ -112,11 +112,11 @@ void subwords_index(struct subwords *subwords, const bool *is_name) {
 const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, size_t *size) {
     *size = 0;
     if (token < 0 || token >= subwords->vocab_size) return subwords->names.bytes;
-    return text_of(subwords->spoken.starts ? &subwords->spoken : &subwords->names, token, size);
+    return text_of(subwords->decoded.starts ? &subwords->decoded : &subwords->names, token, size);
 }
 
-/* Whether a token is found across such a place, or takes the white space behind it. */
-static bool goes_beyond(const struct added_token *added) {
+/* True if a token contains a possible cut, or its match includes the white space after it. */
+static bool contains_cut(const struct added_token *added) {
     for (size_t i = 1; i < added->size; i++)
         if (strchr(" \n\r\t", added->text[i]) && !strchr(" \n\r\t", added->text[i - 1]))
             return true;
@@ -128,7 +128,7 @@ bool subwords_cuts_before(const struct subwords *subwords, char space) {
     for (int i = 0; i < subwords->step_count; i++)
         if (subwords->steps[i].form != SUBWORDS_NFC) return false;
     for (size_t i = 0; i < arrlenu(subwords->added); i++)
-        if (goes_beyond(&subwords->added[i])) return false;
+        if (contains_cut(&subwords->added[i])) return false;
     if (subwords->is_gpt2 && subwords->merges.count == 0) return true;
     return cutter_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
 }

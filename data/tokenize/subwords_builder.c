@@ -9,14 +9,14 @@
 
 #include "data/util/utf8.h"
 
-/* Texts are compared with an added token at each byte, so that its size counts. */
+/* An added token is compared with the text at each byte, so encoding time grows with its size. */
 enum { NAME_SHOWN = 40, ADDED_BYTES_MAX = 1024 };
 
-/* A token: its name is in the pool. */
+/* A token, whose name is in the pool. */
 struct subwords_entry {
     size_t start;
     uint32_t size;
-    enum { ENTRY_NONE, ENTRY_PIECE, ENTRY_ODD, ENTRY_ADDED } state;
+    enum { ENTRY_NONE, ENTRY_PIECE, ENTRY_NOT_LETTERS, ENTRY_ADDED } state;
     bool is_added;
 };
 
@@ -48,14 +48,14 @@ static int refuse(const struct subwords_builder *builder, const void *name, size
 
 static int put(struct subwords_builder *builder, const void *name, size_t size, int32_t token,
                int state) {
-    if (size == 0) return refuse(builder, name, size, "has no letters");
+    if (size == 0) return refuse(builder, name, size, "is empty");
     if (token < 0 || token >= VOCABULARY_MAX)
-        return refuse(builder, name, size, "has no number that a vocabulary can have");
+        return refuse(builder, name, size, "has no valid number");
     while (arrlen(builder->entries) <= token)
         arrput(builder->entries, ((struct subwords_entry){.state = ENTRY_NONE}));
     struct subwords_entry *entry = &builder->entries[token];
     if (entry->state != ENTRY_NONE)
-        return refuse(builder, name, size, "has the number of another one");
+        return refuse(builder, name, size, "has the number of another token");
     *entry = (struct subwords_entry){
         .start = arrlenu(builder->pool), .size = (uint32_t)size, .state = (uint8_t)state};
     memcpy(arraddnptr(builder->pool, size), name, size);
@@ -67,7 +67,8 @@ int subwords_builder_put(struct subwords_builder *builder, const uint8_t *name, 
     return put(builder, name, size, token, ENTRY_PIECE);
 }
 
-/* The bytes of letters in scratch, or a negative number where these are others. */
+/* Decodes letters into scratch. Returns the number of bytes, or a negative number if a character is
+ * not in the alphabet. */
 static ptrdiff_t read_letters(struct subwords_builder *builder, const char *letters) {
     arrsetlen(builder->scratch, strlen(letters) + 1);
     return byte_alphabet_read(&builder->alphabet, builder->scratch, letters);
@@ -76,7 +77,7 @@ static ptrdiff_t read_letters(struct subwords_builder *builder, const char *lett
 int subwords_builder_put_letters(struct subwords_builder *builder, const char *name,
                                  int32_t token) {
     const ptrdiff_t size = read_letters(builder, name);
-    if (size < 0) return put(builder, name, strlen(name), token, ENTRY_ODD);
+    if (size < 0) return put(builder, name, strlen(name), token, ENTRY_NOT_LETTERS);
     return put(builder, builder->scratch, (size_t)size, token, ENTRY_PIECE);
 }
 
@@ -84,7 +85,7 @@ int subwords_builder_add(struct subwords_builder *builder, struct added_token ad
                          const char *text) {
     added.size = strlen(text);
     if (added.size > ADDED_BYTES_MAX)
-        return refuse(builder, text, added.size, "is added, but has more than 1,024 bytes");
+        return refuse(builder, text, added.size, "is an added token of more than 1,024 bytes");
     const bool is_new = added.token >= arrlen(builder->entries) ||
                         builder->entries[added.token < 0 ? 0 : added.token].state == ENTRY_NONE;
     if (added.token < 0 || is_new) {
@@ -93,7 +94,7 @@ int subwords_builder_add(struct subwords_builder *builder, struct added_token ad
         const struct subwords_entry *entry = &builder->entries[added.token];
         if (entry->size != added.size ||
             memcmp(builder->pool + entry->start, text, added.size) != 0)
-            return refuse(builder, text, added.size, "is added with the number of another one");
+            return refuse(builder, text, added.size, "is added with the number of another token");
         if (entry->is_added) return refuse(builder, text, added.size, "is added twice");
     }
     builder->entries[added.token].is_added = true;
@@ -105,8 +106,8 @@ int subwords_builder_add(struct subwords_builder *builder, struct added_token ad
 
 /* ---- the vocabulary */
 
-/* Appends what a name of characters is in a text: U+2581 is a space, <0xXX> a byte. */
-static void speak(uint8_t **out, const uint8_t *name, size_t size, bool byte_fallback) {
+/* Appends the text of a token made of characters: U+2581 is a space, <0xXX> a byte. */
+static void decode_name(uint8_t **out, const uint8_t *name, size_t size, bool byte_fallback) {
     static const char mark[] = SUBWORDS_SPACE;
     const size_t length = sizeof mark - 1;
     unsigned byte;
@@ -123,7 +124,7 @@ static void speak(uint8_t **out, const uint8_t *name, size_t size, bool byte_fal
     }
 }
 
-/* Names in the order of tokens. */
+/* Writes the names in the order of tokens. */
 static bool *write_names(struct subwords_builder *builder, bool byte_fallback) {
     struct subwords *subwords = builder->subwords;
     bool *is_name = NULL;
@@ -136,25 +137,25 @@ static bool *write_names(struct subwords_builder *builder, bool byte_fallback) {
             memcpy(arraddnptr(subwords->names.bytes, entry->size), name, entry->size);
         arrput(is_name, entry->state == ENTRY_PIECE);
         if (subwords->byte_level) continue;
-        arrput(subwords->spoken.starts, (uint32_t)arrlenu(subwords->spoken.bytes));
-        speak(&subwords->spoken.bytes, name, entry->size, byte_fallback);
+        arrput(subwords->decoded.starts, (uint32_t)arrlenu(subwords->decoded.bytes));
+        decode_name(&subwords->decoded.bytes, name, entry->size, byte_fallback);
     }
     arrput(subwords->names.starts, (uint32_t)arrlenu(subwords->names.bytes));
     if (!subwords->byte_level)
-        arrput(subwords->spoken.starts, (uint32_t)arrlenu(subwords->spoken.bytes));
+        arrput(subwords->decoded.starts, (uint32_t)arrlenu(subwords->decoded.bytes));
     return is_name;
 }
 
-/* Each name is found as itself: what is written twice, or added beside a piece of that name, is
- * not. */
+/* Checks that looking up each name finds its own token. That fails for duplicates, and for an added
+ * token that has the name of another token. */
 static int check_names(const struct subwords_builder *builder) {
     for (int32_t token = 0; token < builder->subwords->vocab_size; token++) {
         const struct subwords_entry *entry = &builder->entries[token];
         const uint8_t *name = builder->pool + entry->start;
         if (entry->state == ENTRY_NONE) continue;
-        if (entry->state == ENTRY_ODD && !entry->is_added)
+        if (entry->state == ENTRY_NOT_LETTERS && !entry->is_added)
             return refuse(builder, name, entry->size,
-                          "is not written in GPT-2's alphabet of bytes, and not added");
+                          "is not written in GPT-2's alphabet of bytes, and not an added token");
         const int32_t found = subwords_find(builder->subwords, name, entry->size);
         if (found >= 0 && found != token)
             return refuse(builder, name, entry->size, "stands there twice");
@@ -203,21 +204,23 @@ int subwords_builder_merge(struct subwords_builder *builder, const char *left, c
     struct merge merge = {.rank = rank};
     size_t left_size, right_size;
     merge.left = find_part(builder, left, &left_size);
-    if (merge.left < 0) return refuse(builder, left, strlen(left), "is merged, but not there");
+    if (merge.left < 0)
+        return refuse(builder, left, strlen(left), "is merged, but not in the vocabulary");
     merge.right = find_part(builder, right, &right_size);
-    if (merge.right < 0) return refuse(builder, right, strlen(right), "is merged, but not there");
+    if (merge.right < 0)
+        return refuse(builder, right, strlen(right), "is merged, but not in the vocabulary");
     const struct subwords_texts *names = &builder->subwords->names;
     arrsetlen(builder->scratch, left_size + right_size);
     memcpy(builder->scratch, names->bytes + names->starts[merge.left], left_size);
     memcpy(builder->scratch + left_size, names->bytes + names->starts[merge.right], right_size);
     merge.token = subwords_find(builder->subwords, builder->scratch, left_size + right_size);
     if (merge.token < 0)
-        return refuse(builder, left, strlen(left), "is merged to what is no token");
+        return refuse(builder, left, strlen(left), "merges to a text that is not a token");
     if (merges_add(&builder->subwords->merges, merge)) return 0;
-    return refuse(builder, left, strlen(left), "is merged with the same one a second time");
+    return refuse(builder, left, strlen(left), "is merged with the same token twice");
 }
 
-int subwords_builder_grow_trees(struct subwords_builder *builder) {
+int subwords_builder_build_tries(struct subwords_builder *builder) {
     struct subwords *subwords = builder->subwords;
     struct error error;
     for (int i = 0; i < (int)arrlen(subwords->added); i++) {

@@ -1,4 +1,4 @@
-/* Encoding by data/tokenize/subwords.h. */
+/* The encoder of data/tokenize/subwords.h. */
 #include "data/tokenize/subwords.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 enum { MARK_BYTES = sizeof SUBWORDS_SPACE - 1 };
 
-/* How long the normal form of a text may be. SentencePiece makes 3 bytes of a space and prepends 3,
- * NFC makes at most 3 times as many. */
+/* Limit of the size of a normal form. SentencePiece turns a space into 3 bytes and prepends 3; NFC
+ * makes a text at most 3 times as long. */
 #define LONGEST_FORM(size) (8 * (size) + 64)
 
 struct subwords_encoder {
@@ -19,11 +19,11 @@ struct subwords_encoder {
     struct cutter cutter;
     struct merges_scratch scratch;
     struct piece_cache cache;
-    struct piece piece; /* the next to be encoded */
-    uint8_t *forms[2];  /* stb_ds: normal forms, in turns */
-    uint8_t *marked;    /* stb_ds: with spaces added or marked */
+    struct piece piece; /* the piece to encode next */
+    uint8_t *forms[2];  /* stb_ds: normal forms, used alternately */
+    uint8_t *marked;    /* stb_ds: the section with spaces added or replaced by U+2581 */
     bool special;
-    int status; /* of the text: -1 once it failed, with a message */
+    int status; /* -1 once encoding the text has failed, with a message */
     struct error *error;
 };
 
@@ -47,7 +47,7 @@ void subwords_encoder_close(struct subwords_encoder *encoder) {
 
 /* ---- a piece */
 
-/* The tokens of characters, before they are merged. */
+/* Appends the tokens of characters, before merging. */
 static void take_characters(const struct subwords *subwords, int32_t **tokens, const uint8_t *piece,
                             size_t size) {
     bool follows_unknown = false;
@@ -86,11 +86,12 @@ static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens,
     }
 }
 
-/* Encodes the piece before and looks this one up, which is encoded when the next one comes. */
+/* Encodes the previous piece and looks this one up. It is encoded by the next call, when its memory
+ * has arrived in the cache. */
 static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *bytes,
                          size_t size) {
     const struct piece piece = encoder->piece;
-    encoder->piece = piece_cache_place(&encoder->cache, bytes, size);
+    encoder->piece = piece_cache_lookup(&encoder->cache, bytes, size);
     if (encoder->subwords->ignore_merges) subwords_fetch(encoder->subwords, &encoder->piece);
     if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
     const size_t before = arrlenu(*tokens);
@@ -112,7 +113,8 @@ static bool begins_with(const uint8_t *text, size_t size, const char *word, size
     return size >= length && memcmp(text, word, length) == 0;
 }
 
-/* Stops, with more than `most` bytes in out, where the result would have more. */
+/* Replaces all occurrences of `from`. Stops, with more than `most` bytes in out, if the result
+ * would be longer than that. */
 static void replace_all(uint8_t **out, const uint8_t *text, size_t size, const char *from,
                         const char *to, size_t most) {
     const size_t from_size = strlen(from), to_size = strlen(to);
@@ -125,11 +127,11 @@ static void replace_all(uint8_t **out, const uint8_t *text, size_t size, const c
     append(out, text, (size_t)(end - text));
 }
 
-/* Before U+2581: each, or the first of several. */
+/* Cuts before each U+2581, or only before the first of several in a row. */
 static void encode_words(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
                          size_t size) {
     const bool each = encoder->subwords->cuts_at_marks;
-    size_t begin = 0, after = SIZE_MAX; /* the last mark */
+    size_t begin = 0, after = SIZE_MAX; /* the end of the last mark */
     for (size_t at = 0; at + MARK_BYTES <= size;) {
         if (!begins_with(text + at, size - at, SUBWORDS_SPACE, MARK_BYTES)) {
             at++;
@@ -178,7 +180,8 @@ static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, con
         text = encoder->marked;
         size = arrlenu(encoder->marked);
     }
-    if (subwords->is_gpt2 && subwords->rule_count == 0) { /* bytes that are no characters, too */
+    if (subwords->is_gpt2 &&
+        subwords->rule_count == 0) { /* includes bytes that are not valid UTF-8 */
         encode_piece(encoder, tokens, text, size);
         encode_last_piece(encoder, tokens);
         return;
@@ -228,7 +231,8 @@ int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const
 typedef void encode_section(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
                             size_t size, bool is_first);
 
-/* Puts the tokens that are found in the text, and has `section` do what lies between them. */
+/* Appends the added tokens that are found in the text and calls `section` for the text between
+ * them. */
 static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
                           const struct added_tree *tree, const uint8_t *text, size_t size,
                           bool is_first, encode_section *section) {
@@ -252,7 +256,7 @@ static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
         section(encoder, tokens, text + floor, size - floor, is_first && floor == 0);
 }
 
-/* From a section of the text as it was to its normal form. */
+/* Normalizes a section of the original text and encodes it. */
 static void encode_raw(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
                        size_t size, bool is_first) {
     const struct subwords *subwords = encoder->subwords;

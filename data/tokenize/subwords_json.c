@@ -57,7 +57,7 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
     return 0;
 }
 
-/* "left right", which is torn in place. */
+/* Reads "left right"; a NUL replaces the space. */
 static int read_two_words(struct subwords_builder *builder, char *left, uint32_t rank) {
     char *space = left ? strchr(left, ' ') : NULL;
     if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
@@ -68,7 +68,7 @@ static int read_two_words(struct subwords_builder *builder, char *left, uint32_t
     return subwords_builder_merge(builder, left, space + 1, rank);
 }
 
-/* "left right" or ["left", "right"] */
+/* Reads "left right" or ["left", "right"]. */
 static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
     const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
     const cJSON *second = first ? first->next : NULL;
@@ -87,7 +87,7 @@ static int read_merges(struct subwords_builder *builder, const cJSON *list) {
     return 0;
 }
 
-/* What the model says beside vocabulary and merges. */
+/* Reads the options of the model, all but vocabulary and merges. */
 static int read_options(struct subwords *subwords, const cJSON *model, const char **unknown,
                         bool *byte_fallback, const struct json_reader *reader) {
     const char *type, *prefix, *suffix;
@@ -112,7 +112,7 @@ static int read_options(struct subwords *subwords, const cJSON *model, const cha
     return 0;
 }
 
-/* The first number that no token has, or vocab_size. */
+/* Returns the first number without a token, or vocab_size. */
 static int32_t first_hole(const struct subwords *subwords) {
     const uint32_t *starts = subwords->names.starts;
     int32_t token = 0;
@@ -120,9 +120,9 @@ static int32_t first_hole(const struct subwords *subwords) {
     return token;
 }
 
-/* Settles whether it is of GPT-2's kind, of which pre-tokenizer and post-processor are known. There
- * <|endoftext|> is special even where it is not added. */
-static int settle_gpt2(struct subwords_builder *builder, bool byte_fallback) {
+/* Decides whether the tokenizer is of GPT-2's kind; is_gpt2 already covers the pre-tokenizer. For
+ * that kind <|endoftext|> is special even if the file does not add it. */
+static int detect_gpt2(struct subwords_builder *builder, bool byte_fallback) {
     struct subwords *subwords = builder->subwords;
     const char *const name = SUBWORDS_END_OF_TEXT;
     const size_t count = arrlenu(subwords->added);
@@ -150,7 +150,7 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
     merges = json_reader_member(model, "merges");
     if (read_options(subwords, model, &unknown, &byte_fallback, reader) ||
         read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
-        subwords_builder_finish(builder, byte_fallback) || settle_gpt2(builder, byte_fallback))
+        subwords_builder_finish(builder, byte_fallback) || detect_gpt2(builder, byte_fallback))
         return -1;
     subwords->unknown = -1;
     if (*unknown && !subwords->byte_level) {
@@ -158,7 +158,7 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
         if (subwords->unknown < 0)
             return subwords_refuse("unk_token, which is no token,", unknown, reader);
     }
-    return read_merges(builder, merges) || subwords_builder_grow_trees(builder) ? -1 : 0;
+    return read_merges(builder, merges) || subwords_builder_build_tries(builder) ? -1 : 0;
 }
 
 static int check_template(const struct subwords *subwords, const int32_t *tokens, int count,
@@ -207,12 +207,12 @@ int subwords_read_json(struct subwords *subwords, const struct json_reader *read
 
 /* ---- vocab.json and merges.txt */
 
-/* tokenizer.json of GPT-2 but for the vocabulary and merges. */
+/* GPT-2's tokenizer.json without vocabulary and merges. */
 static const char gpt2_json[] =
     "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
     "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": []}}";
 
-/* The text, a copy of the reader's, is torn in place. */
+/* Reads merges.txt. The text is a copy; NULs replace its line ends. */
 static int read_lines(struct subwords_builder *builder, char *text) {
     const struct json_reader *reader = builder->reader;
     size_t number = 0;

@@ -17,12 +17,13 @@ static const char gpt2_pattern[] =
 int subwords_refuse(const char *what, const char *name, const struct json_reader *reader) {
     return json_reader_fail(
         reader,
-        ": its %s \"%.60s\" is not known here\nanother version of this program may "
-        "know it",
+        ": its %s \"%.60s\" is not supported\nanother version of this program may "
+        "support it",
         what, name);
 }
 
-/* Goes through a Sequence, whose parts are the list `member`, also where these are Sequences. */
+/* Calls `one` for a node, or for each part of a Sequence, at any depth; `member` names the list of
+ * parts. */
 typedef int read_one(struct subwords *subwords, const struct cJSON *node, const char *type,
                      const struct json_reader *reader);
 
@@ -50,7 +51,7 @@ static int read_all(struct subwords *subwords, const struct cJSON *node, const c
 
 /* ---- normalizer */
 
-/* {"String": ...} or {"Regex": ...} */
+/* Reads {"String": ...} or {"Regex": ...}. */
 static int read_pattern(const char **string, const char **regex, const struct cJSON *node,
                         const struct json_reader *reader) {
     const struct cJSON *pattern = json_reader_member(node, "pattern");
@@ -114,7 +115,7 @@ int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_e
     return 0;
 }
 
-/* Whether the normal form has no spaces. */
+/* True if a normal form has no spaces. */
 static bool lacks_spaces(const struct subwords *subwords) {
     for (int i = 0; i < subwords->step_count; i++)
         if (subwords->steps[i].form == SUBWORDS_REPLACE &&
@@ -281,7 +282,7 @@ int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
 
 /* ---- post_processor */
 
-/* Appends the tokens of a special token of a template. */
+/* Appends the tokens of a template's special token. */
 static int add_special(int32_t *tokens, int *count, const struct cJSON *all, const char *id,
                        const struct json_reader *reader) {
     const struct cJSON *special, *ids, *number;

@@ -10,8 +10,7 @@
 #include "data/tokenize/subwords_steps.h"
 #include "data/tokenize/unicode.h"
 
-/* Real ranks have at most a few hundred bytes. The time to find the merges of one grows with the
- * square of its size. */
+/* Real tokens have at most a few hundred bytes. Finding the merges of one takes quadratic time. */
 enum { NO_DIGIT = -1, RANK_BYTES_MAX = 64 << 10 };
 
 static int digit_of(char letter) {
@@ -21,8 +20,8 @@ static int digit_of(char letter) {
     return letter == '+' ? 62 : letter == '/' ? 63 : NO_DIGIT;
 }
 
-/* Appends the bytes of base64 (RFC 4648, with its padding) up to a space; returns where that is, or
- * NULL. */
+/* Appends the bytes of base64 (RFC 4648, with padding) up to a space. Returns a pointer to that
+ * space, or NULL. */
 static const char *read_base64(uint8_t **bytes, const char *text) {
     for (; *text != ' '; text += 4) {
         int digits[4], count = 0;
@@ -38,7 +37,7 @@ static const char *read_base64(uint8_t **bytes, const char *text) {
     return text;
 }
 
-/* "BASE64 RANK" */
+/* Reads "BASE64 RANK". */
 static int read_line(struct subwords_builder *builder, const char *line, uint8_t **bytes) {
     arrsetlen(*bytes, 0);
     const char *number = read_base64(bytes, line);
@@ -69,8 +68,8 @@ static int read_lines(struct subwords_builder *builder) {
     return status;
 }
 
-/* Every way in which two tokens become this one; has_size [RANK_BYTES_MAX + 1] says which sizes
- * tokens have, so that only those are looked up. */
+/* Adds every pair of tokens that forms this token. has_size [RANK_BYTES_MAX + 1]: true for each
+ * size that some token has, so that other sizes are skipped. */
 static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t *name, size_t size,
                          const bool *has_size) {
     for (size_t cut = 1; cut < size; cut++) {
@@ -83,10 +82,10 @@ static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t
     }
 }
 
-/* A token's bytes are merged in the same way wherever they stand, as long as nothing is merged with
- * what lies beyond them. So where the merges of lower ranks leave two tokens of them, those are the
- * only two that ever become this token. They leave more of a token that has a lower rank than its
- * parts. */
+/* Derives the merges from the ranks. A token's bytes merge in the same way in any text, as long as
+ * none of them merges with bytes outside of the token. So if the merges of lower ranks leave two
+ * tokens of its bytes, only those two ever form it. They leave more than two if a token has a lower
+ * rank than its parts; then every pair is added. */
 static void add_merges(struct subwords *subwords) {
     struct merges_scratch scratch = {0};
     int32_t *parts = NULL;
@@ -155,11 +154,11 @@ static int read_both(struct subwords_builder *builder, const cJSON *root,
     builder->reader = reader;
     if (subwords_builder_finish(builder, false)) return -1;
     add_merges(subwords);
-    return subwords_builder_grow_trees(builder);
+    return subwords_builder_build_tries(builder);
 }
 
-int subwords_read_ranks(struct subwords *subwords, const struct json_reader *json,
-                        const struct json_reader *ranks) {
+int subwords_read_tiktoken(struct subwords *subwords, const struct json_reader *json,
+                           const struct json_reader *ranks) {
     struct subwords_builder builder;
     cJSON *root;
     subwords_builder_open(&builder, subwords, ranks);

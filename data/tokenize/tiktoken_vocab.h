@@ -1,20 +1,20 @@
-/* Encodings in the way of tiktoken: a list of tokens whose number is their rank, which says what
- * merges would say: of all neighbouring tokens whose bytes together are a token, those become one
- * whose rank is the lowest; a piece that is a token is that.
+/* Reader of tiktoken's encodings: a list of tokens whose ranks are their numbers. There is no list
+ * of merges. Of all neighbouring tokens whose bytes together form a token, the pair that forms the
+ * lowest rank is merged first. A piece that is itself a token becomes that token.
  *
- * Ranks are lines of the token's bytes in base64, a space, and the rank. The pattern that cuts text
- * and the special tokens are not among them; tiktoken.json beside has them:
+ * Each line holds a token's bytes in base64, a space, and the rank. The pattern that cuts text and
+ * the special tokens come from tiktoken.json beside the list:
  *
  *     {"pattern": "...", "special_tokens": {"<|endoftext|>": 50256}, "begin": "<|endoftext|>"}
  *
- * where "begin", which may be missing, is the token that the model expects before a text. The
- * pattern is written as for tiktoken (data/tokenize/split_pattern.h). */
+ * "begin" is optional: the token that the model expects before a text. The pattern follows
+ * tiktoken's rules (data/tokenize/split_pattern.h). */
 #pragma once
 
 #include "data/tokenize/json_reader.h"
 #include "data/tokenize/subwords.h"
 
-/* json is tiktoken.json, ranks the list. Fails with the path of the one that is wrong; then
- * *subwords is empty. */
-int subwords_read_ranks(struct subwords *subwords, const struct json_reader *json,
-                        const struct json_reader *ranks);
+/* Reads both files: json is tiktoken.json, ranks the list. Fails with the path of the file at
+ * fault; then *subwords is empty. */
+int subwords_read_tiktoken(struct subwords *subwords, const struct json_reader *json,
+                           const struct json_reader *ranks);

@@ -65,16 +65,16 @@ static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
 
 /* ---- files */
 
-/* A file as it is read. */
+/* A file while it is read. */
 struct source {
     char path[FILE_PATH_MAX];
     struct json_reader reader;
 };
 
-/* Reads a file and keeps it in tokenizer->files[place]. */
-static int keep_file(struct tokenizer *tokenizer, struct source *source, int place,
+/* Reads a file and keeps it in tokenizer->files[index]. */
+static int keep_file(struct tokenizer *tokenizer, struct source *source, int index,
                      const char *directory, const char *name, struct error *error) {
-    struct tokenizer_file *kept = &tokenizer->files[place];
+    struct tokenizer_file *kept = &tokenizer->files[index];
     if (file_path_join(source->path, directory, name, error) ||
         file_read_all(&kept->bytes, &kept->size, source->path, FILE_MAX_BYTES, error))
         return -1;
@@ -129,8 +129,7 @@ static int check_same(const struct subwords *a, const char *a_name, const struct
     return 0;
 }
 
-/* In 16 bits where they fit: so were all tokens when the first records were written, and their
- * hashes hold good. */
+/* Hashes in 16 bits if the tokens fit, which keeps the hashes of older records valid. */
 static void hash_merges(struct sha256 *hash, const struct subwords *subwords) {
     struct merge *list = merges_list(&subwords->merges);
     for (size_t i = 0; i < arrlenu(list); i++) {
@@ -142,7 +141,8 @@ static void hash_merges(struct sha256 *hash, const struct subwords *subwords) {
     arrfree(list);
 }
 
-/* The hash of GPT-2's kind is of what tokens a text becomes, in whatever files they were. */
+/* For GPT-2's kind, hashes everything that determines the tokens of a text, independent of the file
+ * format. */
 static void hash_tokens(struct sha256 *hash, const struct tokenizer *tokenizer) {
     const struct subwords *subwords = tokenizer->subwords;
     const struct subwords_texts *names = &subwords->names;
@@ -154,7 +154,7 @@ static void hash_tokens(struct sha256 *hash, const struct tokenizer *tokenizer) 
     hash_merges(hash, subwords);
 }
 
-/* The special token of one of these names, or -1. */
+/* Returns the special token of one of these names, or -1. */
 static int named_end(const struct subwords *subwords) {
     static const char *const names[] = {SUBWORDS_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -163,21 +163,22 @@ static int named_end(const struct subwords *subwords) {
     return -1;
 }
 
-/* The token that separates texts: what the model expects before one, or else a special token. */
+/* Returns the token that separates texts: the one that the model expects before a text, or else a
+ * special token. */
 static int separator_of(const struct subwords *subwords) {
     return subwords->begin_count > 0 ? subwords->begins[0] : named_end(subwords);
 }
 
-/* The token that ends an answer: what the model expects behind a text, or else a special token, or
- * else what separates texts. */
+/* Returns the token that ends an answer: the one that the model expects after a text, or else a
+ * special token, or else the separator. */
 static int stop_of(const struct subwords *subwords) {
     if (subwords->end_count > 0) return subwords->ends[subwords->end_count - 1];
     const int named = named_end(subwords);
     return named >= 0 ? named : separator_of(subwords);
 }
 
-/* Fills in what follows from tokens, merges and files. */
-static void adopt_subwords(struct tokenizer *tokenizer) {
+/* Sets the members that follow from tokens, merges and files. */
+static void finish_subwords(struct tokenizer *tokenizer) {
     const struct subwords *subwords = tokenizer->subwords;
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];
@@ -202,10 +203,10 @@ static int read_tiktoken(struct tokenizer *tokenizer, const char *directory, str
         keep_file(tokenizer, &ranks, 1, directory, ranks_name, error))
         return -1;
     tokenizer->file_count = 2;
-    return subwords_read_ranks(tokenizer->subwords, &json.reader, &ranks.reader);
+    return subwords_read_tiktoken(tokenizer->subwords, &json.reader, &ranks.reader);
 }
 
-/* Reads vocab.json and merges.txt; `whole` is what tokenizer.json beside them says, or NULL. */
+/* Reads vocab.json and merges.txt. `whole` is the tokenizer.json beside them, or NULL. */
 static int read_gpt2(struct tokenizer *tokenizer, const char *directory,
                      const struct subwords *whole, const char *whole_path, struct error *error) {
     struct source vocab, merges;
@@ -245,7 +246,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
     tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
     if (!tokenizer->subwords) return fail(error, "out of memory while opening a tokenizer");
     if (read_files(tokenizer, directory, error)) return -1;
-    adopt_subwords(tokenizer);
+    finish_subwords(tokenizer);
     return 0;
 }
 
@@ -298,7 +299,7 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const 
     return 0;
 }
 
-/* All values of a byte: what the tokens of the kind bytes are made of. */
+/* All byte values, which are the texts of the tokens of the kind bytes. */
 #define FOUR(n)       (n), (n) + 1, (n) + 2, (n) + 3
 #define SIXTEEN(n)    FOUR(n), FOUR((n) + 4), FOUR((n) + 8), FOUR((n) + 12)
 #define SIXTY_FOUR(n) SIXTEEN(n), SIXTEEN((n) + 16), SIXTEEN((n) + 32), SIXTEEN((n) + 48)

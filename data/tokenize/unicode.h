@@ -1,12 +1,11 @@
-/* What kind each character is, as Hugging Face's tokenizers see it: general categories of
- * Unicode 16, white space, and what is a character of words. The tables are made by
- * scripts/unicode_tables.py. */
+/* Classes of characters, as in Hugging Face's tokenizers: general categories of Unicode 16, white
+ * space, and word characters. scripts/unicode_tables.py makes the tables. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each character is one of these; a class such as \p{L} is a set of them. */
+/* Each character belongs to exactly one atom; a class such as \p{L} is a set of atoms. */
 enum unicode_atom {
     UNICODE_OTHER,
     UNICODE_LU,
@@ -16,12 +15,12 @@ enum unicode_atom {
     UNICODE_LO,
     UNICODE_M,
     UNICODE_ND,
-    UNICODE_N, /* numbers but digits */
+    UNICODE_N, /* numbers other than digits */
     UNICODE_P,
     UNICODE_S,
-    UNICODE_SPACE, /* what has the property White_Space */
-    /* Characters of words (\w) among numbers, punctuation, signs and others; letters, marks and
-     * digits all are. */
+    UNICODE_SPACE, /* characters with the property White_Space */
+    /* Word characters (\w) among numbers, punctuation, symbols and others. Letters, marks and
+     * digits are always word characters. */
     UNICODE_N_WORD,
     UNICODE_P_WORD,
     UNICODE_S_WORD,
@@ -45,5 +44,6 @@ enum { UNICODE_CODES = 0x110000 };
      UNICODE_SET(UNICODE_N_WORD) | UNICODE_SET(UNICODE_P_WORD) | UNICODE_SET(UNICODE_S_WORD) | \
      UNICODE_SET(UNICODE_OTHER_WORD))
 
-/* A table of every character's atom, [UNICODE_CODES], to be freed; NULL when memory is short. */
+/* Returns a table of every character's atom, [UNICODE_CODES], which the caller frees, or NULL if
+ * out of memory. */
 uint8_t *unicode_atoms(void);

@@ -1,8 +1,8 @@
-/* What a token is: the number of an entry of a vocabulary, an int32_t wherever tokens are handed
- * around. Only files of small vocabularies hold them in 16 bits (data/corpus/tokens.h). */
+/* A token is the number of a vocabulary entry, an int32_t in memory. Only files of small
+ * vocabularies store it in 16 bits (data/corpus/tokens.h). */
 #pragma once
 
 enum {
-    VOCABULARY_MAX = 1 << 20,  /* so are model.vocab_size and sample.top_k, in config_keys.c */
-    VOCABULARY_16_BITS = 65536 /* the largest whose tokens have room in 16 bits */
+    VOCABULARY_MAX = 1 << 20,  /* model.vocab_size and sample.top_k have the same limit */
+    VOCABULARY_16_BITS = 65536 /* the largest vocabulary whose tokens fit in 16 bits */
 };

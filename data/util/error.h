@@ -1,8 +1,9 @@
-/* How functions of every room report what a user can cause.
+/* Error reporting for all modules.
  *
- * A function that can fail takes a struct error of its caller's, returns 0 on success, and on
- * failure -1 with a message there. It says what is wrong, where, and what to do; it may hold line
- * breaks, and ends without one. What only a programmer can cause is an assert. */
+ * A function that can fail takes the caller's struct error. It returns 0 on success, and -1 with a
+ * message on failure. The message says what is wrong, where, and what to do. It may contain line
+ * breaks but does not end with one. Conditions that only a programming error can cause are
+ * asserts. */
 #pragma once
 
 enum { ERROR_MAX = 1024 };
@@ -11,16 +12,16 @@ struct error {
     char text[ERROR_MAX];
 };
 
-/* Results of functions that can end in more ways than these two. */
+/* Return codes of functions with more than two outcomes. */
 enum result_code {
     RESULT_FAILED = -1, /* with a message */
     RESULT_DONE = 0,
-    RESULT_NONE,    /* there is none, or none any more */
-    RESULT_DAMAGED, /* there are only damaged ones */
-    RESULT_STOPPED, /* someone asked for an early end */
-    RESULT_WARNED,  /* done, but for something that the message names */
+    RESULT_NONE,    /* nothing found, or no more items */
+    RESULT_DAMAGED, /* only damaged items were found */
+    RESULT_STOPPED, /* stopped early on request */
+    RESULT_WARNED,  /* done, except for the problem in the message */
 };
 
-/* Writes the message (cut where the room ends) into error and returns -1. Names in it may come from
- * files of others: utf8_mask replaces what a terminal would obey. */
+/* Writes the message into error, truncated to ERROR_MAX, and returns -1. Names in it may come from
+ * untrusted files, so utf8_mask replaces control characters. */
 int fail(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));

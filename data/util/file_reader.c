@@ -12,7 +12,7 @@
 
 enum { PATH_SHOWN = 600 };
 
-/* From what a process begins with, often 1024, to what it may have. */
+/* Raises the limit of open files from the default, often 1024, to the maximum. */
 static bool allow_more_files(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= limit.rlim_max) return false;
@@ -20,7 +20,7 @@ static bool allow_more_files(void) {
     return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
+/* Without O_NONBLOCK, opening a named pipe would block until another process writes to it. */
 static int open_fully(const char *path) {
     for (;;) {
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

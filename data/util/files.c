@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Paths longer than this are cut in messages, so that the remedy after them is never lost. */
+/* Messages show at most this many bytes of a path, so that the remedy after it always fits. */
 enum { PATH_SHOWN = 600 };
 
 static const char *remedy_for(int number) {
@@ -20,8 +20,8 @@ static const char *remedy_for(int number) {
     case EROFS: return "the file system is mounted read-only: choose another path";
     case ENOENT: return "check the path: a part of it does not exist";
     case ENOTDIR: return "check the path: a part of it is not a directory";
-    case EISDIR: return "a directory stands there: move it away or choose another path";
-    case ELOOP: return "a symbolic link stands there: name the place that it points to";
+    case EISDIR: return "the path is a directory: move it away or choose another path";
+    case ELOOP: return "the path is a symbolic link: use the path that it points to";
     case ENAMETOOLONG: return "choose a shorter path";
     case EMFILE:
     case ENFILE: return "too many files are open: raise the limit (ulimit -n)";
@@ -52,7 +52,7 @@ static int sync_fully(int fd) {
     return 0;
 }
 
-/* Stores the directory that holds path. Returns -1 when it does not fit. */
+/* Writes the parent directory of path. Returns -1 if it does not fit. */
 static int parent_of(char parent[FILE_PATH_MAX], const char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
@@ -91,7 +91,7 @@ static int fail_link(struct error *error, const char *path, const char *kind) {
 int file_open_own(const char *path, struct error *error) {
     struct stat status;
     int fd;
-    /* Without O_NONBLOCK, opening a device could wait. */
+    /* Without O_NONBLOCK, opening a device could block. */
     do fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
     while (fd < 0 && errno == EINTR);
     if (fd < 0 && errno == ELOOP) return fail_link(error, path, "a symbolic link");
@@ -180,7 +180,7 @@ int file_writer_commit(struct file_writer *writer, struct error *error) {
         file_writer_abandon(writer);
         return -1;
     }
-    /* Network file systems report a full disk as late as here. */
+    /* Network file systems may report a full disk only here. */
     if (close(writer->fd) != 0 && errno != EINTR) number = errno;
     writer->fd = -1;
     if (number == 0 && rename(writer->temporary, writer->path) != 0) number = errno;
@@ -225,12 +225,13 @@ int file_open_regular(const char *path, struct error *error) {
                 PATH_SHOWN, path);
 }
 
-/* Fills *bytes, whose capacity grows as the source turns out to be longer than its status said:
- * files of the kernel report no size. Returns 0 or an errno value. */
+/* Reads all of fd into *bytes, which grows as needed: kernel files (/proc, /sys) report no size.
+ * Returns 0 or an errno value. */
 static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, size_t limit) {
     *size = 0;
     for (;;) {
-        /* One byte of room beyond the limit tells "as long as allowed" from "longer". */
+        /* One byte beyond the limit distinguishes a file of exactly `limit` bytes from a longer
+         * one. */
         char *grown = realloc(*bytes, capacity + 1);
         if (!grown) return ENOMEM;
         *bytes = grown;
@@ -310,7 +311,7 @@ static int create_one(const char *path, struct error *error) {
                     PATH_SHOWN, path);
     }
     if (mkdir(path, 0755) != 0) {
-        /* Another process may have been faster. */
+        /* Another process may have created it meanwhile. */
         if (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
         return fail_system(error, errno, "create the directory", path);
     }
@@ -341,12 +342,12 @@ int directory_sync(const char *path, struct error *error) {
     if (fd < 0) return fail_system(error, errno, "open the directory", path);
     const int number = sync_fully(fd);
     close(fd);
-    /* Some file systems cannot sync a directory and say so with EINVAL: nothing is left to do. */
+    /* Some file systems cannot sync a directory and return EINVAL; that is not an error. */
     if (number == 0 || number == EINVAL) return 0;
     return fail_system(error, number, "write the directory", path);
 }
 
-/* Empties the directory behind fd, which it closes. Returns 0 or an errno value. */
+/* Removes everything in the directory fd, and closes fd. Returns 0 or an errno value. */
 static int remove_inside(int fd) {
     DIR *directory = fdopendir(fd);
     if (!directory) {
@@ -383,7 +384,7 @@ int directory_remove(const char *path, struct error *error) {
     if (length >= sizeof(bare))
         return fail_system(error, ENAMETOOLONG, "remove the directory", path);
     memcpy(bare, path, length + 1);
-    /* "link/" would follow the link. */
+    /* A trailing slash ("link/") would follow the link. */
     while (length > 1 && bare[length - 1] == '/') bare[--length] = '\0';
     const int fd = open(bare, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return 0;

@@ -1,11 +1,11 @@
 /* Files and directories: whole-file reads, and writes that appear complete or not at all.
  *
- * A writer fills PATH.tmp and moves it over PATH only once every byte is on the disk: write, fsync,
- * rename, fsync of the parent directory. Whoever opens PATH, after a crash too, finds the old file
- * or the new one, never a part. Messages name the path, the system's reason and a remedy.
+ * A writer fills PATH.tmp and renames it to PATH only when every byte is on the disk: write, fsync,
+ * rename, fsync of the parent directory. So PATH is always the old file or the new one, even after
+ * a crash, and never a part. Messages name the path, the system's reason and a remedy.
  *
- * A process that wants "file too large" (ulimit -f) as a message, not as a deadly signal, ignores
- * SIGXFSZ. */
+ * A program must ignore SIGXFSZ to get a file size limit (ulimit -f) as an error instead of a fatal
+ * signal. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,74 +24,73 @@ struct file_writer {
     char path[FILE_PATH_MAX];
     char temporary[FILE_PATH_MAX];
     bool open;
-    struct write_behind behind; /* bytes not handed to the system yet */
-    uint64_t size;              /* bytes put so far; stays valid after the commit */
+    struct write_behind behind; /* bytes not passed to the system yet */
+    uint64_t size;              /* bytes written so far; stays valid after the commit */
     struct sha256 hash;
     char hex[SHA256_HEX_MAX]; /* SHA-256 of the file, valid after the commit */
 };
 
-/* Opens a file of our own for reading and writing, or creates it with mode 0644 (less the umask).
- * Returns its descriptor. A folder that comes from elsewhere may hold links instead, which would
- * lead to files of the user: symbolic links, files with several hard links and what is no regular
- * file are refused. */
+/* Opens a file of this program for reading and writing, or creates it with mode 0644 (minus the
+ * umask). Returns its descriptor. Symbolic links, files with several hard links and other kinds of
+ * files are refused, since in an untrusted folder they could lead to other files of the user. */
 int file_open_own(const char *path, struct error *error);
 
 /* Opens a regular file for reading. Returns its descriptor. Other kinds are refused: a named pipe
- * in a folder that comes from elsewhere would wait for a writer. */
+ * in an untrusted folder would block. */
 int file_open_regular(const char *path, struct error *error);
 
-/* Fails if a symbolic link stands at path, in whose place a directory of our own belongs. */
+/* Fails if path is a symbolic link where a directory of this program belongs. */
 int directory_refuse_link(const char *path, struct error *error);
 
-/* Opens PATH.tmp with file_open_own and empties it. The directory must exist, and PATH
- * may not be a directory. On failure there is nothing to abandon, though abandoning is harmless. */
+/* Opens PATH.tmp with file_open_own and empties it. The directory must exist, and PATH must not be
+ * a directory. On failure there is nothing to abandon, though abandoning is harmless. */
 int file_writer_open(struct file_writer *writer, const char *path, struct error *error);
 
-/* Appends. When this, patch or commit fails, the writer is abandoned already. */
+/* Appends bytes. If this, patch or commit fails, the writer is already abandoned. */
 int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
                     struct error *error);
 
-/* Overwrites bytes put before: offset + size may not exceed writer->size. The running hash cannot
- * follow, so the commit of a patched file reads it once more. */
+/* Overwrites bytes written before; offset + size must not exceed writer->size. The running hash
+ * then becomes invalid, so the commit of a patched file reads the file again. */
 int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *bytes, size_t size,
                       struct error *error);
 
 /* Makes the file durable under its name, closes the writer, fills writer->hex. */
 int file_writer_commit(struct file_writer *writer, struct error *error);
 
-/* Removes PATH.tmp and closes the writer; PATH stays as it was. Nothing happens when the writer is
- * not open: after a commit, a failure, or on a struct filled with zeros. */
+/* Removes PATH.tmp and closes the writer; PATH is unchanged. Does nothing if the writer is not
+ * open: after a commit, after a failure, or on a zero-initialized struct. */
 void file_writer_abandon(struct file_writer *writer);
 
-/* Writes all of a file: open, put, commit. hex (optional) becomes the SHA-256 of the bytes. */
+/* Writes a whole file: open, put, commit. hex (optional) receives the SHA-256 of the bytes. */
 int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
                      struct error *error);
 
 /* Reads a whole regular file of at most `limit` bytes. *bytes is allocated by malloc and belongs to
- * the caller; a NUL follows its last byte, which *size does not count. On failure *bytes is NULL.
- * Fails for other kinds, for more than `limit` bytes, and when memory is short. */
+ * the caller. A NUL follows its last byte and is not included in *size. On failure *bytes is NULL.
+ * Fails for other kinds of files, for more than `limit` bytes, and if out of memory. */
 int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error);
 
-/* DIRECTORY/NAME. Fails when that is longer than a path can be. */
+/* Writes DIRECTORY/NAME to path. Fails if it does not fit. */
 int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name,
                    struct error *error);
 
-/* The path for use in a message: without its beginning if it is long. Returns shown. */
+/* Shortens a long path from the front, for messages. Returns shown. */
 enum { FILE_SHOWN_MAX = 320 };
 const char *file_path_shown(char shown[FILE_SHOWN_MAX], const char *path);
 
-/* True if something of any kind exists at path (behind symbolic links), or at DIRECTORY/NAME. */
+/* True if path, or DIRECTORY/NAME, exists, as a file of any kind. Symbolic links are followed. */
 bool file_exists(const char *path);
 bool file_exists_in(const char *directory, const char *name);
 
-/* Creates the directory and all its missing parents (mode 0755 less the umask), durably. One that
- * exists is a success. */
+/* Creates the directory and all missing parents (mode 0755 minus the umask), durably. Succeeds if
+ * it already exists. */
 int directory_create(const char *path, struct error *error);
 
-/* Makes creations, renames and removals inside the directory survive a loss of power. */
+/* Makes creations, renames and removals in the directory survive a power loss. */
 int directory_sync(const char *path, struct error *error);
 
-/* Removes a directory with everything in it. Symbolic links inside are removed, never followed; a
- * path that is itself a link or a file is refused. One that does not exist is a success. Removal
- * takes many steps: whoever must never see a part of it renames the directory first. */
+/* Removes a directory with everything in it. Symbolic links inside are removed, never followed. A
+ * path that is itself a link or a file is refused. Succeeds if the path does not exist. Removal
+ * takes many steps, so rename the directory first if a partial state must not be visible. */
 int directory_remove(const char *path, struct error *error);

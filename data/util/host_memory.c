@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The number behind `label` in a small text file of the system, or SIZE_MAX. */
+/* Returns the number after `label` in a small text file of the system, or SIZE_MAX. */
 static size_t system_number(const char *path, const char *label) {
     char line[256];
     unsigned long long value;
@@ -21,7 +21,7 @@ size_t host_memory_available(void) {
     size_t kib = system_number("/proc/meminfo", "MemAvailable:");
     size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
     size_t container = system_number("/sys/fs/cgroup/memory.max", "");
-    size_t used = system_number("/sys/fs/cgroup/memory.stat", "anon "); /* the rest can be freed */
+    size_t used = system_number("/sys/fs/cgroup/memory.stat", "anon "); /* not reclaimable */
     if (container != SIZE_MAX && used != SIZE_MAX) container -= used < container ? used : container;
     return container < system ? container : system;
 }

@@ -1,12 +1,12 @@
-/* The machine's memory: how much is left, and copies of much of it. */
+/* Host memory: how much is available, and fast copies of large buffers. */
 #pragma once
 
 #include <stddef.h>
 
-/* Bytes that can still be had of the host's memory, SIZE_MAX if nobody knows. Linux promises more
- * than there is and kills who uses it, so whoever wants much asks first: what the system could
- * free, or less where a container's limit leaves less. */
+/* Returns the bytes of host memory that are still available, or SIZE_MAX if unknown. Linux
+ * overcommits memory and kills a process that uses too much, so check before large allocations. The
+ * result is MemAvailable, or less if a container's limit is lower. */
 size_t host_memory_available(void);
 
-/* memcpy by all threads, as one alone does not keep the memory busy. */
+/* Copies with all OpenMP threads, since one thread alone does not use the full memory bandwidth. */
 void host_memory_copy(void *to, const void *from, size_t bytes);

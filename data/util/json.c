@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An item of a tree. cJSON_Delete frees it as the cJSON that it begins with. */
+/* An item of a tree. cJSON_Delete frees it through its first member. */
 struct json_item {
     cJSON json;
-    uint32_t begin, value; /* offsets in the text: of the key, if there is one, and of the value */
+    uint32_t begin, value; /* offsets of the key, if any, and of the value in the text */
 };
 
 const char *json_text_excerpt(char excerpt[JSON_EXCERPT_MAX], const char *text, size_t length) {
@@ -50,7 +50,7 @@ bool json_scan_refuse(struct json_scan *s, const char *format, ...) {
     return false;
 }
 
-/* The rest of the line, for "found ..."; never empty. */
+/* Returns the rest of the line, for "found ..."; never empty. */
 static struct json_shown found_here(const struct json_scan *s) {
     struct json_shown found = {"the end of the text"};
     if (s->at == s->end) return found;
@@ -103,7 +103,7 @@ static bool is_plain(unsigned char c) {
 bool json_scan_string(struct json_scan *s, struct json_span *string) {
     string->begin = ++s->at;
     for (;;) {
-        const char *at = s->at; /* a local one, since most time is spent here */
+        const char *at = s->at; /* a local copy, since most time is spent here */
         while (at < s->end && is_plain((unsigned char)*at)) at++;
         s->at = at;
         if (at == s->end || *at == '\n' || *at == '\r') break;
@@ -173,8 +173,8 @@ static bool scan_word(struct json_scan *s, struct json_item *item) {
     return json_scan_expected(s, "a value (a number, a \"string\", true, false, [ or {)");
 }
 
-/* Adds an item that begins here to an object or array; NULL when that fails. As in cJSON's own
- * trees, the first item's prev is the last one. */
+/* Adds an item that begins here to an object or array; returns NULL on failure. As in cJSON's own
+ * trees, the first item's prev is the last item. */
 static struct json_item *add_item(struct json_scan *s, struct json_item *parent) {
     struct json_item *item = s->value_count++ < JSON_VALUES_MAX ? calloc(1, sizeof *item) : NULL;
     if (!item) {
@@ -244,7 +244,7 @@ static bool scan_member(struct json_scan *s, struct json_item *parent, char clos
     return scan_value(s, item);
 }
 
-/* An object or an array. */
+/* Scans an object or an array. */
 static bool scan_members(struct json_scan *s, struct json_item *parent, char close) {
     if (s->depth == s->depth_max)
         return json_scan_refuse(s, "nested more than %d deep; so deep is not read.", s->depth_max);
@@ -267,7 +267,7 @@ static bool scan_members(struct json_scan *s, struct json_item *parent, char clo
     return !parent || close == ']' || check_keys(s, parent);
 }
 
-/* Reads a value, into item unless that is NULL. */
+/* Scans a value, into item unless that is NULL. */
 static bool scan_value(struct json_scan *s, struct json_item *item) {
     struct json_span string;
     const char c = json_scan_peek(s), *start = s->at;
@@ -309,11 +309,11 @@ static bool scan_text(struct json_scan *s, struct json_item *root) {
     return s->at == s->end || json_scan_expected(s, "nothing after the end of the value");
 }
 
-/* Line of a place in the text, from 1, and where that line begins. */
-static size_t line_of(const char *text, const char *place, const char **begin) {
+/* Returns the line of a position in the text, from 1, and the beginning of that line. */
+static size_t line_of(const char *text, const char *position, const char **begin) {
     size_t line = 1;
     *begin = text;
-    while ((text = memchr(*begin, '\n', (size_t)(place - *begin)))) line++, *begin = text + 1;
+    while ((text = memchr(*begin, '\n', (size_t)(position - *begin)))) line++, *begin = text + 1;
     return line;
 }
 

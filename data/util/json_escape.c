@@ -4,7 +4,7 @@
 
 #include "data/util/utf8.h"
 
-/* The code unit of a \uXXXX, or -1. */
+/* Returns the code unit of a \uXXXX, or -1. */
 static int code_unit(const char *at, const char *end) {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
     int code = 0;

@@ -8,23 +8,23 @@
 #include "data/util/sha256.h"
 
 struct printed {
-    FILE *out;  /* to print to */
-    char *text; /* [size] and a NUL, once it is closed */
+    FILE *out;  /* stream to print to */
+    char *text; /* [size] and a NUL, valid after closing */
     size_t size;
 };
 
-/* Writes a count of at least 0 for people: "3.3 M", "1.6 B" (10^9). Returns text. */
+/* Formats a count >= 0 for display: "3.3 M", "1.6 B" (10^9). Returns text. */
 enum { COUNT_TEXT_MAX = 32 };
 const char *count_text(char text[COUNT_TEXT_MAX], double count);
 
-/* Returns -1 if there is no memory. */
+/* Opens the stream. Returns -1 if out of memory. */
 int printed_open(struct printed *printed);
 
-/* Ends the printing. The text is the caller's to free; NULL, and -1 returned, if memory was short.
- */
+/* Closes the stream. The caller frees the text. If out of memory, the text is NULL and the result
+ * -1. */
 int printed_close(struct printed *printed);
 
-/* Ends the printing and writes the text as a file, durably, into path. size and hex (optional)
- * describe it afterwards. The text is freed. */
+/* Closes the stream and writes the text durably to the file `path`. size and hex (optional)
+ * describe the file afterwards. The text is freed. */
 int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX],
                   struct error *error);

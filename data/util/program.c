@@ -48,7 +48,7 @@ void flags_print(FILE *out, const struct flag_row *rows, int count, int column) 
 
 static const char prefix[] = "mantissa-";
 
-/* A name on its own, not a part of a path such as ../train_x.bin. */
+/* True for a program's name on its own, not as part of a path such as ../train_x.bin. */
 static bool names_a_program(const char *text, const char *beginning) {
     static const char *const names[] = {"./train", "./prepare", "./compare"};
     if (text > beginning && !strchr(" \n(", text[-1])) return false;

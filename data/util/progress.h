@@ -1,8 +1,8 @@
-/* How far a long reading of input is: one line on a terminal, redrawn at most five times a second,
+/* Progress of reading long input: one line on a terminal, redrawn at most five times a second,
  *
  *     ##----- 34 % | 1.2 GB of 3.5 GB | 41 MB/s | 2m 10s left
  *
- * or, when the length of the input is not known, 1.2 GB | 41 MB/s. Nothing where there is no
+ * or, if the length of the input is unknown, 1.2 GB | 41 MB/s. Nothing is drawn without a
  * terminal. */
 #pragma once
 
@@ -15,35 +15,35 @@ enum { PROGRESS_LINE_MAX = 81 };
 struct progress {
     FILE *out; /* NULL: draw nothing */
     bool visible;
-    uint64_t total;        /* bytes of all input, 0 if that is not known */
-    uint64_t finished;     /* bytes of input that are dealt with for good */
-    uint64_t read;         /* bytes read; those beyond `finished` are in work */
+    uint64_t total;        /* bytes of all input, 0 if unknown */
+    uint64_t finished;     /* bytes of input that are fully processed */
+    uint64_t read;         /* bytes read; the rest after `finished` is being processed */
     double started, drawn; /* seconds of progress_clock */
 };
 
-/* Seconds of a clock that never goes back. */
+/* Returns seconds of a monotonic clock. */
 double progress_clock(void);
 
-/* True if out is a terminal on which a line can be redrawn; its width in columns, 80 if that is not
- * known. */
+/* The first returns true if out is a terminal on which a line can be redrawn; the second its width
+ * in columns, 80 if unknown. */
 bool progress_terminal(FILE *out);
 int progress_columns(FILE *out);
 
-/* Draws on out if that is a terminal. */
+/* Opens a progress line, which is drawn if out is a terminal. */
 void progress_open(struct progress *progress, FILE *out, uint64_t total);
 
-/* A part of what was read but is not finished, 0 .. 1, is done. */
+/* Redraws the line. part: the processed share, 0 .. 1, of the bytes read but not finished. */
 void progress_show(struct progress *progress, double part);
 
-/* Takes the line away. */
+/* Erases the line. */
 void progress_erase(struct progress *progress);
 
-/* The line itself, at most `width` columns and less than PROGRESS_LINE_MAX. */
+/* Formats the line, at most `width` columns and less than PROGRESS_LINE_MAX. */
 void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint64_t total,
                    double seconds);
 
-/* "2m 10s", "3d 04h". */
+/* Formats a duration: "2m 10s", "3d 04h". */
 void progress_duration(char text[32], double seconds);
 
-/* "41 MB", "3.5 GB". */
+/* Formats a size: "41 MB", "3.5 GB". Returns text. */
 const char *progress_bytes(char text[16], double bytes);

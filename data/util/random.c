@@ -15,7 +15,7 @@ static uint64_t mix(uint64_t x) {
 /* The odd constant nearest 2^64 / golden ratio keeps neighbouring counters far apart. */
 static const uint64_t GOLDEN = 0x9e3779b97f4a7c15u;
 
-/* Bits of counter c are mix(key + (c + 1) * GOLDEN). */
+/* Returns the key of a stream; the bits of counter c are mix(key + (c + 1) * GOLDEN). */
 static uint64_t key_of(uint64_t seed, uint64_t stream) {
     return mix(mix(seed + GOLDEN) ^ (stream * GOLDEN + 1));
 }
@@ -28,8 +28,9 @@ double random_uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
     return (double)(random_bits(seed, stream, counter) >> 11) * 0x1p-53;
 }
 
-/* ---- normal numbers. Plain multiplications and additions, never fused (make says so), without a
- * branch or a conversion of integers, which old processors have no vectors of. */
+/* ---- normal numbers. Plain multiplications and additions, never fused (the Makefile disables
+ * that), without branches or integer conversions, for which old CPUs have no vector
+ * instructions. */
 
 static double double_of(uint64_t bits) {
     double x;
@@ -41,17 +42,16 @@ static uint64_t bits_of(double x) {
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
-/* In [1, 2), of the upper 52 bits. */
+/* Returns a value in [1, 2) from the upper 52 bits. */
 static double in_one_to_two(uint64_t bits) {
     return double_of(UINT64_C(0x3ff0000000000000) | bits >> 12);
 }
 
-/* The logarithm of x in (0, 1], within 4e-14 of its value: x = 2^e m with m in [1 / sqrt(2),
- * sqrt(2)), log(m) = 2 artanh(s) with s = (m - 1) / (m + 1), |s| < 0.172, by its series up to s^15.
- */
+/* Returns the logarithm of x in (0, 1], within 4e-14: x = 2^e m with m in [1 / sqrt(2), sqrt(2)),
+ * and log(m) = 2 artanh(s) with s = (m - 1) / (m + 1), |s| < 0.172, by its series up to s^15. */
 static double own_log(double x) {
     const uint64_t root_of_half = UINT64_C(0x3fe6a09e667f3bcd);
-    uint64_t bits = bits_of(x), e = (bits - root_of_half) >> 52; /* of 12 bits, below 0 for most */
+    uint64_t bits = bits_of(x), e = (bits - root_of_half) >> 52; /* 12 bits, usually negative */
     double exponent = double_of(UINT64_C(0x4330000000000000) | ((e + 2048) & 4095));
     double m = double_of(bits - (e << 52)), s = (m - 1) / (m + 1), z = s * s, sum = 1.0 / 15;
     sum = sum * z + 1.0 / 13;
@@ -63,7 +63,7 @@ static double own_log(double x) {
     return (exponent - (0x1p52 + 2048)) * 0.69314718055994531 + (2 * s + 2 * s * (z * sum));
 }
 
-/* By their Taylor series, for |t| <= pi / 4: up to t^15 and t^14, within 1e-15. */
+/* Sine and cosine by their Taylor series up to t^15 and t^14, for |t| <= pi / 4, within 1e-15. */
 static double own_sine(double t) {
     double q = t * t, sum = -1.0 / 1307674368000;
     sum = sum * q + 1.0 / 6227020800;
@@ -85,7 +85,7 @@ static double own_cosine(double t) {
     return 1 + q * sum;
 }
 
-/* Two values of the normal distribution from two times 64 random bits. */
+/* Computes two standard normal values from two times 64 random bits. */
 static inline void normal_pair(double *even, double *odd, uint64_t first, uint64_t second) {
     double radius = sqrt(-2 * own_log(2 - in_one_to_two(first)));
     uint64_t turned = second + (UINT64_C(1) << 61), quarter = turned >> 62;
@@ -106,7 +106,7 @@ double random_normal(uint64_t seed, uint64_t stream, uint64_t counter) {
 
 enum { BLOCK = 64 };
 
-/* Loops that a compiler makes vectors of. */
+/* Fills a block with loops that the compiler vectorizes. */
 static void fill_pairs(float values[2 * BLOCK], double scale, uint64_t key, uint64_t first) {
     uint64_t of_radius[BLOCK], of_angle[BLOCK], from = key + (first + 1) * GOLDEN;
     float even[BLOCK], odd[BLOCK];
@@ -124,7 +124,7 @@ static void fill_pairs(float values[2 * BLOCK], double scale, uint64_t key, uint
 void random_normals(float *values, double scale, uint64_t seed, uint64_t stream, uint64_t first,
                     int64_t count) {
     uint64_t key = key_of(seed, stream);
-    int64_t i = first % 2 == 1 && count > 0; /* whole pairs from there on */
+    int64_t i = first % 2 == 1 && count > 0; /* whole pairs begin here */
     if (i > 0) values[0] = (float)(scale * random_normal(seed, stream, first));
     for (; i + 2 * BLOCK <= count; i += 2 * BLOCK)
         fill_pairs(values + i, scale, key, first + (uint64_t)i);
@@ -133,13 +133,13 @@ void random_normals(float *values, double scale, uint64_t seed, uint64_t stream,
 }
 
 uint64_t random_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t count) {
-    /* Four rounds already look random on large ranges, but not on the ten or forty sequences of a
-     * small file. */
+    /* Four rounds look random on large ranges, but not on the ten or forty sequences of a small
+     * file. */
     enum { ROUNDS = 8 };
     assert(index < count);
     /* An eight-round Feistel network permutes the smallest even-width power of two that holds
-     * count; values that fall outside are sent through again until one lands inside (cycle
-     * walking), fewer than four times on average. */
+     * count. Values outside are permuted again until one is inside (cycle walking), fewer than four
+     * times on average. */
     int half_bits = 1;
     while (half_bits < 32 && ((uint64_t)1 << (2 * half_bits)) < count) half_bits++;
     uint64_t mask = ((uint64_t)1 << half_bits) - 1;

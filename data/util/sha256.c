@@ -65,8 +65,9 @@ void sha256_portable(uint32_t state[8], const uint8_t *blocks, size_t count) {
 
 #ifdef __x86_64__
 
-/* The instructions keep the eight words in two registers, in the order of their pair names (highest
- * first), and do two rounds each. Four rounds, hence one vector of the message, per turn. */
+/* The SHA instructions keep the eight state words in two registers, in the order of their pair
+ * names (highest first). Each instruction does two rounds. One iteration does four rounds, and so
+ * uses one vector of the message. */
 __attribute__((target("sha,sse4.1"))) static void
 sha256_instructions(uint32_t state[8], const uint8_t *blocks, size_t count) {
     const __m128i byte_swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
@@ -102,7 +103,7 @@ sha256_instructions(uint32_t state[8], const uint8_t *blocks, size_t count) {
     _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
-/* SHA-NI: Goldmont, Ice Lake and Zen have it, before AVX2 or without. */
+/* SHA-NI is independent of AVX2: Goldmont has it without AVX2, Ice Lake and Zen have both. */
 sha256_compression *sha256_fastest(void) {
     unsigned a, b, c, d;
     bool sse = __get_cpuid(1, &a, &b, &c, &d) && c & bit_SSE4_1;
@@ -119,7 +120,8 @@ sha256_compression *sha256_fastest(void) {
 #endif
 
 void sha256_begin(struct sha256 *hash) {
-    /* FIPS 180-4, 5.3.3: the same bits of the square roots of the first eight primes. */
+    /* FIPS 180-4, 5.3.3: the first 32 bits of the fractional parts of the square roots of the first
+     * eight primes. */
     static const uint32_t initial[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memset(hash, 0, sizeof(*hash));

@@ -7,32 +7,31 @@
 #include <stddef.h>
 #include <unistd.h>
 
-/* The signal that came, or 0. */
+/* The first signal caught, or 0. */
 static volatile sig_atomic_t caught;
 
-/* A pipe that a handler in any thread makes readable, for signals_wait. */
+/* A pipe that a handler in any thread makes readable, to wake signals_wait. */
 static int wake[2] = {-1, -1};
 
-/* The first signal is the reason; the loss of a terminal is often followed by others. */
+/* Keeps the first signal, since a closed terminal often causes others after it. */
 static void on_signal(int number) {
     const int number_before = errno;
     if (!caught) caught = number;
     if (wake[1] >= 0 && write(wake[1], "", 1) < 0) errno = number_before;
 }
 
-/* Products of oneDNN before 3.12 keep the stack pointer in the middle of a buffer on the heap while
- * they run (its issue 4845): a handler's frame there would overwrite what lies below, so handlers
- * get a stack of their own. It serves the calling thread, the one that the kernel prefers to give a
- * process's signals to. */
+/* Matmuls of oneDNN before 3.12 keep the stack pointer inside a heap buffer while they run (issue
+ * 4845). A handler's frame there would overwrite the data below, so handlers get their own stack.
+ * It serves the calling thread, which the kernel prefers for signals to the process. */
 static void give_handlers_a_stack(void) {
-    static char memory[64 * 1024]; /* the frame takes 11 KiB where the processor has AMX */
+    static char memory[64 * 1024]; /* the frame takes 11 KiB on CPUs with AMX */
     stack_t there, stack = {.ss_sp = memory, .ss_size = sizeof memory};
     if (sigaltstack(NULL, &there) == 0 && there.ss_flags & SS_DISABLE) sigaltstack(&stack, NULL);
 }
 
-/* A second SIGINT or SIGTERM finds the default action and ends the program at once. SIGHUP comes
- * several times, from the kernel and from the shell, and SIGPIPE with every write: they never end
- * it, and stay ignored where the parent ignores them (nohup). */
+/* A second SIGINT or SIGTERM meets the default action and ends the program at once. SIGHUP may come
+ * several times, from the kernel and from the shell, and SIGPIPE with every write. They never end
+ * the program, and stay ignored if the parent ignores them (nohup). */
 static void catch_signal(int number) {
     struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     bool repeats = number == SIGHUP || number == SIGPIPE;

@@ -1,25 +1,27 @@
-/* Signals that ask a program to end, as a flag to look at, so that it can tidy up. */
+/* Signals that request the end of a program, as a flag to poll, so that the program can clean
+ * up. */
 #pragma once
 
 #include <pthread.h>
 #include <signal.h>
 
-/* From now on SIGINT, SIGTERM, SIGUSR1, SIGHUP (a closed terminal) and SIGPIPE (a closed output)
- * set the returned flag to the number of the first. A second one of the first three ends the
- * program; SIGHUP and SIGPIPE stay ignored if the parent ignores them. SIGUSR1 is what batch
- * systems send, and what mpirun passes on. To be called in the main thread. */
+/* Installs handlers: SIGINT, SIGTERM, SIGUSR1, SIGHUP (closed terminal) and SIGPIPE (closed output)
+ * set the returned flag to the number of the first signal. A second SIGINT, SIGTERM or SIGUSR1 ends
+ * the program. SIGHUP and SIGPIPE stay ignored if the parent ignores them. Batch systems send
+ * SIGUSR1, and mpirun forwards it. Call this in the main thread. */
 const volatile sig_atomic_t *signals_catch(void);
 
 /* The same for SIGINT, SIGTERM, SIGHUP and SIGPIPE, for a program that waits for input with
  * signals_wait. */
 const volatile sig_atomic_t *signals_hold(void);
 
-/* Waits until fd can be read or a signal has come; fd -1: does not wait. Returns the signal, or 0.
- */
+/* Waits until fd is readable or a signal arrives; with fd -1 it does not wait. Returns the signal,
+ * or 0. */
 int signals_wait(int fd);
 
-/* Returns the name of a signal that these functions catch, for a message: "Ctrl-C (SIGINT)". */
+/* Returns the name of a caught signal, for a message: "Ctrl-C (SIGINT)". */
 const char *signal_text(int number);
 
-/* pthread_create for a thread that handles no signals: they are for the calling thread. */
+/* Calls pthread_create with all signals blocked in the new thread, so that the calling thread
+ * handles them. */
 int signals_start_thread(pthread_t *thread, void *(*work)(void *), void *argument);

@@ -78,16 +78,16 @@ static void add_value(struct partial *partial, double value) {
     partial->finite++;
 }
 
-/* In blocks as long as the window, any window is the end of one and the beginning of the next. So
- * its sum takes one addition, and none of what has left it is subtracted: after a loss of 1e10 the
- * sums are as exact as before. */
+/* The series is divided into blocks of the window's length, so that any window is the end of one
+ * block and the beginning of the next. Its sum takes one addition, and no value that left the
+ * window is subtracted. So the sums are as exact after a loss of 1e10 as before it. */
 void smooth(double *out, const double *values, int count, int window) {
     assert(window >= 1);
-    struct partial *rest = NULL; /* from a place of the block to its end */
+    struct partial *rest = NULL; /* sums from position k of the block to its end */
     arrsetlen(rest, (size_t)window);
     for (int i = 0; i < count; i++) out[i] = NAN;
     for (int block = 0; block + window <= count; block += window) {
-        struct partial next = {0, 0}; /* from the beginning of the next block */
+        struct partial next = {0, 0}; /* sum from the beginning of the next block */
         for (int k = window - 1; k >= 0; k--) {
             rest[k] = k + 1 < window ? rest[k + 1] : (struct partial){0, 0};
             add_value(&rest[k], values[block + k]);
@@ -108,7 +108,7 @@ double student_95(int freedom) {
     enum { ROWS = sizeof table / sizeof *table };
     assert(freedom >= 1);
     if (freedom <= ROWS) return table[freedom - 1];
-    /* Cornish and Fisher's expansion at the normal distribution's 1.96; off by less than 0.001. */
+    /* Cornish-Fisher expansion at the normal distribution's 1.96; the error is less than 0.001. */
     return 1.959964 + 2.372271 / freedom + 2.822535 / ((double)freedom * freedom);
 }
 

@@ -1,5 +1,5 @@
-/* The one place where the stb_ds growing arrays and hash maps are compiled. They cannot report an
- * error, so a program that runs out of memory there ends with a message. */
+/* The implementation of stb_ds, its growing arrays and hash maps, compiled once. They cannot report
+ * an error, so running out of memory there ends the program with a message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -8,7 +8,9 @@
 
 #include "data/util/signals.h"
 
-enum { DIRECT_ALIGNMENT = 4096 }; /* of memory, size and place: what all file systems accept */
+enum {
+    DIRECT_ALIGNMENT = 4096
+}; /* alignment of memory, size and offset that all file systems accept */
 
 int write_fully(int fd, const void *bytes, size_t size, int64_t offset) {
     const uint8_t *from = bytes;
@@ -32,8 +34,8 @@ static bool set_direct(struct write_behind *behind, bool direct) {
     return fcntl(behind->fd, F_SETFL, flags) == 0;
 }
 
-/* Some file systems take the flag, and then refuse to write. A piece of which a part was written
- * may not be aligned any more. */
+/* Some file systems accept O_DIRECT but then refuse to write. And after a partial write the rest of
+ * a piece may not be aligned any more. */
 static int write_piece(struct write_behind *behind, const uint8_t *piece, size_t size) {
     off_t begin = lseek(behind->fd, 0, SEEK_CUR);
     int number = write_fully(behind->fd, piece, size, -1);
@@ -70,7 +72,7 @@ int write_behind_open(struct write_behind *behind, int fd) {
     return behind->pieces[0] ? 0 : ENOMEM;
 }
 
-/* Called with the first full piece. */
+/* Starts the thread, when the first piece is full. */
 static void start_thread(struct write_behind *behind) {
     behind->pieces[1] = aligned_alloc(DIRECT_ALIGNMENT, WRITE_BEHIND_BYTES);
     if (!behind->pieces[1]) return;
@@ -80,8 +82,8 @@ static void start_thread(struct write_behind *behind) {
     behind->threaded = signals_start_thread(&behind->thread, write_pieces, behind) == 0;
 }
 
-/* Waits until the thread has nothing to do. */
-static int settle(struct write_behind *behind) {
+/* Waits until the thread is idle. */
+static int wait_idle(struct write_behind *behind) {
     if (!behind->threaded) return behind->number;
     pthread_mutex_lock(&behind->mutex);
     while (behind->pending > 0) pthread_cond_wait(&behind->changed, &behind->mutex);
@@ -97,7 +99,7 @@ static int hand_over(struct write_behind *behind) {
         behind->filled = 0;
         return behind->number ? behind->number : (behind->number = number);
     }
-    int number = settle(behind);
+    int number = wait_idle(behind);
     pthread_mutex_lock(&behind->mutex);
     behind->filling = 1 - behind->filling;
     behind->pending = number ? 0 : behind->filled;
@@ -120,10 +122,10 @@ int write_behind_put(struct write_behind *behind, const void *bytes, size_t size
 }
 
 int write_behind_flush(struct write_behind *behind) {
-    int number = settle(behind);
+    int number = wait_idle(behind);
     if (number) return number;
     if (behind->direct && !set_direct(behind, false)) return errno;
-    behind->direct = false; /* what follows is not aligned */
+    behind->direct = false; /* the rest is not aligned */
     number = write_fully(behind->fd, behind->pieces[behind->filling], behind->filled, -1);
     behind->filled = 0;
     return number;

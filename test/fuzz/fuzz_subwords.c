@@ -75,8 +75,8 @@ static void read_ranks(const uint8_t *bytes, size_t count) {
     char *ranks = join(&ranks_size, "", bytes + first, count - first, "");
     if (nul) memmove(ranks, ranks + 1, ranks_size--);
     finish(&subwords,
-           subwords_read_ranks(&subwords, &(struct json_reader){"NAME", json, size, &error},
-                               &(struct json_reader){"NAME", ranks, ranks_size, &error}),
+           subwords_read_tiktoken(&subwords, &(struct json_reader){"NAME", json, size, &error},
+                                  &(struct json_reader){"NAME", ranks, ranks_size, &error}),
            error.text);
     free(json);
     free(ranks);

@@ -68,7 +68,7 @@ static inline pid_t start(const char *arguments, int input, rlim_t file_bytes) {
     _exit(98);
 }
 
-/* Waits; what the program has said is then in out_text and error_text. Returns its exit status. */
+/* Waits for the program; out_text and error_text then hold its output. Returns its exit status. */
 static inline int finish(pid_t child) {
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);
@@ -86,7 +86,7 @@ static inline int exists(const char *name) {
     return file_exists(in_folder("%s", name));
 }
 
-/* All tokens of a pattern as text; the caller frees it with arrfree. */
+/* Returns all tokens of a pattern as text; the caller frees it with arrfree. */
 static inline char *tokens_text(const char *pattern) {
     struct tokens tokens;
     char *text = NULL;

@@ -55,8 +55,8 @@ static void put_text(const char *name, const char *text) {
     put(name, text, strlen(text));
 }
 
-/* Everything as one text: { stands where a document of text begins, [ where one of JSON Lines does.
- * < and > stand before a prompt and its completion. status: what ended it, 1 or -1. */
+/* Returns everything as one text: { precedes a document of text, [ one of JSON Lines, < a prompt
+ * and > its completion. status: 1 or -1, the result that ended it. */
 static char *read_all(struct reading *reading, int *status) {
     struct document_piece piece;
     char *all = NULL;
@@ -119,7 +119,7 @@ Test(documents, a_byte_order_mark_is_left_out_where_it_means_nothing) {
                 "a\xef\xbb\xbf[b{\xef\xbb{\xef\xbb\xbf");
 }
 
-/* A mark at every place around the end of the buffer of 1 MiB. */
+/* A mark at every position around the end of the buffer of 1 MiB. */
 Test(documents, marks_are_found_wherever_a_read_ends) {
     enum { MIB = 1 << 20 };
     char *text = malloc(MIB + 100);
@@ -207,7 +207,7 @@ Test(documents, a_row_without_end_is_an_error) {
     fputs("{\"text\":\"fine\"}\n", file);
     for (int i = 0; i < 3 << 20; i++) fputc('x', file);
     fclose(file);
-    /* First it ends far behind the limit, then one byte behind it. */
+    /* First it ends far beyond the limit, then one byte beyond it. */
     for (int i = 0; i < 2; i++) {
         int status;
         struct reading *reading = READING("a.jsonl");
@@ -232,7 +232,7 @@ Test(documents, bad_rows_stop_or_are_counted) {
     char *all = read_all(reading, &status);
     cr_assert_eq(status, -1);
     cr_assert_str_eq(all, "[one");
-    cr_assert_not_null(strstr(error.text, "a.jsonl, line 3, column 9: the member is no string"),
+    cr_assert_not_null(strstr(error.text, "a.jsonl, line 3, column 9: the member is not a string"),
                        "%s", error.text);
     cr_assert_not_null(strstr(error.text, "--skip-bad-rows"), "%s", error.text);
     arrfree(all);
@@ -246,7 +246,7 @@ Test(documents, bad_rows_stop_or_are_counted) {
     cr_assert_str_eq(all, "[one[two");
     cr_assert_eq(reading->documents.bad_rows, 2);
     cr_assert_str_eq(reading->documents.first_bad_row,
-                     "a.jsonl, line 3, column 9: the member is no string");
+                     "a.jsonl, line 3, column 9: the member is not a string");
     arrfree(all);
     close_reading(reading);
 }
@@ -276,7 +276,7 @@ Test(documents, an_interrupt_ends_the_reading) {
     close_reading(reading);
 }
 
-/* Opens what field says, and reads it all. */
+/* Opens the inputs with `field`, and reads everything. */
 static char *read_field(struct reading *reading, const char *field, int *status) {
     cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0);
     cr_assert_eq(documents_open(&reading->documents, &reading->inputs, field, &error), 0);
@@ -310,7 +310,7 @@ Test(documents, pairs_are_a_prompt_and_its_completion) {
     expect_field(READING("c.jsonl"), "prompt", "[x", NULL);
 }
 
-/* The kind of the first row is that of all. */
+/* The kind of the first row holds for all rows. */
 Test(documents, rows_of_two_kinds_do_not_mix) {
     const char *pair = "{\"prompt\":\"q\",\"completion\":\"a\"}\n", *text = "{\"text\":\"t\"}\n";
     char rows[300];
@@ -329,10 +329,10 @@ Test(documents, rows_of_two_kinds_do_not_mix) {
     expect_field(READING("c.jsonl"), NULL, "", "no member \"completion\" (there is \"prompt\")");
     expect_field(READING("d.jsonl"), NULL, "", "no member \"text\" (there is \"content\")");
     expect_field(READING("e.jsonl"), NULL, "",
-                 "e.jsonl, line 1, column 28: the member is no string");
+                 "e.jsonl, line 1, column 28: the member is not a string");
 }
 
-/* A row that is left out decides nothing. */
+/* A skipped row decides nothing. */
 Test(documents, the_first_good_row_decides) {
     struct reading *reading = READING("a.jsonl");
     int status;

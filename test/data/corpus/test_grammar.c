@@ -42,7 +42,7 @@ Test(grammar, without_choices_writes_one_text_of_no_information) {
 }
 
 /* Small enough to be counted by hand: 3/4 of "xa.", 1/4 of "xyyy" with a second, even choice. */
-Test(grammar, expectation_is_what_a_hand_counts) {
+Test(grammar, expectation_matches_a_manual_count) {
     static const struct grammar_rule rules[] = {{"s", NULL, {"3:xa.", "1:x{n}", NULL}},
                                                 {"n", NULL, {"yyy", "yyyzz", NULL}}};
     struct grammar grammar = compiled(rules, 2);

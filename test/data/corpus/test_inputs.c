@@ -59,7 +59,7 @@ Test(inputs, files_keep_their_order_and_any_name) {
     cr_assert_str_eq(listed(&inputs), "b.log a.JSONL* x[1]*.txt .hidden b.log");
     cr_assert(inputs.bytes_known);
     cr_assert_eq(inputs.bytes, 28);
-    cr_assert_eq(inputs.passed_by, 0);
+    cr_assert_eq(inputs.skipped, 0);
     inputs_close(&inputs);
     inputs_close(&inputs);
 }
@@ -73,7 +73,7 @@ Test(inputs, all_can_be_json_lines) {
     inputs_close(&inputs);
 }
 
-Test(inputs, of_a_folder_text_counts_in_the_order_of_names) {
+Test(inputs, folders_give_text_files_sorted_by_name) {
     struct inputs inputs;
     mkdir("d", 0755);
     mkdir("d/sub", 0755);
@@ -90,15 +90,15 @@ Test(inputs, of_a_folder_text_counts_in_the_order_of_names) {
     cr_assert_str_eq(listed(&inputs), "d/B.TXT d/a.txt d/c.ndjson* d/sub/x.md d/z.rst");
     cr_assert_eq(inputs.bytes, 10);
     cr_assert(inputs.bytes_known);
-    cr_assert_eq(inputs.passed_by, 6, "atxt dangling.txt k.txt.gz m.c pipe.txt txt");
-    cr_assert_str_eq(inputs.passed_by_one, "d/atxt");
+    cr_assert_eq(inputs.skipped, 6, "atxt dangling.txt k.txt.gz m.c pipe.txt txt");
+    cr_assert_str_eq(inputs.skipped_example, "d/atxt");
     inputs_close(&inputs);
     cr_assert_eq(OPEN(&inputs, "d/"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs), "d/B.TXT d/a.txt d/c.ndjson* d/sub/x.md d/z.rst");
     inputs_close(&inputs);
 }
 
-Test(inputs, links_are_followed_but_not_in_circles) {
+Test(inputs, links_are_followed_without_cycles) {
     struct inputs inputs;
     mkdir("d", 0755);
     mkdir("e", 0755);
@@ -120,7 +120,7 @@ Test(inputs, links_are_followed_but_not_in_circles) {
     inputs_close(&inputs);
 }
 
-Test(inputs, patterns_are_spelled_out) {
+Test(inputs, patterns_are_expanded) {
     struct inputs inputs;
     mkdir("d1", 0755);
     mkdir("d2", 0755);
@@ -140,7 +140,7 @@ Test(inputs, patterns_are_spelled_out) {
     inputs_close(&inputs);
 }
 
-Test(inputs, refusals_say_what_to_do) {
+Test(inputs, refusals_name_a_remedy) {
     put("a.jsonl.gz", 1);
     put("a.txt.zst", 1);
     put("a.parquet", 1);
@@ -164,7 +164,7 @@ Test(inputs, permissions_are_checked_before_anything_is_read) {
     expect_refusal("closed.txt", "Permission denied", "permissions");
 }
 
-Test(inputs, the_size_of_pipes_is_not_known) {
+Test(inputs, the_size_of_pipes_is_unknown) {
     struct inputs inputs;
     mkfifo("pipe", 0644);
     cr_assert_eq(OPEN(&inputs, "pipe"), 0, "%s", error.text);

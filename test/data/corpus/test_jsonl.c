@@ -9,7 +9,8 @@
 
 static struct error error;
 
-/* The row is in memory of just its size, so that a sanitizer sees every byte read too far. */
+/* The row is in memory of exactly its size, so that a sanitizer reports every byte read beyond
+ * it. */
 static int read_row(const char *row, size_t size, const char *field, char **copy, char **text,
                     size_t *text_size, size_t *column) {
     *copy = malloc(size ? size : 1);
@@ -47,7 +48,7 @@ static void expect_wrong(const char *row, size_t expected_column, const char *wh
 
 #define TEXT(row, expected) expect_text(row, expected, sizeof(expected) - 1)
 
-Test(jsonl, finds_the_member_wherever_it_is) {
+Test(jsonl, finds_the_member_at_any_position) {
     TEXT("{\"text\":\"a\"}", "a");
     TEXT(" \t{ \"text\" : \"\" } \r", "");
     TEXT("{\"id\":1,\"text\":\"two words\",\"more\":null}\r", "two words");
@@ -70,7 +71,7 @@ Test(jsonl, another_name) {
     free(copy);
 }
 
-/* Two members in one row: expected is NULL where the row is to be refused. */
+/* Reads two members of one row; expected is NULL if the row must be refused. */
 static void expect_pair(const char *row, const char *prompt, const char *completion,
                         size_t expected_column, const char *what) {
     struct jsonl_member members[] = {{.name = "prompt"}, {.name = "completion"}};
@@ -104,14 +105,14 @@ Test(jsonl, two_members_in_any_order) {
     expect_pair("{\"prompt\":\"a\\n\"}", NULL, NULL, 1,
                 "no member \"completion\" (there is \"prompt\")");
     expect_pair("{\"completion\":\"a\"}", NULL, NULL, 1, "no member \"prompt\"");
-    expect_pair("{\"prompt\":\"\\n\",\"completion\":null}", NULL, NULL, 29, "no string");
+    expect_pair("{\"prompt\":\"\\n\",\"completion\":null}", NULL, NULL, 29, "not a string");
     expect_pair("{\"prompt\":[{\"role\":\"user\"}],\"completion\":\"\"}", NULL, NULL, 11,
-                "no string");
+                "not a string");
     expect_pair("{\"prompt\":\"a\",\"completion\":\"b\",\"prompt\":\"c\"}", NULL, NULL, 32,
                 "twice");
 }
 
-Test(jsonl, tells_which_members_there_are) {
+Test(jsonl, lists_the_existing_members) {
     const struct {
         const char *row, *name;
         bool there;
@@ -136,7 +137,7 @@ Test(jsonl, tells_which_members_there_are) {
     }
 }
 
-Test(jsonl, escapes_are_undone_exactly) {
+Test(jsonl, escapes_are_decoded_exactly) {
     TEXT("{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t");
     TEXT("{\"text\":\"a\\u0000b\\u001f\\u007f\"}", "a\0b\x1f\x7f");
     TEXT("{\"text\":\"\\u0080\\u07ff\\u0800\\uFFFF\\ud7ff\\uE000\"}",
@@ -150,7 +151,7 @@ Test(jsonl, escapes_are_undone_exactly) {
 
 #define HALF "\xef\xbf\xbd"
 
-Test(jsonl, half_of_a_pair_becomes_the_replacement_character) {
+Test(jsonl, unpaired_surrogates_become_the_replacement_character) {
     TEXT("{\"text\":\"\\ud83d\"}", HALF);
     TEXT("{\"text\":\"\\ude00x\"}", HALF "x");
     TEXT("{\"text\":\"\\ud83d\\ud83d\\ude00\"}", HALF "\xf0\x9f\x98\x80");
@@ -159,20 +160,20 @@ Test(jsonl, half_of_a_pair_becomes_the_replacement_character) {
     TEXT("{\"text\":\"\\ud83d\\n\\ud83d-ude00\\ud83d\\u0041\"}", HALF "\n" HALF "-ude00" HALF "A");
 }
 
-Test(jsonl, says_what_is_wrong_and_where) {
-    expect_wrong("", 1, "no object");
-    expect_wrong("\"text\"", 1, "no object");
-    expect_wrong("  [\"text\",\"a\"]", 3, "no object");
+Test(jsonl, errors_have_a_reason_and_a_column) {
+    expect_wrong("", 1, "not an object");
+    expect_wrong("\"text\"", 1, "not an object");
+    expect_wrong("  [\"text\",\"a\"]", 3, "not an object");
     expect_wrong("{}", 1, "no member \"text\" (there is none)");
     expect_wrong("{\"id\":1,\"body\":\"x\"}", 1, "(there is \"id\", \"body\")");
-    expect_wrong("{\"text\":null}", 9, "no string");
-    expect_wrong("{\"text\":[\"a\"]}", 9, "no string");
+    expect_wrong("{\"text\":null}", 9, "not a string");
+    expect_wrong("{\"text\":[\"a\"]}", 9, "not a string");
     expect_wrong("{\"text\":\"a\",\"te\\u0078t\":\"b\"}", 13, "twice");
     expect_wrong("{\"text\":\"a\"} x", 14, "follows");
     expect_wrong("{\"text\":\"a\"}{}", 13, "follows");
     expect_wrong("{\"text\":\"a\"", 12, "a comma or }, found the end of the text");
     expect_wrong("{\"text\":\"a", 9, "no closing quote");
-    expect_wrong("{\"text\":", 9, "no string");
+    expect_wrong("{\"text\":", 9, "not a string");
     expect_wrong("{\"text\":\"a\",}", 13, "a key in double quotes");
     expect_wrong("{,\"text\":\"a\"}", 2, "a key in double quotes");
     expect_wrong("{\"text\" \"a\"}", 9, "a colon after the key");
@@ -208,7 +209,7 @@ Test(jsonl, bytes_that_are_not_utf8_are_refused) {
     expect_wrong("{\"text\":\"\xed\xa0\x80\"}", 10, "not UTF-8");
     expect_wrong("{\"\xc0\x80\":1,\"text\":\"a\"}", 3, "not UTF-8");
     expect_wrong("{\"text\":\"\xe2\x82", 10, "not UTF-8");
-    /* A NUL is no white space, and no end. */
+    /* A NUL is neither white space nor the end. */
     char *copy, *text;
     size_t size, column;
     cr_expect_eq(read_row("{\"text\":\"a\"}\0", 13, "text", &copy, &text, &size, &column), -1);
@@ -234,7 +235,7 @@ Test(jsonl, depth_has_a_limit) {
                      depth <= 256 ? 0 : -1, "%d", depth);
         free(copy);
     }
-    /* Far too deep for a stack. */
+    /* Far too deep for the stack. */
     const size_t size = 1 << 20;
     char *deep = malloc(size), *copy, *text;
     size_t text_size, column;
@@ -253,7 +254,7 @@ Test(jsonl, many_long_names_do_not_fit_the_message) {
     expect_wrong(row, 1, "\"member number 0\", ");
 }
 
-Test(jsonl, tells_blank_lines) {
+Test(jsonl, blank_lines_are_recognized) {
     cr_expect(jsonl_is_blank("", 0));
     cr_expect(jsonl_is_blank(" \t\r", 3));
     cr_expect_not(jsonl_is_blank(" \0", 2));

@@ -38,7 +38,7 @@ static struct loader opened(const struct tokens *tokens, int seq_len, bool shuff
 }
 
 Test(loader, cuts_sequences_inside_shards) {
-    /* Of 4 tokens each, one more as the last target: 2, 0, 0, 0, 1 and 3 of them. */
+    /* Sequences of 4 tokens, and one more as the last target: 2, 0, 0, 0, 1 and 3 of them. */
     const uint64_t counts[] = {12, 4, 0, 1, 5, 13};
     struct tokens tokens = made_of(counts, 6);
     struct loader loader = opened(&tokens, 4, false);
@@ -94,7 +94,7 @@ Test(loader, each_epoch_shows_each_sequence_once_in_its_own_order) {
     tokens_close(&tokens);
 }
 
-/* The order is part of the promise that a resumed run goes on with the same batches. */
+/* A resumed run must continue with the same batches, which includes their order. */
 Test(loader, the_order_is_the_documented_one) {
     const uint64_t counts[] = {501};
     struct tokens tokens = made_of(counts, 1);
@@ -110,7 +110,7 @@ Test(loader, the_order_is_the_documented_one) {
     tokens_close(&tokens);
 }
 
-Test(loader, a_batch_does_not_depend_on_how_it_is_asked_for) {
+Test(loader, a_sample_is_the_same_in_any_batch) {
     const uint64_t counts[] = {200, 300};
     struct tokens tokens = made_of(counts, 2);
     struct loader loader = opened(&tokens, 7, true), other = opened(&tokens, 7, true);
@@ -183,8 +183,9 @@ Test(loader, refuses_tokens_too_few_for_one_sequence) {
     tokens_close(&tokens);
 }
 
-/* Tokens that do not count are no targets, over the ends of sequences and shards; inputs stay. */
-Test(loader, a_mask_takes_targets_away) {
+/* Tokens that do not count are not targets, also across the ends of sequences and shards; inputs
+ * are unchanged. */
+Test(loader, a_mask_removes_targets) {
     const uint64_t counts[] = {13, 5, 9};
     static const uint8_t bits[] = {0xe6, 0x11}, none[] = {0x01, 0x00}; /* none: as a target */
     struct tokens tokens = made_of(counts, 3);
@@ -209,7 +210,7 @@ Test(loader, a_mask_takes_targets_away) {
     tokens_close(&tokens);
 }
 
-/* A token that does not count is still one of the vocabulary. */
+/* A token that does not count must still be in the vocabulary. */
 Test(loader, tokens_that_do_not_count_are_checked_too) {
     const uint64_t counts[] = {5};
     static const uint8_t bits[] = {0x02};

@@ -39,7 +39,7 @@ Test(loader_files, large_tokens_and_small_ones_come_in_one_batch) {
     tokens_close(&tokens);
 }
 
-/* The width of the files is no part of the batches. */
+/* The width of the files does not change the batches. */
 Test(loader_files, both_widths_give_the_same_batches) {
     struct tokens narrow, wide;
     struct loader loaders[2];
@@ -72,7 +72,7 @@ Test(loader_files, a_token_outside_the_vocabulary_is_named) {
     tokens_close(&tokens);
 }
 
-/* No vocabulary could be set that large. As int32_t the second one is negative. */
+/* These exceed every possible vocabulary. As int32_t the second one is negative. */
 Test(loader_files, a_token_beyond_all_vocabularies_is_damage) {
     const uint32_t beyond[] = {VOCABULARY_MAX, 0xffffffff};
     for (int i = 0; i < 2; i++)

@@ -26,7 +26,7 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
                        "%s", out_text);
 }
 
-Test(prepare, the_next_command_is_quoted_and_knows_what_is_missing) {
+Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
     write_text("a.txt", "abc");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out it's a.txt"), 0, "%s", error_text);
     cr_expect_not_null(strstr(out_text, " --set 'data.train=it'\\''s_train_*.bin'"
@@ -39,15 +39,15 @@ Test(prepare, notes_binary_files) {
     write_bytes("b.bin", "a\0c", 3);
     write_bytes("c.bin", "\0", 1);
     cr_assert_eq(run("--tokenizer bytes --out one b.bin a.txt"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(error_text, "note: 1 file is no text in UTF-8"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "note: 1 file is not UTF-8 text"), "%s", error_text);
     cr_expect_not_null(strstr(error_text, ": b.bin\n"), "%s", error_text);
     cr_assert_eq(run("--tokenizer bytes --out two a.txt b.bin c.bin"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(error_text, "note: 2 files are no text in UTF-8"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "note: 2 files are not UTF-8 text"), "%s", error_text);
     cr_expect_not_null(strstr(error_text, ": b.bin ...\n"), "%s", error_text);
     write_bytes("latin1.txt", "caf\xe9 au lait", 12);
     cr_assert_eq(run("--tokenizer bytes --out three latin1.txt"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(error_text, "1 file is no text in UTF-8"), "%s", error_text);
-    /* The end of the file, or of what is read first, may cut a character. */
+    cr_expect_not_null(strstr(error_text, "1 file is not UTF-8 text"), "%s", error_text);
+    /* The end of the file, or of the first read, may split a character. */
     write_bytes("cut.txt", "caf\xc3", 4);
     cr_assert_eq(run("--tokenizer bytes --out four cut.txt"), 0, "%s", error_text);
     cr_expect_null(strstr(error_text, "UTF-8"), "%s", error_text);
@@ -92,7 +92,7 @@ Test(prepare, all_256_bytes_survive) {
     arrfree(text);
 }
 
-/* Two blocks: each gives its own end to validation, in the order of the text. */
+/* Two blocks: the end of each becomes validation text, in the order of the text. */
 Test(prepare, a_long_text_is_split_block_by_block) {
     const size_t size = BLOCK_BYTES + 1000, val_first = BLOCK_BYTES / 4, val_second = 250;
     uint8_t *bytes = malloc(size);
@@ -179,7 +179,7 @@ static void wait_until_exists(const char *name) {
     cr_assert(exists(name), "%s", name);
 }
 
-/* The program waits for more input with complete shards behind it when the signal comes. */
+/* The signal comes while the program waits for more input, after complete shards. */
 static void interrupt_with(int number) {
     int ends[2];
     static uint8_t bytes[BLOCK_BYTES + 10];
@@ -208,7 +208,7 @@ Test(prepare, an_interrupt_leaves_the_old_shards_and_nothing_new) {
     expect_tokens("set_*.bin", "old text");
 }
 
-Test(prepare, an_interrupt_is_heard_before_a_named_pipe_has_a_writer) {
+Test(prepare, an_interrupt_ends_waiting_for_a_named_pipe) {
     cr_assert_eq(mkfifo(in_folder("pipe"), 0644), 0);
     pid_t child = start("--tokenizer bytes --out set pipe", -1, RLIM_INFINITY);
     struct timespec pause = {.tv_nsec = 50000000};
@@ -216,11 +216,11 @@ Test(prepare, an_interrupt_is_heard_before_a_named_pipe_has_a_writer) {
     kill(child, SIGTERM);
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);
-    /* A signal that came before the program listens ends it the ordinary way. */
+    /* A signal before the handlers are installed ends the program directly. */
     cr_assert(WIFEXITED(status) ? WEXITSTATUS(status) == 143 : WTERMSIG(status) == SIGTERM);
 }
 
-Test(prepare, explains_itself) {
+Test(prepare, prints_help) {
     cr_assert_eq(run("-h"), 0);
     cr_assert_eq(run("--help"), 0);
     const char *options[] = {

@@ -38,7 +38,7 @@ Test(prepare_documents, rows_come_from_the_standard_input_too) {
     expect_tokens("set_val_*.bin", "two");
 }
 
-Test(prepare_documents, bad_rows_stop_with_their_place) {
+Test(prepare_documents, bad_rows_stop_with_line_and_column) {
     write_text("a.jsonl", "{\"text\":\"one\"}\n{\"text\":2}\n");
     write_text("b.jsonl", "{\"text\":\"one\"}\n\n{\"content\":\"x\"}\n");
     expect_error("--tokenizer bytes --out set a.jsonl", "a.jsonl, line 2, column 9: the member is",
@@ -74,7 +74,7 @@ Test(prepare_documents, folders_and_patterns_are_searched) {
     cr_assert_not_null(strstr(error_text, "d/x.log"), "%s", error_text);
 }
 
-Test(prepare_documents, refusals_say_what_to_do) {
+Test(prepare_documents, refusals_name_a_remedy) {
     write_text("a.jsonl.gz", "x");
     write_text("a.txt", "x");
     write_text("rows", "{\"content\":\"x\"}");

@@ -70,7 +70,7 @@ Test(prepare_gpt2, plain_directories_are_tokenizers) {
     cr_expect_not_null(strstr(out_text, next), "%s", out_text);
 }
 
-Test(prepare_gpt2, the_special_token_stands_before_each_document) {
+Test(prepare_gpt2, the_special_token_precedes_each_document) {
     write_text("a.txt", "\xef\xbb\xbfOne story.\n<|endoftext|>\nAnother.<|endoftext|>");
     write_text("b.jsonl", "{\"text\":\"A row <|endoftext|> here\"}\n{\"text\":\"\"}\n"
                           "{\"text\":\"\\u00e9\\u0000\"}\n");
@@ -135,7 +135,7 @@ static void expect_same_shards(const char *a, const char *b, const char *what) {
     free(right);
 }
 
-/* Gives text to a process through a pipe, in pieces of odd sizes. */
+/* Feeds text to a process through a pipe, in pieces of odd sizes. */
 static pid_t feed(const char *text, size_t size, int *end) {
     int ends[2];
     cr_assert_eq(pipe(ends), 0);
@@ -156,8 +156,8 @@ static pid_t feed(const char *text, size_t size, int *end) {
     return child;
 }
 
-/* The same shards, whether text comes from a file or a pipe and however many threads there are; and
- * where all is for training, the tokens are those of the text as a whole. */
+/* Shards do not depend on files, pipes or the number of threads. If all text is for training, the
+ * tokens are those of the whole text. */
 Test(prepare_gpt2, a_text_of_several_blocks_is_one_text) {
     const size_t size = 20 << 20;
     char *text = long_document(size);
@@ -254,7 +254,7 @@ Test(prepare_gpt2, a_vocabulary_needs_the_special_token) {
     cr_assert_not_null(strstr(error_text, "without <|endoftext|>"), "%s", error_text);
 }
 
-/* A folder in the place of a shard stops the renaming half-way. */
+/* A folder with the name of a shard makes the renaming fail half-way. */
 Test(prepare_gpt2, half_published_shards_have_no_record) {
     write_text("a.txt", "some text");
     cr_assert_eq(run(gpt2("--out set a.txt")), 0, "%s", error_text);
@@ -265,7 +265,7 @@ Test(prepare_gpt2, half_published_shards_have_no_record) {
     cr_assert_not(exists("set_tokenizer.json.part"));
 }
 
-Test(prepare_gpt2, what_kill_9_leaves_is_no_shard_and_is_removed) {
+Test(prepare_gpt2, leftovers_of_kill_9_are_removed) {
     int ends[2], status;
     const size_t size = (16 << 20) + 1000;
     char *text = long_document(size);
@@ -290,7 +290,7 @@ Test(prepare_gpt2, what_kill_9_leaves_is_no_shard_and_is_removed) {
     cr_assert_not(exists("set_tokenizer.json.part"));
 }
 
-/* More text than there may be memory. */
+/* Uses more text than memory. */
 Test(prepare_gpt2, memory_does_not_grow_with_the_text) {
 #ifdef __SANITIZE_ADDRESS__
     cr_skip("sanitizers need memory of their own");

@@ -21,7 +21,7 @@ static const char PAIRS[] = "{\"prompt\":\"2+2?\",\"completion\":\" 4\"}\n"
                             "{\"completion\":\"\\u00e9\",\"prompt\":\"\",\"id\":7}\n"
                             "{\"prompt\":\"Hm\\n\",\"completion\":\"\"}\n";
 
-Test(prepare_rows, the_mask_stands_beside_the_shard) {
+Test(prepare_rows, the_mask_is_beside_the_shard) {
     write_text("a.jsonl", PAIRS);
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --shard-tokens 6 --out set a.jsonl"), 0,
                  "%s", error_text);
@@ -34,7 +34,7 @@ Test(prepare_rows, the_mask_stands_beside_the_shard) {
                        "%s", out_text);
 }
 
-Test(prepare_rows, other_names_are_told) {
+Test(prepare_rows, members_may_have_other_names) {
     write_text("a.jsonl", "{\"instruction\":\"do\",\"output\":\"done\",\"text\":\"x\"}");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --field instruction,output --out set "
                      "a.jsonl"),
@@ -43,7 +43,7 @@ Test(prepare_rows, other_names_are_told) {
     expect_mask("set_train_*.bin", "00111111");
 }
 
-Test(prepare_rows, text_again_leaves_no_mask) {
+Test(prepare_rows, replacing_pairs_by_text_removes_the_mask) {
     write_text("a.jsonl", PAIRS);
     write_text("b.txt", "text");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0.3 --out set a.jsonl"), 0, "%s",
@@ -54,14 +54,15 @@ Test(prepare_rows, text_again_leaves_no_mask) {
     cr_expect_not(exists("set_train_000000.mask") || exists("set_val_000000.mask"));
 }
 
-Test(prepare_rows, bad_rows_are_told_by_their_number) {
+Test(prepare_rows, bad_rows_are_named_by_line) {
     static const struct {
         const char *row, *what;
     } cases[] = {
         {"{\"prompt\":\"a\"}", "line 4, column 1: there is no member \"completion\""},
         {"{\"text\":\"a\"}", "line 4, column 1: there is no member \"prompt\" (there is \"text\")"},
-        {"{\"prompt\":[\"a\"],\"completion\":\"b\"}", "line 4, column 11: the member is no string"},
-        {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is no string"},
+        {"{\"prompt\":[\"a\"],\"completion\":\"b\"}",
+         "line 4, column 11: the member is not a string"},
+        {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is not a string"},
         {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 29: a backslash in a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -80,7 +81,7 @@ Test(prepare_rows, bad_rows_are_told_by_their_number) {
     cr_expect_not_null(strstr(error_text, "--field a,: allowed is"), "%s", error_text);
 }
 
-/* A tokenizer of bytes, 300 before a text, and 301 to end it. */
+/* Writes a tokenizer of bytes with token 300 before a text and 301 after it. */
 static void write_ranks(void) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     cr_assert_eq(mkdir(in_folder("ranks"), 0755), 0);
@@ -93,7 +94,7 @@ static void write_ranks(void) {
     cr_assert_eq(fclose(file), 0);
 }
 
-Test(prepare_rows, a_beginning_and_an_end_of_their_own_are_both_there) {
+Test(prepare_rows, rows_have_separate_begin_and_end_tokens) {
     const int32_t expected[] = {300, 'q', 'a', 301, 300, 'b', 301, 300, 'c', 301};
     struct tokens tokens;
     write_ranks();
@@ -109,7 +110,7 @@ Test(prepare_rows, a_beginning_and_an_end_of_their_own_are_both_there) {
     tokens_close(&tokens);
 }
 
-/* Texts of such a tokenizer have both as well, and all of them counts. */
+/* With such a tokenizer texts have both tokens as well, and all of them count. */
 Test(prepare_rows, texts_begin_and_end_as_rows_do) {
     const int32_t expected[] = {300, 'a', 'b', 301, 300, 'c', 301, 300, 'd', 301, 300, 'e', 301};
     struct tokens tokens;
@@ -126,8 +127,8 @@ Test(prepare_rows, texts_begin_and_end_as_rows_do) {
     tokens_close(&tokens);
 }
 
-/* A pattern whose matches take steps out of proportion to the text: the error comes from a thread.
- */
+/* A pattern whose matches take too many steps for the size of the text; the error comes from a
+ * thread. */
 Test(prepare_rows, a_pattern_that_takes_too_long_is_an_error) {
     char text[1001];
     write_ranks();

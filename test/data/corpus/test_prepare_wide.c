@@ -40,7 +40,7 @@ Test(prepare_wide, shards_have_32_bits) {
                  error_text);
     cr_expect_not_null(strstr(out_text, "vocabulary 70003"), "%s", out_text);
     expect_shard("set_train_000000.bin", expected, 6);
-    /* The same text as bytes takes their place, in 16 bits. */
+    /* The same text as bytes replaces them, in 16 bits. */
     cr_assert_eq(run("--tokenizer bytes --force --val-fraction 0 --out set a.txt"), 0, "%s",
                  error_text);
     expect_tokens("set_train_*", "them<|endoftext|>tha");
@@ -67,8 +67,8 @@ Test(prepare_wide, the_record_names_the_tokenizer) {
     tokenizer_close(&other);
 }
 
-/* Threads, words that are seen again, and pieces too long for the cache: nothing loses bits. */
-Test(prepare_wide, tokens_come_back_as_text) {
+/* No bits are lost with threads, cached words, and pieces too long for the cache. */
+Test(prepare_wide, tokens_decode_to_the_text) {
     char *text = NULL, *decoded = NULL;
     for (int i = 0; arrlenu(text) < 500000; i++) {
         char word[200];

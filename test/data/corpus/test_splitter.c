@@ -44,7 +44,7 @@ static void close_split(struct split *split) {
     tokenizer_close(&split->tokenizer);
 }
 
-/* All tokens of a side, an stb_ds array. */
+/* Returns all tokens of a side, an stb_ds array. */
 static int32_t *tokens_of(const char *side) {
     struct tokens tokens;
     int32_t *all = NULL;
@@ -71,7 +71,7 @@ static void expect_text(const char *side, const char *expected) {
 #define ROW(text)   put(&split, text, sizeof(text) - 1, true, true)
 #define FILE_(text) put(&split, text, sizeof(text) - 1, true, false)
 
-Test(splitter, bytes_are_joined_and_rows_set_apart) {
+Test(splitter, bytes_are_joined_and_rows_are_separated) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0, 1000);
     FILE_("file ");
@@ -139,7 +139,7 @@ Test(splitter, a_block_ends_with_a_document_if_one_ends_in_its_second_half) {
     expect_text("val", "pqrstyz");
 }
 
-Test(splitter, a_row_torn_at_the_end_of_validation_is_set_apart_from_a_file) {
+Test(splitter, a_row_split_at_the_end_of_validation_is_separated_from_a_file) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0.5, 8);
     ROW("abcdefgh");
@@ -159,13 +159,13 @@ static char *random_text(size_t size, uint64_t seed) {
         const char *word = words[random_bits(seed, 0, i) % (sizeof words / sizeof *words)];
         for (; *word && filled < size; word++) text[filled++] = *word;
     }
-    /* Whole characters only. */
+    /* Only complete characters. */
     while (filled > 0 && (uint8_t)text[filled - 1] >= 0x80) text[--filled] = '.';
     for (; filled < size; filled++) text[filled] = '.';
     return text;
 }
 
-/* The tokens of documents in one go, without blocks. */
+/* Encodes documents at once, without blocks. */
 static int32_t *plain_tokens(const struct tokenizer *tokenizer, const char *text,
                              const size_t *ends, size_t count) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
@@ -184,7 +184,7 @@ static void expect_same_tokens(const int32_t *a, const int32_t *b, const char *w
     cr_assert(arrlenu(a) == 0 || memcmp(a, b, arrlenu(a) * sizeof *a) == 0, "%s", what);
 }
 
-/* Whatever the blocks and threads, cuts leave no trace. */
+/* Cuts do not change the tokens, for any blocks and threads. */
 Test(splitter, blocks_and_threads_do_not_change_the_tokens) {
     enum { SIZE = 700000 };
     char *text = random_text(SIZE, 1);
@@ -212,7 +212,7 @@ Test(splitter, blocks_and_threads_do_not_change_the_tokens) {
     free(text);
 }
 
-Test(splitter, text_without_any_place_to_cut_is_cut_between_characters) {
+Test(splitter, text_without_any_cut_is_split_between_characters) {
     struct split split;
     char text[1001];
     for (int i = 0; i < 500; i++) memcpy(text + 2 * i, "\xc3\xa9", 2);
@@ -240,8 +240,8 @@ Test(splitter, text_without_any_place_to_cut_is_cut_between_characters) {
     tokenizer_close(&split.tokenizer);
 }
 
-/* Rows of up to `longest` bytes: each is in one side, whole, and validation has its share. */
-Test(splitter, many_documents_are_never_torn) {
+/* Rows of up to `longest` bytes: each is in one side as a whole, and validation has its share. */
+Test(splitter, many_documents_are_never_split) {
     enum { ROWS = 3000, LONGEST = 60, BLOCK = 2000 };
     const double fraction = 0.1;
     static char rows[ROWS][LONGEST + 1];
@@ -292,7 +292,7 @@ Test(splitter, the_number_of_documents_in_a_block_has_a_limit) {
     arrfree(tokens);
 }
 
-Test(splitter, closing_leaves_nothing_of_what_is_not_published) {
+Test(splitter, closing_removes_unpublished_files) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0.5, 10);
     FILE_("some text that is longer than two blocks");
@@ -322,7 +322,7 @@ static void expect_mask(const char *side, const char *expected) {
     tokens_close(&tokens);
 }
 
-Test(splitter, of_pairs_the_completion_and_its_end_count) {
+Test(splitter, completions_and_their_ends_count) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0, 1000);
     put_pair(&split, "ask", "yes");
@@ -335,8 +335,8 @@ Test(splitter, of_pairs_the_completion_and_its_end_count) {
     expect_mask("train", "0001111111111000011");
 }
 
-/* Text counts everywhere, and is set apart as ever. */
-Test(splitter, pairs_and_text_stand_beside_each_other) {
+/* Text counts everywhere, and is separated as usual. */
+Test(splitter, pairs_and_text_may_be_mixed) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0, 1000);
     FILE_("file");
@@ -351,7 +351,7 @@ Test(splitter, pairs_and_text_stand_beside_each_other) {
     expect_mask("train", "11110001111111110001111");
 }
 
-/* <|endoftext|> stands before the first document and ends each completion. */
+/* <|endoftext|> precedes the first document and ends each completion. */
 Test(splitter, the_token_between_pairs_ends_the_one_before) {
     struct split split;
     open_split(&split, TOKENIZER_GPT2, 0, 1000);
@@ -376,7 +376,7 @@ Test(splitter, the_token_between_pairs_ends_the_one_before) {
     arrfree(tokens);
 }
 
-/* Validation begins with a pair or not at all: a completion is not torn from its prompt. */
+/* Validation begins with a pair or not at all: a completion is never separated from its prompt. */
 Test(splitter, validation_has_whole_pairs) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0.05, 1000);

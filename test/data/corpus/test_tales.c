@@ -21,7 +21,7 @@ static struct grammar tales_grammar(void) {
     return grammar;
 }
 
-/* What is still to be written: items from the left, as a linked list. */
+/* The rest to expand: items from the left, as a linked list. */
 struct rest {
     struct grammar_item item;
     const struct rest *next;
@@ -63,10 +63,10 @@ static int same_rule(const struct grammar_item *a, const struct grammar_item *b)
            a->is_capital == b->is_capital;
 }
 
-/* Whether something that `a` can write is the beginning of something that `b` can, or the reverse.
- * A field is taken for a free choice among all its values, which can only find more. Where both go
- * on with the same rule, they agree only if they choose alike in it, because that rule passes this
- * very test: then what follows it decides. */
+/* True if a text of `a` can be a prefix of a text of `b`, or the reverse. A field counts as a free
+ * choice among all its values, which can only find more cases. If both continue with the same rule,
+ * they agree only if it makes the same choices, because that rule passes this test as well; then
+ * the items after it decide. */
 static int comparable(const struct grammar *grammar, const struct rest *a, const struct rest *b) {
     while (a && a->item.kind == GRAMMAR_LETTERS && a->item.length == 0) a = a->next;
     while (b && b->item.kind == GRAMMAR_LETTERS && b->item.length == 0) b = b->next;
@@ -95,7 +95,7 @@ static int comparable(const struct grammar *grammar, const struct rest *a, const
     return 0;
 }
 
-/* The number of pairs of alternatives that a reader from left to right could confuse. */
+/* Returns the number of pairs of alternatives that are ambiguous when read from left to right. */
 static int confusions(const struct grammar *grammar, const struct grammar_rule *table) {
     int found = 0;
     struct rest left[ITEMS_MAX], right[ITEMS_MAX];
@@ -115,7 +115,7 @@ static int confusions(const struct grammar *grammar, const struct grammar_rule *
     return found;
 }
 
-/* All derivations of a text: how many, and the bits of the last one found. */
+/* A search for all derivations of a text: their number, and the bits of the last one found. */
 struct parse {
     const struct grammar *grammar;
     int derivations;
@@ -221,7 +221,7 @@ Test(tales, sample_agrees_with_the_exact_expectation) {
     double mean_bits = bits / STORIES, mean_bytes = total / STORIES;
     double bits_error = sqrt((bits_squared / STORIES - mean_bits * mean_bits) / STORIES);
     double bytes_error = sqrt((bytes_squared / STORIES - mean_bytes * mean_bytes) / STORIES);
-    /* Four standard errors: one sample in 16000 would miss, and this one is always the same. */
+    /* Four standard errors: one sample in 16000 would fail, and this sample is always the same. */
     cr_assert_float_eq(mean_bits, mean.bits, 4 * bits_error);
     cr_assert_float_eq(mean_bytes, mean.bytes, 4 * bytes_error);
     cr_assert_lt(bits_error, 0.005 * mean.bits);

@@ -1,4 +1,4 @@
-/* The masks of shards: what is written is read back, and damage is refused by name. */
+/* Masks of shards round-trip, and damage is refused by name. */
 #include "data/corpus/token_mask.h"
 #include "test/data/corpus/tokens_fixture.h"
 
@@ -114,7 +114,7 @@ static void make_counts(uint8_t *counts, int count) {
     for (int i = 0; i < count; i++) counts[i] = !(i % 11 >= 3 && i % 11 <= 6);
 }
 
-/* Puts tokens with their counts in parts, and finishes. */
+/* Writes tokens with their counts in parts, and finishes. */
 static void put_counts(struct shard_writer *writer, int count, int part) {
     uint16_t tokens[200];
     uint8_t counts[200];
@@ -129,7 +129,7 @@ static void put_counts(struct shard_writer *writer, int count, int part) {
     cr_assert_eq(shard_writer_finish(writer, &error), 0, "%s", error.text);
 }
 
-Test(token_mask, what_is_written_is_read_back_whatever_the_sizes) {
+Test(token_mask, masks_of_all_sizes_round_trip) {
     const int cases[][3] = {{1000, 150, 1}, {1000, 150, 200}, {7, 150, 4},  {1, 30, 3},
                             {64, 128, 64},  {33, 150, 33},    {40, 150, 7}, {8, 16, 5}};
     uint8_t counts[200];
@@ -157,7 +157,7 @@ Test(token_mask, what_is_written_is_read_back_whatever_the_sizes) {
 }
 
 /* The first token that does not count comes in a later part: those before it count. */
-Test(token_mask, begins_where_it_is_needed) {
+Test(token_mask, is_opened_when_needed) {
     struct shard_writer writer;
     struct tokens tokens;
     const int32_t many[13] = {0};
@@ -174,7 +174,7 @@ Test(token_mask, begins_where_it_is_needed) {
     cr_expect_eq(tokens.counted, 17);
     cr_expect_not(token_mask_counts(&tokens.shards[0].mask, 14));
     tokens_close(&tokens);
-    /* Its shard says that it is there: without it all tokens would count. */
+    /* The header of the shard says that there is a mask; otherwise all tokens would count. */
     cr_assert_eq(unlink(in_folder("set_000000.mask")), 0);
     cr_assert_eq(open_in_folder(&tokens, "set_*"), -1);
     cr_expect_not_null(strstr(error.text, "the mask that belongs to this token shard"));
@@ -196,7 +196,7 @@ Test(token_mask, is_published_and_abandoned_with_its_shard) {
     cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
     cr_expect(exists("set_000000.mask") && exists("set_000002.mask"));
     cr_expect_not(exists("set_000000.mask.part"));
-    /* In the middle of a shard: what there was stays. */
+    /* Abandoning in the middle of a shard keeps the old files. */
     const uint16_t token = 1;
     open_writer(&writer, "set", 256, 50);
     cr_assert_eq(shard_writer_put_packed(&writer, &token, (const uint8_t[]){0}, 1, &error), 0);
@@ -227,7 +227,7 @@ Test(token_mask, a_set_without_masks_removes_those_of_another) {
     tokens_close(&tokens);
 }
 
-Test(token_mask, what_a_killed_writer_left_is_removed) {
+Test(token_mask, leftovers_of_a_killed_writer_are_removed) {
     struct shard_writer writer;
     write_plain("set_000003.mask.part", "x", 1);
     write_plain("set_000004.mask.part.tmp", "x", 1);

@@ -46,7 +46,7 @@ static void write_text(const char *name, const char *text) {
     cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0);
 }
 
-Test(tokenizer_record, what_is_written_is_read_back) {
+Test(tokenizer_record, records_round_trip) {
     struct tokenizer tokenizer;
     struct tokenizer_record record;
     char absolute[FILE_PATH_MAX];
@@ -68,8 +68,8 @@ Test(tokenizer_record, what_is_written_is_read_back) {
     tokenizer_close(&tokenizer);
 }
 
-/* What older versions wrote calls any files gpt2. */
-Test(tokenizer_record, other_kinds_have_a_name_of_their_own) {
+/* Records of older versions call all tokenizers from files gpt2. */
+Test(tokenizer_record, each_kind_has_its_own_name) {
     struct tokenizer tokenizer;
     struct tokenizer_record record;
     open_small(&tokenizer);
@@ -86,8 +86,8 @@ Test(tokenizer_record, other_kinds_have_a_name_of_their_own) {
     tokenizer_close(&tokenizer);
 }
 
-/* Records that were written before hold good: the hash is one of them. */
-Test(tokenizer_record, the_hash_of_a_tokenizer_stays_what_it_is) {
+/* Existing records must stay valid, and they contain this hash. */
+Test(tokenizer_record, tokenizer_hashes_are_stable) {
     struct tokenizer tokenizer;
     open_small(&tokenizer);
     cr_expect_str_eq(tokenizer.sha256,
@@ -171,7 +171,7 @@ static void expect_malformed(const char *text, const char *what) {
     "{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":10,\"directory\":\"/x\",\"sha256\":\"" HASH \
     "\",\"files\":"
 
-Test(tokenizer_record, what_is_malformed_is_refused) {
+Test(tokenizer_record, malformed_records_are_refused) {
     struct tokenizer_record record;
     write_text("set_tokenizer.json", HEAD "{\"a\":{\"bytes\":1,\"sha256\":\"" HASH "\"}}}");
     cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error.text);

@@ -44,7 +44,7 @@ Test(tokens, takes_an_existing_name_as_it_is) {
     tokens_close(&tokens);
 }
 
-Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
+Test(tokens, refuses_other_files_with_a_remedy) {
     uint16_t few[4] = {1, 2, 3, 4};
     struct tokens tokens;
     expect_refusal("missing.bin", "no such", "./prepare");
@@ -107,7 +107,7 @@ Test(tokens, raw_files_and_shards_may_be_mixed) {
     tokens_close(&tokens);
 }
 
-Test(tokens, what_is_no_raw_file_is_refused) {
+Test(tokens, files_that_are_not_raw_shards_are_refused) {
     const uint32_t shard[] = {20240520, 1, 2, 0};
     write_plain("odd.bin", "abcde", 5);
     expect_refusal("odd.bin", "and its 5 bytes, an odd number", "./prepare");
@@ -121,7 +121,7 @@ Test(tokens, what_is_no_raw_file_is_refused) {
     expect_refusal("cut4.bin", "truncated: a token shard of 4 bytes", "again");
 }
 
-Test(tokens, one_bad_shard_spoils_the_set_and_is_named) {
+Test(tokens, one_bad_shard_fails_the_set_and_is_named) {
     uint16_t few[4] = {1, 2, 3, 4};
     write_good("s_000000.bin", 1, 10);
     write_raw("s_000001.bin", 20240520, 1, 9, few, 8);
@@ -131,7 +131,7 @@ Test(tokens, one_bad_shard_spoils_the_set_and_is_named) {
     cr_assert_not_null(strstr(error.text, "s_000001.bin: truncated"), "%s", error.text);
 }
 
-/* A hole of ten gigabytes costs nothing on the disk. */
+/* A hole of ten gigabytes takes no space on the disk. */
 Test(tokens, counts_beyond_32_bits) {
     const uint64_t count = UINT64_C(5000000000);
     struct tokens tokens;
@@ -178,7 +178,7 @@ static void write_set(const char *name, uint64_t shard_tokens, uint64_t count, u
     shard_writer_abandon(&writer);
 }
 
-Test(tokens, what_is_written_is_read_back_whatever_the_sizes) {
+Test(tokens, shards_of_all_sizes_round_trip) {
     const struct {
         uint64_t shard_tokens, count, part;
     } cases[] = {{10, 25, 1}, {10, 30, 7},       {10, 30, 30},
@@ -271,7 +271,7 @@ Test(tokens, a_smaller_set_removes_the_shards_of_a_larger_one) {
     cr_assert_not(exists("set_000000.bin"), "an empty set replaces a set as well");
 }
 
-Test(tokens, opening_a_writer_clears_what_a_killed_one_left) {
+Test(tokens, opening_a_writer_removes_leftovers_of_a_killed_one) {
     write_good("set_000003.bin.part", 1, 1);
     write_good("set_000004.bin.part.tmp", 1, 1);
     write_good("set_000004.bin.partly", 1, 1);

@@ -1,4 +1,4 @@
-/* Shards of 32 bits, and where they meet those of 16. */
+/* Shards of 32 bits, alone and together with shards of 16 bits. */
 #include "test/data/corpus/tokens_fixture.h"
 
 #include <unistd.h>
@@ -7,7 +7,7 @@ TestSuite(tokens_wide, .init = make_folder, .fini = remove_folder);
 
 enum { MAGIC = 20240801, VERSION = 7 };
 
-/* Token i of a text of large tokens. */
+/* Returns token i of a text of large tokens. */
 static int32_t large(uint64_t i) {
     return (int32_t)(VOCABULARY_MAX - 1 - i * 12345 % VOCABULARY_MAX);
 }
@@ -30,7 +30,7 @@ static void write_set(const char *name, uint64_t shard_tokens, uint64_t count, u
     publish(&writer);
 }
 
-Test(tokens_wide, what_is_written_is_read_back_whatever_the_sizes) {
+Test(tokens_wide, shards_of_all_sizes_round_trip) {
     const struct {
         uint64_t shard_tokens, count, part;
     } cases[] = {{10, 25, 1}, {10, 30, 7}, {1, 3, 2}, {4096, 9000, 5000}, {100000, 10000, 10000}};
@@ -70,7 +70,7 @@ Test(tokens_wide, the_bytes_on_the_disk_are_those_of_llm_c) {
     free(bytes);
 }
 
-Test(tokens_wide, the_vocabulary_decides_about_the_width) {
+Test(tokens_wide, the_vocabulary_decides_the_width) {
     const int vocabularies[] = {1, 256, 50257, 65536, 65537, 128256, VOCABULARY_MAX};
     for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++) {
         const bool is_wide = vocabularies[i] > 65536;
@@ -88,7 +88,7 @@ Test(tokens_wide, the_vocabulary_decides_about_the_width) {
     }
 }
 
-Test(tokens_wide, packing_first_and_putting_later_is_the_same) {
+Test(tokens_wide, packing_separately_gives_the_same_shards) {
     const int vocabularies[] = {65536, VOCABULARY_MAX};
     int32_t tokens[100], packed[100], read[100];
     for (int v = 0; v < 2; v++) {
@@ -143,7 +143,7 @@ Test(tokens_wide, parts_of_shards_are_read) {
     tokens_close(&tokens);
 }
 
-/* An error, where a mapping would end the program by a signal. */
+/* The result is an error; with a memory mapping a signal would end the program. */
 Test(tokens_wide, files_that_shrink_in_use_are_named) {
     int32_t read[50000];
     struct tokens tokens;
@@ -196,7 +196,7 @@ Test(tokens_wide, damaged_files_are_refused) {
     tokens_close(&tokens);
 }
 
-Test(tokens_wide, shards_of_both_widths_take_each_others_place) {
+Test(tokens_wide, shards_of_both_widths_replace_each_other) {
     struct tokens tokens;
     struct shard_writer writer;
     const int32_t few[] = {1, 2, 3};

@@ -36,7 +36,7 @@ static inline int open_in_folder(struct tokens *tokens, const char *pattern) {
     return tokens_open(tokens, in_folder("%s", pattern), &error);
 }
 
-/* The message names the file and holds both texts. */
+/* Expects a failure whose message names the file and contains both texts. */
 static inline void expect_refusal(const char *name, const char *what, const char *remedy) {
     struct tokens tokens;
     cr_expect_eq(open_in_folder(&tokens, name), -1, "%s", name);
@@ -46,7 +46,7 @@ static inline void expect_refusal(const char *name, const char *what, const char
     tokens_close(&tokens);
 }
 
-/* Writes a file of nothing but these bytes. */
+/* Writes a file of exactly these bytes. */
 static inline void write_plain(const char *name, const void *bytes, size_t size) {
     cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, &error), 0, "%s",
                  error.text);

@@ -1,10 +1,10 @@
-/* A small list of ranks, as tiktoken has them: a tokenizer that is not of GPT-2's kind. */
+/* A small list of tiktoken ranks: a tokenizer that is not of GPT-2's kind. */
 #pragma once
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 
-/* The bytes, whose rank is their value, and what follows. */
+/* Returns the ranks of all bytes, whose rank is their value, followed by `more`. */
 static inline char *bytes_and(const char *more) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char *text;
@@ -18,7 +18,7 @@ static inline char *bytes_and(const char *more) {
     return text;
 }
 
-/* Of 301 tokens. */
+/* A tokenizer of 301 tokens. */
 static const char usual_json[] = "{\"pattern\": \" ?\\\\p{L}+|\\\\s|[^\\\\s\\\\p{L}]+\", "
                                  "\"special_tokens\": {\"<|end|>\": 300}, \"begin\": \"<|end|>\"}";
 static const char usual_more[] = "YWI= 256\r\nYWJj 257\nYmM= 258\nIGFi 260\n";

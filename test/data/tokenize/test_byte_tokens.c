@@ -13,7 +13,7 @@ static void merge(const struct subwords *bpe, int32_t **tokens, const void *piec
     merges_scratch_free(&scratch);
 }
 
-/* Whether the tokens spell `spelled`, their bytes with bars between. */
+/* Expects tokens that spell `spelled`, their bytes with bars between. */
 static void expect_spelled(const struct subwords *bpe, const char *piece, const char *spelled) {
     int32_t *tokens = NULL;
     char text[256] = "";
@@ -43,8 +43,8 @@ Test(byte_tokens, merges_the_lowest_rank_first_and_the_leftmost_of_equals) {
     subwords_free(&bpe);
 }
 
-/* The rank is the place among the merges, not the token: here the later merge has a token that was
- * made by an earlier one. */
+/* The rank is the index of a merge, not the token. Here the later merge produces a token of an
+ * earlier one. */
 Test(byte_tokens, two_merges_may_have_one_result) {
     static const char *const merges[] = {"b c", "a bc", "c d", "a b", "ab c", "abc x", "ab cd"};
     struct subwords bpe;
@@ -71,7 +71,7 @@ Test(byte_tokens, without_merges_bytes_are_tokens) {
     subwords_free(&bpe);
 }
 
-/* A number below `limit`, the next one of a series. */
+/* Returns the next number of a series, below `limit`. */
 static uint32_t random_below(uint64_t *series, size_t limit) {
     return (uint32_t)(random_bits(4, 0, (*series)++) % limit);
 }
@@ -100,7 +100,7 @@ static void random_bpe(struct subwords *bpe, uint64_t *random, int count) {
         names[i] = names[j];
         names[j] = name;
     }
-    /* Any order of ranks, also such in which a part comes after the whole. */
+    /* Any order of ranks, including a part with a higher rank than the whole. */
     for (int i = count; i-- > 0;) {
         const int other = (int)random_below(random, (size_t)i + 1);
         arrput(shuffled, pairs[other]);
@@ -127,7 +127,7 @@ static void expect_like_naive(const struct subwords *bpe, const uint8_t *piece, 
     arrfree(expected);
 }
 
-Test(byte_tokens, long_and_short_pieces_are_merged_as_the_definition_says) {
+Test(byte_tokens, long_and_short_pieces_merge_by_the_definition) {
     uint64_t random = 0;
     for (int round = 0; round < 30; round++) {
         struct subwords bpe;
@@ -143,7 +143,7 @@ Test(byte_tokens, long_and_short_pieces_are_merged_as_the_definition_says) {
     }
 }
 
-/* Here between c and a, and between a and a. */
+/* Here they split between c and a, and between a and a. */
 Test(byte_tokens, parts_that_no_token_joins_are_merged_alone) {
     static const char *const merges[] = {"a b", "ab ab", "b c", "c c"};
     struct subwords bpe;

@@ -31,7 +31,7 @@ Test(cuts, go_between_a_word_and_white_space) {
     }
 }
 
-Test(cuts, never_behind_what_may_be_white_space_or_no_character) {
+Test(cuts, never_after_possible_white_space_or_invalid_bytes) {
     const char *spaces[] = {" ",
                             "\n",
                             "\x1c",
@@ -56,7 +56,8 @@ Test(cuts, never_behind_what_may_be_white_space_or_no_character) {
     cr_expect_not(cut_is_safe("a ", 2, 2, CUT_SPACES));
 }
 
-/* Text of what could go wrong: white space of all kinds, contractions, broken characters. */
+/* Builds a text of difficult parts: white space of all kinds, contractions, truncated
+ * characters. */
 static size_t nasty_text(char *text, uint64_t number) {
     static const char *const pieces[] = {
         "a",    "B",        "'s",           "'ll",          "'",       "7",
@@ -73,7 +74,7 @@ static size_t nasty_text(char *text, uint64_t number) {
     return size;
 }
 
-/* The promise itself: both parts have the tokens of the whole. */
+/* Both parts together have the tokens of the whole. */
 Test(cuts, keep_the_tokens) {
     struct tokenizer tokenizer;
     char text[100];

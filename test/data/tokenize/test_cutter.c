@@ -1,5 +1,5 @@
-/* How GPT-2's pattern cuts text, as tiktoken and Hugging Face's tokenizers do; other patterns:
- * test_split_pattern.c. */
+/* GPT-2's pattern cuts text as in tiktoken and Hugging Face's tokenizers; test_split_pattern.c
+ * tests other patterns. */
 #include "data/tokenize/cutter.h"
 
 #include <criterion/criterion.h>
@@ -36,13 +36,13 @@ static void expect_cut(const char *bars) {
     expect_cut_by(&rule, 1, bars);
 }
 
-Test(cutter, words_numbers_and_signs_take_one_space_along) {
+Test(cutter, words_numbers_and_symbols_include_one_space) {
     expect_cut("");
     expect_cut("Hello|,| world|!|");
     expect_cut("a|1|b|22| c| 3|");
     expect_cut("x|.-!|y| .-!| z|");
     expect_cut("f\xc3\xbcr| \xe6\xbc\xa2\xe5\xad\x97|\xef\xbc\x91| \xd9\xa1\xd9\xa2|");
-    /* A combining mark and U+180E are signs. */
+    /* A combining mark and U+180E count as symbols. */
     expect_cut("e|\xcc\x81|1|\xcc\x81|");
     expect_cut("a| \xe1\xa0\x8e|a|\xe1\xa0\x8e!|");
     expect_cut("\x1c| \x1f|");
@@ -62,7 +62,7 @@ Test(cutter, endings_of_english_words) {
     expect_cut("it|\xe2\x80\x99|s|");
 }
 
-Test(cutter, white_space_leaves_its_last_character_to_what_follows) {
+Test(cutter, white_space_leaves_its_last_character_to_the_next_piece) {
     expect_cut("a| | b|");
     expect_cut("a|  | b|");
     expect_cut("a|\n|b|\n|\n|c|");
@@ -78,12 +78,13 @@ Test(cutter, white_space_leaves_its_last_character_to_what_follows) {
     expect_cut("a|\xc2\xa0| b|");
 }
 
-Test(cutter, bytes_that_are_no_characters_are_pieces_of_their_own) {
+Test(cutter, invalid_bytes_are_separate_pieces) {
     expect_cut("\xff|");
     expect_cut("a|\xff\xfe|b|");
     expect_cut("a| |\xff| b|");
     expect_cut("  |\xff|");
-    /* What follows is not looked at: both spaces are one piece, as at the end of a text. */
+    /* Invalid bytes do not matter to lookahead: both spaces are one piece, as at the end of a
+     * text. */
     expect_cut("a|  |\xff|");
     expect_cut("a|\xe2\x82|");
     expect_cut("\xe2\x82|a|");
@@ -92,7 +93,8 @@ Test(cutter, bytes_that_are_no_characters_are_pieces_of_their_own) {
     expect_cut("it|\xf0\x9f\x98|'s|");
 }
 
-/* L: it continues a word; N: a number; o: a run of other signs; s: none of them, white space. */
+/* Returns L for a character that continues a word, N for a number, o for another symbol, s for
+ * white space. */
 static char class_of(uint32_t code) {
     static const char neighbours[] = "a1!", classes[] = "LNo";
     char found = 's';
@@ -113,7 +115,7 @@ static bool is_white_space(uint32_t code) {
            code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
-/* Over all characters. The hash is of the classes that tiktoken and tokenizers give them, see
+/* Hashes the classes of all characters as in tiktoken and tokenizers, see
  * test/golden/tokenizer/README.md. */
 Test(cutter, characters_have_the_classes_of_unicode_16) {
     struct sha256 hash;
@@ -145,7 +147,7 @@ static void cut_copies(const void *argument, size_t size) {
     free(text);
 }
 
-Test(cutter, hostile_texts_take_time_in_proportion) {
+Test(cutter, hostile_texts_take_linear_time) {
     static const char *const parts[] = {"a",
                                         " ",
                                         "\n",

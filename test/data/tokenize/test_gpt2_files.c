@@ -1,4 +1,4 @@
-/* The files of GPT-2's kind: vocab.json and merges.txt, and the tokenizer.json that is the same. */
+/* Files of GPT-2's kind: vocab.json and merges.txt, and the equivalent tokenizer.json. */
 #include "data/tokenize/subwords_json.h"
 
 #include <criterion/criterion.h>
@@ -15,7 +15,7 @@ static void end(void) {
 
 TestSuite(gpt2_files, .fini = end);
 
-/* Texts to be read, each in one of a few buffers that take turns. */
+/* Formats a text in one of a few buffers, used in turn. */
 __attribute__((format(printf, 1, 2))) static char *text_of(const char *format, ...) {
     static char buffers[8][8192];
     static int turn;
@@ -28,7 +28,7 @@ __attribute__((format(printf, 1, 2))) static char *text_of(const char *format, .
     return text;
 }
 
-/* The members of a vocabulary: the bytes, whose token is their value, then `more`. */
+/* Returns the members of a vocabulary: the bytes, whose token is their value, then `more`. */
 static char *vocabulary(const char *more) {
     char text[4096] = "";
     FILE *out = fmemopen(text, sizeof text, "w");
@@ -110,7 +110,7 @@ Test(gpt2_files, lines_of_merges_may_end_in_any_way) {
 Test(gpt2_files, only_the_version_is_a_comment) {
     const char *vocab = text_of("{%s}", vocabulary(", \"##\": 256, \"#ver\": 258, \"ver\": 257"));
     expect_failure(read_pair(vocab, "# #\n# ver\nv er\n"),
-                   "the token \"er\" is merged, but not there (line 3)");
+                   "the token \"er\" is merged, but not in the vocabulary (line 3)");
     cr_assert_eq(read_pair(vocab, "# #\n# ver\n"), 0, "%s", error.text);
     cr_expect_eq(bpe.merges.count, 2);
     expect_end_of_text(-1);
@@ -128,9 +128,9 @@ Test(gpt2_files, wrong_merges_are_named_by_line) {
         {"t  h\n", "merge 0: a merge must be"},
         {"t h e\n", "merge 0: a merge must be"},
         {"t h\n\nth e\n", "line 3: it follows an empty line"},
-        {"t h\n#versiom x\n", "\"#versiom\" is merged, but not there (line 2)"},
-        {"t h\nh q\n", "the token \"h\" is merged to what is no token (line 2)"},
-        {"t h\nth e\nt h\n", "the token \"t\" is merged with the same one a second time (line 3)"},
+        {"t h\n#versiom x\n", "\"#versiom\" is merged, but not in the vocabulary (line 2)"},
+        {"t h\nh q\n", "the token \"h\" merges to a text that is not a token (line 2)"},
+        {"t h\nth e\nt h\n", "the token \"t\" is merged with the same token twice (line 3)"},
         {"t \xff\n", "dir/merges.txt is not UTF-8 text"},
     };
     const char *vocab = text_of("{%s}", vocabulary(more_tokens));
@@ -152,16 +152,16 @@ Test(gpt2_files, wrong_vocabularies_are_named) {
         {"{\n", ", \"a\\u0000b\": 256", "}", "dir/vocab.json:2:2455: \\u0000"},
         {"{", ", \"\\\\u0000\": 256", "}", NULL},
         {"{", ", \"a\": 256", "}", "\"a\" stands there twice"},
-        {"{", ", \"th\": 255", "}", "\"th\" has the number of another one"},
+        {"{", ", \"th\": 255", "}", "\"th\" has the number of another token"},
         {"{", ", \"th\": 300", "}", "dir/vocab.json: no token has the number 256"},
-        {"{", ", \"th\": -1", "}", "\"th\" has no number that a vocabulary can have"},
-        {"{", ", \"th\": 256.5", "}", "\"th\" has no number that a vocabulary can have"},
-        {"{", ", \"th\": 1048576", "}", "\"th\" has no number that a vocabulary can have"},
-        {"{", ", \"th\": 1e300", "}", "\"th\" has no number that a vocabulary can have"},
-        {"{", ", \"th\": \"256\"", "}", "\"th\" has no number that a vocabulary can have"},
-        {"{", ", \"th\": null", "}", "\"th\" has no number that a vocabulary can have"},
+        {"{", ", \"th\": -1", "}", "\"th\" has no valid number"},
+        {"{", ", \"th\": 256.5", "}", "\"th\" has no valid number"},
+        {"{", ", \"th\": 1048576", "}", "\"th\" has no valid number"},
+        {"{", ", \"th\": 1e300", "}", "\"th\" has no valid number"},
+        {"{", ", \"th\": \"256\"", "}", "\"th\" has no valid number"},
+        {"{", ", \"th\": null", "}", "\"th\" has no valid number"},
         {"{", ", \"t h\": 256", "}", "\"t h\" is not written in GPT-2's alphabet"},
-        {"{", ", \"\": 256", "}", "has no letters"},
+        {"{", ", \"\": 256", "}", "is empty"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const int status =
@@ -240,7 +240,7 @@ Test(gpt2_files, without_the_pattern_the_text_is_one_piece) {
     cr_expect_eq(bpe.rule_count, 0);
 }
 
-/* They are read, too, but vocab.json and merges.txt beside them do not say the same. */
+/* They are supported, but not together with vocab.json and merges.txt. */
 Test(gpt2_files, other_tokenizers_are_not_of_gpt2s_kind) {
     static const struct parts rows[] = {
         {.normalizer = "{\"type\": \"NFC\"}"},
@@ -266,7 +266,7 @@ Test(gpt2_files, other_tokenizers_are_not_of_gpt2s_kind) {
     }
 }
 
-/* Every beginning of a good file is refused. */
+/* Every truncation of a valid file is refused. */
 Test(gpt2_files, truncated_files_are_refused) {
     const char *vocab = text_of("{%s}", vocabulary(more_tokens));
     for (size_t size = 0; size < strlen(vocab); size += 7) {

@@ -16,7 +16,7 @@ static void end(void) {
 
 TestSuite(merges, .fini = end);
 
-/* Merges that know each other: of 4 letters, then of what the first 300 gave. */
+/* Adds merges that build on each other: of 4 letters, then of the results of the first 300. */
 static void add_some(int count, uint64_t seed) {
     for (uint32_t rank = 0; (int)merges.count < count; rank++) {
         const int32_t known = 4 + (int32_t)merges.count;
@@ -29,7 +29,7 @@ static void add_some(int count, uint64_t seed) {
     }
 }
 
-/* By the definition, one merge after the other. */
+/* Follows the definition, one merge after the other. */
 static size_t apply_plainly(int32_t *tokens, size_t count) {
     struct merge *list = merges_list(&merges);
     for (;;) {
@@ -52,7 +52,7 @@ static size_t apply_plainly(int32_t *tokens, size_t count) {
     return count;
 }
 
-Test(merges, are_those_of_the_definition) {
+Test(merges, match_the_definition) {
     struct merges_scratch scratch = {0};
     int32_t tokens[120], expected[120];
     add_some(60, 1);
@@ -94,7 +94,7 @@ Test(merges, the_last_tokens_of_the_largest_vocabulary_merge) {
     for (int i = 0; i < 5; i++) tokens[i] = i < 4 ? LAST : LAST - 1;
     cr_assert_eq(merges_apply(&merges, &scratch, tokens, 5), 3);
     cr_expect_arr_eq(tokens, merged, sizeof merged);
-    /* Many tokens go another way. */
+    /* Many tokens take the other code path. */
     for (int i = 0; i < 120; i++) tokens[i] = LAST - i % 2;
     cr_assert_eq(merges_apply(&merges, &scratch, tokens, 120), 60);
     for (int i = 0; i < 60; i++) cr_expect_eq(tokens[i], LAST - 2);
@@ -111,7 +111,7 @@ static void merge_copies(const void *argument, size_t size) {
     merges_scratch_free(&scratch);
 }
 
-Test(merges, long_pieces_take_time_in_proportion) {
+Test(merges, long_pieces_take_linear_time) {
     add_some(300, 5);
     for (size_t period = 1; period <= 3; period++)
         cr_expect(grows_in_proportion(merge_copies, &period, 500000), "period %zu", period);

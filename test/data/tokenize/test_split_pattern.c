@@ -39,7 +39,7 @@ static void expect_cut(const char *pattern, const char *bars) {
     split_pattern_close(rule.pattern);
 }
 
-/* Each line: what Hugging Face's tokenizers make of it. */
+/* Expected pieces come from Hugging Face's tokenizers. */
 Test(split_pattern, first_alternative_that_matches_is_taken) {
     expect_cut("ab|abc", "ab|c|ab|");
     expect_cut("abc|ab", "abc|ab|");
@@ -65,7 +65,7 @@ Test(split_pattern, sets_and_escapes) {
     expect_cut("a|\\||\\.", "b|a|.|");
 }
 
-Test(split_pattern, letters_in_both_cases) {
+Test(split_pattern, case_insensitive_letters) {
     expect_cut("(?i:'s|'re)x?", "a|'S|b|'s|c|'rE|'r|");
     expect_cut("(?i:'s)", "a|'\xc5\xbf|b|");
     expect_cut("(?i:'[sd])", "a|'\xc5\xbf|b|'D|");
@@ -73,7 +73,7 @@ Test(split_pattern, letters_in_both_cases) {
     expect_cut("(?i:a)b", "Ab|aB|");
 }
 
-Test(split_pattern, what_lies_ahead) {
+Test(split_pattern, lookahead) {
     expect_cut("\\s+(?!\\S)|\\s+", "a|  | |b|   |");
     expect_cut("a(?=b|c)", "a|bad|a|c|");
     expect_cut("a(?=bc)", "aab|a|bc|");
@@ -102,13 +102,13 @@ Test(split_pattern, patterns_cut_one_after_the_other) {
     for (int i = 0; i < 2; i++) split_pattern_close(rules[i].pattern);
 }
 
-Test(split_pattern, tiktoken_has_an_edition_of_its_own) {
+Test(split_pattern, the_edition_of_tiktoken_differs) {
     struct cutter_rule rule = {.pattern = open_pattern("\\p{N}{1,3}+|\\s++$|\\s", SPLIT_TIKTOKEN)};
     expect_cut_by(&rule, 1, "123|45|a| | |b|  |");
     split_pattern_close(rule.pattern);
 }
 
-Test(split_pattern, what_is_not_known_is_refused_by_name) {
+Test(split_pattern, unsupported_parts_are_refused_by_name) {
     static const char *const rows[][2] = {
         {"a(?<=b)", "at \"(?<=b)\": this kind of group"},
         {"a(?<!b)", "this kind of group"},
@@ -138,23 +138,23 @@ Test(split_pattern, what_is_not_known_is_refused_by_name) {
         {"(?:ab)+", "a group with such a quantifier"},
         {"(?:ab)?+", "a group with such a quantifier"},
         {"(?=a)?b", "a group with such a quantifier"},
-        {"(ab", "this group does not end"},
+        {"(ab", "this group is not closed"},
         {"ab)", "at \")\": this parenthesis"},
-        {"[ab", "this set does not end"},
+        {"[ab", "this set is not closed"},
         {"[]", "this set is empty"},
         {"[a[b]]", "a set within a set"},
         {"[a&&b]", "&& in a set"},
         {"[b-a]", "this range of characters is empty"},
-        {"[a-\\s]", "this is no range"},
-        {"[\\s-a]", "a class of characters cannot"},
-        {"\\xff", "no character's number"},
-        {"\\ud800", "no character's number"},
-        {"\\x{110000}", "no character's number"},
-        {"(?i:\\p{L})", "a class of characters in both cases"},
-        {"(?i:[^a])", "[^...] in both cases"},
-        {"(?i:\xc3\xa4)", "letters beyond ASCII in both cases"},
-        {"(?i:ss)", "these letters in both cases"},
-        {"(?i:fl)", "these letters in both cases"},
+        {"[a-\\s]", "this is not a range"},
+        {"[\\s-a]", "a class of characters is not allowed"},
+        {"\\xff", "not a valid code point"},
+        {"\\ud800", "not a valid code point"},
+        {"\\x{110000}", "not a valid code point"},
+        {"(?i:\\p{L})", "a class of characters in (?i:...)"},
+        {"(?i:[^a])", "[^...] in (?i:...)"},
+        {"(?i:\xc3\xa4)", "letters beyond ASCII in (?i:...)"},
+        {"(?i:ss)", "these letters in (?i:...)"},
+        {"(?i:fl)", "these letters in (?i:...)"},
         {"", "matches the empty text"},
         {"a?", "matches the empty text"},
         {"a|", "matches the empty text"},
@@ -167,7 +167,7 @@ Test(split_pattern, what_is_not_known_is_refused_by_name) {
     }
 }
 
-Test(split_pattern, places_where_text_may_be_cut) {
+Test(split_pattern, positions_where_text_may_be_cut) {
     static const struct {
         const char *pattern, *spaces;
     } rows[] = {{GPT2_PATTERN, " \n\r\t"}, {LLAMA3_PATTERN, " \t"}, {QWEN_PATTERN, " \t"},
@@ -182,7 +182,7 @@ Test(split_pattern, places_where_text_may_be_cut) {
     }
 }
 
-/* A text of everything, whole characters and broken ones. */
+/* Returns a random text of valid and invalid characters. */
 static char *random_text(size_t size, uint64_t seed) {
     static const char *const parts[] = {" ",        "  ",
                                         "\n",       "'s",
@@ -204,7 +204,7 @@ static char *random_text(size_t size, uint64_t seed) {
     return text;
 }
 
-/* Tokens of the parts are those of the whole, where cutter_cuts_before says so. */
+/* Cuts allowed by cutter_cuts_before do not change the tokens. */
 Test(split_pattern, cuts_before_white_space_change_nothing) {
     static const char *const patterns[] = {GPT2_PATTERN, LLAMA3_PATTERN, QWEN_PATTERN,
                                            O200K_PATTERN};
@@ -237,7 +237,7 @@ Test(split_pattern, some_patterns_do_not_allow_cuts) {
     struct cutter_rule rules[] = {{.pattern = open_pattern("\\p{N}", SPLIT_TOKENIZERS)},
                                   {.pattern = open_pattern(GPT2_PATTERN, SPLIT_TOKENIZERS)}};
     cr_expect(cutter_cuts_before(rules, 2, atoms, ' '));
-    /* What lies between numbers is one piece. */
+    /* The text between numbers is one piece. */
     cr_expect_not(cutter_cuts_before(rules, 1, atoms, ' '));
     cr_expect_not(cutter_cuts_before(rules, 0, atoms, ' '));
     for (int i = 0; i < 2; i++) split_pattern_close(rules[i].pattern);
@@ -260,7 +260,7 @@ static void cut_copies(const void *argument, size_t size) {
     free(text);
 }
 
-Test(split_pattern, hostile_texts_take_time_in_proportion) {
+Test(split_pattern, hostile_texts_take_linear_time) {
     static const char *const parts[] = {"a",        "A",    " ",   "\n", "1",  "'",
                                         "!",        "\xff", " \n", "Aa", "aA", "\xe6\xbc\xa2",
                                         "\xcc\x81", "'s",   "  a"};
@@ -275,7 +275,7 @@ Test(split_pattern, hostile_texts_take_time_in_proportion) {
     }
 }
 
-/* `count` copies of a part and what follows them, by malloc. */
+/* Returns `count` copies of a part followed by `end`, by malloc. */
 static char *repeated(const char *part, size_t count, const char *end) {
     const size_t length = strlen(part);
     char *text = malloc(count * length + strlen(end) + 1);
@@ -287,7 +287,7 @@ static char *repeated(const char *part, size_t count, const char *end) {
 
 Test(split_pattern, a_match_of_too_many_steps_fails_and_names_the_pattern) {
     static const struct {
-        const char *part, *end; /* of the pattern */
+        const char *part, *end; /* parts of the pattern */
         size_t copies, letters;
     } rows[] = {{"(?:a|aa)", "b|[^b]", 20, 100}, {"a*", "b", 3, 1000}, {"(?:|)", "aa|a", 40, 1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -309,8 +309,8 @@ Test(split_pattern, a_match_of_too_many_steps_fails_and_names_the_pattern) {
     }
 }
 
-/* The number of ways through these patterns grows exponentially with the copies. */
-Test(split_pattern, opening_takes_time_in_proportion_to_the_nodes) {
+/* The number of paths through these patterns grows exponentially with the copies. */
+Test(split_pattern, opening_takes_linear_time_in_the_nodes) {
     static const char *const parts[] = {"(?:d?|e?)", "c*(?:d?+|e?+)", "(?:|d)", "(?:(?:d?)?|e)?"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char *text = repeated(parts[i], 100, "");

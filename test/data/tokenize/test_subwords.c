@@ -1,5 +1,5 @@
-/* That whole vocabularies give the tokens of Hugging Face's tokenizers is checked by
- * scripts/check_tokenizers.sh; expected tokens here are what that library makes of these files. */
+/* Expected tokens come from Hugging Face's tokenizers. scripts/check_tokenizers.sh compares whole
+ * vocabularies. */
 #include "data/tokenize/subwords.h"
 
 #include <criterion/criterion.h>
@@ -34,7 +34,7 @@ struct parts {
     "{\"Regex\": \"\\\\p{N}| ?\\\\p{L}+\"}, \"behavior\": \"Isolated\", \"invert\": "  \
     "false}, " LEVEL "]}"
 
-/* Those of SentencePiece: <unk>, bytes from 3 on, then letters and words. */
+/* Prints a vocabulary like SentencePiece's: <unk>, bytes from 3 on, then letters and words. */
 static void print_characters(FILE *out) {
     fputs("\"<unk>\": 0, \"<s>\": 1, \"</s>\": 2", out);
     for (int byte = 0; byte < 256; byte++)
@@ -126,7 +126,7 @@ Test(subwords, bytes_are_merged_within_pieces) {
     expect_bytes(-1, "");
 }
 
-Test(subwords, special_tokens_are_text_where_text_is_only_text) {
+Test(subwords, special_tokens_can_be_ordinary_text) {
     open_parts((struct parts){.added = ENDTEXT});
     expect_tokens("the<|endoftext|>the", true, "257 259 257");
     expect_tokens("<|endo", true, "60 124 101 110 100 111");
@@ -141,7 +141,7 @@ Test(subwords, pieces_that_are_tokens_need_no_merges) {
     expect_tokens("the", true, "256 101");
 }
 
-Test(subwords, added_tokens_take_white_space_and_stand_alone) {
+Test(subwords, added_tokens_can_include_white_space_or_require_whole_words) {
     open_parts((struct parts){
         .added = "{\"id\": 259, \"content\": \"<l>\", \"lstrip\": true, \"normalized\": false}, "
                  "{\"id\": 260, \"content\": \"<r>\", \"rstrip\": true, \"normalized\": false}, "
@@ -154,7 +154,7 @@ Test(subwords, added_tokens_take_white_space_and_stand_alone) {
     expect_tokens("<r>  <l>", true, "260 259");
     expect_tokens("one, onea one", true, "270 44 32 111 110 101 97 32 270");
     expect_tokens("\xc3\xa4one", true, "195 164 111 110 101");
-    /* Of those that begin at one place the longest; those of the raw text before others. */
+    /* The longest match at a position wins, and tokens of the raw text come before others. */
     expect_tokens("<l><r>", true, "259 260");
 }
 
@@ -169,7 +169,7 @@ Test(subwords, normal_form_nfc) {
     expect_tokens("\xc3\xa9?e\xcc\x81?", true, "195 169 63 260");
 }
 
-Test(subwords, a_space_before_what_has_none) {
+Test(subwords, a_missing_space_is_prepended) {
     open_parts((struct parts){.pre = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}",
                               .added = ENDTEXT});
     expect_tokens("the the<|endoftext|>the", true, "258 258 259 258");
@@ -192,7 +192,7 @@ Test(subwords, characters_with_a_space_before) {
     cr_expect_not(subwords_cuts_before(&subwords, ' '));
 }
 
-Test(subwords, characters_that_are_no_tokens) {
+Test(subwords, characters_without_tokens) {
     struct parts parts = {CHARACTERS, .normalizer = LLAMA2_FORM, .pre = "null"};
     parts.options = "\"unk_token\": \"<unk>\", \"fuse_unk\": true";
     open_parts(parts);
@@ -222,7 +222,7 @@ Test(subwords, metaspace) {
     expect_tokens("ab ab", true, "262 263");
 }
 
-Test(subwords, templates_say_what_stands_around_a_text) {
+Test(subwords, templates_add_tokens_around_a_text) {
     open_parts((struct parts){
         .added = ENDTEXT,
         .post = "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, "
@@ -235,7 +235,7 @@ Test(subwords, templates_say_what_stands_around_a_text) {
     cr_expect(subwords.end_count == 2 && subwords.ends[0] == 1 && subwords.ends[1] == 2);
 }
 
-Test(subwords, places_where_text_may_be_cut) {
+Test(subwords, positions_where_text_may_be_cut) {
     struct parts parts = {.pre = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}"};
     open_parts(parts);
     cr_expect(subwords_cuts_before(&subwords, ' '));
@@ -251,7 +251,7 @@ Test(subwords, places_where_text_may_be_cut) {
     "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaa" \
     "aaaaaaaaaaaaaaaaaaaa\"}"
 
-Test(subwords, a_normal_form_out_of_proportion_fails) {
+Test(subwords, a_normal_form_that_is_too_long_fails) {
     int32_t *tokens = NULL;
     uint8_t text[1000];
     memset(text, 'a', sizeof text);
@@ -280,14 +280,14 @@ static void encode_copies(const void *part, size_t size) {
     free(text);
 }
 
-Test(subwords, added_tokens_that_take_spaces_take_time_in_proportion) {
+Test(subwords, added_tokens_with_white_space_take_linear_time) {
     open_parts((struct parts){.added = "{\"id\": 9, \"content\": \"\\t\", \"lstrip\": true, "
                                        "\"rstrip\": true, \"normalized\": false}"});
     cr_expect(grows_in_proportion(encode_copies, "\t", 300000));
     cr_expect(grows_in_proportion(encode_copies, "\t ", 300000));
 }
 
-/* Members of a file whose cost would grow with the product of their sizes. */
+/* Members that would make the cost grow with the product of their sizes. */
 Test(subwords, long_added_tokens_and_templates_are_refused) {
     char *added = NULL, *post = NULL;
     size_t added_size, post_size;
@@ -307,15 +307,15 @@ Test(subwords, long_added_tokens_and_templates_are_refused) {
     free(post);
 }
 
-Test(subwords, what_is_not_known_is_refused_by_name) {
+Test(subwords, unsupported_parts_are_refused_by_name) {
     static const struct {
         struct parts parts;
         const char *message;
     } rows[] = {
-        {{.root = "\"future\": 1, "}, "its file has \"future\", which is not known here"},
+        {{.root = "\"future\": 1, "}, "its file has \"future\", which is not supported"},
         {{.root = "\"truncation\": {\"max_length\": 5}, "}, "its member \"truncation\""},
         {{.root = "\"padding\": {}, "}, "its member \"padding\""},
-        {{.options = "\"type\": \"Unigram\""}, "its model \"Unigram\" is not known here"},
+        {{.options = "\"type\": \"Unigram\""}, "its model \"Unigram\" is not supported"},
         {{.options = "\"dropout\": 0.1"}, "its model's option \"dropout\""},
         {{.options = "\"continuing_subword_prefix\": \"##\""}, "prefix \"##\""},
         {{.options = "\"end_of_word_suffix\": \"</w>\""}, "suffix \"</w>\""},
@@ -335,7 +335,7 @@ Test(subwords, what_is_not_known_is_refused_by_name) {
          "its Split's behavior \"MergedWithNext\""},
         {{.pre = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\bx\"}, \"behavior\": "
                  "\"Isolated\"}"},
-         "the pattern that cuts text, at \"\\bx\": this escape is not known here"},
+         "the pattern that cuts text, at \"\\bx\": this escape is not supported"},
         {{.pre = "{\"type\": \"Split\", \"pattern\": {}, \"behavior\": \"Isolated\"}"},
          "its pattern \"without a text\""},
         {{.pre = "{\"type\": \"Split\", \"pattern\": {\"String\": \"(\"}, \"behavior\": "
@@ -361,20 +361,20 @@ Test(subwords, what_is_not_known_is_refused_by_name) {
         {{.pre = "null", .decoder = "{\"type\": \"CTC\"}"}, "its decoder \"CTC\""},
         {{.added = "{\"id\": 259, \"content\": \"x!\", \"future\": 0}"},
          "its added token has \"future\""},
-        {{.added = "{\"id\": 5, \"content\": \"x!\"}"}, "added with the number of another one"},
+        {{.added = "{\"id\": 5, \"content\": \"x!\"}"}, "added with the number of another token"},
         {{.added = "{\"id\": 300, \"content\": \"the\"}"}, "\"the\" stands there twice"},
-        {{.added = "{\"content\": \"x!\"}"}, "no number that a vocabulary can have"},
+        {{.added = "{\"content\": \"x!\"}"}, "has no valid number"},
         {{.added = ENDTEXT ", " ENDTEXT}, "is added twice"},
         {{.vocabulary = "\"a\": 0"}, "there is no token for the byte 0x00"},
-        {{.vocabulary = "\"a\": 0, \"b\": 0"}, "\"b\" has the number of another one"},
+        {{.vocabulary = "\"a\": 0, \"b\": 0"}, "\"b\" has the number of another token"},
         {{.vocabulary = "\"a\": 0, \"a\": 1"}, "\"a\" stands there twice"},
         {{.vocabulary = "\"a b\": 0"}, "not written in GPT-2's alphabet of bytes"},
-        {{.vocabulary = "\"a\": 1.5"}, "no number that a vocabulary can have"},
-        {{.vocabulary = "\"\": 0"}, "has no letters"},
+        {{.vocabulary = "\"a\": 1.5"}, "has no valid number"},
+        {{.vocabulary = "\"\": 0"}, "is empty"},
         {{.merges = "[\"th\"]"}, "merge 0: a merge must be"},
-        {{.merges = "[\"t q\"]"}, "\"t\" is merged to what is no token"},
-        {{.merges = "[\"tq t\"]"}, "\"tq\" is merged, but not there"},
-        {{.merges = "[\"t h\", \"t h\"]"}, "a second time"},
+        {{.merges = "[\"t q\"]"}, "\"t\" merges to a text that is not a token"},
+        {{.merges = "[\"tq t\"]"}, "\"tq\" is merged, but not in the vocabulary"},
+        {{.merges = "[\"t h\", \"t h\"]"}, "the same token twice"},
         {{.merges = "{}"}, "its merges \"that are no list\""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

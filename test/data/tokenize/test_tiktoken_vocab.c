@@ -15,7 +15,7 @@
 #include "test/cpu_time.h"
 #include "test/scratch.h"
 
-TestSuite(ranks, .init = make_folder, .fini = remove_folder);
+TestSuite(tiktoken_vocab, .init = make_folder, .fini = remove_folder);
 
 static struct subwords subwords;
 
@@ -36,7 +36,7 @@ static int read_texts(const char *json, const char *more) {
     char *ranks = bytes_and(more);
     const struct json_reader readers[] = {{"dir/tiktoken.json", json, strlen(json), &error},
                                           {"dir/ranks.tiktoken", ranks, strlen(ranks), &error}};
-    const int status = subwords_read_ranks(&subwords, &readers[0], &readers[1]);
+    const int status = subwords_read_tiktoken(&subwords, &readers[0], &readers[1]);
     free(ranks);
     return status;
 }
@@ -52,7 +52,7 @@ static void expect_tokens(const char *text, const int32_t *expected, size_t coun
     subwords_encoder_close(encoder);
 }
 
-Test(ranks, merge_what_is_a_token_together) {
+Test(tiktoken_vocab, merge_pairs_that_form_a_token) {
     cr_assert_eq(read_texts(usual_json, usual_more), 0, "%s", error.text);
     cr_expect_eq(subwords.vocab_size, 301);
     expect_tokens("abc", (int32_t[]){257}, 1);
@@ -63,8 +63,8 @@ Test(ranks, merge_what_is_a_token_together) {
     subwords_free(&subwords);
 }
 
-/* Names of up to 6 of 3 letters, whose ranks have nothing to do with their sizes: many have a lower
- * rank than all of their parts. */
+/* Makes names of up to 6 of 3 letters, whose ranks are independent of their sizes. Many have a
+ * lower rank than all of their parts. */
 static int make_names(char names[][8], int count, uint64_t seed) {
     int known = 0;
     for (uint64_t draw = 0; known < count; draw++) {
@@ -79,14 +79,14 @@ static int make_names(char names[][8], int count, uint64_t seed) {
     return known;
 }
 
-/* The rank of what begins there, or INT32_MAX. */
+/* Returns the rank of this name, or INT32_MAX. */
 static int32_t rank_of(char names[][8], int count, const char *text, size_t size) {
     for (int i = 0; i < count; i++)
         if (strlen(names[i]) == size && memcmp(names[i], text, size) == 0) return 256 + i;
     return size == 1 ? (uint8_t)*text : INT32_MAX;
 }
 
-/* By the definition, one merge after the other. */
+/* Follows the definition, one merge after the other. */
 static size_t encode_plainly(int32_t *tokens, char names[][8], int count, const char *text) {
     size_t starts[32], parts = strlen(text);
     for (size_t i = 0; i <= parts; i++) starts[i] = i;
@@ -107,7 +107,7 @@ static size_t encode_plainly(int32_t *tokens, char names[][8], int count, const 
     return parts;
 }
 
-Test(ranks, of_any_order_are_merged_as_the_definition_says) {
+Test(tiktoken_vocab, any_order_merges_by_the_definition) {
     enum { NAMES = 60 };
     char names[NAMES][8];
     for (uint64_t seed = 0; seed < 40; seed++) {
@@ -132,7 +132,7 @@ Test(ranks, of_any_order_are_merged_as_the_definition_says) {
     }
 }
 
-Test(ranks, what_is_wrong_is_named) {
+Test(tiktoken_vocab, errors_are_named) {
     static const struct {
         const char *json, *more, *message;
     } rows[] = {
@@ -146,7 +146,7 @@ Test(ranks, what_is_wrong_is_named) {
         {usual_json, "YWI= x\n", "is not a token in base64"},
         {usual_json, "YWI= 256 7\n", "is not a token in base64"},
         {usual_json, "YWI= 99999999\n", "is not a token in base64"},
-        {usual_json, "YWI= 255\n", "\"ab\" has the number of another one"},
+        {usual_json, "YWI= 255\n", "\"ab\" has the number of another token"},
         {usual_json, "YWI= 256\nYWI= 257\n", "\"ab\" stands there twice"},
         {usual_json, "YWI= 300\n",
          "dir/tiktoken.json: the token \"<|end|>\" is added with the number"},
@@ -162,8 +162,8 @@ Test(ranks, what_is_wrong_is_named) {
     }
 }
 
-/* Before only parts of known sizes were looked up, the first of these took 3 seconds. */
-Test(ranks, long_tokens_load_quickly_or_not_at_all) {
+/* Without the check for known sizes, the first of these took 3 seconds. */
+Test(tiktoken_vocab, long_tokens_load_quickly_or_not_at_all) {
     char *lines, *name = malloc(70000);
     size_t size;
     cr_assert_not_null(name);
@@ -191,7 +191,7 @@ static void write_text(const char *name, const char *text) {
     cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0);
 }
 
-Test(ranks, a_folder_of_them_is_a_tokenizer) {
+Test(tiktoken_vocab, a_folder_of_them_is_a_tokenizer) {
     struct tokenizer tokenizer;
     char *ranks = bytes_and(usual_more);
     int32_t *tokens = NULL;
@@ -223,13 +223,12 @@ Test(ranks, a_folder_of_them_is_a_tokenizer) {
     free(ranks);
 }
 
-Test(ranks, too_large_a_vocabulary_is_refused) {
+Test(tiktoken_vocab, too_large_a_vocabulary_is_refused) {
     struct tokenizer tokenizer;
     char *ranks = bytes_and("YWI= 1048576\n");
     write_text("tiktoken.json", usual_json);
     write_text("ranks.tiktoken", ranks);
     cr_expect_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, folder, &error), -1);
-    cr_expect_not_null(strstr(error.text, "no number that a vocabulary can have"), "%s",
-                       error.text);
+    cr_expect_not_null(strstr(error.text, "has no valid number"), "%s", error.text);
     free(ranks);
 }

@@ -1,6 +1,7 @@
-/* Fixtures: test/golden/tokenizer/cases.txt, made by Hugging Face's tokenizers, see README.md
- * there. The tests with GPT-2's own vocabulary need its files, which are not ours to give along:
- * GPT2_DIR=DIR, and TINYSHAKESPEARE=FILE for that text; else they say that they were skipped. */
+/* Fixtures: test/golden/tokenizer/cases.txt, made by Hugging Face's tokenizers (see README.md
+ * there). The tests with GPT-2's own vocabulary need its files, which cannot be distributed: set
+ * GPT2_DIR=DIR, and TINYSHAKESPEARE=FILE for that text. Otherwise they print that they were
+ * skipped. */
 #include "data/tokenize/tokenizer.h"
 
 #include <pthread.h>
@@ -21,7 +22,7 @@ static void open_tokenizer(struct tokenizer *tokenizer, const char *directory) {
     cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_GPT2, directory, &error), 0, "%s", error.text);
 }
 
-/* An stb_ds array of the tokens of a text, by an encoder of its own. */
+/* Returns the tokens of a text, an stb_ds array, by a new encoder. */
 static int32_t *encode(const struct tokenizer *tokenizer, const void *text, size_t size,
                        bool special) {
     int32_t *tokens = NULL;
@@ -55,10 +56,10 @@ static void hash_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size) {
 
 /* ---- the fixtures */
 
-/* How many there are, so that none is passed over. */
+/* Number of cases, so that none is missed. */
 enum { CASES = 105, SPECIAL_CASES = 9 };
 
-/* Undoes \xNN in place; returns the size. */
+/* Decodes \xNN in place; returns the size. */
 static size_t unescape(char *text) {
     char *out = text;
     unsigned value;
@@ -93,7 +94,7 @@ static void expect_tokens(const struct tokenizer *tokenizer, const char *text, s
     arrfree(expected);
 }
 
-/* About 1 MB of the texts in the order of a linear congruential generator. */
+/* Mixes the texts to about 1 MB, in the order of a linear congruential generator. */
 static char *mix(char **texts, const size_t *sizes) {
     char *mixed = NULL;
     uint32_t state = 1;
@@ -105,7 +106,7 @@ static char *mix(char **texts, const size_t *sizes) {
     return mixed;
 }
 
-/* A line "hash NAME BYTES SHA VOCABULARY COUNT SHA". Returns whether it was of that name. */
+/* Checks a line "hash NAME BYTES SHA VOCABULARY COUNT SHA". Returns true if it has that name. */
 static bool expect_hash(const struct tokenizer *tokenizer, const char *vocabulary, const char *line,
                         const char *name, const char *text, size_t size) {
     char found_name[32], found_vocabulary[32], text_hash[65], tokens_hash[65], hex[SHA256_HEX_MAX];
@@ -141,7 +142,7 @@ static bool expect_shakespeare(const struct tokenizer *tokenizer, const char *vo
     return found;
 }
 
-/* Goes through the fixtures with one vocabulary's expectations. */
+/* Checks the fixtures with one vocabulary. */
 static void expect_cases(const char *directory, const char *vocabulary) {
     struct tokenizer tokenizer;
     char *file, special_name[32], **texts = NULL;
@@ -190,8 +191,8 @@ Test(tokenizer, tokens_are_the_same_from_one_file) {
     expect_cases(GOLDEN "small_whole", "small");
 }
 
-/* The value of a variable that says where a file is which we may not give along. Without it a line
- * says so, as the runner keeps quiet about tests that skip. */
+/* Returns a variable with the path of a file that cannot be distributed. Without it, prints a line,
+ * since the runner does not mention skipped tests. */
 static const char *given_by(const char *variable, const char *what) {
     const char *value = getenv(variable);
     if (!value) fprintf(stderr, "skipped: %s: %s is not set\n", what, variable);
@@ -212,7 +213,7 @@ Test(tokenizer, tokens_are_those_of_gpt2) {
 
 /* ---- any bytes */
 
-Test(tokenizer, any_bytes_come_back) {
+Test(tokenizer, any_bytes_round_trip) {
     struct tokenizer tokenizer;
     open_tokenizer(&tokenizer, GOLDEN "small");
     uint8_t text[3000];
@@ -228,8 +229,7 @@ Test(tokenizer, any_bytes_come_back) {
     tokenizer_close(&tokenizer);
 }
 
-/* What the cache of pieces gives is what merging gives, before and after other pieces had the same
- * place. */
+/* Cached tokens equal merged ones, before and after another piece used the same slot. */
 Test(tokenizer, pieces_seen_before_have_the_same_tokens) {
     struct tokenizer tokenizer;
     struct merges_scratch scratch = {0};
@@ -307,7 +307,7 @@ static void encode_copies(const void *argument, size_t size) {
     free(text);
 }
 
-Test(tokenizer, hostile_texts_take_time_in_proportion) {
+Test(tokenizer, hostile_texts_take_linear_time) {
     static const char *const parts[] = {
         "a",        "random", " ",  "\n", "\xf0\x9f\x98\x80", "\xff",
         "\xff\xe2", "a\xff",  "ab", "=",  "<|endoftext",      "'s"};
@@ -425,7 +425,7 @@ Test(tokenizer, a_folder_without_the_files_is_refused) {
     expect_refused(folder, "merges.txt: it is a directory");
 }
 
-/* vocab.json alone is of no use, and not looked at, beside tokenizer.json. */
+/* vocab.json alone is ignored beside tokenizer.json. */
 Test(tokenizer, one_file_is_enough) {
     struct tokenizer tokenizer;
     copy_file(GOLDEN "small_whole/tokenizer.json", "tokenizer.json");

@@ -1,5 +1,5 @@
-/* A tokenizer of GPT-2's kind with more tokens than 16 bits can tell apart. Most of them no text
- * has; those after the first 65536 are "th", "the" and <|endoftext|>. */
+/* A tokenizer of GPT-2's kind with more than 65536 tokens. Most of them appear in no text; the
+ * tokens after the first 65536 are "th", "the" and <|endoftext|>. */
 #pragma once
 
 #include <criterion/criterion.h>

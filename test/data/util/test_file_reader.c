@@ -52,7 +52,7 @@ Test(file_reader, any_piece_by_any_thread) {
     cr_expect_eq(file_reader_get(&reader, back, SIZE, 0, &error), 0, "nothing, at the end");
 }
 
-Test(file_reader, a_file_that_is_cut_short_is_named) {
+Test(file_reader, a_truncated_file_is_named) {
     static uint8_t bytes[SIZE];
     char expected[200];
     write_it(bytes);
@@ -67,7 +67,7 @@ Test(file_reader, a_file_that_is_cut_short_is_named) {
     cr_expect_eq(file_reader_get(&reader, bytes, 0, 5000, &error), 0, "removed, but still open");
 }
 
-Test(file_reader, what_cannot_be_read_is_refused) {
+Test(file_reader, unreadable_files_are_refused) {
     cr_expect_eq(file_reader_open(&reader, in_folder("x"), &error), -1);
     cr_expect_not_null(strstr(error.text, "x: No such file"), "%s", error.text);
     cr_expect_eq(file_reader_open(&reader, folder, &error), RESULT_NONE);
@@ -78,8 +78,8 @@ Test(file_reader, what_cannot_be_read_is_refused) {
     cr_expect_null(reader.path);
 }
 
-/* The descriptor is not lost either: a process that fails often does not run out of them. */
-Test(file_reader, more_files_than_a_process_begins_with) {
+/* Descriptors do not leak, so a process that fails often does not run out of them. */
+Test(file_reader, more_files_than_the_default_limit) {
     enum { FILES = 100, BEGIN = 40 };
     struct file_reader readers[FILES];
     struct rlimit before, limit;

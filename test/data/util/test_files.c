@@ -63,7 +63,7 @@ Test(files, abandon_leaves_the_old_file_and_nothing_else) {
     cr_expect_geq(fcntl(0, F_GETFD), 0, "a writer of zeros must not close descriptor 0");
 }
 
-Test(files, what_a_crash_left_is_emptied) {
+Test(files, leftovers_of_a_crash_are_overwritten) {
     FILE *stale = fopen(in_folder("a.tmp"), "w");
     cr_assert_not_null(stale);
     fputs("a long rest of an earlier, interrupted save", stale);
@@ -122,7 +122,7 @@ Test(files, patch_changes_written_and_buffered_bytes) {
     cr_expect_eq(writer.size, 22);
 }
 
-/* The limit on file sizes fails like a full disk, without one. */
+/* A file size limit fails like a full disk, without needing one. */
 Test(files, full_disk_is_named_and_leaves_nothing) {
     signal(SIGXFSZ, SIG_IGN);
     write_text(in_folder("a"), "old");
@@ -151,7 +151,7 @@ Test(files, full_disk_is_named_and_leaves_nothing) {
     expect_text(in_folder("a"), "old");
 }
 
-Test(files, impossible_places_to_write) {
+Test(files, impossible_paths_to_write) {
     struct file_writer writer;
     cr_expect_eq(file_writer_open(&writer, in_folder("missing/a"), &error), -1);
     expect_message("missing/a");
@@ -177,8 +177,8 @@ Test(files, impossible_places_to_write) {
     expect_text(in_folder("other"), "kept");
 }
 
-/* A folder that comes from elsewhere may hold links to the user's files. */
-Test(files, own_files_are_no_links) {
+/* An untrusted folder may contain links to the user's files. */
+Test(files, own_files_must_not_be_links) {
     write_text(in_folder("other"), "kept");
     cr_assert_eq(symlink(in_folder("other"), in_folder("symbolic")), 0);
     cr_assert_eq(symlink(in_folder("none"), in_folder("dangling")), 0);
@@ -198,7 +198,7 @@ Test(files, own_files_are_no_links) {
     expect_text(in_folder("other"), "kept");
 }
 
-Test(files, a_pipe_in_a_folder_is_not_waited_for) {
+Test(files, a_named_pipe_does_not_block) {
     char *bytes;
     size_t size;
     cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
@@ -235,7 +235,7 @@ Test(files, reads_up_to_the_limit) {
     free(bytes);
 }
 
-Test(files, reads_what_reports_no_size) {
+Test(files, reads_files_that_report_no_size) {
     char *bytes;
     size_t size;
     cr_expect_eq(file_read_all(&bytes, &size, "/proc/self/status", 1 << 20, &error), 0, "%s",
@@ -277,7 +277,7 @@ Test(files, directories_with_parents) {
     expect_text(in_folder("bare"), "name without a directory");
 }
 
-Test(files, removal_takes_everything_inside_but_no_link_target) {
+Test(files, removal_deletes_everything_inside_but_no_link_target) {
     write_text(in_folder("outside"), "kept");
     cr_assert_eq(directory_create(in_folder("kept"), &error), 0);
     write_text(in_folder("kept/file"), "kept");

@@ -1,4 +1,4 @@
-/* data/help: programs are called in their help as they are called outside. */
+/* help_print names programs as they are installed. */
 #include <criterion/criterion.h>
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ Test(help, names_as_they_are_installed) {
                 "for mantissa-train: see (mantissa-compare).");
 }
 
-Test(help, paths_of_others_stay) {
+Test(help, other_paths_are_unchanged) {
     static const char *const texts[] = {"../train_x.bin", "./training.json", "./train.json: none",
                                         "a/./train",      "x./train ",       "./train/x"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

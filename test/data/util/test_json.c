@@ -29,7 +29,7 @@ Test(json, trees_equal_those_of_cjson) {
     }
 }
 
-Test(json, items_know_where_they_are) {
+Test(json, items_have_their_position) {
     const char *text = "\n{\"a\":\n 1.50,\n\"b\"\n: [2,\n\"x\" ]}";
     cJSON *root = parse(text);
     const cJSON *a = json_member(root, "a"), *b = json_member(root, "b");

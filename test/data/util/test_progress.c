@@ -54,7 +54,7 @@ Test(progress, sizes) {
     cr_expect_str_eq(progress_bytes(text, 1.8e19), "18000000 TB");
 }
 
-Test(progress, nothing_where_there_is_no_terminal) {
+Test(progress, nothing_without_a_terminal) {
     FILE *file = tmpfile();
     struct progress progress;
     setenv("TERM", "xterm", 1);
@@ -67,8 +67,8 @@ Test(progress, nothing_where_there_is_no_terminal) {
     fclose(file);
 }
 
-/* A terminal of our own: what is drawn comes out at its other end. */
-Test(progress, on_a_terminal_it_is_drawn_now_and_then_and_erased) {
+/* A pseudoterminal, whose other end receives the output. */
+Test(progress, is_redrawn_and_erased_on_a_terminal) {
     const int other = posix_openpt(O_RDWR | O_NOCTTY);
     if (other < 0 || grantpt(other) || unlockpt(other)) cr_skip("no terminals here");
     FILE *file = fopen(ptsname(other), "w");

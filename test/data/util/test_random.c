@@ -14,7 +14,7 @@ Test(random, is_a_pure_function_of_its_three_arguments) {
     cr_assert_neq(random_bits(1, 2, 0), first);
 }
 
-/* Checkpoints and corpora depend on these values: they may never change. */
+/* Checkpoints and corpora depend on these values, so they must never change. */
 Test(random, keeps_its_values) {
     cr_expect_eq(random_bits(0, 0, 0), UINT64_C(0x85c61a300ec70fa1), "%#llx",
                  (unsigned long long)random_bits(0, 0, 0));
@@ -82,7 +82,7 @@ Test(random, normal_has_the_moments_of_the_normal_distribution) {
     cr_assert_float_eq(beyond_two / (double)DRAWS, 0.0455, 5 * 0.00066);
 }
 
-/* In exact arithmetic, as far as that of long doubles is. */
+/* Compares with long double arithmetic. */
 Test(random, normal_is_within_its_stated_error) {
     const uint64_t seeds[] = {1, 7, UINT64_MAX};
     long double worst = 0;
@@ -99,7 +99,7 @@ Test(random, normal_is_within_its_stated_error) {
     cr_expect_lt((double)worst, 3e-14, "%Lg", worst);
 }
 
-/* From any counter on, many at once are those drawn one by one. */
+/* Values of a vectorized call equal those drawn one by one, from any counter. */
 Test(random, normals_are_the_same_many_at_once) {
     enum { COUNT = 700 };
     float values[COUNT + 1];
@@ -115,7 +115,7 @@ Test(random, normals_are_the_same_many_at_once) {
         }
 }
 
-/* Bits that every machine has: they decide the initial weights. */
+/* The same bits on every machine, since they determine the initial weights. */
 Test(random, normal_has_known_bits) {
     const struct {
         uint64_t seed, stream, counter, bits;

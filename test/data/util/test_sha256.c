@@ -67,7 +67,7 @@ Test(sha256, a_million_letters_in_pieces_of_every_size) {
     free(letters);
 }
 
-/* Digests of 1..130 times the byte 0xa7, hashed once more together: every place of the padding. */
+/* Hashes the digests of 1..130 bytes 0xa7 once more together, which covers every padding. */
 Test(sha256, every_length_around_a_block) {
     uint8_t bytes[130], digest[SHA256_BYTES];
     memset(bytes, 0xa7, sizeof(bytes));

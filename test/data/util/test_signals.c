@@ -12,7 +12,7 @@
 
 enum { STACK_BYTES = 512 * 1024, OWN_BYTES = 512, UNTOUCHED = 0xa5 };
 
-/* How far below this function's frame a signal to this thread reaches, in bytes. */
+/* Returns how far below this function's frame a signal to this thread reaches, in bytes. */
 static __attribute__((noinline)) size_t depth_of_signal(uint8_t *stack, int number) {
     size_t size = (size_t)((uint8_t *)__builtin_frame_address(0) - OWN_BYTES - stack), lowest = 0;
     memset(stack, UNTOUCHED, size);
@@ -23,7 +23,7 @@ static __attribute__((noinline)) size_t depth_of_signal(uint8_t *stack, int numb
 
 static void *catch_one(void *stack) {
     const volatile sig_atomic_t *stop = signals_catch();
-    depth_of_signal(stack, SIGURG); /* the first call also looks the function up */
+    depth_of_signal(stack, SIGURG); /* the first call also resolves the symbol */
     size_t ignored = depth_of_signal(stack, SIGURG);
     size_t caught = depth_of_signal(stack, SIGINT);
     cr_expect_eq(*stop, SIGINT);
@@ -46,7 +46,7 @@ Test(signals, handler_leaves_the_stack_alone) {
     free(stack);
 }
 
-/* Each ends nothing however often it comes, and the first is what the flag says. */
+/* They never end the program, however often they come, and the flag holds the first. */
 Test(signals, hangups_and_closed_pipes_may_repeat) {
     const volatile sig_atomic_t *stop = signals_catch();
     for (int i = 0; i < 3; i++) raise(SIGHUP), raise(SIGPIPE);
@@ -54,7 +54,7 @@ Test(signals, hangups_and_closed_pipes_may_repeat) {
     cr_expect_eq(*stop, SIGHUP, "signal %d", (int)*stop);
 }
 
-Test(signals, what_nohup_ignores_stays_ignored) {
+Test(signals, signals_ignored_by_nohup_stay_ignored) {
     signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     const volatile sig_atomic_t *stop = signals_catch();
@@ -66,7 +66,7 @@ Test(signals, what_nohup_ignores_stays_ignored) {
     cr_expect_eq(*stop, 0, "signal %d", (int)*stop);
 }
 
-/* A program that does not look at the flag, in an endless search perhaps, can still be ended. */
+/* A program that does not poll the flag, for example in an endless loop, can still be ended. */
 Test(signals, a_second_signal_ends_a_program_that_holds_the_first) {
     int status;
     pid_t child = fork();

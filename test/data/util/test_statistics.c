@@ -1,4 +1,4 @@
-/* Figures with known answers, and when a difference is called real. */
+/* Statistics with known values, and the decision when a difference is real. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ Test(statistics, mean_deviation_median) {
     expect_near(median_of(three, 3), 2, "median of an odd number");
 }
 
-Test(statistics, what_is_not_finite_is_missing) {
+Test(statistics, non_finite_values_are_missing) {
     static const double values[] = {NAN, 1, INFINITY, 2, -INFINITY, 6, NAN};
     expect_near(mean_of(values, COUNT(values)), 3, "mean");
     expect_near(median_of(values, COUNT(values)), 2, "median");
@@ -88,7 +88,7 @@ static double smooth_at(const double *values, int count, int window, int i) {
     return 2 * finite >= window ? mean_of(values + from, window) : NAN;
 }
 
-/* With gaps, and with outliers whose rounding errors must not stay when they have left. */
+/* With gaps, and with outliers whose rounding errors must vanish once they leave the window. */
 Test(statistics, smooth_is_the_plain_mean) {
     enum { MOST = 700 };
     double values[MOST], out[MOST];
@@ -116,8 +116,8 @@ static void smooth_many(const void *values, size_t count) {
     free(out);
 }
 
-/* 200,000 steps and the window they have: 2e9 additions if each window were summed anew. */
-Test(statistics, smooth_takes_time_in_proportion) {
+/* 200,000 steps with a typical window: 2e9 additions if each window were summed again. */
+Test(statistics, smooth_takes_linear_time) {
     enum { MANY = 200000 };
     double *values = malloc(MANY * sizeof *values);
     cr_assert_not_null(values);
@@ -139,7 +139,7 @@ Test(statistics, student) {
     for (int i = 1; i < 40; i++) cr_expect_gt(student_95(i), student_95(i + 1));
 }
 
-Test(statistics, one_pair_knows_no_noise) {
+Test(statistics, the_noise_of_one_pair_is_unknown) {
     static const double percent[] = {0.7}, reference[] = {2};
     struct difference d = difference_of(percent, reference, 1);
     expect_near(d.mean, 0.7, "mean");
@@ -161,8 +161,8 @@ Test(statistics, scattered_around_nothing_is_noise) {
     cr_expect_not(d.real, "%g within %g", d.mean, d.margin);
 }
 
-/* One of three runs diverged: the scatter is large, but it is no noise. */
-Test(statistics, one_run_astray_is_real) {
+/* One of three runs diverged: the scatter is large, but the difference is not noise. */
+Test(statistics, one_outlier_is_real) {
     static const double percent[] = {0.1, 0.0, 9.0}, reference[] = {2, 2.01, 1.99};
     struct difference d = difference_of(percent, reference, 3);
     expect_near(d.noise, 0.5, "noise");
@@ -172,7 +172,7 @@ Test(statistics, one_run_astray_is_real) {
     cr_expect(d.real);
 }
 
-Test(statistics, a_pair_without_figure_leaves_none) {
+Test(statistics, a_pair_that_is_not_finite_gives_nan) {
     static const double percent[] = {0.1, NAN, 0.2}, reference[] = {2, 2, 2};
     struct difference d = difference_of(percent, reference, 3);
     cr_expect(isnan(d.mean) && isnan(d.margin) && !d.real);

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-Test(stb_ds, ends_the_program_where_memory_is_short) {
+Test(stb_ds, out_of_memory_ends_the_program) {
     int status;
     pid_t child = fork();
     if (child == 0) {

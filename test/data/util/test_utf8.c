@@ -7,14 +7,14 @@
 
 #include "data/util/error.h"
 
-/* The encoding of any number below 2^21 in `count` bytes, allowed or not. */
+/* Encodes any number below 2^21 in `count` bytes, valid or not. */
 static void encode(uint8_t bytes[4], uint32_t code, size_t count) {
     static const uint8_t marks[] = {0, 0, 0xc0, 0xe0, 0xf0};
     for (size_t i = count; i-- > 1; code >>= 6) bytes[i] = (uint8_t)(0x80 | (code & 0x3f));
     bytes[0] = (uint8_t)(marks[count] | code);
 }
 
-/* Bytes of the shortest form. */
+/* Returns the size of the shortest form. */
 static size_t length_of(uint32_t code) {
     return code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
 }
@@ -23,8 +23,8 @@ static bool is_character(uint32_t code) {
     return code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
 }
 
-/* All characters, all longer forms of them, all surrogates, all that lies beyond U+10FFFF. */
-Test(utf8, takes_every_character_in_its_shortest_form_alone) {
+/* Tries all characters, all overlong forms, all surrogates, and all codes beyond U+10FFFF. */
+Test(utf8, accepts_characters_only_in_their_shortest_form) {
     static const uint32_t limits[] = {0, 0x80, 0x800, 0x10000, 0x200000};
     uint8_t bytes[4];
     for (size_t count = 1; count <= 4; count++) {
@@ -39,10 +39,10 @@ Test(utf8, takes_every_character_in_its_shortest_form_alone) {
 
 /* Each byte of the longest and shortest characters of each length, one by one, through all values:
  * only what the table of the standard lists is a character. */
-Test(utf8, knows_the_bytes_that_may_follow) {
+Test(utf8, accepts_only_valid_continuation_bytes) {
     static const struct {
         const char *text;
-        int low, high; /* of the second byte */
+        int low, high; /* range of the second byte */
     } rows[] = {
         {"\xc2\x80", 0x80, 0xbf},         {"\xdf\xbf", 0x80, 0xbf},
         {"\xe0\xa0\x80", 0xa0, 0xbf},     {"\xe1\x80\x80", 0x80, 0xbf},
@@ -66,7 +66,7 @@ Test(utf8, knows_the_bytes_that_may_follow) {
     }
 }
 
-Test(utf8, refuses_what_begins_no_character) {
+Test(utf8, refuses_invalid_first_bytes) {
     for (int lead = 0x80; lead < 256; lead++) {
         if (lead >= 0xc2 && lead <= 0xf4) continue;
         const uint8_t bytes[] = {(uint8_t)lead, 0x90, 0x90, 0x90};
@@ -74,7 +74,7 @@ Test(utf8, refuses_what_begins_no_character) {
     }
 }
 
-Test(utf8, refuses_cut_characters_and_reads_no_further) {
+Test(utf8, refuses_truncated_characters_without_reading_beyond) {
     static const char *const texts[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x99\x82"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         size_t count = strlen(texts[i]);
@@ -95,7 +95,7 @@ Test(utf8, checks_whole_texts) {
     cr_expect_not(utf8_valid("ok \xe2\x82", 5));
 }
 
-Test(utf8, characters_are_read_and_written_again) {
+Test(utf8, characters_round_trip) {
     uint8_t bytes[4], again[4];
     for (uint32_t code = 0; code <= 0x10ffff; code++) {
         if (!is_character(code)) continue;
@@ -121,7 +121,7 @@ Test(utf8, characters_and_other_bytes_are_skipped) {
 
 #define MASKED(text, expected) cr_expect_str_eq(utf8_mask((char[]){text}), expected)
 
-Test(utf8, mask_leaves_text_and_nothing_that_a_terminal_obeys) {
+Test(utf8, mask_replaces_control_characters_only) {
     MASKED("a\tb\n", "a\tb\n");
     MASKED("gr\xc3\xbc\xc3\x9f \xe6\x97\xa5 \xf0\x9f\x8c\xb3 \xd8\xa7",
            "gr\xc3\xbc\xc3\x9f \xe6\x97\xa5 \xf0\x9f\x8c\xb3 \xd8\xa7");
