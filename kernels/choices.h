@@ -1,17 +1,17 @@
-/* The file in which a backend keeps what autotune has chosen, beside a run: reading and writing it
- * whole. What is in it is the backend's own. */
+/* File in which a backend stores the choices of autotune, beside a run: reads and writes it as a
+ * whole. The backend defines its content. */
 #pragma once
 
 #include <stdio.h>
 
 #include "data/util/error.h"
 
-/* write prints the file. It is written beside the old one first, so that there is always a whole
- * one. Returns -1 with a message. */
+/* write prints the file. It is written beside the old one first, so that a complete one always
+ * exists. Returns -1 with a message. */
 int choices_write(const char *path, void (*write)(FILE *file, const void *from), const void *from,
                   struct error *error);
 
-/* read returns the number of the first line that is wrong, or 0. A file that is not there is no
- * error. Returns -1 with a message likewise. */
+/* read returns the number of the first invalid line, or 0. A missing file is no error. Returns -1
+ * with a message. */
 int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into,
                  struct error *error);

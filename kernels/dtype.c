@@ -47,7 +47,7 @@ float f32_from_bf16(uint16_t bits) {
 }
 
 /* AVX512_BF16 has an instruction for this, but it flushes subnormals to zero; three integer
- * operations round them like everything else, and vectorize as well. */
+ * operations round them like other values, and vectorize as well. */
 uint16_t bf16_from_f32(float value) {
     uint32_t bits = bits_of(value);
     uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
@@ -57,12 +57,12 @@ uint16_t bf16_from_f32(float value) {
 
 float f32_from_f16(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
-    if (magnitude >= 0x7c00) { /* infinity or NaN; a NaN is made quiet, as F16C does */
+    if (magnitude >= 0x7c00) { /* infinity or NaN; NaN becomes quiet, as with F16C */
         uint32_t quiet = magnitude > 0x7c00 ? 0x400000 : 0;
         return float_of(sign | 0x7f800000 | quiet | (magnitude & 0x3ff) << 13);
     }
-    /* Moving the exponent field into place leaves it 112 too small; the product is exact, and
-     * also normalizes what was subnormal. */
+    /* The shifted exponent field is 112 too small; the product corrects it exactly, and also
+     * normalizes subnormals. */
     return float_of(sign | bits_of(float_of(magnitude << 13) * 0x1p112f));
 }
 

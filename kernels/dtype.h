@@ -2,20 +2,20 @@
  *
  * Arithmetic is fp32 everywhere; fp16 and bf16 exist in memory only. A 16-bit value is widened
  * exactly on load and rounded to nearest, ties to even, on store; overflow rounds to infinity,
- * subnormals are kept, NaN stays NaN (quiet, its payload cut). */
+ * subnormals are kept, NaN stays NaN (quiet, with a truncated payload). */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each dtype, once: X(NAME, the field's name, bytes, the name in config.json of Hugging Face's
- * models, that of cuBLAS). Safetensors calls it NAME. */
+/* Each dtype: X(NAME, name in configs, bytes, name in config.json of Hugging Face's models, name in
+ * cuBLAS). Safetensors uses NAME. */
 #define DTYPES(X)                            \
     X(F32, "fp32", 4, "float32", CUDA_R_32F) \
     X(F16, "fp16", 2, "float16", CUDA_R_16F) \
     X(BF16, "bf16", 2, "bfloat16", CUDA_R_16BF)
 
-/* Operands of matrix products, with scales beside them; never computed in and never in a file.
+/* Operands of matrix products, with separate scales; never computed in and never in a file.
  * Micikevicius et al. 2022: E4M3 (its variant without infinities) and E5M2. The last column is the
  * largest value. */
 #define DTYPES_8_BIT(X)                        \
@@ -40,7 +40,7 @@ static inline int dtype_is_8_bit(enum dtype dtype) {
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
 
-/* The dtype of this name, or -1. */
+/* Returns the dtype of this name, 8-bit dtypes excluded, or -1. */
 int dtype_named(const char *name);
 
 float f32_from_f16(uint16_t bits);
@@ -54,8 +54,8 @@ float f32_from_f8(uint8_t bits, enum dtype dtype);
 uint8_t f8_from_f32(float value, enum dtype dtype);
 float dtype_f8_max(enum dtype dtype);
 
-/* Reads count values of the given dtype, starting at element `offset` of data, as fp32.
- * Returns the place itself when it already holds fp32, else fills buffer and returns it. */
+/* Reads count values of the given dtype, starting at element `offset` of data, as fp32. Returns a
+ * pointer into data if it is fp32, else fills buffer and returns it. */
 const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size_t offset,
                          size_t count);
 

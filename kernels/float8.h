@@ -1,4 +1,4 @@
-/* The two formats of 8 bits, for vectorized loops and GPUs: no branch, no table.
+/* The two 8-bit formats, for vectorized loops and GPUs: no branch, no table.
  *
  *            sign exponent fraction  bias  largest  smallest normal, subnormal  not finite
  *     E4M3   1    4        3         7     448      2^-6   2^-9                 NaN: all ones
@@ -33,7 +33,7 @@ static ON_HOST_AND_DEVICE float f8_max(bool e4m3) {
  * processors multiply slowly. */
 static ON_HOST_AND_DEVICE float f8_widen(uint32_t code, bool e4m3) {
     uint32_t sign = (code & 0x80) << 24, magnitude = code & 0x7f;
-    uint32_t quiet = magnitude & 3 ? 0x400000 : 0; /* of E5M2's NaN */
+    uint32_t quiet = magnitude & 3 ? 0x400000 : 0; /* quiet bit of E5M2's NaN */
     uint32_t bad = e4m3 ? 0x7fc00000 : 0x7f800000 | (magnitude & 3) << 21 | quiet;
     float small = (float)(int32_t)magnitude * (e4m3 ? 0x1p-9f : 0x1p-16f);
     uint32_t bits = e4m3 ? (magnitude << 20) + (120u << 23) : (magnitude << 21) + (112u << 23);
@@ -41,9 +41,9 @@ static ON_HOST_AND_DEVICE float f8_widen(uint32_t code, bool e4m3) {
     return f8_float(sign | (magnitude >= (e4m3 ? 0x7f : 0x7c) ? bad : bits));
 }
 
-/* The code nearest to value * scale, ties to even. Finite values saturate, even where the product
- * overflows. Below the smallest normal number, adding a power of two aligns the last bit kept with
- * that of fp32. */
+/* Returns the code nearest to value * scale, ties to even. Finite values saturate, even if the
+ * product overflows. Below the smallest normal number, adding a power of two aligns the last bit
+ * kept with that of fp32. */
 static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, bool e4m3) {
     const int fraction = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, drop = 23 - fraction;
     const uint32_t base = (uint32_t)(127 - bias) << 23, least = (uint32_t)(128 - bias) << 23;
@@ -59,7 +59,7 @@ static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, bool e4m3)
     return code | (bits >> 24 & 0x80);
 }
 
-/* Returns the factor that values are multiplied by before they are rounded; see quantize in
+/* Returns the factor that values are multiplied by before rounding; see quantize in
  * kernels/kernels.h. */
 static ON_HOST_AND_DEVICE float f8_scale(float amax, bool e4m3, bool power_of_two) {
     float scale = amax > 0 ? f8_max(e4m3) / amax : 1.0f;

@@ -1,4 +1,5 @@
-/* For inline functions that both backends compute, in headers that C and CUDA read:
+/* Qualifier of inline functions that both backends use, in headers of C and CUDA:
+ *
  *     static ON_HOST_AND_DEVICE int f(int x) { ... } */
 #pragma once
 

@@ -1,13 +1,13 @@
-/* The one table of operations: everything a training step does to tensors, named once.
+/* The table of operations: everything a training step does to tensors.
  *
- * OPERATIONS lists the names. From it come the struct of function pointers, the prototypes cpu_NAME
+ * OPERATIONS lists the names. It generates the struct of function pointers, the prototypes cpu_NAME
  * and cuda_NAME, the tables of both backends, and loops over all operations (planning, profiling).
  * The contract of operation NAME is the comment and the fields of struct NAME_args: outputs come
- * first, "[N, C]" is a shape, "+=" marks an output that is added to. Unless a field says
- * otherwise, tensors may have any dtype; arithmetic is fp32 and results are rounded once, when
- * stored. An argument marked "optional" may be NULL.
+ * first, "[N, C]" is a shape, "+=" marks an output that is added to. Unless a field says otherwise,
+ * tensors may have any dtype; arithmetic is fp32 and results are rounded once, when stored. An
+ * argument marked "optional" may be NULL.
  *
- * Model code calls   OP(be, layernorm_backward, .din = &d, .dout = &e, ...);
+ * Model code calls OP(be, layernorm_backward, .din = &d, .dout = &e, ...);
  *
  * Every operation gives the same bits for the same arguments and thread count. */
 #pragma once
@@ -18,9 +18,9 @@
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
 
-/* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch: asked
- * while planning, with the same arguments, it returns the bytes of scratch that NAME will want
- * (backend_workspace), and prepares what is to be prepared before step 0. */
+/* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch. It is
+ * called while planning, with the same arguments; it returns the bytes of scratch that NAME needs
+ * (backend_workspace), and prepares NAME before step 0. */
 #define OPERATIONS_BY_SCRATCH(X, S) \
     X(embedding_forward)            \
     S(embedding_backward)           \
@@ -54,21 +54,22 @@
 
 struct backend;
 
-/* Names what an operation writes, for observers (kernels/observer.h). Operations ignore it; its
+/* Label of an operation's output, for observers (kernels/observer.h). Operations ignore it; its
  * content is the caller's. */
 struct trace_label;
 
 /* Largest absolute value of a tensor as stored (amax), in backend memory, for quantize. An
- * operation that writes the tensor can track it on the way: it takes the maximum of each field with
- * what is there, which was cleared before. */
+ * operation that writes the tensor can track it in the same pass: each field becomes the maximum of
+ * its old value and the tensor's. The caller clears it before. */
 struct amax {
-    uint32_t largest;    /* the largest finite magnitude, as the bits of fp32, which are in order */
+    uint32_t
+        largest; /* largest finite magnitude, as fp32 bits, which have the order of the values */
     uint32_t not_finite; /* 1 if there was an infinity or NaN, else 0 */
 };
 
 /* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows;
- * without a position table the token's row alone. With a remainder the token table is that of split
- * masters (kernels/rounding.h). */
+ * without a position table only the token's row. With a remainder the token table is split master
+ * weights (kernels/rounding.h). */
 struct embedding_forward_args {
     const struct tensor *out;            /* [N, C] */
     const int32_t *tokens;               /* [N], each in 0..V-1 */
@@ -79,7 +80,7 @@ struct embedding_forward_args {
     const struct trace_label *label;     /* optional */
 };
 
-/* The gradients of both tables; rows are added in a fixed order. */
+/* Gradients of both tables; rows are added in a fixed order. */
 struct embedding_backward_args {
     const struct tensor *dtoken_table;    /* += [V, C] */
     const struct tensor *dposition_table; /* optional += [T or more, C] */
@@ -88,10 +89,9 @@ struct embedding_backward_args {
     int64_t sequence_length;              /* T */
 };
 
-/* sum = in + residual; out = (sum - mean) * rstd * weight + bias, along rows.
- * Without residual, sum is in itself and is not written. Ba, Kiros, Hinton 2016.
- * Without mean and bias it is RMS norm, out = sum * rstd * weight, where rstd is that of a mean of
- * zero. Zhang, Sennrich 2019. */
+/* sum = in + residual; out = (sum - mean) * rstd * weight + bias, along rows. Without residual, sum
+ * is in itself and is not written. Ba, Kiros, Hinton 2016. Without mean and bias it is RMS norm,
+ * out = sum * rstd * weight, where rstd is computed with a mean of zero. Zhang, Sennrich 2019. */
 struct layernorm_forward_args {
     const struct tensor *out;      /* [N, C] */
     const struct tensor *sum;      /* optional [N, C]; may be in or residual itself */
@@ -114,43 +114,44 @@ struct layernorm_backward_args {
     const struct tensor *dweight;     /* += [C] */
     const struct tensor *dbias;       /* optional += [C]; given exactly when mean is */
     const struct tensor *dout;        /* [N, C] */
-    const struct tensor *in;          /* [N, C], what was normalized */
+    const struct tensor *in;          /* [N, C], the normalized tensor of the forward pass */
     const float *mean, *rstd;         /* [N]; mean optional */
     const struct tensor *weight;      /* [C] fp32 */
     const struct tensor *dresidual;   /* optional [N, C] */
-    struct amax *track_amax;          /* optional, of din_lower, or without that of din */
-    const struct tensor *column_sums; /* optional += [C], of the same as stored: the gradient of the
-                                       * bias of what was added to the residual */
+    struct amax *track_amax;          /* optional, of din_lower, or of din without it */
+    const struct tensor *column_sums; /* optional += [C], of the same tensor as stored: the gradient
+                                         of the bias of the previous addition to the residual */
     const struct trace_label *label;  /* optional */
 };
 
-/* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
- * one epilogue. The dtypes of a and b may differ; the product is then as if both were fp32.
- * Operands of 8 bits (kernels/dtype.h), which are always both, not both E5M2, come with the scales
- * of quantize: out = (A B) * (scale of a * scale of b) + bias. */
+/* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
+ * transpose; then at most one epilogue. The dtypes of a and b may differ; the product is then
+ * computed as if both were fp32. If one operand has 8 bits (kernels/dtype.h), both have, and at
+ * most one is E5M2; they have the scales of quantize: out = (A B) * (scale of a * scale of b) +
+ * bias. */
 struct matmul_args {
     const struct tensor *out;      /* [M, N]; += if accumulate */
     const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
     const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
     const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
     const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it, before
-                                    * or after it is rounded; after, with 8-bit operands */
+                                      or after rounding; after, with 8-bit operands */
     const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
                                     * first, * gelu'(it) */
     const struct tensor *column_sums; /* optional += [N], of out as stored, with dgelu_in only: the
                                        * gradient of the bias before the gelu */
     const float *a_scales;            /* given exactly with 8-bit operands: [1]; [M] if by_vector */
     const float *b_scales;            /* the same: [1]; [N] if by_vector */
-    struct amax *track_amax; /* optional, of out, of 8-bit operands with gelu_in or dgelu_in
-                              * only */
+    struct amax
+        *track_amax; /* optional, of out; only for 8-bit operands with gelu_in or dgelu_in */
     bool transpose_a, transpose_b, accumulate;
     bool scales_by_vector;
-    bool fast_accumulation; /* of 8-bit operands on tensor cores: sums of fewer bits, sooner */
+    bool fast_accumulation; /* 8-bit operands on tensor cores: faster sums with fewer bits */
     const struct trace_label *label; /* optional */
 };
 
-/* On tensor cores operands of 8 bits are a [M, K] and b [N, K] in memory, and all sizes multiples
- * of this; else they are brought into that order, or multiplied as bf16. */
+/* On tensor cores 8-bit operands are a [M, K] and b [N, K] in memory, and all sizes are multiples
+ * of this. Other operands are transposed first, or multiplied as bf16. */
 enum { EIGHT_BIT_UNIT = 16 };
 
 /* True if the operands have scales (which may be NULL while planning). */
@@ -193,17 +194,19 @@ struct gated_backward_args {
     const struct trace_label *label; /* optional */
 };
 
-/* The gradient of a bias, where nobody sums it up on the way. */
+/* The gradient of a bias, if no other operation computes it in the same pass. */
 struct column_sums_args {
     const struct tensor *sums; /* += [C] */
     const struct tensor *in;   /* [N, C] */
 };
 
-/* Rotates the first `heads` groups of D columns of each row, in place: of row i, at position
- * t = i % sequence_length, columns j and j + D/2 of a head become
+/* Rotates the first `heads` groups of D columns of each row, in place. In row i, at position t = i
+ * % sequence_length, columns j and j + D/2 of a head become
+ *
  *     x[j] cos[t, j] - x[j + D/2] sin[t, j]  and  x[j + D/2] cos[t, j] + x[j] sin[t, j].
- * Su et al. 2021, with the pairs of Llama. inverse: by the opposite angles, which is the gradient.
- */
+ *
+ * Su et al. 2021, with the pairs of Llama. inverse: rotates by the opposite angles, which is the
+ * gradient. */
 struct rope_args {
     const struct tensor *inout;  /* [N, at least heads D] */
     const struct tensor *angles; /* [T or more, D] fp32: cosines, then sines, of D/2 angles */
@@ -212,15 +215,15 @@ struct rope_args {
     bool inverse;
 };
 
-/* RMS norm of each head of q and k, in place: of the first (H + H_kv) groups of D columns of each
- * row, each divided by the root of its own mean square + epsilon, and times the weight of queries
- * or of keys. Henry et al. 2020, as Qwen3 has it. With angles the result is rotated as rope does,
- * without being rounded in between. */
+/* RMS norm of each head of q and k, in place: the first (H + H_kv) groups of D columns of each row
+ * are each divided by the root of their mean square + epsilon, and multiplied by the weight of
+ * queries or of keys. Henry et al. 2020, as in Qwen3. With angles the result is rotated as by rope,
+ * without rounding in between. */
 struct qk_norm_forward_args {
     const struct tensor *inout; /* [N, at least (H + H_kv) D] */
-    const struct tensor *raw;   /* [N, (H + H_kv) D], written: what was normalized; same dtype */
+    const struct tensor *raw;   /* [N, (H + H_kv) D], written: the input of the norm; same dtype */
     const struct tensor *q_weight, *k_weight; /* [D] fp32 */
-    const struct tensor *angles;              /* optional, of rope; D is then even */
+    const struct tensor *angles;              /* optional, as for rope; D is then even */
     int64_t sequence_length;                  /* T */
     int heads;                                /* H */
     int kv_heads;                             /* H_kv */
@@ -228,22 +231,22 @@ struct qk_norm_forward_args {
     const struct trace_label *label; /* optional */
 };
 
-/* The gradient of its result becomes that of what it normalized, in place. */
+/* Replaces the gradient of the result by the gradient of the input, in place. */
 struct qk_norm_backward_args {
     const struct tensor *dinout;                /* [N, at least (H + H_kv) D] */
     const struct tensor *dq_weight, *dk_weight; /* += [D] */
     const struct tensor *raw;                   /* [N, (H + H_kv) D] */
     const struct tensor *q_weight, *k_weight;   /* [D] fp32 */
-    const struct tensor *angles;                /* optional, of rope */
+    const struct tensor *angles;                /* optional, as for rope */
     int64_t sequence_length;                    /* T */
     int heads;                                  /* H */
     int kv_heads;                               /* H_kv */
     float epsilon;
 };
 
-/* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores never exist in
- * memory. A row of qkv is q | k | v: H heads of D values, then H_kv, then H_kv. Query head h reads
- * the keys and values of head h / (H / H_kv). Shazeer 2019; Ainslie et al. 2023. */
+/* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores are never stored. A
+ * row of qkv is q | k | v: H heads of D values, then H_kv, then H_kv. Query head h reads the keys
+ * and values of head h / (H / H_kv). Shazeer 2019; Ainslie et al. 2023. */
 struct attention_forward_args {
     const struct tensor *out; /* [B, T, H D] */
     float *lse;               /* [B, H, T]: log of the sum of exponentials of the scaled scores */
@@ -253,9 +256,9 @@ struct attention_forward_args {
     const struct trace_label *label; /* optional */
 };
 
-/* Row `position` of attention_forward's result, for text that grows by one token at a time: the
- * query of that row over keys and values 0..position. A row of the cache ends with them, as a row
- * of qkv does; what is before them is not read. */
+/* Row `position` of attention_forward's result, for generation of one token at a time: the query of
+ * that row over keys and values 0..position. A row of the cache ends with its keys and values, like
+ * a row of qkv; columns before them are not read. */
 struct attention_decode_args {
     const struct tensor *out; /* [B, H D] */
     const struct tensor *q;   /* [B, H D or more], of the row: the first columns are read */
@@ -267,8 +270,8 @@ struct attention_decode_args {
     const struct trace_label *label; /* optional */
 };
 
-/* The gradients of a key and a value are the sums over the query heads that read them, added in a
- * fixed order. */
+/* Gradients of a key and a value are sums over the query heads that read them, added in a fixed
+ * order. */
 struct attention_backward_args {
     const struct tensor *dqkv;        /* [B, T, (H + 2 H_kv) D] */
     const struct tensor *dout;        /* [B, T, H D] */
@@ -282,21 +285,20 @@ struct attention_backward_args {
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
- * become their own gradient times (*loss_scale * weight), and 0 in the padding columns. Where the
- * target is negative nothing is asked for: the loss is 0 and so is the row of the gradient,
- * whatever the logits. */
+ * become their own gradient times (*loss_scale * weight), and 0 in the padding columns. If the
+ * target is negative it is ignored: the loss and the row of the gradient are 0, for any logits. */
 struct cross_entropy_args {
     float *losses;               /* [N] */
     const struct tensor *logits; /* [N, V padded] in, and out if loss_scale is given */
-    const int32_t *targets;      /* [N], each in 0..vocab_size-1, or negative: does not count */
+    const int32_t *targets;      /* [N], each in 0..vocab_size-1, or negative: ignored */
     const float *loss_scale;     /* optional, backend memory */
-    float weight;                /* 1 / (targets that count in the whole step) */
+    float weight;                /* 1 / (targets of the whole step that are not ignored) */
     int64_t vocab_size;
     const struct trace_label *label; /* optional */
 };
 
-/* out = in, rounded to out's dtype, as masters are copied (kernels/rounding.h) if the flag says so;
- * same count. */
+/* out = in, rounded to out's dtype; same count. With `masters`, in is master weights, rounded as in
+ * kernels/rounding.h. */
 struct cast_args {
     const struct tensor *out, *in;
     bool masters;
@@ -304,32 +306,33 @@ struct cast_args {
 
 enum quantize_by { QUANTIZE_WHOLE, QUANTIZE_ROWS, QUANTIZE_COLUMNS };
 
-/* Statistics of the tensors that quantize has rounded since this was cleared, in backend memory. */
+/* Statistics of the tensors that quantize has processed since this was cleared, in backend
+ * memory. */
 struct quantize_record {
-    float amax;         /* the largest finite magnitude */
-    int32_t not_finite; /* quantizations that met a value that is not finite */
-    int32_t zero;       /* quantizations of nothing but zeros */
+    float amax;         /* largest finite magnitude */
+    int32_t not_finite; /* tensors with a value that is not finite */
+    int32_t zero;       /* tensors of zeros only */
 };
 
 /* out = in * s, rounded to 8 bits (f8_from_f32), where s = max / amax: the format's largest value
- * over the largest finite magnitude of the tensor, of each row or of each column. amax is 0: s = 1;
- * s is at most 2^126; with power_of_two it is rounded down to one. in * s is rounded to fp32 first.
- * scales = 1 / s: what matmul multiplies by.
+ * over the largest finite magnitude of the tensor, of each row or of each column. If amax is 0, s =
+ * 1; s is at most 2^126; with power_of_two it is rounded down to a power of two. in * s is rounded
+ * to fp32 first. scales = 1 / s, the factors of matmul.
  *
- * transposed is the same in the order in which tensor cores read an operand whose rows are not what
- * a product sums over. */
+ * transposed has the same values in the order in which tensor cores read an operand of a matmul
+ * that reduces over rows. */
 struct quantize_args {
     const struct tensor *out;        /* [N, C], 8 bit; optional if transposed is given */
-    const struct tensor *transposed; /* optional [C, N], not QUANTIZE_ROWS: of the same values */
+    const struct tensor *transposed; /* optional [C, N], not QUANTIZE_ROWS: the same values */
     float *scales;                   /* [1], [N] or [C] */
     const struct tensor *in;         /* [N, C] */
-    const float *amax; /* optional [1], QUANTIZE_WHOLE only: instead of in's own where it is > 0 */
-    struct amax *track_amax;        /* optional, of in, QUANTIZE_WHOLE only: read if found, else
-                                     * joined; it goes to record then */
-    struct quantize_record *record; /* optional, of in: added to */
+    const float *amax;       /* optional [1], QUANTIZE_WHOLE only: replaces in's own amax if > 0 */
+    struct amax *track_amax; /* optional, of in, QUANTIZE_WHOLE only: read if found, else updated;
+                                then added to record */
+    struct quantize_record *record; /* optional, of in: updated */
     enum quantize_by by;
     bool power_of_two;
-    bool found; /* magnitude is known: in is not looked through */
+    bool found; /* track_amax is known: no pass over in to find it */
 };
 
 /* Returns the tensor that has the dtype of the result. */
@@ -343,27 +346,27 @@ struct copy_last_columns_args {
     const struct tensor *in;  /* [N, C or more], same dtype */
 };
 
-/* Zero bytes. */
+/* Sets bytes to zero. */
 struct clear_args {
     void *data;
     size_t bytes;
 };
 
-/* State that decides how a step updates, in backend memory so that a GPU never waits for the
+/* State that determines the update of a step, in backend memory so that a GPU never waits for the
  * host. */
 struct step_state {
-    float loss_scale;       /* what this step's gradients are multiplied by; 1 unless fp16 */
+    float loss_scale;       /* factor of this step's gradients; 1 unless fp16 */
     float loss;             /* mean loss of the step's tokens */
-    float gradient_norm;    /* of the unscaled gradients, before clipping */
+    float gradient_norm;    /* norm of the unscaled gradients, before clipping */
     float clip_factor;      /* min(1, grad_clip / (norm + 1e-6)), 1 when clipping is off */
     int32_t found_inf;      /* 1 if an unscaled gradient is not finite: the step is skipped */
     int32_t growth_tracker; /* finite steps since the scale last changed */
     int32_t updates;        /* optimizer steps taken: Adam's t for the bias correction */
     int32_t skipped;        /* steps skipped since the start of training */
     int32_t skipped_in_row; /* steps skipped since the last update */
-    int32_t at_floor;       /* skips since the last update that found the scale at its minimum */
-    int32_t fp8_not_finite; /* quantizations of this step that met a value that is not finite */
-    int32_t fp8_zero;       /* quantizations of this step of nothing but zeros */
+    int32_t at_floor;       /* skips since the last update with the scale already at its minimum */
+    int32_t fp8_not_finite; /* tensors quantized in this step with a value that is not finite */
+    int32_t fp8_zero;       /* tensors quantized in this step of zeros only */
 };
 
 /* *total += weight * sum of losses, in fixed order. */
@@ -374,18 +377,18 @@ struct loss_sum_args {
     float weight;
 };
 
-/* squares[i] = the sum of squares of the i-th share of the unscaled gradients, as if added in fp64.
- * The inverse scale is computed in fp64 and rounded to fp32. The sum is not finite exactly if a
- * gradient is not: after unscaling, where PyTorch tests before. */
+/* squares[i] = sum of squares of the i-th share of the unscaled gradients, as if added in fp64. The
+ * inverse scale is computed in fp64 and rounded to fp32. The sum is not finite exactly if an
+ * unscaled gradient is not; PyTorch tests before unscaling. */
 struct gradient_squares_args {
     double *squares;                /* [backend_squares(be, gradients)] */
     const struct tensor *gradients; /* [P], scaled */
-    const struct step_state *state; /* of which loss_scale is read */
+    const struct step_state *state; /* loss_scale is read */
 };
 
-/* Ends a step of quantizations: sums of all records go into state, and, if there is a history, the
- * largest amax of each tensor into its row `at`; amax is then the largest of the whole history,
- * times margin. */
+/* Ends a step of quantizations: sums of all records go into state. With a history, the largest amax
+ * of each tensor goes into its row `at`, and amax becomes the largest of the whole history, times
+ * margin. */
 struct quantize_history_args {
     struct step_state *state;              /* fp8_not_finite and fp8_zero are set */
     float *amax;                           /* [count]; NULL without a history */
@@ -404,26 +407,27 @@ struct gradient_norm_args {
     float grad_clip; /* 0: no clipping */
 };
 
-/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on the masters, unscaling
- * and clipping the gradient on the way, and writing their copy. Nothing changes if
- * state->found_inf. The bias correction uses t = state->updates + 1. Arithmetic is fp32 whatever
- * the forms; masters are split, copied and moments rounded as kernels/rounding.h says. */
+/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on the master weights;
+ * unscales and clips the gradient in the same pass, and writes the 16-bit copy. Nothing changes if
+ * state->found_inf. The bias correction uses t = state->updates + 1. Arithmetic is fp32 for all
+ * dtypes; kernels/rounding.h describes split and copied master weights, and the rounding of
+ * moments. */
 struct adamw_args {
-    const struct tensor *master;            /* [P] fp32; bf16, the upper halves of split masters */
-    int16_t *remainder;                     /* [P], given exactly when masters are split */
+    const struct tensor *master; /* [P] fp32; bf16: upper halves of split master weights */
+    int16_t *remainder;          /* [P], given exactly when master weights are split */
     const struct tensor *moment1, *moment2; /* [P] both fp32 or both bf16 */
-    const struct tensor *copy;              /* optional [P] 16 bit, of fp32 masters */
+    const struct tensor *copy;              /* optional [P] 16 bit, of fp32 master weights */
     const struct tensor *gradients;         /* [P], scaled */
     const struct step_state *state;
     struct rounding_key key; /* for moments in bf16 */
-    int64_t first;           /* index of element 0 in what the random bits are drawn for */
+    int64_t first;           /* index of element 0 in the random sequence */
     double lr, beta1, beta2, epsilon, weight_decay;
 };
 
-/* Ends a step. If found_inf: skipped += 1 and, if dynamic, at_floor += 1 where the scale is
- * min_scale already, scale = max(scale * backoff_factor,
- * min_scale), tracker = 0. Else updates += 1 and, if dynamic, tracker += 1; when it reaches
- * growth_interval the scale grows (if still finite) and the tracker restarts. */
+/* Ends a step. If found_inf: skipped += 1 and, if dynamic, at_floor += 1 if the scale is min_scale
+ * already, scale = max(scale * backoff_factor, min_scale), tracker = 0. Else updates += 1 and, if
+ * dynamic, tracker += 1; when it reaches growth_interval the scale grows (if still finite) and the
+ * tracker restarts. */
 struct loss_scale_update_args {
     struct step_state *state;
     bool dynamic;
@@ -437,6 +441,6 @@ struct operations {
 #undef X
 };
 
-/* The arguments of a function NAME that takes a struct NAME_args. */
+/* Arguments of a function NAME that takes a struct NAME_args. */
 #define ARGS(name, ...)   (&(const struct name##_args){__VA_ARGS__})
 #define OP(be, name, ...) (be)->op->name((be), ARGS(name, __VA_ARGS__))

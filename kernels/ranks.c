@@ -34,7 +34,7 @@ void ranks_barrier(const struct ranks *ranks) {
     ranks_max(ranks, 0);
 }
 
-/* Status and message of each rank, gathered when all have to agree. */
+/* Status and message of each rank, gathered by ranks_agree. */
 struct outcome {
     int32_t status;
     char text[ERROR_MAX];

@@ -1,13 +1,13 @@
-/* Ranks: the processes that train one model together, and what they tell each other.
+/* Ranks: the processes that train one model together, and their communication.
  *
- * A launcher (mpirun, srun) starts them; launch.c finds that out and opens the MPI module. A
- * process that was started alone is rank 0 of 1, needs no library, and all of this does nothing.
+ * A launcher (mpirun, srun) starts them; launch.c detects it and opens the MPI module. A process
+ * that was started alone is rank 0 of 1, needs no library, and all of this does nothing.
  *
- * Here is the traffic of the host: small or rare, and everybody waits for everybody. Traffic of
- * gradients and weights, beside the operations of a backend, is in collectives.h. All ranks call
- * the same functions in the same order with the same sizes. None of them fails: where the library
- * finds an error all ranks end; where a rank has died their launcher ends the others (srun with
- * --kill-on-bad-exit=1). */
+ * This header is for host communication: small or rare, and all ranks wait for each other.
+ * collectives.h is for gradients and weights, concurrent with the operations of a backend. All
+ * ranks call the same functions in the same order with the same sizes. No function returns an
+ * error: if the library finds one, all ranks end; if a rank has died, its launcher ends the others
+ * (srun with --kill-on-bad-exit=1). */
 #pragma once
 
 #include <stdbool.h>
@@ -37,19 +37,19 @@ struct rank_functions {
 
 struct ranks {
     int rank, size;             /* 0 <= rank < size */
-    int local_rank, local_size; /* among those on this machine */
-    char description[64];       /* the library and its version; "": alone */
+    int local_rank, local_size; /* among the ranks on this machine */
+    char description[64];       /* library and its version; "": alone */
     const struct rank_functions *functions;
-    void *state; /* the library's own */
+    void *state; /* private to the library */
 };
 
 /* Rank 0 of 1. */
 extern const struct ranks ranks_alone;
 
-/* Waits for all ranks to close. */
+/* Closes the ranks, after all ranks have called it. */
 void ranks_close(struct ranks *ranks);
 
-/* Rank 0's bytes reach all. */
+/* Copies rank 0's bytes to all ranks. */
 static inline void ranks_broadcast(const struct ranks *ranks, void *data, size_t bytes) {
     if (ranks->size > 1) ranks->functions->broadcast(ranks, data, bytes);
 }
@@ -57,9 +57,9 @@ static inline void ranks_broadcast(const struct ranks *ranks, void *data, size_t
 /* all: [size][bytes], in the order of ranks, on each rank. */
 void ranks_gather(const struct ranks *ranks, void *all, const void *own, size_t bytes);
 
-/* Messages between pairs: those from one rank to another arrive in the order in which both list
- * them, and have the same sizes on both sides. Each list has at most RANKS_MAX; none goes to
- * oneself. */
+/* Exchanges messages between pairs. Messages from one rank to another arrive in the order in which
+ * both list them, and have the same sizes on both sides. Each list has at most RANKS_MAX; a rank
+ * does not send to itself. */
 static inline void ranks_swap(const struct ranks *ranks, const struct rank_message *out, int outs,
                               const struct rank_message *in, int ins) {
     if (ranks->size > 1) ranks->functions->swap(ranks, out, outs, in, ins);
@@ -68,23 +68,23 @@ static inline void ranks_swap(const struct ranks *ranks, const struct rank_messa
 /* Returns once all ranks have called it. */
 void ranks_barrier(const struct ranks *ranks);
 
-/* Finds out if all ranks were successful: status is 0 or this rank's failure with its message in
- * error. Returns 0, or on all ranks -1 with the message of the lowest rank that failed, which it
- * names. */
+/* Checks that all ranks were successful: status is 0 or this rank's failure with its message in
+ * error. Returns 0, or on all ranks -1 with the message of the lowest rank that failed, and its
+ * number. */
 int ranks_agree(const struct ranks *ranks, int status, struct error *error);
 
-/* The largest of all ranks' values. */
+/* Returns the largest of all ranks' values. */
 int64_t ranks_max(const struct ranks *ranks, int64_t value);
 
-/* Each of values, [count] with count at most 8, becomes the largest of all ranks. */
+/* Sets each of values, [count] with count at most 8, to the largest of all ranks. */
 void ranks_max_each(const struct ranks *ranks, int64_t *values, int count);
 
-/* Ends all ranks with this exit status, at once. Does not return where there are several. */
+/* Ends all ranks with this exit status, at once. Does not return if there are several. */
 static inline void ranks_abort(const struct ranks *ranks, int status) {
     if (ranks->size > 1) ranks->functions->abort(ranks, status);
 }
 
-/* Elements of an array. */
+/* Contiguous range of an array's elements. */
 struct rank_part {
     int64_t first, count;
 };

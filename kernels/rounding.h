@@ -1,16 +1,17 @@
-/* How fp32 master weights and AdamW's moments are kept in 16-bit pieces.
+/* Storage of fp32 master weights and AdamW's moments in 16-bit pieces.
  *
- * The 16-bit copy of a master is its nearest value; in bf16 ties go away from zero, unlike in any
- * other store (kernels/dtype.h). Then the copy and a signed remainder of 16 bits are the master:
+ * The 16-bit copy of a master weight is its nearest value; in bf16 ties round away from zero,
+ * unlike in any other store (kernels/dtype.h). Then the copy and a signed 16-bit remainder give the
+ * master weight:
  *
  *     bits of the master = (bits of the copy << 16) + remainder
  *
  * exactly, for all finite values, subnormals and those that the copy rounds to infinity, and for
- * infinities; a NaN stays a NaN. With ties to even the masters half above and half below an even
- * copy would need the remainders 0x8000 and -0x8000, of which 16 bits hold one.
+ * infinities; a NaN stays a NaN. With ties to even, the master weights half above and half below an
+ * even copy would need the remainders 0x8000 and -0x8000, but 16 bits can hold only one of them.
  *
- * Moments in bf16 are rounded stochastically: up with the probability of what is cut off, so that
- * the many small additions of a moving average are not lost (Gupta et al. 2015). */
+ * Moments in bf16 are rounded stochastically: up with the probability of the discarded fraction, so
+ * that the many small additions of a moving average are not lost (Gupta et al. 2015). */
 #pragma once
 
 #include <stddef.h>
@@ -19,9 +20,9 @@
 #include "kernels/dtype.h"
 #include "kernels/host_device.h"
 
-/* Split of a master with these fp32 bits. The upper half is the nearest bf16, ties away from zero,
- * since half of the last bit kept is added to the magnitude; the remainder is the lower half as a
- * signed number; joined, they give the master back. */
+/* Splits a master weight with these fp32 bits. upper_half is the nearest bf16, ties away from zero,
+ * since half of the last bit kept is added to the magnitude. remainder_of is the lower half as a
+ * signed number. joined_bits restores the fp32 bits. */
 static ON_HOST_AND_DEVICE uint32_t upper_half(uint32_t bits) {
     uint32_t is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return (is_nan ? bits | 0x400000u : bits + 0x8000u) >> 16;
@@ -37,20 +38,20 @@ static ON_HOST_AND_DEVICE uint32_t joined_bits(uint16_t upper, int16_t remainder
 
 uint16_t bf16_from_master(float value);
 
-/* Stores count masters' copies at element `offset` of data. */
+/* Stores the copies of count master weights at element `offset` of data. */
 void copy_masters(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
 
 void split_masters(uint16_t *upper, int16_t *remainder, const float *values, size_t count);
 void join_masters(float *values, const uint16_t *upper, const int16_t *remainder, size_t count);
 
-/* The two numbers that all random bits of a step come from. */
+/* Seeds of all random bits of a step. */
 struct rounding_key {
     uint32_t first, second;
 };
 
-/* 32 random bits for element `index`, by the multiplications and shifts of a hash with low bias
- * (Wellons, "Prospecting for hash functions", 2018), the second key in its middle. Elements 2^32
- * apart share them, so that vectors need no wider index. */
+/* Returns 32 random bits for element `index`, by the multiplications and shifts of a hash with low
+ * bias (Wellons, "Prospecting for hash functions", 2018), the second key in its middle. Elements
+ * 2^32 apart share them, so that vector code needs no wider index. */
 static ON_HOST_AND_DEVICE uint32_t rounding_bits(struct rounding_key key, uint32_t index) {
     uint32_t x = index ^ key.first;
     x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -58,9 +59,9 @@ static ON_HOST_AND_DEVICE uint32_t rounding_bits(struct rounding_key key, uint32
     return x ^ (x >> 16);
 }
 
-/* bf16 bits of the value with these fp32 bits, given 16 random bits. What lies beyond the largest
- * finite value is cut, so that none becomes infinite; infinities and quiet NaN, the only ones that
- * arithmetic makes, stay what they are. */
+/* Returns the bf16 bits of the value with these fp32 bits, given 16 random bits. Above the largest
+ * finite value it truncates, so that no finite value becomes infinite. Infinities and quiet NaN,
+ * the only NaN that arithmetic produces, are unchanged. */
 static ON_HOST_AND_DEVICE uint32_t bf16_stochastic(uint32_t bits, uint32_t random) {
     return (bits + ((bits & 0x7fffffffu) < 0x7f7f0000u ? random : 0)) >> 16;
 }

@@ -1,7 +1,7 @@
 /* A tensor is data, dtype, shape: row-major, contiguous, owned by an arena.
  *
  * data is memory of the backend in use (for CUDA: device memory) or NULL while a layout is only
- * being measured. Unused trailing dimensions are absent: rank says how many of shape count. */
+ * measured. rank is the number of dimensions in shape. */
 #pragma once
 
 #include <stdint.h>
@@ -20,18 +20,20 @@ struct tensor {
 int64_t tensor_count(const struct tensor *tensor); /* elements */
 size_t tensor_bytes(const struct tensor *tensor);
 
-/* The last dimension, and the product of all others: a tensor seen as rows x columns. */
+/* Last dimension, and product of all others: the tensor viewed as rows x columns. */
 int64_t tensor_columns(const struct tensor *tensor);
 int64_t tensor_rows(const struct tensor *tensor);
 
-/* Rows first..first+rows of a tensor seen as rows x columns: a rank-2 view of the same memory. */
+/* Returns rows first..first+rows of a tensor viewed as rows x columns: a rank-2 view of the same
+ * memory. */
 struct tensor tensor_slice(const struct tensor *tensor, int64_t first, int64_t rows);
 
-/* Elements first..first+count as a rank-1 view. */
+/* Returns elements first..first+count as a rank-1 view. */
 struct tensor tensor_range(const struct tensor *tensor, int64_t first, int64_t count);
 
-/* The same memory under a rank-2 shape; rows * columns must not exceed the tensor's count. */
+/* Returns a view of the same memory with a rank-2 shape; rows * columns must not exceed the
+ * tensor's count. */
 struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t columns);
 
-/* A tensor seen as rows x columns, its rows split: [first, second, columns]. */
+/* Returns a tensor viewed as rows x columns with its rows split: [first, second, columns]. */
 struct tensor tensor_split(const struct tensor *tensor, int64_t first, int64_t second);

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Cores that a rank may run on. */
+/* Cores that a rank may run on, and their machine. */
 struct place {
-    char system[48]; /* of which boot of which kernel: ranks with the same one share its cores */
+    char system[48]; /* boot id of the kernel: ranks with the same one share its cores */
     cpu_set_t cores;
 };
 
@@ -16,7 +16,7 @@ static void find_place(struct place *place) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
     if (file && !fgets(place->system, sizeof place->system, file)) place->system[0] = 0;
     if (file) fclose(file);
-    /* More cores than the set has room for: one thread, unless the user says more. */
+    /* More cores than the set can hold: one thread, unless the user sets more. */
     if (sched_getaffinity(0, sizeof place->cores, &place->cores)) CPU_ZERO(&place->cores);
 }
 

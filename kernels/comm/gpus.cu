@@ -13,7 +13,7 @@ struct gpu_of_rank {
     char uuid[16];
 };
 
-static struct gpu_of_rank look(const struct ranks *ranks, int *gpu) {
+static struct gpu_of_rank find_gpu(const struct ranks *ranks, int *gpu) {
     struct gpu_of_rank own = {};
     cudaDeviceProp properties;
     int seen = 0;
@@ -26,7 +26,7 @@ static struct gpu_of_rank look(const struct ranks *ranks, int *gpu) {
             memcpy(own.uuid, properties.uuid.bytes, sizeof own.uuid);
         }
     }
-    cudaGetLastError(); /* whoever opens the device will meet the error again */
+    cudaGetLastError(); /* clears the error; opening the device reports it */
     return own;
 }
 
@@ -47,7 +47,7 @@ static int compare(const struct gpu_of_rank *all, int size, struct error *error)
 int gpus_choose(const struct ranks *ranks, int *gpu, struct error *error) {
     *gpu = 0;
     if (ranks->size == 1) return 0;
-    struct gpu_of_rank own = look(ranks, gpu);
+    struct gpu_of_rank own = find_gpu(ranks, gpu);
     struct gpu_of_rank *all = (struct gpu_of_rank *)calloc((size_t)ranks->size, sizeof *all);
     if (!all) ranks_abort(ranks, 1);
     ranks_gather(ranks, all, &own, sizeof own);

@@ -24,8 +24,8 @@ static int number_in(const char *name) {
     return value ? atoi(value) : 0;
 }
 
-/* Slurm's own variables stand in every process of an allocation, also in those that nobody started
- * as a task of several; PMIx's are there only where srun was told to start an MPI program. */
+/* Slurm's own variables are set in every process of an allocation, also in those that are not one
+ * of several tasks. PMIx's are set only if srun starts an MPI program. */
 int ranks_launched(void) {
     int count = number_in("OMPI_COMM_WORLD_SIZE");
     if (!count) count = number_in("PMI_SIZE");
@@ -64,7 +64,7 @@ static const struct mpi_module *load_module(int count, struct error *error) {
         without_module(what, error);
         return NULL;
     }
-    /* Open MPI's parts look for its symbols among those of all. */
+    /* Open MPI's plugins resolve its symbols globally. */
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     const struct mpi_module *module = library ? dlsym(library, "mpi_module") : NULL;
     if (module && module->version == MPI_MODULE_VERSION) return module;
@@ -87,9 +87,10 @@ int ranks_open(struct ranks *ranks, struct error *error) {
                 count, ranks->description, ranks->size);
 }
 
-/* Open MPI refuses more processes than cores, binds each to a core, though ours have threads, and
- * does not like root. All ranks run on this machine, where they need no network. A rank that fails
- * prints its reason, which mpirun's own report would bury. Other launchers ignore the settings. */
+/* Open MPI refuses more processes than cores, binds each to a core, although ranks have threads,
+ * and refuses to run as root. All ranks run on this machine, where they need no network. A rank
+ * that fails prints its reason, which mpirun's own report would bury. Other launchers ignore the
+ * settings. */
 static void set_environment(void) {
     static const char *const settings[][2] = {
         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
@@ -104,13 +105,12 @@ static void set_environment(void) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         setenv(settings[i][0], settings[i][1], 0);
     for (size_t i = 0; geteuid() == 0 && i < 2; i++) setenv(of_root[i], "1", 0);
-    /* mpirun gives rank 0 a terminal of its own, whatever its output really is. */
+    /* mpirun gives rank 0 a terminal of its own, even if its output is none. */
     if (!isatty(STDOUT_FILENO)) setenv("TERM", "dumb", 1);
 }
 
-/* Blocks the signals of a terminal or a user, and SIGCHLD of mpirun, so that they can be waited
- * for. A SIGHUP that nohup ignores is left out: once blocked, it would be delivered all the
- * same. */
+/* Blocks the signals of a terminal or a user, and mpirun's SIGCHLD, so that signalfd can read them.
+ * A SIGHUP that nohup ignores is left out: once blocked, it would still be delivered. */
 static void hold_signals(sigset_t *held, sigset_t *before) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     struct sigaction action;
@@ -127,7 +127,7 @@ static int exit_status(int status) {
 }
 
 /* Waits for a signal. Returns SIGPIPE, once, when the reader of standard output has gone: mpirun
- * meets that too, and after a few more writes ends all ranks. Without a signal: SIGCHLD. */
+ * gets it too, and after a few more writes ends all ranks. Returns SIGCHLD without a signal. */
 static int next_signal(int signals, bool *watches_output) {
     struct signalfd_siginfo info;
     struct pollfd polled[] = {{.fd = signals, .events = POLLIN},
@@ -138,9 +138,9 @@ static int next_signal(int signals, bool *watches_output) {
     return read(signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : SIGCHLD;
 }
 
-/* mpirun ends all ranks two seconds after it was asked to end; but SIGUSR1 it passes on, and the
- * ranks save a checkpoint. The second time mpirun itself is asked, but not because the terminal
- * or the reader has gone: that happens several times. */
+/* mpirun ends all ranks two seconds after a signal to end, but it passes SIGUSR1 on, and the ranks
+ * save a checkpoint. A second signal goes to mpirun itself, unless the terminal or the reader has
+ * gone, which is reported several times. */
 static int wait_for_mpirun(pid_t mpirun, int signals) {
     int status = 0, times = 0, first = 0;
     bool watches_output = true;
@@ -154,11 +154,12 @@ static int wait_for_mpirun(pid_t mpirun, int signals) {
     return stopped ? 128 + first : exit_status(status);
 }
 
-/* In a group of its own, which the terminal's Ctrl-C does not reach, and so without input. */
+/* Runs mpirun in a process group of its own, which the terminal's Ctrl-C does not reach, and so
+ * without input. */
 static void become_mpirun(char **command, const sigset_t *signals) {
     int nowhere = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nobody else would end it */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* ends mpirun if this process dies */
     sigprocmask(SIG_SETMASK, signals, NULL);
     if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
     execvp(command[0], command);
@@ -184,7 +185,7 @@ int ranks_launch(int64_t count, char **argv, struct error *error) {
     command[1] = "-n";
     command[2] = number;
     command[3] = path;
-    memcpy(command + 4, argv + 1, arguments * sizeof *command); /* with the NULL */
+    memcpy(command + 4, argv + 1, arguments * sizeof *command); /* including the NULL */
     set_environment();
     sigset_t held, before;
     hold_signals(&held, &before);

@@ -13,12 +13,13 @@
 #include "data/util/signals.h"
 
 enum {
-    JOBS = 256,             /* that can wait at a time */
-    PIECE_BYTES = 16 << 20, /* a message of more is cut into such */
+    JOBS = 256,             /* maximum of queued jobs */
+    PIECE_BYTES = 16 << 20, /* larger messages are cut into pieces of this size */
     STAGING_BYTES = 8 << 20,
     BLOCK = 1024, /* elements that are added at a time */
-    /* Looks at a message: the first ones at once, some after short sleeps, in which most of a
-     * message's pieces come, then after longer ones, which cost 5 % of a core instead of 20. */
+    /* Polls of a message: the first ones without pause, some after short sleeps, in which most
+     * pieces of a message arrive, then after longer ones, which cost 5 % of a core instead of
+     * 20. */
     SPINS = 64,
     SHORT_SLEEPS = 128,
     SHORT_NANOSECONDS = 20000,
@@ -38,11 +39,11 @@ enum job_kind {
 struct job {
     enum job_kind kind;
     void *data;
-    const void *own;      /* of a gather */
-    size_t bytes;         /* of all; of a gather of each */
-    size_t element_bytes; /* of an all_gather */
+    const void *own;      /* gather: this rank's bytes */
+    size_t bytes;         /* in total; for gather, of each rank */
+    size_t element_bytes; /* for all_gather */
     int64_t count;        /* elements of a collective */
-    enum dtype dtype;     /* of a reduce_scatter */
+    enum dtype dtype;     /* for reduce_scatter */
     const struct rank_message *out, *in;
     int outs, ins;
 };
@@ -64,10 +65,10 @@ struct mpi {
     pthread_cond_t work, done;
     struct job jobs[JOBS]; /* a ring */
     uint64_t given, finished;
-    atomic_int abort_status; /* not -1: all ranks are to end with it */
+    atomic_int abort_status; /* all ranks end with this status; -1: none */
 
-    struct mpi_arithmetic arithmetic;    /* of collectives */
-    struct posted sends[2], receives[2]; /* two chunks are under way at a time */
+    struct mpi_arithmetic arithmetic;    /* for collectives */
+    struct posted sends[2], receives[2]; /* two chunks are in flight at a time */
     size_t staging_bytes;
     char *staging; /* [2, ranks] chunks */
 };
@@ -104,22 +105,22 @@ static void post_receive(struct mpi *mpi, int chunk, void *data, size_t bytes, i
             mpi->module->receive((char *)data + first, piece_of(bytes, first), from));
 }
 
-static void pause_after(int looks) {
-    long sleep = looks < SPINS + SHORT_SLEEPS ? SHORT_NANOSECONDS : LONG_NANOSECONDS;
-    if (looks >= SPINS) nanosleep(&(struct timespec){0, sleep}, NULL);
+static void pause_after(int polls) {
+    long sleep = polls < SPINS + SHORT_SLEEPS ? SHORT_NANOSECONDS : LONG_NANOSECONDS;
+    if (polls >= SPINS) nanosleep(&(struct timespec){0, sleep}, NULL);
 }
 
-/* Waits until all are through. */
+/* Waits until all messages are complete. */
 static void finish(struct mpi *mpi, struct posted *posted) {
-    for (int looks = 0; posted->count > 0; looks++) {
+    for (int polls = 0; posted->count > 0; polls++) {
         int left = 0;
         for (int i = 0; i < posted->count; i++)
             if (!mpi->module->done(posted->requests[i]))
                 posted->requests[left++] = posted->requests[i];
-        if (left < posted->count) looks = 0;
+        if (left < posted->count) polls = 0;
         posted->count = left;
         end_all(mpi);
-        if (left > 0) pause_after(looks);
+        if (left > 0) pause_after(polls);
     }
 }
 
@@ -158,7 +159,8 @@ static void run_swap(struct mpi *mpi, const struct job *job) {
     finish_both(mpi, 0);
 }
 
-/* Bytes first .. of one piece of a rank's part: 0 if the part ends before. */
+/* Returns the bytes of one piece, from element `first` on, of a rank's part: 0 if the part ends
+ * before. */
 static size_t part_bytes(const struct mpi *mpi, const struct job *job, int rank, int64_t first,
                          int64_t piece, char **data, size_t element_bytes) {
     struct rank_part part = ranks_part(job->count, mpi->world.size, rank);
@@ -196,7 +198,7 @@ static void run_all_gather(struct mpi *mpi, const struct job *job) {
     }
 }
 
-/* Buffer for what another rank sends for a chunk. */
+/* Buffer for the data of another rank in a chunk. */
 static char *arrival(const struct mpi *mpi, int chunk, int rank, size_t bytes) {
     return mpi->staging + (size_t)(chunk % 2 * mpi->world.size + rank) * bytes;
 }
@@ -216,7 +218,7 @@ static void post_reduce_scatter(struct mpi *mpi, const struct job *job, int chun
     }
 }
 
-/* The sum of all ranks, in their order, of a block of the own part. */
+/* Sum over all ranks, in their order, of a block of this rank's part. */
 static void add_block(float *sum, const struct mpi *mpi, const struct job *job, int chunk,
                       size_t arrival_bytes, char *mine, int64_t first, int64_t count) {
     float wide[BLOCK];
@@ -294,7 +296,7 @@ static void *serve(void *state) {
     return NULL;
 }
 
-/* ---- those who give jobs */
+/* ---- callers: queueing jobs */
 
 static uint64_t give(struct mpi *mpi, const struct job *job) {
     pthread_mutex_lock(&mpi->mutex);
@@ -331,7 +333,7 @@ static void mpi_swap(const struct ranks *ranks, const struct rank_message *out, 
             &(struct job){.kind = JOB_SWAP, .out = out, .outs = outs, .in = in, .ins = ins});
 }
 
-/* The thread ends the process. */
+/* Sets the status with which the thread ends the process. */
 static void mpi_abort(const struct ranks *ranks, int status) {
     struct mpi *mpi = ranks->state;
     atomic_store(&mpi->abort_status, status);

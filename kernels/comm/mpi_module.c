@@ -8,8 +8,8 @@
 
 enum { TAG = 1 };
 
-/* "Open MPI v4.1.4, package: ..." and "MPICH Version:      4.0.2\n..." in short: what stands before
- * the first comma or line break, without the words between name and number. */
+/* Shortens "Open MPI v4.1.4, package: ..." and "MPICH Version: 4.0.2\n...": the text before the
+ * first comma or line break, without the words between name and number. */
 static void name_library(char *name, size_t size) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
@@ -46,7 +46,7 @@ static int open_world(struct mpi_world *world, char *reason, size_t size) {
 
 struct message {
     MPI_Request request;
-    size_t expected; /* bytes that are to arrive; SIZE_MAX: it is sent */
+    size_t expected; /* bytes of a message to receive; SIZE_MAX for one that is sent */
 };
 
 static struct message *new_message(size_t expected) {
@@ -71,7 +71,7 @@ static void *receive_message(void *data, size_t bytes, int from) {
     return message;
 }
 
-/* One that is longer than expected is an error of MPI's own. */
+/* MPI itself reports a message that is longer than expected. */
 static int is_done(void *posted) {
     struct message *message = posted;
     MPI_Status status;

@@ -52,12 +52,12 @@ struct nccl_state {
     struct nccl nccl;
     struct backend *be;
     struct collectives collectives;
-    ncclComm_t comm;         /* NULL: not there yet, or given up */
-    cudaStream_t stream;     /* all of NCCL's work */
-    cudaEvent_t ready;       /* compute got as far as where the last operation was called */
-    cudaEvent_t done[MARKS]; /* of ticket % MARKS: that operation or, if used anew, a later one,
-                                which is done after it */
-    uint64_t tickets;        /* given so far */
+    ncclComm_t comm;         /* NULL: not connected yet, or aborted */
+    cudaStream_t stream;     /* stream of all NCCL operations */
+    cudaEvent_t ready;       /* marks the position in `compute` at the last operation */
+    cudaEvent_t done[MARKS]; /* at ticket % MARKS: that operation or, once reused, a later one,
+                                which completes after it */
+    uint64_t tickets;        /* number of tickets issued */
 };
 
 static struct nccl_state *state_of(const struct collectives *c) {
@@ -66,7 +66,7 @@ static struct nccl_state *state_of(const struct collectives *c) {
 
 /* ---- the library */
 
-static bool serves(void *table, void *library, char *why, size_t size) {
+static bool fill_table(void *table, void *library, char *why, size_t size) {
     struct nccl *nccl = (struct nccl *)table;
 #define X(name)                                                   \
     *(void **)(void *)&nccl->name = dlsym(library, "nccl" #name); \
@@ -82,36 +82,36 @@ static bool serves(void *table, void *library, char *why, size_t size) {
 static int load(struct nccl_state *s, int *version, struct error *error) {
     char reason[CUDA_REASON_BYTES];
 #ifndef __CUDACC__
-    /* Naming one of its functions is what makes the linker take the stand-in from the archive. */
+    /* This reference makes the linker take the stub from the archive. */
     static void *volatile linked = (void *)&ncclGetVersion;
     (void)linked;
 #endif
-    if (cuda_library_load(FILE_NAME, serves, &s->nccl, reason))
+    if (cuda_library_load(FILE_NAME, fill_table, &s->nccl, reason))
         return fail(error,
                     "device \"cuda\": ranks on GPUs need NCCL, but %.600s; install libnccl2, or "
                     "name the folder of " FILE_NAME " in LD_LIBRARY_PATH, or use --device cpu",
                     reason);
     if (s->nccl.GetVersion(version) == ncclSuccess) return 0;
-    return fail(error, "device \"cuda\": NCCL does not tell its version");
+    return fail(error, "device \"cuda\": NCCL does not report its version");
 }
 
 /* ---- errors */
 
 /* True after a failure, of NCCL or another; NCCL is not called any more then. */
-static bool given_up(struct nccl_state *s) {
+static bool has_failed(struct nccl_state *s) {
     if (!s->be->failure.text[0]) return false;
     if (s->comm) s->nccl.CommAbort(s->comm);
     s->comm = NULL;
     return true;
 }
 
-/* Notes the first failure. Returns whether there is one. */
+/* Records the first failure. Returns true if there is one. */
 static bool nccl_failed(struct nccl_state *s, ncclResult_t result, const char *what) {
     struct error *failure = &s->be->failure;
     if (result != ncclSuccess && !failure->text[0])
         fail(failure, "NCCL: %s: %s: %.600s", what, s->nccl.GetErrorString(result),
              s->nccl.GetLastError(s->comm));
-    return given_up(s);
+    return has_failed(s);
 }
 
 static ncclResult_t first_error(ncclResult_t a, ncclResult_t b) {
@@ -120,10 +120,10 @@ static ncclResult_t first_error(ncclResult_t a, ncclResult_t b) {
 
 /* ---- operations */
 
-/* How `count` elements fall into parts. */
+/* Split of `count` elements into equal parts and a remainder. */
 struct shares {
-    size_t each, rest; /* of every rank; of the last one beside that */
-    size_t own;        /* where this rank's equal part begins */
+    size_t each, rest; /* elements of every rank's part; remainder, on the last rank */
+    size_t own;        /* start of this rank's equal part */
     size_t rest_first;
     int last;
 };
@@ -135,14 +135,15 @@ static struct shares shares_of(const struct ranks *ranks, int64_t count) {
     return shares;
 }
 
-/* Makes NCCL wait for what compute was given so far. Returns true if NCCL may be called. */
+/* Makes NCCL's stream wait for the work queued on compute so far. Returns true if NCCL may be
+ * called. */
 static bool begin(struct nccl_state *s, const char *what) {
     cuda_failed(s->be, cudaEventRecord(s->ready, cuda_state(s->be)->compute), what);
     cuda_failed(s->be, cudaStreamWaitEvent(s->stream, s->ready, 0), what);
-    return !given_up(s);
+    return !has_failed(s);
 }
 
-/* result: of the group's calls, none of which comes after one that failed. */
+/* result: of the group's calls, which stop at the first failure. */
 static uint64_t end_group(struct nccl_state *s, ncclResult_t result, const char *what) {
     if (nccl_failed(s, first_error(result, s->nccl.GroupEnd()), what)) return 0;
     uint64_t ticket = ++s->tickets;
@@ -190,14 +191,14 @@ static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t 
     return end_group(s, result, what);
 }
 
-/* Failures of other ranks or of the network show up only after the calls that started
+/* Failures of other ranks or of the network are reported only after the calls that started
  * operations. */
 static void nccl_wait(const struct collectives *c, uint64_t ticket) {
     struct nccl_state *s = state_of(c);
     const char *what = "waiting for other ranks";
     ncclResult_t result, later = ncclSuccess;
     assert(ticket <= s->tickets);
-    if (given_up(s)) return;
+    if (has_failed(s)) return;
     result = s->nccl.CommGetAsyncError(s->comm, &later);
     if (nccl_failed(s, first_error(result, later), what)) return;
     cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % MARKS], 0),
@@ -208,9 +209,9 @@ static void nccl_wait(const struct collectives *c, uint64_t ticket) {
 
 static void nccl_close(const struct collectives *c) {
     struct nccl_state *s = state_of(c);
-    if (!given_up(s)) {
+    if (!has_failed(s)) {
         cuda_failed(s->be, cudaStreamSynchronize(s->stream), "closing NCCL");
-        if (!given_up(s) && s->comm) s->nccl.CommDestroy(s->comm);
+        if (!has_failed(s) && s->comm) s->nccl.CommDestroy(s->comm);
     }
     for (int i = 0; i < MARKS; i++)
         if (s->done[i]) cudaEventDestroy(s->done[i]);
@@ -231,7 +232,7 @@ static void open_stream(struct nccl_state *s) {
         cuda_failed(s->be, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming), what);
 }
 
-/* Prepares what a rank can do alone, before others wait for it in NCCL. */
+/* Does all steps that one rank can do alone, before other ranks wait for it in NCCL. */
 static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId *id,
                    struct error *error) {
     int version = 0;
@@ -264,7 +265,7 @@ int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct 
     ranks_broadcast(ranks, &id, sizeof id);
     if (nccl_failed(s, s->nccl.CommInitRank(&s->comm, ranks->size, id, ranks->rank),
                     "connecting")) {
-        fail(error, "%s", be->failure.text); /* others may hang: whoever hears it ends them */
+        fail(error, "%s", be->failure.text); /* other ranks may hang: the caller has to end them */
         nccl_close(&s->collectives);
         return -1;
     }

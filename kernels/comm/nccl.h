@@ -1,22 +1,23 @@
 /* NCCL: gradients and weights between GPUs, for collectives.h.
  *
- * The library is found at run time (libnccl.so.2) and meets over the ranks' host traffic. All of
- * its work is on one stream of its own: an operation waits there for what the compute stream had
- * been given before it, and collectives_wait makes the compute stream wait for the operation.
- * Parts are those of ranks_part: equal ones by ncclReduceScatter and ncclAllGather in place, the
- * last rank's rest by ncclReduce and ncclBroadcast in the same group. Sums are made in the dtype of
- * the data: 16-bit sums are rounded once for each rank that adds.
+ * The library is loaded at run time (libnccl.so.2), and the ranks exchange its id over host
+ * communication. All of its operations are on one stream of its own: an operation waits there for
+ * the work that the compute stream was given before it, and collectives_wait makes the compute
+ * stream wait for the operation. Parts are those of ranks_part: equal ones by ncclReduceScatter and
+ * ncclAllGather in place, the last rank's remainder by ncclReduce and ncclBroadcast in the same
+ * group. Sums are computed in the dtype of the data: 16-bit sums are rounded once for each rank
+ * that adds.
  *
- * The same ranks on the same machines give the same bits only if the order of sums is fixed, which
- * NCCL otherwise chooses by what it measures and knows: NCCL_ALGO=Ring is set unless the
+ * The same ranks on the same machines give the same bits only if the order of sums is fixed. NCCL
+ * otherwise chooses it from measurements and the topology, so NCCL_ALGO=Ring is set unless the
  * environment has an NCCL_ALGO, which is then the user's choice.
  *
- * After an error nothing but ncclCommAbort is called, and the message is the backend's failure; the
- * other ranks do not hear of it from NCCL, but from whoever ends them (ranks_abort). An error while
- * the ranks connect ends all of them at once, since the others may wait in NCCL for good.
+ * After an error only ncclCommAbort is called, and the message is the backend's failure. NCCL does
+ * not report it to the other ranks; ranks_abort has to end them. An error while the ranks connect
+ * ends all of them at once, since the others may wait in NCCL forever.
  *
- * Tested with a stand-in on emulated GPUs (test/cuda_emulator/fake_nccl.cpp) and compiled against
- * the real nccl.h; not yet measured on a GPU, nor run with the real library. */
+ * Tested with a stub on emulated GPUs (test/cuda_emulator/fake_nccl.cpp) and compiled against the
+ * real nccl.h; not yet measured on a GPU, nor run with the real library. */
 #pragma once
 
 #include "data/util/error.h"
@@ -24,7 +25,7 @@
 #include "kernels/ranks.h"
 
 /* Fills be->collectives of an open CUDA backend, for more than one rank; backend_close closes them.
- * Until then `be` must stay where it is, since failures are noted there.
- * All ranks must call it. Returns -1 with a message on all ranks if one of them cannot: where there
- * is no libnccl, or the program was built without nccl.h. */
+ * Until then `be` must not move, since failures are recorded there. All ranks must call it. Returns
+ * -1 with a message on all ranks if one of them fails: if there is no libnccl, or the program was
+ * built without nccl.h. */
 int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct error *error);

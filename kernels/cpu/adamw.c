@@ -5,16 +5,17 @@
 #include "kernels/cpu/vector.h"
 
 /* The scalars of one step, computed in fp64, then rounded once. The correction of the second
- * moment, root2 = sqrt(1 - beta2^t), is taken out of the fraction:
+ * moment, root2 = sqrt(1 - beta2^t), is moved out of the fraction:
  *
  *     lr / (1 - beta1^t) * m / (sqrt(v) / root2 + epsilon)
  *         = step_size * m / (sqrt(v) + epsilon * root2)
  *
- * One division instead of two; where memory is fast, they and the root are what an update costs. */
+ * This takes one division instead of two; where memory is fast, divisions and the root are the cost
+ * of an update. */
 struct scalars {
     float keep;              /* 1 - lr * weight_decay */
     float beta1_rest;        /* 1 - beta1 */
-    float beta2, beta2_rest; /* and 1 - beta2 */
+    float beta2, beta2_rest; /* beta2, and 1 - beta2 */
     float step_size;         /* lr * root2 / (1 - beta1^t) */
     float epsilon;           /* epsilon * root2 */
     float unscale;           /* 1 / loss_scale */
@@ -39,8 +40,8 @@ static inline float f32_of_bf16(uint16_t bits) {
     return f32_of_bits((uint32_t)bits << 16);
 }
 
-/* Elements of one block. The flags are constants where this is inlined, so that each form has a
- * loop of its own in which loads, divisions and stores overlap. */
+/* Updates the elements of one block. The flags are constants after inlining, so that each
+ * combination has a loop of its own in which loads, divisions and stores overlap. */
 static inline __attribute__((always_inline)) void
 update_block(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n,
              const bool split, const bool bf16_moments, const bool bf16_gradients) {
@@ -99,7 +100,7 @@ static void update(const struct adamw_args *a, const struct scalars *s, int64_t 
                      (const float *)a->master->data + first, (size_t)n);
 }
 
-/* Checks that the dtypes of the arrays fit each other. */
+/* Checks that the dtypes of the arrays are consistent. */
 static void check_forms(const struct adamw_args *a) {
     int64_t count = tensor_count(a->master);
     assert(a->master->dtype == (a->remainder ? DTYPE_BF16 : DTYPE_F32));

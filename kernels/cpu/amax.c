@@ -1,5 +1,5 @@
-/* Magnitudes are compared as the bits of fp32, which have the order of the values. bf16, which is
- * what linear layers read, is looked at as the upper halves of them. */
+/* Magnitudes are compared as fp32 bit patterns, which have the order of the values. bf16, the usual
+ * dtype of linear layers' inputs, is compared as their upper halves. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/float8.h"
 
@@ -50,7 +50,8 @@ struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count) {
     return found;
 }
 
-/* Threads seldom have anything to say: the largest is known soon. */
+/* Merges without a lock in the usual case: the maximum is found early, and few later values exceed
+ * it. */
 void cpu_merge_amax(struct amax *track_amax, struct amax one) {
     uint32_t largest, not_finite;
 #pragma omp atomic read

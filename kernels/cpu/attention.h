@@ -1,8 +1,8 @@
 /* Shared by the two passes of attention: vectors, one register tile of a matrix product, packing.
  *
  * Both passes keep scores transposed, [key][query], with queries along the lanes of a vector. The
- * softmax then never reduces across lanes, and K and V, read one number at a time and broadcast,
- * need no transposition. Internal to kernels/cpu/attention_*.c. */
+ * softmax then never reduces across lanes, and K and V, broadcast one number at a time, need no
+ * transposition. Internal to kernels/cpu/attention_*.c. */
 #pragma once
 
 #include <assert.h>
@@ -33,10 +33,10 @@
 enum {
     LANES = VECTOR_BYTES / 4,
     PAIR = 2 * LANES, /* queries whose scores one register tile computes */
-    BLOCK = 64,       /* keys, and in the backward pass queries, handled at a time */
+    BLOCK = 64,       /* keys, and in the backward pass queries, of a block */
     HEAD_SIZE_MAX = 256,
-    ROWS_AHEAD = 32,      /* how early rows of a tensor are asked for */
-    ALIGNMENT_FLOATS = 64 /* of a part of the scratch memory: 256 bytes */
+    ROWS_AHEAD = 32,      /* rows that are prefetched ahead of their use */
+    ALIGNMENT_FLOATS = 64 /* alignment of the parts of scratch memory: 256 bytes */
 };
 
 typedef float vec __attribute__((vector_size(VECTOR_BYTES), may_alias));
@@ -89,7 +89,7 @@ static inline vec vec_select(ivec mask, vec yes, vec no) {
     return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
 }
 
-/* b where either is NaN. */
+/* Returns b if either is NaN. */
 static inline vec vec_max(vec a, vec b) {
 #if VECTOR_BYTES == 64
     return _mm512_max_ps(a, b);
@@ -100,7 +100,7 @@ static inline vec vec_max(vec a, vec b) {
 #endif
 }
 
-/* Lanes from `first` on keep their value, those before it become `other`. */
+/* Lanes from `first` on keep their value; lanes before it become `other`. */
 static inline vec vec_from_lane(vec value, int64_t first, float other) {
 #define LANE_NUMBER(j, s) j
     ivec lane = {EACH_LANE(LANE_NUMBER, 0)};
@@ -116,8 +116,8 @@ static inline vec vec_from_lane(vec value, int64_t first, float other) {
 #define E2_5 0.0013398901f
 #define E2_6 0.00015353342f
 
-/* 2^x within 2 ulp; 0 below -150, NaN stays NaN. Like exp_f32 of vector.h, of which softmax would
- * waste the exact reduction by ln 2: its argument is a product, scaled by log2 e for free. */
+/* 2^x within 2 ulp; 0 below -150, NaN stays NaN. exp_f32 of vector.h reduces exactly by ln 2, which
+ * softmax does not need: its argument is a product, scaled by log2 e at no cost. */
 static inline vec vec_exp2(vec x) {
     x = vec_max(vec_splat(-160.0f), x);
 #if VECTOR_BYTES == 64
@@ -142,12 +142,12 @@ static inline vec vec_exp2(vec x) {
 #endif
 }
 
-/* How a product treats its destination: overwrite, add to, or scale and add. */
+/* Treatment of a product's destination: overwrite, add to, or scale and add. */
 enum start { START_ZERO, START_ADD, START_SCALE };
 
-/* out[i][c] = start + sum over j < count of a[i][j] b[j][c], for TILE_ROWS rows i and
- * `vectors` (1 or 2) vectors of columns c, where a[i][j] is a[i * row_step + j * step]. The sum
- * runs in ascending j. factor: with START_SCALE, what each column is first multiplied by. */
+/* out[i][c] = start + sum over j < count of a[i][j] b[j][c], for TILE_ROWS rows i and `vectors` (1
+ * or 2) vectors of columns c, where a[i][j] is a[i * row_step + j * step]. The sum runs in
+ * ascending j. factor: with START_SCALE, initial multiplier of each column. */
 static inline __attribute__((always_inline)) void
 tile_product(const int vectors, float *out, int64_t out_stride, const float *a, int64_t row_step,
              int64_t step, const float *b, int64_t b_stride, int64_t count, enum start start,
@@ -199,7 +199,7 @@ weighted_product(float *out, int64_t out_stride, int64_t head_size, const float 
                      start, factor);
 }
 
-/* out[lane][j] = in[j][lane]: each step exchanges blocks half as wide across the diagonal. */
+/* out[lane][j] = in[j][lane]: each step exchanges blocks of half the width across the diagonal. */
 static inline void transpose_vectors(float *out, int64_t out_stride, const float *in,
                                      int64_t in_stride) {
 #define LOW(j, s)  ((j) & (s) ? LANES + (j) - (s) : (j))
@@ -269,22 +269,22 @@ static inline struct row_sizes row_sizes(const struct tensor *qkv, int heads, in
     return sizes;
 }
 
-/* The rows of one head in a tensor: row t begins at element first + t * stride. */
+/* Rows of one head in a tensor: row t starts at element first + t * stride. */
 struct head_rows {
     const struct tensor *tensor;
     int64_t first, stride;
     int64_t size; /* D */
 };
 
-/* From a row and a column of the tensor on. */
+/* Returns the rows from a row and a column of the tensor on. */
 static inline struct head_rows head_rows_at(const struct tensor *tensor, int64_t row,
                                             int64_t column, int64_t size) {
     int64_t stride = tensor_columns(tensor);
     return (struct head_rows){tensor, row * stride + column, stride, size};
 }
 
-/* Asks for a row of the head ahead of its use: rows lie several KiB apart, which the prefetchers of
- * processors do not follow. A row past the end is harmless, since nothing is read. */
+/* Prefetches a row of the head: rows are several KiB apart, which hardware prefetchers do not
+ * follow. A row past the end is harmless, since nothing is read. */
 static inline void head_row_prefetch(struct head_rows head, int64_t t, bool for_writing) {
     size_t bytes = dtype_bytes(head.tensor->dtype);
     uintptr_t row = (uintptr_t)head.tensor->data + (size_t)(head.first + t * head.stride) * bytes;
@@ -293,7 +293,7 @@ static inline void head_row_prefetch(struct head_rows head, int64_t t, bool for_
         else __builtin_prefetch((const void *)at, 0);
 }
 
-/* Widens rows begin..begin+count into out[padded][width], with zeros around them. */
+/* Widens rows begin..begin+count into out[padded][width], padded with zeros. */
 static inline void head_rows_pack(float *out, int64_t width, struct head_rows head, int64_t begin,
                                   int64_t count, int64_t padded) {
     for (int64_t t = 0; t < count; t++, out += width) {
@@ -307,7 +307,7 @@ static inline void head_rows_pack(float *out, int64_t width, struct head_rows he
     memset(out, 0, (size_t)((padded - count) * width) * sizeof *out);
 }
 
-/* Rounds rows[count][width] times factor into rows begin..begin+count; overwrites rows. */
+/* Stores rows[count][width] times factor, rounded, as rows begin..begin+count; overwrites `row`. */
 static inline void head_rows_store(struct head_rows head, int64_t begin, int64_t count, float *row,
                                    int64_t width, float factor) {
     for (int64_t t = 0; t < count; t++, row += width) {
@@ -319,10 +319,10 @@ static inline void head_rows_store(struct head_rows head, int64_t begin, int64_t
     }
 }
 
-/* One part of the scratch memory after another; with base NULL, only how much there is. */
+/* Assigns parts of the scratch memory in order; with base NULL, only counts. */
 struct scratch {
     float *base;
-    int64_t used; /* floats */
+    int64_t used; /* in floats */
 };
 
 static inline float *scratch_take(struct scratch *scratch, int64_t floats) {

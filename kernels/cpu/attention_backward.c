@@ -1,13 +1,12 @@
 /* Causal attention, backward (Dao et al. 2022, with the sums of FlashAttention 2): the weights are
- * made again from the saved log-sum-exp, one block of 64 queries by 64 keys at a time.
+ * recomputed from the saved log-sum-exp, one block of 64 queries by 64 keys at a time.
  *
- *   weight = exp(score - lse)     dv = weight^T dout     dweight = dout v^T
- *   dscore = weight (dweight - delta) / sqrt D,  delta = sum over d of dout * out
- *   dq = dscore k                 dk = dscore^T q
+ * weight = exp(score - lse) dv = weight^T dout dweight = dout v^T dscore = weight (dweight - delta)
+ * / sqrt D, delta = sum over d of dout * out dq = dscore k dk = dscore^T q
  *
- * A task has one head of keys, and walks over blocks of queries of each head that reads it; for
- * each it makes dq completely, and adds to the sums of dk and dv of all keys up to the block. Where
- * there are few heads of keys, the blocks are divided into parts, whose sums are added in order
+ * A task processes one head of keys, and the blocks of queries of each head that reads it. For each
+ * block it computes dq, and adds to the sums of dk and dv of all keys up to the block. If there are
+ * few heads of keys, the blocks are divided into parts, whose sums are added in order
  * afterwards. */
 #include <assert.h>
 #include <math.h>
@@ -23,7 +22,7 @@ struct sizes {
     struct row_sizes row;
     int64_t width;               /* D rounded up to LANES: floats of a packed row */
     int64_t padded_length;       /* T rounded up to BLOCK */
-    int64_t blocks, parts;       /* of queries of a head */
+    int64_t blocks, parts;       /* blocks of queries of a head, and parts of these blocks */
     float scale, exponent_scale; /* 1 / sqrt D, log2 e / sqrt D */
 };
 
@@ -37,17 +36,17 @@ struct buffers {
     float *shift, *delta;                  /* [BLOCK]: -lse log2 e; sum of dout * out */
 };
 
-/* Sums of dk and dv: of one thread, or of one task where a head of keys has several parts. */
+/* Sums of dk and dv: of one thread, or of one task if a head of keys has several parts. */
 struct key_sums {
     float *dk, *dv; /* [T padded][width] */
 };
 
-/* One head of keys and values, with their gradients. */
+/* A head of keys and values, with their gradients. */
 struct key_head {
     struct head_rows k, v, dk, dv;
 };
 
-/* One head of all that belongs to queries. */
+/* A head of queries, with its gradients, its output and log-sum-exp. */
 struct query_head {
     struct head_rows q, dq, out, dout;
     const float *lse;
@@ -97,7 +96,7 @@ static struct key_sums key_sums_at(const struct sizes *sizes, float *base, int64
     return (struct key_sums){.dk = dk, .dv = dk + key_sums_floats(sizes) / 2};
 }
 
-/* index: of B * H_kv. */
+/* index: in B * H_kv. */
 static struct key_head key_head(const struct sizes *sizes,
                                 const struct attention_backward_args *args, int64_t index) {
     const struct row_sizes *row = &sizes->row;
@@ -109,7 +108,7 @@ static struct key_head key_head(const struct sizes *sizes,
                              .dv = head_rows_at(args->dqkv, first, value, size)};
 }
 
-/* index: of B * H. */
+/* index: in B * H. */
 static struct query_head query_head(const struct sizes *sizes,
                                     const struct attention_backward_args *args, int64_t index) {
     const struct row_sizes *row = &sizes->row;
@@ -122,7 +121,8 @@ static struct query_head query_head(const struct sizes *sizes,
                                .lse = args->lse + index * sizes->length};
 }
 
-/* First block of a part, such that parts have about the same number of (query, key) pairs. */
+/* Returns the first block of a part, such that parts have about the same number of (query, key)
+ * pairs. */
 static int64_t part_begin(const struct sizes *sizes, int64_t part) {
     int64_t block = 0, all = sizes->blocks * (sizes->blocks + 1);
     while (block * (block + 1) * sizes->parts < part * all) block++;
@@ -150,8 +150,8 @@ static void block_load(const struct sizes *sizes, const struct buffers *buffers,
     memset(buffers->dq_transposed, 0, (size_t)(width * BLOCK) * sizeof(float));
 }
 
-/* Scores become weights, dweights become dscores sqrt D, for one pair of vectors of queries. Keys
- * beyond a query, which begin at row `diagonal`, get weight 0. */
+/* Replaces scores by weights, and dweights by dscores sqrt D, for one pair of vectors of queries.
+ * Keys after a query, which start at row `diagonal`, get weight 0. */
 static void softmax_backward(float *weights, float *dscores, int64_t rows, int64_t diagonal,
                              float scale, const float *shift, const float *delta) {
     for (int64_t i = diagonal; i < rows; i++)
@@ -171,8 +171,8 @@ static void softmax_backward(float *weights, float *dscores, int64_t rows, int64
         }
 }
 
-/* sums[key][d] += sum over queries of weights[key][query] rows[query][d]. On the diagonal, a key
- * meets only queries from itself on. */
+/* sums[key][d] += sum over queries of weights[key][query] rows[query][d]. On the diagonal, only
+ * queries from the key on count. */
 static void key_sums_add(float *sums, int64_t width, const float *weights, int64_t rows,
                          const float *right, int64_t queries, bool diagonal) {
     for (int64_t i = 0; i < rows; i += TILE_ROWS) {
@@ -187,7 +187,7 @@ static void key_sums_add(float *sums, int64_t width, const float *weights, int64
     }
 }
 
-/* The loaded block of queries meets the block of keys from `key` on. */
+/* Processes the loaded block of queries with the block of keys from `key` on. */
 static void blocks_meet(const struct sizes *sizes, const struct buffers *buffers,
                         const struct key_sums *sums, int64_t key, int64_t keys, int64_t queries,
                         bool diagonal) {
@@ -211,7 +211,7 @@ static void blocks_meet(const struct sizes *sizes, const struct buffers *buffers
                  diagonal);
 }
 
-/* A block of queries meets all keys up to itself. */
+/* Processes a block of queries with all keys up to it. */
 static void block_run(const struct sizes *sizes, const struct buffers *buffers,
                       const struct key_sums *sums, const struct query_head *head, int64_t begin) {
     int64_t width = sizes->width, queries = smaller(sizes->length - begin, BLOCK);
@@ -223,8 +223,8 @@ static void block_run(const struct sizes *sizes, const struct buffers *buffers,
     head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
 }
 
-/* All of one part of the `index`-th head of keys: dq of its queries, head after head, and sums for
- * all keys up to the last of them. */
+/* Processes one part of the `index`-th head of keys: dq of its queries, one head after another, and
+ * sums for all keys up to the last of them. */
 static void part_run(const struct sizes *sizes, const struct buffers *buffers,
                      const struct key_sums *sums, const struct attention_backward_args *args,
                      int64_t index, int64_t part) {
@@ -243,7 +243,7 @@ static void part_run(const struct sizes *sizes, const struct buffers *buffers,
     }
 }
 
-/* Adds up the parts that reach a block of keys, in order, into the first of them, and stores it.
+/* Adds up, in order, the parts that include a block of keys, into the first of them, and stores it.
  * sums[0] belongs to the first part of the head. */
 static void key_block_store(const struct sizes *sizes, float *sums, const struct key_head *head,
                             int64_t block) {
@@ -297,7 +297,7 @@ void cpu_attention_backward(struct backend *be, const struct attention_backward_
             for (int64_t block = 0; sizes.parts == 1 && block < sizes.blocks; block++)
                 key_block_store(&sizes, sums.dk, &head, block);
         }
-        /* Heads in several parts need all of them first; the loop above ends with a barrier. */
+        /* Heads in several parts need all parts first; the loop above ends with a barrier. */
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < (sizes.parts > 1 ? heads * sizes.blocks : 0); task++) {
             int64_t index = task / sizes.blocks;

@@ -1,10 +1,10 @@
 /* Causal attention for one query of each sequence, over the keys and values of a cache.
  *
- * Each number of the cache is used once, or by the few heads of queries that share it, so that
- * memory sets the pace. The keys of all heads of a position lie side by side, and behind them the
- * values: a task takes a block of positions with all heads, and reads runs of H_kv D numbers. Tasks
- * leave partial sums, merged in order, as in Flash-Decoding (Dao, Haziza, Massa, Sizov 2023); what
- * a task is follows from the shapes alone. */
+ * Each number of the cache is used once, or by the few query heads that share it, so memory
+ * bandwidth is the limit. The keys of all heads of a position are adjacent, followed by the values:
+ * a task processes a block of positions with all heads, and reads runs of H_kv D numbers. Tasks
+ * store partial sums, merged in order, as in Flash-Decoding (Dao, Haziza, Massa, Sizov 2023). The
+ * tasks follow from the shapes alone. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -14,8 +14,8 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-    KEYS = 32, /* of a block: their weights take little of the cache, their partial sums little
-                * time, and a context of 1024 still keeps 32 threads busy */
+    KEYS = 32, /* keys of a block: their weights take little of the cache, their partial sums little
+                  time, and a context of 1024 still keeps 32 threads busy */
     ROWS = 4,  /* keys or values that share a load of the query or of the partial sums */
     LINE_FLOATS = 16
 };
@@ -23,14 +23,14 @@ enum {
 struct sizes {
     int64_t batch, length; /* B, T */
     struct row_sizes row;
-    int64_t blocks_max; /* of a whole sequence */
+    int64_t blocks_max; /* blocks of a whole sequence */
     int64_t partial_floats, buffer_floats;
     float exponent_scale; /* log2 e / sqrt D: scores to powers of 2 */
 };
 
 /* Partial result of a block of positions. The sums are relative to max. */
 struct partial {
-    float *max, *sum; /* [H]; the largest score, not yet scaled, and the sum of the weights */
+    float *max, *sum; /* [H]; the largest score, unscaled, and the sum of the weights */
     float *out;       /* [H D] */
 };
 
@@ -73,7 +73,7 @@ static struct buffers buffers_at(float *scratch, const struct sizes *sizes, int6
     return (struct buffers){q, rows, rows + ROWS * sizes->row.kv_columns};
 }
 
-/* At any place; a vec itself is aligned. */
+/* Loads from any address; a vec itself is aligned. */
 static inline vec vec_load_any(const float *from) {
     vec value;
     memcpy(&value, from, sizeof value);
@@ -84,13 +84,14 @@ static inline void vec_store_any(float *to, vec value) {
     memcpy(to, &value, sizeof value);
 }
 
-/* Returns the value that is subtracted from scores before exp. A block without any score above -inf
- * has weights 0. */
+/* Returns the value that is subtracted from scores before exp. If all scores of a block are -inf,
+ * its weights are 0. */
 static float shift_for(float max) {
     return max == -INFINITY ? 0 : max;
 }
 
-/* The sum of all lanes, by halves: what compilers make of a loop's sum costs more than the loop. */
+/* Returns the sum of all lanes, by halves: compilers' code for a summing loop costs more than the
+ * loop. */
 static inline float vec_sum(vec value) {
 #define ROTATED(j, s) (((j) + (s)) % LANES)
 #ifdef __clang__
@@ -131,7 +132,7 @@ static inline __attribute__((always_inline)) void dots(const int count, float *s
     }
 }
 
-/* out += sum of weights[i] rows[i][from..from+size], likewise. */
+/* out += sum of weights[i] rows[i][from..from+size], for `count` (1 or ROWS) rows. */
 static inline __attribute__((always_inline)) void add_rows(const int count, float *out,
                                                            const float *weights,
                                                            const float *const *rows, int64_t from,
@@ -148,8 +149,8 @@ static inline __attribute__((always_inline)) void add_rows(const int count, floa
         for (int i = 0; i < count; i++) out[d] += weights[i] * rows[i][from + d];
 }
 
-/* rows[i] = row + i of `from`, widened. What is widened next is asked for: while 16-bit rows are
- * widened, too few loads are under way. A row past the end is harmless, since nothing is read. */
+/* rows[i] = row + i of `from`, widened. The next rows are prefetched: while 16-bit rows are
+ * widened, too few loads are in flight. A row past the end is harmless, since nothing is read. */
 static void widen_rows(const float **rows, struct head_rows from, float *buffer, int64_t row,
                        int64_t count) {
     const struct tensor *tensor = from.tensor;
@@ -182,7 +183,7 @@ static void block_scores(const struct row_sizes *sizes, const struct buffers *bu
     }
 }
 
-/* Scores become weights. */
+/* Replaces scores by weights. */
 static void block_softmax(const struct sizes *sizes, float *weights, const struct partial *partial,
                           int64_t keys) {
     vec scale = vec_splat(sizes->exponent_scale);
@@ -245,7 +246,7 @@ static void head_store(float *scratch, const struct sizes *sizes, const struct t
     dtype_store(to->data, to->dtype, (size_t)(batch * sizes->row.columns + at), out, (size_t)size);
 }
 
-/* By the whole length: later calls go further along the sequence. */
+/* Sized for the whole length, because later calls have larger positions. */
 size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
     int64_t floats = sizes.batch * sizes.blocks_max * sizes.partial_floats +

@@ -1,6 +1,6 @@
 /* Causal attention, forward: the online softmax of Milakov and Gimelshein 2018 over blocks of keys,
- * as in FlashAttention (Dao et al. 2022). A task is a group of queries of one head; tasks share
- * nothing, so the result does not depend on who takes which. */
+ * as in FlashAttention (Dao et al. 2022). A task is a group of queries of one head. Tasks are
+ * independent, so the result does not depend on their distribution over threads. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -9,7 +9,7 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-    GROUP_MAX = 128,  /* queries that use a block of keys once it is widened */
+    GROUP_MAX = 128,  /* queries of a task, for which a block of keys is widened once */
     TASKS_ENOUGH = 64 /* below this many tasks, groups are halved */
 };
 
@@ -29,7 +29,8 @@ struct buffers {
     float *scores;  /* [BLOCK][PAIR] */
 };
 
-/* Per query of a group: the largest score so far, and the sum of exponentials relative to it. */
+/* Online softmax of the queries of a group: the largest score so far, and the sum of exponentials
+ * relative to it. */
 struct softmax_state {
     vec max[GROUP_MAX / LANES], sum[GROUP_MAX / LANES];
 };
@@ -59,8 +60,8 @@ static struct buffers buffers_take(struct scratch *scratch, const struct sizes *
                             .scores = scratch_take(scratch, BLOCK * PAIR)};
 }
 
-/* Scores become weights: powers of 2 relative to the new maximum. keys beyond a query, which begin
- * at row `diagonal`, get weight 0. Sets *factor to what earlier sums must be multiplied by. */
+/* Replaces scores by weights: powers of 2 relative to the new maximum. Keys after a query, which
+ * start at row `diagonal`, get weight 0. Sets *factor to the multiplier of earlier sums. */
 static void softmax_update(float *scores, int64_t rows, int64_t diagonal, float scale, vec *max,
                            vec *sum, vec factor[2]) {
     vec scale_vector = vec_splat(scale), new_max[2] = {max[0], max[1]};
@@ -88,7 +89,8 @@ static void softmax_update(float *scores, int64_t rows, int64_t diagonal, float 
     for (int c = 0; c < 2; c++) max[c] = new_max[c], sum[c] = total[c];
 }
 
-/* One pair of vectors of queries, from `query` on, meets the block of keys from `key` on. */
+/* Processes one pair of vectors of queries, from `query` on, with the block of keys from `key`
+ * on. */
 static void pair_attend(const struct sizes *sizes, const struct buffers *buffers, int64_t column,
                         int64_t query, int64_t key, int64_t keys, struct softmax_state *state) {
     keys = smaller(keys, query + PAIR - key);
@@ -175,7 +177,7 @@ void cpu_attention_forward(struct backend *be, const struct attention_forward_ar
         buffers_take(&scratch, &sizes);
         scratch = (struct scratch){.base = all_buffers + omp_get_thread_num() * scratch.used};
         struct buffers buffers = buffers_take(&scratch, &sizes);
-        /* The last groups see the most keys: they go first. */
+        /* The last groups see the most keys, so they come first. */
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < heads * sizes.groups; task++) {
             int64_t group = sizes.groups - 1 - task / heads;

@@ -37,8 +37,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* All take turns, so that what else the machine does meets them alike; each one's median counts,
- * without its first run. */
+/* Returns the implementation with the smallest median time, without first runs. Implementations
+ * alternate, so that other load on the machine affects them alike. */
 static int fastest(struct product_library *library, struct cpu_product *const *products, int count,
                    const struct operands *o) {
     double times[IMPLEMENTATIONS_MAX][ROUNDS];
@@ -71,7 +71,8 @@ const char *autotune_fastest(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME
     size_t bytes = (size_t)round_up((int64_t)place(&operands, shape, scratch, NULL), 4096);
     void *memory = count > 1 ? aligned_alloc(4096, bytes) : NULL;
     if (memory) {
-        /* 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16: numbers like any for a processor. */
+        /* 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16, so timings are those of ordinary
+         * numbers. */
         memset(memory, 0x3c, bytes);
         place(&operands, shape, scratch, memory);
         best = fastest(library, products, count, &operands);

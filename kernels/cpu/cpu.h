@@ -1,7 +1,7 @@
 /* Shared by the CPU's operations: prototypes and blocks.
  *
- * Every file that includes this is compiled once for each level of instructions (level.h), so it
- * is where the speed of the CPU is made; what decides, allocates or asks the system is elsewhere.
+ * Every file that includes this is compiled once for each CPU level (level.h), so it holds the code
+ * whose speed matters. Code that decides, allocates or calls the system is elsewhere.
  *
  * Threads take blocks of a size fixed by the shapes, never by the thread count, and partial sums
  * are added in block order: the same bits for any number of threads. */
@@ -11,7 +11,7 @@
 
 enum {
     CPU_BLOCK = 512,      /* floats of a row held on the stack at a time: 2 KiB, stays in L1 */
-    CPU_ROW_BLOCK = 32,   /* rows whose partial sums one thread makes */
+    CPU_ROW_BLOCK = 32,   /* rows whose partial sums one thread computes */
     CPU_FLAT_BLOCK = 8192 /* elements of a flat pass that one thread takes at a time */
 };
 
@@ -27,13 +27,14 @@ static inline int64_t block_length(int64_t first, int64_t count, int64_t block) 
 void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *values,
                     int64_t count);
 
-/* out += the sums over blocks of partials [blocks, stride], of which out's count is read, in order.
- */
+/* out += sums over blocks of partials [blocks, stride], in order, of the first columns that out
+ * has. */
 void cpu_add_partials(const struct tensor *out, const float *partials, int64_t blocks,
                       int64_t stride);
 
-/* Returns the magnitude of `count` consecutive elements from `at` on; merges one into another; both
- * at once, from any thread, for elements that were just stored (amax: NULL: nothing). */
+/* cpu_amax returns the amax of `count` consecutive elements from `at` on; cpu_merge_amax merges one
+ * into another. cpu_track_amax does both, from any thread, for elements that were just stored, or
+ * nothing if track_amax is NULL. */
 struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count);
 void cpu_merge_amax(struct amax *track_amax, struct amax one);
 void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t at,
@@ -47,10 +48,10 @@ OPERATIONS_BY_SCRATCH(X, S)
 #undef X
 #undef S
 
-/* out (+)= a b (+ bias) in fp32, as shape says; bias may be NULL. */
+/* out (+)= a b (+ bias) in fp32, as described by shape; bias may be NULL. */
 struct product_shape;
 void cpu_plain_product(const struct product_shape *shape, float *out, const float *a,
                        const float *b, const float *bias);
 
-/* sums [N] += those of the columns of in [rows, N]. */
+/* sums [N] += column sums of in [rows, N]. */
 void cpu_sum_columns(const struct tensor *sums, const struct tensor *in);

@@ -12,8 +12,8 @@
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/products.h"
 
-/* Large allocations use huge pages where the system has them, which means fewer page faults. The
- * end keeps small ones, so that no more is taken than planned. */
+/* Large allocations use huge pages if the system has them, which means fewer page faults. The end
+ * keeps small pages, so that no more than planned is allocated. */
 static void *cpu_allocate(struct backend *be, size_t bytes) {
     (void)be;
     enum { PAGE = 2 << 20, LARGE = 32 * PAGE };
@@ -55,7 +55,7 @@ static void cpu_fetch(struct backend *be, int slot, void *host, const void *from
     cpu_download(be, host, from, bytes);
 }
 
-/* Everything is done when it is called. */
+/* Transfers are complete when they return. */
 static void cpu_arrived(struct backend *be, int slot) {
     (void)be;
     (void)slot;
@@ -71,7 +71,7 @@ static void cpu_snapshot_guard(struct backend *be) {
     (void)be;
 }
 
-static bool cpu_snapshot_there(struct backend *be, bool wait) {
+static bool cpu_snapshot_ready(struct backend *be, bool wait) {
     (void)be, (void)wait;
     return true;
 }
@@ -110,7 +110,7 @@ static const struct device_functions cpu_functions = {
     .fetched = cpu_arrived,
     .snapshot = cpu_snapshot,
     .snapshot_guard = cpu_snapshot_guard,
-    .snapshot_there = cpu_snapshot_there,
+    .snapshot_ready = cpu_snapshot_ready,
     .graph = cpu_graph,
     .peak_bytes = cpu_peak_bytes,
     .write_choices = cpu_write_choices,

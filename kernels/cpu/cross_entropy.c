@@ -5,7 +5,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
-/* Maxima of every 16th element first: compilers that mind NaN vectorize no other way. */
+/* Computes maxima over every 16th element first: compilers that preserve NaN vectorize no other
+ * form. */
 static float row_max(const struct tensor *logits, int64_t offset, int64_t count) {
     enum { LANES = 16 };
     float buffer[CPU_BLOCK], maxima[LANES];
@@ -56,7 +57,7 @@ static void row_gradient(const struct tensor *logits, int64_t offset, int64_t co
            (size_t)(padded - count) * bytes);
 }
 
-/* A row whose target does not count. */
+/* Row whose target is ignored: loss 0, and gradient 0. */
 static void ignore_row(const struct cross_entropy_args *args, int64_t row) {
     const struct tensor *logits = args->logits;
     size_t bytes = (size_t)tensor_columns(logits) * dtype_bytes(logits->dtype);

@@ -31,7 +31,7 @@ void cpu_add_partials(const struct tensor *out, const float *partials, int64_t b
 }
 
 void cpu_sum_columns(const struct tensor *sums, const struct tensor *in) {
-    enum { COLUMNS = 64 }; /* a fixed share, so that the sums do not depend on the threads */
+    enum { COLUMNS = 64 }; /* fixed width, so that the sums do not depend on the threads */
     int64_t rows = tensor_rows(in), columns = tensor_columns(in);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(columns, COLUMNS); block++) {

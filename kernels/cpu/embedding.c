@@ -3,7 +3,9 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum { COLUMN_BLOCK = 64 }; /* columns of the tables that one thread owns in the backward pass */
+enum {
+    COLUMN_BLOCK = 64
+}; /* columns of the tables that one thread processes in the backward pass */
 
 static const float *token_values(float *buffer, const struct embedding_forward_args *args,
                                  int64_t at, int64_t count) {
@@ -56,7 +58,7 @@ static void add_row(float *sum, const struct tensor *dout, int64_t row, int64_t 
     for (int64_t i = 0; i < n; i++) sum[i] += d[i];
 }
 
-/* Rows that share a token are added up in fp32 first and reach the table once: in a 16-bit table
+/* Rows with the same token are summed in fp32 first and added to the table once: in a 16-bit table
  * each small addition to a large sum would be lost. */
 static void tokens_backward(const struct embedding_backward_args *args, const struct use *uses,
                             int64_t c, int64_t n) {
@@ -85,7 +87,7 @@ size_t cpu_embedding_backward_scratch(struct backend *be,
     return (size_t)tensor_rows(args->dout) * sizeof(struct use);
 }
 
-/* Two rows may hold the same token, so threads share columns out, not rows. */
+/* Two rows may have the same token, so threads divide the columns, not the rows. */
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
     int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
     struct use *uses = backend_workspace(be, cpu_embedding_backward_scratch(be, args)); /* [N] */

@@ -1,16 +1,16 @@
-/* Heads of q and k, side by side in a row, as many at a time as a block on the stack holds. */
+/* Heads of q and k, adjacent in a row, as many at a time as a block on the stack holds. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
 
 struct heads {
     float buffer[CPU_BLOCK];
-    float *values;    /* [count, D], to be changed: of fp32 the place itself */
-    int64_t at;       /* where they begin in the tensor */
+    float *values;    /* [count, D], writable: for fp32 the tensor's own memory */
+    int64_t at;       /* offset of the first value in the tensor */
     int64_t count, n; /* heads, and their columns */
 };
 
-/* Heads first.. of a row, at most `all` of them; size: D, at most CPU_BLOCK. */
+/* Reads the heads of a row from `first` on, at most `all` of them; size: D, at most CPU_BLOCK. */
 static inline void heads_read(struct heads *heads, const struct tensor *from, int64_t row,
                               int64_t first, int64_t all, int64_t size) {
     heads->count = block_length(first, all, CPU_BLOCK / size);
@@ -25,19 +25,20 @@ static inline void heads_write(const struct heads *heads, const struct tensor *t
         dtype_store(to->data, to->dtype, heads->at, heads->values, heads->n);
 }
 
-/* Rotates a head, as struct rope_args says; turns [D]: cosines, then sines; sign -1 to undo it. */
-static inline void head_turn(float *x, const float *turns, int64_t size, float sign) {
+/* Rotates a head, as documented at struct rope_args; angles [D]: cosines, then sines; sign -1
+ * inverts the rotation. */
+static inline void head_rotate(float *x, const float *angles, int64_t size, float sign) {
     int64_t half = size / 2;
 #pragma omp simd
     for (int64_t j = 0; j < half; j++) {
-        float low = x[j], high = x[j + half], sine = sign * turns[half + j];
-        x[j] = low * turns[j] - high * sine;
-        x[j + half] = high * turns[j] + low * sine;
+        float low = x[j], high = x[j + half], sine = sign * angles[half + j];
+        x[j] = low * angles[j] - high * sine;
+        x[j + half] = high * angles[j] + low * sine;
     }
 }
 
 /* Returns the angles of the row's position, or NULL without angles. */
-static inline const float *turns_of(const struct tensor *angles, int64_t row, int64_t length) {
+static inline const float *angles_of(const struct tensor *angles, int64_t row, int64_t length) {
     if (!angles) return NULL;
     return (const float *)angles->data + row % length * tensor_columns(angles);
 }

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* sum = in + residual for one row, rounded as it is stored; what is normalized is the rounded
- * value, because the backward pass will read it. */
+/* sum = in + residual for one row, rounded as it is stored. The rounded value is normalized,
+ * because the backward pass reads it. */
 static void add_residual(const struct layernorm_forward_args *a, int64_t offset, int64_t columns) {
     float in_buffer[CPU_BLOCK], residual_buffer[CPU_BLOCK], sum[CPU_BLOCK];
     for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
@@ -77,9 +77,9 @@ void cpu_layernorm_forward(struct backend *be, const struct layernorm_forward_ar
     }
 }
 
-/* With d = dout * weight and h = (in - mean) * rstd, the gradient of a row is
- * rstd * (d - mean(d) - h * mean(d * h)), for RMS norm without mean(d). This adds up the two means,
- * and on the way dweight and dbias of the row into the partial sums of its row block. */
+/* With d = dout * weight and h = (in - mean) * rstd, the gradient of a row is rstd * (d - mean(d) -
+ * h * mean(d * h)), for RMS norm without mean(d). Computes the two means, and adds dweight and
+ * dbias of the row to the partial sums of its row block. */
 static void backward_sums(const struct layernorm_backward_args *a, int64_t row, int64_t columns,
                           float *partial, float *mean_d, float *mean_dh) {
     float dout_buffer[CPU_BLOCK], in_buffer[CPU_BLOCK];

@@ -31,7 +31,7 @@ static const struct cpu_level levels[] = {
 enum { LEVELS = sizeof levels / sizeof *levels };
 
 #ifdef __x86_64__
-/* Bits of CPUID, and of XCR0, which says what registers the system saves. */
+/* Bits of CPUID, and of XCR0, which lists the registers that the system saves. */
 struct features {
     unsigned leaf1_c, leaf7_b, extended_c, system;
 };
@@ -107,7 +107,7 @@ void cpu_describe(char *text, size_t size) {
     snprintf(text, size, "%s", model[0] ? model : "CPU");
 }
 
-/* The level of this name, long or short; LEVELS if there is none. */
+/* Returns the index of the level of this name, long or short, or LEVELS. */
 static int level_named(const char *name) {
     int i = 0;
     while (i < LEVELS && strcmp(name, levels[i].name) != 0 &&

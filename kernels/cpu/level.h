@@ -1,18 +1,19 @@
-/* Levels of instructions: the CPU's operations are compiled once for each, and the level is chosen
- * when the program starts, from what the processor has.
+/* CPU levels: the operations are compiled once for each, and the level is chosen when the program
+ * starts, from the processor's features.
  *
- *   x86-64    v2  SSE4.2, POPCNT               Intel since 2008, AMD since 2011
- *             v3  AVX2, FMA, F16C, BMI         Intel since 2013, AMD since 2015
- *             v4  AVX-512 F, BW, CD, DQ, VL    Intel servers since 2017, AMD since 2022
- *   others    base, what their compiler takes by default
+ *       x86-64    v2  SSE4.2, POPCNT               Intel since 2008, AMD since 2011
+ *                 v3  AVX2, FMA, F16C, BMI         Intel since 2013, AMD since 2015
+ *                 v4  AVX-512 F, BW, CD, DQ, VL    Intel servers since 2017, AMD since 2022
+ *       others    base, the compiler's default
  *
- * These are the levels of the x86-64 psABI. MANTISSA_CPU in the environment names a lower one: the
- * program, and its library of matrix products, then use nothing beyond it. Everything else in the
- * program is compiled for any processor of the architecture, so that it can tell what is missing.
+ * These are the levels of the x86-64 psABI. MANTISSA_CPU in the environment selects a lower one:
+ * the program, and its library of matrix products, then use nothing beyond it. Everything else in
+ * the program is compiled for any processor of the architecture, so that it can report missing
+ * features.
  *
- * One level gives the same bits on any processor that has it, as far as the libraries go: oneDNN
- * may divide products by the sizes of caches and the number of threads, and glibc takes other code
- * for logarithms and powers where there is FMA. */
+ * One level gives the same bits on any processor that has it, within the limits of the libraries:
+ * oneDNN may divide products by the sizes of caches and the number of threads, and glibc uses other
+ * code for logarithms and powers on processors with FMA. */
 #pragma once
 
 #include "data/util/error.h"
@@ -20,17 +21,17 @@
 
 struct product_shape;
 
-/* Exports of a CPU level (operations.c); its other symbols are its own. */
+/* Exports of a CPU level (operations.c); its other symbols are local. */
 struct cpu_operations {
     struct operations run, plan;
-    /* out (+)= a b (+ bias) by plain loops, for where there is no oneDNN */
+    /* out (+)= a b (+ bias) by plain loops, for builds without oneDNN */
     void (*plain_product)(const struct product_shape *shape, float *out, const float *a,
                           const float *b, const float *bias);
-    /* dtype_widen and dtype_store, for a thread beside those that run operations */
+    /* dtype_widen and dtype_store, for threads that do not run operations */
     const float *(*widen)(float *buffer, const void *data, enum dtype dtype, size_t offset,
                           size_t count);
     void (*store)(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
-    int64_t square_share; /* gradients behind one of gradient_squares */
+    int64_t square_share; /* gradients that one element of gradient_squares covers */
 };
 
 struct cpu_level {
@@ -41,17 +42,16 @@ struct cpu_level {
     const struct cpu_operations *operations;
 };
 
-/* The highest level that processor and MANTISSA_CPU allow. *forced (optional) is set to whether
- * MANTISSA_CPU names one. NULL with a message if it names a
- * level that does not exist or that the processor lacks, and if the processor lacks even the lowest
- * one. */
+/* Returns the highest level that processor and MANTISSA_CPU allow. *forced (optional) is set to
+ * true if MANTISSA_CPU names one. Returns NULL with a message if it names a level that does not
+ * exist or that the processor lacks, or if the processor lacks even the lowest one. */
 const struct cpu_level *cpu_level_choose(bool *forced, struct error *error);
 
-/* The same for a processor that has the lowest `here` levels; asked: NULL, or what MANTISSA_CPU
- * says. */
+/* The same for a processor that has the lowest `here` levels; asked: value of MANTISSA_CPU, or
+ * NULL. */
 const struct cpu_level *cpu_level_pick(int here, const char *asked, struct error *error);
 
-/* The names of all levels of this program, separated by ", ". */
+/* Writes the names of all levels of this program, separated by ", ". */
 void cpu_level_names(char *text, size_t size);
 
 /* True if the AVX-512 instruction for bf16 products does half the arithmetic per cycle of those for
@@ -59,5 +59,5 @@ void cpu_level_names(char *text, size_t size);
  * the hypervisor hides. */
 bool cpu_bf16_at_half_rate(void);
 
-/* The processor's name, as the kernel gives it. */
+/* Writes the processor's name as reported by the kernel. */
 void cpu_describe(char *text, size_t size);

@@ -1,4 +1,4 @@
-/* Matrix products: oneDNN where it has a kernel for the dtypes, else panels of the same product on
+/* Matrix products: oneDNN if it has a kernel for the dtypes, else panels of the same product on
  * operands widened to fp32 (widened.h). */
 #include <assert.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/widened.h"
 
-/* The library's product of the operands as they are; NULL: widen. */
+/* Returns the library's product of the operands as they are, or NULL if they have to be widened. */
 static struct cpu_product *find_direct(struct backend *be, const struct matmul_args *args,
                                        bool planning) {
     assert(dtype_is_8_bit(args->a->dtype) == dtype_is_8_bit(args->b->dtype));

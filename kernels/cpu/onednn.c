@@ -26,7 +26,7 @@ void library_describe(char *text, size_t size) {
     snprintf(text, size, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
 }
 
-/* Takes effect in the first call of a process alone, which is enough: the environment does not
+/* Takes effect in the first call of a process only, which is enough: the environment does not
  * change. */
 static void limit(const struct cpu_level *level) {
 #ifdef __x86_64__
@@ -51,8 +51,8 @@ bool library_gains_from_bf16(const struct product_library *library) {
 #endif
 }
 
-/* Measured by test_memory_peak.c with oneDNN 2.6.3 and 3.7.2, on 1 to 8 threads. The later one has
- * more code, but multiplies the planned operands where they lie. */
+/* Measured by test_memory_peak.c with oneDNN 2.6.3 and 3.7.2, on 1 to 8 threads. The later version
+ * has more code, but multiplies the planned operands in place. */
 size_t library_own_bytes(const struct product_library *library, int threads) {
     size_t code = 0, buffers = 0; /* in MiB; buffers are for each thread */
     (void)library;
@@ -67,7 +67,7 @@ size_t library_own_bytes(const struct product_library *library, int threads) {
         buffers = avx512 ? 1 : 4;
     }
 #endif
-    /* Each thread's part of a product, and so its buffers, gets smaller with more of them. */
+    /* Each thread's part of a product, and so its buffers, shrinks with more threads. */
     return (code + buffers * (size_t)(threads < 8 ? threads : 8)) << 20;
 }
 
@@ -120,13 +120,13 @@ static bool layout_make(dnnl_memory_desc_t *layout, const dnnl_dims_t shape, int
 static dnnl_status_t append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0f, 0, dnnl_data_type_undef);
 }
-/* The implementations that the library has for a product, its favorite first. */
+/* Iterator over the library's implementations of a product, its favorite first. */
 struct implementations {
-    dnnl_primitive_desc_t description; /* of the one in view */
+    dnnl_primitive_desc_t description; /* the current implementation */
 };
 static bool implementations_open(struct implementations *list, dnnl_engine_t engine,
                                  const struct request *request) {
-    const dnnl_memory_desc_t *layouts = request->layouts; /* that of no bias is NULL */
+    const dnnl_memory_desc_t *layouts = request->layouts; /* the layout of an absent bias is NULL */
     return dnnl_matmul_primitive_desc_create(
                &list->description, engine, layouts[OPERAND_A], layouts[OPERAND_B],
                layouts[OPERAND_BIAS], layouts[OPERAND_OUT], request->attributes) == dnnl_success;
@@ -195,7 +195,7 @@ static bool make_layouts(dnnl_memory_desc_t layouts[], const struct product_shap
            (s->bias < 0 || layout_make(&layouts[OPERAND_BIAS], bias, s->bias, out_strides));
 }
 
-/* Scratch memory is ours, so that the memory plan knows it. */
+/* Scratch memory is provided by the caller, so that the memory plan includes it. */
 static dnnl_primitive_attr_t make_attributes(bool accumulate) {
     dnnl_primitive_attr_t attributes = NULL;
     if (dnnl_primitive_attr_create(&attributes) != dnnl_success) return NULL;
@@ -217,22 +217,22 @@ static const char *name_of(const struct implementations *list) {
     return name;
 }
 
-/* A plain loop, which covers what no real implementation does. */
+/* True for the library's plain loop, the fallback where it has no other implementation. */
 static bool is_reference(const struct implementations *list) {
     return strncmp(name_of(list), "ref", 3) == 0;
 }
 
-/* For 16 bit, widening to fp32 is faster than that loop. */
+/* False for that loop in 16 bit: widening to fp32 is faster. */
 static bool counts(const struct implementations *list, const struct product_shape *shape) {
     return shape->in == DTYPE_F32 || !is_reference(list);
 }
 
-/* The library's favorite with AVX-512, "brg", reads b where it lies unless b is transposed, and
- * loses by it where b is larger than the caches near the cores: "gemm", which copies b into panels,
- * takes down to half the time there, and up to a third more elsewhere. Measured in fp32 on two
- * kinds of Xeon with versions 2.6.3 and 3.2, see scripts/results/products.md. */
+/* The library's favorite with AVX-512, "brg", reads b in place unless b is transposed, which is
+ * slow if b is larger than the caches near the cores. There "gemm", which copies b into panels,
+ * takes down to half the time; elsewhere it takes up to a third more. Measured in fp32 on two kinds
+ * of Xeon with versions 2.6.3 and 3.2, see scripts/results/products.md. */
 static bool prefers_panels(const struct product_shape *shape, const char *favorite) {
-    const int64_t near = 1 << 20; /* floats */
+    const int64_t near = 1 << 20; /* in floats */
     return shape->in == DTYPE_F32 && !shape->transpose_b && shape->k * shape->n > near &&
            strstr(favorite, "brg");
 }
@@ -249,7 +249,8 @@ static void request_close(struct request *request) {
     for (int i = OPERAND_A; i <= OPERAND_BIAS; i++) layout_drop(&request->layouts[i]);
 }
 
-/* Brings the first implementation into view whose name begins with these letters. */
+/* Advances to the first implementation whose name starts with these `count` letters. Returns false
+ * if there is none. */
 static bool find(struct implementations *list, const struct request *request, dnnl_engine_t engine,
                  const char *letters, size_t count) {
     implementations_close(list);
@@ -288,7 +289,7 @@ static bool listed(char names[][IMPLEMENTATION_NAME_MAX], int count, const char 
     return false;
 }
 
-/* Once it was used, the one in the library's cache is shown a second time on arm64. */
+/* Skips repeated names: on arm64 the library lists an implementation from its cache twice. */
 int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
                             struct product_library *library, const struct product_shape *shape) {
     struct request request;

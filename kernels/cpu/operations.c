@@ -1,5 +1,5 @@
-/* The one symbol of a level: `make` renames it to cpu_operations_v3 and the like, and hides all
- * others, so that the same sources can be in one program several times. */
+/* The only exported symbol of a level: `make` renames it to cpu_operations_v3 and the like, and
+ * hides all others, so that one program can contain the same sources several times. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/level.h"
 

@@ -1,6 +1,6 @@
-/* The library of products where oneDNN is not installed (make ONEDNN=0): the plain loops of the
- * level. Products in 16 bit are refused, so that matmul.c widens their operands. For machines on
- * which the GPU does the work. */
+/* Product library for builds without oneDNN (make ONEDNN=0): the plain loops of the level. It
+ * refuses products in 16 bit, so that matmul.c widens their operands. For machines that train on a
+ * GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

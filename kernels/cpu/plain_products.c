@@ -1,18 +1,18 @@
-/* Matrix products by plain loops, for where oneDNN is not installed: right, deterministic for any
- * number of threads, and several times slower. */
+/* Matrix products by plain loops, for builds without oneDNN: correct, deterministic for any number
+ * of threads, and several times slower. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/product_library.h"
 
-/* A tile of out is computed by one thread: panels of a and b are copied so that both are read along
- * rows, and one row of sums stays in registers. */
+/* One thread computes a tile of out: panels of a and b are copied so that both are read along rows,
+ * and one row of sums stays in registers. */
 enum { TILE_ROWS = 32, TILE_COLUMNS = 128, TILE_DEPTH = 128 };
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* panel[i][j] = the matrix at (row + i, column + j), or zero beyond the rows and columns left.
- * strides are between rows and between columns. */
+/* panel[i][j] = the matrix at (row + i, column + j), or zero beyond the remaining columns.
+ * row_stride and column_stride are the strides of the matrix. */
 static void copy_panel(float *panel, int panel_columns, const float *matrix, int64_t row_stride,
                        int64_t column_stride, int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i++) {

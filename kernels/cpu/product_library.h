@@ -1,5 +1,5 @@
-/* The library of matrix products: oneDNN, the same under its versions 2 and 3 (onednn.c), or plain
- * loops where it is not installed (plain_library.c, plain_products.c). */
+/* Interface of the library of matrix products: oneDNN, versions 2 and 3 (onednn.c), or plain loops
+ * in builds without it (plain_library.c, plain_products.c). */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 
 #include "kernels/dtype.h"
 
-/* Identity of a product. No padding holes: it is compared byte by byte. */
+/* Identity of a product. It is compared byte by byte, so it has no padding. */
 struct product_shape {
     int64_t m, n, k;
     int32_t in, out, bias; /* enum dtype; bias -1 for none */
@@ -16,20 +16,20 @@ struct product_shape {
 };
 
 struct product_library;
-struct cpu_product; /* a product that is prepared */
+struct cpu_product; /* a prepared product */
 
-/* The library's name and version, into text of size bytes. */
+/* Writes the library's name and version to text, of size bytes. */
 void library_describe(char *text, size_t size);
 
-/* keep_to_level: use no instruction beyond the level's, unless ONEDNN_MAX_CPU_ISA in the
- * environment says otherwise. NULL if the library refuses. */
+/* Opens the library. keep_to_level: use no instruction beyond the level's, unless
+ * ONEDNN_MAX_CPU_ISA in the environment is set. Returns NULL if the library refuses. */
 struct cpu_level;
 struct product_library *library_open(const struct cpu_level *level, bool keep_to_level);
 void library_close(struct product_library *library);
 
-/* Memory that the library takes by itself, beside scratch: code that it generates, and buffers into
- * which its "gemm" copies operands, several times over where malloc finds no better place. An
- * estimate, rounded from how the resident memory of trainings grew, with versions 2.6.3 and 3.2 and
+/* Returns the memory that the library allocates itself, besides scratch: generated code, and
+ * buffers into which its "gemm" copies operands, several times if malloc fragments. This is an
+ * estimate, rounded from the growth of resident memory in training, with versions 2.6.3 and 3.2 and
  * 1 to 8 threads. */
 size_t library_own_bytes(const struct product_library *library, int threads);
 
@@ -38,13 +38,13 @@ bool library_gains_from_bf16(const struct product_library *library);
 
 enum { IMPLEMENTATION_NAME_MAX = 40, IMPLEMENTATIONS_MAX = 8 };
 
-/* The names of the library's implementations of a product, its favorite first; returns how many.
- * Its plain loop is among them only for fp32, and where it has nothing better. */
+/* Writes the names of the library's implementations of a product, its favorite first, and returns
+ * their number. Its plain loop is included only for fp32, and only if it has no other. */
 int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
                             struct product_library *library, const struct product_shape *shape);
 
-/* implementation: one of those names, or NULL for the one that is best by a rule of ours. NULL if
- * there is none. */
+/* Prepares a product. implementation: one of those names, or NULL for the best by a rule of ours.
+ * Returns NULL if there is none. */
 struct cpu_product *library_prepare(struct product_library *library,
                                     const struct product_shape *shape, const char *implementation);
 void library_discard(struct cpu_product *product);

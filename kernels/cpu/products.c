@@ -19,7 +19,7 @@ struct cpu_products {
     struct product_entry *prepared; /* stb_ds map */
     bool autotune;
     struct autotune_choice *choices; /* stb_ds array */
-    char machine[384];               /* what choices depend on, in words */
+    char machine[384];               /* text that identifies everything the choices depend on */
 };
 
 static const char *chosen(const struct cpu_products *products, const struct product_shape *shape) {
@@ -41,7 +41,7 @@ static void tune(struct cpu_products *products, const struct product_shape *shap
 static struct cpu_product *prepare(struct cpu_products *products, const struct product_shape *shape,
                                    bool planning) {
     /* Without instructions for bf16 the library emulates it with AVX-512, at a third of the speed
-     * of fp32; where they are slow, at half of it. */
+     * of fp32; with slow ones, at half of it. */
     if (shape->in == DTYPE_BF16 && !library_gains_from_bf16(products->library)) return NULL;
     if (products->autotune && planning && !chosen(products, shape)) tune(products, shape);
     const char *name = chosen(products, shape);

@@ -12,12 +12,12 @@ static float head_rstd(const float *x, int64_t size, float epsilon) {
     return 1.0f / sqrtf(squares / (float)size + epsilon);
 }
 
-/* The norm, its weight and the rotation of one head. */
-static void head_forward(float *x, const float *weight, const float *turns, int64_t size,
+/* Norm, weight and rotation of one head, in place. */
+static void head_forward(float *x, const float *weight, const float *angles, int64_t size,
                          float epsilon) {
     float rstd = head_rstd(x, size, epsilon);
     for (int64_t i = 0; i < size; i++) x[i] *= rstd * weight[i];
-    if (turns) head_turn(x, turns, size, 1);
+    if (angles) head_rotate(x, angles, size, 1);
 }
 
 void cpu_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args *args) {
@@ -30,26 +30,26 @@ void cpu_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args *
     assert(args->q_weight->dtype == DTYPE_F32 && args->k_weight->dtype == DTYPE_F32);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const float *turns = turns_of(args->angles, row, args->sequence_length);
+        const float *angles = angles_of(args->angles, row, args->sequence_length);
         struct heads heads;
         for (int64_t first = 0; first < all; first += heads.count) {
             heads_read(&heads, x, row, first, all, size);
             dtype_store(raw->data, raw->dtype, (row * all + first) * size, heads.values, heads.n);
             for (int64_t i = 0; i < heads.count; i++) {
                 const struct tensor *w = first + i < args->heads ? args->q_weight : args->k_weight;
-                head_forward(heads.values + i * size, w->data, turns, size, args->epsilon);
+                head_forward(heads.values + i * size, w->data, angles, size, args->epsilon);
             }
             heads_write(&heads, x);
         }
     }
 }
 
-/* With d = dout * weight and h = in * rstd, the gradient is rstd * (d - h * mean(d * h)), in place
- * of dout; the weight's, of this head, is added to dweight [D]. */
+/* With d = dout * weight and h = in * rstd, the gradient is rstd * (d - h * mean(d * h)). It
+ * replaces dout; the weight's gradient of this head is added to dweight [D]. */
 static void head_backward(float *dout, float *dweight, const float *in, const float *weight,
-                          const float *turns, int64_t size, float epsilon) {
+                          const float *angles, int64_t size, float epsilon) {
     float rstd = head_rstd(in, size, epsilon), sum = 0;
-    if (turns) head_turn(dout, turns, size, -1);
+    if (angles) head_rotate(dout, angles, size, -1);
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < size; i++) {
         float h = in[i] * rstd;
@@ -60,10 +60,10 @@ static void head_backward(float *dout, float *dweight, const float *in, const fl
     for (int64_t i = 0; i < size; i++) dout[i] = rstd * (dout[i] * weight[i] - in[i] * rstd * mean);
 }
 
-/* dweights [2, D]: of queries and of keys, added to. */
+/* Backward pass of one row; adds to dweights [2, D], of queries and of keys. */
 static void row_backward(const struct qk_norm_backward_args *a, float *dweights, int64_t row) {
     int64_t size = tensor_columns(a->q_weight), all = a->heads + a->kv_heads;
-    const float *turns = turns_of(a->angles, row, a->sequence_length);
+    const float *angles = angles_of(a->angles, row, a->sequence_length);
     struct heads d, raw;
     for (int64_t first = 0; first < all; first += d.count) {
         heads_read(&d, a->dinout, row, first, all, size);
@@ -71,7 +71,7 @@ static void row_backward(const struct qk_norm_backward_args *a, float *dweights,
         for (int64_t i = 0; i < d.count; i++) {
             bool key = first + i >= a->heads;
             head_backward(d.values + i * size, dweights + key * size, raw.values + i * size,
-                          (key ? a->k_weight : a->q_weight)->data, turns, size, a->epsilon);
+                          (key ? a->k_weight : a->q_weight)->data, angles, size, a->epsilon);
         }
         heads_write(&d, a->dinout);
     }

@@ -1,12 +1,12 @@
-/* Rounding to 8 bits in two passes over the tensor: for the largest magnitudes, unless they are
- * known, and for the codes. */
+/* Quantizes to 8 bits in two passes over the tensor: one for the amax, unless it is known, and one
+ * for the codes. */
 #include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/float8.h"
 
-enum { COLUMN_SHARE = 64 /* of a thread, where it has columns */ };
+enum { COLUMN_SHARE = 64 /* columns of a thread, where threads divide columns */ };
 
 static float scale_of(float amax, const struct quantize_args *args) {
     return f8_scale(amax, quantize_result(args)->dtype == DTYPE_E4M3, args->power_of_two);
@@ -44,7 +44,7 @@ static struct amax find(const struct quantize_args *args) {
     return all;
 }
 
-/* Stores n columns, each with its scale, as they are and transposed. */
+/* Stores n columns, each with its scale, in row order and transposed. */
 static void store_columns(const struct quantize_args *args, int64_t c, int64_t n,
                           const float scales[COLUMN_SHARE]) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
@@ -111,7 +111,7 @@ static void by_rows(const struct quantize_args *args, struct amax *all) {
     *all = (struct amax){largest, bad};
 }
 
-/* The largest finite magnitude of each of n columns, and the scales that they give. */
+/* Finds the largest finite magnitude of each of n columns, and computes their scales. */
 static struct amax scale_columns(const struct quantize_args *args, int64_t c, int64_t n,
                                  float scales[COLUMN_SHARE]) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);

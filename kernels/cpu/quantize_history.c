@@ -1,6 +1,6 @@
 #include "kernels/cpu/cpu.h"
 
-/* The largest amax that any rank has seen of a tensor in this step. */
+/* Returns the largest amax of a tensor over all ranks in this step. */
 static float largest(const struct quantize_history_args *args, int64_t i) {
     float amax = 0;
     for (int64_t rank = 0; rank < args->ranks; rank++) {

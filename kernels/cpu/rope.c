@@ -11,12 +11,12 @@ void cpu_rope(struct backend *be, const struct rope_args *args) {
     assert(args->angles->dtype == DTYPE_F32);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const float *turns = turns_of(args->angles, row, args->sequence_length);
+        const float *angles = angles_of(args->angles, row, args->sequence_length);
         struct heads heads;
         for (int64_t first = 0; first < all; first += heads.count) {
             heads_read(&heads, x, row, first, all, size);
             for (int64_t i = 0; i < heads.count; i++)
-                head_turn(heads.values + i * size, turns, size, sign);
+                head_rotate(heads.values + i * size, angles, size, sign);
             heads_write(&heads, x);
         }
     }

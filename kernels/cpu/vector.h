@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* a * b + c, rounded once where the processor can and twice elsewhere, where fmaf would be a
+/* a * b + c, rounded once if the processor has FMA and twice otherwise, where fmaf would be a
  * library call. */
 static inline float fma_f32(float a, float b, float c) {
 #ifdef __FP_FAST_FMAF
@@ -34,7 +34,7 @@ static inline float f32_of_bits(uint32_t bits) {
 #define F32_ROUNDER 0x1.8p23f
 
 #define F32_LOG2_E   0x1.715476p0f
-#define F32_LN2_HIGH 0x1.63p-1f       /* times any n met here: exact */
+#define F32_LN2_HIGH 0x1.63p-1f       /* exact times any n that occurs */
 #define F32_LN2_LOW  -0x1.bd0106p-13f /* ln 2 - F32_LN2_HIGH */
 
 /* (e^r - 1 - r) / r^2 = E2 + E3 r + ... + E6 r^4. */
@@ -44,7 +44,7 @@ static inline float f32_of_bits(uint32_t bits) {
 #define F32_E5 0.008366611f
 #define F32_E6 0.0013946497f
 
-/* e^r - 1 for the rest r of x, and the bit pattern of n + F32_ROUNDER. */
+/* Returns e^r - 1 for the remainder r of x, and the bit pattern of n + F32_ROUNDER. */
 static inline float exp_reduced_f32(float x, uint32_t *rounded_bits) {
     float rounded = fma_f32(x, F32_LOG2_E, F32_ROUNDER);
     float n = rounded - F32_ROUNDER;
@@ -57,7 +57,7 @@ static inline float exp_reduced_f32(float x, uint32_t *rounded_bits) {
 
 /* e^x within 1.1 ulp (subnormal results included); exp(-inf) = 0, exp(inf) = inf, NaN stays NaN. */
 static inline float exp_f32(float x) {
-    /* Beyond 104 on either side the result is inf or 0; one comparison, which a NaN passes. */
+    /* Beyond 104 on either side the result is inf or 0. NaN passes this single comparison. */
     uint32_t sign = f32_bits(x) & 0x80000000;
     float magnitude = f32_of_bits(f32_bits(x) ^ sign);
     x = magnitude > 104.0f ? f32_of_bits(f32_bits(104.0f) | sign) : x;
@@ -73,7 +73,7 @@ static inline float exp_f32(float x) {
 static inline float tanh_f32(float x) {
     uint32_t sign = f32_bits(x) & 0x80000000;
     float y = 2.0f * f32_of_bits(f32_bits(x) ^ sign);
-    y = y > 20.0f ? 20.0f : y; /* tanh(10) is 1 to all digits; a NaN passes */
+    y = y > 20.0f ? 20.0f : y; /* tanh(10) is 1 to all digits; NaN passes */
     uint32_t bits;
     float p = exp_reduced_f32(y, &bits);
     float power = f32_of_bits((bits - f32_bits(F32_ROUNDER) + 127) << 23);

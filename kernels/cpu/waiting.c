@@ -7,7 +7,7 @@
 
 static const double SPIN_SECONDS = 50e-6;
 
-/* clang brings an OpenMP of its own, which does not read GOMP_SPINCOUNT. */
+/* clang has an OpenMP of its own, which does not read GOMP_SPINCOUNT. */
 #ifdef __clang__
 enum { GNU_OPENMP = 0 };
 #else
@@ -24,8 +24,8 @@ static inline void relax(void) {
 #endif
 }
 
-/* Turns of the loop that take SPIN_SECONDS. The shortest of some measurements, which nothing
- * interrupted. */
+/* Returns the number of iterations that take SPIN_SECONDS, from the shortest of several
+ * measurements, which was not interrupted. */
 static long turns(void) {
     enum { TURNS = 200, TRIES = 5 };
     double shortest = 1;
@@ -43,7 +43,7 @@ void cpu_wait_politely(char **argv) {
     char count[32], path[4096];
     if (!GNU_OPENMP || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     snprintf(count, sizeof count, "%ld", turns());
-    /* Not /proc/self/exe itself: the process would be called "exe". */
+    /* Resolved, because a process executed as /proc/self/exe would be named "exe". */
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (length < 0) return;
     path[length] = '\0';

@@ -1,13 +1,13 @@
-/* How threads wait for each other. */
+/* Waiting policy of OpenMP threads. */
 #pragma once
 
-/* Has threads that wait spin for 50 microseconds and then sleep, so that a program on the same
- * cores costs a run its share of them and no more. GNU OpenMP by itself spins for many
- * milliseconds; the time that a thread spins away is missing when it has work. It reads the length
- * from the environment before main() and has no call for it, so this sets GOMP_SPINCOUNT and
- * executes the program once more, with the same arguments. Does nothing if the environment says
- * already how to wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT), if the program cannot be executed, or if
- * clang compiled it, whose OpenMP is another.
+/* Makes waiting threads spin for 50 microseconds and then sleep, so that a program on the same
+ * cores costs a run only its share of them. GNU OpenMP by default spins for many milliseconds, and
+ * takes that time from threads that have work. It reads the length from the environment before
+ * main() and has no call for it, so this sets GOMP_SPINCOUNT and executes the program once more,
+ * with the same arguments. Does nothing if the environment already sets a policy (OMP_WAIT_POLICY,
+ * GOMP_SPINCOUNT), if the program cannot be executed, or if clang compiled it, whose OpenMP is
+ * different.
  *
- * To be called first in main(). */
+ * Must be called first in main(). */
 void cpu_wait_politely(char **argv);

@@ -9,24 +9,24 @@
 enum { M, N, K, DIMENSIONS };
 
 enum {
-    PANEL_FLOATS = 2 << 20, /* of all copies of a panel, about: 8 MiB */
-    PANEL_MULTIPLE = 64,    /* of the dimension that is cut */
-    COLUMN_BLOCK = 4096     /* of a row that a thread moves at a time */
+    PANEL_FLOATS = 2 << 20, /* size of all copies of a panel, about 8 MiB */
+    PANEL_MULTIPLE = 64,    /* granularity of the dimension that is cut */
+    COLUMN_BLOCK = 4096     /* elements of a row that a thread copies at a time */
 };
 
-/* Part of a product: a range of each dimension, all but one of them whole. */
+/* Part of a product: a range of each dimension, which is partial in at most one. */
 struct panel {
     int64_t first[DIMENSIONS], count[DIMENSIONS];
 };
 
-/* How a product is cut: along one dimension. */
+/* Division of a product into panels, along one dimension. */
 struct cut {
     int dimension;
-    int64_t whole[DIMENSIONS]; /* the product's sizes */
-    int64_t size;              /* of a panel along the dimension; the last may be smaller */
+    int64_t whole[DIMENSIONS]; /* sizes of the product */
+    int64_t size;              /* size of a panel along the dimension; the last may be smaller */
 };
 
-/* Part of a tensor seen as rows x columns. */
+/* Part of a tensor viewed as rows x columns. */
 struct region {
     const struct tensor *tensor;
     int64_t row, rows, column, columns;
@@ -57,7 +57,7 @@ struct product_shape product_shape_of(const struct matmul_args *args) {
     return shape;
 }
 
-/* The copies of a panel grow with its size, but for the operand that is whole. */
+/* The copies of a panel grow with its size, except that of the uncut operand. */
 static struct cut cut_of(const struct matmul_args *args) {
     struct product_shape s = product_shape_of(args);
     struct cut cut = {M, {s.m, s.n, s.k}, 0};
@@ -84,7 +84,7 @@ static struct region region_of(const struct tensor *tensor, const struct panel *
                            panel->count[columns]};
 }
 
-/* Operands of 8 bits are multiplied as what they are, which bf16 holds as exactly as fp32. */
+/* 8-bit operands are multiplied without their scales, which bf16 represents as exactly as fp32. */
 static enum dtype operand_dtype(const struct backend *be, const struct matmul_args *args) {
     return matmul_scales(args) && be->device.native[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
 }
@@ -99,7 +99,7 @@ static void *place_of(const struct region *r) {
     return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
 }
 
-/* To dense, row by row: n values of a row, as fp32 or, exactly, as bf16. */
+/* Copies n values of a row to dense, as fp32 or, exactly, as bf16. */
 static void load(void *dense, enum dtype dtype, size_t to, const struct tensor *t, int64_t at,
                  int64_t n) {
     float buffer[COLUMN_BLOCK];
@@ -110,10 +110,10 @@ static void load(void *dense, enum dtype dtype, size_t to, const struct tensor *
 
 enum direction { LOAD, STORE };
 
-/* Between the region and dense, its values of a dtype row by row. */
+/* Copies between the region and dense, which has its values row by row in `dtype`. */
 static void move(const struct region *r, void *dense, enum dtype dtype, enum direction direction) {
     int64_t stride = tensor_columns(r->tensor), rows = r->rows, columns = r->columns;
-    if (is_whole_rows(r)) columns *= rows, rows = 1; /* one long row, moved in equal pieces */
+    if (is_whole_rows(r)) columns *= rows, rows = 1; /* one long row, copied in equal pieces */
     const struct tensor *t = r->tensor;
 #pragma omp parallel for schedule(static) collapse(2)
     for (int64_t row = 0; row < rows; row++)
@@ -127,7 +127,8 @@ static void move(const struct region *r, void *dense, enum dtype dtype, enum dir
         }
 }
 
-/* n sums of a row of out, from column c on: scaled, with what bias and out add to them. */
+/* Finishes n sums of a row of out, from column c on: scales them, adds bias and out, and stores
+ * them. */
 static void finish_row(float *sums, const struct matmul_args *args, const struct tensor *out,
                        int64_t row, int64_t c, int64_t n) {
     float buffer[COLUMN_BLOCK];
@@ -150,7 +151,7 @@ static void finish_row(float *sums, const struct matmul_args *args, const struct
     dtype_store(out->data, out->dtype, (size_t)at, sums, (size_t)n);
 }
 
-/* The same of a whole region of sums of 8-bit operands. */
+/* Does the same for a whole region of sums of 8-bit operands. */
 static void store_scaled(const struct region *r, float *dense, const struct matmul_args *args) {
     int64_t blocks = blocks_of(r->columns, COLUMN_BLOCK);
 #pragma omp parallel for schedule(static) collapse(2)
@@ -164,11 +165,12 @@ static void store_scaled(const struct region *r, float *dense, const struct matm
 
 /* ---- panels */
 
-/* The operand that has not this dimension: whole, where it is the one that is cut. */
+/* Operands, numbered by the dimension that they lack: the operand with the number of the cut
+ * dimension is whole. */
 enum { B = M, A = N, OUT = K };
 
 struct parts {
-    struct region of[DIMENSIONS]; /* of A, B and OUT */
+    struct region of[DIMENSIONS]; /* indexed by A, B and OUT */
     struct product_shape shape;
 };
 
@@ -180,8 +182,8 @@ struct places {
     size_t bytes;
 };
 
-/* The first panel of K takes bias and what is accumulated to, the others add to it. Where sums are
- * scaled, both come after the last. */
+/* The first panel of K includes the bias and the accumulated output; the others add to it. If sums
+ * are scaled, both are added after the last panel. */
 static struct parts parts_of(const struct matmul_args *args, const struct panel *panel,
                              enum dtype in) {
     struct parts parts = {.shape = product_shape_of(args)};
@@ -208,7 +210,7 @@ static void *take(struct arena *arena, const struct parts *parts, int operand, b
     return arena_take(arena, (size_t)(r->rows * r->columns) * dtype_bytes(dtype));
 }
 
-/* The operand that is whole comes first: its copy stays from panel to panel. */
+/* The whole operand comes first: its copy is kept for all panels. */
 static struct places places_of(const struct parts *parts, int cut, const struct matmul_args *args,
                                const struct cpu_product *product, void *memory) {
     struct places places;
@@ -225,7 +227,7 @@ static struct places places_of(const struct parts *parts, int cut, const struct 
     return places;
 }
 
-/* Panels differ in size and in what is asked of them: the first, those between, and the last. */
+/* Panels differ in size and in their operations: the first, the middle ones, and the last. */
 size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool planning) {
     struct cut cut = cut_of(args);
     int64_t longest = cut.whole[cut.dimension], last = blocks_of(longest, cut.size) - 1;
@@ -242,14 +244,14 @@ size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool 
     return bytes;
 }
 
-/* The region in that dtype: itself, or its copy, which is made now unless it is there already. */
-static void *widen(const struct region *r, void *copy, enum dtype dtype, bool there) {
+/* Returns the region in that dtype: in place, or its copy, which is filled unless it is ready. */
+static void *widen(const struct region *r, void *copy, enum dtype dtype, bool ready) {
     if (!copy) return place_of(r);
-    if (!there) move(r, copy, dtype, LOAD);
+    if (!ready) move(r, copy, dtype, LOAD);
     return copy;
 }
 
-/* The sum over panels of K stays in its copy until the last. */
+/* The sum over panels of K stays in its copy until the last panel. */
 static bool multiply_panel(struct backend *be, const struct matmul_args *args,
                            const struct cut *cut, int64_t at, void *scratch) {
     struct panel panel = panel_of(cut, at);

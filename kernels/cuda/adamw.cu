@@ -1,28 +1,29 @@
 /* AdamW in one pass: reads gradient, weight and both moments, writes the last three. With fp32
  * gradients and moments it moves 28 bytes for each parameter, 30 with a 16-bit copy of the weight;
- * with split masters, 16-bit gradients and moments 18.
+ * with split master weights and 16-bit gradients and moments 18.
  *
- * Whether to do it at all, the scale, the clipping and the number of the step stand in device
- * memory. So each block works out for itself what depends on them, in fp64, as PyTorch does. */
+ * found_inf, the loss scale, the clip factor and the number of updates are in device memory. Each
+ * block computes the scalars that depend on them, in fp64, as PyTorch does. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/rounding.h"
 
-/* A thread has one chunk of four arrays in flight, which is as many bytes as four chunks of one. */
+/* A thread has one chunk of each of four arrays in flight, as many bytes as four chunks of one
+ * array. */
 enum { THREADS = 256, ITERATIONS = 4 };
 
 struct scalars {
     float keep;              /* 1 - lr * weight_decay */
     float beta1_rest;        /* 1 - beta1 */
-    float beta2, beta2_rest; /* and 1 - beta2 */
-    float step_size;         /* from here on of the device: lr * root2 / (1 - beta1^t) */
+    float beta2, beta2_rest; /* beta2, and 1 - beta2 */
+    float step_size;         /* from here on filled in on the device: lr * root2 / (1 - beta1^t) */
     float epsilon; /* epsilon * root2, where root2 = sqrt(1 - beta2^t); see kernels/cpu/adamw.c */
     float unscale; /* 1 / loss_scale */
     float clip;
 };
 
-/* For a whole n >= 0, by squaring: far cheaper than pow, which has to take logarithms. An error
- * grows to n 2^-53 of a power that falls faster. */
+/* base^n by squaring, far cheaper than pow, which has to take logarithms. The error grows to n
+ * 2^-53 of a power that falls faster. */
 static __device__ __forceinline__ double power(double base, uint32_t n) {
     double result = 1;
     for (; n; n >>= 1) {
@@ -39,7 +40,7 @@ static __device__ __forceinline__ void finish_scalars(struct scalars *s,
     double root2 = sqrt(1.0 - power(beta2, t));
     s->step_size = (float)(lr * root2 / (1.0 - power(beta1, t)));
     s->epsilon = (float)(epsilon * root2);
-    s->unscale = 1.0f / state->loss_scale; /* as rounded from fp64: see gradient_norm.cu */
+    s->unscale = 1.0f / state->loss_scale; /* rounded from fp64 as in gradient_norm.cu */
     s->clip = state->clip_factor;
 }
 
@@ -56,9 +57,9 @@ static __device__ __forceinline__ void update(float *master, float *moment1, flo
 /* Master is float or struct upper_bits. */
 template <typename Gradient, typename Master, typename Copy, typename Moment> struct arrays {
     Master *master;
-    uint16_t *remainder; /* of split masters */
+    uint16_t *remainder; /* lower halves of split master weights */
     Moment *moment1, *moment2;
-    Copy *copy; /* NULL: none */
+    Copy *copy; /* 16-bit copy, or NULL */
     const Gradient *gradients;
     struct rounding_key key;
     uint32_t first;
@@ -148,7 +149,7 @@ static __global__ void __launch_bounds__(THREADS)
     constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
     constexpr int STEP = THREADS * N;
     __shared__ struct scalars shared;
-    if (state->found_inf) return; /* so do all threads of all blocks */
+    if (state->found_inf) return; /* the same for all threads of all blocks */
     if (threadIdx.x == 0) {
         finish_scalars(&given, state, lr, beta1, beta2, epsilon);
         shared = given;

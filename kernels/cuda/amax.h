@@ -1,40 +1,42 @@
-/* The largest magnitude of a tensor (struct amax), found by kernels that have its values at
- * hand: by each thread of its own, then for the block, which joins the tensor's by an atomic. The
- * largest of all may be found in any order. */
+/* amax of a tensor (struct amax), tracked by kernels that have its values in registers: first per
+ * thread, then per block, and an atomic merges the block's into the tensor's. A maximum does not
+ * depend on the order. */
 #pragma once
 
 #include "kernels/cuda/columns.h"
 
-static const uint32_t NOT_FINITE = 0x7f800000; /* bits of a magnitude, and above */
+static const uint32_t NOT_FINITE =
+    0x7f800000; /* bits of infinity's magnitude; infinities and NaNs are at or above */
 
-/* Magnitude of the values of one thread. */
-struct seen {
-    uint32_t finite, any; /* the bits of the largest finite magnitude; of the largest at all */
+/* Largest magnitudes among the values of one thread. */
+struct magnitudes {
+    uint32_t finite, any; /* bits of the largest finite magnitude, and of the largest one */
 };
 
-static __device__ __forceinline__ void look_at(struct seen *seen, float value) {
+static __device__ __forceinline__ void track_value(struct magnitudes *seen, float value) {
     uint32_t bits = __float_as_uint(value) & 0x7fffffff;
     seen->any = max(seen->any, bits);
     seen->finite = max(seen->finite, bits < NOT_FINITE ? bits : 0u);
 }
 
-/* At values as they are stored. */
+/* Tracks values as rounded to the stored type. */
 template <typename T, int N>
-static __device__ __forceinline__ void track_stored(struct seen *seen, const float *values) {
-    for (int i = 0; i < N; i++) look_at(seen, rounded<T>(values[i]));
+static __device__ __forceinline__ void track_stored(struct magnitudes *seen, const float *values) {
+    for (int i = 0; i < N; i++) track_value(seen, rounded<T>(values[i]));
 }
 
-static __device__ __forceinline__ void track_array(struct seen *seen, const struct array &array,
-                                                   const float *values, int count) {
+static __device__ __forceinline__ void
+track_array(struct magnitudes *seen, const struct array &array, const float *values, int count) {
     STORAGE_SWITCH(array.dtype, T, {
         for (int i = 0; i < PACK; i++)
-            if (i < count) look_at(seen, rounded<T>(values[i]));
+            if (i < count) track_value(seen, rounded<T>(values[i]));
     });
 }
 
-/* All threads of a block of at most 1024 must call. */
-static __device__ void merge_amax(struct amax *track_amax, struct seen own) {
-    __shared__ struct seen part[1024 / WARP];
+/* Merges the block's magnitudes into track_amax. All threads of a block of at most 1024 must
+ * call. */
+static __device__ void merge_amax(struct amax *track_amax, struct magnitudes own) {
+    __shared__ struct magnitudes part[1024 / WARP];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
         own.finite = max(own.finite, __shfl_xor_sync(0xffffffffu, own.finite, offset));

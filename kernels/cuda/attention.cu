@@ -1,12 +1,12 @@
-/* Attention: which implementation runs. Tensor cores where the tensors suit them, see attention.h;
- * plain threads for everything else. */
+/* Selects the implementation of attention: tensor cores where the tensors allow it, see
+ * attention.h, and plain threads for everything else. */
 #include <stdio.h>
 
 #include "kernels/cuda/attention.h"
 
 enum { WIDTH_MAX = 256 };
 
-/* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
+/* True if there is nothing to compute: no rows, or heads too wide, which is an error. */
 static bool refused(struct backend *be, const struct attention_shape *shape) {
     if (shape->width > WIDTH_MAX && !be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
@@ -24,7 +24,8 @@ static bool forward_on_tensor_cores(const struct backend *be,
            attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
-/* Where tensor cores do: tensor copies begin at whole 16 bytes. */
+/* True for Hopper's kernels, given tensors that tensor cores support: tensor copies start at
+ * multiples of 16 bytes. */
 static bool on_warp_groups(const struct backend *be, const struct tensor *qkv,
                            const struct tensor *dout, const struct attention_shape *shape) {
     return (uintptr_t)qkv->data % 16 == 0 && (!dout || (uintptr_t)dout->data % 16 == 0) &&
@@ -43,7 +44,7 @@ static bool backward_on_tensor_cores(const struct backend *be,
 size_t cuda_attention_forward_scratch(struct backend *be,
                                       const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
-    refused(be, &shape); /* before step 0 already */
+    refused(be, &shape); /* reports the error before step 0 */
     return 0;
 }
 
@@ -59,7 +60,8 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Which tensor cores do it depends on where the tensors begin, which is not known yet. */
+/* Returns the larger need of both tensor-core kernels: the choice depends on the tensors'
+ * addresses, which are not known yet. */
 size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);

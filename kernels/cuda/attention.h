@@ -1,7 +1,7 @@
 /* Shared by the attention files. attention.cu picks an implementation:
  *
  *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64 or 128 values
- *     attention_mma_*    those of sm_80 and later: the same
+ *     attention_mma_*    tensor cores of sm_80 and later: the same
  *     attention_simt_*   anything else: fp32 arithmetic in plain threads
  *
  * attention_mma_*.cu use warp-level mma.sync, which Ampere, Hopper and later GPUs all run. Hopper
@@ -29,7 +29,7 @@ static inline struct attention_shape attention_shape(const struct tensor *qkv, i
 
 bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* qkv and out have the same 16-bit dtype; attention_mma_supports said yes. */
+/* qkv and out have the same 16-bit dtype, and attention_mma_supports returned true. */
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape);
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
@@ -39,9 +39,8 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* The same where attention_wgmma_supports said yes, and qkv and dout begin at multiples of 16
- * bytes.
- */
+/* The same, if attention_wgmma_supports returned true and qkv and dout start at multiples of 16
+ * bytes. */
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,

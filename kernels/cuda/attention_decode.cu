@@ -1,14 +1,14 @@
 /* Causal attention for one query of each sequence, over the keys and values of a cache, as in
  * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
  *
- * A head of queries reads its keys and values once, where several share them mostly from the L2
- * cache, and one sequence has few heads: to fill a GPU, the keys of a head are split into parts,
- * one for a block of threads each, and a second kernel merges what the blocks found. Where parts
- * begin follows from the shapes alone.
+ * A query head reads its keys and values once; heads that share them mostly hit the L2 cache. One
+ * sequence has few heads, so the keys of a head are split into parts to fill the GPU. One block of
+ * threads processes each part, and a second kernel merges the results. The split follows from the
+ * shapes alone.
  *
  * A row of a head (D values) is read by a group of lanes, 16 bytes each. A group has an online
- * softmax of its own (Milakov and Gimelshein 2018) and takes several keys at a time: a lane asks
- * for 4 x 16 bytes of keys and as much of values before it uses any, a block for 16 KB. Groups and
+ * softmax of its own (Milakov and Gimelshein 2018) and processes several keys at a time: a lane
+ * loads 4 x 16 bytes of keys and as much of values before it uses any, a block 16 KB. Groups and
  * warps are merged once, at the end of a part. */
 #include <assert.h>
 #include <math.h>
@@ -22,42 +22,44 @@ enum {
     WIDTH_MAX = 256,
     WARPS = 4,
     THREADS = WARPS * WARP,
-    LOADS = 4,  /* of 16 bytes, that a lane has under way of keys, and of values */
-    BLOCKS = 4, /* of a multiprocessor, at least; without it the compiler saves registers by
-                 * putting loads off until their values are needed */
+    LOADS = 4,  /* loads of 16 bytes that a lane has in flight for keys, and for values */
+    BLOCKS = 4, /* minimum of blocks on a multiprocessor; without it the compiler saves registers by
+                   delaying loads until their values are needed */
     ROUND_BYTES = THREADS * LOADS * 16,
-    PARTS_MAX = 64 /* of a head; longer sequences have longer parts */
+    PARTS_MAX = 64 /* parts of a head; longer sequences have longer parts */
 };
 
-/* Scores are scaled to be exponents of 2. */
+/* Scores are scaled so that weights are powers of 2. */
 struct decode_problem {
     const void *q, *cache;
     float2 *states; /* [B, H, parts]: the largest score, the sum of weights relative to it */
     float *sums;    /* [B, H, parts, D]: weights times values */
-    int64_t q_stride, length, stride; /* columns of q; rows of a sequence's cache, columns */
+    int64_t q_stride, length,
+        stride; /* columns of q; rows of a sequence's cache; columns of the cache */
     int heads, kv_heads, width, keys, parts, part_keys;
     float exponent_scale; /* log2(e) / sqrt(D) */
 };
 
-/* How rows of up to W values are shared among lanes. */
+/* Layout of rows of up to W values over lanes. */
 template <typename T, int W> struct row_layout {
     enum {
         N = 16 / sizeof(T),                       /* values of a load */
-        LANES = W / N < WARP ? W / N : (int)WARP, /* of a group */
-        CHUNKS = W / N / LANES,                   /* that a lane has of a row */
+        LANES = W / N < WARP ? W / N : (int)WARP, /* lanes of a group */
+        CHUNKS = W / N / LANES,                   /* chunks of a row that a lane has */
         STEPS = LOADS / CHUNKS,                   /* keys of a group at a time */
-        GROUPS = WARP / LANES,                    /* of a warp */
-        KEYS = ROUND_BYTES / (W * (int)sizeof(T)) /* of a block at a time */
+        GROUPS = WARP / LANES,                    /* groups of a warp */
+        KEYS = ROUND_BYTES / (W * (int)sizeof(T)) /* keys of a block at a time */
     };
 };
 
-/* Where exponents are counted from. Without any score above -inf all weights are 0. */
+/* Shift that exponents are relative to. If all scores are -inf, it is 0, so that all weights are
+ * 0. */
 static __device__ __forceinline__ float base_for(float shift) {
     return shift == -INFINITY ? 0 : shift;
 }
 
-/* The lane's chunks of a row that has `left` values from the first of them on; 0 beyond. WHOLE:
- * rows are made of aligned chunks. */
+/* Loads the lane's chunks of a row that has `left` values from the first of them on; 0 beyond.
+ * WHOLE: rows consist of aligned chunks. */
 template <typename T, int W, bool WHOLE>
 static __device__ __forceinline__ void
 row_read(struct chunk<T, row_layout<T, W>::N> row[row_layout<T, W>::CHUNKS], const T *from,
@@ -76,10 +78,10 @@ row_read(struct chunk<T, row_layout<T, W>::N> row[row_layout<T, W>::CHUNKS], con
     }
 }
 
-/* Of a group of lanes: what it has found so far, in each lane for the lane's columns. */
+/* State of the online softmax of a group of lanes; each lane has its own columns of out. */
 template <int CHUNKS, int N> struct decode_state { float shift, sum, out[CHUNKS][N]; };
 
-/* Scores with the keys, the same in all lanes of the group; -inf for those from `seen` on. */
+/* Scores of the keys, the same in all lanes of the group; -inf for keys that are not `seen`. */
 template <typename T, int W>
 static __device__ __forceinline__ void
 scores(float s[row_layout<T, W>::STEPS],
@@ -107,7 +109,7 @@ scores(float s[row_layout<T, W>::STEPS],
         s[i] = seen[i] ? s[i] * exponent_scale : -INFINITY;
 }
 
-/* Scores become weights of the values. */
+/* Turns scores into weights and adds the weighted values. */
 template <typename T, int W>
 static __device__ __forceinline__ void
 attend(struct decode_state<row_layout<T, W>::CHUNKS, row_layout<T, W>::N> *state,
@@ -138,7 +140,7 @@ attend(struct decode_state<row_layout<T, W>::CHUNKS, row_layout<T, W>::N> *state
     }
 }
 
-/* Each group gets what all groups of the warp have found. */
+/* Merges the groups of a warp; each group gets the merged state. */
 template <int GROUPS, int CHUNKS, int N>
 static __device__ __forceinline__ void merge_groups(struct decode_state<CHUNKS, N> *state) {
     const unsigned all = 0xffffffffu;
@@ -207,7 +209,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     int column = lane % L::LANES * L::N, left = problem.width - column;
     int head = (int)blockIdx.x / problem.parts, part = (int)blockIdx.x % problem.parts;
     int batch = head / problem.heads, group = problem.heads / problem.kv_heads;
-    int64_t values = (int64_t)problem.kv_heads * problem.width; /* columns after the keys */
+    int64_t values = (int64_t)problem.kv_heads * problem.width; /* columns from keys to values */
     const T *base = (const T *)problem.q + batch * problem.q_stride +
                     head % problem.heads * problem.width + column;
     const T *keys = (const T *)problem.cache + (batch * problem.length + 1) * problem.stride -
@@ -243,7 +245,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     store_partial<T, W>(&problem, &state);
 }
 
-/* A block for a head, a thread for a column: the parts in order. */
+/* Merges the parts of a head in order; a block for a head, a thread for a column. */
 template <typename T>
 static __global__ void __launch_bounds__(WIDTH_MAX)
     attention_decode_merge_kernel(T *out, const struct decode_problem problem) {
@@ -268,7 +270,7 @@ static __global__ void __launch_bounds__(WIDTH_MAX)
 
 /* ---- on the host */
 
-/* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
+/* True if there is nothing to compute: no rows, or heads too wide, which is an error. */
 static bool refused(struct backend *be, const struct attention_shape *shape) {
     if (shape->width > WIDTH_MAX && !be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
@@ -294,7 +296,8 @@ static struct attention_shape decode_shape(const struct attention_decode_args *a
     return {args->cache->shape[0], args->cache->shape[1], args->heads, args->kv_heads, width};
 }
 
-/* By the whole sequence, so that a later position is split in the same places. */
+/* Keys of a part. They depend on the whole sequence, so that later positions keep the boundaries of
+ * parts. */
 static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) {
     int64_t round = ROUND_BYTES / (padded_width(shape->width) * (int64_t)dtype_bytes(dtype));
     return round * blocks_of(blocks_of(shape->sequence, round), PARTS_MAX);

@@ -1,14 +1,17 @@
 /* Tiles in shared memory and fragments in registers, for attention on tensor cores.
  *
  * A tile is rows of D 16-bit values, stored without gaps. A chunk is 8 values (16 bytes, what
- * cp.async and ldmatrix move). Chunk c of row r stands in place c ^ (r % 8): eight rows of one
+ * cp.async and ldmatrix move). Chunk c of row r is stored at index c ^ (r % 8): eight rows of one
  * chunk, which ldmatrix reads at once, then lie in eight different groups of four banks, and so do
  * the chunks of a row, which cp.async writes.
  *
- * mma.sync m16n8k16 computes D[16, 8] += A[16, 16] B[16, 8]. Of an accumulator, lane l holds
+ * mma.sync m16n8k16 computes D[16, 8] += A[16, 16] B[16, 8]. Lane l of the warp holds these
+ * elements of an accumulator:
+ *
  *     d[0], d[1]: row l / 4,     columns l % 4 * 2, + 1
  *     d[2], d[3]: row l / 4 + 8, the same columns
- * so that two accumulators side by side, rounded to 16 bits in pairs, are an A fragment. */
+ *
+ * Two accumulators side by side, rounded to 16 bits in pairs, are therefore an A fragment. */
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -55,8 +58,9 @@ template <int D> static __device__ __forceinline__ int tile_offset(int row, int 
 }
 
 /* Starts to copy `rows` (rows of global memory, stride values apart, the first `valid` of which
- * exist) to a tile of ROWS rows; zeros stand for what does not exist. By THREADS threads, whose
- * places are found anew each time: kept over a loop, they are registers that the products lack. */
+ * exist) to a tile of ROWS rows; missing rows are filled with zeros. THREADS threads copy. Their
+ * offsets are recomputed at each call: kept over a loop, they take registers that the products
+ * need. */
 template <typename T, int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t stride,
                                                  int64_t valid) {
@@ -71,7 +75,8 @@ static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t
 }
 
 /* Addresses of a lane's rows of 8 values, for ldmatrix to read 16 x 16 values of a tile of width D:
- * at[i] for columns 16 i on, from row 0. Anything else is a constant number of bytes from there. */
+ * at[i] for columns from 16 i, from row 0. All other addresses are a constant number of bytes
+ * away. */
 struct tile_lanes {
     shared_place at[4];
 };
@@ -91,14 +96,14 @@ static __device__ __forceinline__ shared_place place_of(const struct tile_lanes 
     return lanes->at[column / 16 % 4] + (row * D + column / 64 * 64) * 2;
 }
 
-/* The four 8 x 8 matrices of 16 x 16 values come down the first 8 columns, then down the next ...
- */
+/* Order of the four 8 x 8 matrices of 16 x 16 values: down the first 8 columns, then down the
+ * next. */
 template <int D, typename T>
 static __device__ __forceinline__ struct tile_lanes down_then_right(const T *tile) {
     int lane = (int)threadIdx.x % WARP;
     return lane_places<D>(tile, lane % 16, lane / 16);
 }
-/* ... or along the first 8 rows, then along the next. */
+/* Order along the first 8 rows, then along the next. */
 template <int D, typename T>
 static __device__ __forceinline__ struct tile_lanes right_then_down(const T *tile) {
     int lane = (int)threadIdx.x % WARP;
@@ -132,7 +137,7 @@ fragments_b_trans(uint32_t b[4], const struct tile_lanes *lanes, int k, int n) {
     ldmatrix_x4_trans(b, place_of<D>(lanes, k, n));
 }
 
-/* The same from a tile, where no loop reads several parts of it. */
+/* The same fragments from a tile, where no loop reads several parts of it. */
 template <typename T, int D>
 static __device__ __forceinline__ void fragment_a(uint32_t a[4], const T *tile, int m, int k) {
     struct tile_lanes lanes = down_then_right<D>(tile + m * D);
@@ -156,7 +161,8 @@ static __device__ __forceinline__ void fragments_b_trans(uint32_t b[4], const T 
     fragments_b_trans<D>(b, &lanes, 0, n);
 }
 
-/* The sums over the warp's rows, of which a lane has added up some, of chunks of PACK columns. */
+/* Sums each column over the warp's rows, of which a lane has added some, and stores chunks of PACK
+ * columns. */
 template <int CHUNKS>
 static __device__ __forceinline__ void store_column_sums(float *to, float own[PACK]) {
     int lane = thread_index_again() % WARP;
@@ -179,11 +185,11 @@ static __device__ __forceinline__ void store_column_sums(float *to, float own[PA
         else function<__nv_bfloat16, 128>(__VA_ARGS__);                                \
     } while (0)
 
-/* Which tile of which head a block works on. Heads come in groups whose keys and values stay in
- * the L2 cache; within a group all heads do tile 0 first, then tile 1: if tile 0 is the longest,
- * the short ones fill the gaps at the end. */
+/* Tile and head that a block works on. Heads come in groups whose keys and values stay in the L2
+ * cache; within a group all heads do tile 0 first, then tile 1: if tile 0 is the longest, the short
+ * ones fill the gaps at the end. */
 struct attention_work {
-    int head, tile; /* head: of B * H */
+    int head, tile; /* head: index in B * H */
 };
 static __device__ __forceinline__ struct attention_work attention_work(int tiles, int heads,
                                                                        int group) {
@@ -193,8 +199,7 @@ static __device__ __forceinline__ struct attention_work attention_work(int tiles
     return work;
 }
 
-/* How many of all `heads` are a group: two tensors of 16 bits in some 16 MB of the 40 to 60 of an
- * L2. */
+/* Number of heads in a group: two tensors of 16 bits in some 16 MB of the 40 to 60 of an L2. */
 static inline int attention_group(const struct attention_shape *shape, int64_t heads) {
     int64_t fitting = ((int64_t)16 << 20) / (shape->sequence * shape->width * 4);
     if (fitting > heads) fitting = heads;

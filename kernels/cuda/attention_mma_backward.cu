@@ -1,35 +1,35 @@
 /* The gradient of attention on tensor cores, after FlashAttention-2 (Dao 2023): S and P are
- * computed again, tile by tile, from q, k and the log-sum-exp of the forward pass.
+ * recomputed, tile by tile, from q, k and the log-sum-exp of the forward pass.
  *
  *     P = exp(scale S - lse), S = Q K'      dP = dO V'      dS = P * (dP - delta)
  *     dV = P' dO      dK = scale dS' Q      dQ = scale dS K      delta = row sums of dO * O
  *
- * Two kernels. query_gradients_kernel holds 128 queries and streams keys and values by: dQ.
- * key_gradients_kernel holds 128 keys and streams queries by: dK and dV. Each result is summed in
+ * There are two kernels. query_gradients_kernel holds 128 queries and streams keys and values: dQ.
+ * key_gradients_kernel holds 128 keys and streams queries: dK and dV. Each result is summed in
  * registers by one warp in the order of the tiles: the same bits every time.
  *
- * Why twice. One kernel that holds keys needs 5 products of T^2 D / 2 each, but dQ must then be
- * summed over blocks. Without atomics that means partial sums in memory: T / 128 times B T C in
- * fp32, causal half of it. At T = 4096, D = 64 a query's are 4 KB, written and read, beside 5 T D =
- * 1.3 MFLOP: 1.9 TB/s at 300 TFLOP/s, which an H200 would have, but also B T C T / 64 bytes of
- * workspace, 1.6 GB at B = 8, C = 768, as much as the activations of many layers. (dS in 16 bits
- * for a third kernel comes to the same bytes.) The two kernels need 3 + 4 products, 7 / 5 of the
- * arithmetic, and 8 bytes a query.
+ * Reason for two kernels: one kernel that holds keys needs 5 products of T^2 D / 2 each, but dQ
+ * must then be summed over blocks. Without atomics that means partial sums in memory: T / 128 times
+ * B T C in fp32, causal half of it. At T = 4096, D = 64 the partial sums of a query are 4 KB,
+ * written and read, beside 5 T D = 1.3 MFLOP: 1.9 TB/s at 300 TFLOP/s, which an H200 would have,
+ * but also B T C T / 64 bytes of workspace, 1.6 GB at B = 8, C = 768, as much as the activations of
+ * many layers. (dS in 16 bits for a third kernel comes to the same bytes.) The two kernels need 3 +
+ * 4 products, 7 / 5 of the arithmetic, and 8 bytes a query.
  *
- * What limits mma.sync is what ldmatrix can bring from shared memory: a product of 16 rows needs a
+ * The limit of mma.sync is the rate of ldmatrix from shared memory: a product of 16 rows needs a
  * fragment of 512 bytes (4 cycles of the multiprocessor) for 2 mma; four quarters of it finish an
  * mma each in 8 cycles (sm_80) or some 6 (sm_90). So a warp holds 32 rows at D = 64, and both held
- * operands stay in registers as A fragments: 1 ldmatrix for 4 mma, half of what is there. Sums for
- * 32 rows of dK and dV take 128 registers, the held fragments 64, scores 32. At D = 128 the same
- * registers hold 16 rows: 1 ldmatrix for 2 mma.
+ * operands stay in registers as A fragments: 1 ldmatrix for 4 mma, half of the available rate. Sums
+ * for 32 rows of dK and dV take 128 registers, the held fragments 64, scores 32. At D = 128 the
+ * same registers hold 16 rows: 1 ldmatrix for 2 mma.
  *
  * Scores are computed with the held rows down, so that P and dS leave the accumulators as the A
  * fragments of the next product and never touch shared memory. */
 #include "kernels/cuda/attention_mma_backward.h"
 #include "kernels/cuda/partials.h"
 
-/* The values of the block's queries, to memory and to `values` in shared memory. Each warp its own
- * rows, for which it has dout in the tile. */
+/* Computes x and delta of the block's queries, and stores them in memory and in `values` in shared
+ * memory. Each warp processes its own rows, whose dout is in the tile. */
 template <typename T, int D>
 static __device__ __forceinline__ void find_values(query_values *values, query_values *to,
                                                    const T *dout, const T *out, int64_t stride,
@@ -72,7 +72,7 @@ query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t d
     accumulate<T, D>(dq, ds, down);
 }
 
-/* dQ of HELD_ROWS queries: keys and values stream by, up to the diagonal. */
+/* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     query_gradients_kernel(struct backward<T> b) {
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     struct held keys = {of.batch, of.head / readers_of(b), of.tile};
     int first = of.tile * HELD_ROWS;
     int valid = b.sequence - first, lane = (int)threadIdx.x % WARP;
-    int end = valid < HELD_ROWS ? b.sequence : first + HELD_ROWS; /* of the keys */
+    int end = valid < HELD_ROWS ? b.sequence : first + HELD_ROWS; /* end of the keys */
     int warp_row = (int)threadIdx.x / WARP * tiles::ROWS, query = first + warp_row;
     int64_t out_at = out_place<T, D>(b, of, first);
 
@@ -138,7 +138,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
                      sums_place<T, D>(b, of, of.head * D));
 }
 
-/* Queries and dout, with the values of the queries. */
+/* Starts to copy queries and dout, with the values of the queries. */
 template <typename T, int D>
 static __device__ __forceinline__ void fetch_queries(T *stages, query_values *values, int stage,
                                                      const struct backward<T> &b, struct held of,
@@ -149,9 +149,9 @@ static __device__ __forceinline__ void fetch_queries(T *stages, query_values *va
         cp_async_16(values + stage * STREAM_ROWS + i, b.values + values_place<T>(b, of, at + i));
 }
 
-/* dv += P' dO and dk += dS' Q for STEP queries, of whose values `columns` are those of this lane's
- * first column. The first query is `ahead` after the warp's first key. Scores come first and dP
- * after them, so that exponentials have products to run beside. */
+/* dv += P' dO and dk += dS' Q for STEP queries; `columns` are the values of this lane's first
+ * column. The first query is `ahead` after the warp's first key. Scores come first and dP after
+ * them, so that exponentials overlap with products. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][4],
@@ -176,10 +176,10 @@ key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][
     accumulate<T, D>(dk, ds, down);
 }
 
-/* Which tile of queries streams by: those of one head from the diagonal on, then those of the next
- * head that reads the same keys. */
+/* Tile of queries that is streamed: the tiles of one head from the diagonal on, then those of the
+ * next head that reads the same keys. */
 struct streamed {
-    int head, at; /* head: 0.. of the group */
+    int head, at; /* head: index in the group */
 };
 static __device__ __forceinline__ struct streamed next_of(struct streamed now, int first,
                                                           int sequence) {
@@ -188,7 +188,7 @@ static __device__ __forceinline__ struct streamed next_of(struct streamed now, i
     return next;
 }
 
-/* Starts to copy it, if there is one. of: the head of keys. */
+/* Starts to copy the tile, if one is left. of: the head of keys. */
 template <typename T, int D>
 static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *values, int stage,
                                                       const struct backward<T> &b, struct held of,
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *v
     if (what.head < readers_of(b)) fetch_queries<T, D>(stages, values, stage, b, of, what.at);
 }
 
-/* dK and dV of HELD_ROWS keys: queries and dout stream by. */
+/* dK and dV of HELD_ROWS keys; queries and dout are streamed. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     key_gradients_kernel(struct backward<T> b) {
@@ -263,13 +263,13 @@ static int held_tiles(const struct attention_shape *shape) {
     return (int)blocks_of(shape->sequence, HELD_ROWS);
 }
 
-/* Groups of rows that a warp has. */
+/* Number of groups of rows, one for each warp. */
 static int64_t row_groups(const struct attention_shape *shape) {
     int rows = shape->width == 64 ? (int)backward_tiles<64>::ROWS : (int)backward_tiles<128>::ROWS;
     return shape->batch * held_tiles(shape) * (HELD_ROWS / rows);
 }
 
-/* The workspace; memory: where it is, or NULL. Returns its bytes. */
+/* Lays out the workspace at `memory`, which may be NULL. Returns its size in bytes. */
 template <typename T>
 static size_t lay_out(struct backward<T> *b, const struct attention_backward_args *args,
                       const struct attention_shape *shape, void *memory) {

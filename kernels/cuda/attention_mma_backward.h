@@ -1,23 +1,23 @@
 /* Shared by both kernels of attention's gradient: some tiles are held, others streamed; they are
- * multiplied on tensor cores, masked, summed and stored. Why there are two kernels is explained in
- * attention_mma_backward.cu. */
+ * multiplied on tensor cores, masked, summed and stored. attention_mma_backward.cu explains why
+ * there are two kernels. */
 #pragma once
 
 #include "kernels/cuda/attention_mma.h"
 
 enum {
-    HELD_ROWS = 128,  /* that a block sums gradients for */
-    STREAM_ROWS = 64, /* of a tile that comes by */
-    STEP = 16,        /* of these that are worked on at once */
-    STAGES = 3,       /* one tile is read, two are on the way: one barrier a tile is enough */
+    HELD_ROWS = 128,  /* rows that a block sums gradients for */
+    STREAM_ROWS = 64, /* rows of a streamed tile */
+    STEP = 16,        /* streamed rows that are multiplied at once */
+    STAGES = 3,       /* one tile is read, two are in flight: one barrier per tile is enough */
 };
 
 template <int D> struct backward_tiles {
     enum {
-        BANDS = 128 / D, /* of 16 held rows that a warp has */
+        BANDS = 128 / D, /* bands of 16 held rows that a warp has */
         ROWS = 16 * BANDS,
         THREADS = HELD_ROWS / ROWS * WARP,
-        BLOCKS = 256 / THREADS,       /* a multiprocessor has registers for, 255 a thread */
+        BLOCKS = 256 / THREADS, /* blocks that a multiprocessor has registers for, 255 a thread */
         STAGE = 2 * STREAM_ROWS * D,  /* values: two streamed tiles or one held tile */
         SECOND = STREAM_ROWS * D * 2, /* bytes to the second streamed tile */
     };
@@ -31,25 +31,25 @@ template <typename T> struct backward {
     const T *dout, *qkv, *out;
     const float *lse;
     query_values *values; /* [B, H, tiles * HELD_ROWS] */
-    float *sums;          /* optional [B, tiles, warps, stride]: of each warp's rows of dqkv */
+    float *sums;          /* optional [B, tiles, warps, stride]: sums of each warp's rows of dqkv */
     int sequence, heads, kv_heads, batch, tiles;
-    int group, kv_group;    /* of attention_work, for heads of queries and of keys */
-    int stride, out_stride; /* between rows of qkv and dqkv, of out and dout */
+    int group, kv_group;    /* for attention_work, of query heads and of key heads */
+    int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
     float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
 };
 
-/* Heads of queries that read the same keys. */
+/* Number of query heads that read the same keys. */
 template <typename T>
 static __device__ __forceinline__ int readers_of(const struct backward<T> &b) {
     return b.heads / b.kv_heads;
 }
 
-/* Tile that a block holds: rows from tile * HELD_ROWS on, of one head. */
+/* Tile that a block holds: rows from tile * HELD_ROWS on, in one head. */
 struct held {
     int batch, head, tile;
 };
-/* Offsets of row `row`: of a head of queries in qkv and dqkv; of a head of keys there (its values
- * are kv_heads * D later); of a head of queries in out and dout. */
+/* Offsets of row `row`: in a query head of qkv and dqkv; in a key head there (its values are
+ * kv_heads * D later); in a query head of out and dout. */
 template <typename T, int D>
 static __device__ __forceinline__ int64_t query_place(const struct backward<T> &b, struct held of,
                                                       int row) {
@@ -82,10 +82,10 @@ static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *ti
             fragment_a<T, D>(a[band][k], tile, first + band * 16, k * 16);
 }
 
-/* Addresses in stage 0 of this lane's rows for ldmatrix: of the first 16 x 16 values of a streamed
- * tile, the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
- * columns are an exclusive or away, because chunks are placed by one and rows are whole multiples
- * of 128 bytes: two registers do where a table of places takes eight. */
+/* Addresses in stage 0 of this lane's rows for ldmatrix: for the first 16 x 16 values of a streamed
+ * tile, with the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
+ * columns are an exclusive or away, because chunks are stored by one and rows are multiples of 128
+ * bytes. So two registers suffice where a table of addresses takes eight. */
 struct stream_lanes {
     shared_place along, down;
 };
@@ -134,8 +134,8 @@ static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const f
     }
 }
 
-/* Takes out the scores of keys after the query. The first of the warp's queries is `ahead` after
- * the first of its keys; keys are down the rows, or queries. */
+/* Masks the scores of keys after the query. The first of the warp's queries is `ahead` after the
+ * first of its keys; rows are keys, or queries. */
 template <int D, bool KEYS_DOWN>
 static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
     int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
@@ -143,13 +143,13 @@ static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
 #pragma unroll
     for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
         int band = i / 8, n = i / 4 % 2, at = i % 4;
-        int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down less columns right */
+        int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down minus columns right */
         if (after + (KEYS_DOWN ? step : -step) > 0) s[band][n][at] = -INFINITY;
     }
 }
 
-/* Destination of a warp's part of the column sums of dqkv, from a head's first column on; NULL: no
- * column sums. */
+/* Destination of a warp's part of the column sums of dqkv, from a head's first column on, or NULL
+ * without column sums. */
 template <typename T, int D>
 static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
                                                     int64_t column) {
@@ -159,9 +159,9 @@ static __device__ __forceinline__ float *sums_place(const struct backward<T> &b,
     return b.sums + group * b.stride + column;
 }
 
-/* Rounds the warp's sums times factor and stores them: through shared memory (its own rows of
- * `staging`), because an accumulator is 8 bytes of a row, and a sector of memory has 32. What is
- * stored is summed up on the way, down the columns, for column_sums. */
+/* Rounds the warp's sums times factor and stores them through shared memory (its own rows of
+ * `staging`), because an accumulator has 8 bytes of a row, and a sector of memory has 32. The same
+ * pass sums the stored values down the columns, for column_sums. */
 template <typename T, int D>
 static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int valid, T *staging,
                                                   const float sum[][D / 8][4], float factor,
@@ -193,15 +193,15 @@ static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int val
     if (column_sums) store_column_sums<chunks>(column_sums, own);
 }
 
-/* Values needed once per streamed tile stay in shared memory and are reloaded each time, since the
- * sums need the registers. */
+/* Reloads values that are needed once per streamed tile from shared memory, since the sums need the
+ * registers. */
 static __device__ __forceinline__ struct held again(const volatile struct held *kept) {
     struct held of = {kept->batch, kept->head, kept->tile};
     return of;
 }
 
-/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage; of: a head
- * of keys, or of queries. */
+/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage. of: a key
+ * head, or a query head. */
 template <typename T, int D, bool KEYS>
 static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
                                              struct held of, int at) {

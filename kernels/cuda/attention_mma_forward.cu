@@ -1,29 +1,28 @@
 /* Attention on tensor cores, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691) on mma.sync.
  *
- * A block has 128 queries of one head and goes through the keys, a tile at a time, up to its
- * diagonal. Per row it keeps the maximum m of the scores so far, the sum of exp(score - m), and the
- * output of this softmax without its division; when m grows, sum and output shrink by
- * exp(old m - m).
+ * A block has 128 queries of one head and streams the keys, a tile at a time, up to its diagonal.
+ * Per row it keeps the maximum m of the scores so far, the sum of exp(score - m), and the output of
+ * this softmax without its division; when m grows, sum and output shrink by exp(old m - m).
  *
- * Four warps with 32 queries each, not eight with 16: whoever multiplies 16 rows by 64 keys of D
- * values reads 256 D bytes of keys and values for 4096 D FLOP. At 128 bytes per clock that is 2 D
+ * Four warps with 32 queries each, not eight with 16: a warp that multiplies 16 rows by 64 keys of
+ * D values reads 256 D bytes of keys and values for 4096 D FLOP. At 128 bytes per clock that is 2 D
  * clocks, and the tensor cores need 2 D (A100, 2048 FLOP per clock) or some 1.6 D (Hopper with
  * mma.sync): shared memory would be the limit. 32 rows read the same for twice the work. Two blocks
  * share a multiprocessor, so that one warp's exponentials run beside another's products: of a tile,
  * D = 64, a scheduler's tensor core has some 820 clocks of work on Hopper, its unit for
- * exponentials 512, and some 590 instructions are issued. The limit are the products, if all else
+ * exponentials 512, and some 590 instructions are issued. The products are the limit, if all else
  * overlaps.
  *
  * For D = 64 a tile has 64 keys: 64 + D registers for scores and output, and the queries' fragments
- * fit beside them (32 more). For D = 128 a tile has 48, and the queries are read again for every
+ * fit beside them (32 more). For D = 128 a tile has 48, and the queries are reloaded for every
  * tile: 64 keys leave too few of the 255 registers for addresses, and some are spilled. 48 keys are
  * 192 products and 64 reads of 512 bytes, 3.0 products a read; 64 would be 3.2, and 32 only 2.7: of
  * the time for the products on Hopper (819 clocks of a scheduler with 32 keys, 1229 with 48, 1638
  * with 64) shared memory would be busy for 94, 83 and 78 %. At the diagonal, where a tile counts
  * whole, 48 compute less in vain than 64.
  *
- * Keys and values stream through a ring of three tiles: while one is used the next is there or on
- * its way, and the third, which everybody is done with, is being filled. */
+ * Keys and values stream through a ring of three tiles: while one is used, the next is ready or in
+ * flight, and the third, which no warp uses any more, is being filled. */
 #include "kernels/cuda/attention_mma.h"
 
 enum {
@@ -41,10 +40,10 @@ template <int D> static __device__ __host__ __forceinline__ constexpr int tile_k
     return D <= 64 ? 64 : 48;
 }
 
-/* Of the rows a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
+/* Rows that a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
 struct softmax_rows {
-    float shift[ROW_TILES][2]; /* in place of the maximum; of factor q k' */
-    float sum[ROW_TILES][2];   /* of exp2(factor q k' - shift), this lane's columns only */
+    float shift[ROW_TILES][2]; /* used instead of the maximum; of factor q k' */
+    float sum[ROW_TILES][2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
 };
 
 template <int D> static __device__ __forceinline__ constexpr bool queries_in_registers() {
@@ -88,7 +87,7 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][tile_key
     }
 }
 
-/* Removes what lies above the diagonal. The warp's first row is `ahead` after the first key. */
+/* Masks the scores above the diagonal. The warp's first row is `ahead` after the first key. */
 template <int KEYS>
 static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int ahead) {
     int lane = thread_index_again() % WARP, last = ahead + lane / 4 - lane % 4 * 2;
@@ -101,9 +100,9 @@ static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int
                 if (n * 8 + e % 2 > last + i * 16 + e / 2 * 8) s[i][n][e] = -INFINITY;
 }
 
-/* Lets the rows' shifts follow the maxima of s, and shrinks sums and outputs accordingly. A maximum
- * may be up to 2^SLACK above exp2(shift) before that: nothing overflows, relative errors are the
- * same, and most tiles need not touch the outputs. */
+/* Raises the rows' shifts to the maxima of s, and scales sums and outputs down accordingly. A shift
+ * changes only when the maximum exceeds it by more than SLACK, a factor of 2^SLACK: nothing
+ * overflows, relative errors are the same, and most tiles do not touch the outputs. */
 template <int D>
 static __device__ __forceinline__ void
 follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
@@ -151,8 +150,8 @@ static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softma
     rounded_fragment<T>(p, values, values + 4);
 }
 
-/* o += p v. The exponentials of 16 keys come right before their products: they can run beside the
- * products of the 16 keys before. */
+/* o += p v. The exponentials of 16 keys come right before their products, so that they can overlap
+ * with the products of the 16 keys before. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
@@ -176,12 +175,12 @@ multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
     }
 }
 
-/* What a block reads and where it stands in it. */
+/* Input of a block, and its current position. */
 template <typename T> struct stream {
-    const T *keys, *values;           /* of the head, in global memory */
-    int64_t stride;                   /* from row to row */
-    int sequence;                     /* rows that exist */
-    T *now_keys, *now_values, *spare; /* the ring: this tile's, and what is filled next */
+    const T *keys, *values;           /* first rows of the head, in global memory */
+    int64_t stride;                   /* between rows */
+    int sequence;                     /* number of rows */
+    T *now_keys, *now_values, *spare; /* the ring: this tile's slots, and the slot to fill next */
 };
 
 template <typename T, int D>
@@ -191,7 +190,7 @@ static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct 
                                              in->sequence - first);
 }
 
-/* One tile of keys from `first` on; queries start at `ahead` after it, for this warp. */
+/* Processes one tile of keys from `first` on; this warp's queries start `ahead` after it. */
 template <typename T, int D, bool DIAGONAL>
 static __device__ __forceinline__ void
 attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T> *in,
@@ -199,9 +198,9 @@ attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T>
        float factor) {
     const int KEYS = tile_keys<D>();
     float s[ROW_TILES][KEYS / 8][4];
-    bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* has the warp any pair below the diagonal? */
+    bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* the warp has a pair below the diagonal */
     cp_async_wait<1>();
-    __syncthreads(); /* keys are there; the values before them are used up */
+    __syncthreads(); /* keys are ready; the previous values are no longer read */
     if (more) fetch<T, D>(in->spare, in->keys, in, first + KEYS);
     cp_async_commit();
     if (seen) {
@@ -210,7 +209,7 @@ attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T>
         follow_maxima<D>(rows, o, s, factor);
     }
     cp_async_wait<1>();
-    __syncthreads(); /* values are there; the keys are used up */
+    __syncthreads(); /* values are ready; the keys are no longer read */
     if (more) fetch<T, D>(in->now_keys, in->values, in, first + KEYS);
     cp_async_commit();
     if (seen) multiply_values<T, D>(o, rows, s, in->now_values, factor);
@@ -220,8 +219,8 @@ attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T>
     in->spare = spare;
 }
 
-/* Divides by the sums; outputs go through shared memory (where this warp's queries were), so that
- * they leave in whole chunks. `valid` of the block's rows exist. */
+/* Divides by the sums and stores the outputs, through shared memory (which held this warp's
+ * queries), so that whole chunks are written. `valid` of the block's rows exist. */
 template <typename T, int D>
 static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float *lse, int valid,
                                               T *staged, const float o[ROW_TILES][D / 8][4],

@@ -5,19 +5,19 @@
  *     scores      s[A, B] += a[A, D] b[B, D]'     rows of both are read along D
  *     accumulate  sum[A, W] += p[A, B] x[B, W]    p went through shared memory
  *
- * W is D rounded up to the width that a kernel is made for; zeros fill the tiles. The 128 threads
- * of a block are 16 row groups times 8 column groups. A thread has the rows g, g + 16, ... of its
- * row group g, the columns c, c + 8, ... of scores, and the quads (4 columns) c, c + 8, ... of a
- * sum. All it reads from shared memory are quads: 16 bytes, each used for 4 to 32 multiplications.
+ * W is D rounded up to a width that kernels are instantiated for; tiles are padded with zeros. The
+ * 128 threads of a block are 16 row groups times 8 column groups. A thread has the rows g, g + 16,
+ * ... of its row group g, the columns c, c + 8, ... of scores, and the quads (4 columns) c, c + 8,
+ * ... of a sum. It reads shared memory in quads: 16 bytes, each used for 4 to 32 multiplications.
  *
- * Of a warp's lane number, bits 1 to 3 are the column group, bits 0 and 4 the low bits of the row
- * group. Reads of 16 bytes are served half a warp at a time if neighbours read the same place, and
- * so a half reads 8 different quads of columns, or 2 of rows, at once. Quad d of row r stands in
- * place d ^ (r % 8), so that these are in different banks. Rows 8 apart are flipped alike: where a
- * thread's rows and columns lie relative to each other is known to the compiler.
+ * In a lane number, bits 1 to 3 are the column group, bits 0 and 4 the low bits of the row group.
+ * Reads of 16 bytes are served half a warp at a time if neighbours read the same address. A half
+ * reads 8 different quads of columns, or 2 of rows, at once. Quad d of row r is stored at index d ^
+ * (r % 8), so that these are in different banks. Rows 8 apart use the same permutation, so the
+ * offsets between a thread's rows and columns are compile-time constants.
  *
- * The rows of a row group are read and written by one warp only: what goes through p needs no
- * barrier wider than a warp. */
+ * The rows of a row group are read and written by one warp only, so data that goes through p needs
+ * no barrier wider than a warp. */
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -25,8 +25,8 @@
 
 enum { SIMT_THREADS = 128, ROW_GROUPS = 16, COLUMN_GROUPS = 8, QUAD = 4, SIMT_WIDTH_MAX = 256 };
 
-/* A tensor [B, T, stride]. The dtype is known at run time only: it matters where tiles are loaded
- * and stored, for which a branch costs nothing, and any dtypes can meet. */
+/* A tensor [B, T, stride]. The dtype is known at run time only. It matters where tiles are loaded
+ * and stored, for which a branch costs nothing, and any dtypes can be combined. */
 struct simt_tensor {
     void *data;
     int64_t stride;
@@ -42,13 +42,13 @@ struct simt_problem {
     float exponent_scale;                             /* log2(e) / sqrt(D): scores to powers of 2 */
 };
 
-/* The rows of one head: row t starts at element first + t * stride. */
+/* Rows of one head: row t starts at element first + t * stride. */
 struct simt_rows {
     struct simt_tensor tensor;
     int64_t first;
 };
 
-/* In tensors that begin with the heads of queries; head: of B * H. */
+/* Rows in tensors that begin with the query heads; head: index in B * H. */
 static __device__ __forceinline__ struct simt_rows
 query_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int head) {
     int batch = head / problem->heads;
@@ -57,7 +57,7 @@ query_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int
     return rows;
 }
 
-/* In qkv and dqkv; kv_head: of B * H_kv. */
+/* Rows of keys in qkv and dqkv; kv_head: index in B * H_kv. */
 static __device__ __forceinline__ struct simt_rows
 key_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int kv_head) {
     int batch = kv_head / problem->kv_heads, column = problem->heads + kv_head % problem->kv_heads;
@@ -79,7 +79,7 @@ static __device__ __forceinline__ int column_group() {
     return (int)(threadIdx.x % 16 / 2);
 }
 
-/* Over the column groups of a row. */
+/* Maximum and sum over the column groups of a row. */
 static __device__ __forceinline__ float row_max(float value) {
     for (int offset = 2; offset < 16; offset *= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void tile_fill(float *tile, const T *from, int
     }
 }
 
-/* tile = rows begin.. of a head, as fp32; zeros for what is beyond the length or the width. */
+/* tile = rows from begin on of a head, as fp32; zeros beyond the length or the width. */
 template <int W, int ROWS>
 static __device__ __forceinline__ void tile_load(float *tile, const struct simt_rows *rows,
                                                  int begin, const struct simt_problem *problem) {
@@ -139,8 +139,8 @@ static __device__ __forceinline__ void tile_load(float *tile, const struct simt_
     });
 }
 
-/* The sums times factor[row] become rows begin.. of a head, through a tile that is free: coalesced,
- * rounded once. All threads have to be done with the tile. */
+/* Stores the sums times factor[row] as rows from begin on of a head, coalesced and rounded once,
+ * through a tile. No thread may still read the tile. */
 template <int W, int A>
 static __device__ __forceinline__ void
 sums_store(float *tile, const struct simt_rows *rows, int begin, const struct simt_problem *problem,
@@ -174,7 +174,7 @@ sums_store(float *tile, const struct simt_rows *rows, int begin, const struct si
 
 /* ---- products */
 
-/* s = a b', where a tile row has `width` values and zeros up to a multiple of 16. */
+/* s = a b', where a tile row has `width` values, and zeros up to a multiple of 16. */
 template <int W, int A, int B>
 static __device__ __forceinline__ void scores(float s[A / ROW_GROUPS][B / COLUMN_GROUPS],
                                               const float *a, const float *b, int width) {
@@ -204,11 +204,11 @@ static __device__ __forceinline__ void scores(float s[A / ROW_GROUPS][B / COLUMN
         }
 }
 
-/* Puts s where accumulate reads it: a tile of A rows of B values. */
+/* Stores s for accumulate, as a tile of A rows of B values. */
 template <int A, int B>
 static __device__ __forceinline__ void
 scores_share(float *p, const float s[A / ROW_GROUPS][B / COLUMN_GROUPS]) {
-    __syncwarp(); /* what was there before has been read */
+    __syncwarp(); /* the previous contents have been read */
 #pragma unroll
     for (int j = 0; j < B / COLUMN_GROUPS; j++) {
         int column = column_group() + j * COLUMN_GROUPS;
@@ -219,8 +219,8 @@ scores_share(float *p, const float s[A / ROW_GROUPS][B / COLUMN_GROUPS]) {
     __syncwarp();
 }
 
-/* sum += p x. From W = 64 on, 4 columns of p are 128 multiplications or more of a thread: reads of
- * the next four ahead of them would only take registers. */
+/* sum += p x. From W = 64 on, 4 columns of p are at least 128 multiplications of a thread:
+ * prefetching the next four would only take registers. */
 template <int W, int A, int B>
 static __device__ __forceinline__ void accumulate(float sum[A / ROW_GROUPS][W / 32][QUAD],
                                                   const float *p, const float *x) {

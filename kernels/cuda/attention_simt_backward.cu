@@ -3,9 +3,9 @@
  *     P = exp(S - lse), dP = dO V', delta = sum(dO * O), dS = P * (dP - delta)
  *     dV = P' dO, dK = dS' Q / sqrt(D), dQ = dS K / sqrt(D)       (FlashAttention, appendix B)
  *
- * Three kernels: delta; dK and dV per tile of keys, over the queries that see it, head after head
- * of those that read these keys; dQ per tile of queries, over the keys that it sees. S and dP are
- * computed twice, 7 products instead of 5, and in return every sum is one block's own, added in one
+ * There are three kernels: delta; dK and dV per tile of keys, over the queries that see it, one
+ * query head after another; dQ per tile of queries, over the keys that it sees. S and dP are
+ * computed twice, 7 products instead of 5, and in return every sum is computed by one block in one
  * order, without atomics. */
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,8 @@ row_pack(float values[PACK], const struct simt_tensor *tensor, int64_t first, in
     });
 }
 
-/* Eight lanes have a row of a head; rows of dout and out come in the order [B, T, H]. */
+/* Computes delta. Eight lanes process a row of a head; rows of dout and out are in the order [B, T,
+ * H]. */
 static __global__ void delta_kernel(const struct simt_problem problem, int64_t rows) {
     int64_t row = ((int64_t)blockIdx.x * DELTA_THREADS + threadIdx.x) / DELTA_LANES;
     int width = problem.width;
@@ -46,10 +47,10 @@ static __global__ void delta_kernel(const struct simt_problem problem, int64_t r
     }
 }
 
-/* What the rows of queries of a thread need of the forward pass. */
+/* Values of the forward pass for a thread's rows of queries. */
 template <int ROWS> struct query_rows { float lse[ROWS], delta[ROWS]; /* lse times log2(e) */ };
 
-/* Queries query, query + STEP, ... */
+/* Loads queries query, query + STEP, ... */
 template <int ROWS, int STEP>
 static __device__ __forceinline__ void query_rows_load(struct query_rows<ROWS> *rows,
                                                        const struct simt_problem *problem, int head,
@@ -64,7 +65,7 @@ static __device__ __forceinline__ void query_rows_load(struct query_rows<ROWS> *
     }
 }
 
-/* A score and the gradient of its weight become the weight and the gradient of the score. */
+/* Replaces a score by its weight, and the gradient of the weight by the gradient of the score. */
 static __device__ __forceinline__ void softmax_backward(float *s, float *dp, float lse, float delta,
                                                         bool visible, float exponent_scale) {
     float p = exp2f(*s * exponent_scale - lse);
@@ -72,24 +73,24 @@ static __device__ __forceinline__ void softmax_backward(float *s, float *dp, flo
     *dp = visible ? p * (*dp - delta) : 0;
 }
 
-/* Shared memory of both kernels: two tiles that stay, two that are streamed, and weights. */
+/* Shared memory of both kernels: two held tiles, two streamed tiles, and weights. */
 template <int W, int A, int B> struct backward_tiles {
     enum { bytes = (2 * A * W + 2 * B * W + A * B) * 4 };
 };
 
-/* Which keys a block has. Found anew where it is needed: registers are scarce here. */
+/* Tile of keys of a block, recomputed where it is needed because registers are scarce here. */
 struct key_tile {
-    int kv_head, begin; /* kv_head: of B * H_kv */
+    int kv_head, begin; /* kv_head: index in B * H_kv */
 };
 template <int KEYS>
 static __device__ __forceinline__ struct key_tile key_tile(const struct simt_problem *problem) {
-    /* The first keys are seen by the most queries: they go first. */
+    /* The first keys are seen by the most queries, so they come first. */
     int block = block_index_again();
     struct key_tile tile = {block / problem->tiles, block % problem->tiles * KEYS};
     return tile;
 }
 
-/* Queries stream by tile after tile, those of one head after those of another. */
+/* Queries are streamed tile by tile, one head after another. */
 template <int W, int KEYS, int QUERIES, int BLOCKS>
 static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     key_gradients_kernel(const struct simt_problem problem) {
@@ -194,8 +195,9 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     sums_store<W, QUERIES>(q, &dqueries, begin, &problem, dq, factor);
 }
 
-/* Tiles of A rows stay, tiles of B rows are streamed. BLOCKS: of a multiprocessor at least, by
- * which the compiler divides the registers; the kernel for queries always leaves room for 3. */
+/* Tiles of A rows are held, tiles of B rows are streamed. BLOCKS: minimum of blocks on a
+ * multiprocessor, by which the compiler divides the registers; the kernel for queries always uses
+ * 3. */
 template <int W, int A, int B, int BLOCKS>
 static void run(struct backend *be, struct simt_problem problem, int64_t batch) {
     size_t bytes = backward_tiles<W, A, B>::bytes;

@@ -1,6 +1,6 @@
 /* Causal attention, forward, in fp32 by plain threads: any dtypes, any head width up to 256.
  *
- * A block has a tile of queries of one head and walks over the keys up to its last query, with the
+ * A block has a tile of queries of one head and streams the keys up to its last query, with the
  * online softmax of Milakov and Gimelshein 2018, as in FlashAttention (Dao et al. 2022). The two
  * products run at some 3 reads of 16 bytes from shared memory per 32 multiplications of a thread;
  * several blocks on a multiprocessor hide each other's loads, so that none are prefetched. */
@@ -9,11 +9,11 @@
 
 #include "kernels/cuda/attention_simt.h"
 
-/* Of one row of queries: powers of 2 are taken relative to the largest scaled score so far; sum is
- * of this thread's columns only, until the end. */
+/* Online softmax of rows of queries: exponents are relative to the largest scaled score so far; sum
+ * covers this thread's columns only, until the end. */
 template <int ROWS> struct softmax_state { float shift[ROWS], sum[ROWS]; };
 
-/* Scores become weights; earlier sums are brought to the new shift. */
+/* Turns scores into weights, and rescales earlier sums to the new shift. */
 template <int W, int QUERIES, int KEYS>
 static __device__ __forceinline__ void
 softmax_update(float s[QUERIES / ROW_GROUPS][KEYS / COLUMN_GROUPS],
@@ -35,7 +35,7 @@ softmax_update(float s[QUERIES / ROW_GROUPS][KEYS / COLUMN_GROUPS],
             s[i][j] = exp2f(s[i][j] * exponent_scale - shift);
             sum += s[i][j];
         }
-        float factor = exp2f(state->shift[i] - shift); /* 0 the first time */
+        float factor = exp2f(state->shift[i] - shift); /* 0 for the first tile */
         state->sum[i] = state->sum[i] * factor + sum;
         state->shift[i] = shift;
 #pragma unroll
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void softmax_finish(const struct simt_problem 
     }
 }
 
-/* Shared memory: queries, keys, values. Weights take the place of the keys. */
+/* Shared memory: queries, keys, values. Weights overwrite the keys. */
 template <int W, int QUERIES, int KEYS> struct forward_tiles {
     enum {
         key_floats = KEYS * (W > QUERIES ? W : QUERIES),
@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     const int rows = QUERIES / ROW_GROUPS;
     DYNAMIC_SHARED(float, q);
     float *k = q + QUERIES * W, *v = k + forward_tiles<W, QUERIES, KEYS>::key_floats;
-    /* The last queries of a head see the most keys: they go first. */
+    /* The last queries of a head see the most keys, so they come first. */
     int head = (int)blockIdx.x / problem.tiles;
     int begin = (problem.tiles - 1 - (int)blockIdx.x % problem.tiles) * QUERIES;
     int end = begin + QUERIES < problem.length ? begin + QUERIES : problem.length;
@@ -106,8 +106,9 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     sums_store<W, QUERIES>(q, &results, begin, &problem, out, factor);
 }
 
-/* BLOCKS: of a multiprocessor at least, by which the compiler divides the registers. Not 4 for W =
- * 64, although shared memory lets compute capability 9.0 have them: 128 registers are too few. */
+/* BLOCKS: minimum of blocks on a multiprocessor, by which the compiler divides the registers. It is
+ * not 4 for W = 64, although shared memory allows 4 on compute capability 9.0: 128 registers are
+ * too few. */
 template <int W, int QUERIES, int KEYS, int BLOCKS>
 static void run(struct backend *be, struct simt_problem problem, int64_t all_heads) {
     size_t bytes = forward_tiles<W, QUERIES, KEYS>::bytes;
@@ -127,7 +128,7 @@ void attention_simt_forward(struct backend *be, const struct attention_forward_a
     problem.qkv = simt_tensor(args->qkv, shape);
     problem.out = simt_tensor(args->out, shape);
     problem.lse = args->lse;
-    /* 32, 48, 64, 64 KB of shared memory: what a GPU of compute capability 7.5 has too. */
+    /* 32, 48, 64, 64 KB of shared memory, which compute capability 7.5 has too. */
     if (shape->width <= 32) run<32, 64, 64, 3>(be, problem, all_heads);
     else if (shape->width <= 64) run<64, 64, 64, 3>(be, problem, all_heads);
     else if (shape->width <= 128) run<128, 64, 32, 3>(be, problem, all_heads);

@@ -1,4 +1,4 @@
-/* Whether Hopper's kernels of attention can run, and the maps of their tensors. */
+/* Support check of Hopper's attention kernels, and the tensor maps they read. */
 #include "kernels/cuda/attention_wgmma.h"
 
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -6,7 +6,7 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* The driver's function, which is not linked; NULL if it has none. */
+/* Returns the driver's function, which is not linked, or NULL if the driver has none. */
 static void *find_encode() {
     void *found = NULL;
     cudaDriverEntryPointQueryResult result;

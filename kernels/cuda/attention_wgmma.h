@@ -1,11 +1,12 @@
-/* Tiles, products and the ring of tiles that come by, for attention on Hopper's tensor cores
- * (sm_90a; attention_wgmma_*.cu).
+/* Tiles, products and the ring of streamed tiles, for attention on Hopper's tensor cores (sm_90a;
+ * attention_wgmma_*.cu).
  *
  * A block holds 64 rows of a head for each of its groups of four warps: their sums are accumulators
- * of wgmma. Two tiles at a time, keys and values or queries and gradients of outputs, come by in a
- * ring of slots that tensor copies fill and all groups read; a slot has a barrier that says "full"
- * and one that says "empty". Thread 0 fetches what comes two steps later, in passing: a warp for
- * that alone would take registers from the others (they are given out to four warps at a time).
+ * of wgmma. Tiles are streamed in pairs, keys and values or queries and gradients of outputs,
+ * through a ring of slots. Tensor copies fill the slots and all groups read them. A slot has one
+ * barrier for "full" and one for "empty". Thread 0 fetches the tiles of two steps later besides its
+ * other work: a separate warp for that would take registers from the others (they are allocated to
+ * four warps at a time).
  *
  * Maps see tensors as [B, T, heads, D]: rows beyond the end read as 0. Heads of 128 values take two
  * tiles side by side. */
@@ -28,15 +29,16 @@ template <int D> struct head_tile {
 /* True if the program has code for this GPU. */
 bool attention_wgmma_compiled(void);
 
-/* The map of a tensor of 16 bits [B, T, heads, D], from which 64 rows and 64 values of a head are
- * copied at once; and of fp32 [batch, heads, rows, columns <= 256], of which a row is. Return
- * false, with a message in be, if the driver refuses. */
+/* Creates the map of a 16-bit tensor [B, T, heads, D], from which 64 rows and 64 values of a head
+ * are copied at once; or of an fp32 tensor [batch, heads, rows, columns <= 256], copied row by row.
+ * Return false, with a message in be, if the driver refuses. */
 bool attention_wgmma_map(CUtensorMap *map, struct backend *be, const struct tensor *of, int heads,
                          const struct attention_shape *shape);
 bool attention_wgmma_map_floats(CUtensorMap *map, struct backend *be, const float *data,
                                 int columns, int64_t rows, int64_t heads, int64_t batch);
 
-/* Which of the block's groups of warps this is, so that the compiler knows that a warp agrees. */
+/* Index of this thread's group of warps, as a value that the compiler knows to be uniform in a
+ * warp. */
 static __device__ __forceinline__ int group_of_warps() {
     return __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP_THREADS, 0);
 }
@@ -44,11 +46,11 @@ static __device__ __forceinline__ int group_of_warps() {
 /* ---- the ring */
 
 struct ring {
-    unsigned char *slots;        /* RING of head_tile::SLOT bytes */
-    phase_barrier *full, *empty; /* RING each */
+    unsigned char *slots;        /* RING slots of head_tile::SLOT bytes */
+    phase_barrier *full, *empty; /* RING of each */
 };
 
-/* By one thread. */
+/* Called by one thread. */
 static __device__ __forceinline__ void ring_init(const struct ring &ring, int warps) {
     for (int i = 0; i < RING; i++) {
         phase_init(ring.full + i, 1);
@@ -56,7 +58,7 @@ static __device__ __forceinline__ void ring_init(const struct ring &ring, int wa
     }
 }
 
-/* The slot of step `step`, of which the second tile is head_tile::BYTES further. */
+/* Slot of step `step`; its second tile is head_tile::BYTES further. */
 template <int D>
 static __device__ __forceinline__ unsigned char *slot_of(const struct ring &ring, int step) {
     return ring.slots + step % RING * head_tile<D>::SLOT;
@@ -64,13 +66,13 @@ static __device__ __forceinline__ unsigned char *slot_of(const struct ring &ring
 static __device__ __forceinline__ void wait_for_slot(const struct ring &ring, int step) {
     phase_wait(ring.full + step % RING, step / RING % 2);
 }
-/* By each warp, once its products have read the slot. */
+/* Called by each warp, once its products have read the slot. */
 static __device__ __forceinline__ void empty_slot(const struct ring &ring, int step) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) phase_arrive(ring.empty + step % RING);
 }
-/* By the thread that fetches: waits until all have emptied the slot; returns what counts its
- * `bytes`. */
+/* Called by the thread that fetches: waits until all warps have emptied the slot; returns the
+ * barrier that counts its `bytes`. */
 static __device__ __forceinline__ phase_barrier *refill_slot(const struct ring &ring, int step,
                                                              int bytes) {
     phase_wait(ring.empty + step % RING, (step / RING % 2) ^ 1);
@@ -88,7 +90,7 @@ static __device__ __forceinline__ void fetch_rows(unsigned char *to, const CUten
         tensor_copy(to + i * TILE_BYTES, map, i * TILE_VALUES, head, row, batch, full);
 }
 
-/* Keys and values of a head in the map of qkv; step after step, the next 64. */
+/* Keys and values of a head in the map of qkv; each step is the next 64. */
 struct key_source {
     const CUtensorMap *map;
     int head, value_head, batch, steps;
@@ -99,7 +101,7 @@ key_source(const CUtensorMap *map, int heads, int kv_heads, int batch, int head,
     struct key_source source = {map, keys, keys + kv_heads, batch, steps};
     return source;
 }
-/* Step `step`, if there is one; thread 0 does. */
+/* Starts to fetch step `step`, if it exists; thread 0 does. */
 template <int D>
 static __device__ __forceinline__ void fetch_keys(const struct ring &ring,
                                                   const struct key_source &source, int step) {
@@ -112,10 +114,10 @@ static __device__ __forceinline__ void fetch_keys(const struct ring &ring,
     }
     __syncwarp();
 }
-/* Lets the steps from `step` on pass that the group has no use for. */
+/* Skips the steps from `step` on, which the group does not need. */
 template <int D>
-static __device__ __forceinline__ void let_pass(const struct ring &ring,
-                                                const struct key_source &source, int step) {
+static __device__ __forceinline__ void skip_steps(const struct ring &ring,
+                                                  const struct key_source &source, int step) {
     for (; step < source.steps; step++) {
         fetch_keys<D>(ring, source, step + AHEAD);
         wait_for_slot(ring, step);
@@ -144,7 +146,7 @@ static __device__ __forceinline__ void product(float d[GROUP_SUMS], const uint32
     group_product_bf16<1, 1>(d, a, b);
 }
 
-/* Starts s = a b', 64 rows of a head each, as a group of products. */
+/* Starts s = a b', with 64 rows of a head each, as a group of products. */
 template <typename T, int D>
 static __device__ __forceinline__ void start_scores(float s[GROUP_SUMS], const unsigned char *a,
                                                     const unsigned char *b) {
@@ -157,7 +159,7 @@ static __device__ __forceinline__ void start_scores(float s[GROUP_SUMS], const u
     group_commit();
 }
 
-/* Starts sum += p b, 64 rows of a head, as a group of products. */
+/* Starts sum += p b, with 64 rows of a head, as a group of products. */
 template <typename T, int D>
 static __device__ __forceinline__ void start_sums(float sum[D / TILE_VALUES][GROUP_SUMS],
                                                   const uint32_t p[GROUP_ROWS / 16][4],
@@ -171,7 +173,7 @@ static __device__ __forceinline__ void start_sums(float sum[D / TILE_VALUES][GRO
     group_commit();
 }
 
-/* s, rounded to 16 bits, as A of the next products. */
+/* Rounds s to 16 bits, as A of the next products. */
 template <typename T>
 static __device__ __forceinline__ void round_to(uint32_t p[GROUP_ROWS / 16][4],
                                                 const float s[GROUP_SUMS]) {
@@ -179,14 +181,14 @@ static __device__ __forceinline__ void round_to(uint32_t p[GROUP_ROWS / 16][4],
     for (int i = 0; i < GROUP_ROWS / 16; i++) rounded_fragment<T>(p[i], s + i * 8, s + i * 8 + 4);
 }
 
-/* Removes what lies above the diagonal, or below where keys are down the rows; the warp's first row
- * is `ahead` after the first column. */
+/* Masks the scores above the diagonal, or below it where rows are keys; the warp's first row is
+ * `ahead` after the first column. */
 template <bool KEYS_DOWN>
 static __device__ __forceinline__ void mask(float s[GROUP_SUMS], int ahead) {
     int lane = (int)threadIdx.x % WARP, last = ahead + lane / 4 - lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i++) {
-        int step = i / 4 * 8 + i % 2 - i / 2 % 2 * 8; /* columns right less rows down */
+        int step = i / 4 * 8 + i % 2 - i / 2 % 2 * 8; /* columns right minus rows down */
         if (KEYS_DOWN ? step < last : step > last) s[i] = -INFINITY;
     }
 }
@@ -199,8 +201,8 @@ static __device__ __forceinline__ int chunk_at(int row, int chunk) {
 }
 
 /* Rounds the warp's sums times a factor for each of the thread's rows and stores them, through
- * `staged`, held rows that this warp alone has multiplied. `valid` of the group's rows exist.
- * SUMS: what is stored is summed down the columns, for the warp's place in the column sums. */
+ * `staged`, held rows that no other warp multiplies. `valid` of the group's rows exist. SUMS: adds
+ * up the stored values down the columns, for the warp's part of the column sums. */
 template <typename T, int D, bool SUMS>
 static __device__ __forceinline__ void store_rows(T *to, int64_t stride, int valid, T *staged,
                                                   const float sum[D / TILE_VALUES][GROUP_SUMS],

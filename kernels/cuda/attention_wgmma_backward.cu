@@ -1,5 +1,5 @@
 /* The gradient of attention on Hopper's tensor cores, in two kernels as in
- * attention_mma_backward.cu, where the formulas are and why there are two; for sm_90a alone.
+ * attention_mma_backward.cu, which has the formulas and the reason for two; for sm_90a only.
  *
  *     query_gradients_kernel   holds 128 queries: S = Q K', dP = dO V', dQ += dS K
  *     key_gradients_kernel     holds 128 keys:    S' = K Q', dP' = V dO', dV += P' dO, dK += dS' Q
@@ -17,20 +17,22 @@ enum {
     WARPS = THREADS / WARP
 };
 
-/* What the keys need to know of 64 queries: -lse log2(e), -infinity beyond the end; and delta. */
+/* Values of 64 queries that the kernel for keys reads: -lse log2(e), -infinity beyond the end; and
+ * delta. */
 struct query_values {
     float x[GROUP_ROWS], delta[GROUP_ROWS];
 };
 enum { VALUES_BYTES = sizeof(struct query_values) };
 
-/* What a block holds: rows tile * HELD_ROWS and on of a head. */
+/* Tile that a block holds: rows from tile * HELD_ROWS on, in one head. */
 struct held {
     int batch, head, tile;
 };
 
 template <int D> struct layout {
     enum {
-        SECOND = head_tile<D>::BYTES, /* from held queries or keys to gradients of out or values */
+        SECOND =
+            head_tile<D>::BYTES, /* bytes from held queries or keys to gradients of out or values */
         RING_AT = GROUPS * head_tile<D>::SLOT,
         VALUES_AT = RING_AT + RING * head_tile<D>::SLOT,
         BARRIERS_AT = VALUES_AT + RING * VALUES_BYTES,
@@ -44,10 +46,10 @@ template <typename T> struct backward {
     const T *out;
     const float *lse;
     struct query_values *values; /* [B, H, tiles * GROUPS] */
-    float *sums;                 /* optional [B, tiles, WARPS, stride]: of 16 rows of dqkv each */
+    float *sums; /* optional [B, tiles, WARPS, stride]: sums of 16 rows of dqkv each */
     int sequence, heads, kv_heads, batch, tiles;
-    int group, kv_group;    /* of attention_work, for heads of queries and of keys */
-    int stride, out_stride; /* between rows of dqkv, of out */
+    int group, kv_group;    /* for attention_work, of query heads and of key heads */
+    int stride, out_stride; /* row stride of dqkv, of out */
     float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
 };
 
@@ -55,7 +57,8 @@ static __device__ __forceinline__ int warp_in_group() {
     return (int)threadIdx.x % GROUP_THREADS / WARP;
 }
 
-/* The warp's part of the column sums, from a head's first column on; NULL: they are not wanted. */
+/* Destination of the warp's part of the column sums, from a head's first column on, or NULL without
+ * column sums. */
 template <typename T>
 static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
                                                     int64_t column) {
@@ -68,7 +71,7 @@ static __device__ __forceinline__ float *sums_place(const struct backward<T> &b,
 struct places {
     struct ring ring;
     unsigned char *own;          /* the group's held rows, and their second half */
-    struct query_values *values; /* RING, beside the slots */
+    struct query_values *values; /* RING of them, one per slot */
     phase_barrier *held_full;
 };
 template <int D> static __device__ __forceinline__ struct places places_of(unsigned char *shared) {
@@ -81,7 +84,7 @@ template <int D> static __device__ __forceinline__ struct places places_of(unsig
     return places;
 }
 
-/* Initializes the barriers and starts to copy what is held, from row `first` on: of `head` in
+/* Initializes the barriers and starts to copy the held tiles, from row `first` on: of `head` in
  * `map`, and of `second_head` in `second`. */
 template <int D>
 static __device__ __forceinline__ void hold(const struct places &places, const CUtensorMap *map,
@@ -95,7 +98,7 @@ static __device__ __forceinline__ void hold(const struct places &places, const C
     __syncthreads();
     if (threadIdx.x == 0) {
         phase_arrive_expecting(places.held_full, GROUPS * head_tile<D>::SLOT);
-        for (int i = 0; i < GROUPS; i++) { /* thread 0's own are the first */
+        for (int i = 0; i < GROUPS; i++) { /* thread 0 is in the first group */
             unsigned char *to = places.own + i * head_tile<D>::SLOT;
             int row = first + i * GROUP_ROWS;
             fetch_rows<D>(to, map, head, row, batch, places.held_full);
@@ -106,7 +109,7 @@ static __device__ __forceinline__ void hold(const struct places &places, const C
     __syncwarp();
 }
 
-/* Starts the products of what is held and step `step`: s, and ds of the second halves. */
+/* Starts the products of the held tiles with step `step`: s, and ds of the second halves. */
 template <typename T, int D>
 static __device__ __forceinline__ void start_both(float s[GROUP_SUMS], float ds[GROUP_SUMS],
                                                   const struct places &places, int step) {
@@ -117,8 +120,9 @@ static __device__ __forceinline__ void start_both(float s[GROUP_SUMS], float ds[
 
 /* ---- queries */
 
-/* x and delta of the thread's two rows, 8 apart; all of the warp's go to `values` in memory too.
- * out, lse: from the group's first row on, of which `valid` exist. */
+/* Computes x and delta of the thread's two rows, 8 apart; the values of all rows of the warp are
+ * also stored in `values`, in memory. out, lse: from the group's first row on, of which `valid`
+ * exist. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 find_values(float x[2], float delta[2], struct query_values *shared, struct query_values *values,
@@ -147,8 +151,8 @@ find_values(float x[2], float delta[2], struct query_values *shared, struct quer
     }
 }
 
-/* s becomes P, ds, which is dP, becomes dS. SUMS: groups of products that were started behind ds,
- * which go on. */
+/* Replaces s by P, and ds, which is dP, by dS. SUMS: groups of products that were started after ds
+ * and may still run. */
 template <int SUMS>
 static __device__ __forceinline__ void query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
                                                     bool diagonal, const float x[2],
@@ -162,7 +166,7 @@ static __device__ __forceinline__ void query_scores(float s[GROUP_SUMS], float d
     for (int i = 0; i < GROUP_SUMS; i++) ds[i] = s[i] * (ds[i] - delta[i / 2 % 2]);
 }
 
-/* dq of the group's queries over the steps that they see, `seen`, at least one. */
+/* dq of the group's queries over the `seen` steps whose keys they see, at least one. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places,
@@ -195,7 +199,7 @@ sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places
     empty_slot(ring, seen - 1);
 }
 
-/* dQ of HELD_ROWS queries: keys and values come by, up to the diagonal. */
+/* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(THREADS, 1)
     query_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
@@ -226,20 +230,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (seen > 0) sum_over_keys<T, D>(dq, places, source, x, delta, seen, b.factor);
     store_rows<T, D, true>(b.dqkv + row * b.stride + of.head * D, b.stride, valid, (T *)places.own,
                            dq, factors, sums_place(b, of, of.head * D));
-    let_pass<D>(places.ring, source, seen);
+    skip_steps<D>(places.ring, source, seen);
 }
 
 /* ---- keys */
 
-/* Which tiles of queries come by: those of one head from the diagonal on, then those of the next
- * head that reads the same keys. */
+/* Tiles of queries that are streamed: the tiles of one head from the diagonal on, then those of the
+ * next head that reads the same keys. */
 struct query_source {
     const CUtensorMap *qkv, *dout, *values;
-    const volatile struct held *of; /* keys; in shared memory: registers are for the sums */
+    const volatile struct held
+        *of; /* tile of keys; in shared memory, because registers are needed for the sums */
     int per_head, steps;
 };
 
-/* Step `step`, if there is one; thread 0 does. */
+/* Starts to fetch step `step`, if it exists; thread 0 does. */
 template <int D>
 static __device__ __forceinline__ void fetch_queries(const struct places &places,
                                                      const struct query_source &source, int step) {
@@ -256,8 +261,8 @@ static __device__ __forceinline__ void fetch_queries(const struct places &places
     __syncwarp();
 }
 
-/* s becomes P', ds, which is dP', becomes dS'; a thread's columns are queries. SUMS: groups of
- * products that were started behind ds; THEN: how many of them go on while ds is read. */
+/* Replaces s by P', and ds, which is dP', by dS'; a thread's columns are queries. SUMS: groups of
+ * products that were started after ds. THEN: how many of them still run while ds is read. */
 template <int SUMS, int THEN>
 static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
                                                   bool diagonal, const struct query_values *values,
@@ -281,7 +286,7 @@ static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[
     }
 }
 
-/* dv += p dO, dk += a Q: of the queries of step `step`. */
+/* dv += p dO, dk += a Q, for the queries of step `step`. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 start_key_sums(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
@@ -292,8 +297,8 @@ start_key_sums(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][
     start_sums<T, D>(dk, a, slot);
 }
 
-/* Adds to dk and dv of the group's keys what `count` steps from `first` on give, of one head from
- * the diagonal on; dk is still to be multiplied by scale. */
+/* Adds to dk and dv of the group's keys the `count` steps from `first` on, of one head from the
+ * diagonal on; dk is still to be multiplied by scale. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
@@ -329,8 +334,8 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
     empty_slot(ring, first + count - 1);
 }
 
-/* The same for all heads that read the keys. Those of group 1 see nothing of a head's first tile.
- */
+/* Does the same for all heads that read the keys. The keys of group 1 are not seen by a head's
+ * first tile. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 sum_over_heads(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
@@ -348,7 +353,7 @@ sum_over_heads(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][
     }
 }
 
-/* dK and dV of HELD_ROWS keys: queries and gradients of outputs come by. */
+/* dK and dV of HELD_ROWS keys; queries and gradients of outputs are streamed. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(THREADS, 1)
     key_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
@@ -391,7 +396,7 @@ static int64_t sums_rows(const struct attention_shape *shape) {
     return shape->batch * held_tiles(shape) * WARPS;
 }
 
-/* The workspace; memory: where it is, or NULL. Returns its bytes. */
+/* Lays out the workspace at `memory`, which may be NULL. Returns its size in bytes. */
 template <typename T>
 static size_t lay_out(struct backward<T> *b, const struct attention_backward_args *args,
                       const struct attention_shape *shape, void *memory) {

@@ -1,11 +1,11 @@
 /* Attention on Hopper's tensor cores, forward: FlashAttention-3 (Shah and others 2024,
- * arXiv:2407.08608) in its causal form, with wgmma and tensor copies; for sm_90a alone.
+ * arXiv:2407.08608) in its causal form, with wgmma and tensor copies; for sm_90a only.
  *
  * Each group of warps has 64 queries, whose scores and outputs are accumulators of wgmma; the
  * softmax is that of attention_mma_forward.cu. The scores of the next tile are multiplied before
- * the outputs of this one, and the exponentials run beside the latter; what one group exponentiates
- * runs beside what another multiplies. Four groups share the tiles at D = 64, so that they are
- * fetched for 256 queries at once; at D = 128 there are registers for two. */
+ * the outputs of this one, and the exponentials overlap with the latter. The exponentials of one
+ * group also overlap with the products of another. Four groups share the tiles at D = 64, so that
+ * they are fetched for 256 queries at once; at D = 128 there are registers for two. */
 #include "kernels/cuda/attention_wgmma.h"
 
 enum { SLACK = 8 };
@@ -27,14 +27,14 @@ struct forward {
     float factor; /* scale * log2(e) */
 };
 
-/* Of the thread's two rows, 8 apart. */
+/* Online softmax of the thread's two rows, 8 apart. */
 struct softmax_rows {
-    float shift[2]; /* in place of the maximum; of factor q k' */
-    float sum[2];   /* of exp2(factor q k' - shift), this lane's columns only */
+    float shift[2]; /* used instead of the maximum; of factor q k' */
+    float sum[2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
 };
 
-/* Lets the shifts follow the maxima of s (see attention_mma_forward.cu). Returns whether sums and
- * outputs are to shrink, by `shrink`. */
+/* Raises the shifts to the maxima of s (see attention_mma_forward.cu). Returns true if sums and
+ * outputs have to be scaled down, by `shrink`. */
 static __device__ __forceinline__ bool follow_maxima(struct softmax_rows *rows, float shrink[2],
                                                      const float s[GROUP_SUMS], float factor) {
     bool any = false;
@@ -66,8 +66,8 @@ static __device__ __forceinline__ void exponentials(float s[GROUP_SUMS], struct 
     }
 }
 
-/* The keys that a group sees, tile by tile; o and rows are complete afterwards. Of all the steps
- * the group's queries, from `first` on, see `seen`, at least one. */
+/* Processes the keys that a group sees, tile by tile; o and rows are complete afterwards. The
+ * group's queries, from `first` on, see `seen` steps, at least one. */
 template <typename T, int D>
 static __device__ __forceinline__ void
 consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const struct ring &ring,
@@ -96,7 +96,7 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
         if (step == seen - 1) mask<false>(s, warp_first - step * GROUP_ROWS);
         bool shrinks = follow_maxima(rows, shrink, s, factor);
         exponentials(s, rows, factor);
-        /* A loop, which also keeps the compiler from waiting for the outputs before all this. */
+        /* This loop also keeps the compiler from waiting for the outputs earlier. */
         if (step + 1 < seen) wait_for_slot(ring, step + 1);
         group_wait<0>();
         empty_slot(ring, step - 1);
@@ -140,7 +140,8 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
     struct ring ring = {queries + places::RING_AT, barriers, barriers + RING};
     phase_barrier *queries_full = barriers + 2 * RING;
     struct attention_work work = attention_work(f.tiles, f.batch * f.heads, f.group);
-    int begin = (f.tiles - 1 - work.tile) * places::QUERIES; /* the last ones have the most keys */
+    int begin =
+        (f.tiles - 1 - work.tile) * places::QUERIES; /* the last queries have the most keys */
     int end = begin + places::QUERIES < f.sequence ? begin + places::QUERIES : f.sequence;
     int batch = work.head / f.heads, head = work.head % f.heads;
     int group = group_of_warps(), first = begin + group * GROUP_ROWS;
@@ -172,7 +173,7 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
                      f.lse + (int64_t)work.head * f.sequence + first, f.sequence - first, (T *)own,
                      o, &rows);
     }
-    let_pass<D>(ring, source, seen);
+    skip_steps<D>(ring, source, seen);
 }
 
 bool attention_wgmma_compiled(void) {

@@ -1,11 +1,11 @@
-/* Remembering the algorithms that were chosen by the clock: two algorithms add in different orders,
- * so a run that is resumed must take those it began with to give the same bits.
+/* File of the algorithms chosen by timing: two algorithms add in different orders, so a resumed run
+ * must reuse its algorithms to give the same bits.
  *
  *     mantissa algorithms, format 2, cublasLt 130100, NVIDIA H200
  *     a=bf16 b=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 fast=0 scaled=0
  *         epilogue=bias algorithm=(128 digits, on the same line)
  *
- * Digits of zeros alone: what this epilogue does is faster in a pass of its own. */
+ * If all digits are zero, the epilogue is faster as a pass of its own. */
 #include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
 
@@ -39,7 +39,7 @@ static void choose(struct cuda_products *products, const struct product_choice *
         if (products->choice_count == products->choice_capacity) {
             int capacity = products->choice_capacity ? 2 * products->choice_capacity : 32;
             void *grown = realloc(products->choices, (size_t)capacity * sizeof *chosen);
-            if (!grown) return; /* forgotten: timed anew the next time */
+            if (!grown) return; /* not recorded: timed again the next time */
             products->choices = (struct product_choice *)grown;
             products->choice_capacity = capacity;
         }
@@ -87,7 +87,7 @@ int cuda_products_write(const struct cuda_products *products, const char *path,
     return choices_write(path, write_lines, products, error);
 }
 
-/* The index of name among count names, or -1. */
+/* Returns the index of name among count names, or -1. */
 static int index_of(const char *name, const char *const *names, int count) {
     for (int i = 0; i < count; i++)
         if (!strcmp(names[i], name)) return i;
@@ -104,7 +104,7 @@ static bool read_algorithm(const char *digits, cublasLtMatmulAlgo_t *algorithm) 
     return !strcmp(digits + 16 * ALGORITHM_WORDS, "\n");
 }
 
-/* The dtype of this name, those of 8 bits included, or -1. */
+/* Returns the dtype of this name, 8-bit dtypes included, or -1. */
 static int16_t operand_dtype(const char *name) {
     for (int dtype = 0; dtype < DTYPE_ALL_COUNT; dtype++)
         if (!strcmp(name, dtype_name((enum dtype)dtype))) return (int16_t)dtype;
@@ -144,7 +144,7 @@ static bool read_choice(const char *line, struct product_choice *choice) {
            key->epilogue >= 0;
 }
 
-/* A file of another GPU, library or format is no error: everything is timed anew. */
+/* A file of another GPU, library or format is no error: all algorithms are timed again. */
 static int read_lines(FILE *file, void *into) {
     struct cuda_products *products = (struct cuda_products *)into;
     char line[LINE_BYTES], header[LINE_BYTES];

@@ -1,7 +1,7 @@
-/* sums += those of the columns of a matrix: the gradient of a bias.
+/* sums += column sums of a matrix: the gradient of a bias.
  *
- * The matrix is read once, 2 or 4 bytes per element, and nothing else of that size moves: the
- * limit is memory bandwidth. */
+ * The matrix is read once, 2 or 4 bytes per element, and nothing else of that size moves: the limit
+ * is memory bandwidth. */
 #include "kernels/cuda/row_groups.h"
 
 /* partials [groups, columns]; grid: column tiles x groups. */

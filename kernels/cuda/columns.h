@@ -1,9 +1,9 @@
 /* Arrays whose dtype is known at run time only, and threads that own a pack of columns.
  *
- * Where several tensors meet in one kernel, templates over all their types would multiply. Those
- * whose loads must be in flight together are template parameters; the others (gradients that are
- * added to once, second copies, rare shapes) are passed as struct array and pay one uniform
- * branch per access. */
+ * Where a kernel reads several tensors, templates over all their types would multiply. Types whose
+ * loads must be in flight together are template parameters; the others (gradients that are added to
+ * once, second copies, rare shapes) are passed as struct array and pay one uniform branch per
+ * access. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"
@@ -21,18 +21,20 @@ static inline struct array array_of(const struct tensor *tensor) {
     return array;
 }
 
-/* How many of the PACK columns from `column` on exist; 0 or less behind the last. */
+/* Number of the PACK columns from `column` on that exist; 0 or less beyond the last. */
 static __device__ __forceinline__ int columns_from(int64_t column, int64_t columns) {
     return columns - column < PACK ? (int)(columns - column) : (int)PACK;
 }
 
-/* The threads of a block of which each owns a pack of columns, in whole warps up to `most`. */
+/* Number of threads of a block in which each owns a pack of columns, in whole warps up to
+ * `most`. */
 static inline unsigned threads_for_columns(int64_t columns, unsigned most) {
     int64_t threads = blocks_of(columns, PACK * WARP) * WARP;
     return threads < most ? (unsigned)threads : most;
 }
 
-/* `count` values from element `at` on. PACKED: count is PACK, and the place can hold a pack. */
+/* Loads or stores `count` values from element `at` on. PACKED: count is PACK, and the address is
+ * aligned to a pack. */
 template <bool PACKED, typename T>
 static __device__ __forceinline__ void load_columns(float *values, const T *from, int count) {
     if (PACKED) load_pack(values, from);
@@ -44,16 +46,16 @@ static __device__ __forceinline__ void store_columns(T *to, const float *values,
     else store_some(to, values, count);
 }
 
-/* Stores each lane's pack of a row of which `left` columns are left there, 0 or less behind the
- * end. All lanes of a warp must call, with neighbouring packs. In fp32 a pack is a sector of memory
- * and takes two accesses: a pair of lanes shares each, so that no access leaves half a sector. */
+/* Stores each lane's pack of a row with `left` columns from there on, 0 or less beyond the end. All
+ * lanes of a warp must call, with neighbouring packs. In fp32 a pack is a sector of memory and
+ * takes two accesses: a pair of lanes shares each, so that no access leaves half a sector. */
 template <typename T>
 static __device__ __forceinline__ void store_neighbours(T *to, int left, const float *values) {
     if (left > 0) store_pack(to, values);
 }
 static __device__ __forceinline__ void store_neighbours(float *to, int left, const float *values) {
     int odd = (int)threadIdx.x % 2;
-    float4 *at = (float4 *)to - odd; /* of the pair's first and third access */
+    float4 *at = (float4 *)to - odd; /* address of the pair's first access */
     float first[PACK / 2], second[PACK / 2];
     for (int i = 0; i < PACK / 2; i++) {
         float low = values[i], high = values[PACK / 2 + i];
@@ -82,7 +84,7 @@ static __device__ __forceinline__ void store_array(const struct array &to, int64
     });
 }
 
-/* sums += values as they are stored. */
+/* sums += values as rounded to the stored type. */
 static __device__ __forceinline__ void add_as_stored(float *sums, const struct array &stored,
                                                      const float *values, int count) {
     STORAGE_SWITCH(stored.dtype, T, {
@@ -91,7 +93,7 @@ static __device__ __forceinline__ void add_as_stored(float *sums, const struct a
     });
 }
 
-/* += values, rounded once. */
+/* to += values, rounded once. */
 static __device__ __forceinline__ void add_to_array(const struct array &to, int64_t at,
                                                     const float *values, int count) {
     float sums[PACK];

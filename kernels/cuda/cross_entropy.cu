@@ -1,11 +1,11 @@
-/* Cross entropy and its gradient, a block per row of logits.
+/* Cross entropy and its gradient, with one block per row of logits.
  *
- * The vocabulary makes this the widest row of all: 50304 logits are 100 KB in 16 bits. It is read
- * from memory once: while maximum and sum of exponentials are taken in one go (the sum is rescaled
- * when the maximum grows; Milakov, Gimelshein 2018), the row is kept in shared memory, if it fits,
- * for the gradient to be made from. Two such blocks live on a multiprocessor of an H200, so that
- * one reads while the other computes or writes. A row that does not fit is read again, with luck
- * from the L2 cache. */
+ * Rows are as wide as the vocabulary: 50304 logits are 100 KB in 16 bits. A row is read from memory
+ * once. Maximum and sum of exponentials are computed in one pass (the sum is rescaled when the
+ * maximum grows; Milakov, Gimelshein 2018), and the row is kept in shared memory, if it fits, for
+ * the gradient. Two such blocks fit on a multiprocessor of an H200, so that one reads while the
+ * other computes or writes. A row that does not fit is read twice, the second time possibly from
+ * the L2 cache. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/ptx.h"
@@ -14,18 +14,18 @@
 #include <limits.h>
 
 static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
-static constexpr float LOWEST = -1e38f; /* an offset before any logit */
+static constexpr float LOWEST = -1e38f; /* an initial offset below any logit */
 
 enum {
     SHORT_THREADS = 128,
     SHORT_COLUMNS = 4096,
-    SUM_CHUNKS = 4,      /* in flight for each thread */
-    GRADIENT_CHUNKS = 2, /* and here, of two arrays */
+    SUM_CHUNKS = 4,      /* chunks in flight for each thread */
+    GRADIENT_CHUNKS = 2, /* the same for the gradient, which has two arrays */
     STATIC_SHARED = 1024 /* bytes left for block_sum and block_max */
 };
 
 /* Two blocks of 512 threads have 64 registers for each thread; in fp32 one row fills shared memory,
- * so that one block must do. */
+ * so only one block fits. */
 static constexpr int long_row_threads(size_t value_bytes) {
     return value_bytes == 4 ? 1024 : 512;
 }
@@ -37,7 +37,7 @@ static __device__ __forceinline__ float exponent(float x, float offset) {
 }
 
 struct partial {
-    float offset, sum; /* of 2^exponent(x, offset) */
+    float offset, sum; /* sum: of 2^exponent(x, offset) */
 };
 
 /* Adds a chunk of which `left` values belong to the row. */
@@ -56,8 +56,8 @@ static __device__ __forceinline__ void add_chunk(struct partial *to, const struc
     to->offset = offset;
 }
 
-/* This thread's part of a row, of which `kept` becomes a copy (NULL: none). The offset starts at a
- * finite value, so that logits of -inf have a probability of 0. */
+/* Sum of this thread's part of a row, which is copied to `kept` unless that is NULL. The offset
+ * starts at a finite value, so that logits of -inf have a probability of 0. */
 template <typename T, int N, int THREADS>
 static __device__ __forceinline__ struct partial partial_sum(const T *row, struct chunk<T, N> *kept,
                                                              int vocab_size) {
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<
     store_chunk<N>(to + at, x);
 }
 
-/* Each thread takes the chunks that it took, and kept, before. */
+/* Each thread processes the chunks that it loaded, and kept, in partial_sum. */
 template <typename T, int N, int THREADS>
 static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T, N> *kept,
                                                 const struct row *row) {
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T,
     }
 }
 
-/* A row whose target does not count. */
+/* Row whose target is ignored: loss 0, and gradient 0 if `clear`. */
 template <typename T, int N, int THREADS>
 static __device__ __forceinline__ void ignore_row(T *logits, float *loss, int columns, bool clear) {
     float zeros[N];
@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(THREADS)
     kept_chunk *kept = keep ? shared : NULL;
     T *values = logits + (int64_t)blockIdx.x * columns;
     struct row row = {columns, vocab_size, targets[blockIdx.x], 0, 0, 0};
-    if (row.target < 0) { /* the whole block's */
+    if (row.target < 0) { /* the same for the whole block */
         ignore_row<T, N, THREADS>(values, losses + blockIdx.x, columns, loss_scale != NULL);
         return;
     }

@@ -9,7 +9,7 @@
 #define TEXT(macro)     TEXT_OF(macro)
 #define FILE_NAME       "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
-static bool serves(void *table, void *library, char *why, size_t size) {
+static bool fill_table(void *table, void *library, char *why, size_t size) {
     struct cublaslt *lt = (struct cublaslt *)table;
     const char *missing = NULL;
 #define X(name)                                                     \
@@ -26,11 +26,11 @@ static bool serves(void *table, void *library, char *why, size_t size) {
 int cublaslt_load(struct cublaslt *lt, struct error *error) {
     char reason[CUDA_REASON_BYTES];
 #ifndef __CUDACC__
-    /* Naming one of its functions is what makes the linker take the stand-in from the archive. */
+    /* This reference makes the linker take the stub from the archive. */
     static void *volatile linked = (void *)&cublasLtCreate;
     (void)linked;
 #endif
-    if (!cuda_library_load(FILE_NAME, serves, lt, reason)) return 0;
+    if (!cuda_library_load(FILE_NAME, fill_table, lt, reason)) return 0;
     return fail(
         error,
         "device \"cuda\": matrix products need cuBLAS " TEXT(

@@ -1,5 +1,5 @@
-/* The functions of cuBLASLt that we call, found at run time (library.h), so that half a gigabyte is
- * mapped only where a GPU is. */
+/* Functions of cuBLASLt that we call, loaded at run time (library.h), so that its half a gigabyte
+ * is mapped only on machines with a GPU. */
 #pragma once
 
 #include <cublasLt.h>

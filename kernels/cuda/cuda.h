@@ -11,24 +11,26 @@ extern "C" {
 
 struct cuda_products;
 
-/* Work of one kind that was recorded before. */
+/* A recorded sequence of operations. */
 struct cuda_graph {
-    cudaGraphExec_t exec; /* NULL: none yet */
-    bool begun;           /* it was done once */
+    cudaGraphExec_t exec; /* NULL: not instantiated yet */
+    bool begun;           /* the operations ran once without a graph */
 };
 
 struct cuda_state {
     cudaStream_t compute, copy, snapshot;
-    cudaEvent_t begun[BACKEND_SLOTS];   /* compute got as far as where slot was last sent */
+    cudaEvent_t
+        begun[BACKEND_SLOTS]; /* marks the position in `compute` where the slot was last sent */
     cudaEvent_t sent[BACKEND_SLOTS];    /* the slot's copy to the device is done */
     cudaEvent_t fetched[BACKEND_SLOTS]; /* the slot's copy to the host is done */
-    cudaEvent_t snapshot_begun;         /* compute got as far as where one was asked for */
-    cudaEvent_t snapshot_taken;         /* it is on the host */
-    int major, minor;                   /* compute capability */
-    size_t shared_bytes;                /* of shared memory that a block can have */
-    size_t memory_bytes;                /* of the device */
+    cudaEvent_t
+        snapshot_begun; /* marks the position in `compute` where the snapshot was requested */
+    cudaEvent_t snapshot_taken; /* the snapshot is on the host */
+    int major, minor;           /* compute capability */
+    size_t shared_bytes;        /* maximum of shared memory of a block */
+    size_t memory_bytes;        /* total device memory */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
-    size_t peak_bytes;   /* most that has been taken of it */
+    size_t peak_bytes;   /* peak use of device memory */
     struct cuda_graph graphs[BACKEND_GRAPHS];
     bool uses_graphs, without_wgmma;
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
@@ -45,19 +47,20 @@ static inline struct cuda_state *cuda_state(const struct backend *be) {
     return (struct cuda_state *)be->state;
 }
 
-/* How many blocks of `block` elements cover count. */
+/* Number of blocks of `block` elements that cover count. */
 static inline int64_t blocks_of(int64_t count, int64_t block) {
     return (count + block - 1) / block;
 }
 
-/* Notes the first failure in be->failure.text. Returns whether there is one. */
+/* Records the first failure in be->failure.text. Returns true if there is one. */
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
 
-/* Before a launch with so much dynamic shared memory: allows it, and asks for as much of the first
- * cache as there is, so that several blocks fit. Returns false if that is not possible. */
+/* Called before a launch with `bytes` of dynamic shared memory: allows that size, and requests the
+ * largest share of the L1 cache, so that several blocks fit. Returns false if that is not
+ * possible. */
 bool cuda_shared(struct backend *be, const void *kernel, size_t bytes, const char *what);
 
-/* After a launch: notes whether it was possible. */
+/* Called after a launch: records its failure. */
 void cuda_launched(struct backend *be, const char *what);
 
 #define X(name) void cuda_##name(struct backend *be, const struct name##_args *args);
@@ -68,11 +71,11 @@ OPERATIONS_BY_SCRATCH(X, S)
 #undef X
 #undef S
 
-/* How many gradients of this dtype one of gradient_squares covers. */
+/* Number of gradients of this dtype that one element of gradient_squares covers. */
 int64_t cuda_square_share(enum dtype dtype);
 
-/* The same with scratch from whoever has some: both take cuda_column_sums_scratch bytes, of what
- * they sum up. */
+/* Variants with scratch memory from the caller: both need cuda_column_sums_scratch bytes, for the
+ * matrix that they sum. */
 void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, void *scratch);
 void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *args, void *scratch);
 
@@ -80,14 +83,15 @@ void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *a
 void cuda_graph_run(struct backend *be, int which, void (*work)(void *), void *argument);
 void cuda_graphs_close(struct cuda_state *cuda);
 
-/* Matrix products: cuBLASLt and its prepared plans. NULL with a message on failure. */
+/* Opens matrix products: cuBLASLt and its prepared plans. Returns NULL with a message on
+ * failure. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
                                          const struct backend_options *options,
                                          struct error *error);
 void cuda_products_close(struct cuda_products *products);
 
-/* The algorithms chosen by timing, one product a line, so that a resumed run takes the same.
- * Return -1 with a message. A file that is not there is no error. */
+/* Read and write the algorithms chosen by timing, one product a line, so that a resumed run uses
+ * the same. Return -1 with a message on failure. A missing file is no error. */
 int cuda_products_read(struct cuda_products *products, const char *path, struct error *error);
 int cuda_products_write(const struct cuda_products *products, const char *path,
                         struct error *error);

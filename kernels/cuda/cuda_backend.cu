@@ -60,7 +60,7 @@ static size_t cuda_available(struct backend *be) {
     return free_bytes;
 }
 
-/* Memory is taken before step 0 only, so that asking each time costs nothing that matters. */
+/* Memory is allocated before step 0 only, so the query after each allocation costs little. */
 static void *cuda_allocate(struct backend *be, size_t bytes) {
     struct cuda_state *cuda = cuda_state(be);
     void *memory = NULL;
@@ -83,7 +83,7 @@ static void cuda_release(struct backend *be, void *memory) {
     cudaFree(memory);
 }
 
-/* The optimizer's state may lie in pinned memory, so the runtime finds out the direction. */
+/* Optimizer state may be in pinned host memory, so cudaMemcpyDefault infers the direction. */
 static void cuda_upload(struct backend *be, void *to, const void *host, size_t bytes) {
     struct cuda_state *cuda = cuda_state(be);
     cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyDefault, cuda->compute),
@@ -98,8 +98,8 @@ static void cuda_download(struct backend *be, void *host, const void *from, size
     cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
 }
 
-/* Pinned memory. With unified addressing, which all 64-bit systems have, it is mapped: kernels
- * reach it over the link by the same pointer. */
+/* Allocates pinned memory. With unified addressing, which all 64-bit systems have, it is mapped:
+ * kernels access it over the link by the same pointer. */
 static void *cuda_host_allocate(struct backend *be, size_t bytes) {
     (void)be;
     void *memory = NULL;
@@ -113,10 +113,10 @@ static void cuda_host_release(struct backend *be, void *memory) {
     cudaFreeHost(memory);
 }
 
-/* ---- traffic during a step: a stream of its own, nobody waits */
+/* ---- transfers during a step, on a stream of their own, without waiting */
 
-/* What read this slot's memory last was queued before the other slot was sent, so the copy waits
- * for that mark; waiting for all that is queued by now would serialize copy and compute. */
+/* The last readers of this slot's memory were queued before the other slot was sent, so the copy
+ * waits for that event. Waiting for all work queued so far would serialize copy and compute. */
 static void cuda_send(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
     struct cuda_state *cuda = cuda_state(be);
     const char *what = "sending a batch";
@@ -145,8 +145,8 @@ static void cuda_fetched(struct backend *be, int slot) {
                 "fetching the state of a step");
 }
 
-/* ---- the state, copied while training goes on: in pieces, so that what a step fetches meanwhile
- * waits for a piece at most */
+/* ---- snapshots of the state, copied during training in pieces, so that a step's fetch waits for
+ * one piece at most */
 
 static void cuda_snapshot(struct backend *be, const struct transfer *transfers, int count) {
     const size_t PIECE = (size_t)16 << 20;
@@ -168,19 +168,19 @@ static void cuda_snapshot(struct backend *be, const struct transfer *transfers, 
     cuda_failed(be, cudaEventRecord(cuda->snapshot_taken, cuda->snapshot), what);
 }
 
-/* Costs nothing where there was none, or it is long taken. */
+/* Costs nothing if there is no snapshot, or it has been taken. */
 static void cuda_snapshot_guard(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
     cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->snapshot_taken, 0),
                 "waiting for a copy of the state");
 }
 
-static bool cuda_snapshot_there(struct backend *be, bool wait) {
+static bool cuda_snapshot_ready(struct backend *be, bool wait) {
     struct cuda_state *cuda = cuda_state(be);
     cudaError_t status =
         wait ? cudaEventSynchronize(cuda->snapshot_taken) : cudaEventQuery(cuda->snapshot_taken);
     if (status == cudaErrorNotReady) {
-        cudaGetLastError(); /* no error, but remembered as one */
+        cudaGetLastError(); /* not an error, but recorded as one by the runtime */
         return false;
     }
     cuda_failed(be, status, "copying the state for a checkpoint");
@@ -189,10 +189,9 @@ static bool cuda_snapshot_there(struct backend *be, bool wait) {
 
 /* ---- opening and closing */
 
-/* Scratch for a chunk of logits is a 64th of the memory. With every chunk the gradient of the head
- * is read and written once more: 0.3 GB for a 50k vocabulary of 768 in fp32, as long as 0.1 ms on
- * an H100, and there are four launches. Beyond 2 GiB, which hold 20000 rows in 16 bit, nothing is
- * to be gained. */
+/* Scratch for a chunk of logits is a 64th of the memory. Each chunk reads and writes the gradient
+ * of the head once more: 0.3 GB for a 50k vocabulary of 768 in fp32, 0.1 ms on an H100, and adds
+ * four launches. Beyond 2 GiB, which hold 20000 rows in 16 bit, larger chunks gain nothing. */
 static const size_t CHUNK_SHARE = 64, CHUNK_BYTES_MAX = (size_t)2 << 30;
 
 static int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
@@ -242,7 +241,7 @@ static const char *why_no_device(cudaError_t status) {
     return cudaGetErrorString(status);
 }
 
-/* Is there machine code for the device? It takes part in no training. */
+/* Exists only to check that there is machine code for the device. */
 static __global__ void probe_kernel(void) {}
 
 static int find_device(struct backend *be, int gpu, struct error *error) {
@@ -289,7 +288,7 @@ static const struct device_functions cuda_functions = {
     .fetched = cuda_fetched,
     .snapshot = cuda_snapshot,
     .snapshot_guard = cuda_snapshot_guard,
-    .snapshot_there = cuda_snapshot_there,
+    .snapshot_ready = cuda_snapshot_ready,
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,
@@ -306,7 +305,7 @@ static void fill(struct backend *be) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
     device->steps_ahead = 1;
-    device->link = 25e9; /* PCI Express 4.0 with 16 lanes, as copies of pinned memory see it */
+    device->link = 25e9; /* PCI Express 4.0 with 16 lanes, as measured by copies of pinned memory */
     be->functions = &cuda_functions;
     be->op = be->run = &run_operations;
     be->plan = &plan_operations;

@@ -1,12 +1,12 @@
-/* The door to the CUDA backend, for plain C. */
+/* Interface of the CUDA backend, for plain C. */
 #pragma once
 
 #include "data/util/error.h"
 #include "kernels/backend.h"
 
-/* Opens device options->gpu of those that CUDA_VISIBLE_DEVICES shows, and sets it for the calling
- * thread, which must be the one that uses the backend. Returns RESULT_NONE with a message if there
- * is no GPU, or none that the driver can use; -1 with a message if there is one that cannot be
- * opened. */
+/* Opens device options->gpu among the devices visible by CUDA_VISIBLE_DEVICES, and sets it for the
+ * calling thread, which must be the one that uses the backend. Returns RESULT_NONE with a message
+ * if there is no GPU, or none that the driver can use; -1 with a message if there is one that
+ * cannot be opened. */
 int cuda_backend_open(struct backend *be, const struct backend_options *options,
                       struct error *error);

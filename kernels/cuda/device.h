@@ -1,8 +1,8 @@
-/* CUDA as the kernels see it. nvcc takes the real thing; the tests compile the same files with g++
- * and -include test/cuda_emulator/cuda_emulator.h, which defines all of this for the CPU.
+/* CUDA as the kernels use it. nvcc includes the real headers; the tests compile the same files with
+ * g++ and -include test/cuda_emulator/cuda_emulator.h, which defines all of this for the CPU.
  *
- * Rules that keep both possible: a __global__ function is static; launches go through LAUNCH;
- * inline PTX stands in ptx.h alone; no thread leaves before a block-wide barrier. */
+ * Rules that keep both possible: a __global__ function is static; launches use LAUNCH; inline PTX
+ * is in ptx.h and ptx_hopper.h only; no thread returns before a block-wide barrier. */
 #pragma once
 
 #include <stdint.h>

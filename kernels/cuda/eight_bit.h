@@ -1,11 +1,11 @@
-/* Operands of 8 bits on their way to a matrix product. */
+/* Conversions of 8-bit operands before a matrix product. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"
 
-/* out [columns, rows] = in [rows, columns] transposed, byte by byte. Rows and columns are multiples
- * of 16, both addresses too. */
+/* out [columns, rows] = in [rows, columns] transposed, byte by byte. Rows, columns and both
+ * addresses are multiples of 16. */
 void cuda_transpose_8_bit(struct backend *be, const struct tensor *out, const struct tensor *in);
 
-/* out = in, which has 8 bits, in bf16: exact. */
+/* out = in, from 8 bits to bf16, which is exact. */
 void cuda_widen_8_bit(struct backend *be, const struct tensor *out, const struct tensor *in);

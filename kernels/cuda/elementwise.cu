@@ -1,4 +1,4 @@
-/* Passes over arrays without much structure: casts, copies, zeros, and the mean loss. */
+/* Simple passes over arrays: casts, copies, zeros, and the mean loss. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/rounding.h"
@@ -55,7 +55,7 @@ void cuda_cast(struct backend *be, const struct cast_args *args) {
     cuda_launched(be, "cast");
 }
 
-/* By units of 16 bytes where rows are made of them, else of one value. */
+/* Copies in units of 16 bytes where rows consist of them, else of one value. */
 template <typename Unit>
 static __global__ void __launch_bounds__(CAST_THREADS)
     copy_last_columns_kernel(Unit *__restrict__ out, const Unit *__restrict__ in, int64_t count,
@@ -92,8 +92,8 @@ void cuda_clear(struct backend *be, const struct clear_args *args) {
     cuda_failed(be, cudaMemsetAsync(args->data, 0, args->bytes, cuda_state(be)->compute), "clear");
 }
 
-/* One block: as many losses as tokens of a micro-batch are a few hundred KB at most, and one order
- * of adding is what makes the sum the same every time. */
+/* One block: the losses of a micro-batch are a few hundred KB at most, and one fixed order of
+ * addition gives the same sum every time. */
 static __global__ void loss_sum_kernel(float *total, const float *__restrict__ losses,
                                        int64_t count, float weight) {
     float sum = 0;

@@ -1,14 +1,15 @@
-/* The gradients of tables.
+/* Gradients of the embedding tables.
  *
- * dout is read once for each table, and of the token table as many rows read and written as there
- * are distinct tokens. The limit is memory bandwidth; the sort moves 8 bytes a row, little against
- * C columns, but is a chain of short kernels (a few microseconds each).
+ * dout is read once for each table. The token table's gradient is read and written in as many rows
+ * as there are distinct tokens. The limit is memory bandwidth; the sort moves 8 bytes a row, little
+ * against C columns, but is a chain of short kernels (a few microseconds each).
  *
  * Rows with the same token must be added in a fixed order. They are sorted by token with a stable
- * radix sort, so that each token's rows stand together in ascending order. The sorted rows are cut
- * into chunks of equal length; a block adds up the runs of its chunk. A run that begins and ends
- * inside goes to the table at once. Others leave their sum in the workspace, and the block of the
- * chunk in which the run began adds these up: a frequent token is shared out among many blocks. */
+ * radix sort, so that each token's rows are adjacent and in ascending order. The sorted rows are
+ * cut into chunks of equal length; a block adds up the runs of its chunk. A run that begins and
+ * ends inside is added to the table at once. Other runs leave their sum in the workspace, and the
+ * block of the chunk in which the run began adds these up. So a frequent token is distributed over
+ * many blocks. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/plain_c.h"
 
@@ -31,7 +32,7 @@ struct use {
     int32_t token, row;
 };
 
-/* What the first pass reads are the tokens as given, row after row. */
+/* The first pass reads the tokens as given, row after row. */
 static __device__ __forceinline__ struct use use_at(const struct use *uses, const int32_t *tokens,
                                                     int at) {
     if (uses) return uses[at];
@@ -43,7 +44,7 @@ static __device__ __forceinline__ int digit_of(struct use use, int shift) {
     return use.token >> shift & (RADIX - 1);
 }
 
-/* counts [chunks, RADIX]: how often each digit occurs in each chunk. A warp per chunk. */
+/* counts [chunks, RADIX]: occurrences of each digit in each chunk. A warp per chunk. */
 static __global__ void __launch_bounds__(WARP)
     count_digits_kernel(int32_t *__restrict__ counts, const struct use *__restrict__ uses,
                         const int32_t *__restrict__ tokens, int rows, int chunk_rows, int shift) {
@@ -67,9 +68,9 @@ static __device__ __forceinline__ int warp_scan(int value) { /* inclusive */
     return value;
 }
 
-/* start [RADIX]: where the first use of each digit in the block's chunk goes: behind those of lower
- * digits, and of this one in earlier chunks. A thread per digit. Every block adds up all counts:
- * that is less than to launch a kernel which does it for all of them. */
+/* start [RADIX]: index for the first use of each digit in the block's chunk: after all lower
+ * digits, and after this digit in earlier chunks. A thread per digit. Every block adds up all
+ * counts, which costs less than a separate kernel. */
 static __device__ __forceinline__ void find_starts(int start[RADIX], const int32_t *counts) {
     __shared__ int warp_total[RADIX / WARP];
     int digit = (int)threadIdx.x, warp = digit / WARP, earlier = 0, all = 0;
@@ -88,8 +89,8 @@ static __device__ __forceinline__ void find_starts(int start[RADIX], const int32
     __syncthreads();
 }
 
-/* Moves uses to their places. One warp goes through the block's chunk in order, 32 at a time; among
- * those of the same digit the lower lane comes first. */
+/* Moves uses to their sorted positions. One warp processes the block's chunk in order, 32 at a
+ * time; among equal digits the lower lane comes first. */
 static __global__ void __launch_bounds__(RADIX)
     scatter_kernel(struct use *__restrict__ sorted, const int32_t *__restrict__ counts,
                    const struct use *__restrict__ uses, const int32_t *__restrict__ tokens,
@@ -119,11 +120,12 @@ static __global__ void __launch_bounds__(RADIX)
 
 /* ---- backward: the token table */
 
-/* The part of a table and of dout that a block works on. */
+/* Arguments of the token table's kernels. */
 struct sums {
     struct array dtable;
-    float *heads; /* [chunks, C]: of a run that began in an earlier chunk */
-    float *tails; /* [chunks, C]: of a run that begins in this chunk and goes on behind it */
+    float *heads; /* [chunks, C]: sums of the run that began in an earlier chunk */
+    float
+        *tails; /* [chunks, C]: sums of the run that begins in this chunk and continues after it */
     const void *dout;
     const struct use *uses; /* [N], sorted */
     int64_t rows, columns;
@@ -179,7 +181,7 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4) token_sums_kernel(s
     }
 }
 
-/* The last chunk that begins with this token; chunk does, or ends with it. */
+/* Returns the last chunk that begins with this token; `chunk` begins or ends with it. */
 static __device__ __forceinline__ int64_t last_chunk_of(const struct sums &a, int32_t token,
                                                         int64_t chunk) {
     int64_t high = (a.rows - 1) / a.chunk_rows;
@@ -191,7 +193,8 @@ static __device__ __forceinline__ int64_t last_chunk_of(const struct sums &a, in
     return chunk;
 }
 
-/* The block of the chunk in which a run began that went on adds the pieces of it, in order. */
+/* Adds the parts of a run that spans chunks, in order. The block of the chunk in which the run
+ * began does. */
 template <bool PACKED>
 static __global__ void __launch_bounds__(SUM_THREADS_MAX) long_runs_kernel(struct sums a) {
     int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
@@ -320,7 +323,7 @@ static void tokens_backward(struct backend *be, const struct embedding_backward_
                      sum_chunk_rows(rows)};
     a.uses = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
     cuda_launched(be, "embedding_backward");
-    if (be->failure.text[0]) return; /* what is not sorted leads anywhere */
+    if (be->failure.text[0]) return; /* the kernels below would index with unsorted rows */
     cudaStream_t stream = cuda_state(be)->compute;
     unsigned threads = threads_for_columns(columns, SUM_THREADS_MAX);
     dim3 grid((unsigned)blocks_of(rows, a.chunk_rows), column_tiles(columns, threads));

@@ -1,11 +1,11 @@
-/* Rows of tables. Bytes per element: a table row read (4 in fp32; the position's comes from cache),
- * the sum written. The limit is memory bandwidth. */
+/* Sums of embedding rows. Bytes per element: a table row read (4 in fp32; the position's comes from
+ * cache), the sum written. The limit is memory bandwidth. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/rounding.h"
 
-enum { FORWARD_WARPS = 8 /* a warp per row */ };
+enum { FORWARD_WARPS = 8 /* one warp per row */ };
 
-/* A pack of the table from element `at` on, of which count exist. */
+/* Loads a pack of the table from element `at` on, of which count exist. */
 template <typename Token>
 static __device__ __forceinline__ void load_tokens(float *values, const Token *token,
                                                    const int16_t *, int64_t at, bool packed,
@@ -14,7 +14,7 @@ static __device__ __forceinline__ void load_tokens(float *values, const Token *t
     else load_some(values, token + at, count);
 }
 
-/* Those of split masters. */
+/* Loads a pack of split master weights. */
 static __device__ __forceinline__ void load_tokens(float *values, const struct upper_bits *token,
                                                    const int16_t *remainder, int64_t at,
                                                    bool packed, int count) {

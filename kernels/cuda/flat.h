@@ -1,13 +1,13 @@
-/* Passes over flat arrays: what a thread moves at once, and how a block shares out its elements.
+/* Passes over flat arrays: the chunks that a thread moves, and their distribution over a block.
  *
  * A thread takes chunks of N neighbours, where N values of the widest type are 16 bytes: then the
- * lanes of a warp read one piece of memory without holes in every dtype (with 8 values of fp32 they
+ * lanes of a warp read one contiguous piece of memory in every dtype (with 8 values of fp32 they
  * would touch each 32-byte sector twice). It takes several chunks, THREADS chunks apart, and loads
  * all before it computes: bandwidth is bytes in flight divided by latency, and an H200 needs about
  * 32 KB in flight on each multiprocessor.
  *
- * A block whose elements are all there, at aligned addresses, is WHOLE and moves chunks; others
- * (the last one, and all if a pointer is not aligned) go element by element through the same
+ * A block whose elements all exist, at aligned addresses, is WHOLE and moves chunks. Other blocks
+ * (the last one, and all if a pointer is not aligned) process element by element in the same
  * code. */
 #pragma once
 
@@ -19,7 +19,7 @@ template <> struct bits_of<8> { typedef uint2 type; };
 template <> struct bits_of<4> { typedef uint32_t type; };
 template <> struct bits_of<2> { typedef uint16_t type; };
 
-/* N values as they are stored, moved by one access; addresses are multiples of its size. */
+/* N values in their stored type, moved by one access; addresses are multiples of its size. */
 template <typename T, int N> struct chunk { typename bits_of<N *(int)sizeof(T)>::type bits; };
 
 template <int N, typename T>
@@ -43,8 +43,8 @@ static __device__ __forceinline__ void store_chunk(T *to, const float *values) {
     *(struct chunk<T, N> *)to = moved;
 }
 
-/* N values of an array that goes on for `left` more, which matters if not WHOLE: then values beyond
- * the end read as 0 and are not written. */
+/* Load or store N values of an array that has `left` more. If not WHOLE, values beyond the end read
+ * as 0 and are not written. */
 template <bool WHOLE, int N, typename T>
 static __device__ __forceinline__ void load_flat(float *values, const T *from, int64_t left) {
     if (WHOLE) {
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void store_bits(uint16_t *to, const uint32_t *
     }
 }
 
-/* How many values make 16 bytes of the widest type. */
+/* Number of values that are 16 bytes of the widest type. */
 static constexpr __host__ __device__ int chunk_values(size_t bytes1, size_t bytes2 = 2,
                                                       size_t bytes3 = 2) {
     return bytes1 == 4 || bytes2 == 4 || bytes3 == 4 ? 4 : 8;

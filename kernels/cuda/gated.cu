@@ -1,7 +1,7 @@
-/* Gated linear units. Bytes per element of out: gate and up read, out written; backward
- * gate, up and dout read, two gradients written. The limit is memory bandwidth.
+/* Gated linear units. Bytes per element of out: gate and up read, out written; backward gate, up
+ * and dout read, two gradients written. The limit is memory bandwidth.
  *
- * A thread owns a pack of columns of one row, and reads gate and up of it. */
+ * A thread processes a pack of columns of one row, and reads its gate and up. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/amax.h"
 #include "kernels/cuda/ptx.h"
@@ -10,12 +10,13 @@ enum { THREADS = 256 };
 
 static constexpr float LOG2_E = 1.442695041f;
 
-/* Beyond fp32's range the exponential is inf and the result 0. */
+/* Outside fp32's range the exponential is inf and the result 0. */
 static __device__ __forceinline__ float logistic(float x) {
     return reciprocal_approx(1.0f + exp2_approx(-LOG2_E * x));
 }
 
-/* Of thread `index` the row, its pack's first column and how many columns there are. */
+/* Finds this thread's row, its pack's first column and the number of columns. Returns false if
+ * there is no such row. */
 static __device__ __forceinline__ bool find_pack(int64_t *row, int64_t *column, int *count,
                                                  int64_t rows, int64_t columns) {
     int64_t packs = (columns + PACK - 1) / PACK;
@@ -33,7 +34,7 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK];
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     if (find_pack(&row, &column, &count, rows, columns)) {
         const In *from = gate_up + row * 2 * columns + column;
         load_columns<PACKED>(gate, from, count);
@@ -46,7 +47,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* silu'(x) = s + x s (1 - s), where s is the logistic function. dgate_up may be gate_up: a thread
- * reads all it needs before it writes there. */
+ * reads its inputs before it writes there. */
 template <bool PACKED, typename Din, typename Dout, typename In>
 static __global__ void __launch_bounds__(THREADS)
     backward_kernel(Din *dgate_up, const Dout *__restrict__ dout, const In *gate_up, int64_t rows,
@@ -54,7 +55,7 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK], d[PACK];
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     if (find_pack(&row, &column, &count, rows, columns)) {
         int64_t at = row * 2 * columns + column;
         load_columns<PACKED>(gate, gate_up + at, count);

@@ -1,12 +1,14 @@
-/* gelu and its derivative for kernels that have a value at hand.
+/* gelu and its derivative of one value, for use in kernels.
  *
  * With z = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh z) / 2 is the logistic function of 2 z:
+ *
  *     gelu(x)  = x s,                     s = 1 / (1 + e),  e = exp(-2 z)
  *     gelu'(x) = s + 2 x z'(x) s (1 - s),  1 - s = e s
- * which takes one exponential and one reciprocal, both hardware approximations. That is not for
- * want of digits: for negative x nothing cancels as it does in 1 + tanh z, and where s is near 1
- * its relative error is (1 - s) times that of e. Bandwidth wants it: a bf16 pass over memory leaves
- * an H200 about 24 instructions per value, and tanhf alone takes more. */
+ *
+ * This takes one exponential and one reciprocal, both hardware approximations. They lose no
+ * accuracy: for negative x nothing cancels as it does in 1 + tanh z, and where s is near 1 its
+ * relative error is (1 - s) times that of e. The reason is bandwidth: a bf16 pass over memory
+ * leaves an H200 about 24 instructions per value, and tanhf alone takes more. */
 #pragma once
 
 #include "kernels/cuda/ptx.h"
@@ -16,8 +18,8 @@
 static constexpr float GELU_A = -2.302208198f, GELU_B = -0.1029432397f;
 static constexpr float GELU_C = 1.595769122f, GELU_D = 0.2140644488f;
 
-/* Beyond fp32's range the exponential is inf and s is 0, or it is 0 and s is 1: no special cases. A
- * NaN stays one. */
+/* Outside fp32's range the exponential is inf and s is 0, or it is 0 and s is 1, without special
+ * cases. NaN stays NaN. */
 static __device__ __forceinline__ float gelu(float x) {
     float e = exp2_approx(x * (GELU_A + GELU_B * x * x));
     return x * reciprocal_approx(1.0f + e);
@@ -27,7 +29,7 @@ static __device__ __forceinline__ float gelu_derivative(float x) {
     float square = x * x;
     float e = exp2_approx(x * (GELU_A + GELU_B * square));
     float s = reciprocal_approx(1.0f + e);
-    /* The limit keeps inf * 0 away where s, and so the product, is 0. */
+    /* The limit avoids inf * 0 where s, and so the product, is 0. */
     float bell = s * (fminf(e, 0x1p126f) * s);
     return s + x * bell * (GELU_C + GELU_D * square);
 }

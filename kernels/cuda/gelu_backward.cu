@@ -1,5 +1,5 @@
-/* The gradient of gelu as a pass of its own, for when no matrix product takes it along; with the
- * column sums of the result if they are wanted, which saves reading it once more. */
+/* The gradient of gelu as a separate pass, for when no matrix product fuses it. It computes the
+ * column sums of the result if requested, which saves reading it once more. */
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/amax.h"
@@ -7,11 +7,11 @@
 
 enum { THREADS = 256, CHUNKS = 2, SUMMED_AT_ONCE = 2 /* rows, of two operands each */ };
 
-template <bool WHOLE, bool LOOKS, typename Din, typename Dout, typename In, int N>
+template <bool WHOLE, bool TRACKS, typename Din, typename Dout, typename In, int N>
 static __device__ __forceinline__ void backward_share(Din *din, const Dout *dout, const In *in,
                                                       int64_t first, int64_t count,
                                                       struct amax *track_amax) {
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float gradient[CHUNKS][N], x[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
@@ -23,13 +23,13 @@ static __device__ __forceinline__ void backward_share(Din *din, const Dout *dout
         int64_t i = at + c * THREADS * N;
         for (int k = 0; k < N; k++) gradient[c][k] *= gelu_derivative(x[c][k]);
         store_flat<WHOLE, N>(din + i, gradient[c], count - i);
-        if (LOOKS) track_stored<Din, N>(&own, gradient[c]);
+        if (TRACKS) track_stored<Din, N>(&own, gradient[c]);
     }
-    if (LOOKS) merge_amax(track_amax, own);
+    if (TRACKS) merge_amax(track_amax, own);
 }
 
-/* din may be dout: a thread reads all it needs before it writes there. */
-template <bool LOOKS, typename Din, typename Dout, typename In>
+/* din may be dout: a thread reads its inputs before it writes there. */
+template <bool TRACKS, typename Din, typename Dout, typename In>
 static __global__ void __launch_bounds__(THREADS)
     backward_kernel(Din *din, const Dout *dout, const In *__restrict__ in, int64_t count,
                     bool aligned, struct amax *track_amax) {
@@ -37,9 +37,9 @@ static __global__ void __launch_bounds__(THREADS)
     constexpr int SHARE = THREADS * CHUNKS * N;
     int64_t first = (int64_t)blockIdx.x * SHARE;
     if (aligned && first + SHARE <= count) {
-        backward_share<true, LOOKS, Din, Dout, In, N>(din, dout, in, first, count, track_amax);
+        backward_share<true, TRACKS, Din, Dout, In, N>(din, dout, in, first, count, track_amax);
     } else {
-        backward_share<false, LOOKS, Din, Dout, In, N>(din, dout, in, first, count, track_amax);
+        backward_share<false, TRACKS, Din, Dout, In, N>(din, dout, in, first, count, track_amax);
     }
 }
 
@@ -57,15 +57,15 @@ static void backward(struct backend *be, const struct gelu_backward_args *args) 
            (const In *)in->data, count, aligned, args->track_amax);
 }
 
-/* ---- with column sums: din is dout, and its rows and those of in can be read in packs */
+/* ---- with column sums: din is dout, and its rows and those of in are read in packs */
 
-template <bool LOOKS, typename Out, typename In>
+template <bool TRACKS, typename Out, typename In>
 static __global__ void __launch_bounds__(TILE_WARPS *WARP)
     summed_kernel(Out *inout, const In *__restrict__ in, float *__restrict__ partials,
                   struct row_groups cut, struct amax *track_amax) {
     const int together = SUMMED_AT_ONCE;
     struct own_rows own = own_rows_of(cut);
-    struct seen seen = {0, 0};
+    struct magnitudes seen = {0, 0};
     int warp = (int)threadIdx.x / WARP;
     float sum[PACK] = {0};
     if (own.count > 0) {
@@ -84,15 +84,15 @@ static __global__ void __launch_bounds__(TILE_WARPS *WARP)
                 for (int k = 0; k < PACK; k++) d[i][k] *= gelu_derivative(x[i][k]);
                 store_pack(inout + at + i * next, d[i]);
                 for (int k = 0; k < PACK; k++) sum[k] += rounded<Out>(d[i][k]);
-                if (LOOKS) track_stored<Out, PACK>(&seen, d[i]);
+                if (TRACKS) track_stored<Out, PACK>(&seen, d[i]);
             }
         }
     }
-    if (LOOKS) merge_amax(track_amax, seen);
+    if (TRACKS) merge_amax(track_amax, seen);
     store_partials(partials, sum, cut);
 }
 
-static bool sums_on_the_way(const struct gelu_backward_args *args) {
+static bool sums_in_same_pass(const struct gelu_backward_args *args) {
     return args->din->data == args->dout->data && args->din->dtype == args->dout->dtype &&
            rows_are_packed(args->din) && rows_are_packed(args->in);
 }
@@ -123,7 +123,7 @@ void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *a
     int64_t count = tensor_count(args->din);
     assert(tensor_count(args->dout) == count && tensor_count(args->in) == count);
     if (count == 0) return;
-    if (args->column_sums && sums_on_the_way(args)) {
+    if (args->column_sums && sums_in_same_pass(args)) {
         summed(be, args, (float *)scratch);
     } else {
         STORAGE_SWITCH(args->din->dtype, Din,

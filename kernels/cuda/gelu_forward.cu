@@ -1,4 +1,4 @@
-/* gelu as a pass of its own, for when no matrix product takes it along. */
+/* gelu as a separate pass, for when no matrix product fuses it. */
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
@@ -6,10 +6,10 @@
 
 enum { THREADS = 256, CHUNKS = 2 };
 
-template <bool WHOLE, bool LOOKS, typename Out, typename In, int N>
+template <bool WHOLE, bool TRACKS, typename Out, typename In, int N>
 static __device__ __forceinline__ void forward_share(Out *out, const In *in, int64_t first,
                                                      int64_t count, struct amax *track_amax) {
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float values[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
@@ -20,21 +20,21 @@ static __device__ __forceinline__ void forward_share(Out *out, const In *in, int
         int64_t i = at + c * THREADS * N;
         for (int k = 0; k < N; k++) values[c][k] = gelu(values[c][k]);
         store_flat<WHOLE, N>(out + i, values[c], count - i);
-        if (LOOKS) track_stored<Out, N>(&own, values[c]);
+        if (TRACKS) track_stored<Out, N>(&own, values[c]);
     }
-    if (LOOKS) merge_amax(track_amax, own);
+    if (TRACKS) merge_amax(track_amax, own);
 }
 
-template <bool LOOKS, typename Out, typename In>
+template <bool TRACKS, typename Out, typename In>
 static __global__ void __launch_bounds__(THREADS)
     forward_kernel(Out *__restrict__ out, const In *__restrict__ in, int64_t count, bool aligned,
                    struct amax *track_amax) {
     constexpr int N = chunk_values(sizeof(Out), sizeof(In)), SHARE = THREADS * CHUNKS * N;
     int64_t first = (int64_t)blockIdx.x * SHARE;
     if (aligned && first + SHARE <= count) {
-        forward_share<true, LOOKS, Out, In, N>(out, in, first, count, track_amax);
+        forward_share<true, TRACKS, Out, In, N>(out, in, first, count, track_amax);
     } else {
-        forward_share<false, LOOKS, Out, In, N>(out, in, first, count, track_amax);
+        forward_share<false, TRACKS, Out, In, N>(out, in, first, count, track_amax);
     }
 }
 

@@ -1,12 +1,12 @@
-/* The norm of all gradients, and what follows from it: one pass over memory, then one block.
+/* The norm of all gradients, found_inf and the clip factor: one pass over memory, then one block.
  *
- * Squares must be added as if in fp64 (see the CPU's), but GPUs other than the large ones have
- * hardly any fp64 units. So a thread squares and adds its few values of an iteration in fp32, which
- * takes two instructions a value, and adds that sum to an fp64 one. Only if it is too large or too
- * small to trust, or not a number, are the same values added again in fp64.
+ * Squares must be added as if in fp64 (see kernels/cpu/gradient_norm.c), but most GPUs have hardly
+ * any fp64 units. So a thread squares and adds its few values of an iteration in fp32, which takes
+ * two instructions a value, and adds that sum to an fp64 one. If the fp32 sum is too large or too
+ * small to be accurate, or not a number, the same values are added again in fp64.
  *
- * Nothing else is needed for found_inf: squares of fp32 cannot overflow fp64, and an infinite or
- * undefined gradient makes the norm so. */
+ * found_inf needs nothing else: squares of fp32 cannot overflow fp64, and an infinite or undefined
+ * gradient makes the norm so. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/reduce.h"
@@ -15,7 +15,7 @@
 
 enum { SQUARES_THREADS = 256, CHUNKS = 4, ITERATIONS = 4, FINISH_THREADS = 512 };
 
-/* The first thread gets the sum; called once in a kernel. */
+/* The first thread gets the sum. May be called once in a kernel. */
 template <int THREADS> static __device__ double block_total(double value) {
     __shared__ double part[THREADS / WARP];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -25,7 +25,7 @@ template <int THREADS> static __device__ double block_total(double value) {
     return warp_sum(lane < THREADS / WARP ? part[lane] : 0.0);
 }
 
-/* The squares of one iteration of one thread. */
+/* Sum of squares of one iteration of one thread. */
 template <bool WHOLE, int N, typename T>
 static __device__ __forceinline__ double squares(const T *gradients, int64_t at, int64_t count,
                                                  float unscale) {
@@ -53,7 +53,7 @@ template <typename T> static constexpr __host__ __device__ int64_t iteration_val
     return (int64_t)SQUARES_THREADS * CHUNKS * chunk_values(sizeof(T));
 }
 
-/* partial[b] = the squares of the b-th share. Shares depend on the count alone. */
+/* partial[b] = sum of squares of the b-th share. Shares depend on the count alone. */
 template <typename T>
 static __global__ void __launch_bounds__(SQUARES_THREADS)
     squares_kernel(double *__restrict__ partial, const T *__restrict__ gradients, int64_t count,
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
     total = block_total<FINISH_THREADS>(total);
     if (threadIdx.x != 0) return;
     float norm = (float)sqrt(total);
-    /* A norm beyond fp32 would clip every gradient to zero. */
+    /* If the norm overflows fp32, every gradient would be clipped to zero. */
     state->gradient_norm = norm;
     state->found_inf = !(norm <= FLT_MAX);
     float factor = grad_clip / (norm + 1e-6f);

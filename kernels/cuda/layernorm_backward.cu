@@ -1,15 +1,15 @@
 /* The gradients of layer norm. With d = dout * weight and h = (in - mean) * rstd, the gradient of a
  * row is rstd * (d - mean(d) - h * mean(d * h)); those of weight and bias are the column sums of
- * dout * h and dout. The column sums of the result are wanted too: as the gradient of the bias of
- * what was added to the residual stream before.
+ * dout * h and dout. The column sums of the result can be computed too: they are the gradient of
+ * the bias of the previous addition to the residual stream.
  *
- * Bytes per element: what the dtypes say, each tensor once; for bf16 branches on an fp32 stream
- * 2 + 4 + 4 read, 4 + 2 written. The limit is memory bandwidth.
+ * Bytes per element: each tensor once in its dtype; for bf16 branches on an fp32 stream 2 + 4 + 4
+ * read, 4 + 2 written. The limit is memory bandwidth.
  *
- * A thread owns 8 columns and a block a group of rows, two at a time: so the sums over rows stay
- * in registers until the group ends, and one barrier serves two rows. The group's sums go to the
- * workspace, and a second kernel adds up the groups. Long or unaligned rows and rare combinations
- * of dtypes take a kernel that reads its elements twice. */
+ * A thread processes 8 columns and a block a group of rows, two at a time, so the sums over rows
+ * stay in registers until the group ends, and one barrier serves two rows. The group's sums go to
+ * the workspace, and a second kernel adds up the groups. Long or unaligned rows and rare
+ * combinations of dtypes take a kernel that reads its elements twice. */
 #include "kernels/cuda/amax.h"
 #include "kernels/cuda/partials.h"
 #include "kernels/cuda/reduce.h"
@@ -25,18 +25,18 @@ enum {
 
 struct backward {
     struct array din, din_lower, dout, in, dresidual;
-    struct array below; /* din_lower, or without that din: what is looked at and summed */
-    float *partials;    /* [groups, sums, C]: dweight and others of each group of rows */
-    struct sums sums;   /* dweight, dbias and column_sums, the last two if they are wanted */
-    int dbias, own;     /* which of the sums is dbias, and which that of the result; 0: none */
+    struct array below; /* tensor that is tracked and summed: din_lower, or without that din */
+    float *partials;    /* [groups, sums, C]: dweight and the other sums of each group of rows */
+    struct sums sums;   /* dweight, dbias and column_sums, the last two if requested */
+    int dbias, own; /* indices in sums of dbias, and of the column sums of the result; 0: none */
     const float *mean, *rstd, *weight;
     struct amax *track_amax; /* optional */
     float per_column;        /* 1 / C */
-    float per_column_d;      /* the same for mean(d), which RMS norm has not: 0 */
+    float per_column_d;      /* the same for mean(d); 0 for RMS norm, which has no mean */
     int64_t rows, columns, group_rows;
 };
 
-/* How rows are split: by their number only. */
+/* Number of rows in a group; depends on the number of rows only. */
 static int64_t rows_per_group(int64_t rows) {
     int64_t group_rows = blocks_of(blocks_of(rows, GROUPS_MAX), ROWS) * ROWS;
     return group_rows < GROUP_ROWS_MIN ? (int64_t)GROUP_ROWS_MIN : group_rows;
@@ -46,9 +46,9 @@ static int64_t groups_of(int64_t rows) {
     return blocks_of(rows, rows_per_group(rows));
 }
 
-/* The means over each row of d and of d * h, in every thread. `part` is another one at the next
- * call, so that one barrier is enough: a thread that fills this one again has passed the next
- * call's barrier, which nobody reaches before having read here. */
+/* Means over each row of d and of d * h, in every thread. Calls alternate between two `part`
+ * arrays, so one barrier is enough: a thread that refills this one has passed the next call's
+ * barrier, which every thread reaches only after reading here. */
 static __device__ __forceinline__ void row_means(float mean_d[ROWS], float mean_dh[ROWS],
                                                  float part[2 * ROWS][WARPS_MAX],
                                                  float per_column_d, float per_column) {
@@ -73,8 +73,8 @@ struct rows {
     float rstd[ROWS];
 };
 
-/* All loads come first, so that they are in flight together. Rows that do not exist are read from
- * the first one, so that nothing branches, and get dout 0. */
+/* All loads come first, so that they are in flight together. Missing rows are read from the first
+ * row, which avoids a branch, and get dout 0. */
 template <typename Dout, typename Stream>
 static __device__ __forceinline__ void read_rows(struct rows *x, const struct backward &a,
                                                  int64_t first, int64_t column, int rows) {
@@ -98,8 +98,9 @@ static __device__ __forceinline__ void read_rows(struct rows *x, const struct ba
 
 template <typename Stream>
 static __device__ __forceinline__ void
-write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const float mean_dh[ROWS],
-           float own[PACK], const struct backward &a, int64_t at, int rows, int left) {
+write_rows(struct magnitudes *seen, struct rows *x, const float mean_d[ROWS],
+           const float mean_dh[ROWS], float own[PACK], const struct backward &a, int64_t at,
+           int rows, int left) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) continue;
@@ -126,13 +127,14 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
     int left = (int)(a.columns - column);
     bool inside = left > 0;
-    struct seen seen = {0, 0};
+    struct magnitudes seen = {0, 0};
     float dweight[PACK] = {0}, dbias[PACK] = {0}, own[PACK] = {0};
     for (int64_t row = first; row < last; row += ROWS) {
         int rows = last - row < ROWS ? (int)(last - row) : (int)ROWS;
         struct rows x = {{{0}}, {{0}}, {{0}}, {0}};
         float mean_d[ROWS] = {0}, mean_dh[ROWS] = {0}, weight[PACK] = {0};
-        if (inside) load_pack(weight, a.weight + column); /* again: registers are few */
+        if (inside)
+            load_pack(weight, a.weight + column); /* reloaded for each row: registers are few */
         if (inside) read_rows<Dout, Stream>(&x, a, row, column, rows);
         for (int r = 0; r < ROWS; r++) {
             for (int i = 0; i < PACK; i++) {
@@ -166,8 +168,8 @@ static __device__ __forceinline__ void general_read(float *dout, float *h, const
     for (int i = 0; i < PACK; i++) h[i] = i < count ? (h[i] - mean) * rstd : 0;
 }
 
-static __device__ __forceinline__ void general_row(struct seen *seen, const struct backward &a,
-                                                   int64_t row, float *dweight) {
+static __device__ __forceinline__ void
+general_row(struct magnitudes *seen, const struct backward &a, int64_t row, float *dweight) {
     const int64_t columns = a.columns, step = GENERAL_THREADS * PACK;
     float dout[PACK], h[PACK], din[PACK], more[PACK] = {0}, sum_d = 0, sum_dh = 0;
     for (int64_t c = threadIdx.x * PACK; c < columns; c += step) {
@@ -206,7 +208,7 @@ static __global__ void __launch_bounds__(GENERAL_THREADS, 3)
     for (int64_t c = threadIdx.x * PACK; c < a.columns; c += GENERAL_THREADS * PACK)
         for (int i = 0; i < columns_from(c, a.columns); i++)
             for (int sum = 0; sum < a.sums.count; sum++) partial[sum * a.columns + c + i] = 0;
-    struct seen seen = {0, 0};
+    struct magnitudes seen = {0, 0};
     for (int64_t row = first; row < last; row++) general_row(&seen, a, row, partial);
     if (a.track_amax) merge_amax(a.track_amax, seen);
 }

@@ -1,25 +1,25 @@
-/* Layer norm, with the addition to the residual stream before it.
+/* Layer norm, and the addition to the residual stream before it.
  *
- * Bytes per element: what the dtypes say, each tensor once; for a bf16 branch on an fp32 stream
- * 2 + 4 read, 4 + 2 written. The limit is memory bandwidth.
+ * Bytes per element: each tensor once in its dtype; for a bf16 branch on an fp32 stream 2 + 4 read,
+ * 4 + 2 written. The limit is memory bandwidth.
  *
- * A thread owns 8 columns, a block whole rows, four at a time: so weight and bias are read once
- * for four rows, loads of all four are in flight together, and the rows stay in registers between
- * the two passes that mean and variance take. Rows too long for that, rows whose packs are not
- * aligned, and what else is rare go through a kernel that reads its elements anew for each pass;
- * they come from the caches then. */
+ * A thread processes 8 columns, a block whole rows, four at a time, so weight and bias are read
+ * once for four rows, loads of all four are in flight together, and the rows stay in registers
+ * between the two passes that mean and variance take. Rows too long for that, rows whose packs are
+ * not aligned, and other rare cases take a kernel that rereads its elements in each pass, from the
+ * caches. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/amax.h"
 #include "kernels/cuda/reduce.h"
 
 enum {
     ROWS = 4,
-    THREADS_MAX = 512, /* leaves 128 registers for each */
+    THREADS_MAX = 512, /* leaves 128 registers for each thread */
     WARPS_MAX = THREADS_MAX / WARP,
     GENERAL_THREADS = 256,
 };
 
-/* x = what is normalized. Without residual it is `in`, which the kernel knows as stream. */
+/* Arguments. x is the normalized input; without a residual, `in` is the stream. */
 struct forward {
     struct array out, sum, stream, branch;
     float *mean, *rstd;
@@ -29,8 +29,8 @@ struct forward {
     float per_column, epsilon; /* per_column: 1 / C */
 };
 
-/* The sums over each row of `values`, in every thread. `part` must be free: nobody reads it since
- * the last barrier. */
+/* Sums over each row of `values`, in every thread. `part` must not have been read since the last
+ * barrier. */
 static __device__ __forceinline__ void row_sums(float sums[ROWS], const float values[ROWS],
                                                 float part[ROWS][WARPS_MAX]) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -44,8 +44,8 @@ static __device__ __forceinline__ void row_sums(float sums[ROWS], const float va
         for (int r = 0; r < ROWS; r++) sums[r] += part[r][w];
 }
 
-/* Reads the thread's columns of up to ROWS rows, adds the branch, and stores the sum. What is
- * normalized is the sum as it was rounded, because the backward pass will read that. */
+/* Reads the thread's columns of up to ROWS rows, adds the branch, and stores the sum. The rounded
+ * sum is normalized, because the backward pass reads that. */
 template <typename Branch, typename Stream>
 static __device__ __forceinline__ void read_rows(float x[ROWS][PACK], const struct forward &a,
                                                  int64_t at, int rows, int left) {
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS_MAX, 1) forward_kernel(struct f
                 a.rstd[first + r] = rstd[r];
             }
     }
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float weight[PACK] = {0}, bias[PACK] = {0};
     if (inside) load_pack(weight, a.weight + column);
     if (inside && a.bias) load_pack(bias, a.bias + column);
@@ -122,7 +122,8 @@ static __global__ void __launch_bounds__(THREADS_MAX, 1) forward_kernel(struct f
     if (a.track_amax) merge_amax(a.track_amax, own);
 }
 
-/* A block per row. Each thread reads in later passes what it has read or stored itself. */
+/* A block per row. In later passes each thread reads only elements that it read or stored
+ * itself. */
 static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel(struct forward a) {
     const int64_t columns = a.columns, row = blockIdx.x, start = row * columns;
     const struct array from = a.branch.data ? a.sum : a.stream;
@@ -149,7 +150,7 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
     float rstd = 1.0f / sqrtf(variance + a.epsilon);
     if (threadIdx.x == 0) a.rstd[row] = rstd;
     if (threadIdx.x == 0 && a.mean) a.mean[row] = mean;
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     for (int64_t c = begin; c < columns; c += step) {
         int count = columns_from(c, columns);
         load_array(x, from, start + c, count);

@@ -9,7 +9,7 @@
 enum { PATH_BYTES = 512, WHY_BYTES = 120 };
 
 #ifdef __CUDACC__
-/* Where the loader looks first, then where toolkits are installed without telling it. */
+/* Lists the loader's search path first, then the usual directories of toolkits. */
 static bool candidate(char *path, int at, const char *file) {
     const char *home = getenv("CUDA_HOME"), *version = strstr(file, ".so.");
     switch (at) {
@@ -30,24 +30,24 @@ static bool candidate(char *path, int at, const char *file) {
 }
 #endif
 
-/* Whether the library at path serves; if not, says why. */
-static bool load_from(const char *path, cuda_library_serves *serves, void *table, char *reason) {
+/* Returns true if the library at path can be used; otherwise writes the reason. */
+static bool load_from(const char *path, cuda_library_check *check, void *table, char *reason) {
     char why[WHY_BYTES];
     void *library = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL);
     if (!library) {
         snprintf(reason, CUDA_REASON_BYTES, "%s", dlerror());
         return false;
     }
-    if (serves(table, library, why, sizeof why)) return true;
+    if (check(table, library, why, sizeof why)) return true;
     snprintf(reason, CUDA_REASON_BYTES, "%s %s", path, why);
     dlclose(library);
     return false;
 }
 
-const char *cuda_library_load(const char *file, cuda_library_serves *serves, void *table,
+const char *cuda_library_load(const char *file, cuda_library_check *check, void *table,
                               char reason[CUDA_REASON_BYTES]) {
     char path[PATH_BYTES], later[CUDA_REASON_BYTES];
     for (int at = 0; candidate(path, at, file); at++)
-        if (load_from(path, serves, table, at ? later : reason)) return NULL;
+        if (load_from(path, check, table, at ? later : reason)) return NULL;
     return reason;
 }

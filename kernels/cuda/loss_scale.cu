@@ -1,10 +1,10 @@
-/* The end of a step, decided on the device, so that the host need not wait to know whether it was
+/* Updates the loss scale on the device, so that the host need not wait to find out if a step was
  * skipped. */
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
 
-/* The rule of PyTorch's GradScaler, with a floor; for one thread. */
+/* The rule of PyTorch's GradScaler, with a floor. Runs in one thread. */
 static __global__ void loss_scale_kernel(struct step_state *state, bool dynamic,
                                          float growth_factor, float backoff_factor, float min_scale,
                                          int32_t growth_interval) {

@@ -1,24 +1,24 @@
-/* Matrix products: cuBLASLt with as much as it can do on the way (epilogues), and passes of our own
- * for the rest.
+/* Matrix products: cuBLASLt with the epilogues that it can fuse, and passes of our own for the
+ * rest.
  *
- * A recipe says which is which, and where everything lies. The library multiplies operands of one
- * dtype, and stores that dtype or fp32; its bias has the dtype of the output, and so has the other
- * side of a GELU, whose rows must be packed. What it does not do:
+ * A recipe lists which is which, and all buffers. The library multiplies operands of one dtype, and
+ * stores that dtype or fp32; its bias has the dtype of the output, and so has the input of a GELU,
+ * whose rows must be packed. It does not support the following:
  *
  *     unlike operands           both are copied to fp32 first, which is exact
- *     8 bits, unless in memory  what is not is transposed first
+ *     8 bits, unless in memory  such an operand is transposed first
  *     as [M, K] and [N, K]
  *     8 bits of odd sizes, or   both are copied to bf16 first, which is exact
  *     on older GPUs
- *     scales by vector, or of   the product goes to fp32; store_kernel multiplies by them
+ *     scales by vector, or of   the product is fp32; store_kernel multiplies by them
  *     such copies
- *     bias of a wider dtype     the product goes to fp32 in the workspace; store_kernel adds the
+ *     bias of a wider dtype     the product is fp32, in the workspace; store_kernel adds the
  *     than out, fp32 to 16 bit  bias and rounds, once
  *     gelu                      from gelu_in, after the product
  *     gelu'                     in place, on the product rounded to out, with its column sums
  *     column sums               in a pass of their own, where the library does gelu'
  *
- * Where the library declines a whole it is asked again for less. */
+ * If the library declines a fused form, a form with less fused into it is tried. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,13 +30,13 @@
 
 enum { STORE_THREADS = 256 };
 
-/* Of operands of 8 bits, where the library has not multiplied by them; a is NULL: of none. */
+/* Scales of 8-bit operands that the library has not applied; a is NULL if there are none. */
 struct scales {
     const float *a, *b;
     bool by_vector;
 };
 
-/* Multiplies the values from element `at` on. */
+/* Scales the values from element `at` on. */
 static __device__ __forceinline__ void scale_pack(float *values, struct scales scales, int64_t at,
                                                   int64_t columns, int count) {
     int64_t row = scales.by_vector ? at / columns : 0, column = at - row * columns;
@@ -101,18 +101,18 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
 struct recipe {
     unsigned fused;
-    bool eight; /* the library multiplies operands of 8 bits */
+    bool eight; /* the library multiplies 8-bit operands */
     const struct cuda_product *product;
     struct product_key key;
-    struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
-    struct tensor result;     /* what the library stores to: args' own, or fp32 in the workspace */
-    bool elsewhere;           /* the latter */
+    struct tensor a, b, bias; /* operands of the library: args' own, or copies in the workspace */
+    struct tensor result;     /* output of the library: args' own, or fp32 in the workspace */
+    bool elsewhere;           /* the output is in the workspace */
     void *sums;               /* scratch for column sums */
-    void *scratch;            /* the library's */
-    size_t bytes;             /* of workspace */
+    void *scratch;            /* workspace of the library */
+    size_t bytes;             /* size of the workspace */
 };
 
-/* What holds A B + bias: gelu_in if there is one. */
+/* Returns the tensor that holds A B + bias: gelu_in if there is one. */
 static const struct tensor *sum_of(const struct matmul_args *args) {
     return args->gelu_in ? args->gelu_in : args->out;
 }
@@ -121,41 +121,42 @@ static bool is_multiple(int64_t size) {
     return size % EIGHT_BIT_UNIT == 0;
 }
 
-/* Whether the library can multiply these operands of 8 bits. */
+/* True if the library can multiply these 8-bit operands. */
 static bool takes_eight(const struct cuda_products *products, const struct matmul_args *args) {
     return matmul_scales(args) && products->eight_bit && is_multiple(tensor_rows(args->a)) &&
            is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
 }
 
-/* Whether store_kernel is to multiply by scales. */
+/* True if store_kernel has to apply the scales. */
 static bool scales_later(const struct matmul_args *args, bool eight) {
     return matmul_scales(args) && (!eight || args->scales_by_vector);
 }
 
-/* What the library reads of an operand. */
+/* Returns the dtype in which the library reads an operand. */
 static enum dtype read_as(const struct matmul_args *args, const struct tensor *operand,
                           bool eight) {
     if (matmul_scales(args)) return eight ? operand->dtype : DTYPE_BF16;
     return args->a->dtype == args->b->dtype ? operand->dtype : DTYPE_F32;
 }
 
-/* Whether the library stores the sum itself, but for a bias. */
+/* True if the library stores the sum itself, except for a bias. */
 static bool is_direct(const struct matmul_args *args, bool eight) {
     enum dtype to = sum_of(args)->dtype;
     if (scales_later(args, eight)) return to == DTYPE_F32 && !args->accumulate;
     return eight || to == DTYPE_F32 || to == read_as(args, args->a, eight);
 }
 
-/* What the library may be asked to do on the way. With operands of 8 bits that is to add a bias of
- * the output's 16 bits: to fp32 it adds one in bf16 only, and for GELU it wants an output of 8
- * bits. */
+/* Returns the operations that the library may fuse. With 8-bit operands it is only a bias of the
+ * output's 16-bit dtype: for fp32 outputs the library supports a bf16 bias only, and for GELU it
+ * needs an 8-bit output. */
 static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args,
                         bool eight) {
     enum dtype to = sum_of(args)->dtype;
     const struct tensor *other = args->gelu_in ? args->gelu_in : args->dgelu_in;
     bool packed = tensor_columns(args->out) % PACK == 0;
     bool gelu = other && products->fuses && packed && other->dtype == args->out->dtype;
-    if (other && other->dtype == DTYPE_F32) gelu = false; /* nobody says how good its tanh is */
+    if (other && other->dtype == DTYPE_F32)
+        gelu = false; /* the accuracy of its tanh is not documented */
     unsigned fused = 0;
     if (!is_direct(args, eight) || scales_later(args, eight)) return 0;
     if (eight) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
@@ -165,7 +166,8 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
     return fused;
 }
 
-/* The next thing to try; bias last, since its own pass costs the most. */
+/* Returns the next form to try. The bias is dropped last, since its separate pass costs the
+ * most. */
 static unsigned less(unsigned fused) {
     if (fused & ~FUSE_BIAS) return fused & FUSE_BIAS;
     return 0;
@@ -214,14 +216,14 @@ static struct tensor copy_place(struct arena *arena, const struct tensor *tensor
     return copy;
 }
 
-/* Of an operand that may have to be transposed. */
+/* Buffer of an operand that may have to be transposed. */
 static struct tensor operand_place(struct arena *arena, const struct tensor *tensor,
                                    enum dtype dtype, bool transpose) {
     if (!transpose) return copy_place(arena, tensor, dtype);
     return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
 }
 
-/* What is kept where in memory; without it, only the dtypes and bytes are right. */
+/* Assigns the buffers in memory. Without memory, only dtypes and bytes are valid. */
 static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
                   void *memory) {
     struct arena arena = {(char *)memory, 0, r->bytes};
@@ -244,7 +246,7 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
     if (!memory) r->bytes = arena.used;
 }
 
-/* Everything but the library's part. */
+/* Returns a recipe without the library's product. */
 static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused,
                              bool eight) {
     struct recipe r = {};
@@ -288,7 +290,7 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     return !status;
 }
 
-/* What the library left undone. */
+/* Does the operations that the library has not fused. */
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct tensor *sum = sum_of(args);
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
@@ -321,7 +323,7 @@ static void follow(struct backend *be, const struct matmul_args *args, const str
 
 /* ---- finding */
 
-/* The recipe of such a form; false if the library declines. */
+/* Finds the recipe of this form; false if the library declines. */
 static bool find_form(struct backend *be, const struct matmul_args *args, struct recipe *r,
                       unsigned fused, bool eight, bool planning) {
     *r = lay_out(be, args, fused, eight);
@@ -332,7 +334,7 @@ static bool find_form(struct backend *be, const struct matmul_args *args, struct
     return r->product != NULL;
 }
 
-/* ---- by the clock: what is fused against what is not */
+/* ---- timing: the fused form against the next one */
 
 struct timed_recipe {
     struct backend *be;
@@ -354,7 +356,7 @@ static float time_form(struct backend *be, const struct matmul_args *args, unsig
     place(be, args, &r, arena_take(&arena, r.bytes));
     struct timed_recipe timed = {be, args, &r};
     float time = product_time(cuda_state(be)->products, run_timed, &timed);
-    be->failure.text[0] = 0; /* of the trial alone: there was none before */
+    be->failure.text[0] = 0; /* failures of the trial only: there was none before */
     return time;
 }
 
@@ -377,12 +379,12 @@ static void make_twins(struct twins *twins, const struct matmul_args *args, stru
     }
 }
 
-/* Whether the fused form, which is possible, is faster than the next one. Asked once; then it is
- * declined, or remembered. Without memory to try it on it is kept. */
+/* True if the fused form, which is possible, is faster than the next one. This is timed once; the
+ * choice is then recorded. Without memory for the trial the fused form is kept. */
 static bool keeps_fused(struct backend *be, const struct matmul_args *args,
                         const struct product_key *key, unsigned fused) {
     struct cuda_products *products = cuda_state(be)->products;
-    size_t workspaces = 2 * products->most_workspace; /* the library's, and what forms need */
+    size_t workspaces = 2 * products->most_workspace; /* the library's, and that of the recipes */
     struct twins twins;
     struct arena arena = {NULL, 0, SIZE_MAX};
     void *memory = NULL;
@@ -400,12 +402,12 @@ static bool keeps_fused(struct backend *be, const struct matmul_args *args,
         }
         cudaFree(memory);
     }
-    cudaGetLastError(); /* too little memory */
+    cudaGetLastError(); /* clears the error of a failed allocation */
     if (!kept) product_decline(products, key);
     return kept;
 }
 
-/* Finds the recipe that fuses most, or with autotune is fastest. Returns false with
+/* Finds the recipe that fuses most, or with autotune the fastest. Returns false with
  * be->failure.text set if there is none. */
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
                         bool planning) {
@@ -415,7 +417,8 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
     unsigned fused = fusible(products, args, eight);
     for (;;) {
         bool found = find_form(be, args, r, fused, eight, planning);
-        if (found && compares && fused & ~FUSE_BIAS) /* then it may have moved */
+        if (found && compares &&
+            fused & ~FUSE_BIAS) /* found again, because the trial may have moved the product */
             found = keeps_fused(be, args, &r->key, fused) &&
                     find_form(be, args, r, fused, eight, planning);
         if (found || !(fused || eight)) break;

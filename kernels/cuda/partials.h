@@ -1,7 +1,7 @@
-/* The second half of sums over rows: partial sums of groups of rows, added up in order.
+/* The second half of sums over rows: adds partial sums of groups of rows, in order.
  *
  * The first half splits the rows into groups by the shape alone, never by the number of
- * multiprocessors, so that the same sums come out on every GPU. */
+ * multiprocessors, so that every GPU computes the same sums. */
 #pragma once
 
 #include "kernels/cuda/columns.h"
@@ -20,7 +20,7 @@ static inline struct sums sums_of(const struct tensor *first) {
     return sums;
 }
 
-/* Nothing if there is no further one. */
+/* Adds a destination, unless it is NULL. */
 static inline void sums_add(struct sums *sums, const struct tensor *further) {
     if (!further) return;
     assert(sums->count < SUMS_MAX && tensor_count(further) == sums->columns);
@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(PARTIAL_WARPS *WARP)
     });
 }
 
-/* sums += those over groups of partials [groups, count of sums, columns]. */
+/* sums += sums over groups of partials [groups, count of sums, columns]. */
 static void add_partials(struct backend *be, const struct sums *sums, const float *partials,
                          int64_t groups) {
     LAUNCH(add_partials_kernel, (unsigned)blocks_of(sums->count * sums->columns, WARP),

@@ -1,4 +1,4 @@
-/* The headers in plain C that the CUDA sources read. */
+/* C headers that the CUDA sources include. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-/* A product is run once before step 0, on memory that has nothing else to do: what the library
- * offers and then refuses is found while there is another algorithm, or a form with less in it, to
- * fall back on. With autotune every algorithm is timed. */
+/* Runs each product once before step 0, on separate memory. If the library offers an algorithm and
+ * then refuses it, another algorithm, or a form with less fused into it, can still be used. With
+ * autotune every algorithm is timed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,10 +34,9 @@ static size_t place(struct product_memory *operands, const struct product_key *k
     return arena.used;
 }
 
-/* Numbers of all signs and many sizes around 1, since the clocks of a GPU go by the bits that it
- * switches; in every dtype that operands have, and never infinite: 16 bits of 0x3c00 with some of
- * them at random are 2^-7 to 2 in bf16, 1 to 2 in fp16, and the bytes are finite in E4M3 and E5M2.
- */
+/* Numbers of both signs and many magnitudes around 1, since the clocks of a GPU depend on the bits
+ * that it switches. They are finite in every dtype of operands: 16 bits of 0x3c00 with some of them
+ * at random are 2^-7 to 2 in bf16, 1 to 2 in fp16, and the bytes are finite in E4M3 and E5M2. */
 bool product_fill(const struct cuda_products *products, void *to, size_t bytes) {
     static uint16_t pattern[PATTERN_BYTES / sizeof(uint16_t)];
     for (size_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i++)
@@ -56,7 +55,7 @@ static void note(struct cuda_products *products, const char *said) {
              "cuBLASLt offers an algorithm and then fails: %s", said);
 }
 
-/* Whether the library takes it; notes what it said if not. */
+/* True if the library queues the product; otherwise records its error. */
 static bool queues(void *argument) {
     const struct trial *trial = (const struct trial *)argument;
     struct cuda_products *products = trial->products;
@@ -65,7 +64,7 @@ static bool queues(void *argument) {
     return !status;
 }
 
-/* Whether it comes to its end, too. */
+/* True if the product also completes. */
 static bool works(struct trial *trial) {
     if (!queues(trial)) return false;
     cudaError_t error = cudaStreamSynchronize(trial->products->stream);
@@ -136,6 +135,7 @@ int product_try(struct cuda_products *products, struct cuda_product *product,
             chosen = choose(&trial, product, algorithms, count);
     }
     if (memory) cudaFree(memory);
-    cudaGetLastError(); /* too little memory: then the library's own first choice */
+    cudaGetLastError(); /* clears the error: with too little memory the library's first choice is
+                           taken */
     return chosen;
 }

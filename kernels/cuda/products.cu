@@ -1,5 +1,5 @@
-/* Preparing a product costs about a millisecond (the library's heuristics), finding and queueing a
- * prepared one a few microseconds: so all is prepared while a step is planned. */
+/* Prepared products. Preparing one costs about a millisecond (the library's heuristics), finding
+ * and queueing a prepared one a few microseconds, so all are prepared while a step is planned. */
 #include "kernels/cuda/products.h"
 
 #include <assert.h>
@@ -10,9 +10,9 @@
 #include "kernels/cuda/plain_c.h"
 
 /* Splits of k may be added up in fp32, in a pass of their own: the order is fixed, and nothing is
- * rounded to 16 bits on the way, as the two other schemes might. With an epilogue k is not split:
- * the pass is said to round the sum to out before the bias comes, and where sums of columns are
- * added up is not said at all. */
+ * rounded to 16 bits in between, as the two other schemes may do. With an epilogue k is not split:
+ * that pass is documented to round the sum to out before the bias is added, and the order of column
+ * sums is undocumented. */
 static uint32_t reductions_of(const struct product_key *key) {
     return key->epilogue == EPILOGUE_NONE ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
                                           : CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -60,8 +60,8 @@ static bool has_aux(const struct product_key *key) {
 #define SET(function, object, attribute, value) \
     (lt->function(object, attribute, &(value), sizeof(value)) == CUBLAS_STATUS_SUCCESS)
 
-/* The heuristics read alignments off the pointers in the operation: the numbers put there promise
- * what product_run will keep. */
+/* The heuristics read alignments from the pointers in the operation: these numbers promise the
+ * alignments that product_run checks. */
 static bool describe_epilogue(const struct cublaslt *lt, const struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasLtMatmulDesc_t operation = product->operation;
@@ -78,7 +78,7 @@ static bool describe_epilogue(const struct cublaslt *lt, const struct cuda_produ
            SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
-/* For operands of 8 bits alone. Our b is the library's A. */
+/* For 8-bit operands only. Our b is the library's A. */
 static bool describe_scales(const struct cublaslt *lt, const struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasLtMatmulDesc_t operation = product->operation;
@@ -91,7 +91,7 @@ static bool describe_scales(const struct cublaslt *lt, const struct cuda_product
     return ok & SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
 }
 
-/* rows x columns of ours are columns x rows of the library's. */
+/* Our [rows, columns] are the library's [columns, rows]. */
 static bool lay_out(const struct cublaslt *lt, cublasLtMatrixLayout_t *layout, int dtype,
                     int64_t rows, int64_t columns) {
     return lt->MatrixLayoutCreate(layout, type_of(dtype), (uint64_t)columns, (uint64_t)rows,
@@ -120,7 +120,7 @@ static bool prefer_number(const struct cublaslt *lt, cublasLtMatmulPreference_t 
     return SET(MatmulPreferenceSetAttribute, preference, attribute, value);
 }
 
-/* What algorithms may ask for. */
+/* Limits of the algorithms: workspace, reduction schemes, alignments. */
 static bool prefer(const struct cublaslt *lt, cublasLtMatmulPreference_t preference,
                    const struct product_key *key, uint64_t workspace_bytes) {
     size_t a = product_alignment((enum dtype)key->a_in, key->transpose_a ? key->m : key->k);
@@ -136,9 +136,10 @@ static bool prefer(const struct cublaslt *lt, cublasLtMatmulPreference_t prefere
            prefer_number(lt, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out);
 }
 
-/* Asks for up to `wanted` algorithms that fit; returns how many there are. */
-static int ask(const struct cuda_products *products, const struct cuda_product *product,
-               size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *algorithms, int wanted) {
+/* Requests up to `wanted` algorithms that fit in the workspace; returns their number. */
+static int request_algorithms(const struct cuda_products *products,
+                              const struct cuda_product *product, size_t workspace_bytes,
+                              cublasLtMatmulHeuristicResult_t *algorithms, int wanted) {
     const struct cublaslt *lt = &products->lt;
     cublasLtMatmulPreference_t preference;
     int got = 0, kept = 0;
@@ -161,7 +162,7 @@ static bool declines(const cublasLtMatmulAlgo_t *algorithm) {
     return memcmp(algorithm, &none, sizeof none) == 0;
 }
 
-/* Takes what an earlier run chose, if the library still agrees. */
+/* Takes the algorithm of an earlier run, if the library still accepts it. */
 static bool take_chosen(const struct cuda_products *products, struct cuda_product *product,
                         const cublasLtMatmulAlgo_t *chosen, size_t workspace_bytes) {
     cublasLtMatmulHeuristicResult_t result;
@@ -183,7 +184,8 @@ static bool take_algorithm(struct cuda_products *products, struct cuda_product *
         products->autotune ? product_chosen(products, &product->key) : NULL;
     if (chosen && declines(chosen)) return false;
     if (chosen && take_chosen(products, product, chosen, workspace_bytes)) return true;
-    int count = ask(products, product, workspace_bytes, algorithms, try_it ? TRIED_ALGORITHMS : 1);
+    int count = request_algorithms(products, product, workspace_bytes, algorithms,
+                                   try_it ? TRIED_ALGORITHMS : 1);
     if (count == 0) return false;
     int taken = try_it ? product_try(products, product, algorithms, count) : 0;
     if (taken < 0) return false;
@@ -265,8 +267,8 @@ static bool set_pointer(const struct cublaslt *lt, const struct cuda_product *pr
     return SET(MatmulDescSetAttribute, product->operation, attribute, pointer);
 }
 
-/* The pointers of scales and of an epilogue live in the operation. Setting them is a store into
- * host memory: the library copies what it needs when the product is queued. */
+/* The pointers of scales and of an epilogue are attributes of the operation. Setting them is a
+ * store into host memory: the library copies them when the product is queued. */
 static bool set_pointers(const struct cublaslt *lt, const struct cuda_product *product,
                          const struct product_memory *memory) {
     const struct product_key *key = &product->key;
@@ -319,15 +321,15 @@ static int open_library(struct cuda_products *products, struct error *error) {
 }
 
 /* Workspace is for algorithms that split k: each part has an output in fp32 there. NVIDIA advises
- * 32 MiB for Hopper, which 4 parts of a 1600 x 6400 gradient exceed; a 512th of the memory is
- * little where there is much. */
+ * 32 MiB for Hopper, which 4 parts of a 1600 x 6400 gradient exceed. A 512th of the memory costs
+ * little on large GPUs. */
 static size_t workspace_for(size_t memory) {
     size_t least = (size_t)32 << 20, most = (size_t)128 << 20, share = memory / 512;
     return share < least ? least : share > most ? most : share;
 }
 
-/* Epilogues beyond a bias pay from Hopper on; before, the library's are slower than a product and a
- * pass of our own. */
+/* Epilogues beyond a bias pay from Hopper on. On older GPUs they are slower than a product and a
+ * separate pass. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
                                          const struct backend_options *options,
                                          struct error *error) {

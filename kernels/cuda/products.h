@@ -1,31 +1,31 @@
 /* Matrix products as cuBLASLt runs them: each is prepared once (descriptors, layouts, algorithm),
- * before step 0 if it was planned, and found again by its key in every step.
+ * before step 0 if it was planned, and looked up by its key in every step.
  *
  * Our matrices are row-major, the library's column-major. A row-major [rows, columns] matrix is,
- * untouched in memory, a column-major [columns, rows] one: its transpose. So out = A B is asked for
+ * untouched in memory, a column-major [columns, rows] one: its transpose. So out = A B is computed
  * as out^T = B^T A^T: the library's first operand is our b, its second our a, and the vector that
- * it adds to each column of out^T is our bias, which goes to each row of out. */
+ * it adds to each column of out^T is our bias, which is added to each row of out. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cublaslt.h"
 
-/* Epilogue: what the library applies to the sums before it stores them. */
+/* Operation that the library applies to the sums before it stores them. */
 enum product_epilogue {
     EPILOGUE_NONE,
     EPILOGUE_BIAS,      /* + vector, a bias [n] */
-    EPILOGUE_GELU,      /* the sum goes to aux [m, n], gelu of it to out */
+    EPILOGUE_GELU,      /* the sum is stored in aux [m, n], gelu of it in out */
     EPILOGUE_GELU_BIAS, /* the same for sum + bias */
     EPILOGUE_DGELU      /* sum * gelu'(aux) */
 };
 enum { EPILOGUES = EPILOGUE_DGELU + 1 };
 extern const char *const epilogue_names[EPILOGUES];
 
-/* All that tells products apart. Compared as bytes: there is no padding. */
+/* Identifies a product. Compared as bytes: there is no padding. */
 struct product_key {
     int64_t m, n, k;     /* out [m, n] = op(a) [m, k] op(b) [k, n] */
-    int16_t a_in, b_in;  /* enum dtype of the operands: unlike only if they have 8 bits */
-    int16_t out;         /* of out, aux and vector */
+    int16_t a_in, b_in;  /* enum dtype of the operands: different only if they have 8 bits */
+    int16_t out;         /* enum dtype of out, aux and vector */
     int16_t transpose_a; /* a is [k, m] */
     int16_t transpose_b; /* b is [n, k] */
     int16_t accumulate;  /* out += */
@@ -38,12 +38,12 @@ struct product_key {
 struct cuda_product {
     struct product_key key;
     bool possible; /* the library has an algorithm */
-    bool tried;    /* and it works */
-    bool compared; /* with doing less on the way, or an earlier run has chosen it */
+    bool tried;    /* and it has been run */
+    bool compared; /* compared with a form that fuses less, or chosen by an earlier run */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, out; /* b is the library's first operand */
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace_bytes; /* that the algorithm needs */
+    size_t workspace_bytes; /* workspace of the algorithm */
 };
 
 struct product_choice {
@@ -55,28 +55,29 @@ struct cuda_products {
     struct cublaslt lt;
     cublasLtHandle_t handle;
     cudaStream_t stream;
-    size_t most_workspace; /* bytes that an algorithm may want */
+    size_t most_workspace; /* limit of an algorithm's workspace */
     bool tf32, autotune;
-    bool fuses;                    /* gelu is worth asking for on this GPU */
-    bool eight_bit;                /* it multiplies operands of 8 bits */
-    char name[256];                /* of the GPU */
-    struct cuda_product *prepared; /* fewer than a hundred: searched one by one */
+    bool fuses;                    /* fusing gelu pays on this GPU */
+    bool eight_bit;                /* this GPU multiplies 8-bit operands */
+    char name[256];                /* name of the GPU */
+    struct cuda_product *prepared; /* fewer than a hundred, searched linearly */
     int count, capacity;
-    struct product_choice *choices; /* what was timed, now or by the run that left the file */
+    struct product_choice *choices; /* timed choices, of this run or read from the file */
     int choice_count, choice_capacity;
-    char refusal[160]; /* why the last product that was looked for is not possible */
+    char refusal[160]; /* reason why the last product_find returned NULL */
 };
 
-enum { VECTOR_ALIGNMENT = 16 /* of a bias, in bytes */ };
+enum { VECTOR_ALIGNMENT = 16 /* alignment of a bias, in bytes */ };
 
-/* The largest power of two, up to 256, that every row of such a matrix is aligned to. Matrices
- * start at multiples of 256 bytes, or are slices of rows of such. */
+/* Returns the largest power of two, up to 256, that every row of such a matrix is aligned to.
+ * Matrices start at multiples of 256 bytes, or are row slices of such matrices. */
 size_t product_alignment(enum dtype dtype, int64_t columns);
 
-/* The product, prepared now if it was not before. NULL if the library has no algorithm for it that
- * needs at most workspace_bytes; products->refusal says why. With `try_it` it is run once, unless
- * it was before, and with autotune its algorithms are timed, which takes device memory for a while:
- * an algorithm that fails then is not taken. Good until the next call. */
+/* Returns the product, and prepares it at its first use. Returns NULL if the library has no
+ * algorithm for it that needs at most workspace_bytes; products->refusal has the reason. With
+ * `try_it` the product is run once, unless it was before, and with autotune its algorithms are
+ * timed, which takes device memory for a while; an algorithm that fails then is not taken. The
+ * result is valid until the next call. */
 const struct cuda_product *product_find(struct cuda_products *products,
                                         const struct product_key *key, size_t workspace_bytes,
                                         bool try_it);
@@ -90,18 +91,19 @@ struct product_memory {
     void *workspace;
 };
 
-/* Queues it. */
+/* Queues the product. */
 cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
                            const struct product_memory *memory);
 
-/* product_trial.cu. Runs the algorithms on memory of its own and returns the number of the first
- * one that works, or with autotune of the fastest; 0 where there is no memory for that, -1 if none
- * works (products->refusal says what the library said). */
+/* product_trial.cu. Runs the algorithms on memory of its own and returns the index of the first one
+ * that works, or with autotune of the fastest. Returns 0 if there is no memory for the trial, -1 if
+ * none works (products->refusal has the library's message). */
 enum { TRIED_ALGORITHMS = 8 };
 int product_try(struct cuda_products *products, struct cuda_product *product,
                 const cublasLtMatmulHeuristicResult_t *algorithms, int count);
 
-/* The median time of some runs on the products' stream, in milliseconds; infinite if one fails. */
+/* Returns the median time of some runs on the products' stream, in milliseconds; infinite if one
+ * fails. */
 float product_time(struct cuda_products *products, bool (*run)(void *argument), void *argument);
 
 /* Fills device memory with random numbers that are finite in every dtype of operands. Returns
@@ -112,11 +114,12 @@ bool product_fill(const struct cuda_products *products, void *memory, size_t byt
  * compared. */
 bool product_was_compared(struct cuda_products *products, const struct product_key *key);
 
-/* Declines a product whose parts are faster one by one, in this run and in those that read its
- * choices: product_find does not find it any more. */
+/* Declines a product whose unfused form is faster, in this run and in runs that read its choices:
+ * product_find returns NULL for it from then on. */
 void product_decline(struct cuda_products *products, const struct product_key *key);
 
-/* autotune.cu. Notes a choice; an algorithm of zeros declines. Finds one, or NULL. */
+/* autotune.cu. Records a choice; an algorithm of zeros declines. product_chosen returns a recorded
+ * choice, or NULL. */
 void product_choose(struct cuda_products *products, const struct cuda_product *product);
 const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
                                            const struct product_key *key);

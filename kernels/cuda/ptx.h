@@ -1,12 +1,12 @@
-/* Warp-level PTX that CUDA C++ has no function for; the only place with inline assembly. The tests
- * run test/cuda_emulator/ptx_emulated.h in its place: keep both in step. */
+/* Warp-level PTX that CUDA C++ has no function for. Inline assembly is in this file and in
+ * ptx_hopper.h only. The tests run test/cuda_emulator/ptx_emulated.h instead: keep both in step. */
 #pragma once
 
 #include "kernels/cuda/device.h"
 
 #ifdef __CUDACC__
-/* Instructions that came with sm_80. Kernels that use them are not launched on older GPUs, but have
- * to compile for them. */
+/* Instructions introduced with sm_80. Kernels that use them are not launched on older GPUs, but
+ * have to compile for them. */
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
 #define SM80(...) __trap()
 #else
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void cp_async_commit() {
 template <int pending> static __device__ __forceinline__ void cp_async_wait() {
     SM80("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
-/* Barrier id of 1..15 among count threads. */
+/* Barrier with an id of 1..15 among count threads. */
 static __device__ __forceinline__ void named_barrier(int id, int count) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
@@ -55,8 +55,8 @@ static __device__ __forceinline__ float reciprocal_approx(float x) {
     return y;
 }
 
-/* Addresses that the compiler knows nothing about. Otherwise it keeps a register for each sum of a
- * thread's offset and a constant, where the instruction could add the constant by itself. */
+/* Shared-memory addresses that are opaque to the compiler. Otherwise it keeps a register for each
+ * sum of a thread's offset and a constant, although the instruction can add the constant. */
 typedef uint32_t shared_place;
 static __device__ __forceinline__ shared_place place_in_shared(const void *p) {
     shared_place place = shared_address(p);
@@ -78,14 +78,14 @@ LDMATRIX_X4(ldmatrix_x4, "")
 LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 #undef LDMATRIX_X4
 
-/* 16 bytes from global to shared memory; without valid, 16 zero bytes: src may then point anywhere.
- */
+/* Copies 16 bytes from global to shared memory; without valid, writes 16 zero bytes: src may then
+ * point anywhere. */
 static __device__ __forceinline__ void cp_async_16(shared_place dst, const void *src, bool valid) {
     SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0)
          : "memory");
 }
 
-/* The same at addresses that the compiler may know. */
+/* The same for addresses that the compiler may analyse. */
 static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row) {
     ldmatrix_x4(r, shared_address(row));
 }
@@ -96,8 +96,8 @@ static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, b
     cp_async_16(shared_address(dst), src, valid);
 }
 
-/* threadIdx.x and blockIdx.x, read anew: what follows from them needs no register between two uses
- * far apart. */
+/* threadIdx.x and blockIdx.x, reread, so that values derived from them need no register between two
+ * uses far apart. */
 static __device__ __forceinline__ int thread_index_again() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));

@@ -1,22 +1,22 @@
 /* Hopper's instructions (sm_90a): barriers in shared memory that count bytes, tensor copies (TMA),
  * and products of whole warp groups (wgmma). As in ptx.h, the tests run
- * test/cuda_emulator/ptx_hopper_emulated.h in its place: keep both in step.
+ * test/cuda_emulator/ptx_hopper_emulated.h instead: keep both in step.
  *
  * Tiles in shared memory have rows of 128 bytes, 64 values of 16 bits, and start at multiples of
- * 1024 bytes: 16-byte chunk c of row r stands at chunk c ^ (r % 8), as CU_TENSOR_MAP_SWIZZLE_128B
- * writes them and wgmma reads them (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
- */
+ * 1024 bytes: 16-byte chunk c of row r is stored at chunk c ^ (r % 8), as
+ * CU_TENSOR_MAP_SWIZZLE_128B writes them and wgmma reads them (PTX ISA, "Asynchronous Warpgroup
+ * Level Matrix Instructions"). */
 #pragma once
 
 #include <cuda.h>
 
 #include "kernels/cuda/ptx.h"
 
-/* A barrier of a block: a phase ends once `count` threads have arrived and all expected bytes too.
- */
+/* A barrier of a block: a phase ends once `count` threads and all expected bytes have arrived. */
 typedef uint64_t phase_barrier;
 
-/* Columns of a tile, rows of an accumulator of a warp group, values of it that a thread has. */
+/* Columns of a tile; rows of an accumulator of a warp group, and its values in a thread; threads of
+ * a warp group. */
 enum { TILE_VALUES = 64, GROUP_ROWS = 64, GROUP_SUMS = 32, GROUP_THREADS = 128 };
 
 #ifdef __CUDACC__
@@ -36,20 +36,20 @@ static __device__ __forceinline__ void phase_init(phase_barrier *barrier, int co
     SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
           : "memory");
 }
-/* Afterwards, and after a barrier of the block, all may use what one thread initialized. */
+/* After this, and after a barrier of the block, all threads may use the initialized barriers. */
 static __device__ __forceinline__ void phase_init_done() {
     SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 static __device__ __forceinline__ void phase_arrive(phase_barrier *barrier) {
     SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/* Arrives, and lets the phase wait for so many bytes of copies. */
+/* Arrives, and adds `bytes` of copies to the phase. */
 static __device__ __forceinline__ void phase_arrive_expecting(phase_barrier *barrier, int bytes) {
     SM90A("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
           "r"(bytes)
           : "memory");
 }
-/* Until the phase of this parity (0 for the first) has ended. */
+/* Waits until the phase of this parity (0 for the first) has ended. */
 static __device__ __forceinline__ void phase_wait(phase_barrier *barrier, int parity) {
     uint32_t done = 0;
     do {
@@ -61,8 +61,8 @@ static __device__ __forceinline__ void phase_wait(phase_barrier *barrier, int pa
     } while (!done);
 }
 
-/* Starts to copy the box of the map at these coordinates, innermost first, to a tile; what lies
- * outside of the tensor is 0. The barrier counts the bytes. One thread calls. */
+/* Starts to copy the box of the map at these coordinates, innermost first, to a tile; elements
+ * outside the tensor are 0. The barrier counts the bytes. Called by one thread. */
 static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *map, int x, int y,
                                                    int z, int w, phase_barrier *barrier) {
     SM90A("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -76,14 +76,14 @@ static __device__ __forceinline__ void shared_stores_done() {
     SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Before the first product, and after any other use of its registers. */
+/* Required before the first product, and after any other use of its registers. */
 static __device__ __forceinline__ void group_fence() {
     SM90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
 static __device__ __forceinline__ void group_commit() {
     SM90A("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Until all but `pending` committed groups of products are done. */
+/* Waits until at most `pending` committed groups of products are unfinished. */
 template <int pending> static __device__ __forceinline__ void group_wait() {
     SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
@@ -130,9 +130,9 @@ static __device__ __forceinline__ uint64_t tile_descriptor(const void *tile) {
                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED));      \
     }
 /* d [64, 64] = A [64, 16] B [16, 64], plus d if ADD. A: the tile's rows, 16 columns from where the
- * descriptor begins; or in registers, as mma_m16n8k16 has it, 16 rows a warp. B: TRANSPOSED 0: the
- * 64 rows of a tile are the columns of B, of which it has 16 values; 1: 16 rows of a tile are the
- * rows of B. A thread has of d what it has of mma's, 8 columns after 8 columns. */
+ * descriptor begins; or in registers, in the layout of mma_m16n8k16, 16 rows a warp. B: TRANSPOSED
+ * 0: the 64 rows of a tile are the columns of B, of which it has 16 values; 1: 16 rows of a tile
+ * are the rows of B. d has the layout of mma's accumulators, 8 columns after 8 columns. */
 GROUP_PRODUCT(group_product_bf16, "bf16")
 GROUP_PRODUCT(group_product_f16, "f16")
 #undef GROUP_PRODUCT

@@ -2,10 +2,10 @@
  * written and its copy written; backward the gradient read and written, and the copy read. The
  * limit is memory bandwidth.
  *
- * A team of lanes, a power of two, owns a head, and a lane a pack of columns of its lower half and
- * those half a head above, so that sums over a head and pairs that turn stay in registers. Backward
- * a block owns a group of rows; its teams take turns in the heads of each row, and the gradients of
- * the weights stay in registers until the group ends. */
+ * A team of lanes, a power of two, processes a head, and a lane a pack of columns of its lower half
+ * and those half a head above, so that sums over a head and rotated pairs stay in registers. In the
+ * backward kernel a block processes a group of rows, its teams alternate over the heads of each
+ * row, and the gradients of the weights stay in registers until the group ends. */
 #include "kernels/cuda/partials.h"
 
 enum {
@@ -24,20 +24,20 @@ struct qk_norm {
     float per_column, epsilon;
 };
 
-/* The sum over a team, in each of its lanes. */
+/* Sum over a team, in each of its lanes. */
 static __device__ __forceinline__ float team_sum(float value, int team) {
     for (int offset = team / 2; offset > 0; offset /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, offset);
     return value;
 }
 
-/* A lane's columns of a head: from column on, and from half + column on. */
+/* Columns of a head that a lane processes: from column on, and from half + column on. */
 struct place {
     int64_t row;
-    int head, column, low, high; /* how many there are; 0: none */
+    int head, column, low, high; /* low, high: number of columns; 0: none */
 };
 
-/* Lanes without work stay, because their warp adds up together. */
+/* Lanes without work do not return early, because their warp sums together. */
 static __device__ __forceinline__ struct place find_place(const struct qk_norm &a, int64_t index,
                                                           int64_t rows) {
     struct place p = {index / a.all_heads, (int)(index % a.all_heads),
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void load_part(float *values, const T *from, i
     if (count > 0) load_columns<PACKED>(values, from, count);
 }
 
-/* The lane's columns of a head that begins at `from`; zeros where there are none. */
+/* Loads the lane's columns of a head that starts at `from`; zeros for missing columns. */
 template <bool PACKED, typename T>
 static __device__ __forceinline__ void load_head(float x[2][PACK], const T *from,
                                                  const struct place &p, int half) {
@@ -75,7 +75,7 @@ static __device__ __forceinline__ float head_rstd(const float x[2][PACK], const 
     return 1.0f / sqrtf(team_sum(squares, a.team) * a.per_column + a.epsilon);
 }
 
-/* Turns the lane's pairs, by the opposite angles if sign is -1; see rope. */
+/* Rotates the lane's pairs, by the opposite angles if sign is -1; see rope. */
 template <bool PACKED>
 static __device__ __forceinline__ void rotate(float x[2][PACK], const struct place &p,
                                               const struct qk_norm &a, float sign) {
@@ -131,7 +131,7 @@ static __device__ __forceinline__ void head_backward(float dweight[2][PACK], T *
     store_head<PACKED>(dinout, d, p, a.half);
 }
 
-/* partial [count] becomes the teams' sums of dweight, added team after team. */
+/* partial [count] = the teams' sums of dweight, added team after team. */
 static __device__ __forceinline__ void write_partial(float *partial, const float *dweight,
                                                      int count, const struct qk_norm &a) {
     __shared__ float shared[THREADS * PACK];
@@ -151,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS)
     backward_kernel(T *dinout, const T *raw, struct qk_norm a) {
     int64_t first = blockIdx.x * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
-    float sums[2][2][PACK] = {{{0}}}; /* of queries, of keys */
+    float sums[2][2][PACK] = {{{0}}}; /* for queries, for keys */
     for (int64_t index = first * a.all_heads; index < last * a.all_heads;
          index += THREADS / a.team) {
         struct place p = find_place(a, index + threadIdx.x / a.team, last);
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- on the host */
 
-/* How rows are split: by their number only. */
+/* Number of rows in a group; depends on the number of rows only. */
 static int64_t rows_per_group(int64_t rows) {
     int64_t group_rows = blocks_of(rows, GROUPS_MAX);
     return group_rows < GROUP_ROWS_MIN ? (int64_t)GROUP_ROWS_MIN : group_rows;
@@ -183,7 +183,7 @@ static int64_t groups_of(int64_t rows) {
     return blocks_of(rows, rows_per_group(rows));
 }
 
-/* What both kernels take; raw may be one that is only read. */
+/* Returns the arguments of both kernels; raw may be read-only. */
 static struct qk_norm prepare(const struct tensor *inout, const struct tensor *raw,
                               const struct tensor *q_weight, const struct tensor *k_weight,
                               const struct tensor *angles, int heads, int kv_heads) {

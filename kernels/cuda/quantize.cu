@@ -1,12 +1,12 @@
-/* Rounding to 8 bits with a scale.
+/* Quantizes to 8 bits with a scale.
  *
- *     whole    find the largest magnitude, unless whoever wrote the tensor has; round. With an amax
- *              of earlier steps it is found while values are rounded, and they are read once
- *     rows     a block for each row does all, and the second time finds it in the cache
- *     columns  as for the whole, with a largest magnitude and a scale for each column
+ *     whole    finds the amax, unless the kernel that wrote the tensor tracked it; rounds. With an
+ *              amax of earlier steps it is tracked while values are rounded, and they are read once
+ *     rows     one block per row does all, and the second pass reads from the cache
+ *     columns  as for the whole, with an amax and a scale for each column
  *
- * Codes may go out as they are, transposed, or both. All of it is memory work: 2 bytes are read per
- * element and pass, and 1 is written for each order. */
+ * Codes are stored as they are, transposed, or both. The limit is memory bandwidth: 2 bytes are
+ * read per element and pass, and 1 is written for each order. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/amax.h"
@@ -14,7 +14,11 @@
 #include "kernels/cuda/tile.h"
 #include "kernels/float8.h"
 
-enum { THREADS = 256, CHUNKS = 4, COLUMN_ROWS = 64 /* that a block looks through */ };
+enum {
+    THREADS = 256,
+    CHUNKS = 4,
+    COLUMN_ROWS = 64 /* rows that a block of find_columns_kernel reads */
+};
 
 /* ---- magnitudes */
 
@@ -27,10 +31,10 @@ template <typename T> static constexpr __host__ __device__ int values_of() {
 }
 
 template <bool WHOLE, typename T>
-static __device__ __forceinline__ struct seen find_share(const T *in, int64_t first,
-                                                         int64_t count) {
+static __device__ __forceinline__ struct magnitudes find_share(const T *in, int64_t first,
+                                                               int64_t count) {
     constexpr int N = values_of<T>();
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float values[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
@@ -38,11 +42,11 @@ static __device__ __forceinline__ struct seen find_share(const T *in, int64_t fi
         load_flat<WHOLE, N>(values[c], in + i, count - i);
     }
     for (int c = 0; c < CHUNKS; c++)
-        for (int i = 0; i < N; i++) look_at(&own, values[c][i]);
+        for (int i = 0; i < N; i++) track_value(&own, values[c][i]);
     return own;
 }
 
-/* Nothing is to be done if the scale comes from elsewhere: then round_kernel looks. */
+/* Does nothing if the scale is given: then round_kernel tracks the amax. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     find_kernel(struct amax *found, const T *__restrict__ in, int64_t count, const float *amax,
@@ -54,7 +58,7 @@ static __global__ void __launch_bounds__(THREADS)
                                                         : find_share<false>(in, first, count));
 }
 
-/* A thread owns some columns that follow each other, in COLUMN_ROWS rows. */
+/* A thread processes some adjacent columns, in COLUMN_ROWS rows. */
 template <typename T, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     find_columns_kernel(uint32_t *largest, struct amax *found, const T *__restrict__ in,
@@ -63,14 +67,14 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     int64_t first = (int64_t)blockIdx.y * COLUMN_ROWS;
     int64_t last = first + COLUMN_ROWS < rows ? first + COLUMN_ROWS : rows;
-    struct seen seen[N] = {{0, 0}};
+    struct magnitudes seen[N] = {{0, 0}};
     uint32_t any = 0;
     if (column >= columns) return;
 #pragma unroll 4
     for (int64_t row = first; row < last; row++) {
         float values[N];
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) look_at(&seen[i], values[i]);
+        for (int i = 0; i < N; i++) track_value(&seen[i], values[i]);
     }
     for (int i = 0; i < N; i++) {
         any = max(any, seen[i].any);
@@ -87,21 +91,22 @@ static __device__ void note(struct quantize_record *record, const struct amax *f
     else if (found->largest == 0) record->zero++;
 }
 
-/* After all blocks that join `found`. With an amax that was not given round kernels have noted. */
+/* Runs after all blocks that update `found`. With an amax that was not given, round kernels have
+ * recorded it. */
 static __global__ void note_kernel(struct quantize_record *record, const struct amax *found,
                                    const float *amax) {
     if (!amax || is_given(amax)) note(record, found);
 }
 
-/* What values are multiplied by, one by column or one for all, and what becomes of that. */
+/* Multipliers of the values, one per column or one for all, and outputs of the scaling. */
 struct scaling {
-    const float *multipliers; /* [C]; NULL: as follows */
+    const float *multipliers; /* [C]; NULL: one for all, computed from the fields below */
     const float *amax;        /* optional */
-    struct amax *found;       /* known if there is no amax */
-    bool looks;               /* if an amax is given: found is to be joined */
+    struct amax *found;       /* valid if amax is not given */
+    bool tracks;              /* if an amax is given: found has to be updated */
     bool power_of_two;
     float *scale;                   /* [1], written */
-    struct quantize_record *record; /* optional: noted here unless joined here */
+    struct quantize_record *record; /* optional: updated here unless the amax is tracked here */
 };
 
 static __device__ __forceinline__ float scale_of(const struct scaling &s, bool e4m3) {
@@ -110,12 +115,12 @@ static __device__ __forceinline__ float scale_of(const struct scaling &s, bool e
     float scale = f8_scale(amax, e4m3, s.power_of_two);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
         *s.scale = 1.0f / scale;
-        if (s.record && !(given && s.looks)) note(s.record, s.found);
+        if (s.record && !(given && s.tracks)) note(s.record, s.found);
     }
     return scale;
 }
 
-/* multipliers are what values of a column are multiplied by; found->largest becomes that of all. */
+/* multipliers scale the values of a column; found->largest becomes the maximum over all columns. */
 static __global__ void __launch_bounds__(THREADS)
     columns_kernel(float *multipliers, float *scales, struct amax *found, const uint32_t *largest,
                    int64_t count, bool e4m3, bool power_of_two) {
@@ -144,15 +149,15 @@ static __device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t *
     }
 }
 
-/* One for all; one, and found is to be joined; one for each column. */
-enum { ONE, ONE_AND_LOOKS, BY_COLUMN };
+/* One multiplier for all; one, and found has to be updated; one for each column. */
+enum { ONE, ONE_TRACKED, BY_COLUMN };
 
 template <bool WHOLE, bool E4M3, int KIND, typename T>
-static __device__ __forceinline__ struct seen round_share(uint8_t *out, const T *in, float scale,
-                                                          const float *multipliers, int64_t first,
-                                                          int64_t count, int64_t columns) {
+static __device__ __forceinline__ struct magnitudes
+round_share(uint8_t *out, const T *in, float scale, const float *multipliers, int64_t first,
+            int64_t count, int64_t columns) {
     constexpr int N = values_of<T>();
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float values[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
@@ -167,7 +172,7 @@ static __device__ __forceinline__ struct seen round_share(uint8_t *out, const T 
                 scale = multipliers[column];
                 if (++column == columns) column = 0;
             }
-            if (KIND == ONE_AND_LOOKS) look_at(&own, values[c][i]);
+            if (KIND == ONE_TRACKED) track_value(&own, values[c][i]);
             codes[i] = f8_round(values[c][i], scale, E4M3);
         }
         store_codes<WHOLE, N>(out + place, codes, count - place);
@@ -183,16 +188,16 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t first = (int64_t)blockIdx.x * SHARE;
     float scale = KIND == BY_COLUMN ? 0 : scale_of(scaling, E4M3);
     const float *each = scaling.multipliers;
-    struct seen own =
+    struct magnitudes own =
         aligned && first + SHARE <= count
             ? round_share<true, E4M3, KIND>(out, in, scale, each, first, count, columns)
             : round_share<false, E4M3, KIND>(out, in, scale, each, first, count, columns);
-    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) merge_amax(scaling.found, own);
+    if (KIND == ONE_TRACKED && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
-/* A unit of a tile. */
+/* Rounds a unit of a tile. */
 template <bool E4M3, int KIND, typename T>
-static __device__ __forceinline__ uint4 round_unit(struct seen *own, const T *in,
+static __device__ __forceinline__ uint4 round_unit(struct magnitudes *own, const T *in,
                                                    const float *scales) {
     constexpr int N = values_of<T>();
     union {
@@ -203,7 +208,7 @@ static __device__ __forceinline__ uint4 round_unit(struct seen *own, const T *in
         float values[N];
         load_flat<true, N>(values, in + c * N, N);
         for (int i = 0; i < N; i++) {
-            if (KIND == ONE_AND_LOOKS) look_at(own, values[i]);
+            if (KIND == ONE_TRACKED) track_value(own, values[i]);
             float scale = scales[KIND == BY_COLUMN ? c * N + i : 0];
             unit.codes[c * N + i] = (uint8_t)f8_round(values[i], scale, E4M3);
         }
@@ -211,14 +216,14 @@ static __device__ __forceinline__ uint4 round_unit(struct seen *own, const T *in
     return unit.bits;
 }
 
-/* The same by tiles, transposed, and into out if that is given. */
+/* Rounds by tiles, into transposed, and into out unless that is NULL. */
 template <typename T, bool E4M3, int KIND>
 static __global__ void __launch_bounds__(TILE_THREADS)
     round_tile_kernel(uint8_t *__restrict__ out, uint8_t *__restrict__ transposed,
                       const T *__restrict__ in, int64_t rows, int64_t columns,
                       struct scaling scaling) {
     __shared__ struct tile tile;
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float scales[KIND == BY_COLUMN ? TILE_UNIT : 1];
     int64_t first = (int64_t)blockIdx.y * TILE_SIDE;
     int64_t column = (int64_t)blockIdx.x * TILE_SIDE + threadIdx.x % TILE_UNITS * TILE_UNIT;
@@ -235,40 +240,40 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     }
     __syncthreads();
     tile_store(transposed, &tile, rows, columns);
-    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) merge_amax(scaling.found, own);
+    if (KIND == ONE_TRACKED && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
-/* The same for any size and place, an element for each thread. */
+/* Rounds tensors of any size and alignment, one element per thread. */
 template <typename T, bool E4M3, int KIND>
 static __global__ void __launch_bounds__(THREADS)
     round_each_kernel(uint8_t *out, uint8_t *transposed, const T *__restrict__ in, int64_t rows,
                       int64_t columns, struct scaling scaling) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t row = i / columns, column = i % columns;
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float scale = KIND == BY_COLUMN ? scaling.multipliers[column] : scale_of(scaling, E4M3);
     if (i < rows * columns) {
         float value = widen(in[i]);
         uint8_t code = (uint8_t)f8_round(value, scale, E4M3);
-        if (KIND == ONE_AND_LOOKS) look_at(&own, value);
+        if (KIND == ONE_TRACKED) track_value(&own, value);
         if (out) out[i] = code;
         transposed[column * rows + row] = code;
     }
-    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) merge_amax(scaling.found, own);
+    if (KIND == ONE_TRACKED && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
-/* A block does one row. */
+/* One block per row. */
 template <typename T, bool E4M3, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t columns,
                 bool power_of_two, struct amax *found) {
     constexpr int N = values_of<T>();
     int64_t row = blockIdx.x, step = THREADS * N, start = (int64_t)threadIdx.x * N;
-    struct seen own = {0, 0};
+    struct magnitudes own = {0, 0};
     float values[N];
     for (int64_t column = start; column < columns; column += step) {
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) look_at(&own, values[i]);
+        for (int i = 0; i < N; i++) track_value(&own, values[i]);
     }
     float largest = block_max<THREADS>(__uint_as_float(own.finite));
     float multiplier = f8_scale(largest, E4M3, power_of_two);
@@ -286,14 +291,14 @@ static __global__ void __launch_bounds__(THREADS)
 
 struct scratch {
     struct amax *found;
-    uint32_t *largest;  /* [C], by column */
-    float *multipliers; /* [C], by column */
+    uint32_t *largest;  /* [C], for scales per column */
+    float *multipliers; /* [C], for scales per column */
     void *cleared;
     size_t to_clear, bytes;
 };
 
-/* What is found by several blocks begins at zero: largest is not there unless by column, and found
- * is the caller's if that is given. */
+/* Results that several blocks update start at zero. largest is allocated only for scales per
+ * column, and found is the caller's track_amax if that is given. */
 static struct scratch scratch_of(const struct quantize_args *args, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     struct scratch s = {};
@@ -380,12 +385,12 @@ static void round_rows(const struct quantize_args *args, const struct scratch *s
 template <typename T, bool E4M3>
 static void round_all(const struct quantize_args *args, const struct scratch *s,
                       cudaStream_t stream) {
-    bool looks = args->amax && !args->found;
-    const struct scaling scaling = {s->multipliers,     args->amax,   s->found,    looks,
+    bool tracks = args->amax && !args->found;
+    const struct scaling scaling = {s->multipliers,     args->amax,   s->found,    tracks,
                                     args->power_of_two, args->scales, args->record};
     if (args->by == QUANTIZE_ROWS) round_rows<T, E4M3>(args, s, stream);
     else if (args->by == QUANTIZE_COLUMNS) round_flat<T, E4M3, BY_COLUMN>(args, scaling, stream);
-    else if (scaling.looks) round_flat<T, E4M3, ONE_AND_LOOKS>(args, scaling, stream);
+    else if (scaling.tracks) round_flat<T, E4M3, ONE_TRACKED>(args, scaling, stream);
     else round_flat<T, E4M3, ONE>(args, scaling, stream);
 }
 

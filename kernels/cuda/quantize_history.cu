@@ -1,4 +1,4 @@
-/* The end of a step of quantizations: a few hundred records, a thread for each tensor. */
+/* Updates the quantization records at the end of a step: a few hundred, one thread per tensor. */
 #include "kernels/cuda/cuda.h"
 
 enum { THREADS = 256 };

@@ -25,7 +25,7 @@ template <int THREADS> static __device__ float block_sum(float value) {
     if (lane == 0) part[warp] = value;
     __syncthreads();
     value = warp_sum(lane < THREADS / WARP ? part[lane] : 0.0f);
-    __syncthreads(); /* part is free for the next call */
+    __syncthreads(); /* part may be rewritten by the next call */
     return value;
 }
 

@@ -1,7 +1,8 @@
 /* Rotary position embedding, in place. Bytes per element: read and written once; the angles come
  * from cache. The limit is memory bandwidth.
  *
- * A thread owns a pack of columns of the lower half of one head, and those half a head above. */
+ * A thread processes a pack of columns of the lower half of one head, and those half a head
+ * above. */
 #include "kernels/cuda/columns.h"
 
 enum { THREADS = 256 };

@@ -1,9 +1,9 @@
-/* Masters and their copies on the device, as kernels/rounding.h has them. */
+/* Master weights and their copies on the device, as in kernels/rounding.h. */
 #pragma once
 
 #include "kernels/cuda/storage.h"
 
-/* bf16 that is rounded as masters are: to nearest, ties away from zero. */
+/* bf16 rounded like master weights: to nearest, ties away from zero. */
 struct bf16_copy {
     uint16_t bits;
 };
@@ -17,7 +17,7 @@ template <> __device__ __forceinline__ struct bf16_copy narrow<struct bf16_copy>
     return copy;
 }
 
-/* Upper half of a split master; a type of its own, apart from bf16 values. */
+/* Upper half of a split master weight; a type of its own, distinct from bf16 values. */
 struct upper_bits {
     uint16_t bits;
 };

@@ -1,7 +1,8 @@
-/* Column sums of a matrix on the way: the first half, whose second is in partials.h.
+/* The first half of column sums computed by kernels that read a matrix; partials.h has the second
+ * half.
  *
- * A block owns 256 columns, PACK for each lane of a warp, and one group of rows, which its warps
- * take turns in, some at once so that their loads are in flight together. */
+ * A block processes 256 columns, PACK for each lane of a warp, and one group of rows. Its warps
+ * alternate over the rows, several rows at once so that their loads are in flight together. */
 #pragma once
 
 #include "kernels/cuda/partials.h"
@@ -11,10 +12,11 @@ enum {
     TILE_COLUMNS = WARP * PACK,
     ROWS_AT_ONCE = 4, /* loads that a thread has in flight, of each operand */
     GROUP_ROWS_MIN = 2 * TILE_WARPS * ROWS_AT_ONCE,
-    BLOCKS_WANTED = 2048, /* some rounds of blocks on any GPU, so that the last one costs little */
+    BLOCKS_WANTED =
+        2048, /* several waves of blocks on any GPU, so that the last one costs little */
 };
 
-/* A matrix, cut by its shape only. */
+/* Row groups of a matrix, split by its shape only. */
 struct row_groups {
     int64_t rows, columns;
     int64_t group_rows, groups;
@@ -41,10 +43,10 @@ static inline dim3 row_groups_grid(const struct row_groups *cut) {
     return dim3((unsigned)blocks_of(cut->columns, TILE_COLUMNS), (unsigned)cut->groups);
 }
 
-/* The thread's columns, and the rows of its block. */
+/* Columns of a thread, and rows of its block. */
 struct own_rows {
     int64_t column, first, last;
-    int count; /* of the columns that exist; 0 or less: none */
+    int count; /* number of existing columns; 0 or less: none */
 };
 
 static __device__ __forceinline__ struct own_rows own_rows_of(const struct row_groups &cut) {
@@ -56,7 +58,7 @@ static __device__ __forceinline__ struct own_rows own_rows_of(const struct row_g
     return own;
 }
 
-/* Adds up the sums of the block's warps, each of its own rows, to their place in partials. */
+/* Adds up the sums of the block's warps, each of its own rows, and stores them in partials. */
 static __device__ __forceinline__ void store_partials(float *partials, const float sum[PACK],
                                                       const struct row_groups &cut) {
     __shared__ float part[TILE_WARPS][TILE_COLUMNS];

@@ -1,6 +1,6 @@
 /* Storage types on the device: fp32 arithmetic on values kept as fp32, fp16 or bf16.
  *
- * Kernels are templates over the storage type; STORAGE_SWITCH picks the instance in the launcher:
+ * Kernels are templates over the storage type; STORAGE_SWITCH selects the instance in the launcher:
  *
  *     STORAGE_SWITCH(out->dtype, T, LAUNCH(cast_kernel<T>, ...));
  *
@@ -15,7 +15,7 @@
 
 enum { PACK = 8 };
 
-/* Runs the statement with T naming the storage type of `kind`; 8 bits are none. */
+/* Runs the statement with T as the storage type of `kind`. 8-bit dtypes are not storage types. */
 #define STORAGE_SWITCH(kind, T, ...) \
     do {                             \
         switch (kind) {              \
@@ -63,7 +63,7 @@ template <typename T> static __device__ __forceinline__ float rounded(float valu
     return widen(narrow<T>(value));
 }
 
-/* PACK values; `from` and `to` are multiples of 16 bytes (fp32: of 16 too). */
+/* Load or store PACK values; `from` and `to` are multiples of 16 bytes, also in fp32. */
 static __device__ __forceinline__ void load_pack(float *values, const float *from) {
     float4 low = ((const float4 *)from)[0], high = ((const float4 *)from)[1];
     values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void store_pack(T *to, const float *values) {
     *(uint4 *)to = pack.bits;
 }
 
-/* Up to PACK values, element by element: ends of rows, and rows that start at odd places. */
+/* Load or store up to PACK values, element by element: ends of rows, and unaligned rows. */
 template <typename T>
 static __device__ __forceinline__ void load_some(float *values, const T *from, int count) {
     for (int i = 0; i < PACK; i++) values[i] = i < count ? widen(from[i]) : 0;

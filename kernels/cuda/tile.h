@@ -1,7 +1,7 @@
 /* Tiles of bytes, transposed through shared memory: written row by row, read down the columns.
  *
- * Unit u of row r stands at place u ^ (r / 16), so that neither those who write units of a row nor
- * those who read words down a column meet in a bank. A thread reads 16 rows of one word, four
+ * Unit u of row r is stored at index u ^ (r / 16), so that neither writes of a row's units nor
+ * reads of words down a column have bank conflicts. A thread reads 16 rows of one word, four
  * columns of bytes, and writes a unit to each. Matrices have multiples of 16 rows and columns. */
 #pragma once
 
@@ -12,7 +12,7 @@ enum {
     TILE_THREADS = 256,
     TILE_SIDE = 128,                      /* in bytes */
     TILE_UNIT = EIGHT_BIT_UNIT,           /* bytes that a thread moves at once */
-    TILE_UNITS = TILE_SIDE / TILE_UNIT,   /* in a row */
+    TILE_UNITS = TILE_SIDE / TILE_UNIT,   /* units in a row */
     TILE_STEP = TILE_THREADS / TILE_UNITS /* rows that a block moves at once */
 };
 
@@ -26,12 +26,12 @@ static inline dim3 tile_grid(int64_t rows, int64_t columns) {
     return grid;
 }
 
-/* The thread's unit of its row, which is a row of the tile. */
+/* Stores the thread's unit of row `row` of the tile. */
 static __device__ __forceinline__ void tile_put(struct tile *tile, int row, uint4 unit) {
     tile->units[row][(int)threadIdx.x % TILE_UNITS ^ (row / TILE_UNIT)] = unit;
 }
 
-/* Bytes j of a, b, c, d become word j. */
+/* Word j of `to` consists of bytes j of a, b, c, d. */
 static __device__ __forceinline__ void transpose_words(uint32_t *to, uint32_t a, uint32_t b,
                                                        uint32_t c, uint32_t d) {
     uint32_t low = __byte_perm(a, b, 0x5140), high = __byte_perm(a, b, 0x7362);
@@ -42,7 +42,8 @@ static __device__ __forceinline__ void transpose_words(uint32_t *to, uint32_t a,
     to[3] = __byte_perm(high, high2, 0x7632);
 }
 
-/* The block's tile of a matrix [rows, columns] goes to out [columns, rows]. After a barrier. */
+/* Stores the block's tile of a matrix [rows, columns], transposed, to out [columns, rows]. Call
+ * after a barrier. */
 static __device__ __forceinline__ void
 tile_store(uint8_t *__restrict__ out, const struct tile *tile, int64_t rows, int64_t columns) {
     int group = (int)threadIdx.x % TILE_UNITS, word = (int)threadIdx.x / TILE_UNITS;

@@ -16,8 +16,8 @@
 #endif
 
 #ifdef WITH_CUDA
-/* Each rank opens a GPU of its own, then NCCL between them. RESULT_NONE if no rank has a GPU; what
- * goes wrong on one goes wrong on all. */
+/* Opens a GPU on each rank, then NCCL between them. Returns RESULT_NONE if no rank has a GPU; if
+ * one rank fails, all fail. */
 static int open_gpu_of_rank(struct backend *be, const struct backend_options *options,
                             struct error *error) {
     const struct ranks *ranks = options->ranks;
@@ -62,7 +62,7 @@ const char *backend_cpu_level(char *names, size_t size, struct error *error) {
     return level ? level->full_name : NULL;
 }
 
-/* This rank's share of the cores; 0 where there is one rank, or where the user has said it. */
+/* Returns this rank's share of the cores; 0 if there is one rank, or if OMP_NUM_THREADS is set. */
 static int threads_of_rank(const struct backend_options *options) {
     const struct ranks *ranks = options->ranks;
     if (!ranks || ranks->size == 1) return options->threads;
@@ -71,7 +71,7 @@ static int threads_of_rank(const struct backend_options *options) {
     return getenv("OMP_NUM_THREADS") ? 0 : cores;
 }
 
-/* Each rank opens its CPU, then MPI between them; all fail if one does. */
+/* Opens the CPU on each rank, then MPI between them; if one rank fails, all fail. */
 static int open_cpu(struct backend *be, const struct backend_options *options,
                     struct error *error) {
     const struct ranks *ranks = options->ranks;

@@ -134,5 +134,5 @@ void snapshot_take(struct snapshot *snapshot) {
 }
 
 bool snapshot_ready(const struct snapshot *snapshot, bool wait) {
-    return backend_snapshot_there(snapshot->be, wait);
+    return backend_snapshot_ready(snapshot->be, wait);
 }
