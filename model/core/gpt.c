@@ -139,7 +139,7 @@ static int open_quantization(struct gpt *gpt, const struct config *config, struc
     bool keeps[LINEAR_COUNT] = {false};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
-        if (a->read_once && gpt->precision.eight[a->reader] && gpt->sharing < a->shared)
+        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->sharing < a->shared)
             keeps[linear_index(a->reader)] = true;
     }
     return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);

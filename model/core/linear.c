@@ -3,7 +3,7 @@
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     struct operand in = {.values = *args->in}, weight = {.values = *args->weight};
     const bool out_in = gpt->shape.linear;
-    if (gpt->precision.eight[args->site]) {
+    if (gpt->precision.fp8_site[args->site]) {
         const struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
                                                   .site = args->site,
                                                   .layer = args->layer,
@@ -26,7 +26,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
 static struct operand operand_of(const struct gpt *gpt, const struct linear_backward_args *args,
                                  struct quantized_operand operand) {
     operand.site = args->site, operand.layer = args->layer;
-    if (!gpt->precision.eight[args->site]) return (struct operand){.values = *operand.in};
+    if (!gpt->precision.fp8_site[args->site]) return (struct operand){.values = *operand.in};
     return quantization_round(&gpt->quantization, &operand);
 }
 
@@ -34,7 +34,7 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
                             const struct operand *dout) {
     const bool out_in = gpt->shape.linear;
     struct operand in = {.values = *args->in};
-    if (gpt->precision.eight[args->site])
+    if (gpt->precision.fp8_site[args->site])
         in = quantization_input_again(&gpt->quantization, args->site, args->layer, args->in);
     const struct operand *a = out_in ? dout : &in, *b = out_in ? &in : dout;
     OP(gpt->be, matmul, .out = args->dweight, .a = operand_over_rows(a), .a_scales = a->scales,
@@ -51,7 +51,7 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
     struct operand dout = operand_of(gpt, args, gradient);
     weight_backward(gpt, args, &dout);
     gradient.over = OVER_COLUMNS, gradient.again = true;
-    if (gpt->precision.eight[args->site] && by_vector) dout = operand_of(gpt, args, gradient);
+    if (gpt->precision.fp8_site[args->site] && by_vector) dout = operand_of(gpt, args, gradient);
     const struct operand weight =
         operand_of(gpt, args,
                    (struct quantized_operand){.kind = QUANTIZED_WEIGHT,

@@ -53,9 +53,9 @@ static void resolve_sites(struct precision *p, const struct config *config) {
 
 static void resolve_8_bit(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        p->eight[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
-                      linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
-        p->fp8 = p->fp8 || p->eight[i];
+        p->fp8_site[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
+                         linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
+        p->fp8 = p->fp8 || p->fp8_site[i];
     }
 }
 
@@ -175,7 +175,7 @@ void precision_print(FILE *out, const struct precision *precision) {
     if (p->fp8) {
         print_word(out, "fp8:", &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->eight[i]) print_word(out, autocast_site_name(i), &column);
+            if (p->fp8_site[i]) print_word(out, autocast_site_name(i), &column);
         column = 1 << 16; /* begins a line */
     }
     for (int pass = 0; pass < 2; pass++) {
@@ -185,7 +185,7 @@ void precision_print(FILE *out, const struct precision *precision) {
         if (pass > 0) column = 1 << 16;
         print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->site[i] == wanted && !p->eight[i])
+            if (p->site[i] == wanted && !p->fp8_site[i])
                 print_word(out, autocast_site_name(i), &column);
         if (p->residual == wanted) print_word(out, "residual", &column);
         if (p->gradients == wanted) print_word(out, "gradients", &column);

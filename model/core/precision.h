@@ -21,7 +21,7 @@ enum master_form { MASTERS_FLOAT32, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 struct precision {
     enum dtype lower;                     /* DTYPE_F32: nothing runs in 16 bit */
     enum dtype site[AUTOCAST_SITE_COUNT]; /* what each computes from and gives */
-    bool eight[AUTOCAST_SITE_COUNT];      /* linear layers whose operands are rounded to 8 bits */
+    bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are rounded to 8 bits */
     bool fp8;                             /* whether there are any */
     enum dtype residual;                  /* the residual stream and its gradient */
     enum dtype gradients;                 /* of parameters */

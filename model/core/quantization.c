@@ -29,7 +29,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .dtype = {DTYPE_E4M3, DTYPE_E4M3, e4m3 ? DTYPE_E4M3 : DTYPE_E5M2},
     };
     memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
-    memcpy(quantization->eight, precision->eight, sizeof quantization->eight);
+    memcpy(quantization->fp8_site, precision->fp8_site, sizeof quantization->fp8_site);
     quantization->kept =
         calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
     return quantization->kept ? 0 : fail(error, "out of memory");
@@ -165,10 +165,10 @@ static bool writer_looks(const struct quantization *q, enum quantized kind,
     case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
     case SITE_MLP_FC:
         return kind == QUANTIZED_INPUT ||
-               (kind == QUANTIZED_GRADIENT && (q->gated || q->eight[SITE_MLP_PROJECTION]));
+               (kind == QUANTIZED_GRADIENT && (q->gated || q->fp8_site[SITE_MLP_PROJECTION]));
     case SITE_MLP_PROJECTION:
         return kind == QUANTIZED_GRADIENT ||
-               (kind == QUANTIZED_INPUT && (q->gated || q->eight[SITE_MLP_FC]));
+               (kind == QUANTIZED_INPUT && (q->gated || q->fp8_site[SITE_MLP_FC]));
     default: return false;
     }
 }
@@ -176,7 +176,7 @@ static bool writer_looks(const struct quantization *q, enum quantized kind,
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
-    if (!q->be || !q->eight[site] || !q->tracked || !writer_looks(q, kind, site)) return NULL;
+    if (!q->be || !q->fp8_site[site] || !q->tracked || !writer_looks(q, kind, site)) return NULL;
     return q->tracked + quantization_place(q, kind, site, layer);
 }
 

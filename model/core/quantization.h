@@ -48,7 +48,7 @@ struct quantization {
     int64_t history_length;            /* 0: no history */
     enum dtype dtype[QUANTIZED_KINDS]; /* DTYPE_E4M3 or DTYPE_E5M2 */
     int64_t layers;
-    bool eight[AUTOCAST_SITE_COUNT];
+    bool fp8_site[AUTOCAST_SITE_COUNT];
     bool gated;        /* the MLP */
     bool tensor_cores; /* multiply 8 bits, and want to sum over columns only */
 
