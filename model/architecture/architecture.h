@@ -2,7 +2,8 @@
  *
  * Everything that has to know them expands from these lists: the option table's words, resolved
  * dtypes, memory layout, initialization, optimizer groups, files, counts of parameters and
- * arithmetic, and what an audit looks at. model/core/forward.c and model/core/backward.c are written by hand.
+ * arithmetic, and what an audit looks at. model/core/forward.c and model/core/backward.c are
+ * written by hand.
  *
  * Shapes are written with a struct gpt_shape in scope as `s`:
  *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H   s->n_kv_head  Hkv
@@ -88,14 +89,15 @@
     X(ln1_bias, "ln_1.bias", "input_layernorm.bias",                                             \
       IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
     X(qkv_weight, "attn.c_attn.weight", "self_attn.q_proj.weight",                               \
-      MATRIX(s->n_embd, s->linear ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f, PRODUCT)  \
+      MATRIX(s->n_embd, s->weights_out_in ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f,   \
+      PRODUCT)                                                                                   \
     X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
       0.02f, JOINED)                                                                             \
     X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
       0.02f, JOINED)                                                                             \
     X(qkv_bias, "attn.c_attn.bias", "self_attn.q_proj.bias",                                     \
-      IF(s->bias != BIAS_NONE, VECTOR(s->linear ? shape_q(s) : shape_qkv(s))), SITE_QKV, false,  \
-      INIT_ZERO, ADDED)                                                                          \
+      IF(s->bias != BIAS_NONE, VECTOR(s->weights_out_in ? shape_q(s) : shape_qkv(s))), SITE_QKV, \
+      false, INIT_ZERO, ADDED)                                                                   \
     X(k_bias, NONE, "self_attn.k_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
       SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
     X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \

@@ -43,7 +43,7 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
     memcpy(kinds, all, sizeof all);
     for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++) {
         struct parameter *p = &kinds[i].parameter;
-        p->kind = kinds[i].names[s->linear];
+        p->kind = kinds[i].names[s->weights_out_in];
         p->joined = kinds[i].gradient == JOINED;
         p->from_product =
             p->joined ? kinds[i - 1].parameter.from_product : kinds[i].gradient == PRODUCT;
@@ -62,8 +62,8 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
     added.layer = layer;
     if (layer < 0) snprintf(added.name, sizeof added.name, "%s", added.kind);
     else
-        snprintf(added.name, sizeof added.name, s->linear ? "model.layers.%d.%s" : "h.%d.%s", layer,
-                 added.kind);
+        snprintf(added.name, sizeof added.name,
+                 s->weights_out_in ? "model.layers.%d.%s" : "h.%d.%s", layer, added.kind);
     added.offset = *end;
     if (added.joined) {
         struct parameter *before = &arrlast(*list);

@@ -28,7 +28,8 @@ struct gpt_shape {
 #define X(type, part) type part;
     MODEL_PARTS(X)
 #undef X
-    bool linear; /* matrices lie [out, in], as Llama's files have them, else [in, out] as GPT-2's */
+    bool weights_out_in; /* matrices lie [out, in], as Llama's files have them, else [in, out] as
+                            GPT-2's */
     int64_t padded_vocab;
     int64_t batch, sequence_length; /* B, T of the activations in place */
     int64_t rows;                   /* B * T */
@@ -70,7 +71,7 @@ struct extent {
 };
 
 #define ROWS(rows, columns)                   ((struct extent){rows, columns, rows, "model.n_embd"})
-#define MATRIX(in, out)                       (s->linear ? ROWS(out, in) : ROWS(in, out))
+#define MATRIX(in, out)                       (s->weights_out_in ? ROWS(out, in) : ROWS(in, out))
 #define VECTOR(count)                         ROWS(count, 0)
 #define TABLE(padded, in_files, columns, key) ((struct extent){in_files, columns, padded, key})
 #define IF(condition, there)                  ((condition) ? (there) : (struct extent){0, 0, 0, ""})

@@ -213,7 +213,7 @@ struct gpt_shape config_shape(const struct config *config) {
     if (!shape.n_inner)
         shape.n_inner =
             mlp_is_gated(shape.mlp) ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
-    shape.linear = !shape_is_gpt2(&shape);
+    shape.weights_out_in = !shape_is_gpt2(&shape);
     return shape;
 }
 

@@ -2,7 +2,7 @@
 
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     struct operand in = {.values = *args->in}, weight = {.values = *args->weight};
-    const bool out_in = gpt->shape.linear;
+    const bool out_in = gpt->shape.weights_out_in;
     if (gpt->precision.fp8_site[args->site]) {
         const struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
                                                   .site = args->site,
@@ -32,7 +32,7 @@ static struct operand operand_of(const struct gpt *gpt, const struct linear_back
 
 static void weight_backward(const struct gpt *gpt, const struct linear_backward_args *args,
                             const struct operand *dout) {
-    const bool out_in = gpt->shape.linear;
+    const bool out_in = gpt->shape.weights_out_in;
     struct operand in = {.values = *args->in};
     if (gpt->precision.fp8_site[args->site])
         in = quantization_input_again(&gpt->quantization, args->site, args->layer, args->in);
@@ -44,7 +44,8 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
 }
 
 void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
-    const bool out_in = gpt->shape.linear, by_vector = quantization_by_vector(&gpt->quantization);
+    const bool out_in = gpt->shape.weights_out_in,
+               by_vector = quantization_by_vector(&gpt->quantization);
     if (args->dbias) OP(gpt->be, column_sums, .sums = args->dbias, .in = args->dout);
     struct quantized_operand gradient = {
         .kind = QUANTIZED_GRADIENT, .in = args->dout, .over = by_vector ? OVER_ROWS : OVER_BOTH};
