@@ -20,7 +20,7 @@ static void wait_for(struct exchange *exchange, uint64_t ticket) {
 }
 
 static bool is_lowered(const struct exchange *exchange) {
-    return exchange->travels != exchange->gradients->dtype;
+    return exchange->wire_dtype != exchange->gradients->dtype;
 }
 
 /* Number of elements of each rank, padded so that the parts of a collective have equal lengths. */
@@ -35,7 +35,7 @@ static int64_t embedded_tokens(const struct exchange *exchange) {
 static void carve(struct exchange *exchange, struct arena *arena) {
     int64_t count = is_lowered(exchange) ? tensor_count(exchange->gradients) : 0;
     int64_t ranks = exchange->collectives->ranks->size;
-    exchange->lower = arena_tensor(arena, exchange->travels, count, 0);
+    exchange->lower = arena_tensor(arena, exchange->wire_dtype, count, 0);
     exchange->squares =
         arena_take(arena, (size_t)(exchange->collectives->ranks->size * exchange->squares_count) *
                               sizeof *exchange->squares);
@@ -52,7 +52,7 @@ static void choose_embedded(struct exchange *exchange, const struct config *conf
     int64_t rows = config->train.micro_batch_size * config->data.seq_len;
     double row = (double)(exchange->embedded_columns * (int64_t)dtype_bytes(exchange->residual)) +
                  sizeof(int32_t);
-    double table = (double)wte->elements * (double)dtype_bytes(exchange->travels);
+    double table = (double)wte->elements * (double)dtype_bytes(exchange->wire_dtype);
     int ranks = exchange->collectives->ranks->size;
     if (ranks > 1 && 2 * ranks * (double)rows * row < table) exchange->embedded_rows = rows;
 }
@@ -86,7 +86,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
         .collectives = be->collectives,
         .masters = masters,
         .gradients = gradients,
-        .travels = lower ? precision->lower : gradients->dtype,
+        .wire_dtype = lower ? precision->lower : gradients->dtype,
         .losses_count = ranks->size > 1 ? (int64_t)ranks->size * RANKS_ALIGNMENT : 0,
         .residual = precision->residual,
         .embedded_columns = parameter_wte(list)->extent.columns,

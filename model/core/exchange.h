@@ -46,7 +46,7 @@ struct exchange {
     struct shards shards;
     const struct masters *masters;
     const struct tensor *gradients; /* [count], of the model */
-    enum dtype travels;             /* dtype in which gradients go to other ranks */
+    enum dtype wire_dtype;          /* dtype in which gradients go to other ranks */
     struct tensor lower;            /* [count] of that dtype, if it is not that of gradients */
     uint64_t *gradient_tickets;     /* [buckets]; 0: none under way */
     uint64_t *weight_tickets;       /* [buckets]; likewise */

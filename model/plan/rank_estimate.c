@@ -47,7 +47,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
         struct rank_load load = {.layer = bucket->layer,
                                  .leaves = exchange_leaves_after(exchange, bucket),
                                  .gradient_messages = 1};
-        load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->travels));
+        load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->wire_dtype));
         load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
         if (shards->divided) {
             bool all = bucket->embedding || !group->decay;

@@ -19,7 +19,7 @@ struct run {
     int vocabulary; /* 0: the rig's, which travels whole */
     enum config_precision precision;
     enum config_shard shard;
-    enum config_dtype travels;
+    enum config_dtype wire_dtype;
     int sick_rank, sick_step; /* whose weights are not finite, when; -1: never */
     struct step_report reports[WORLD_RANKS_MAX][STEPS];
     float *masters; /* of rank 0, afterwards */
@@ -36,7 +36,7 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     rig->config.train.micro_batch_size = 1;
     rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
     rig->config.ranks.shard = run->shard;
-    rig->config.ranks.gradients = run->travels;
+    rig->config.ranks.gradients = run->wire_dtype;
     world_requires(config_share(&rig->config, ranks->size, &rig->error) == 0, rig->error.text);
     rig_open_data(rig);
     world_requires(backend_open(&rig->be, &options, &rig->error) == 0, rig->error.text);
@@ -150,7 +150,7 @@ Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
     struct run run = {.precision = CONFIG_PRECISION_BF16, .sick_rank = -1};
     run.vocabulary = LARGE_VOCABULARY;
     struct run exact = trained(2, run);
-    run.travels = CONFIG_DTYPE_LOWER;
+    run.wire_dtype = CONFIG_DTYPE_LOWER;
     struct run lower = trained(2, run);
     bool same = true;
     for (int i = 0; i < STEPS; i++) {
