@@ -181,7 +181,7 @@ void gpt_backward(struct gpt *gpt) {
     struct activations *all = &gpt->activations;
     const struct activation_gradients *d = &all->gradients;
     const struct parameters *w = &gpt->weights, *dw = &gpt->dweights;
-    struct exchange *exchange = gpt->completes ? gpt->exchange : NULL;
+    struct exchange *exchange = gpt->last_micro_batch ? gpt->exchange : NULL;
     int64_t last = gpt->shape.n_layer - 1;
     exchange_gradients(exchange, gpt->shape.n_layer);
     normalize_backward(

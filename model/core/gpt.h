@@ -50,7 +50,8 @@ struct gpt {
      * the first micro-batch of a step. All other gradients are always added to. See
      * gpt_clear_gradients. */
     bool accumulate;
-    bool completes; /* the backward pass is the last of a step: gradients go to other ranks */
+    bool
+        last_micro_batch; /* the backward pass is the last of a step: gradients go to other ranks */
     enum gpt_use use;
     enum sharing sharing;
     bool offload;   /* the optimizer's state is in memory of the host */

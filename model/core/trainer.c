@@ -33,7 +33,7 @@ static void accumulate(void *argument) {
     struct gpt *gpt = &trainer->gpt;
     float weight = micro->weight;
     gpt->accumulate = !micro->first;
-    gpt->completes = micro->last;
+    gpt->last_micro_batch = micro->last;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
