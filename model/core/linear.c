@@ -9,7 +9,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
                                                   .layer = args->layer,
                                                   .in = args->weight,
                                                   .over = out_in ? OVER_COLUMNS : OVER_ROWS,
-                                                  .again = args->recomputing};
+                                                  .repeated = args->recomputing};
         in = quantization_input(&gpt->quantization, args->site, args->layer, args->in,
                                 args->recomputing);
         weight = quantization_round(&gpt->quantization, &operand);
@@ -35,7 +35,7 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
     const bool out_in = gpt->shape.weights_out_in;
     struct operand in = {.values = *args->in};
     if (gpt->precision.fp8_site[args->site])
-        in = quantization_input_again(&gpt->quantization, args->site, args->layer, args->in);
+        in = quantization_input_backward(&gpt->quantization, args->site, args->layer, args->in);
     const struct operand *a = out_in ? dout : &in, *b = out_in ? &in : dout;
     OP(gpt->be, matmul, .out = args->dweight, .a = operand_over_rows(a), .a_scales = a->scales,
        .transpose_a = !operand_is_transposed(a), .b = operand_over_rows(b), .b_scales = b->scales,
@@ -51,14 +51,14 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
         .kind = QUANTIZED_GRADIENT, .in = args->dout, .over = by_vector ? OVER_ROWS : OVER_BOTH};
     struct operand dout = operand_of(gpt, args, gradient);
     weight_backward(gpt, args, &dout);
-    gradient.over = OVER_COLUMNS, gradient.again = true;
+    gradient.over = OVER_COLUMNS, gradient.repeated = true;
     if (gpt->precision.fp8_site[args->site] && by_vector) dout = operand_of(gpt, args, gradient);
     const struct operand weight =
         operand_of(gpt, args,
                    (struct quantized_operand){.kind = QUANTIZED_WEIGHT,
                                               .in = args->weight,
                                               .over = out_in ? OVER_ROWS : OVER_COLUMNS,
-                                              .again = true});
+                                              .repeated = true});
     OP(gpt->be, matmul, .out = args->din, .a = &dout.values, .a_scales = dout.scales,
        .b = out_in ? operand_over_rows(&weight) : &weight.values, .b_scales = weight.scales,
        .transpose_b = !out_in || operand_is_transposed(&weight), .dgelu_in = args->dgelu_in,

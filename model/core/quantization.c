@@ -213,8 +213,8 @@ static void round_into(const struct quantization *q, const struct operand *out,
        .transposed = out->transposed.rank ? &out->transposed : NULL, .scales = (float *)out->scales,
        .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
        .track_amax = q->tracked ? q->tracked + place : NULL,
-       .found = q->tracked && (operand->again || writer_looks(q, operand->kind, operand->site)),
-       .record = records && !operand->again ? records + place : NULL,
+       .found = q->tracked && (operand->repeated || writer_looks(q, operand->kind, operand->site)),
+       .record = records && !operand->repeated ? records + place : NULL,
        .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
 }
 
@@ -234,25 +234,25 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
 }
 
 struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
-                                  int64_t layer, const struct tensor *in, bool again) {
+                                  int64_t layer, const struct tensor *in, bool repeated) {
     const struct quantization *q = quantization;
     const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
     struct quantized_operand operand = {
-        .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .again = again};
+        .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .repeated = repeated};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
     operand.over = quantization_by_vector(q) ? OVER_ROWS : OVER_BOTH;
     void *values = turns(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
     struct operand out = operand_at(q, &operand, values, kept->values.data, (float *)kept->scales);
     round_into(q, &out, &operand);
     if (operand.over == OVER_BOTH) return out;
-    operand.over = OVER_COLUMNS, operand.again = true;
+    operand.over = OVER_COLUMNS, operand.repeated = true;
     return quantization_round(q, &operand);
 }
 
 /* Saved inputs have all rows, or those of a prompt. */
-struct operand quantization_input_again(const struct quantization *quantization,
-                                        enum autocast_site site, int64_t layer,
-                                        const struct tensor *in) {
+struct operand quantization_input_backward(const struct quantization *quantization,
+                                           enum autocast_site site, int64_t layer,
+                                           const struct tensor *in) {
     const struct quantization *q = quantization;
     const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
     struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
@@ -260,7 +260,7 @@ struct operand quantization_input_again(const struct quantization *quantization,
                                         .layer = layer,
                                         .in = in,
                                         .over = OVER_ROWS,
-                                        .again = true};
+                                        .repeated = true};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
     return operand_at(q, &operand, kept->values.data, kept->values.data, (float *)kept->scales);
 }

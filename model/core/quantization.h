@@ -70,7 +70,7 @@ struct quantized_operand {
     int64_t layer;
     const struct tensor *in;
     enum quantized_over over; /* not both in the recipe "row" */
-    bool again;               /* it was looked at before: no record is made */
+    bool repeated;            /* it was looked at before: no record is made */
 };
 
 /* Reads the recipe; nothing is rounded unless the precision says so. keeps: the linear layers whose
@@ -95,10 +95,10 @@ struct operand quantization_round(const struct quantization *quantization,
 /* The input of a linear layer, as the product of the forward pass reads it, and of the weight
  * gradient. What is kept is rounded in the forward pass for both. */
 struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
-                                  int64_t layer, const struct tensor *in, bool again);
-struct operand quantization_input_again(const struct quantization *quantization,
-                                        enum autocast_site site, int64_t layer,
-                                        const struct tensor *in);
+                                  int64_t layer, const struct tensor *in, bool repeated);
+struct operand quantization_input_backward(const struct quantization *quantization,
+                                           enum autocast_site site, int64_t layer,
+                                           const struct tensor *in);
 
 /* True if the input of this layer is saved in 8 bits, so that the activation itself need not be
  * saved. */
