@@ -102,16 +102,16 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config) {
-    return config->precision == CONFIG_PRECISION_AUTO ? precision_come_to(precision)
+    return config->precision == CONFIG_PRECISION_AUTO ? precision_effective(precision)
                                                       : config->precision;
 }
 
-enum config_precision precision_come_to(const struct precision *precision) {
+enum config_precision precision_effective(const struct precision *precision) {
     return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->lower;
 }
 
 const char *precision_name(const struct precision *precision) {
-    return config_precision_name(precision_come_to(precision));
+    return config_precision_name(precision_effective(precision));
 }
 
 void precision_warnings(const struct precision *precision, const struct config *config, char *text,

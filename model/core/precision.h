@@ -43,7 +43,7 @@ enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config);
 
 /* Effective precision, never "auto"; and its name: "fp32", "fp16", "bf16" or "fp8". */
-enum config_precision precision_come_to(const struct precision *precision);
+enum config_precision precision_effective(const struct precision *precision);
 const char *precision_name(const struct precision *precision);
 
 /* Writes settings of the user that have no effect in this precision, one a line, each line ended by

@@ -133,7 +133,7 @@ static void load_state(struct trainer *trainer, const struct checkpoint_manifest
     const struct precision *precision = &trainer->gpt.precision;
     struct step_state *scaler = &trainer->state.scaler;
     trainer->state = manifest->state;
-    if (precision_come_to(precision) != manifest->precision) {
+    if (precision_effective(precision) != manifest->precision) {
         scaler->growth_tracker = 0;
         scaler->skipped_in_row = 0;
         scaler->at_floor = 0;
@@ -146,7 +146,7 @@ static void load_state(struct trainer *trainer, const struct checkpoint_manifest
 static void note_precision(const struct trainer *trainer,
                            const struct checkpoint_manifest *manifest, FILE *notes) {
     const struct precision *precision = &trainer->gpt.precision;
-    if (precision_come_to(precision) == manifest->precision) return;
+    if (precision_effective(precision) == manifest->precision) return;
     fprintf(notes, "precision: the checkpoint was trained in %s, training goes on in %s",
             config_precision_name(manifest->precision), precision_name(precision));
     if (precision->scale_loss)

@@ -248,7 +248,7 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
         cr_expect_eq(p.fp8_site[i], i == SITE_QKV || i == SITE_ATTENTION_PROJECTION ||
                                         i == SITE_MLP_FC || i == SITE_MLP_PROJECTION);
     cr_expect_str_eq(precision_name(&p), "fp8");
-    cr_expect_eq(precision_come_to(&p), CONFIG_PRECISION_FP8);
+    cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_FP8);
     config.autocast.lower16 = (struct config_words){1, {"mlp_fc"}};
     config.autocast.float32 = (struct config_words){1, {"qkv"}};
     p = resolve(&config, &cpu, note);
