@@ -101,7 +101,7 @@ void config_resolve(struct config *config) {
         config->train.grad_accum_steps = config->train.batch_tokens / micro;
 }
 
-int config_share(struct config *config, int rank_count, struct error *error) {
+int config_split_batch(struct config *config, int rank_count, struct error *error) {
     int64_t tokens = config->train.batch_tokens;
     int64_t micro = config->train.micro_batch_size * config->data.seq_len * rank_count;
     config->rank_count = rank_count;

@@ -15,7 +15,7 @@ int config_resolve_epochs(struct config *config, uint64_t sequences, struct erro
 
 /* Notes how many ranks train together, and works out grad_accum_steps from train.batch_tokens if
  * that is given. Fails where it does not come out even. */
-int config_share(struct config *config, int rank_count, struct error *error);
+int config_split_batch(struct config *config, int rank_count, struct error *error);
 
 /* As if a config file named the preset: fills sizes and parts that no file gives. */
 void config_apply_preset(struct config *config, enum config_preset preset);

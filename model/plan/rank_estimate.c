@@ -135,7 +135,7 @@ int rank_estimate_open(struct rank_estimate *estimate, const struct rank_questio
                     .link = question->link > 0 ? question->link : RANK_LINK,
                     .latency = RANK_LATENCY},
     };
-    if (config_share(&estimate->config, question->ranks, error) ||
+    if (config_split_batch(&estimate->config, question->ranks, error) ||
         memory_plan_of(&estimate->alone, &estimate->config, be, error))
         return -1;
     be->collectives = &planned;

@@ -27,7 +27,7 @@ struct rank_question {
 };
 
 struct rank_estimate {
-    struct config config;           /* as each rank has it: see config_share */
+    struct config config;           /* as each rank has it: see config_split_batch */
     struct memory_plan alone, each; /* each: of the last rank, whose parts are the largest */
     struct rank_machine machine;
     struct rank_step step;
