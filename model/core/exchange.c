@@ -32,7 +32,7 @@ static int64_t embedded_tokens(const struct exchange *exchange) {
     return round_up(exchange->embedded_rows, RANKS_ALIGNMENT);
 }
 
-static void carve(struct exchange *exchange, struct arena *arena) {
+static void assign_memory(struct exchange *exchange, struct arena *arena) {
     int64_t count = is_lowered(exchange) ? tensor_count(exchange->gradients) : 0;
     int64_t ranks = exchange->collectives->ranks->size;
     exchange->lower = arena_tensor(arena, exchange->wire_dtype, count, 0);
@@ -100,7 +100,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
     exchange->weight_tickets = calloc(buckets, sizeof(uint64_t));
     if (!exchange->gradient_tickets || !exchange->weight_tickets)
         return fail(error, "out of memory");
-    if (ranks->size > 1) carve(exchange, &measure);
+    if (ranks->size > 1) assign_memory(exchange, &measure);
     exchange->bytes = measure.used;
     return 0;
 }
@@ -111,7 +111,7 @@ int exchange_allocate(struct exchange *exchange, struct error *error) {
     if (!exchange->memory)
         return fail(error, "out of memory: what goes to other ranks needs %zu MiB",
                     exchange->bytes >> 20);
-    carve(exchange, &(struct arena){exchange->memory, 0, exchange->bytes});
+    assign_memory(exchange, &(struct arena){exchange->memory, 0, exchange->bytes});
     return 0;
 }
 

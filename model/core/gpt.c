@@ -44,11 +44,11 @@ static void join(struct gpt *gpt, const struct parameter *p) {
 }
 
 /* The layout of all parameter memory; run once to measure and once to carve. */
-static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
+static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
     struct memory_plan *m = &gpt->memory;
-    masters_carve(&gpt->masters, arena, host);
+    masters_layout(&gpt->masters, arena, host);
     m->master = arena->used;
-    masters_carve_copies(&gpt->masters, arena);
+    masters_layout_copies(&gpt->masters, arena);
     m->lower = arena->used - m->master;
     if (gpt->use == GPT_TRAINING)
         gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->count, 0);
@@ -68,8 +68,8 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena 
 }
 
 /* The memory that tensors take turns in, each as large as the largest of them. */
-static void carve_scratch(const struct gpt *gpt, struct arena *arena,
-                          void *scratch[SCRATCH_COUNT]) {
+static void layout_scratch(const struct gpt *gpt, struct arena *arena,
+                           void *scratch[SCRATCH_COUNT]) {
     const struct precision *p = &gpt->precision;
     size_t bytes[SCRATCH_COUNT] = {0};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
@@ -86,7 +86,8 @@ static void carve_scratch(const struct gpt *gpt, struct arena *arena,
 }
 
 /* One layer's tensors, or those of the model (layer -1). */
-static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scratch, int64_t layer) {
+static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scratch,
+                         int64_t layer) {
     struct activations *all = &gpt->activations;
     for (enum activation_id i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
@@ -116,7 +117,7 @@ static void place_gradients(struct gpt *gpt, void *const *scratch) {
     }
 }
 
-static void carve_activations(struct gpt *gpt, struct arena *arena) {
+static void layout_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
     void *scratch[SCRATCH_COUNT];
@@ -128,9 +129,9 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
                                   s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
-    quantization_carve(&gpt->quantization, arena, s);
-    carve_scratch(gpt, arena, scratch);
-    for (int64_t layer = -1; layer < s->n_layer; layer++) carve_layer(gpt, arena, scratch, layer);
+    quantization_layout(&gpt->quantization, arena, s);
+    layout_scratch(gpt, arena, scratch);
+    for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
     place_gradients(gpt, scratch);
 }
 
@@ -177,10 +178,10 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     if (!gpt->weights.layers || !gpt->dweights.layers || !gpt->activations.layers)
         return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
     struct arena measure = {0}, host = {0};
-    carve_parameters(gpt, &measure, &host);
+    layout_parameters(gpt, &measure, &host);
     gpt->memory.host = gpt->remainder_bytes = host.used;
     size_t parameters = measure.used;
-    carve_activations(gpt, &measure);
+    layout_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
     return 0;
 }
@@ -232,9 +233,9 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     }
     struct arena arena = {gpt->parameter_memory, 0, parameters};
     struct arena host = {gpt->host_memory, 0, gpt->remainder_bytes};
-    carve_parameters(gpt, &arena, &host);
+    layout_parameters(gpt, &arena, &host);
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
-    carve_activations(gpt, &arena);
+    layout_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
     quantization_clear(&gpt->quantization);
     return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
@@ -262,7 +263,7 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
         gpt->shape.logit_rows = gpt->capacity.logit_rows;
     struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};
-    carve_activations(gpt, &arena);
+    layout_activations(gpt, &arena);
 }
 
 enum { DRAWN = 8192, SENT = 16 * DRAWN };

@@ -44,7 +44,7 @@ void masters_close(struct masters *masters) {
     *masters = (struct masters){0};
 }
 
-void masters_carve(struct masters *masters, struct arena *arena, struct arena *host) {
+void masters_layout(struct masters *masters, struct arena *arena, struct arena *host) {
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
         bool split = group->form == MASTERS_SPLIT;
@@ -55,7 +55,7 @@ void masters_carve(struct masters *masters, struct arena *arena, struct arena *h
     }
 }
 
-void masters_carve_copies(struct masters *masters, struct arena *arena) {
+void masters_layout_copies(struct masters *masters, struct arena *arena) {
     enum dtype lower = masters->precision->lower;
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];

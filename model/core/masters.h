@@ -45,8 +45,8 @@ void masters_close(struct masters *masters);
 
 /* The layout: of the masters, what is offloaded in `host`; then of what there is in 16 bit beside
  * them. Each once on arenas to measure, and once to carve. */
-void masters_carve(struct masters *masters, struct arena *arena, struct arena *host);
-void masters_carve_copies(struct masters *masters, struct arena *arena);
+void masters_layout(struct masters *masters, struct arena *arena, struct arena *host);
+void masters_layout_copies(struct masters *masters, struct arena *arena);
 
 /* Where operations read a parameter, and where its master is: fp32, or the upper half of a split
  * one, whose remainder is stored in *remainder, else NULL. Rows of padding are part of both. */

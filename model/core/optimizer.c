@@ -22,7 +22,7 @@ static struct rounding_key rounding_key(uint64_t seed, int64_t step) {
     return (struct rounding_key){(uint32_t)bits, (uint32_t)(bits >> 32)};
 }
 
-static void carve(struct optimizer *optimizer, struct arena *arena) {
+static void assign_memory(struct optimizer *optimizer, struct arena *arena) {
     int64_t own = optimizer->exchange.shards.own_count;
     for (int moment = 0; moment < 2; moment++)
         optimizer->moments[moment] = arena_tensor(arena, optimizer->gpt->precision.moments, own, 0);
@@ -39,7 +39,7 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
                       &gpt->masters, &gpt->gradients, error))
         return -1;
     if (gpt->be->collectives->ranks->size > 1) gpt->exchange = &optimizer->exchange;
-    carve(optimizer, &measure);
+    assign_memory(optimizer, &measure);
     optimizer->bytes = measure.used;
     if (gpt->offload) gpt->memory.host += measure.used;
     else gpt->memory.moments = measure.used;
@@ -59,7 +59,7 @@ int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
             "out of memory%s: the optimizer's moments need %zu MiB%s\n%schoose a smaller model",
             offload ? " of the host" : "", optimizer->bytes >> 20, offload ? " there" : "",
             offload ? "leave out offload.optimizer, or " : "");
-    carve(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
+    assign_memory(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
     if (offload) memset(optimizer->memory, 0, optimizer->bytes);
     else OP(be, clear, .data = optimizer->memory, .bytes = optimizer->bytes);
     return 0;

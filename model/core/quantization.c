@@ -74,7 +74,8 @@ static void find_bounds(struct bounds bounds[QUANTIZED_KINDS], const struct gpt_
 }
 
 /* The scales of kept inputs come first, side by side. */
-static void carve_kept(struct quantization *q, struct arena *arena, const struct gpt_shape *s) {
+static void layout_saved_inputs(struct quantization *q, struct arena *arena,
+                                const struct gpt_shape *s) {
     int64_t scales = 0, count = q->layers * LINEAR_COUNT;
     for (int64_t i = 0; i < count; i++)
         scales += quantization_by_vector(q) ? sides_of(s, i % LINEAR_COUNT).inputs : 1;
@@ -103,8 +104,8 @@ int64_t quantization_records(const struct quantization *quantization) {
     return quantization->be ? ranks_of(quantization) * records_each(quantization) : 0;
 }
 
-void quantization_carve(struct quantization *quantization, struct arena *arena,
-                        const struct gpt_shape *shape) {
+void quantization_layout(struct quantization *quantization, struct arena *arena,
+                         const struct gpt_shape *shape) {
     struct quantization *q = quantization;
     struct bounds bounds[QUANTIZED_KINDS] = {{0, 0}};
     if (!q->be) return;
@@ -125,7 +126,7 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
     }
     if (q->tensor_cores && !quantization_by_vector(q))
         q->turned = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
-    carve_kept(q, arena, shape);
+    layout_saved_inputs(q, arena, shape);
 }
 
 int64_t quantization_count(const struct quantization *quantization) {

@@ -81,8 +81,8 @@ int quantization_open(struct quantization *quantization, const struct config *co
 void quantization_close(struct quantization *quantization);
 
 /* The layout, for a batch of these rows: once on an arena to measure, and once to carve. */
-void quantization_carve(struct quantization *quantization, struct arena *arena,
-                        const struct gpt_shape *shape);
+void quantization_layout(struct quantization *quantization, struct arena *arena,
+                         const struct gpt_shape *shape);
 
 /* Forgets all steps. */
 void quantization_clear(const struct quantization *quantization);

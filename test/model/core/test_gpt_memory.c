@@ -1,4 +1,5 @@
-/* The memory plan of the model against what is carved and used, and batches of any shape in it. */
+/* The memory plan of the model against the memory assigned and used, and batches of any shape in
+ * it. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
@@ -9,7 +10,7 @@ static size_t bytes_of(const struct tensor *tensor) {
     return (tensor_bytes(tensor) + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* The plan is what was carved: every tensor lies in its block, none overlaps another. */
+/* The plan matches the layout: every tensor lies in its block, and none overlaps another. */
 struct span {
     const char *name;
     char *begin, *end;
@@ -154,7 +155,7 @@ static void check_plan(const struct trainer *trainer) {
     check_spans(spans, gpt->activation_memory, m->activations);
 }
 
-Test(gpt_memory, memory_plan_is_what_is_carved) {
+Test(gpt_memory, memory_plan_matches_layout) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (int variant = 0; variant < 12; variant++) {
             struct rig rig = {0};
