@@ -125,7 +125,7 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
         q->scales[kind] = arena_take(arena, (size_t)scales * sizeof(float));
     }
     if (q->tensor_cores && !quantization_by_vector(q))
-        q->turned = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
+        q->transposed = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
     layout_saved_inputs(q, arena, shape);
 }
 
@@ -182,7 +182,7 @@ struct amax *quantization_amax(const struct quantization *quantization, enum qua
 }
 
 /* True if the operand is stored transposed, beside its own layout or instead of it. */
-static bool turns(const struct quantization *q, const struct quantized_operand *operand) {
+static bool has_transposed(const struct quantization *q, const struct quantized_operand *operand) {
     return q->tensor_cores && operand->over != OVER_COLUMNS &&
            tensor_rows(operand->in) % EIGHT_BIT_UNIT == 0 &&
            tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
@@ -194,9 +194,9 @@ static struct operand operand_at(const struct quantization *q,
                                  void *transposed, float *scales) {
     const struct tensor *in = operand->in;
     struct operand out = {.scales = scales};
-    bool turned = turns(q, operand);
-    if (!turned || operand->over == OVER_BOTH) out.values = *in, out.values.data = values;
-    if (turned) {
+    bool is_transposed = has_transposed(q, operand);
+    if (!is_transposed || operand->over == OVER_BOTH) out.values = *in, out.values.data = values;
+    if (is_transposed) {
         out.transposed = tensor_view(in, tensor_columns(in), tensor_rows(in));
         out.transposed.data = transposed;
     }
@@ -224,7 +224,7 @@ struct operand quantization_round(const struct quantization *quantization,
     const struct quantization *q = quantization;
     void *values = q->values[operand->kind];
     struct operand out =
-        operand_at(q, operand, values, operand->over == OVER_BOTH ? q->turned : values,
+        operand_at(q, operand, values, operand->over == OVER_BOTH ? q->transposed : values,
                    q->scales[operand->kind]);
     round_into(q, &out, operand);
     return out;
@@ -242,7 +242,7 @@ struct operand quantization_input(const struct quantization *quantization, enum 
         .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .repeated = repeated};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
     operand.over = quantization_by_vector(q) ? OVER_ROWS : OVER_BOTH;
-    void *values = turns(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
+    void *values = has_transposed(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
     struct operand out = operand_at(q, &operand, values, kept->values.data, (float *)kept->scales);
     round_into(q, &out, &operand);
     if (operand.over == OVER_BOTH) return out;

@@ -55,7 +55,7 @@ struct quantization {
     bool keeps[LINEAR_COUNT];        /* whether inputs are kept for the backward pass */
     struct operand *kept;            /* [layers, LINEAR_COUNT]: those; [N, inputs] or transposed */
     void *values[QUANTIZED_KINDS];   /* the operand in use of each kind */
-    void *turned;                    /* a gradient's transpose, if both are in use */
+    void *transposed;                /* a gradient's transpose, if both are in use */
     float *scales[QUANTIZED_KINDS];  /* the operand's scales */
     struct amax *tracked;            /* [count]: of this pass; not in the recipe "row" */
     struct quantize_record *records; /* [ranks, count filled up]: of this step, see place */
