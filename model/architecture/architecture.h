@@ -64,8 +64,8 @@
  *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
  *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
  *   gradient: of a PRODUCT the first micro-batch of a step replaces it; else it is ADDED to
- *             (JOINED: as the one before, which it follows without a gap: operations see both as
- *             one, in the field of the first) */
+ *             (FUSED_WITH_PREVIOUS: as the one before, which it follows without a gap: operations
+ * see both as one, in the field of the first) */
 #define MODEL_PARAMETERS(X)                                                                       \
     X(wte, "wte.weight", "model.embed_tokens.weight",                                             \
       TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),                       \
@@ -92,16 +92,16 @@
       MATRIX(s->n_embd, s->weights_out_in ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f,   \
       PRODUCT)                                                                                   \
     X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
-      0.02f, JOINED)                                                                             \
+      0.02f, FUSED_WITH_PREVIOUS)                                                                \
     X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
-      0.02f, JOINED)                                                                             \
+      0.02f, FUSED_WITH_PREVIOUS)                                                                \
     X(qkv_bias, "attn.c_attn.bias", "self_attn.q_proj.bias",                                     \
       IF(s->bias != BIAS_NONE, VECTOR(s->weights_out_in ? shape_q(s) : shape_qkv(s))), SITE_QKV, \
       false, INIT_ZERO, ADDED)                                                                   \
     X(k_bias, NONE, "self_attn.k_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
-      SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+      SITE_QKV, false, INIT_ZERO, FUSED_WITH_PREVIOUS)                                           \
     X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
-      SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+      SITE_QKV, false, INIT_ZERO, FUSED_WITH_PREVIOUS)                                           \
     X(q_norm_weight, NONE, "self_attn.q_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
       SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
     X(k_norm_weight, NONE, "self_attn.k_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
@@ -119,12 +119,13 @@
     X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),   \
       SITE_MLP_FC, true, 0.02f, PRODUCT)                                                         \
     X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                 \
-      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f, JOINED) \
+      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f,         \
+      FUSED_WITH_PREVIOUS)                                                                       \
     X(mlp_fc_bias, "mlp.c_fc.bias", "mlp.gate_proj.bias",                                        \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false, INIT_ZERO, ADDED)         \
     X(mlp_up_bias, NONE, "mlp.up_proj.bias",                                                     \
       IF(mlp_is_gated(s->mlp) && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false,   \
-      INIT_ZERO, JOINED)                                                                         \
+      INIT_ZERO, FUSED_WITH_PREVIOUS)                                                            \
     X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                        \
       MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, true,                                  \
       0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \

@@ -13,7 +13,7 @@
 enum { MODEL_KINDS = MODEL_PARAMETERS(X), LAYER_KINDS = LAYER_PARAMETERS(X) };
 #undef X
 
-enum { ADDED, PRODUCT, JOINED };
+enum { ADDED, PRODUCT, FUSED_WITH_PREVIOUS };
 #define NONE NULL
 
 /* A row of the lists, for both families. */
@@ -44,9 +44,9 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
     for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++) {
         struct parameter *p = &kinds[i].parameter;
         p->kind = kinds[i].names[s->weights_out_in];
-        p->joined = kinds[i].gradient == JOINED;
-        p->from_product =
-            p->joined ? kinds[i - 1].parameter.from_product : kinds[i].gradient == PRODUCT;
+        p->fused_with_previous = kinds[i].gradient == FUSED_WITH_PREVIOUS;
+        p->from_product = p->fused_with_previous ? kinds[i - 1].parameter.from_product
+                                                 : kinds[i].gradient == PRODUCT;
     }
 }
 
@@ -65,7 +65,7 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
         snprintf(added.name, sizeof added.name,
                  s->weights_out_in ? "model.layers.%d.%s" : "h.%d.%s", layer, added.kind);
     added.offset = *end;
-    if (added.joined) {
+    if (added.fused_with_previous) {
         struct parameter *before = &arrlast(*list);
         const struct extent *its = &before->extent;
         before->elements = its->rows * (its->columns ? its->columns : 1);

@@ -100,10 +100,10 @@ struct parameter {
     int64_t offset;   /* first element in the flat arrays */
     int64_t elements; /* up to the next one */
     bool decay;
-    enum autocast_site site; /* that reads it */
-    float init;              /* standard deviation, or INIT_ONE, INIT_ZERO */
-    bool from_product;       /* its gradient is the result of a matrix product */
-    bool joined;             /* operations see it as a part of the one before */
+    enum autocast_site site;  /* that reads it */
+    float init;               /* standard deviation, or INIT_ONE, INIT_ZERO */
+    bool from_product;        /* its gradient is the result of a matrix product */
+    bool fused_with_previous; /* operations see it as a part of the one before */
 };
 
 /* An stb_ds array in the order of the flat arrays. Stores how many elements a flat array has. Of

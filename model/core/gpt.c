@@ -36,9 +36,9 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
 }
 
 /* Adds the rows of a joined parameter to the tensor of the first that it is joined to. */
-static void join(struct gpt *gpt, const struct parameter *p) {
+static void fuse(struct gpt *gpt, const struct parameter *p) {
     const struct parameter *first = p;
-    while (first->joined) first--;
+    while (first->fused_with_previous) first--;
     parameter_tensor(&gpt->weights, first)->shape[0] += p->extent.rows;
     parameter_tensor(&gpt->dweights, first)->shape[0] += p->extent.rows;
 }
@@ -59,7 +59,7 @@ static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena
         if (gpt->use == GPT_TRAINING)
             *parameter_tensor(&gpt->dweights, p) =
                 place(&gpt->gradients, p->offset, p->extent.padded_rows, p->extent.columns);
-        if (p->joined) join(gpt, p);
+        if (p->fused_with_previous) fuse(gpt, p);
     }
     gpt->head = parameter_tensor(&gpt->weights, parameter_head(gpt->list));
     gpt->dhead = parameter_tensor(&gpt->dweights, parameter_head(gpt->list));
