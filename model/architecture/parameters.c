@@ -16,14 +16,14 @@ enum { MODEL_KINDS = MODEL_PARAMETERS(X), LAYER_KINDS = LAYER_PARAMETERS(X) };
 enum { ADDED, PRODUCT, FUSED_WITH_PREVIOUS };
 #define NONE NULL
 
-/* A row of the lists, for both families. */
+/* One row of the lists, with the names of both families. */
 struct kind {
     struct parameter parameter;
     const char *names[2]; /* GPT-2's and Llama's */
     int gradient;
 };
 
-/* Each row once: those of the model, then those of a layer. */
+/* Lists each row once: those of the model, then those of a layer. */
 static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struct gpt_shape *s) {
 #define KIND(owner, layer_, member, gpt2, llama, extent_, site_, decay_, init_, gradient_) \
     {.parameter = {.layer = layer_,                                                        \
