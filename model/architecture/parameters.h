@@ -29,7 +29,7 @@ struct gpt_shape {
     MODEL_PARTS(X)
 #undef X
     bool weights_out_in; /* layout of matrices: [out, in] as in Llama's files, else [in, out] as in
-                            GPT-2's */
+                          * GPT-2's */
     int64_t padded_vocab;
     int64_t batch, sequence_length; /* B, T of the current batch */
     int64_t rows;                   /* B * T */

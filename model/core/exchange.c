@@ -7,7 +7,7 @@
 
 #include "data/util/progress.h"
 
-/* True if nothing is sent: this process is alone, or operations are only planned. */
+/* True if nothing is sent: there is only one rank, or operations are only planned. */
 static bool idle(const struct exchange *exchange) {
     return !exchange || exchange->collectives->ranks->size == 1 || backend_plans(exchange->be);
 }
@@ -45,8 +45,8 @@ static void assign_memory(struct exchange *exchange, struct arena *arena) {
     exchange->tokens = arena_tensor(arena, DTYPE_F32, ranks, embedded_tokens(exchange));
 }
 
-/* Rows instead of the whole table, where they are less than half as much: beside them the table
- * travels too, only earlier. */
+/* Sends the embedding gradient as rows if they are less than half the bytes of the table, which is
+ * also sent, earlier. */
 static void choose_embedded(struct exchange *exchange, const struct config *config,
                             const struct parameter *wte) {
     int64_t rows = config->train.micro_batch_size * config->data.seq_len;
@@ -57,8 +57,8 @@ static void choose_embedded(struct exchange *exchange, const struct config *conf
     if (ranks > 1 && 2 * ranks * (double)rows * row < table) exchange->embedded_rows = rows;
 }
 
-/* Number of sums of the rank that has most, so that all rows are equally long; with several ranks
- * padded to whole parts of a collective. */
+/* Largest number of sums on any rank, so that all rows have the same length. With several ranks it
+ * is padded to the alignment of collectives. */
 static int64_t squares_count(const struct exchange *exchange) {
     const struct ranks *ranks = exchange->collectives->ranks;
     int64_t most = 0;
@@ -127,7 +127,8 @@ void exchange_close(struct exchange *exchange) {
     memset(exchange, 0, sizeof *exchange);
 }
 
-/* The sum of all ranks in the own part, or everywhere if that part is all. */
+/* Reduces the gradients of a bucket: each rank gets the sum of its own part, or of all if the
+ * optimizer is not sharded. */
 static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct bucket *bucket = &exchange->shards.buckets[i];
     const struct collectives *c = exchange->collectives;
@@ -143,7 +144,7 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     exchange->gradient_tickets[i] = ticket;
 }
 
-/* The table leaves early where what the embedding adds to it comes after it. */
+/* The gradient of wte is sent early if the embedding's share of it is sent later, as rows. */
 int exchange_leaves_after(const struct exchange *exchange, const struct bucket *bucket) {
     bool early = bucket->embedding && exchange->embedded_rows > 0;
     return early ? exchange->shards.head : bucket->layer;
@@ -156,7 +157,7 @@ void exchange_gradients(struct exchange *exchange, int64_t layer) {
             send_gradients(exchange, i);
 }
 
-/* Operations called afterwards find the sums of a bucket, in the gradients. */
+/* After this call, operations see the sums of a bucket in the gradients. */
 static void receive_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct rank_part *own = &exchange->shards.buckets[i].own;
     uint64_t ticket = exchange->gradient_tickets[i];
@@ -187,7 +188,7 @@ static uint64_t gather_rows(const struct exchange *exchange, const struct tensor
                                   tensor_count(rows));
 }
 
-/* Tokens are copied as bits, by an operation that does not look at them. */
+/* Tokens are copied as bits, by an operation for fp32 tensors that does no arithmetic. */
 bool exchange_embedded(struct exchange *exchange, const struct embedded *own) {
     if (idle(exchange) || exchange->embedded_rows == 0) return false;
     struct embedded place = exchange_embedded_of(exchange, exchange->collectives->ranks->rank);
@@ -239,7 +240,7 @@ static uint64_t gather(const struct exchange *exchange, const struct bucket *buc
     return collectives_all_gather(exchange->collectives, first, element_bytes, bucket->count);
 }
 
-/* True if operations read the fp32 masters of a group although it has copies: the embedding's, and
+/* True if operations read the fp32 master weights of a group although it has 16-bit copies: wte and
  * vectors. */
 static bool reads_all(const struct exchange *exchange, const struct bucket *bucket) {
     return bucket->embedding || !exchange->masters->groups[bucket->group].decay;

@@ -10,8 +10,8 @@
 #include "model/config/config_keys.h"
 #include "model/core/rope.h"
 
-/* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
- * units are full. */
+/* Returns the rows of a chunk of logits that fits in chunk_bytes. Chunks are equal, in multiples of
+ * 64 so that matrix units are full. */
 static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits, size_t chunk_bytes) {
     int64_t fit = (int64_t)chunk_bytes / (s->padded_vocab * (int64_t)dtype_bytes(logits));
     if (fit < 64) fit = 64;
@@ -35,7 +35,7 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
     return tensor;
 }
 
-/* Adds the rows of a joined parameter to the tensor of the first that it is joined to. */
+/* Adds the rows of a fused parameter to the tensor of the first one of its group. */
 static void fuse(struct gpt *gpt, const struct parameter *p) {
     const struct parameter *first = p;
     while (first->fused_with_previous) first--;
@@ -43,7 +43,7 @@ static void fuse(struct gpt *gpt, const struct parameter *p) {
     parameter_tensor(&gpt->dweights, first)->shape[0] += p->extent.rows;
 }
 
-/* The layout of all parameter memory; run once to measure and once to carve. */
+/* Lays out all parameter memory; called once to measure and once to assign addresses. */
 static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
     struct memory_plan *m = &gpt->memory;
     masters_layout(&gpt->masters, arena, host);
@@ -67,7 +67,7 @@ static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena
         masters_place(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
 }
 
-/* The memory that tensors take turns in, each as large as the largest of them. */
+/* Lays out the scratch buffers, each as large as the largest tensor that uses it. */
 static void layout_scratch(const struct gpt *gpt, struct arena *arena,
                            void *scratch[SCRATCH_COUNT]) {
     const struct precision *p = &gpt->precision;
@@ -85,7 +85,7 @@ static void layout_scratch(const struct gpt *gpt, struct arena *arena,
     if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
 }
 
-/* One layer's tensors, or those of the model (layer -1). */
+/* Lays out one layer's tensors, or those of the model (layer -1). */
 static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scratch,
                          int64_t layer) {
     struct activations *all = &gpt->activations;
@@ -121,7 +121,7 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
     void *scratch[SCRATCH_COUNT];
-    /* In the same places for any batch. */
+    /* These come first, so that their addresses do not depend on the batch. */
     if (s->positions == POSITIONS_ROPE)
         gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
     if (gpt->has_cache)
@@ -135,7 +135,7 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     place_gradients(gpt, scratch);
 }
 
-/* What is read once is kept in 8 bits, unless it is computed once more. */
+/* An activation with one reader is saved in 8 bits for an fp8 layer, unless it is recomputed. */
 static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
     bool keeps[LINEAR_COUNT] = {false};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
@@ -161,7 +161,8 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->has_cache =
         use == GPT_SAMPLING || (gpt->sharing == SHARE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
-    /* A token at a time needs all weights each time: casting them would cost more than it saves. */
+    /* Decoding reads all weights for each token, so casting them each time would cost more than it
+     * saves. */
     if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
         gpt->precision.masters = MASTERS_KEPT;
     gpt->list = parameter_list(&gpt->shape, &gpt->count);
@@ -268,7 +269,7 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
 
 enum { DRAWN = 8192, SENT = 16 * DRAWN };
 
-/* Elements first..first+count of a parameter's initial value. */
+/* Draws elements first..first+count of a parameter's initial value. */
 static void draw(float *values, const struct parameter *parameter, uint64_t seed, uint64_t stream,
                  int64_t first, int64_t count) {
     if (parameter->init > 0) {
@@ -278,7 +279,7 @@ static void draw(float *values, const struct parameter *parameter, uint64_t seed
     for (int64_t i = 0; i < count; i++) values[i] = parameter->init == INIT_ONE ? 1.0f : 0.0f;
 }
 
-/* On a CPU each thread puts what it draws in place. */
+/* On a CPU each thread stores the values that it draws. */
 static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
     const struct parameter *p = &gpt->list[index];
     int64_t total = parameter_count(p);
@@ -291,7 +292,7 @@ static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index)
     }
 }
 
-/* To a device one thread sends what all have drawn. */
+/* For a device all threads draw values and one thread sends them. */
 static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
     const struct parameter *p = &gpt->list[index];
     float values[SENT];
@@ -319,7 +320,7 @@ static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
     if (end > first) OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
 }
 
-/* Neighbors in the flat array are cleared together. */
+/* Adjacent ranges of the flat array are cleared together. */
 void gpt_clear_gradients(struct gpt *gpt) {
     int64_t first = 0, end = 0;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {

@@ -22,7 +22,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
        .scales_by_vector = quantization_by_vector(&gpt->quantization), .label = args->label);
 }
 
-/* The operand of a matmul: as it is, or quantized. */
+/* Returns the operand of a matmul, quantized if the layer runs in fp8. */
 static struct operand operand_of(const struct gpt *gpt, const struct linear_backward_args *args,
                                  struct quantized_operand operand) {
     operand.site = args->site, operand.layer = args->layer;

@@ -40,7 +40,7 @@ void quantization_close(struct quantization *quantization) {
     *quantization = (struct quantization){0};
 }
 
-/* Rows and columns of an operand at most, in any order. */
+/* Largest number of elements, and largest dimension, of the operands of a kind. */
 struct bounds {
     int64_t elements, side;
 };
@@ -52,7 +52,7 @@ static void grow(struct bounds *bounds, int64_t rows, int64_t columns) {
 }
 
 struct sides {
-    int64_t inputs, outputs; /* of a linear layer */
+    int64_t inputs, outputs; /* features of a linear layer */
 };
 
 static struct sides sides_of(const struct gpt_shape *s, int linear) {
@@ -63,7 +63,8 @@ static struct sides sides_of(const struct gpt_shape *s, int linear) {
     return sides[linear];
 }
 
-/* in [N, inputs], W [inputs, outputs] or its transpose, dout [N, outputs] of each linear layer. */
+/* Finds the bounds over all linear layers: in [N, inputs], W [inputs, outputs] or its transpose,
+ * dout [N, outputs]. */
 static void find_bounds(struct bounds bounds[QUANTIZED_KINDS], const struct gpt_shape *s) {
     for (int i = 0; i < LINEAR_COUNT; i++) {
         struct sides sides = sides_of(s, i);
@@ -73,7 +74,7 @@ static void find_bounds(struct bounds bounds[QUANTIZED_KINDS], const struct gpt_
     }
 }
 
-/* The scales of kept inputs come first, side by side. */
+/* The scales of saved inputs come first and are contiguous. */
 static void layout_saved_inputs(struct quantization *q, struct arena *arena,
                                 const struct gpt_shape *s) {
     int64_t scales = 0, count = q->layers * LINEAR_COUNT;
@@ -94,7 +95,7 @@ static int64_t ranks_of(const struct quantization *quantization) {
     return quantization->be->collectives->ranks->size;
 }
 
-/* Records of a rank, filled up so that the parts of a collective are as long. */
+/* Number of records of a rank, padded to the alignment of collectives. */
 static int64_t records_each(const struct quantization *quantization) {
     int64_t count = quantization_count(quantization);
     return ranks_of(quantization) > 1 ? round_up(count, RANKS_ALIGNMENT) : count;
@@ -111,7 +112,8 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
     if (!q->be) return;
     int64_t count = quantization_count(q);
     find_bounds(bounds, shape);
-    /* In the same places for any batch: they last. */
+    /* These come first, so that their addresses do not depend on the batch; their values
+     * persist. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
     if (!quantization_by_vector(q))
         q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
@@ -157,10 +159,10 @@ void quantization_clear(const struct quantization *quantization) {
        .bytes = (size_t)q->history_length * count * sizeof *q->history);
 }
 
-/* True if the operation that writes the tensor tracks its magnitude. A GELU and its gradient do so
- * inside a matmul of 8-bit operands. */
-static bool writer_looks(const struct quantization *q, enum quantized kind,
-                         enum autocast_site site) {
+/* True if the operation that writes the tensor tracks its amax. A GELU and its gradient are part of
+ * a matmul, which does so if its operands have 8 bits. */
+static bool writer_tracks_amax(const struct quantization *q, enum quantized kind,
+                               enum autocast_site site) {
     switch (site) {
     case SITE_QKV: return kind == QUANTIZED_INPUT;
     case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
@@ -177,7 +179,8 @@ static bool writer_looks(const struct quantization *q, enum quantized kind,
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
-    if (!q->be || !q->fp8_site[site] || !q->tracked || !writer_looks(q, kind, site)) return NULL;
+    if (!q->be || !q->fp8_site[site] || !q->tracked || !writer_tracks_amax(q, kind, site))
+        return NULL;
     return q->tracked + quantization_place(q, kind, site, layer);
 }
 
@@ -188,7 +191,7 @@ static bool has_transposed(const struct quantization *q, const struct quantized_
            tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
 }
 
-/* The operand, with its values at one place and its transpose at the other. */
+/* Returns the operand with its values and its transpose at the given addresses. */
 static struct operand operand_at(const struct quantization *q,
                                  const struct quantized_operand *operand, void *values,
                                  void *transposed, float *scales) {
@@ -214,7 +217,8 @@ static void round_into(const struct quantization *q, const struct operand *out,
        .transposed = out->transposed.rank ? &out->transposed : NULL, .scales = (float *)out->scales,
        .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
        .track_amax = q->tracked ? q->tracked + place : NULL,
-       .found = q->tracked && (operand->repeated || writer_looks(q, operand->kind, operand->site)),
+       .found =
+           q->tracked && (operand->repeated || writer_tracks_amax(q, operand->kind, operand->site)),
        .record = records && !operand->repeated ? records + place : NULL,
        .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
 }
@@ -250,7 +254,7 @@ struct operand quantization_input(const struct quantization *quantization, enum 
     return quantization_round(q, &operand);
 }
 
-/* Saved inputs have all rows, or those of a prompt. */
+/* Saved inputs have all rows of the batch, or those of a prompt. */
 struct operand quantization_input_backward(const struct quantization *quantization,
                                            enum autocast_site site, int64_t layer,
                                            const struct tensor *in) {
