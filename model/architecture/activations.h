@@ -1,5 +1,4 @@
-/* The activations of a model as tables: what each is called, who writes and reads it, and where it
- * lives. */
+/* Table of the model's activations: the name, writer, reader and memory of each. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,12 +9,12 @@
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parameters.h"
 
-/* How much of their activations the layers share; a level includes those before it. The first
- * three are the words of train.recompute: what is shared is computed once more for the backward
- * pass, to the same bits. The last is for models that have no backward pass. */
+/* Activations that all layers share in one buffer; a level includes those before it. The first
+ * three are the values of train.recompute: the backward pass recomputes shared activations, bit for
+ * bit the same. The last level is for models without a backward pass. */
 enum sharing { SHARE_NOTHING, SHARE_GELU, SHARE_LAYER /* all but its input */, SHARE_ALL };
 
-/* Activations in the order of the forward pass, then the statistics beside them. */
+/* Activations in the order of the forward pass, then the statistics. */
 enum activation_id {
 #define X(field, ...) ACTIVATION_##field,
     LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X) ACTIVATION_COUNT,
@@ -54,14 +53,14 @@ struct activations {
 };
 
 struct activation {
-    const char *name; /* in an audit */
+    const char *name; /* shown in an audit */
     bool layered;     /* one in each layer */
     bool statistic;   /* a vector of fp32 */
-    bool residual;    /* of the residual stream; else writer and reader decide on the dtype */
+    bool residual;    /* part of the residual stream; else writer and reader determine the dtype */
     enum autocast_site writer, reader;
-    enum sharing shared;           /* from this level on */
-    bool read_once;                /* by its reader alone, in both passes */
-    enum scratch memory, gradient; /* SCRATCH_NONE: memory of its own, no gradient */
+    enum sharing shared;           /* lowest level at which layers share it */
+    bool read_once;                /* only its reader uses it, in both passes */
+    enum scratch memory, gradient; /* SCRATCH_NONE: a buffer of its own; no gradient */
     bool gradient_in_place;
     size_t field;          /* offset in struct layer_activations or struct activations */
     size_t gradient_field; /* offset in struct activation_gradients */
@@ -69,10 +68,10 @@ struct activation {
 
 extern const struct activation activation_table[ACTIVATIONS_AND_STATISTICS];
 
-/* Returns the tensor of an activation, in that layer if it is one of a layer; or of its
- * gradient. */
+/* Return the tensor of an activation, or its gradient. `layer` is ignored for activations of the
+ * whole model. */
 struct tensor *activation_tensor(struct activations *all, enum activation_id id, int64_t layer);
 struct tensor *activation_gradient(struct activations *all, enum activation_id id);
 
-/* Rows and columns for the batch in place. */
+/* Returns the rows and columns of an activation for the batch of the shape. */
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape);

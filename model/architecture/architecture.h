@@ -1,15 +1,15 @@
-/* The architecture, said once: its sizes, autocast's sites, its parameters and its activations.
+/* The architecture, declared once: its sizes, autocast's sites, its parameters and its activations.
  *
- * Everything that has to know them expands from these lists: the option table's words, resolved
- * dtypes, memory layout, initialization, optimizer groups, files, counts of parameters and
- * arithmetic, and what an audit looks at. model/core/forward.c and model/core/backward.c are written by hand.
+ * All code that depends on the architecture expands these lists: the option table, resolved dtypes,
+ * memory layout, initialization, optimizer groups, files, counts of parameters and arithmetic, and
+ * the tensors of an audit. Only model/core/forward.c and model/core/backward.c are written by hand.
  *
  * Shapes are written with a struct gpt_shape in scope as `s`:
  *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H   s->n_kv_head  Hkv
  *   s->head_dim  D       s->n_inner  I */
 #pragma once
 
-/* X(size): whole numbers, keys of the config's block "model". */
+/* X(size): integer keys of the config's block "model". */
 #define MODEL_SIZES(X) \
     X(n_layer)         \
     X(n_head)          \
@@ -20,8 +20,8 @@
     X(n_positions)     \
     X(vocab_size)
 
-/* X(type, part): which parts the transformer is made of, keys of the same block. Types are those of
- * model/architecture/parts.h. */
+/* X(type, part): the parts of the transformer, keys of the same block. model/architecture/parts.h
+ * declares the types. */
 #define MODEL_PARTS(X)                  \
     X(enum model_norm, norm)            \
     X(double, norm_eps)                 \
@@ -37,11 +37,11 @@
     X(enum model_bias, bias)            \
     X(bool, tied_head)
 
-/* X(SITE, word of autocast.float32, policy): where autocast decides on a dtype.
- *   LOWER    the lower dtype, unless the config keeps it in fp32
+/* X(SITE, name in autocast.float32, policy): an operation whose dtype autocast determines.
+ *   LOWER    the low precision dtype, unless the config keeps it in fp32
  *   LINEAR   the same; a linear layer of a block, whose operands fp8 rounds to 8 bits
- *   INPUT    that of its input, unless the config keeps it in fp32
- *   FLOAT32  fp32 in any case, so it is no word of the config */
+ *   INPUT    the dtype of its input, unless the config keeps it in fp32
+ *   FLOAT32  always fp32, so autocast.float32 does not accept its name */
 #define AUTOCAST_SITES(X)                                   \
     X(EMBEDDING, "embedding", FLOAT32)                      \
     X(LAYERNORM, "layernorm", FLOAT32)                      \
@@ -56,15 +56,15 @@
 
 /* X(field, GPT-2's name, Llama's name, extent, site that reads it, decay, init, gradient)
  *   names: in Hugging Face's files. A model that is GPT-2 in all its parts has GPT-2's, any other
- *          Llama's (shape_is_gpt2); NONE: that family has it not
+ *          Llama's (shape_is_gpt2); NONE: absent in that family
  *   extent: MATRIX, VECTOR or TABLE of model/architecture/parameters.h, or IF(condition, extent)
  *   site: of autocast, SITE_...
  *   decay: weight decay applies, as usual to matrices only
  *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
  *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
- *   gradient: of a PRODUCT the first micro-batch of a step replaces it; else it is ADDED to
- *             (JOINED: as the one before, which it follows without a gap: operations see both as
- *             one, in the field of the first) */
+ *   gradient: PRODUCT: a matmul, so the first micro-batch of a step replaces it; ADDED: always
+ *             accumulated; FUSED_WITH_PREVIOUS: like the previous parameter, which it follows
+ *             without a gap, so that operations read both as one tensor (the first's field) */
 #define MODEL_PARAMETERS(X)                                                                       \
     X(wte, "wte.weight", "model.embed_tokens.weight",                                             \
       TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),                       \
@@ -81,25 +81,26 @@
     X(lnf_bias, "ln_f.bias", "model.norm.bias", IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), \
       SITE_LAYERNORM, false, INIT_ZERO, ADDED)
 
-/* The same for each layer; GPT-2's names follow "h.LAYER.", Llama's "model.layers.LAYER.". */
+/* The same for each layer. GPT-2's names follow "h.LAYER.", Llama's "model.layers.LAYER.". */
 #define LAYER_PARAMETERS(X)                                                                      \
     X(ln1_weight, "ln_1.weight", "input_layernorm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,    \
       false, INIT_ONE, ADDED)                                                                    \
     X(ln1_bias, "ln_1.bias", "input_layernorm.bias",                                             \
       IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
     X(qkv_weight, "attn.c_attn.weight", "self_attn.q_proj.weight",                               \
-      MATRIX(s->n_embd, s->linear ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f, PRODUCT)  \
+      MATRIX(s->n_embd, s->weights_out_in ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f,   \
+      PRODUCT)                                                                                   \
     X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
-      0.02f, JOINED)                                                                             \
+      0.02f, FUSED_WITH_PREVIOUS)                                                                \
     X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
-      0.02f, JOINED)                                                                             \
+      0.02f, FUSED_WITH_PREVIOUS)                                                                \
     X(qkv_bias, "attn.c_attn.bias", "self_attn.q_proj.bias",                                     \
-      IF(s->bias != BIAS_NONE, VECTOR(s->linear ? shape_q(s) : shape_qkv(s))), SITE_QKV, false,  \
-      INIT_ZERO, ADDED)                                                                          \
+      IF(s->bias != BIAS_NONE, VECTOR(s->weights_out_in ? shape_q(s) : shape_qkv(s))), SITE_QKV, \
+      false, INIT_ZERO, ADDED)                                                                   \
     X(k_bias, NONE, "self_attn.k_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
-      SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+      SITE_QKV, false, INIT_ZERO, FUSED_WITH_PREVIOUS)                                           \
     X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
-      SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+      SITE_QKV, false, INIT_ZERO, FUSED_WITH_PREVIOUS)                                           \
     X(q_norm_weight, NONE, "self_attn.q_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
       SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
     X(k_norm_weight, NONE, "self_attn.k_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
@@ -117,12 +118,13 @@
     X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),   \
       SITE_MLP_FC, true, 0.02f, PRODUCT)                                                         \
     X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                 \
-      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f, JOINED) \
+      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f,         \
+      FUSED_WITH_PREVIOUS)                                                                       \
     X(mlp_fc_bias, "mlp.c_fc.bias", "mlp.gate_proj.bias",                                        \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false, INIT_ZERO, ADDED)         \
     X(mlp_up_bias, NONE, "mlp.up_proj.bias",                                                     \
       IF(mlp_is_gated(s->mlp) && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false,   \
-      INIT_ZERO, JOINED)                                                                         \
+      INIT_ZERO, FUSED_WITH_PREVIOUS)                                                            \
     X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                        \
       MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, true,                                  \
       0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \
@@ -132,13 +134,12 @@
 /* X(field, name in an audit, dtype, rows, columns, memory, gradient), in the order of the forward
  * pass. The gradient has the tensor's dtype and shape.
  *   dtype: BETWEEN(site that writes it, site that reads it), or the RESIDUAL_STREAM's
- *   memory: OWN(level), its own in each layer, or IN(scratch, level); from this level of sharing on
- *           (enum sharing in model/architecture/activations.h) the layers take turns in one
- *           tensor, and the backward pass computes it once more. READ_ONCE(level) is OWN, but
- *           where its reader keeps it in 8 bits (fp8) the layers take turns too: nobody else
- *           reads it in the backward pass
- *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT: nobody reads it later; that
- *             of the gated SiLU passes through the tensor itself */
+ *   memory: OWN(level), one tensor for each layer, or IN(scratch, level). From this level of
+ *           sharing on (enum sharing in model/architecture/activations.h) the layers share one
+ *           tensor, and the backward pass recomputes it. READ_ONCE(level) is OWN, except that
+ *           layers also share the tensor if its only reader saves it in 8 bits (fp8)
+ *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT: no later operation reads
+ *             it; the gradient of a gated SiLU overwrites the activation */
 #define LAYER_ACTIVATIONS(X)                                                                       \
     X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),                \
       GRADIENT_IN(dresidual))                                                                      \
@@ -172,8 +173,8 @@
     X(logits, "lm_head", BETWEEN(LM_HEAD, CROSS_ENTROPY), s->logit_rows, s->padded_vocab,        \
       OWN(SHARE_NOTHING), GRADIENT_IN_PLACE)
 
-/* X(field, elements, sharing): vectors of fp32 beside the activations of a layer, or of the model:
- * means and reciprocal deviations of norms, log-sums of attention, losses of tokens. */
+/* X(field, elements, sharing): fp32 vectors of statistics, for each layer or for the model: means
+ * and reciprocal standard deviations of norms, log-sum-exps of attention, losses of tokens. */
 #define LAYER_STATISTICS(X)                  \
     X(ln1_mean, shape_means(s), SHARE_LAYER) \
     X(ln1_rstd, s->rows, SHARE_LAYER)        \
@@ -185,6 +186,7 @@
     X(lnf_rstd, s->rows, SHARE_NOTHING)        \
     X(losses, s->rows, SHARE_NOTHING)
 
-/* Memory that tensors take turns in, as large as the largest of them. branch is what attention or
- * MLP add to the residual stream; dbranch is dresidual itself where their dtypes agree. */
+/* Scratch buffers that several tensors share; each is as large as its largest tensor. branch holds
+ * the output of attention or MLP, which is added to the residual stream. dbranch is the same memory
+ * as dresidual if their dtypes agree. */
 #define SCRATCH(X) X(branch) X(dresidual) X(dbranch) X(dnorm) X(dhidden) X(dqkv)

@@ -1,4 +1,4 @@
-/* The sites of autocast: where it decides on a dtype. */
+/* Autocast sites: the operations whose dtype autocast determines. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,19 +17,20 @@ enum autocast_policy { POLICY_LOWER, POLICY_LINEAR, POLICY_INPUT, POLICY_FLOAT32
 const char *autocast_site_name(enum autocast_site site);
 enum autocast_policy autocast_site_policy(enum autocast_site site);
 
-/* True if autocast.float32 accepts its name; sites that are always in fp32 are no choice. */
+/* True if autocast.float32 accepts the site's name; sites that always run in fp32 are not
+ * accepted. */
 bool autocast_site_is_choice(enum autocast_site site);
 
-/* The names of all that are a choice, ended by NULL. */
+/* Names that autocast.float32 accepts, ended by NULL. */
 #define X(SITE, word, policy) +(POLICY_##policy != POLICY_FLOAT32)
 enum { AUTOCAST_WORD_COUNT = AUTOCAST_SITES(X) };
 #undef X
 extern const char *const autocast_words[AUTOCAST_WORD_COUNT + 1];
 
-/* Linear layers of a block, in the order of the sites; their names, which autocast.lower16 takes,
- * ended by NULL; and the site of each. */
+/* Linear layers of a block, in the order of the sites, and their names, which autocast.lower16
+ * accepts, ended by NULL. linear_index returns the index of a site in that list. */
 #define X(SITE, word, policy) +(POLICY_##policy == POLICY_LINEAR)
 enum { LINEAR_COUNT = AUTOCAST_SITES(X) };
 #undef X
 extern const char *const linear_words[LINEAR_COUNT + 1];
-int linear_index(enum autocast_site site); /* -1: it is none */
+int linear_index(enum autocast_site site); /* -1: not a linear layer */

@@ -13,17 +13,17 @@
 enum { MODEL_KINDS = MODEL_PARAMETERS(X), LAYER_KINDS = LAYER_PARAMETERS(X) };
 #undef X
 
-enum { ADDED, PRODUCT, JOINED };
+enum { ADDED, PRODUCT, FUSED_WITH_PREVIOUS };
 #define NONE NULL
 
-/* A row of the lists, for both families. */
+/* One row of the lists, with the names of both families. */
 struct kind {
     struct parameter parameter;
     const char *names[2]; /* GPT-2's and Llama's */
     int gradient;
 };
 
-/* Each row once: those of the model, then those of a layer. */
+/* Lists each row once: those of the model, then those of a layer. */
 static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struct gpt_shape *s) {
 #define KIND(owner, layer_, member, gpt2, llama, extent_, site_, decay_, init_, gradient_) \
     {.parameter = {.layer = layer_,                                                        \
@@ -43,10 +43,10 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
     memcpy(kinds, all, sizeof all);
     for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++) {
         struct parameter *p = &kinds[i].parameter;
-        p->kind = kinds[i].names[s->linear];
-        p->joined = kinds[i].gradient == JOINED;
-        p->from_product =
-            p->joined ? kinds[i - 1].parameter.from_product : kinds[i].gradient == PRODUCT;
+        p->kind = kinds[i].names[s->weights_out_in];
+        p->fused_with_previous = kinds[i].gradient == FUSED_WITH_PREVIOUS;
+        p->from_product = p->fused_with_previous ? kinds[i - 1].parameter.from_product
+                                                 : kinds[i].gradient == PRODUCT;
     }
 }
 
@@ -62,10 +62,10 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
     added.layer = layer;
     if (layer < 0) snprintf(added.name, sizeof added.name, "%s", added.kind);
     else
-        snprintf(added.name, sizeof added.name, s->linear ? "model.layers.%d.%s" : "h.%d.%s", layer,
-                 added.kind);
+        snprintf(added.name, sizeof added.name,
+                 s->weights_out_in ? "model.layers.%d.%s" : "h.%d.%s", layer, added.kind);
     added.offset = *end;
-    if (added.joined) {
+    if (added.fused_with_previous) {
         struct parameter *before = &arrlast(*list);
         const struct extent *its = &before->extent;
         before->elements = its->rows * (its->columns ? its->columns : 1);

@@ -1,4 +1,4 @@
-/* The parts that a transformer is made of. The first of each is GPT-2's. */
+/* Alternatives for each part of a transformer. The first of each is GPT-2's. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,5 +25,5 @@ enum model_bias {
     BIAS_ALL,
     BIAS_QKV,
     BIAS_NONE
-}; /* of linear layers; that of norms is the norm's */
+}; /* linear layers only; the kind of norm determines its own bias */
 enum rope_scaling { ROPE_UNSCALED, ROPE_LLAMA3 };

@@ -2,7 +2,7 @@
 #pragma once
 
 /* X(NAME, name, family, layers, heads, kv heads, head size, width, MLP, positions, vocabulary,
- *   more): more sets parts that are not the family's. */
+ *   more): more sets the parts that differ from the family's. */
 #define MODEL_PRESETS(X)                                                                        \
     X(GPT2, "gpt2", FAMILY_GPT2, 12, 12, 12, 64, 768, 3072, 1024, 50257, )                      \
     X(GPT2_MEDIUM, "gpt2-medium", FAMILY_GPT2, 24, 16, 16, 64, 1024, 4096, 1024, 50257, )       \

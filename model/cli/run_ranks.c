@@ -63,7 +63,7 @@ int run_ranks_split(struct config *config, int rank_count, struct error *error) 
     if (rank_count > 1 && config->autotune)
         return fail(error, "autotune: not with several ranks, each of which would choose for "
                            "itself\nleave it out");
-    return config_share(config, rank_count, error);
+    return config_split_batch(config, rank_count, error);
 }
 
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,

@@ -24,10 +24,10 @@ enum {
     CONFIG_OPTION_LIMIT = 100,         /* rows the table may have */
     CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
     CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
-    CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* of a micro-batch */
+    CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
 };
 
-/* A dtype by its number, linear layers with operands of 8 bits, or the choice of a dtype. */
+/* The number of a dtype, FP8 (8-bit operands of linear layers), or AUTO. */
 enum config_precision {
     CONFIG_PRECISION_FP32 = DTYPE_F32,
     CONFIG_PRECISION_FP16 = DTYPE_F16,
@@ -42,9 +42,9 @@ enum config_preset {
     MODEL_PRESETS(X)
 #undef X
 };
-/* What a config.json calls a model that several classes of Hugging Face could be. */
+/* Hugging Face class written to config.json where several classes fit. */
 enum config_class { CONFIG_CLASS_AUTO, CONFIG_CLASS_MISTRAL };
-/* Those of enum tokenizer_kind (data/tokenize/tokenizer.h). */
+/* The same values as enum tokenizer_kind (data/tokenize/tokenizer.h). */
 enum config_tokenizer { CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES };
 enum config_schedule {
     CONFIG_SCHEDULE_COSINE,
@@ -62,10 +62,10 @@ enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
 enum config_on_error { CONFIG_ON_ERROR_STOP, CONFIG_ON_ERROR_CONTINUE };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
 
-/* Who gave a key its value; a larger one wins. */
+/* Source of a key's value; a larger one wins. */
 enum config_source { CONFIG_SOURCE_DEFAULT, CONFIG_SOURCE_FILE, CONFIG_SOURCE_FLAG };
 
-/* A list value: items[0..count) point to the table's own words, alive as long as the program. */
+/* List value: items[0..count) point to names in the table, which are static. */
 struct config_words {
     int count;
     const char *items[CONFIG_WORDS_MAX];
@@ -96,15 +96,15 @@ struct config {
         char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */
         int64_t seq_len;
         enum config_tokenizer tokenizer;
-        char tokenizer_dir[CONFIG_STRING_MAX]; /* "": looked for, see setup_tokenizer */
+        char tokenizer_dir[CONFIG_STRING_MAX]; /* "": setup_tokenizer searches for it */
     } data;
     struct {
         int64_t steps;
         double epochs;    /* 0: steps is given; else steps is computed once the data are open */
         int64_t patience; /* validations without a lower loss that end the run; 0: off */
-        double minutes;   /* of one process; 0: no limit */
+        double minutes;   /* limit for one process; 0: no limit */
         int64_t micro_batch_size, grad_accum_steps;
-        int64_t batch_tokens; /* 0: grad_accum_steps says */
+        int64_t batch_tokens; /* 0: grad_accum_steps applies */
         enum config_recompute recompute;
     } train;
     struct {
@@ -153,8 +153,8 @@ struct config {
     struct {
         int64_t every, keep; /* every 0: only at the end */
         bool keep_best;      /* by validation loss */
-        double shard_gb;     /* of data in a file of tensors, in 1e9 bytes */
-        bool background;     /* written while training goes on, where there is memory */
+        double shard_gb;     /* largest amount of data in a file of tensors, in 1e9 bytes */
+        bool background;     /* written while training continues, if there is memory */
         enum config_on_error on_error;
         enum config_resume resume;
     } checkpoint;
@@ -173,8 +173,8 @@ struct config {
 
     bool warmup_cut;    /* optimizer.warmup_steps was longer than the run */
     bool without_val;   /* eval.every is ignored: the text has no validation part */
-    int64_t rank_count; /* processes that train together: no key, their launcher decides; >= 1 */
+    int64_t rank_count; /* processes that train together, set by their launcher; >= 1 */
 
-    /* enum config_source of each row of the table; ask config_given(). */
+    /* enum config_source of each row of the table; read it with config_given(). */
     unsigned char sources[CONFIG_OPTION_LIMIT];
 };

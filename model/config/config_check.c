@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { NAME_BYTES_MAX = 200 };               /* a file name has at most 255, some of them ours */
+enum { NAME_BYTES_MAX = 200 }; /* a file name has at most 255; the rest is for suffixes */
 static const double PARAMETERS_MAX = 1e12;   /* a thousand times the largest preset */
 static const double RUN_TOKENS_MAX = 0x1p53; /* counted in int64, written as JSON numbers */
 
@@ -31,14 +31,15 @@ static int source_of(const struct config *config, const char *key) {
                               .vocab_size = vocabulary,                                 \
                               family,                                                   \
                               __VA_ARGS__},
-/* What is said twice is the family's, and then the model's own. */
+/* A part that is initialized twice has the family's value first, then the model's own. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 static const struct gpt_shape presets[] = {MODEL_PRESETS(X)};
 #pragma GCC diagnostic pop
 #undef X
 
-/* A later source wins, or "--set model.preset=gpt2" would do nothing to a file of sizes. */
+/* A later source wins; otherwise "--set model.preset=gpt2" would have no effect on a file that
+ * gives sizes. */
 static bool preset_sets(struct config *config, const char *key) {
     if (source_of(config, key) >= source_of(config, "model.preset")) return false;
     config->sources[row_of(key)] = CONFIG_SOURCE_DEFAULT;
@@ -67,15 +68,15 @@ void config_apply_preset(struct config *config, enum config_preset preset) {
     fill_from_preset(config);
 }
 
-/* A text of one's own often has no validation part. Only --set asks for eval.every all the same. */
+/* Custom data often have no validation part, so eval.every is ignored unless --set gives it. */
 static void leave_out_validation(struct config *config) {
     if (source_of(config, "eval.every") == CONFIG_SOURCE_FLAG) return;
     config->without_val = config_given(config, "eval.every") && config->eval.every > 0;
     config->eval.every = 0;
 }
 
-/* A file's warmup may not fit into the steps of --set, which are few for a first try, or into those
- * of train.epochs. */
+/* The warmup of a config file may exceed the steps of --set, which are few for a first try, or
+ * those of train.epochs. */
 static void cut_warmup(struct config *config) {
     if (source_of(config, "optimizer.warmup_steps") == CONFIG_SOURCE_FLAG ||
         config->optimizer.warmup_steps <= config->train.steps)
@@ -101,7 +102,7 @@ void config_resolve(struct config *config) {
         config->train.grad_accum_steps = config->train.batch_tokens / micro;
 }
 
-int config_share(struct config *config, int rank_count, struct error *error) {
+int config_split_batch(struct config *config, int rank_count, struct error *error) {
     int64_t tokens = config->train.batch_tokens;
     int64_t micro = config->train.micro_batch_size * config->data.seq_len * rank_count;
     config->rank_count = rank_count;
@@ -131,7 +132,7 @@ int config_refuse(const struct config_check *check, const char *key, const char 
     return fail(check->error, "%s: %s", where, message.text);
 }
 
-/* Of two keys that do not fit each other, the one that a user gave last, to point at. */
+/* Returns the one of two conflicting keys that was given last, to name in the message. */
 static const char *blame(const struct config_check *check, const char *a, const char *b) {
     return source_of(check->config, b) > source_of(check->config, a) ? b : a;
 }
@@ -155,7 +156,7 @@ static int check_name(const struct config_check *check) {
     return 0;
 }
 
-/* Heads and what they are made of. */
+/* Checks the number and size of heads. */
 static int check_heads(const struct config_check *check) {
     const struct config *c = check->config;
     struct gpt_shape s = config_shape(c);
@@ -198,7 +199,7 @@ static int check_model(const struct config_check *check) {
             "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
             "%" PRId64 "\npositions. Lower data.seq_len or raise model.n_positions.",
             c->data.seq_len, c->model.n_positions);
-    /* Each byte is a token of either kind; how many more there are the tokenizer's files say. */
+    /* Either kind has a token for each byte; the tokenizer's files determine the rest. */
     const int64_t needed = 256;
     if (vocabulary < needed)
         return config_refuse(
@@ -265,7 +266,7 @@ static int check_data(const struct config_check *check) {
     return 0;
 }
 
-/* Of train.epochs the number of steps is not known yet; config_resolve_epochs checks it. */
+/* With train.epochs the number of steps is not known yet; config_resolve_epochs checks it. */
 static int check_schedule(const struct config_check *check) {
     const struct config *c = check->config;
     char fraction[CONFIG_NUMBER_MAX];
@@ -337,7 +338,7 @@ int config_check(const struct config *config, const struct config_origins *origi
     return check_optimizer(&check);
 }
 
-/* Appends a line to text, cut at size; counts it in *count. */
+/* Appends a line to text, truncated at size, and counts it in *count. */
 __attribute__((format(printf, 4, 5))) static void add_line(char *text, size_t size, int *count,
                                                            const char *format, ...) {
     size_t length = strlen(text);

@@ -26,8 +26,8 @@ static const char *const mlp_words[] = {
 #undef X
         NULL};
 
-/* The key is spelled once: it is the path of the field as well, and a row whose field has another
- * type than the row says does not compile. The last arguments begin with the help text. */
+/* The key is also the path of the field, so it is written once. A row does not compile if its type
+ * differs from the field's. The last arguments begin with the help text. */
 #define FIELD_OF(type_, field_) \
     _Generic(((struct config *)0)->field_, type_ : offsetof(struct config, field_))
 #define ROW(TYPE_, type_, field_, ...) \
@@ -117,7 +117,8 @@ int config_word_count(const struct config_option *option) {
 
 const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value) {
     for (int digits = 1; digits <= 17; digits++) {
-        /* %g turns to exponents at `digits` figures; plain digits read better up to 2^53. */
+        /* %g uses an exponent from `digits` digits on; plain digits are easier to read up to
+         * 2^53. */
         if (value == floor(value) && fabs(value) < 0x1p53)
             snprintf(text, CONFIG_NUMBER_MAX, "%.0f", value);
         else snprintf(text, CONFIG_NUMBER_MAX, "%.*g", digits, value);
@@ -213,7 +214,7 @@ struct gpt_shape config_shape(const struct config *config) {
     if (!shape.n_inner)
         shape.n_inner =
             mlp_is_gated(shape.mlp) ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
-    shape.linear = !shape_is_gpt2(&shape);
+    shape.weights_out_in = !shape_is_gpt2(&shape);
     return shape;
 }
 

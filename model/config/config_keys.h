@@ -1,5 +1,5 @@
-/* The table behind model/config/config.h, one row per key, and questions about keys: defaults, who
- * gave a value, sizes, words. */
+/* The table of options behind model/config/config.h, one row per key, and lookups in it: defaults,
+ * origins, sizes and names. */
 #pragma once
 
 #include "model/architecture/parameters.h"
@@ -7,23 +7,23 @@
 
 enum config_type {
     CONFIG_STRING,  /* char[CONFIG_STRING_MAX]; minimum is the least length in bytes */
-    CONFIG_ENUM,    /* a C enum whose values number the words */
+    CONFIG_ENUM,    /* a C enum whose values are indices of the names */
     CONFIG_INTEGER, /* int64_t, within 2^53 so that JSON readers agree on it */
     CONFIG_NUMBER,  /* double */
     CONFIG_BOOLEAN, /* bool */
-    CONFIG_LIST,    /* struct config_words, each of the words at most once; empty by default */
+    CONFIG_LIST,    /* struct config_words, each name at most once; empty by default */
 };
 
 struct config_option {
     const char *key; /* "block.name", or "name" for a key of the top level */
     enum config_type type;
-    size_t offset;           /* of the field in struct config */
-    double initial;          /* default; for an enum the number of the word */
-    const char *text;        /* default of a string */
-    const char *computed;    /* rule of a default that depends on other keys, or NULL */
-    double minimum, maximum; /* inclusive */
-    bool below_maximum;      /* the maximum itself is not allowed */
-    const char *const *words; /* of an enum or list, ended by NULL */
+    size_t offset;            /* offset of the field in struct config */
+    double initial;           /* default; for an enum the index of the name */
+    const char *text;         /* default of a string */
+    const char *computed;     /* rule of a default that depends on other keys, or NULL */
+    double minimum, maximum;  /* inclusive */
+    bool below_maximum;       /* the maximum itself is not allowed */
+    const char *const *words; /* names of an enum or list, ended by NULL */
     const char *help;
 };
 
@@ -32,41 +32,42 @@ struct config_block {
     const char *help;
 };
 
-/* Rows of one block stand together; those of the top level come first. Blocks have that order. */
+/* Rows of one block are adjacent; those of the top level come first. Blocks have the same order. */
 extern const struct config_option config_options[];
 extern const int config_option_count;
 extern const struct config_block config_blocks[];
 extern const int config_block_count;
 
-/* Number of the row or block whose name is name[0..length), or -1. */
+/* Index of the row or block whose name is name[0..length), or -1. */
 int config_option_index(const char *name, size_t length);
 int config_block_index(const char *name, size_t length);
 
-/* The block of a row as a number, -1 for the top level; its name without the block. */
+/* Index of a row's block, -1 for the top level; name of a row without the block. */
 int config_option_block(const struct config_option *option);
 const char *config_option_name(const struct config_option *option);
 
-/* How many words an enum or a list has. */
+/* Number of names of an enum or a list. */
 int config_word_count(const struct config_option *option);
 
-/* What the row allows, such as "a whole number from 1 to 1024" or "true or false". */
+/* Writes a description of the allowed values, such as "a whole number from 1 to 1024" or "true or
+ * false". */
 void config_describe_allowed(const struct config_option *option, char *text, size_t size);
 
-/* The shortest decimal text that reads back as the same double. */
+/* Returns the shortest decimal text that parses to the same double. */
 enum { CONFIG_NUMBER_MAX = 32 };
 const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value);
 
 /* Fills config with the defaults. Its name is "", which config_load() would replace. */
 void config_defaults(struct config *config);
 
-/* Whether the file or a --set gave a value to a key ("model.n_layer") or to any key of a block
- * ("loss_scale"). A name that the table does not have is a programmer's mistake. */
+/* True if the file or a --set gave a value to a key ("model.n_layer") or to any key of a block
+ * ("loss_scale"). Asserts that the table has the name. */
 bool config_given(const struct config *config, const char *name);
 
-/* The sizes in config->model, without a batch. */
+/* Returns the sizes in config->model, without a batch. */
 struct gpt_shape config_shape(const struct config *config);
 
-/* Words as they stand in a config file. */
+/* Names of enum values in a config file. */
 const char *config_preset_name(enum config_preset preset);
 const char *config_precision_name(enum config_precision precision);
 const char *config_schedule_name(enum config_schedule schedule);

@@ -4,7 +4,7 @@
 
 #include "model/config/config_keys.h"
 
-/* Longer names are not typing mistakes, and the table of the distance has this width. */
+/* Longer names are not typing mistakes. The rows of the distance have this width. */
 enum { NAME_LIMIT = 64, NOT_CLOSE = 1000 };
 
 static int least(int a, int b) {
@@ -37,8 +37,8 @@ static bool contains(const char *text, int text_length, const char *part, int pa
            memmem(text, (size_t)text_length, part, (size_t)part_length);
 }
 
-/* Edits between the two names, NOT_CLOSE if there are too many for a slip of the fingers. A name
- * inside the other one counts as close: "batch_size" for "micro_batch_size". */
+/* Returns the edit distance of two names, or NOT_CLOSE if it is too large for a typing mistake. A
+ * name contained in the other one counts as close: "batch_size" for "micro_batch_size". */
 static int distance_if_close(const char *name, size_t name_length, const char *text) {
     int length = (int)strlen(text);
     if (name_length > NAME_LIMIT || length > NAME_LIMIT || length == 0) return NOT_CLOSE;
@@ -50,7 +50,7 @@ static int distance_if_close(const char *name, size_t name_length, const char *t
     return NOT_CLOSE;
 }
 
-/* Offset of what follows the last dot. */
+/* Offset of the part after the last dot. */
 static size_t last_part(const char *name, size_t length) {
     while (length > 0 && name[length - 1] != '.') length--;
     return length;
@@ -58,14 +58,14 @@ static size_t last_part(const char *name, size_t length) {
 
 int config_nearest_option(const char *name, size_t length, int block) {
     size_t part = last_part(name, length);
-    if (part == length) return -1; /* a block alone says nothing about the key */
+    if (part == length) return -1; /* a block without a key has no suggestion */
     int best = -1, best_score = 2 * NOT_CLOSE;
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
         int whole = distance_if_close(name, length, option->key);
         int last = distance_if_close(name + part, length - part, config_option_name(option));
         int distance = least(whole, last);
-        /* Of equal distances the one in the block that was meant. */
+        /* On a tie the row in the given block wins. */
         int score = 2 * distance + (config_option_block(option) != block);
         if (distance < NOT_CLOSE && score < best_score) {
             best = i;

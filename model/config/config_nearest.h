@@ -1,12 +1,13 @@
-/* What a mistyped key or name was meant to be. */
+/* Suggestions for mistyped keys and names. */
 #pragma once
 
 #include <stddef.h>
 
-/* The row most like name[0..length), a mistyped key: few edits away from its path or from its
- * last part, or containing it; -1 if none is close. block (or -1) is preferred among equals. */
+/* Returns the row closest to name[0..length), a mistyped key, or -1 if none is close. A close row
+ * is a few edits away in its path or its last part, or contains the name. On a tie rows of `block`
+ * win (-1: no preference). */
 int config_nearest_option(const char *name, size_t length, int block);
 int config_nearest_block(const char *name, size_t length);
 
-/* The most similar of count texts, -1 if none is close to name[0..length). */
+/* Returns the index of the closest of count texts, or -1 if none is close to name[0..length). */
 int config_nearest_text(const char *const *texts, int count, const char *name, size_t length);

@@ -50,7 +50,7 @@ static void print_value(FILE *out, const struct config *config,
     }
 }
 
-/* Blocks of one precision, in another, unless they were given. */
+/* True for a block of another precision that was not given. */
 static bool left_out(const struct config *config, int block) {
     bool scaled =
         config->precision == CONFIG_PRECISION_FP16 || config->precision == CONFIG_PRECISION_AUTO;
@@ -89,14 +89,15 @@ char *config_json_text(const struct config *config, size_t *size) {
     return printed.text;
 }
 
-/* The default, as JSON. */
+/* Prints the default as JSON. */
 static void print_default(FILE *out, const struct config_option *option) {
     struct config config;
     config_defaults(&config);
     print_value(out, &config, option);
 }
 
-/* A default as text; the rule of a computed one stands beside it, or instead of an empty text. */
+/* Writes a default as text. The rule of a computed default follows it, or replaces an empty
+ * text. */
 static void describe_default(const struct config_option *option, char *text, size_t size) {
     FILE *out = fmemopen(text, size, "w");
     text[0] = '\0';
@@ -108,7 +109,7 @@ static void describe_default(const struct config_option *option, char *text, siz
     snprintf(text + length, size - length, "%s%s", length ? ", " : "", option->computed);
 }
 
-/* The lines of a property that say which values are allowed. */
+/* Prints the constraints of a property's values. */
 static void print_constraints(FILE *out, const struct config_option *option, int indent) {
     if (option->type == CONFIG_STRING) {
         if (option->minimum > 0)
@@ -132,7 +133,7 @@ static void print_constraints(FILE *out, const struct config_option *option, int
     }
 }
 
-/* One property of the schema, indented by `indent` blanks; no line break at its end. */
+/* Prints one property of the schema, indented by `indent` spaces, without a final line break. */
 static void print_property(FILE *out, const struct config_option *option, int indent) {
     static const char *const types[] = {
         [CONFIG_STRING] = "string", [CONFIG_ENUM] = "string",     [CONFIG_INTEGER] = "integer",
@@ -185,7 +186,7 @@ void config_print_schema(FILE *out) {
     fputs("\n      }\n    }\n  }\n}\n", out);
 }
 
-/* Words of text in lines of at most `width` columns, each begun by `indent` blanks. */
+/* Prints text in lines of at most `width` columns, each indented by `indent` spaces. */
 static void print_wrapped(FILE *out, const char *text, int indent, int width) {
     int column = 0;
     while (*text) {

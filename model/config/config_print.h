@@ -6,8 +6,8 @@
 /* The printers write to out; the caller checks ferror(out).
  *
  * config_print_json: every key with its resolved value; config_load() of that text gives the same
- * values, doubles to the last bit. A loss_scale block that has no effect and that nobody gave is
- * left out, so that loading the dump of a bf16 run does not warn about it.
+ * values, doubles to the last bit. A loss_scale block that was not given and has no effect is left
+ * out, so that loading the dump of a bf16 run does not warn about it.
  * config_print_schema: JSON Schema, draft 7, for editors; configs/schema.json is this text.
  * config_print_help: the keys for --help-config, at most 80 columns.
  * config_print_reference: the same as Markdown tables, for configs/README.md. */
@@ -16,6 +16,6 @@ void config_print_schema(FILE *out);
 void config_print_help(FILE *out);
 void config_print_reference(FILE *out);
 
-/* What config_print_json prints, *size (optional) bytes and a NUL, to be freed. NULL when memory is
- * short. */
+/* Returns the output of config_print_json, *size (optional) bytes and a NUL, which the caller
+ * frees. NULL when out of memory. */
 char *config_json_text(const struct config *config, size_t *size);

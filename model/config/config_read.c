@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-/* A value on its way into a field. */
+/* A value being parsed into a field. */
 struct candidate {
     const struct config_option *option;
     const cJSON *json;
-    const char *where; /* begins the message */
-    const char *raw;   /* the text of the value, as the user wrote it */
+    const char *where; /* start of the message */
+    const char *raw;   /* text of the value as written by the user */
     size_t raw_length;
     struct config *config;
     struct error *error;
@@ -88,7 +88,7 @@ static int set_string(const struct candidate *c) {
         return fail(c->error, "%s: %s is not UTF-8.", c->where, c->option->key);
     char masked[CONFIG_STRING_MAX];
     memcpy(masked, value, length + 1);
-    /* A prompt may hold anything: what prints samples masks it. */
+    /* A prompt may contain anything; it is masked when samples are printed. */
     if (strcmp(utf8_mask(masked), value) != 0 && strcmp(c->option->key, "sample.prompt") != 0)
         return fail(c->error, "%s: %s holds a control character, shown as ? here: %.200s", c->where,
                     c->option->key, masked);
@@ -136,7 +136,7 @@ static int set_list(const struct candidate *c) {
         const char *text = cJSON_GetStringValue(item);
         int word = find_word(c->option, text);
         if (word < 0) return refuse_word(c, text);
-        /* Words of the table, each at most once, so CONFIG_WORDS_MAX suffices. */
+        /* Each name of the table occurs at most once, so CONFIG_WORDS_MAX suffices. */
         for (int i = 0; i < list.count; i++)
             if (list.items[i] == c->option->words[word])
                 return fail(c->error, "%s: %s names \"%s\" twice.", c->where, c->option->key, text);
@@ -179,7 +179,7 @@ static void list_names(char *text, size_t size, int block) {
         used += (size_t)snprintf(text + used, size - used, ", %s", config_blocks[i].name);
 }
 
-/* Names that other trainers use, or NULL. */
+/* Returns a hint for a key name of other trainers, or NULL. */
 static const char *known_elsewhere(const char *name) {
     static const struct {
         const char *name, *hint;
@@ -198,8 +198,8 @@ static const char *known_elsewhere(const char *name) {
     return NULL;
 }
 
-/* An unknown name in a block, or at the top level (-1). Blocks are wanted where an object stands.
- */
+/* Rejects an unknown name in a block, or at the top level (-1). An object suggests the name of a
+ * block. */
 static int refuse_name(const char *where, int block, const char *name, bool object,
                        struct error *error) {
     char excerpt[JSON_EXCERPT_MAX], names[320], full[CONFIG_STRING_MAX];
@@ -256,7 +256,7 @@ static int read_top_member(const struct reader *reader, const cJSON *item, const
     size_t length = strlen(name);
     int row = config_option_index(name, length);
     int block = config_block_index(name, length);
-    /* A dotted key is a row's name only for --set. */
+    /* In a file, a key with a dot is not the name of a row; only --set takes such names. */
     if (row >= 0 && config_option_block(&config_options[row]) < 0)
         return read_option(reader, row, item, where);
     if (row >= 0)
@@ -298,14 +298,14 @@ int config_read_text(struct config *config, struct config_origins *origins, cons
     return status;
 }
 
-/* "a,b" as a list, without JSON in the shell's quotes. NULL if memory runs out. */
+/* Parses "a,b" as a list, so that --set needs no quoted JSON. Returns NULL when out of memory. */
 static cJSON *split_list(const char *text) {
     cJSON *list = cJSON_CreateArray();
     if (!list || *text == '\0') return list;
     do {
         char word[CONFIG_STRING_MAX];
         size_t length = strcspn(text, ",");
-        /* What is cut is too long for any word of the table, so it is refused all the same. */
+        /* A truncated item is longer than any name of the table, so it is rejected anyway. */
         snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1),
                  text);
         if (!cJSON_AddItemToArray(list, cJSON_CreateString(word))) {
@@ -317,7 +317,7 @@ static cJSON *split_list(const char *text) {
     return list;
 }
 
-/* The value of a flag: JSON if it is JSON of a kind that the key takes, else a bare text. */
+/* Parses the value of a flag: as JSON if the key accepts that type, else as plain text. */
 static cJSON *parse_flag_value(const struct config_option *option, const char *text) {
     struct error ignored;
     cJSON *json;

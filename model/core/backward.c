@@ -4,13 +4,14 @@
 #include "model/core/forward.h"
 #include "model/core/linear.h"
 
-/* Labels an operation that writes the gradient of an activation. */
+/* Returns the trace label of an operation that writes the gradient of an activation. */
 static struct trace_label label_of(const struct gpt *gpt, enum activation_id id, int64_t layer) {
     return (struct trace_label){1, true, {{id, (int)layer}}, 0, gpt->shape.rows};
 }
 
-/* The norm of layer l's `id`, an activation of the residual stream: its gradient, and with it that
- * of what was added there, `branch` of a layer; below the first layer nothing was. */
+/* Returns the label of a norm's backward pass, which writes the gradient of `id`, an activation of
+ * the residual stream. It is also the gradient of `branch`, the output that was added there;
+ * branch_layer < 0: none. */
 static struct trace_label label_of_norm(const struct gpt *gpt, enum activation_id id, int64_t layer,
                                         enum activation_id branch, int64_t branch_layer) {
     struct trace_label label = label_of(gpt, id, layer);
@@ -22,18 +23,18 @@ static struct trace_label label_of_norm(const struct gpt *gpt, enum activation_i
 }
 
 struct normalize_backward_args {
-    const struct tensor *dbranch;         /* [N, C], read by the backward pass of the sub-layer */
+    const struct tensor *dbranch;         /* [N, C], input of the sub-layer's backward pass */
     const struct tensor *dout, *in;       /* [N, C] */
     const struct tensor *mean, *rstd;     /* [N] */
     const struct tensor *weight;          /* [C] */
     const struct tensor *dweight, *dbias; /* += [C] */
     const struct tensor *dbranch_bias; /* += [C], the sub-layer's last bias; NULL or rank 0: none */
     struct amax *track_amax;           /* optional, of dbranch */
-    bool last;                         /* the last norm: no gradient has come along the residual */
+    bool last; /* final norm: there is no gradient of the residual stream yet */
     struct trace_label label;
 };
 
-/* The gradient through a norm joins the one that flows along the residual stream. */
+/* Adds the gradient through a norm to the gradient of the residual stream. */
 static void normalize_backward(struct gpt *gpt, const struct normalize_backward_args *args) {
     const struct tensor *dresidual = &gpt->activations.gradients.residual_in;
     bool has_mean = gpt->shape.norm == NORM_LAYERNORM;
@@ -47,7 +48,8 @@ static void normalize_backward(struct gpt *gpt, const struct normalize_backward_
        .label = &args->label);
 }
 
-/* For whoever writes the gradient of a linear layer of 8 bits; NULL below the first. */
+/* Returns the amax to track while writing the output gradient of an fp8 linear layer; NULL below
+ * the first layer. */
 static struct amax *amax_of(const struct gpt *gpt, enum autocast_site site, int64_t l) {
     if (l < 0) return NULL;
     return quantization_amax(&gpt->quantization, QUANTIZED_GRADIENT, site, l);
@@ -60,7 +62,7 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
     struct amax *dmlp_fc = amax_of(gpt, SITE_MLP_FC, l);
     const struct tensor *dmlp_fc_bias = optional_tensor(&dw->mlp_fc_bias);
     bool gated = mlp_is_gated(gpt->shape.mlp);
-    /* A gated MLP has no tensor for the gradient of mlp_gelu: it overwrites the activation. */
+    /* In a gated MLP the gradient of mlp_gelu overwrites the activation. */
     const struct trace_label fc_label = label_of(gpt, ACTIVATION_mlp_fc, l);
     const struct trace_label label = label_of(gpt, ACTIVATION_ln2_out, l);
     linear_backward(
@@ -80,7 +82,8 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
                               .weight = &w->mlp_fc_weight, .label = &label));
 }
 
-/* From the gradient of q and k as attention reads them to that of the product they come from. */
+/* Turns the gradient of attention's q and k, in place, into the gradient of the QKV matmul's
+ * output. */
 static void heads_backward(const struct gpt *gpt, int64_t l) {
     const struct gpt_shape *s = &gpt->shape;
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
@@ -103,7 +106,8 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
-    /* Then attention does not write the gradient of the product itself. */
+    /* With a norm or rope on q and k, attention_backward does not write the gradient of the
+     * matmul's output. */
     bool prepared = s->qk_norm || s->positions == POSITIONS_ROPE;
     const struct trace_label out_label = label_of(gpt, ACTIVATION_attention_out, l);
     const struct trace_label qkv_label = label_of(gpt, ACTIVATION_qkv, l);
@@ -126,7 +130,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
                   .dout = &d->qkv, .in = &a->ln1_out, .weight = &w->qkv_weight, .label = &label));
 }
 
-/* Adds the gradient of the rows that one rank embedded. */
+/* Adds the embedding gradient of one rank's rows. */
 static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own) {
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
     OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
@@ -147,7 +151,7 @@ static void embed_backward(struct gpt *gpt, struct exchange *exchange) {
     }
 }
 
-/* The norm between attention and MLP. */
+/* Backward pass of the norm between attention and MLP. */
 static void normalize_mid_backward(struct gpt *gpt, int64_t l) {
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
@@ -162,7 +166,8 @@ static void normalize_mid_backward(struct gpt *gpt, int64_t l) {
                                                         ACTIVATION_attention_projection, l)));
 }
 
-/* The norm before attention; the branch that was added there is the MLP of the layer below. */
+/* Backward pass of the norm before attention. The branch added there is the MLP of the layer
+ * below. */
 static void normalize_in_backward(struct gpt *gpt, int64_t l) {
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
@@ -181,7 +186,7 @@ void gpt_backward(struct gpt *gpt) {
     struct activations *all = &gpt->activations;
     const struct activation_gradients *d = &all->gradients;
     const struct parameters *w = &gpt->weights, *dw = &gpt->dweights;
-    struct exchange *exchange = gpt->completes ? gpt->exchange : NULL;
+    struct exchange *exchange = gpt->last_micro_batch ? gpt->exchange : NULL;
     int64_t last = gpt->shape.n_layer - 1;
     exchange_gradients(exchange, gpt->shape.n_layer);
     normalize_backward(

@@ -3,6 +3,6 @@
 
 #include "model/core/gpt.h"
 
-/* After gpt_forward and gpt_loss with a loss scale: the gradients of the batch in place become, or
- * are added to, those of all parameters (see gpt->accumulate). */
+/* Computes the gradients of all parameters for the current batch, and stores or accumulates them
+ * (see gpt->accumulate). Call it after gpt_forward and gpt_loss with a loss scale. */
 void gpt_backward(struct gpt *gpt);

@@ -1,4 +1,4 @@
-/* Batches on their way to the backend: while one is used by operations, the next is filled. */
+/* Double-buffered batches: one is filled on the host while operations use the other. */
 #pragma once
 
 #include "data/util/error.h"
@@ -7,7 +7,7 @@
 
 struct batches {
     struct backend *be;
-    int slot;                     /* that the next batch goes to */
+    int slot;                     /* slot of the next batch */
     int32_t *host[BACKEND_SLOTS]; /* [2, B, T]: inputs, then targets */
     int32_t *sent[BACKEND_SLOTS]; /* the same in backend memory */
 };
@@ -15,13 +15,13 @@ struct batches {
 /* Bytes of backend memory that batches_open takes; on a CPU, host memory included. */
 size_t batches_bytes(const struct backend *be, int64_t rows);
 
-/* Memory for batches of at most `rows` tokens. */
+/* Allocates memory for batches of at most `rows` tokens. */
 int batches_open(struct batches *batches, struct backend *be, int64_t rows, struct error *error);
 void batches_close(struct batches *batches);
 
-/* The place of a micro-batch in the order of samples, and the tokens of a step: functions of the
- * config and the number of steps before it alone, so a run can stop and go on anywhere. The
- * micro-batches of a step are counted over all ranks: those of rank 0 come first. */
+/* Return the index of a micro-batch's first sample, and the number of tokens of a step. Both depend
+ * only on the config and the step, so a run can stop and resume anywhere. The micro-batches of a
+ * step are numbered over all ranks, rank 0 first. */
 static inline int64_t batches_first_sample(const struct config *config, int64_t step,
                                            int64_t micro) {
     int64_t micros = config->rank_count * config->train.grad_accum_steps;
@@ -32,11 +32,11 @@ static inline int64_t batches_step_tokens(const struct config *config) {
     return batches_first_sample(config, 1, 0) * config->data.seq_len;
 }
 
-/* Weight of each target's loss in a step: 1 / (its targets that count), of all micro-batches
- * together; 0 if there is none. */
+/* Returns the weight of each target's loss in a step: 1 / (unmasked targets of all micro-batches);
+ * 0 if there are none. */
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
 
-/* Puts the samples from first_sample on in place as the model's batch, as many as its shape says,
- * without waiting for the operations that use the one before. Fails on bad data. */
+/* Makes the samples from first_sample on the model's batch, as many as its shape has. Does not wait
+ * for operations on the previous batch. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
                 int64_t first_sample, struct error *error);

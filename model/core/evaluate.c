@@ -6,7 +6,7 @@
 #include "kernels/collectives.h"
 #include "model/core/forward.h"
 
-/* The mean loss over the targets that count of the batch in place, in evaluator->sum. */
+/* Stores the mean loss over the unmasked targets of the current batch in evaluator->sum. */
 static void batch_loss(struct evaluator *evaluator, uint64_t counted) {
     struct gpt *gpt = evaluator->gpt;
     struct backend *be = gpt->be;
@@ -32,12 +32,13 @@ int evaluate_refuse(int64_t sequences, struct error *error) {
                 sequences);
 }
 
-/* The mean loss of a batch, and what it counts: its share of targets that do. */
+/* Mean loss of a batch, and its weight: the number of unmasked targets over the targets of a full
+ * batch. */
 struct batch_result {
     double loss, weight;
 };
 
-/* A batch is queued; its loss will be in the slot's result. */
+/* Queues a batch. The slot's result receives its loss. */
 static int begin_batch(struct evaluator *evaluator, struct batch_result *result, int slot,
                        const struct loader *loader, int64_t first, int64_t count,
                        struct error *error) {
@@ -52,7 +53,7 @@ static int begin_batch(struct evaluator *evaluator, struct batch_result *result,
     return 0;
 }
 
-/* This rank's batches: every size-th one. The results of the others stay 0. */
+/* Runs this rank's batches, one of every ranks->size. The results of other ranks stay 0. */
 static int run_batches(struct evaluator *evaluator, struct batch_result *results,
                        const struct loader *loader, int64_t sequences, struct error *error) {
     struct backend *be = evaluator->gpt->be;
@@ -76,7 +77,7 @@ static int run_batches(struct evaluator *evaluator, struct batch_result *results
     return be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
 }
 
-/* Each result is one rank's and 0 on all others. */
+/* Gathers the results of all ranks. Batch i was run by rank i modulo the number of ranks. */
 static int share_results(const struct ranks *ranks, struct batch_result *results, int64_t batches,
                          struct error *error) {
     size_t bytes = (size_t)batches * sizeof *results;

@@ -1,4 +1,4 @@
-/* The mean loss over text, in training and for --eval. */
+/* Mean loss over a text, in training and for --eval. */
 #pragma once
 
 #include <signal.h>
@@ -11,20 +11,20 @@ struct evaluator {
     struct batches *batches;
     float *sum;                        /* backend memory for one value */
     float *results[BACKEND_SLOTS];     /* host memory of the backend, one value each */
-    const volatile sig_atomic_t *stop; /* optional: not 0 asks to end early */
+    const volatile sig_atomic_t *stop; /* optional: nonzero ends the evaluation early */
 };
 
-/* Prepares products for the forward pass and the loss of batches of this many sequences; between
- * gpt_open and gpt_allocate, while the backend is planning. */
+/* Plans the forward pass and the loss for batches of this many sequences. Call it between gpt_open
+ * and gpt_allocate, while the backend is planning. */
 void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
-/* Mean loss in nats per target that counts of the first `sequences` sequences of the loader, in
- * batches of the model's capacity; what is left over makes a smaller one. The weights do not
- * change. Ranks that train together take turns with the batches, and all get the loss that one rank
- * alone would: the sum is taken in the order of batches. Fails where no target counts. Returns
- * RESULT_STOPPED, without a loss, once evaluator->stop asks for it. */
+/* Computes the mean loss, in nats per unmasked target, of the first `sequences` sequences of the
+ * loader. Batches have the model's capacity; the last one may be smaller. The weights do not
+ * change. Batches are divided among ranks, and all ranks get the same loss as one rank alone, since
+ * losses are summed in the order of batches. Fails if all targets are masked. Returns
+ * RESULT_STOPPED, without a loss, once *evaluator->stop is nonzero. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
              int64_t sequences, struct error *error);
 
-/* Says that, before there is anything to evaluate. Returns -1. */
+/* Fails with the error for a validation text whose targets are all masked. Returns -1. */
 int evaluate_refuse(int64_t sequences, struct error *error);

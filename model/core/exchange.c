@@ -7,7 +7,7 @@
 
 #include "data/util/progress.h"
 
-/* True if nothing is sent: this process is alone, or operations are only planned. */
+/* True if nothing is sent: there is only one rank, or operations are only planned. */
 static bool idle(const struct exchange *exchange) {
     return !exchange || exchange->collectives->ranks->size == 1 || backend_plans(exchange->be);
 }
@@ -20,7 +20,7 @@ static void wait_for(struct exchange *exchange, uint64_t ticket) {
 }
 
 static bool is_lowered(const struct exchange *exchange) {
-    return exchange->travels != exchange->gradients->dtype;
+    return exchange->wire_dtype != exchange->gradients->dtype;
 }
 
 /* Number of elements of each rank, padded so that the parts of a collective have equal lengths. */
@@ -32,10 +32,10 @@ static int64_t embedded_tokens(const struct exchange *exchange) {
     return round_up(exchange->embedded_rows, RANKS_ALIGNMENT);
 }
 
-static void carve(struct exchange *exchange, struct arena *arena) {
+static void assign_memory(struct exchange *exchange, struct arena *arena) {
     int64_t count = is_lowered(exchange) ? tensor_count(exchange->gradients) : 0;
     int64_t ranks = exchange->collectives->ranks->size;
-    exchange->lower = arena_tensor(arena, exchange->travels, count, 0);
+    exchange->lower = arena_tensor(arena, exchange->wire_dtype, count, 0);
     exchange->squares =
         arena_take(arena, (size_t)(exchange->collectives->ranks->size * exchange->squares_count) *
                               sizeof *exchange->squares);
@@ -45,20 +45,20 @@ static void carve(struct exchange *exchange, struct arena *arena) {
     exchange->tokens = arena_tensor(arena, DTYPE_F32, ranks, embedded_tokens(exchange));
 }
 
-/* Rows instead of the whole table, where they are less than half as much: beside them the table
- * travels too, only earlier. */
+/* Sends the embedding gradient as rows if they are less than half the bytes of the table, which is
+ * also sent, earlier. */
 static void choose_embedded(struct exchange *exchange, const struct config *config,
                             const struct parameter *wte) {
     int64_t rows = config->train.micro_batch_size * config->data.seq_len;
     double row = (double)(exchange->embedded_columns * (int64_t)dtype_bytes(exchange->residual)) +
                  sizeof(int32_t);
-    double table = (double)wte->elements * (double)dtype_bytes(exchange->travels);
+    double table = (double)wte->elements * (double)dtype_bytes(exchange->wire_dtype);
     int ranks = exchange->collectives->ranks->size;
     if (ranks > 1 && 2 * ranks * (double)rows * row < table) exchange->embedded_rows = rows;
 }
 
-/* Number of sums of the rank that has most, so that all rows are equally long; with several ranks
- * padded to whole parts of a collective. */
+/* Largest number of sums on any rank, so that all rows have the same length. With several ranks it
+ * is padded to the alignment of collectives. */
 static int64_t squares_count(const struct exchange *exchange) {
     const struct ranks *ranks = exchange->collectives->ranks;
     int64_t most = 0;
@@ -86,7 +86,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
         .collectives = be->collectives,
         .masters = masters,
         .gradients = gradients,
-        .travels = lower ? precision->lower : gradients->dtype,
+        .wire_dtype = lower ? precision->lower : gradients->dtype,
         .losses_count = ranks->size > 1 ? (int64_t)ranks->size * RANKS_ALIGNMENT : 0,
         .residual = precision->residual,
         .embedded_columns = parameter_wte(list)->extent.columns,
@@ -100,7 +100,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
     exchange->weight_tickets = calloc(buckets, sizeof(uint64_t));
     if (!exchange->gradient_tickets || !exchange->weight_tickets)
         return fail(error, "out of memory");
-    if (ranks->size > 1) carve(exchange, &measure);
+    if (ranks->size > 1) assign_memory(exchange, &measure);
     exchange->bytes = measure.used;
     return 0;
 }
@@ -111,7 +111,7 @@ int exchange_allocate(struct exchange *exchange, struct error *error) {
     if (!exchange->memory)
         return fail(error, "out of memory: what goes to other ranks needs %zu MiB",
                     exchange->bytes >> 20);
-    carve(exchange, &(struct arena){exchange->memory, 0, exchange->bytes});
+    assign_memory(exchange, &(struct arena){exchange->memory, 0, exchange->bytes});
     return 0;
 }
 
@@ -127,7 +127,8 @@ void exchange_close(struct exchange *exchange) {
     memset(exchange, 0, sizeof *exchange);
 }
 
-/* The sum of all ranks in the own part, or everywhere if that part is all. */
+/* Reduces the gradients of a bucket: each rank gets the sum of its own part, or of all if the
+ * optimizer is not sharded. */
 static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct bucket *bucket = &exchange->shards.buckets[i];
     const struct collectives *c = exchange->collectives;
@@ -143,7 +144,7 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     exchange->gradient_tickets[i] = ticket;
 }
 
-/* The table leaves early where what the embedding adds to it comes after it. */
+/* The gradient of wte is sent early if the embedding's share of it is sent later, as rows. */
 int exchange_leaves_after(const struct exchange *exchange, const struct bucket *bucket) {
     bool early = bucket->embedding && exchange->embedded_rows > 0;
     return early ? exchange->shards.head : bucket->layer;
@@ -156,7 +157,7 @@ void exchange_gradients(struct exchange *exchange, int64_t layer) {
             send_gradients(exchange, i);
 }
 
-/* Operations called afterwards find the sums of a bucket, in the gradients. */
+/* After this call, operations see the sums of a bucket in the gradients. */
 static void receive_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct rank_part *own = &exchange->shards.buckets[i].own;
     uint64_t ticket = exchange->gradient_tickets[i];
@@ -187,7 +188,7 @@ static uint64_t gather_rows(const struct exchange *exchange, const struct tensor
                                   tensor_count(rows));
 }
 
-/* Tokens are copied as bits, by an operation that does not look at them. */
+/* Tokens are copied as bits, by an operation for fp32 tensors that does no arithmetic. */
 bool exchange_embedded(struct exchange *exchange, const struct embedded *own) {
     if (idle(exchange) || exchange->embedded_rows == 0) return false;
     struct embedded place = exchange_embedded_of(exchange, exchange->collectives->ranks->rank);
@@ -239,7 +240,7 @@ static uint64_t gather(const struct exchange *exchange, const struct bucket *buc
     return collectives_all_gather(exchange->collectives, first, element_bytes, bucket->count);
 }
 
-/* True if operations read the fp32 masters of a group although it has copies: the embedding's, and
+/* True if operations read the fp32 master weights of a group although it has 16-bit copies: wte and
  * vectors. */
 static bool reads_all(const struct exchange *exchange, const struct bucket *bucket) {
     return bucket->embedding || !exchange->masters->groups[bucket->group].decay;

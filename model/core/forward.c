@@ -5,16 +5,16 @@
 
 #include <assert.h>
 
-/* Rows of the current batch that a pass computes: all, those of a prompt, or one. */
+/* Rows of the current batch that a pass computes: all, the rows of a prompt, or one. */
 struct pass {
     struct gpt *gpt;
     int64_t first, rows;
-    bool decodes;     /* the one row attends to the keys and values that earlier passes stored */
+    bool decodes;     /* its one row attends to the keys and values stored by earlier passes */
     bool keeps;       /* stores its keys and values for later passes */
-    bool recomputing; /* for the backward pass: observers have seen it before */
+    bool recomputing; /* for the backward pass; operations are not labelled a second time */
 };
 
-/* Labels an operation that writes one activation, or two. */
+/* Return the trace label of an operation that writes two activations, or one. */
 static struct trace_label label_two(const struct pass *pass, enum activation_id first,
                                     enum activation_id second, int64_t layer) {
     return (struct trace_label){.count = pass->recomputing ? 0 : 2,
@@ -37,22 +37,23 @@ static float *statistics_of(const struct pass *pass, const struct tensor *tensor
     return tensor_range(tensor, pass->first, pass->rows).data;
 }
 
-/* Scratch holds only the rows of the pass. */
+/* Scratch tensors hold only the rows of the pass. */
 static struct tensor scratch_of(const struct pass *pass, const struct tensor *tensor) {
     return tensor_slice(tensor, 0, pass->rows);
 }
 
-/* Norms and their statistics: RMS norm has no means. */
+/* Returns the means of a norm; NULL for RMS norm, which has none. */
 static float *means_of(const struct pass *pass, const struct tensor *mean) {
     return pass->gpt->shape.norm == NORM_LAYERNORM ? statistics_of(pass, mean) : NULL;
 }
 
-/* For whoever writes the input of a linear layer of 8 bits. */
+/* Returns the amax to track while writing the input of an fp8 linear layer. */
 static struct amax *amax_of(const struct pass *pass, enum autocast_site site, int64_t l) {
     return quantization_amax(&pass->gpt->quantization, QUANTIZED_INPUT, site, l);
 }
 
-/* A sub-layer's result joins the residual stream, and the sum is normalized for the next layer. */
+/* Adds a sub-layer's output to the residual stream and normalizes the sum for the next
+ * sub-layer. */
 struct add_and_normalize_args {
     const struct tensor *out, *sum, *mean, *rstd; /* [N, C], [N, C], [N], [N] of the batch */
     const struct tensor *in, *residual;           /* [N, C]; in: scratch, rows of the pass only */
@@ -71,8 +72,8 @@ static void add_and_normalize(const struct pass *pass, const struct add_and_norm
        .label = &args->label);
 }
 
-/* Positions of the rows of a pass in a table of them: one that begins inside a sequence finds its
- * own in row 0 of the table it is given. */
+/* Returns the part of a table of positions for the rows of a pass. Its row 0 is the position of the
+ * first row of the pass. */
 static struct tensor positions_of(const struct pass *pass, const struct tensor *table,
                                   int64_t *length) {
     const struct gpt_shape *s = &pass->gpt->shape;
@@ -80,7 +81,7 @@ static struct tensor positions_of(const struct pass *pass, const struct tensor *
     return tensor_slice(table, pass->first, *length);
 }
 
-/* The heads of q and k, which are adjacent columns, are normalized, rotated, or both. */
+/* Normalizes the heads of q and k, which are adjacent columns, and applies rope. */
 static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     const struct gpt_shape *s = &pass->gpt->shape;
     const struct layer_parameters *w = &pass->gpt->weights.layers[l];
@@ -101,7 +102,7 @@ static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int
     }
 }
 
-/* For rows that are decoded later, unless qkv itself stays. */
+/* Stores keys and values for later rows, unless qkv itself is the cache. */
 static void keep_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     struct tensor cache = gpt_cache(pass->gpt, l), rows = rows_of(pass, &cache);
     if (pass->gpt->has_cache) OP(pass->gpt->be, copy_last_columns, .out = &rows, .in = qkv);
@@ -185,7 +186,7 @@ static void mlp_block(const struct pass *pass, int64_t l) {
                         .label = &label));
 }
 
-/* The first norm of a layer, of what its input was stored as. */
+/* Computes the first norm of a layer from its stored input. */
 static void normalize_in(const struct pass *pass, int64_t l) {
     const struct layer_parameters *w = &pass->gpt->weights.layers[l];
     struct layer_activations *a = &pass->gpt->activations.layers[l];
@@ -222,7 +223,7 @@ static void normalize_mid(const struct pass *pass, int64_t l) {
                    .label = label_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l)));
 }
 
-/* The end of layer l: the first norm of the next one, or the last of all. */
+/* Ends layer l with the first norm of the next layer, or with the final norm. */
 static void normalize_out(const struct pass *pass, int64_t l) {
     struct gpt *gpt = pass->gpt;
     struct activations *all = &gpt->activations;
@@ -263,7 +264,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
     struct layer_activations *a = &gpt->activations.layers[layer];
     if (gpt->sharing == SHARE_NOTHING || layer == gpt->shape.n_layer - 1) return;
     if (gpt->sharing == SHARE_LAYER) {
-        /* The norm reads the sum as it was stored, so the summands are not needed. */
+        /* The first norm reads the stored sum, so its summands are not recomputed. */
         normalize_in(&pass, layer);
         attention_block(&pass, layer);
         normalize_mid(&pass, layer);
@@ -271,7 +272,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
     } else if (mlp_is_gated(gpt->shape.mlp)) {
         OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
            .function = mlp_gate(gpt->shape.mlp));
-    } else if (gpt->be->device.gelu_of_stored || gpt->precision.eight[SITE_MLP_FC]) {
+    } else if (gpt->be->device.gelu_of_stored || gpt->precision.fp8_site[SITE_MLP_FC]) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
         mlp_hidden(&pass, layer);
@@ -292,13 +293,14 @@ void gpt_decode(struct gpt *gpt, int64_t row) {
     run(&(struct pass){gpt, row, 1, .decodes = true, .keeps = true});
 }
 
-/* Labels an operation that writes rows of lnf_out or logits, or of their gradient. */
+/* Returns the trace label of an operation that writes rows of lnf_out or logits, or of their
+ * gradient. */
 static struct trace_label label_rows(enum activation_id id, bool gradient, int64_t first,
                                      int64_t rows) {
     return (struct trace_label){1, gradient, {{id, 0}}, first, rows};
 }
 
-/* The head's part of gradients: of lnf_out, rows from first on, and of its weights. */
+/* Computes the gradients of the head's input, rows of lnf_out from first on, and of its weights. */
 static void loss_backward(struct gpt *gpt, const struct tensor *logits, const struct tensor *in,
                           int64_t first) {
     const struct trace_label label =

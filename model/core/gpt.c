@@ -10,8 +10,8 @@
 #include "model/config/config_keys.h"
 #include "model/core/rope.h"
 
-/* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
- * units are full. */
+/* Returns the rows of a chunk of logits that fits in chunk_bytes. Chunks are equal, in multiples of
+ * 64 so that matrix units are full. */
 static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits, size_t chunk_bytes) {
     int64_t fit = (int64_t)chunk_bytes / (s->padded_vocab * (int64_t)dtype_bytes(logits));
     if (fit < 64) fit = 64;
@@ -35,20 +35,20 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
     return tensor;
 }
 
-/* Adds the rows of a joined parameter to the tensor of the first that it is joined to. */
-static void join(struct gpt *gpt, const struct parameter *p) {
+/* Adds the rows of a fused parameter to the tensor of the first one of its group. */
+static void fuse(struct gpt *gpt, const struct parameter *p) {
     const struct parameter *first = p;
-    while (first->joined) first--;
+    while (first->fused_with_previous) first--;
     parameter_tensor(&gpt->weights, first)->shape[0] += p->extent.rows;
     parameter_tensor(&gpt->dweights, first)->shape[0] += p->extent.rows;
 }
 
-/* The layout of all parameter memory; run once to measure and once to carve. */
-static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
+/* Lays out all parameter memory; called once to measure and once to assign addresses. */
+static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
     struct memory_plan *m = &gpt->memory;
-    masters_carve(&gpt->masters, arena, host);
+    masters_layout(&gpt->masters, arena, host);
     m->master = arena->used;
-    masters_carve_copies(&gpt->masters, arena);
+    masters_layout_copies(&gpt->masters, arena);
     m->lower = arena->used - m->master;
     if (gpt->use == GPT_TRAINING)
         gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->count, 0);
@@ -59,7 +59,7 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena 
         if (gpt->use == GPT_TRAINING)
             *parameter_tensor(&gpt->dweights, p) =
                 place(&gpt->gradients, p->offset, p->extent.padded_rows, p->extent.columns);
-        if (p->joined) join(gpt, p);
+        if (p->fused_with_previous) fuse(gpt, p);
     }
     gpt->head = parameter_tensor(&gpt->weights, parameter_head(gpt->list));
     gpt->dhead = parameter_tensor(&gpt->dweights, parameter_head(gpt->list));
@@ -67,9 +67,9 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena 
         masters_place(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
 }
 
-/* The memory that tensors take turns in, each as large as the largest of them. */
-static void carve_scratch(const struct gpt *gpt, struct arena *arena,
-                          void *scratch[SCRATCH_COUNT]) {
+/* Lays out the scratch buffers, each as large as the largest tensor that uses it. */
+static void layout_scratch(const struct gpt *gpt, struct arena *arena,
+                           void *scratch[SCRATCH_COUNT]) {
     const struct precision *p = &gpt->precision;
     size_t bytes[SCRATCH_COUNT] = {0};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
@@ -85,8 +85,9 @@ static void carve_scratch(const struct gpt *gpt, struct arena *arena,
     if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
 }
 
-/* One layer's tensors, or those of the model (layer -1). */
-static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scratch, int64_t layer) {
+/* Lays out one layer's tensors, or those of the model (layer -1). */
+static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scratch,
+                         int64_t layer) {
     struct activations *all = &gpt->activations;
     for (enum activation_id i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
@@ -116,11 +117,11 @@ static void place_gradients(struct gpt *gpt, void *const *scratch) {
     }
 }
 
-static void carve_activations(struct gpt *gpt, struct arena *arena) {
+static void layout_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
     void *scratch[SCRATCH_COUNT];
-    /* In the same places for any batch. */
+    /* These come first, so that their addresses do not depend on the batch. */
     if (s->positions == POSITIONS_ROPE)
         gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
     if (gpt->has_cache)
@@ -128,18 +129,18 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
                                   s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
-    quantization_carve(&gpt->quantization, arena, s);
-    carve_scratch(gpt, arena, scratch);
-    for (int64_t layer = -1; layer < s->n_layer; layer++) carve_layer(gpt, arena, scratch, layer);
+    quantization_layout(&gpt->quantization, arena, s);
+    layout_scratch(gpt, arena, scratch);
+    for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
     place_gradients(gpt, scratch);
 }
 
-/* What is read once is kept in 8 bits, unless it is computed once more. */
+/* An activation with one reader is saved in 8 bits for an fp8 layer, unless it is recomputed. */
 static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
     bool keeps[LINEAR_COUNT] = {false};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
-        if (a->read_once && gpt->precision.eight[a->reader] && gpt->sharing < a->shared)
+        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->sharing < a->shared)
             keeps[linear_index(a->reader)] = true;
     }
     return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);
@@ -160,7 +161,8 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->has_cache =
         use == GPT_SAMPLING || (gpt->sharing == SHARE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
-    /* A token at a time needs all weights each time: casting them would cost more than it saves. */
+    /* Decoding reads all weights for each token, so casting them each time would cost more than it
+     * saves. */
     if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
         gpt->precision.masters = MASTERS_KEPT;
     gpt->list = parameter_list(&gpt->shape, &gpt->count);
@@ -177,10 +179,10 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     if (!gpt->weights.layers || !gpt->dweights.layers || !gpt->activations.layers)
         return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
     struct arena measure = {0}, host = {0};
-    carve_parameters(gpt, &measure, &host);
+    layout_parameters(gpt, &measure, &host);
     gpt->memory.host = gpt->remainder_bytes = host.used;
     size_t parameters = measure.used;
-    carve_activations(gpt, &measure);
+    layout_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
     return 0;
 }
@@ -232,9 +234,9 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     }
     struct arena arena = {gpt->parameter_memory, 0, parameters};
     struct arena host = {gpt->host_memory, 0, gpt->remainder_bytes};
-    carve_parameters(gpt, &arena, &host);
+    layout_parameters(gpt, &arena, &host);
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
-    carve_activations(gpt, &arena);
+    layout_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
     quantization_clear(&gpt->quantization);
     return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
@@ -262,12 +264,12 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
         gpt->shape.logit_rows = gpt->capacity.logit_rows;
     struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};
-    carve_activations(gpt, &arena);
+    layout_activations(gpt, &arena);
 }
 
 enum { DRAWN = 8192, SENT = 16 * DRAWN };
 
-/* Elements first..first+count of a parameter's initial value. */
+/* Draws elements first..first+count of a parameter's initial value. */
 static void draw(float *values, const struct parameter *parameter, uint64_t seed, uint64_t stream,
                  int64_t first, int64_t count) {
     if (parameter->init > 0) {
@@ -277,7 +279,7 @@ static void draw(float *values, const struct parameter *parameter, uint64_t seed
     for (int64_t i = 0; i < count; i++) values[i] = parameter->init == INIT_ONE ? 1.0f : 0.0f;
 }
 
-/* On a CPU each thread puts what it draws in place. */
+/* On a CPU each thread stores the values that it draws. */
 static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
     const struct parameter *p = &gpt->list[index];
     int64_t total = parameter_count(p);
@@ -290,7 +292,7 @@ static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index)
     }
 }
 
-/* To a device one thread sends what all have drawn. */
+/* For a device all threads draw values and one thread sends them. */
 static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
     const struct parameter *p = &gpt->list[index];
     float values[SENT];
@@ -318,7 +320,7 @@ static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
     if (end > first) OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
 }
 
-/* Neighbors in the flat array are cleared together. */
+/* Adjacent ranges of the flat array are cleared together. */
 void gpt_clear_gradients(struct gpt *gpt) {
     int64_t first = 0, end = 0;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {

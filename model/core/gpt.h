@@ -1,8 +1,8 @@
-/* The model: its shape, its parameters, its activations, and the memory they live in.
+/* The model: its shape, parameters and activations, and their memory.
  *
- * Parameters have one flat order (model/architecture/parameters.h), in which gradients, masters
- * (model/core/masters.h) and moments lie: element i of each belongs together, so a pass over all
- * parameters is a pass over arrays. */
+ * Parameters have one flat order (model/architecture/parameters.h), which gradients, master weights
+ * (model/core/masters.h) and moments share. Element i of each array belongs to the same parameter
+ * element, so an operation on all parameters is a loop over arrays. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,15 +20,15 @@
 #include "model/core/precision.h"
 #include "model/core/quantization.h"
 
-/* Purpose of a model, which decides what memory it has. */
+/* Purpose of a model, which determines its memory. */
 enum gpt_use {
     GPT_TRAINING,   /* gradients, each layer's activations */
     GPT_EVALUATION, /* layers share their activations */
-    GPT_SAMPLING,   /* the same, of one sequence, but each layer keeps its keys and values */
+    GPT_SAMPLING,   /* the same for one sequence; each layer saves its keys and values */
 };
 
-/* Label of an operation: up to two activations that it writes, or their gradients, and which of
- * their rows. */
+/* Trace label of an operation: up to two activations, or their gradients, and the rows that it
+ * writes. */
 struct trace_label {
     int count;
     bool gradient;
@@ -43,65 +43,64 @@ struct exchange;
 
 struct gpt {
     struct backend *be;
-    struct gpt_shape shape;    /* with the batch in place now */
-    struct gpt_shape capacity; /* with the largest batch there is memory for */
+    struct gpt_shape shape;    /* with the current batch */
+    struct gpt_shape capacity; /* with the largest batch, for which memory is planned */
     struct precision precision;
     /* True if the backward pass adds to the gradients of matrices, false if it replaces them, as in
      * the first micro-batch of a step. All other gradients are always added to. See
      * gpt_clear_gradients. */
     bool accumulate;
-    bool completes; /* the backward pass is the last of a step: gradients go to other ranks */
+    bool last_micro_batch; /* the backward pass sends its gradients to other ranks */
     enum gpt_use use;
     enum sharing sharing;
-    bool offload;   /* the optimizer's state is in memory of the host */
-    bool has_cache; /* since layers share their qkv, keys and values of a sequence are kept apart */
+    bool offload;   /* the optimizer's state is in host memory */
+    bool has_cache; /* keys and values are saved in `cache`, because layers share their qkv */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count;          /* elements of a flat array */
 
-    struct exchange *exchange; /* with other ranks; NULL: there is none (model/core/exchange.h) */
+    struct exchange *exchange; /* with other ranks (model/core/exchange.h), or NULL */
     struct masters masters;
-    struct quantization quantization;  /* of fp8 */
+    struct quantization quantization;  /* used in fp8 */
     struct tensor gradients;           /* [count] */
-    struct parameters weights;         /* what operations read */
+    struct parameters weights;         /* as operations read them */
     struct parameters dweights;        /* gradients */
-    const struct tensor *head, *dhead; /* of weights and gradients: wte, or a table of its own */
-    struct tensor token_table; /* wte's masters, which the embedding reads, and what belongs to */
-    int16_t *token_remainder;  /* them if they are split, else NULL */
+    const struct tensor *head, *dhead; /* the head's table: wte, or its own */
+    struct tensor token_table; /* master weights of wte, which the embedding reads, and their */
+    int16_t *token_remainder;  /* remainders if they are split, else NULL */
     struct tensor angles;      /* fp32 [capacity's T, D], for rope: see struct rope_args */
     struct tensor cache;       /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
     struct activations activations;
 
     struct memory_plan memory;
     void *parameter_memory, *activation_memory; /* NULL until gpt_allocate */
-    void *host_memory;                          /* remainders that are offloaded, or NULL */
+    void *host_memory;                          /* offloaded remainders, or NULL */
     size_t remainder_bytes;
 };
 
-/* Lays the model out and measures it; allocates only bookkeeping. The largest batch is
+/* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
- * have logits for one row. `be` stays the caller's. Fails where there
- * is nothing to offload to. The plan lacks the moments, which optimizer_open adds, the workspace,
- * which is known after a walk with the backend's plan table, and the batches.
- */
+ * have logits for one row. The caller keeps owning `be`. Fails if offloading is configured without
+ * a GPU. The plan lacks the moments, which optimizer_open adds, the batches, and the workspace,
+ * which is known after a pass with the backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);
 
-/* Allocates what was measured, once the plan is complete. On failure says how much of what there
- * was no memory for. */
+/* Allocates the planned memory once the plan is complete. On failure the message gives the
+ * sizes. */
 int gpt_allocate(struct gpt *gpt, struct error *error);
 void gpt_close(struct gpt *gpt);
 
-/* Puts a batch of another shape in place: at most the capacity in rows. Activations are carved
- * anew from the same memory, so what they held is lost. */
+/* Sets the shape of the batch, which has at most the rows of the capacity. Activations are laid out
+ * anew in the same memory, so their values are lost. */
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
-/* Fills masters with the initial weights of GPT-2, a pure function of the seed: the same bits on
- * any machine, with any number of threads. */
+/* Fills the master weights with GPT-2's initialization, a pure function of the seed: the same bits
+ * on any machine, with any number of threads. */
 void gpt_initialize(struct gpt *gpt, uint64_t seed);
 
-/* Begins a step's gradients: clears those that are only ever added to, and has the next backward
- * pass replace those of matrices, which saves writing and reading them once. */
+/* Prepares the gradients for a step. Clears those that are always accumulated; the next backward
+ * pass replaces those of matrices, which saves clearing and reading them. */
 void gpt_clear_gradients(struct gpt *gpt);
 
 /* Returns the key-value cache of a layer for attention_decode: [T, ...], rows that end with k |

@@ -2,14 +2,14 @@
 
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     struct operand in = {.values = *args->in}, weight = {.values = *args->weight};
-    const bool out_in = gpt->shape.linear;
-    if (gpt->precision.eight[args->site]) {
+    const bool out_in = gpt->shape.weights_out_in;
+    if (gpt->precision.fp8_site[args->site]) {
         const struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
                                                   .site = args->site,
                                                   .layer = args->layer,
                                                   .in = args->weight,
                                                   .over = out_in ? OVER_COLUMNS : OVER_ROWS,
-                                                  .again = args->recomputing};
+                                                  .repeated = args->recomputing};
         in = quantization_input(&gpt->quantization, args->site, args->layer, args->in,
                                 args->recomputing);
         weight = quantization_round(&gpt->quantization, &operand);
@@ -22,20 +22,20 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
        .scales_by_vector = quantization_by_vector(&gpt->quantization), .label = args->label);
 }
 
-/* The operand of a matmul: as it is, or quantized. */
+/* Returns the operand of a matmul, quantized if the layer runs in fp8. */
 static struct operand operand_of(const struct gpt *gpt, const struct linear_backward_args *args,
                                  struct quantized_operand operand) {
     operand.site = args->site, operand.layer = args->layer;
-    if (!gpt->precision.eight[args->site]) return (struct operand){.values = *operand.in};
+    if (!gpt->precision.fp8_site[args->site]) return (struct operand){.values = *operand.in};
     return quantization_round(&gpt->quantization, &operand);
 }
 
 static void weight_backward(const struct gpt *gpt, const struct linear_backward_args *args,
                             const struct operand *dout) {
-    const bool out_in = gpt->shape.linear;
+    const bool out_in = gpt->shape.weights_out_in;
     struct operand in = {.values = *args->in};
-    if (gpt->precision.eight[args->site])
-        in = quantization_input_again(&gpt->quantization, args->site, args->layer, args->in);
+    if (gpt->precision.fp8_site[args->site])
+        in = quantization_input_backward(&gpt->quantization, args->site, args->layer, args->in);
     const struct operand *a = out_in ? dout : &in, *b = out_in ? &in : dout;
     OP(gpt->be, matmul, .out = args->dweight, .a = operand_over_rows(a), .a_scales = a->scales,
        .transpose_a = !operand_is_transposed(a), .b = operand_over_rows(b), .b_scales = b->scales,
@@ -44,20 +44,21 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
 }
 
 void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
-    const bool out_in = gpt->shape.linear, by_vector = quantization_by_vector(&gpt->quantization);
+    const bool out_in = gpt->shape.weights_out_in,
+               by_vector = quantization_by_vector(&gpt->quantization);
     if (args->dbias) OP(gpt->be, column_sums, .sums = args->dbias, .in = args->dout);
     struct quantized_operand gradient = {
         .kind = QUANTIZED_GRADIENT, .in = args->dout, .over = by_vector ? OVER_ROWS : OVER_BOTH};
     struct operand dout = operand_of(gpt, args, gradient);
     weight_backward(gpt, args, &dout);
-    gradient.over = OVER_COLUMNS, gradient.again = true;
-    if (gpt->precision.eight[args->site] && by_vector) dout = operand_of(gpt, args, gradient);
+    gradient.over = OVER_COLUMNS, gradient.repeated = true;
+    if (gpt->precision.fp8_site[args->site] && by_vector) dout = operand_of(gpt, args, gradient);
     const struct operand weight =
         operand_of(gpt, args,
                    (struct quantized_operand){.kind = QUANTIZED_WEIGHT,
                                               .in = args->weight,
                                               .over = out_in ? OVER_ROWS : OVER_COLUMNS,
-                                              .again = true});
+                                              .repeated = true});
     OP(gpt->be, matmul, .out = args->din, .a = &dout.values, .a_scales = dout.scales,
        .b = out_in ? operand_over_rows(&weight) : &weight.values, .b_scales = weight.scales,
        .transpose_b = !out_in || operand_is_transposed(&weight), .dgelu_in = args->dgelu_in,

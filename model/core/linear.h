@@ -6,34 +6,34 @@
 
 /* out = in weight + bias, or the GELU of that. */
 struct linear_forward_args {
-    enum autocast_site site; /* which of the block's layers */
-    int64_t layer;           /* of which block */
+    enum autocast_site site; /* the linear layer */
+    int64_t layer;           /* index of the block */
     const struct tensor *out, *in, *weight;
-    const struct tensor *bias;    /* its rank is 0 if the model has none */
+    const struct tensor *bias;    /* rank 0 if the model has none */
     const struct tensor *gelu_in; /* optional, written: in weight + bias before the GELU */
     struct amax *track_amax;      /* optional, of out, with gelu_in only */
-    bool recomputing;             /* what was quantized before is not recorded again */
+    bool recomputing;             /* quantization is not recorded a second time */
     const struct trace_label *label;
 };
 
-/* dweight and dbias, then din. */
+/* Computes dweight and dbias, then din. */
 struct linear_backward_args {
     enum autocast_site site;
     int64_t layer;
-    const struct tensor *dweight; /* +=, or replaced: see gpt->accumulate */
-    const struct tensor *dbias;   /* optional +=; NULL: the operation that wrote dout did it */
+    const struct tensor *dweight; /* accumulated or replaced: see gpt->accumulate */
+    const struct tensor *dbias;   /* optional +=; NULL: the operation that wrote dout computed it */
     const struct tensor *din;     /* times gelu'(dgelu_in), if that is given */
     const struct tensor *dout, *in, *weight; /* din may be written over in */
     const struct tensor *dgelu_in;           /* optional */
     const struct tensor *din_sums;   /* optional += column sums of din, with dgelu_in only */
     struct amax *track_amax;         /* optional, of din, with dgelu_in only */
-    const struct trace_label *label; /* of din */
+    const struct trace_label *label; /* label of din */
 };
 
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args);
 void linear_backward(struct gpt *gpt, const struct linear_backward_args *args);
 
-/* The tensor, or NULL if its rank is 0: a bias that the model does not have. */
+/* Returns the tensor, or NULL if its rank is 0, as for a bias that the model lacks. */
 static inline const struct tensor *optional_tensor(const struct tensor *tensor) {
     return tensor->rank ? tensor : NULL;
 }

@@ -8,8 +8,8 @@ static enum master_form form_of(const struct precision *precision, const struct 
     return precision->site[p->site] == DTYPE_F32 ? MASTERS_FLOAT32 : precision->masters;
 }
 
-/* Where a parameter's copy is in the scratch, which begins with the first of its layer that is
- * cast. Matrices of a layer follow each other. */
+/* Returns the offset of a parameter's copy in scratch, which begins with the first CAST parameter
+ * of its layer. Matrices of a layer are adjacent. */
 static int64_t scratch_place(const struct masters *masters, const struct parameter *parameter) {
     int64_t first = parameter->offset;
     for (const struct parameter *p = parameter;
@@ -44,7 +44,7 @@ void masters_close(struct masters *masters) {
     *masters = (struct masters){0};
 }
 
-void masters_carve(struct masters *masters, struct arena *arena, struct arena *host) {
+void masters_layout(struct masters *masters, struct arena *arena, struct arena *host) {
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
         bool split = group->form == MASTERS_SPLIT;
@@ -55,7 +55,7 @@ void masters_carve(struct masters *masters, struct arena *arena, struct arena *h
     }
 }
 
-void masters_carve_copies(struct masters *masters, struct arena *arena) {
+void masters_layout_copies(struct masters *masters, struct arena *arena) {
     enum dtype lower = masters->precision->lower;
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
@@ -64,7 +64,7 @@ void masters_carve_copies(struct masters *masters, struct arena *arena) {
     masters->scratch = arena_tensor(arena, lower, masters->scratch_count, 0);
 }
 
-/* The group that holds an element. */
+/* Returns the group that contains an element. */
 static struct master_group *group_of(const struct masters *masters, int64_t element) {
     struct master_group *group = masters->groups;
     while (element >= group->first + group->count) group++;
@@ -99,10 +99,10 @@ struct tensor masters_read_place(const struct masters *masters, const struct par
     return shaped(&group->master, first, parameter);
 }
 
-/* A part of a group on its way between host and backend, in pieces where it is split. */
+/* Split groups are transferred between host and backend in pieces of this many elements. */
 enum { PIECE = 32768 };
 
-/* be: NULL where `from` is in memory of the host. */
+/* Copies bytes to the host. be is NULL if `from` is in host memory. */
 static void fetch(struct backend *be, void *to, const void *from, size_t bytes) {
     if (be) backend_download(be, to, from, bytes);
     else memcpy(to, from, bytes);
@@ -134,10 +134,10 @@ static void upload_split(const struct master_group *group, struct backend *be, c
     }
 }
 
-/* Of a range of parameters the part that lies in one group. */
+/* Part of a range of elements that lies in one group. */
 struct stretch {
     const struct master_group *group;
-    int64_t first, count; /* first: in the group */
+    int64_t first, count; /* first: index in the group */
 };
 
 static struct stretch stretch_of(const struct masters *masters, int64_t first, int64_t count) {

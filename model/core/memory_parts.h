@@ -1,18 +1,18 @@
-/* What the memory of a model and its training goes to, part by part. */
+/* Memory of a model and its training, by part. */
 #pragma once
 
 #include <stddef.h>
 
-/* X(PART, field, name): in the order in which they are printed. The total is the sum of the parts
- * of the device.
- *   master     with the remainders of split ones
- *   lower      16-bit weights beside them
- *   batches, workspace  of a trainer; those of other uses are not planned
- *   exchange   of gradients and sums on their way to other ranks
- *   library    of the library of products itself; an estimate
- *   host       for what is offloaded
- *   snapshot   for the copy that checkpoints are written from (model/core/snapshot.h); a run without
- *              memory for it does without */
+/* X(PART, field, name): in the order in which they are printed. The total is the sum of the
+ * device parts.
+ *   master     master weights, including the remainders of split ones
+ *   lower      16-bit copies of weights
+ *   batches, workspace  of a trainer; not planned for other uses
+ *   exchange   buffers for gradients and sums sent between ranks
+ *   library    memory of the matmul library itself; an estimate
+ *   host       offloaded tensors
+ *   snapshot   copy that checkpoints are written from (model/core/snapshot.h); optional, so a run
+ *              continues without it if memory is short */
 #define MEMORY_DEVICE_PARTS(X)                 \
     X(MASTER, master, "fp32 weights")          \
     X(LOWER, lower, "16-bit copy")             \
@@ -27,7 +27,7 @@
     X(HOST, host, "and of the host") \
     X(SNAPSHOT, snapshot, "and for saving")
 
-/* Bytes. */
+/* Sizes in bytes. */
 struct memory_plan {
 #define X(part, field, name) size_t field;
     MEMORY_DEVICE_PARTS(X)
@@ -41,13 +41,13 @@ enum memory_part {
     MEMORY_HOST_PARTS(X)
 #undef X
         MEMORY_PARTS,
-    /* The first so many are the state of a training, which does not depend on its batch. */
+    /* The parts before this one are the training state, which does not depend on the batch. */
     MEMORY_PARTS_STATE = MEMORY_PART_ACTIVATIONS
 };
 
 const char *memory_part_name(enum memory_part part);
 size_t memory_part_bytes(const struct memory_plan *plan, enum memory_part part);
 
-/* Bytes of the device in all, and of these the ones that do not depend on the micro-batch. */
+/* Return the total bytes of device memory, and the bytes that do not depend on the micro-batch. */
 size_t memory_total(const struct memory_plan *plan);
 size_t memory_state_bytes(const struct memory_plan *plan);

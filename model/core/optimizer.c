@@ -7,7 +7,8 @@
 #include "data/util/random.h"
 #include "model/core/schedule.h"
 
-/* The partial sums of the norm lie in the workspace from one operation to the next. */
+/* The partial sums of the norm stay in the workspace between two operations, so neither may use it
+ * as scratch. */
 #define X(name) SCRATCH_OF_##name = 0,
 #define S(name) SCRATCH_OF_##name = 1,
 enum { OPERATIONS_BY_SCRATCH(X, S) };
@@ -15,14 +16,15 @@ enum { OPERATIONS_BY_SCRATCH(X, S) };
 #undef S
 _Static_assert(!SCRATCH_OF_gradient_squares && !SCRATCH_OF_gradient_norm, "they would be lost");
 
-/* Keyed by the step, so that a run gives the same bits with or without a resume in between. */
+/* Returns the key of stochastic rounding. It depends on the step, so a resumed run gives the same
+ * bits. */
 static struct rounding_key rounding_key(uint64_t seed, int64_t step) {
-    enum { STREAM = 0x6d6f6d }; /* of these bits among all uses of the seed */
+    enum { STREAM = 0x6d6f6d }; /* distinguishes these bits from other uses of the seed */
     uint64_t bits = random_bits(seed, STREAM, (uint64_t)step);
     return (struct rounding_key){(uint32_t)bits, (uint32_t)(bits >> 32)};
 }
 
-static void carve(struct optimizer *optimizer, struct arena *arena) {
+static void assign_memory(struct optimizer *optimizer, struct arena *arena) {
     int64_t own = optimizer->exchange.shards.own_count;
     for (int moment = 0; moment < 2; moment++)
         optimizer->moments[moment] = arena_tensor(arena, optimizer->gpt->precision.moments, own, 0);
@@ -39,7 +41,7 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
                       &gpt->masters, &gpt->gradients, error))
         return -1;
     if (gpt->be->collectives->ranks->size > 1) gpt->exchange = &optimizer->exchange;
-    carve(optimizer, &measure);
+    assign_memory(optimizer, &measure);
     optimizer->bytes = measure.used;
     if (gpt->offload) gpt->memory.host += measure.used;
     else gpt->memory.moments = measure.used;
@@ -59,7 +61,7 @@ int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
             "out of memory%s: the optimizer's moments need %zu MiB%s\n%schoose a smaller model",
             offload ? " of the host" : "", optimizer->bytes >> 20, offload ? " there" : "",
             offload ? "leave out offload.optimizer, or " : "");
-    carve(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
+    assign_memory(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
     if (offload) memset(optimizer->memory, 0, optimizer->bytes);
     else OP(be, clear, .data = optimizer->memory, .bytes = optimizer->bytes);
     return 0;
@@ -75,13 +77,14 @@ void optimizer_close(struct optimizer *optimizer) {
     memset(optimizer, 0, sizeof *optimizer);
 }
 
-/* at: in the array of own elements. */
+/* Returns the address of element `at` of the array of own elements. */
 static char *moment_at(const struct optimizer *optimizer, int moment, int64_t at) {
     const struct tensor *tensor = &optimizer->moments[moment];
     return (char *)tensor->data + (size_t)at * dtype_bytes(tensor->dtype);
 }
 
-/* What of a range this rank has, in bucket i, and where in the array of own elements. */
+/* Returns the part of a range that this rank owns in bucket i, and stores its index in the array of
+ * own elements in *at. */
 static struct rank_part own_part(const struct optimizer *optimizer, ptrdiff_t i, int64_t first,
                                  int64_t count, int64_t *at) {
     const struct shards *shards = &optimizer->exchange.shards;
@@ -128,7 +131,7 @@ void optimizer_upload(const struct optimizer *optimizer, int moment, const float
     }
 }
 
-/* Updates this rank's part of a bucket. Offloaded state is read and written where it lies. */
+/* Updates this rank's part of a bucket. Offloaded state is read and written in host memory. */
 static void update(struct optimizer *optimizer, const struct bucket *bucket, int64_t step) {
     struct gpt *gpt = optimizer->gpt;
     const struct config *config = optimizer->config;
@@ -150,7 +153,8 @@ static void update(struct optimizer *optimizer, const struct bucket *bucket, int
        .weight_decay = group->decay ? config->optimizer.weight_decay : 0);
 }
 
-/* The sums of squares of the gradients in own parts, and from those of all ranks the norm. */
+/* Sums the squares of the gradients in this rank's parts, and computes the norm from the sums of
+ * all ranks. */
 static void find_norm(struct optimizer *optimizer) {
     struct backend *be = optimizer->gpt->be;
     struct exchange *exchange = &optimizer->exchange;
@@ -172,7 +176,7 @@ static void find_norm(struct optimizer *optimizer) {
        .grad_clip = (float)optimizer->config->optimizer.grad_clip);
 }
 
-/* In the order in which the next forward pass wants them. */
+/* Updates the buckets in the order in which the next forward pass reads them. */
 static void update_all(struct optimizer *optimizer, int64_t step) {
     struct shards *shards = &optimizer->exchange.shards;
     for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {

@@ -1,7 +1,7 @@
-/* AdamW over all parameters, with the gradients' norm, the skipping of what is not finite, and the
- * loss scale. Where several ranks train together each updates its own part of every bucket
- * (model/core/shards.h), has the moments of that part only, and agrees with the others about the norm
- * and the skipping. */
+/* AdamW over all parameters, with gradient clipping, skipping of steps with non-finite gradients,
+ * and the loss scale. With several ranks each one updates its own part of every bucket
+ * (model/core/shards.h) and has the moments of that part only. All ranks use the same norm and skip
+ * the same steps. */
 #pragma once
 
 #include "data/util/error.h"
@@ -13,30 +13,31 @@ struct optimizer {
     struct gpt *gpt;
     const struct config *config;
     struct step_state *state; /* backend memory */
-    struct exchange exchange; /* with other ranks; of one rank it holds the buckets */
-    struct tensor moments[2]; /* [own_count] fp32 or bf16, of the own parts of all buckets; memory
-                               * of the host if gpt->offload */
-    void *memory;             /* of the moments; NULL until optimizer_allocate */
+    struct exchange exchange; /* with other ranks; with one rank it only holds the buckets */
+    struct tensor moments[2]; /* [own_count] fp32 or bf16, for this rank's parts of all buckets; in
+                               * host memory if gpt->offload */
+    void *memory;             /* holds the moments; NULL until optimizer_allocate */
     size_t bytes;
 };
 
-/* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates the
- * state alone. */
+/* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates only
+ * the state. */
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
                    struct error *error);
 void optimizer_close(struct optimizer *optimizer);
 
-/* Allocates the moments, which become zero. */
+/* Allocates the moments and sets them to zero. */
 int optimizer_allocate(struct optimizer *optimizer, struct error *error);
 
-/* Elements first .. first + count of the flat order, of moment 0 or 1, between steps: those that
- * are in own parts, the others are left alone. They are downloaded in their dtype, and uploaded
- * from fp32, rounded to nearest. */
+/* Copy elements first .. first + count of the flat order of moment 0 or 1, between steps. Elements
+ * outside this rank's parts are skipped. Downloads keep the dtype of the moments; uploads are fp32
+ * values, rounded to nearest. */
 void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
                         int64_t count);
 void optimizer_upload(const struct optimizer *optimizer, int moment, const float *values,
                       int64_t first, int64_t count);
 
-/* Ends the accumulation of gradients: their norm and found_inf, then, unless that is set, the
- * update with the learning rate of that step (steps done before it), then the loss scale. */
+/* Ends a step: computes the gradient norm and found_inf, updates the weights unless found_inf is
+ * set, then updates the loss scale. `step` is the number of steps done before; it selects the
+ * learning rate. */
 void optimizer_step(struct optimizer *optimizer, int64_t step);

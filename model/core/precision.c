@@ -27,8 +27,8 @@ static enum dtype narrower(enum dtype a, enum dtype b) {
     return a == DTYPE_F32 ? b : a;
 }
 
-/* The casts that autocast would insert are part of the store: a tensor is kept in the narrower of
- * what its writer gives and its reader takes. */
+/* The casts that autocast would insert are part of the store: a tensor has the narrower of its
+ * writer's and its reader's dtypes. */
 static void resolve_activations(struct precision *p) {
     for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
@@ -38,7 +38,7 @@ static void resolve_activations(struct precision *p) {
     }
 }
 
-/* A site that takes the dtype of its input takes that of the tensor it reads. */
+/* Sites with POLICY_INPUT take the dtype of the site that writes their input. */
 static void resolve_sites(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         bool float32 = !autocast_site_is_choice(i) || names(&config->autocast.float32, i);
@@ -53,13 +53,13 @@ static void resolve_sites(struct precision *p, const struct config *config) {
 
 static void resolve_8_bit(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        p->eight[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
-                      linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
-        p->fp8 = p->fp8 || p->eight[i];
+        p->fp8_site[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
+                         linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
+        p->fp8 = p->fp8 || p->fp8_site[i];
     }
 }
 
-/* Upper halves of fp32 are bf16, not fp16. */
+/* MASTERS_SPLIT needs bf16, which is the upper half of fp32. */
 static enum master_form resolve_masters(const struct precision *p, const struct config *config) {
     enum config_copy copy = config->weights.copy;
     if (p->lower == DTYPE_F32) return MASTERS_FLOAT32;
@@ -102,16 +102,16 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config) {
-    return config->precision == CONFIG_PRECISION_AUTO ? precision_come_to(precision)
+    return config->precision == CONFIG_PRECISION_AUTO ? precision_effective(precision)
                                                       : config->precision;
 }
 
-enum config_precision precision_come_to(const struct precision *precision) {
+enum config_precision precision_effective(const struct precision *precision) {
     return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->lower;
 }
 
 const char *precision_name(const struct precision *precision) {
-    return config_precision_name(precision_come_to(precision));
+    return config_precision_name(precision_effective(precision));
 }
 
 void precision_warnings(const struct precision *precision, const struct config *config, char *text,
@@ -153,7 +153,7 @@ bool precision_branch_is_residual(const struct precision *precision) {
     return true;
 }
 
-/* Adds a word to the line, or to a new one behind the labels of the banner. */
+/* Prints a word on the current line, or on a new one indented to the labels of the banner. */
 static void print_word(FILE *out, const char *word, int *column) {
     enum { INDENT = 13, WIDTH = 79 };
     int length = (int)strlen(word) + 1;
@@ -175,8 +175,8 @@ void precision_print(FILE *out, const struct precision *precision) {
     if (p->fp8) {
         print_word(out, "fp8:", &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->eight[i]) print_word(out, autocast_site_name(i), &column);
-        column = 1 << 16; /* begins a line */
+            if (p->fp8_site[i]) print_word(out, autocast_site_name(i), &column);
+        column = 1 << 16; /* forces a new line */
     }
     for (int pass = 0; pass < 2; pass++) {
         enum dtype wanted = pass == 0 ? p->lower : DTYPE_F32;
@@ -185,7 +185,7 @@ void precision_print(FILE *out, const struct precision *precision) {
         if (pass > 0) column = 1 << 16;
         print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->site[i] == wanted && !p->eight[i])
+            if (p->site[i] == wanted && !p->fp8_site[i])
                 print_word(out, autocast_site_name(i), &column);
         if (p->residual == wanted) print_word(out, "residual", &column);
         if (p->gradients == wanted) print_word(out, "gradients", &column);

@@ -1,10 +1,10 @@
-/* Autocast, resolved once: the dtype in which every operation computes and every tensor is kept.
+/* Autocast, resolved once: the dtype in which every operation computes and every tensor is stored.
  *
- * The meaning is that of PyTorch's autocast for CUDA. Matrix products and attention run in the
- * lower dtype with fp32 accumulation; layer norm, softmax and the loss run in fp32; GELU runs in
- * whatever its input has; the residual stream is fp32 (or lower, if the config says so). A tensor
- * between two operations is kept in the narrower of what its producer gives and its consumer
- * reads, so that the casts autocast would insert are part of the store. */
+ * The semantics are those of PyTorch's autocast for CUDA. Matmuls and attention run in low
+ * precision with fp32 accumulation; layer norm, softmax and the loss run in fp32; GELU runs in the
+ * dtype of its input. The residual stream is fp32, or low precision if the config selects that. A
+ * tensor between two operations is stored in the narrower of its producer's and its consumer's
+ * dtypes, so the casts that autocast would insert are part of the store. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,46 +15,46 @@
 #include "model/architecture/activations.h"
 #include "model/config/config.h"
 
-/* How masters of matrices that are read in 16 bit are kept: see model/core/masters.h. */
+/* Form of the master weights of matrices that are read in 16 bit: see model/core/masters.h. */
 enum master_form { MASTERS_FLOAT32, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 
 struct precision {
-    enum dtype lower;                     /* DTYPE_F32: nothing runs in 16 bit */
-    enum dtype site[AUTOCAST_SITE_COUNT]; /* what each computes from and gives */
-    bool eight[AUTOCAST_SITE_COUNT];      /* linear layers whose operands are rounded to 8 bits */
-    bool fp8;                             /* whether there are any */
-    enum dtype residual;                  /* the residual stream and its gradient */
-    enum dtype gradients;                 /* of parameters */
-    enum dtype moments;                   /* of the optimizer: fp32 or bf16 */
+    enum dtype lower; /* low precision compute dtype; DTYPE_F32: nothing runs in 16 bit */
+    enum dtype site[AUTOCAST_SITE_COUNT]; /* dtype of each operation's inputs and output */
+    bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are rounded to 8 bits */
+    bool fp8;                             /* true if any fp8_site is true */
+    enum dtype residual;                  /* dtype of the residual stream and its gradient */
+    enum dtype gradients;                 /* dtype of weight gradients */
+    enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
     enum master_form masters;             /* FLOAT32 if nothing runs in 16 bit */
     bool scale_loss;                      /* fp16 only */
     enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };
 
-/* Resolves config->precision ("auto" by what the device can do) and the autocast block. Fails if
- * the device cannot compute in the dtype; a CPU can in all. A choice made for the user is explained
- * in note, which is "" otherwise. */
+/* Resolves config->precision ("auto" by the device's abilities) and the autocast block. Fails if
+ * the device cannot compute in the dtype; a CPU supports all. An automatic choice is explained in
+ * note, which is "" otherwise. */
 enum { PRECISION_NOTE_MAX = 256 };
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error);
 
-/* The setting that names what was resolved: for "auto" what it came to. */
+/* Returns config->precision, or for "auto" the effective precision. */
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config);
 
-/* Effective precision, never "auto"; and its name: "fp32", "fp16", "bf16" or "fp8". */
-enum config_precision precision_come_to(const struct precision *precision);
+/* Return the effective precision, never "auto", and its name: "fp32", "fp16", "bf16" or "fp8". */
+enum config_precision precision_effective(const struct precision *precision);
 const char *precision_name(const struct precision *precision);
 
-/* Writes settings of the user that have no effect in this precision, one a line, each line ended by
- * a line break, into text (of size bytes, cut there). */
+/* Writes a warning for each setting that has no effect in this precision into text (of size bytes,
+ * truncated to fit), each ended by a line break. */
 void precision_warnings(const struct precision *precision, const struct config *config, char *text,
                         size_t size);
 
-/* True if the branches' gradients have the dtype of the residual stream's, so that one tensor can
- * serve as both. */
+/* True if the gradients of branches and of the residual stream have the same dtype, so that one
+ * tensor can hold both. */
 bool precision_branch_is_residual(const struct precision *precision);
 
-/* For the banner, behind a label of 12 columns: which operations run in which dtype. Lines of at
- * most 79 columns, the last one not ended. */
+/* Prints the operations of each dtype for the banner, after a label of 12 columns. Lines have at
+ * most 79 columns; the last one has no line break. */
 void precision_print(FILE *out, const struct precision *precision);

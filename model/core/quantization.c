@@ -29,7 +29,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .dtype = {DTYPE_E4M3, DTYPE_E4M3, e4m3 ? DTYPE_E4M3 : DTYPE_E5M2},
     };
     memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
-    memcpy(quantization->eight, precision->eight, sizeof quantization->eight);
+    memcpy(quantization->fp8_site, precision->fp8_site, sizeof quantization->fp8_site);
     quantization->kept =
         calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
     return quantization->kept ? 0 : fail(error, "out of memory");
@@ -40,7 +40,7 @@ void quantization_close(struct quantization *quantization) {
     *quantization = (struct quantization){0};
 }
 
-/* Rows and columns of an operand at most, in any order. */
+/* Largest number of elements, and largest dimension, of the operands of a kind. */
 struct bounds {
     int64_t elements, side;
 };
@@ -52,7 +52,7 @@ static void grow(struct bounds *bounds, int64_t rows, int64_t columns) {
 }
 
 struct sides {
-    int64_t inputs, outputs; /* of a linear layer */
+    int64_t inputs, outputs; /* features of a linear layer */
 };
 
 static struct sides sides_of(const struct gpt_shape *s, int linear) {
@@ -63,7 +63,8 @@ static struct sides sides_of(const struct gpt_shape *s, int linear) {
     return sides[linear];
 }
 
-/* in [N, inputs], W [inputs, outputs] or its transpose, dout [N, outputs] of each linear layer. */
+/* Finds the bounds over all linear layers: in [N, inputs], W [inputs, outputs] or its transpose,
+ * dout [N, outputs]. */
 static void find_bounds(struct bounds bounds[QUANTIZED_KINDS], const struct gpt_shape *s) {
     for (int i = 0; i < LINEAR_COUNT; i++) {
         struct sides sides = sides_of(s, i);
@@ -73,8 +74,9 @@ static void find_bounds(struct bounds bounds[QUANTIZED_KINDS], const struct gpt_
     }
 }
 
-/* The scales of kept inputs come first, side by side. */
-static void carve_kept(struct quantization *q, struct arena *arena, const struct gpt_shape *s) {
+/* The scales of saved inputs come first and are contiguous. */
+static void layout_saved_inputs(struct quantization *q, struct arena *arena,
+                                const struct gpt_shape *s) {
     int64_t scales = 0, count = q->layers * LINEAR_COUNT;
     for (int64_t i = 0; i < count; i++)
         scales += quantization_by_vector(q) ? sides_of(s, i % LINEAR_COUNT).inputs : 1;
@@ -93,7 +95,7 @@ static int64_t ranks_of(const struct quantization *quantization) {
     return quantization->be->collectives->ranks->size;
 }
 
-/* Records of a rank, filled up so that the parts of a collective are as long. */
+/* Number of records of a rank, padded to the alignment of collectives. */
 static int64_t records_each(const struct quantization *quantization) {
     int64_t count = quantization_count(quantization);
     return ranks_of(quantization) > 1 ? round_up(count, RANKS_ALIGNMENT) : count;
@@ -103,14 +105,15 @@ int64_t quantization_records(const struct quantization *quantization) {
     return quantization->be ? ranks_of(quantization) * records_each(quantization) : 0;
 }
 
-void quantization_carve(struct quantization *quantization, struct arena *arena,
-                        const struct gpt_shape *shape) {
+void quantization_layout(struct quantization *quantization, struct arena *arena,
+                         const struct gpt_shape *shape) {
     struct quantization *q = quantization;
     struct bounds bounds[QUANTIZED_KINDS] = {{0, 0}};
     if (!q->be) return;
     int64_t count = quantization_count(q);
     find_bounds(bounds, shape);
-    /* In the same places for any batch: they last. */
+    /* These come first, so that their addresses do not depend on the batch; their values
+     * persist. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
     if (!quantization_by_vector(q))
         q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
@@ -124,8 +127,8 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
         q->scales[kind] = arena_take(arena, (size_t)scales * sizeof(float));
     }
     if (q->tensor_cores && !quantization_by_vector(q))
-        q->turned = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
-    carve_kept(q, arena, shape);
+        q->transposed = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
+    layout_saved_inputs(q, arena, shape);
 }
 
 int64_t quantization_count(const struct quantization *quantization) {
@@ -156,19 +159,19 @@ void quantization_clear(const struct quantization *quantization) {
        .bytes = (size_t)q->history_length * count * sizeof *q->history);
 }
 
-/* True if the operation that writes the tensor tracks its magnitude. A GELU and its gradient do so
- * inside a matmul of 8-bit operands. */
-static bool writer_looks(const struct quantization *q, enum quantized kind,
-                         enum autocast_site site) {
+/* True if the operation that writes the tensor tracks its amax. A GELU and its gradient are part of
+ * a matmul, which does so if its operands have 8 bits. */
+static bool writer_tracks_amax(const struct quantization *q, enum quantized kind,
+                               enum autocast_site site) {
     switch (site) {
     case SITE_QKV: return kind == QUANTIZED_INPUT;
     case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
     case SITE_MLP_FC:
         return kind == QUANTIZED_INPUT ||
-               (kind == QUANTIZED_GRADIENT && (q->gated || q->eight[SITE_MLP_PROJECTION]));
+               (kind == QUANTIZED_GRADIENT && (q->gated || q->fp8_site[SITE_MLP_PROJECTION]));
     case SITE_MLP_PROJECTION:
         return kind == QUANTIZED_GRADIENT ||
-               (kind == QUANTIZED_INPUT && (q->gated || q->eight[SITE_MLP_FC]));
+               (kind == QUANTIZED_INPUT && (q->gated || q->fp8_site[SITE_MLP_FC]));
     default: return false;
     }
 }
@@ -176,26 +179,27 @@ static bool writer_looks(const struct quantization *q, enum quantized kind,
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
-    if (!q->be || !q->eight[site] || !q->tracked || !writer_looks(q, kind, site)) return NULL;
+    if (!q->be || !q->fp8_site[site] || !q->tracked || !writer_tracks_amax(q, kind, site))
+        return NULL;
     return q->tracked + quantization_place(q, kind, site, layer);
 }
 
 /* True if the operand is stored transposed, beside its own layout or instead of it. */
-static bool turns(const struct quantization *q, const struct quantized_operand *operand) {
+static bool has_transposed(const struct quantization *q, const struct quantized_operand *operand) {
     return q->tensor_cores && operand->over != OVER_COLUMNS &&
            tensor_rows(operand->in) % EIGHT_BIT_UNIT == 0 &&
            tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
 }
 
-/* The operand, with its values at one place and its transpose at the other. */
+/* Returns the operand with its values and its transpose at the given addresses. */
 static struct operand operand_at(const struct quantization *q,
                                  const struct quantized_operand *operand, void *values,
                                  void *transposed, float *scales) {
     const struct tensor *in = operand->in;
     struct operand out = {.scales = scales};
-    bool turned = turns(q, operand);
-    if (!turned || operand->over == OVER_BOTH) out.values = *in, out.values.data = values;
-    if (turned) {
+    bool is_transposed = has_transposed(q, operand);
+    if (!is_transposed || operand->over == OVER_BOTH) out.values = *in, out.values.data = values;
+    if (is_transposed) {
         out.transposed = tensor_view(in, tensor_columns(in), tensor_rows(in));
         out.transposed.data = transposed;
     }
@@ -213,8 +217,9 @@ static void round_into(const struct quantization *q, const struct operand *out,
        .transposed = out->transposed.rank ? &out->transposed : NULL, .scales = (float *)out->scales,
        .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
        .track_amax = q->tracked ? q->tracked + place : NULL,
-       .found = q->tracked && (operand->again || writer_looks(q, operand->kind, operand->site)),
-       .record = records && !operand->again ? records + place : NULL,
+       .found =
+           q->tracked && (operand->repeated || writer_tracks_amax(q, operand->kind, operand->site)),
+       .record = records && !operand->repeated ? records + place : NULL,
        .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
 }
 
@@ -223,7 +228,7 @@ struct operand quantization_round(const struct quantization *quantization,
     const struct quantization *q = quantization;
     void *values = q->values[operand->kind];
     struct operand out =
-        operand_at(q, operand, values, operand->over == OVER_BOTH ? q->turned : values,
+        operand_at(q, operand, values, operand->over == OVER_BOTH ? q->transposed : values,
                    q->scales[operand->kind]);
     round_into(q, &out, operand);
     return out;
@@ -234,25 +239,25 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
 }
 
 struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
-                                  int64_t layer, const struct tensor *in, bool again) {
+                                  int64_t layer, const struct tensor *in, bool repeated) {
     const struct quantization *q = quantization;
     const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
     struct quantized_operand operand = {
-        .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .again = again};
+        .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .repeated = repeated};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
     operand.over = quantization_by_vector(q) ? OVER_ROWS : OVER_BOTH;
-    void *values = turns(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
+    void *values = has_transposed(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
     struct operand out = operand_at(q, &operand, values, kept->values.data, (float *)kept->scales);
     round_into(q, &out, &operand);
     if (operand.over == OVER_BOTH) return out;
-    operand.over = OVER_COLUMNS, operand.again = true;
+    operand.over = OVER_COLUMNS, operand.repeated = true;
     return quantization_round(q, &operand);
 }
 
-/* Saved inputs have all rows, or those of a prompt. */
-struct operand quantization_input_again(const struct quantization *quantization,
-                                        enum autocast_site site, int64_t layer,
-                                        const struct tensor *in) {
+/* Saved inputs have all rows of the batch, or those of a prompt. */
+struct operand quantization_input_backward(const struct quantization *quantization,
+                                           enum autocast_site site, int64_t layer,
+                                           const struct tensor *in) {
     const struct quantization *q = quantization;
     const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
     struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
@@ -260,7 +265,7 @@ struct operand quantization_input_again(const struct quantization *quantization,
                                         .layer = layer,
                                         .in = in,
                                         .over = OVER_ROWS,
-                                        .again = true};
+                                        .repeated = true};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
     return operand_at(q, &operand, kept->values.data, kept->values.data, (float *)kept->scales);
 }

@@ -2,11 +2,12 @@
 
 #include <math.h>
 
-/* Llama 3.1's stretching: short waves stay, long ones are slowed down by the factor, and between
- * the two it is blended. */
+/* Scales a frequency as Llama 3.1 does: high frequencies are unchanged, low ones are divided by
+ * rope_factor, and those between are interpolated. */
 static float scaled(float frequency, const struct gpt_shape *s) {
     double positions = (double)s->rope_original_positions;
-    double waves = positions * (double)frequency / 6.283185307179586; /* in the first context */
+    double waves =
+        positions * (double)frequency / 6.283185307179586; /* periods in the original context */
     double slow = (double)frequency / s->rope_factor;
     if (waves < s->rope_low_freq_factor) return (float)slow;
     if (waves > s->rope_high_freq_factor) return frequency;

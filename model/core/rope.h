@@ -1,9 +1,9 @@
-/* The angles of rotary position embedding (Su et al. 2021), as transformers computes them: wave
- * lengths and their products with positions in fp32. */
+/* Angles of rotary position embedding (Su et al. 2021), computed as transformers does: frequencies
+ * and their products with positions are fp32. */
 #pragma once
 
 #include "model/architecture/parameters.h"
 
-/* Fills angles [length, D] with cosines and sines of positions 0..length-1, as struct rope_args
- * wants them. Of the shape head_dim and the rope_ parts are read. */
+/* Fills angles [length, D] with the cosines and sines of positions 0..length-1, in the layout of
+ * struct rope_args. Reads head_dim and the rope_ parts of the shape. */
 void rope_angles(float *angles, const struct gpt_shape *shape, int64_t length);

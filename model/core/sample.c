@@ -9,21 +9,24 @@
 #include "data/util/random.h"
 #include "model/core/forward.h"
 
-enum { LENGTH_STEP = 64 }; /* prompts are padded to multiples: few distinct products */
+enum {
+    LENGTH_STEP = 64
+}; /* prompts are padded to multiples of this, so that few matmul shapes occur */
 
-/* One text being made. */
+/* State of one text being generated. */
 struct sampler {
     struct gpt *gpt;
     const struct sample_options *options;
-    int64_t window;     /* tokens of context at most */
-    int32_t *context;   /* [window]: what the model has read */
-    int64_t length;     /* of it */
-    int64_t vocabulary; /* tokens that may be drawn */
+    int64_t window;     /* longest context, in tokens */
+    int32_t *context;   /* [window] tokens that the model has read */
+    int64_t length;     /* tokens in context */
+    int64_t vocabulary; /* number of tokens that may be drawn */
     float *logits;      /* [padded vocabulary] */
     float *scratch;     /* [padded vocabulary] */
 };
 
-/* Padding comes after the context, where causal attention does not look. */
+/* Returns the padded length of a context. Padding follows the context, where causal attention
+ * ignores it. */
 static int64_t padded_length(const struct gpt *gpt, int64_t length) {
     int64_t padded = round_up(length, LENGTH_STEP);
     return padded < gpt->capacity.sequence_length ? padded : gpt->capacity.sequence_length;
@@ -46,7 +49,7 @@ void sample_plan(struct gpt *gpt) {
     gpt_set_batch(gpt, gpt->capacity.batch, longest);
 }
 
-/* The k-th largest of count values, k >= 1, by repeated halving around a middle value. */
+/* Returns the k-th largest of count values, k >= 1, by quickselect, which reorders the values. */
 static float kth_largest(float *values, int64_t count, int64_t k) {
     int64_t first = 0, last = count - 1;
     while (first < last) {
@@ -74,8 +77,8 @@ static int64_t likeliest(const float *logits, int64_t count) {
     return best;
 }
 
-/* Sets all but the k largest values to `none`, which is smaller than any; among equals at the
- * border the first ones stay. scratch: [count]. */
+/* Sets all but the k largest values to `none`, which is smaller than any. Of equal values at the
+ * threshold the first ones are kept. scratch: [count]. */
 static void keep_largest(float *values, float *scratch, int64_t count, int64_t k, float none) {
     if (k <= 0 || k >= count) return;
     memcpy(scratch, values, (size_t)count * sizeof *values);
@@ -92,8 +95,9 @@ static int descending(const void *a, const void *b) {
     return (left < right) - (left > right);
 }
 
-/* How many of the largest weights it takes to reach the sum `wanted`; at least one. The likeliest
- * few carry nearly all, so a growing number of them is sorted. scratch: [count]. */
+/* Returns the smallest number (at least 1) of largest weights whose sum reaches `wanted`. Few
+ * weights usually suffice, so 64 are sorted first, then 8 times as many, and so on. scratch:
+ * [count]. */
 static int64_t nucleus_size(const float *weights, float *scratch, int64_t count, double wanted) {
     for (int64_t sorted = 64;; sorted *= 8) {
         if (sorted > count) sorted = count;
@@ -119,7 +123,7 @@ static double sum_of(const float *values, int64_t count) {
     return sum;
 }
 
-/* The logits become weights of a draw: temperature, then top_k, then top_p, the order of Hugging
+/* Turns logits into sampling weights by temperature, then top_k, then top_p, the order of Hugging
  * Face's generate. */
 static void weigh(struct sampler *sampler, float best) {
     const struct sample_options *options = sampler->options;
@@ -134,7 +138,7 @@ static void weigh(struct sampler *sampler, float best) {
     keep_largest(weights, sampler->scratch, count, size, 0);
 }
 
-/* The token at a position of the text, from the logits. */
+/* Draws the token at a position of the text from the logits. */
 static int draw(struct sampler *sampler, int64_t position) {
     const struct sample_options *options = sampler->options;
     int64_t best = likeliest(sampler->logits, sampler->vocabulary);
@@ -149,7 +153,7 @@ static int draw(struct sampler *sampler, int64_t position) {
     return (int)best;
 }
 
-/* Reads the whole context anew. */
+/* Runs the model on the whole context. */
 static void read_context(struct sampler *sampler) {
     struct gpt *gpt = sampler->gpt;
     int64_t padded = padded_length(gpt, sampler->length);
@@ -159,7 +163,7 @@ static void read_context(struct sampler *sampler) {
     gpt_prefill(gpt, padded);
 }
 
-/* Appends a token to the context and reads it. */
+/* Appends a token to the context and runs the model on it. */
 static void read_token(struct sampler *sampler, int token) {
     struct gpt *gpt = sampler->gpt;
     if (sampler->length == sampler->window) {

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* How far step is between first and last, in 0..1. */
+/* Returns the position of step between first and last, in 0..1. */
 static double progress(int64_t step, int64_t first, int64_t last) {
     if (step <= first) return 0;
     if (step >= last) return 1;

@@ -10,8 +10,8 @@ static int group_of(const struct masters *masters, int64_t element) {
     return group;
 }
 
-/* When the gradients of a parameter are complete. wte is finished twice where it is the head too.
- */
+/* Returns the layer whose backward pass completes a parameter's gradients. wte gets gradients twice
+ * if it is also the head, so it is complete at the end. */
 static int layer_of(const struct parameter *list, const struct parameter *p, int head) {
     if (p->extent.columns == 0) return -1;
     return p == parameter_head(list) && p != parameter_wte(list) ? head : p->layer;
@@ -78,7 +78,7 @@ struct rank_part shards_overlap(const struct shards *shards, ptrdiff_t i, const 
     return part;
 }
 
-/* First what belongs to no layer: all layers read vectors, the first operation reads wte. */
+/* Buckets of no layer come first: all layers read vectors, and the first operation reads wte. */
 static void order_buckets(struct shards *shards) {
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < (int)arrlen(shards->buckets); i++)

@@ -17,7 +17,7 @@ static size_t history_bytes(const struct quantization *quantization) {
 static void lay_out(struct snapshot *snapshot, const struct trainer *trainer, size_t moment_bytes,
                     struct arena *arena) {
     if (trainer->be->collectives->ranks->rank == 0) {
-        masters_carve(&snapshot->masters, arena, arena);
+        masters_layout(&snapshot->masters, arena, arena);
         snapshot->history = arena_take(arena, history_bytes(&trainer->gpt.quantization));
     }
     snapshot->moments = arena_take(arena, moment_bytes);

@@ -1,5 +1,5 @@
-/* Memory of the host for a copy of what a checkpoint is written from: weights, moments, and the
- * history of fp8. The copy is taken between two steps and does not change while training goes on.
+/* Copy in host memory from which a checkpoint is written: weights, moments, and the amax history of
+ * fp8. The copy is taken between two steps and does not change while training continues.
  *
  * On a CPU the copy is complete when snapshot_take returns: 12 bytes per parameter at the speed of
  * memory. (A forked process would share the pages instead. Measured with 1.5 GB: the copy stops
@@ -16,32 +16,32 @@
 #include "model/core/trainer.h"
 
 struct snapshot {
-    struct backend *be;     /* of the training; NULL: not open */
-    struct masters masters; /* [of rank 0] to be read without a backend; no groups elsewhere */
-    float *history;         /* [of rank 0] [history_length, count], as in struct quantization */
-    char *moments;          /* for the caller to fill, by snapshot_add or itself */
+    struct backend *be;     /* backend of the trainer; NULL: not open */
+    struct masters masters; /* on rank 0, read without a backend; no groups on other ranks */
+    float *history;         /* on rank 0: [history_length, count], as in struct quantization */
+    char *moments;          /* filled by the caller, with snapshot_add or directly */
     void *memory;
     size_t bytes;
-    struct transfer *ranges; /* stb_ds array: what snapshot_take copies */
-    pthread_t toucher;       /* touches the pages of the memory while the first steps run */
-    bool touching;           /* the thread has to be joined */
+    struct transfer *ranges; /* stb_ds array of ranges that snapshot_take copies */
+    pthread_t toucher;       /* thread that touches the pages while the first steps run */
+    bool touching;           /* the thread must be joined */
 };
 
-/* True if a run saves before its end, and in the background. */
+/* True if a run saves checkpoints in the background before its end. */
 bool snapshot_wanted(const struct config *config);
 
-/* Adds the memory for a snapshot to the plan of an open trainer, if its run wants one. */
+/* Adds the memory of a snapshot to the plan of an open trainer, if snapshot_wanted. */
 void snapshot_plan(struct trainer *trainer);
 
-/* Takes the memory, with this many bytes for moments. Returns RESULT_NONE, with the reason, if
- * there is too little left. The trainer stays the caller's. */
+/* Allocates the memory, with this many bytes for moments. Returns RESULT_NONE, with the reason, if
+ * too little is available. The caller keeps owning the trainer. */
 int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, size_t moment_bytes,
                   struct error *error);
 void snapshot_close(struct snapshot *snapshot);
 
-/* A copy is taken between two steps, in this order: _begin, after which the memory may be written
- * to, _add for each range of the moments, and _take, which copies. The one before must not be read
- * any more. */
+/* Take a copy between two steps: call _begin, then _add for each range of the moments, then _take,
+ * which copies. The memory may be written to after _begin; the previous copy must no longer be in
+ * use. */
 void snapshot_begin(struct snapshot *snapshot, const struct trainer *trainer);
 void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes);
 void snapshot_take(struct snapshot *snapshot);

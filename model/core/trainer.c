@@ -14,7 +14,7 @@
 
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
-    SKIPS_UNSCALED_MAX = 10, /* the same where there is no loss scale to lower */
+    SKIPS_UNSCALED_MAX = 10, /* the same without a loss scale */
 };
 
 /* Graphs of backend_graph. */
@@ -23,17 +23,17 @@ enum { GRAPH_FIRST_MICRO, GRAPH_FURTHER_MICRO, GRAPH_UPDATE };
 struct micro {
     struct trainer *trainer;
     float weight;
-    bool first, last; /* of the step */
+    bool first, last; /* first and last micro-batch of the step */
 };
 
-/* Forward and backward of the micro-batch in place. */
+/* Runs forward and backward on the current micro-batch. */
 static void accumulate(void *argument) {
     const struct micro *micro = argument;
     struct trainer *trainer = micro->trainer;
     struct gpt *gpt = &trainer->gpt;
     float weight = micro->weight;
     gpt->accumulate = !micro->first;
-    gpt->completes = micro->last;
+    gpt->last_micro_batch = micro->last;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
@@ -47,7 +47,7 @@ static void begin_step(struct trainer *trainer) {
     OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
 }
 
-/* Records of other ranks come before the weights, which nobody waits for. */
+/* Records are gathered before the weights are sent, so that they do not wait for the weights. */
 static void end_step(void *argument) {
     struct trainer *trainer = argument;
     quantization_end_step(&trainer->gpt.quantization, trainer->optimizer.state,
@@ -55,8 +55,8 @@ static void end_step(void *argument) {
     optimizer_step(&trainer->optimizer, trainer->state.step);
 }
 
-/* Walks every operation of a step with the plan table: the first micro-batch and, as its products
- * are others, a further one. */
+/* Runs every operation of a step with the plan table: the first micro-batch and, since its matmuls
+ * differ, a further one. */
 static void plan(struct trainer *trainer) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
@@ -94,7 +94,7 @@ int trainer_open(struct trainer *trainer, const struct config *config,
     plan(trainer);
     be->only_sizes = false;
     if (memory == TRAINER_PLANNED) return 0;
-    /* The model first: it asks whether there is memory for all, while nothing is taken. */
+    /* gpt_allocate comes first, because it checks that the whole plan fits in memory. */
     if (gpt_allocate(gpt, error) || optimizer_allocate(&trainer->optimizer, error) ||
         backend_plan_end(be, error) || allocate_traffic(trainer, error))
         return -1;
@@ -121,7 +121,7 @@ void trainer_restore_scaler(struct trainer *trainer) {
                    sizeof trainer->state.scaler);
 }
 
-/* Infinite gradients are skipped, and losses that are not finite tolerated, but not for ever. */
+/* Fails after too many steps in a row with infinite gradients or a non-finite loss. */
 static int check_overflow(const struct trainer *trainer, int64_t at, struct error *error) {
     const struct step_state *s = &trainer->state.scaler;
     long long step = (long long)at;
@@ -140,11 +140,12 @@ static int check_overflow(const struct trainer *trainer, int64_t at, struct erro
                     "grad_clip, from an earlier checkpoint",
                     step, gradients ? "gradients were" : "the loss was",
                     gradients ? s->skipped_in_row : trainer->losses_lost,
-                    isnan(s->loss) ? (double)NAN : (double)s->loss); /* without a sign */
+                    isnan(s->loss) ? (double)NAN
+                                   : (double)s->loss); /* NaN is printed without a sign */
     return 0;
 }
 
-/* As one, where it is nothing but operations: ranks talk to each other in between. */
+/* Runs work as a graph. With several ranks it runs directly, since it includes communication. */
 static void start(struct trainer *trainer, int which, void (*work)(void *), void *argument) {
     struct backend *be = trainer->be;
     if (be->collectives->ranks->size > 1) work(argument);
@@ -193,7 +194,7 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
         .tokens = queued->tokens,
         .loss = result->loss,
         .gradient_norm = result->gradient_norm,
-        .loss_scale = trainer->state.scaler.loss_scale, /* that the step before left */
+        .loss_scale = trainer->state.scaler.loss_scale, /* as the previous step left it */
         .lr = queued->lr,
         .fp8 = trainer->gpt.precision.fp8,
         .fp8_not_finite = result->fp8_not_finite,
@@ -218,7 +219,7 @@ int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader 
     struct evaluator evaluator = {
         .gpt = &trainer->gpt,
         .batches = &trainer->batches,
-        .sum = &trainer->optimizer.state->loss, /* free between steps, likewise the results */
+        .sum = &trainer->optimizer.state->loss, /* unused between steps, like the results */
         .results = {&trainer->results[0].loss, &trainer->results[1].loss},
         .stop = trainer->stop,
     };

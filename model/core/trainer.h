@@ -5,11 +5,11 @@
  *     AdamW: unscale, clip, update                    (nothing if found_inf)
  *     loss scale: back off or grow                    (fp16 only)
  *
- * The loss of a step is the mean over its targets that count (data/corpus/token_mask.h), of all
- * micro-batches together. A step without any has a loss and gradients of 0, and is an update like
- * others: moments and weight decay go on.
+ * The loss of a step is the mean over the unmasked targets (data/corpus/token_mask.h) of all its
+ * micro-batches. A step without unmasked targets has a loss and gradients of 0; moments and weight
+ * decay are updated as in any step.
  *
- * The batch of step s is a function of (seed, s) alone, so a run can stop and go on anywhere. */
+ * The batch of step s is a function of (seed, s) alone, so a run can stop and resume anywhere. */
 #pragma once
 
 #include <signal.h>
@@ -25,11 +25,11 @@
 /* The validation with the lowest loss so far. */
 struct best_validation {
     double loss;
-    int64_t step;  /* after which it was measured; 0: there was no validation */
-    int64_t since; /* validations after it, none of which was lower */
+    int64_t step;  /* step after which it was measured; 0: no validation yet */
+    int64_t since; /* number of later validations, none of them lower */
 };
 
-/* Progress of a run: the state in a checkpoint beside weights and moments. */
+/* Progress of a run: the state in a checkpoint besides weights and moments. */
 struct training_state {
     int64_t step;   /* steps done */
     int64_t tokens; /* tokens seen */
@@ -38,18 +38,18 @@ struct training_state {
 };
 
 struct step_report {
-    int64_t step; /* counted from 1: the step just done */
+    int64_t step; /* the step just done, counted from 1 */
     int64_t tokens;
-    float loss, gradient_norm, loss_scale; /* loss_scale: the one this step used */
+    float loss, gradient_norm, loss_scale; /* loss_scale: as used in this step */
     double lr;
     int32_t fp8_not_finite, fp8_zero; /* as in struct step_state */
-    bool fp8;                         /* whether they count something */
+    bool fp8;                         /* true if the fp8_ counts apply */
     bool skipped;
 };
 
 /* A step whose operations are queued, but whose result has not been read. */
 struct queued_step {
-    int64_t step, tokens; /* as they are after it */
+    int64_t step, tokens; /* values after the step */
     double lr;
 };
 
@@ -58,26 +58,27 @@ struct trainer {
     struct backend *be;
     struct gpt gpt;
     struct optimizer optimizer;
-    struct training_state state; /* step, tokens: as begun; scaler: of the last step ended */
+    struct training_state state; /* step, tokens: of steps begun; scaler: of the last step ended */
 
     struct batches batches;
     struct step_state *results;               /* host, [BACKEND_SLOTS] */
-    struct queued_step queued[BACKEND_SLOTS]; /* of which `unfinished` are in use */
+    struct queued_step queued[BACKEND_SLOTS]; /* `unfinished` of them are in use */
     int first_queued, unfinished;
-    int losses_lost; /* steps in a row whose loss is not finite, but for those fp16 backs off in */
-    /* Optional: not 0 asks long work that is no training step to end early. */
+    int losses_lost; /* steps in a row with a non-finite loss, except those that lower fp16's loss
+                      * scale */
+    /* Optional: nonzero ends long work other than training steps early. */
     const volatile sig_atomic_t *stop;
-    const struct tokenizer *tokenizer; /* optional: its files go into checkpoints */
+    const struct tokenizer *tokenizer; /* optional: its files are saved in checkpoints */
 };
 
 enum trainer_memory {
-    TRAINER_PLANNED,    /* none: the trainer can only be asked for its plan */
-    TRAINER_EMPTY,      /* all is 0, for weights to be loaded or trainer_initialize */
-    TRAINER_INITIALIZED /* with the initial weights */
+    TRAINER_PLANNED,    /* no memory: only the plan is available */
+    TRAINER_EMPTY,      /* all zero; weights are loaded or trainer_initialize is called later */
+    TRAINER_INITIALIZED /* initial weights are set */
 };
 
-/* Lays out the model and walks one step so that every operation is prepared and the memory plan is
- * complete, and takes that memory. */
+/* Lays out the model, plans every operation of one step so that the memory plan is complete, and
+ * allocates that memory. */
 int trainer_open(struct trainer *trainer, const struct config *config,
                  const struct precision *precision, struct backend *be, enum trainer_memory memory,
                  struct error *error);
@@ -85,22 +86,23 @@ int trainer_open(struct trainer *trainer, const struct config *config,
 void trainer_initialize(struct trainer *trainer);
 void trainer_close(struct trainer *trainer);
 
-/* Queues the next step on the loader's data. Fails on bad data; weights and state are then as
- * before. At most BACKEND_SLOTS steps can be unfinished; the state is settled when none is. */
+/* Queues the next step on the loader's data. Fails on bad data; weights and state are then
+ * unchanged. At most BACKEND_SLOTS steps can be unfinished; the state is up to date when none
+ * is. */
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error);
 
-/* Waits for the oldest unfinished step and reports it. Fails when an operation failed, and when
- * gradients or losses stay infinite where backing off cannot help any more. */
+/* Waits for the oldest unfinished step and reports it. Fails if an operation failed, or if too many
+ * steps in a row have infinite gradients or a non-finite loss. */
 int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error);
 
-/* Between steps, when none is unfinished: waits for the weights that other ranks updated, so that
- * others than the next step may use them. */
+/* Waits for the weights that other ranks updated, so that code other than the next step may read
+ * them. Only when no step is unfinished. */
 void trainer_settle(struct trainer *trainer);
 
-/* Mean loss over the targets that count of `batches` micro-batches from the first sequence on; the
- * weights do not change. Returns RESULT_STOPPED, without a loss, once trainer->stop asks for it. */
+/* Computes the mean loss over the unmasked targets of the first `batches` micro-batches; the
+ * weights do not change. Returns RESULT_STOPPED, without a loss, once *trainer->stop is nonzero. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, struct error *error);
 
-/* Puts the scaler of trainer->state in force, after a checkpoint was read. */
+/* Uploads the scaler of trainer->state, after a checkpoint was read. */
 void trainer_restore_scaler(struct trainer *trainer);

@@ -47,8 +47,8 @@ static int check_heads(const struct gpt *gpt, const char *directory, struct erro
                 path, saved.model.n_head, gpt->shape.n_head, saved.model.n_head);
 }
 
-/* Opens the weights of a directory and checks them against the model. Nothing is open after a
- * failure. */
+/* Opens the weights of a directory and checks them against the model. After a failure nothing is
+ * open. */
 static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         struct error *error) {
     if (tensor_files_open_directory(files, directory, checkpoint_model_stem, error)) return -1;
@@ -118,7 +118,7 @@ int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error
     return status ? -1 : finish_upload(gpt, error);
 }
 
-/* Rank 0 sees whether it is a checkpoint, and verifies it for all. */
+/* Rank 0 checks if the directory is a checkpoint, and verifies it for all ranks. */
 int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error) {
     const struct ranks *ranks = gpt->be->collectives->ranks;
     bool verifies = ranks->rank == 0 && file_exists_in(directory, checkpoint_manifest_name);
@@ -127,13 +127,13 @@ int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *
     return checkpoint_load_weights(gpt, directory, error);
 }
 
-/* The scaler goes on where the precision does. The counts of updates, Adam's t, and of skipped
- * steps belong to the run and always go on. */
+/* Restores the scaler if the precision is unchanged. The counts of updates (Adam's t) and of
+ * skipped steps are always restored. */
 static void load_state(struct trainer *trainer, const struct checkpoint_manifest *manifest) {
     const struct precision *precision = &trainer->gpt.precision;
     struct step_state *scaler = &trainer->state.scaler;
     trainer->state = manifest->state;
-    if (precision_come_to(precision) != manifest->precision) {
+    if (precision_effective(precision) != manifest->precision) {
         scaler->growth_tracker = 0;
         scaler->skipped_in_row = 0;
         scaler->at_floor = 0;
@@ -146,7 +146,7 @@ static void load_state(struct trainer *trainer, const struct checkpoint_manifest
 static void note_precision(const struct trainer *trainer,
                            const struct checkpoint_manifest *manifest, FILE *notes) {
     const struct precision *precision = &trainer->gpt.precision;
-    if (precision_come_to(precision) == manifest->precision) return;
+    if (precision_effective(precision) == manifest->precision) return;
     fprintf(notes, "precision: the checkpoint was trained in %s, training goes on in %s",
             config_precision_name(manifest->precision), precision_name(precision));
     if (precision->scale_loss)
@@ -155,7 +155,8 @@ static void note_precision(const struct trainer *trainer,
     fputc('\n', notes);
 }
 
-/* Whether two values of the key say the same. What files say once had another name. */
+/* True if two values of a key are equivalent. So are all tokenizers except bytes, because older
+ * files name the same tokenizer differently. */
 static bool same_setting(const char *key, const cJSON *a, const cJSON *b) {
     if (cJSON_Compare(a, b, true)) return true;
     if (strcmp(key, "tokenizer") != 0 || !cJSON_IsString(a) || !cJSON_IsString(b)) return false;
@@ -163,7 +164,7 @@ static bool same_setting(const char *key, const cJSON *a, const cJSON *b) {
     return strcmp(a->valuestring, bytes) != 0 && strcmp(b->valuestring, bytes) != 0;
 }
 
-/* Prints the members that both objects have and that differ. */
+/* Prints the members that are in both objects and differ. */
 static void note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
     const cJSON *member;
     cJSON_ArrayForEach(member, saved) {
@@ -177,7 +178,7 @@ static void note_differences(const cJSON *saved, const cJSON *now, const char *b
     }
 }
 
-/* Keys that decide which samples a step takes, beside the seed, and which a validation takes. */
+/* Keys besides the seed that determine the samples of a step, and those of a validation. */
 static const char *const step_keys[][2] = {
     {"data", "train"},
     {"data", "tokenizer"},
@@ -201,7 +202,7 @@ static bool settings_differ(const cJSON *saved, const cJSON *now, const char *co
     return false;
 }
 
-/* The config as a tree, or NULL. */
+/* Returns the config as a JSON tree, or NULL. */
 static cJSON *config_tree(const struct config *config) {
     char *text = config_json_text(config, NULL);
     cJSON *tree = text ? cJSON_Parse(text) : NULL;
@@ -231,7 +232,8 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
                 "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
                 trainer->state.step + 1, next, manifest->next_sample);
     if (saved && now && settings_differ(saved, now, validation_keys))
-        trainer->state.best = (struct best_validation){0}; /* losses of other data do not compare */
+        trainer->state.best =
+            (struct best_validation){0}; /* losses of different data are not comparable */
     cJSON_Delete(saved);
     cJSON_Delete(now);
 }
@@ -254,7 +256,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
     return status;
 }
 
-/* What config_load does, for a text that is not a file. */
+/* Like config_load, for text that is not in a file. */
 static int config_from_text(struct config *config, const char *text, const char *path,
                             struct error *error) {
     struct config_origins origins = {.path = path};
@@ -264,16 +266,17 @@ static int config_from_text(struct config *config, const char *text, const char 
     return config_check(config, &origins, error);
 }
 
-/* Of a model whose context is as long as a book, a text is evaluated in parts of this length. */
+/* Longest sequence for evaluating a Hugging Face model, whose context may be far longer. */
 enum { FOREIGN_SEQ_LEN = 1024 };
 
 static int config_of_model(struct config *config, const char *directory, struct error *error) {
     struct config_origins origins = {.path = directory};
     config_defaults(config);
     snprintf(config->name, sizeof config->name, "model");
-    config->data.seq_len = INT64_MAX; /* as long as the model allows, which only the file says */
+    config->data.seq_len =
+        INT64_MAX; /* the model's context, which is known after reading its file */
     if (huggingface_read_config(config, directory, error)) return -1;
-    /* Data are of no use here, and the built-in ones might not fit the tokenizer. */
+    /* Data are not needed here, and the built-in data may not fit the tokenizer. */
     config->data.train[0] = config->data.val[0] = '\0';
     config->eval.every = 0;
     config->data.tokenizer = config_tokenizer_of_model(config->model.vocab_size, directory);

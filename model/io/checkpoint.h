@@ -1,19 +1,19 @@
-/* Checkpoints: a run as it stands, on disk, complete or absent.
+/* Checkpoints: the state of a run on disk, complete or absent.
  *
- *     RUN/checkpoints/step-00001000/model.safetensors       fp32 masters, Hugging Face names
- *                                   config.json             their shape, for Hugging Face too
- *                                   generation_config.json  which tokens begin and end texts
- *                                   vocab.json ...          the tokenizer, where it is known
- *                                   tokenizer_config.json   what Hugging Face should do with it
- *                                   optimizer.safetensors   both moments; of several ranks in as
- *                                                           many files (checkpoint_moments.h)
- *                                   trainer.json            all else, and hashes of the above
+ *     RUN/checkpoints/step-00001000/model.safetensors       fp32 weights, Hugging Face names
+ *                                   config.json             shape of the model
+ *                                   generation_config.json  tokens that begin and end texts
+ *                                   vocab.json ...          the tokenizer, if it is known
+ *                                   tokenizer_config.json   its settings for Hugging Face
+ *                                   optimizer.safetensors   both moments; one file per rank
+ *                                                           (checkpoint_moments.h)
+ *                                   trainer.json            other state; hashes of all files
  *
- * The directory is written as .step-00001000.tmp, every file made durable, trainer.json last, and
- * then renamed: whoever is killed at whatever moment leaves the checkpoints that were there, and
- * the new one whole or not at all. Precision and device are no part of it: one trained in fp16
- * resumes in bf16 or fp32. A directory loads with AutoModelForCausalLM.from_pretrained and, with a
- * tokenizer, AutoTokenizer.from_pretrained. */
+ * The directory is written as .step-00001000.tmp, every file is made durable, trainer.json last,
+ * and then the directory is renamed. A process killed at any time leaves the earlier checkpoints
+ * intact, and the new one complete or absent. A checkpoint does not depend on precision or device:
+ * a run in fp16 resumes in bf16 or fp32. The directory loads with
+ * AutoModelForCausalLM.from_pretrained and, with a tokenizer, AutoTokenizer.from_pretrained. */
 #pragma once
 
 #include <stdio.h>
@@ -23,46 +23,46 @@
 #include "model/io/checkpoint_directory.h"
 #include "model/core/trainer.h"
 
-/* Saves the trainer between two steps, while training waits (checkpoint_writer.h saves in the
- * background), in RUN_DIRECTORY (created if missing), and stores the path in path (FILE_PATH_MAX
- * bytes). A checkpoint of the same step is replaced. Afterwards only the newest
- * config->checkpoint.keep complete checkpoints up to this step stay, and with
- * config->checkpoint.keep_best that of the lowest validation loss; later ones, damaged ones and
- * what is not ours are neither counted nor removed. Ranks that train together all call it, on a
- * file system that all of them see; it fails on all if it does on one. Returns 0; RESULT_WARNED
- * with a message if all was saved, but an older one could not be removed; -1 with a message if
- * nothing was saved, and what was there before still is. */
+/* Saves the trainer between two steps in run_directory (created if missing), and stores the path in
+ * path (FILE_PATH_MAX bytes). Training waits; checkpoint_writer.h saves in the background. A
+ * checkpoint of the same step is replaced. Then the newest config->checkpoint.keep complete
+ * checkpoints up to this step are kept, and with config->checkpoint.keep_best that of the lowest
+ * validation loss; older ones are removed. Later or damaged checkpoints and other files are neither
+ * counted nor removed. All ranks call it, on a shared file system; it fails on all ranks if it
+ * fails on one. Returns 0; RESULT_WARNED with a message if all was saved, but an older checkpoint
+ * could not be removed; -1 with a message if nothing was saved, and earlier checkpoints are
+ * unchanged. */
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error);
 
-/* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
- * its newest complete checkpoint; anything else is taken as it is. Where a trainer.json stands
- * there, those parts of it are verified, which reads them whole: what loads it needs not. */
+/* Resolves a path given by the user to a checkpoint's path (FILE_PATH_MAX bytes). A run directory
+ * stands for its newest complete checkpoint; any other path is unchanged. If there is a
+ * trainer.json, the given parts are verified, which reads their files completely, so loading need
+ * not verify them again. */
 int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
                       struct error *error);
 
-/* Puts an open, allocated trainer in the state of a checkpoint that was verified: weights, moments,
- * step, tokens, scaler. Fails, changing nothing, when its shapes are not those of the config. How
- * many ranks saved it does not matter; those that train together all call it.
+/* Loads a verified checkpoint into an open, allocated trainer: weights, moments, step, tokens,
+ * scaler. Fails without any change if its shapes differ from the config's. The number of ranks that
+ * saved it does not matter. All ranks call it.
  *
- * The next step takes the batch that the trainer's own config gives for it, samples step * B on for
- * B = grad_accum_steps * micro_batch_size: those that follow if batches and data are as they were.
- * From fp16 to fp16 the scaler goes on; into fp16 from elsewhere it starts at
- * loss_scale.init_scale; fp32 and bf16 have the scale 1.
- * Settings that differ from the checkpoint's, as far as they change training, and what follows from
- * that, are printed to notes, a line each. */
+ * The next step's batch depends on the trainer's own config: it begins at sample step * B for B =
+ * grad_accum_steps * micro_batch_size, where the saved run ended if batches and data are unchanged.
+ * From fp16 to fp16 the scaler resumes; from another precision to fp16 it starts at
+ * loss_scale.init_scale; fp32 and bf16 have the scale 1. Settings that change training and differ
+ * from the checkpoint's are printed to notes with their consequences, a line each. */
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error);
 
-/* Fills the weights alone, of an allocated gpt, from a directory: a checkpoint, or a model of
- * Hugging Face in one file or in shards (tensor_files.h says which files are read,
- * checkpoint_tensors.h what they may hold). Where a config.json stands beside them, the number of
- * heads must agree. Changes nothing when it fails. */
+/* Loads only the weights, into an allocated gpt, from a directory: a checkpoint, or a Hugging Face
+ * model in one file or in shards. tensor_files.h describes the files that are read,
+ * checkpoint_tensors.h their contents. If there is a config.json, the number of heads must agree.
+ * Changes nothing on failure. */
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error);
 
-/* The same of a directory that nobody has verified. Ranks all call it. */
+/* The same for a directory that has not been verified. All ranks call it. */
 int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error);
 
-/* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model
- * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,
- * sequences as long as its positions but of at most 1024 tokens, and no data. */
+/* Stores the config of the run that wrote a checkpoint. For a directory without trainer.json, a
+ * Hugging Face model, it is the defaults with that model's sizes, the tokenizer of its vocabulary,
+ * sequences of its context length but at most 1024 tokens, and no data. */
 int checkpoint_config(struct config *config, const char *path, struct error *error);

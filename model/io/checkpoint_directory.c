@@ -27,7 +27,7 @@ static int step_path(char path[FILE_PATH_MAX], const char *run_directory, int64_
     return file_path_join(path, run_directory, name, error);
 }
 
-/* The step of a name that step_name gives, or -1. */
+/* Returns the step in a name made by step_name, or -1. */
 static int64_t step_of(const char *name, const char *ending) {
     char expected[STEP_NAME_MAX];
     const char *digits = name + (*ending ? 1 : 0);
@@ -44,7 +44,7 @@ static int compare_steps(const void *a, const void *b) {
 }
 
 /* Appends the steps of all names with that ending, highest first, to *steps (an stb_ds array). A
- * directory that does not exist holds none. */
+ * missing directory has none. */
 static int list_steps(int64_t **steps, const char *run_directory, const char *ending,
                       struct error *error) {
     char path[FILE_PATH_MAX];
@@ -102,7 +102,7 @@ int checkpoint_directory_check(const char *directory, const struct stored_file *
     return 0;
 }
 
-/* A directory of another name, a copy perhaps, may hold any step. */
+/* A directory with another name, such as a copy, may contain any step. */
 static int check_name(const char *directory, int64_t step, struct error *error) {
     size_t end = strlen(directory);
     while (end > 0 && directory[end - 1] == '/') end--;
@@ -119,7 +119,7 @@ static int check_name(const char *directory, int64_t step, struct error *error) 
                 directory, named, step);
 }
 
-/* Weights in one file hide those in shards: it must not come from elsewhere. */
+/* A single file of weights takes precedence over shards, so one that is not listed is an error. */
 static int check_unlisted(const char *directory, const struct checkpoint_manifest *manifest,
                           struct error *error) {
     const char *const stems[] = {checkpoint_model_stem, checkpoint_optimizer_stem};
@@ -150,7 +150,7 @@ static int check_files(const char *directory, const struct stored_file *files,
         if (!is_of(parts, &files[i]) || check_file(directory, &files[i], hash, &reason) == 0)
             continue;
 #pragma omp critical
-        if (i < bad) bad = i, *error = reason; /* the first of them, as if one by one */
+        if (i < bad) bad = i, *error = reason; /* report the first, as a sequential check would */
     }
     return bad < count ? -1 : 0;
 }
@@ -172,7 +172,7 @@ int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct erro
     return check(path, parts, true, error);
 }
 
-/* The unfinished ones that are newer than `found`. */
+/* Warns of unfinished checkpoints that are newer than `found`. */
 static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *warnings,
                               struct error *error) {
     int64_t *steps = NULL;
@@ -205,7 +205,8 @@ int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_par
     return found >= 0 ? 0 : any ? RESULT_DAMAGED : RESULT_NONE;
 }
 
-/* The folder of checkpoints, for what removes and creates in it: never one that a link names. */
+/* Stores the path of RUN/checkpoints for functions that create and remove files there. Fails if it
+ * is a symbolic link. */
 static int own_directory(char path[FILE_PATH_MAX], const char *run_directory, struct error *error) {
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     return directory_refuse_link(path, error);
@@ -245,15 +246,15 @@ bool checkpoint_directory_find(char path[FILE_PATH_MAX], const char *run_directo
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error) {
     if (own_directory(path, run_directory, error) || directory_create(path, error)) return -1;
-    /* Those of other steps only take up room: if one cannot be removed, training goes on. */
+    /* Leftovers of other steps only waste space, so training continues if one cannot be removed. */
     checkpoint_directory_clean(run_directory);
     if (step_path(path, run_directory, step, unfinished, error)) return -1;
     if (directory_remove(path, error)) return -1;
     return directory_create(path, error);
 }
 
-/* The name for a checkpoint on its way out: one half removed must never look like a whole one, not
- * even after a loss of power, hence the sync before the removal. */
+/* Renames a checkpoint before its removal, so that a partly removed one never looks complete. The
+ * sync makes this hold after a power failure too. */
 static int retire(const char *run_directory, int64_t step, struct error *error) {
     char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
     if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
@@ -291,8 +292,8 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
         directory_remove(from, &ignored);
         return 0;
     }
-    /* Some network file systems cannot exchange. Between retirement and rename the step is absent;
-     * the checkpoints before it are not. */
+    /* Some network file systems cannot exchange names. Between the two renames this step is absent,
+     * but earlier checkpoints exist. */
     if (retire(run_directory, step, error)) return -1;
     if (rename(from, path) != 0) return rename_failed(from, errno, error);
     return directory_sync(parent, error);

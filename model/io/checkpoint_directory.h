@@ -1,10 +1,10 @@
-/* The directory RUN/checkpoints: which steps are there, which are whole, which may go.
+/* The directory RUN/checkpoints: finds, verifies, publishes and removes checkpoints.
  *
- *     step-00001000        complete, as far as a name can tell: it got this name when it was
- *     .step-00001000.tmp   being written, or left behind by a writer that was killed
- *     .step-00000800.old   being removed, likewise
+ *     step-00001000        renamed to this name when it was complete
+ *     .step-00001000.tmp   being written, or left by a killed writer
+ *     .step-00000800.old   being removed, or left by a killed writer
  *
- * Anything else is not ours and stays untouched. */
+ * Other names are ignored and never changed. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,46 +15,44 @@
 #include "data/util/files.h"
 #include "model/io/tensor_shards.h"
 
-/* Removes what killed writers have left, as far as possible. Nobody may be writing. */
+/* Removes the leftovers of killed writers, as far as possible. No checkpoint may be in progress. */
 void checkpoint_directory_clean(const char *run_directory);
 
-/* Number of directories with the name of a checkpoint; 0 if that cannot be read. */
+/* Number of directories with the name of a checkpoint; 0 if RUN/checkpoints cannot be read. */
 int64_t checkpoint_directory_count(const char *run_directory);
 
-/* Stores the path of that step's checkpoint. True if a directory of this name exists. */
+/* Stores the path of a step's checkpoint. True if that directory exists. */
 bool checkpoint_directory_find(char path[FILE_PATH_MAX], const char *run_directory, int64_t step);
 
-/* RUN/checkpoints/.step-STEP.tmp, made anew and empty. Leftovers are removed. */
+/* Creates an empty RUN/checkpoints/.step-STEP.tmp, and stores its path. Leftovers are removed. */
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error);
 
-/* Whether files (an stb_ds array) that were just written, perhaps by other ranks, are all there
- * with their sizes. */
+/* Checks that all files of an stb_ds array, just written by any rank, exist with their sizes. */
 int checkpoint_directory_check(const char *directory, const struct stored_file *files,
                                struct error *error);
 
-/* Gives the directory made by _begin its final name, which it stores in path, durably. A checkpoint
- * of the same step that stands there is replaced. */
+/* Renames the directory of _begin durably to its final name, and stores that in path. An existing
+ * checkpoint of the same step is replaced. */
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                  struct error *error);
 
-/* Removes the checkpoints before `step` but for the newest keep - 1 (>= 0), and but for that of the
- * step `best` (0: none), which does not count among them. Only what is a whole
- * checkpoint (by trainer.json and the sizes of the files; hashing them all at every save would cost
- * more than it is worth) is counted or removed. */
+/* Removes the checkpoints before `step`, except the newest keep - 1 (>= 0) and that of the step
+ * `best` (0: none), which is not counted. Only complete checkpoints are counted or removed. They
+ * are checked by trainer.json and file sizes; hashing all files at every save would be too slow. */
 int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, int64_t best,
                                struct error *error);
 
-/* What is wanted of a checkpoint: its weights alone need none of the optimizer's files. */
+/* Required parts of a checkpoint: CHECKPOINT_WEIGHTS does not need the optimizer's files. */
 enum checkpoint_parts { CHECKPOINT_WEIGHTS, CHECKPOINT_WHOLE };
 
-/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists of
- * these parts with its size and SHA-256. Newer ones that are damaged or were never completed are
- * named in warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes),
+/* Finds the complete checkpoint of the highest step: trainer.json is unchanged, and each listed
+ * file of these parts has its size and SHA-256. Newer ones that are damaged or incomplete are
+ * printed to warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes),
  * RESULT_NONE, RESULT_DAMAGED, or -1 with a message if the directory cannot be read. */
 int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_parts parts,
                       FILE *warnings, struct error *error);
 
-/* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
- * else -1 with the reason. */
+/* Returns 0 if the checkpoint at path is complete in that sense and has the step of its name; else
+ * -1 with the reason. */
 int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct error *error);

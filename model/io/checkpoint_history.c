@@ -21,7 +21,8 @@ int checkpoint_write_history(const struct quantization *quantization, const floa
     return status;
 }
 
-/* The largest of each column, times the margin, follows the history. */
+/* Uploads the history, and the maximum of each column times the margin. history has room for one
+ * more row. */
 static void upload(const struct quantization *q, float *history) {
     int64_t count = quantization_count(q);
     size_t row = (size_t)count * sizeof *history;

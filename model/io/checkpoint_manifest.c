@@ -22,14 +22,15 @@ const char checkpoint_manifest_name[] = "trainer.json";
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
 
-/* The config stands between these, found again as text: a parser would lose the last bit of some
- * doubles on the way. Strings hold no line breaks, and inside the config all is indented deeper. */
+/* Delimiters of the config, which is extracted as text, since a JSON parser would lose the last bit
+ * of some doubles. Strings contain no line breaks, and lines of the config are indented deeper than
+ * these. */
 static const char config_begin[] = "\n  \"config\": ", config_end[] = "\n  }";
 
 static const char seal_format[] = ",\n  \"sha256\": \"%s\"\n}\n";
 enum { SEAL_BYTES = sizeof seal_format - 3 + SHA256_HEX_MAX - 1 };
 
-/* The text that ends a file with this body. */
+/* Writes the text that ends a file with this body. */
 static void make_seal(char seal[SEAL_BYTES + 1], const char *body, size_t size) {
     char hex[SHA256_HEX_MAX];
     sha256_of(hex, body, size);
@@ -53,7 +54,7 @@ static void print_best(FILE *out, const struct best_validation *best) {
             config_format_number(loss, best->loss), best->step, best->since);
 }
 
-/* The config's own text, two columns further right. */
+/* Prints the text of the config, indented by two more columns. */
 static int print_config(FILE *out, const struct config *config, struct error *error) {
     size_t size = 0;
     char *text = config_json_text(config, &size);
@@ -69,7 +70,7 @@ static int print_config(FILE *out, const struct config *config, struct error *er
     return 0;
 }
 
-/* The first format that says it all. */
+/* Returns the oldest format that can represent the checkpoint. */
 static int format_of(const struct trainer *trainer, const struct stored_file *files) {
     for (ptrdiff_t i = 0; i < arrlen(files); i++)
         if (strstr(files[i].name, ".index.json")) return CHECKPOINT_FORMAT_SHARDS;
@@ -162,7 +163,7 @@ static int read_count(const struct source *source, const cJSON *object, const ch
     return 0;
 }
 
-/* Absent before the first validation, and in files of older versions. */
+/* Reads "best", which is absent before the first validation and in files of older versions. */
 static int read_best(const struct source *source, struct best_validation *best) {
     const cJSON *saved = json_member(source->root, "best"), *loss = json_member(saved, "val_loss");
     if (!saved) return 0;
@@ -207,7 +208,7 @@ static int read_file(const struct source *source, const cJSON *member, struct st
     const cJSON *hex = json_member(member, "sha256");
     const char *name = member->string;
     int64_t bytes = 0;
-    /* What is verified, and with the checkpoint removed, lies in its directory. */
+    /* Only files in the checkpoint's own directory may be verified, and removed with it. */
     if (!name[0] || strlen(name) >= sizeof file->name || strchr(name, '/') ||
         strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return fail(source->error,
@@ -229,7 +230,7 @@ bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const
     return false;
 }
 
-/* One file of tensors, or an index of several. */
+/* Checks that the manifest lists one file of tensors, or the index of several. */
 static int need_tensors(const struct source *source, const struct checkpoint_manifest *manifest,
                         const char *stem) {
     char single[STORED_FILE_NAME_MAX], index[STORED_FILE_NAME_MAX];

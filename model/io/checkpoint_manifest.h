@@ -1,19 +1,19 @@
-/* trainer.json: what makes a directory a checkpoint.
+/* trainer.json, the manifest that makes a directory a checkpoint.
  *
- * It is written last, names the size and SHA-256 of every other file, and ends with its own:
+ * It is written last, has the size and SHA-256 of every other file, and ends with its own SHA-256:
  *
- *     {
- *       "format": 1 (2 with moments in bf16, which older versions do not know), "mantissa":
- * "0.1.0", "step": 1000, "tokens": 8192000, "next_sample": 8000, "seed": 1, "micro_batch_size": 8,
- * "grad_accum_steps": 1, "seq_len": 1024, "precision": "fp16", "scaler": {"loss_scale": 65536,
- * "growth_tracker": 12, "updates": 998, "skipped": 2, ...}, "best" (after a
- * validation): {"val_loss": 2.5, "step": 900, "since": 1}, "config": { the run's config, resolved,
- * as config_print_json prints it }, "files": {"model.safetensors": {"bytes": 123, "sha256": "..."},
- * ...}, "sha256": "..." of all bytes before the comma that precedes this key
- *     }
+ *     format         1 (2: moments in bf16, 3: several files; older versions reject these)
+ *     mantissa       version that wrote it, "0.1.0"
+ *     step, tokens, next_sample, seed, micro_batch_size, grad_accum_steps, seq_len
+ *     precision      effective precision, "fp16"
+ *     scaler         {"loss_scale": 65536, "growth_tracker": 12, "updates": 998, "skipped": 2, ...}
+ *     best           after a validation: {"val_loss": 2.5, "step": 900, "since": 1}
+ *     config         the run's resolved config, as config_print_json prints it
+ *     files          {"model.safetensors": {"bytes": 123, "sha256": "..."}, ...}
+ *     sha256         hash of all bytes before the comma that precedes this key
  *
- * so that any byte changed in any file shows. Which files there are beside the three that every
- * checkpoint has is up to the list. */
+ * so that a changed byte in any file is detected. Checkpoints may list files besides the three that
+ * each one has. */
 #pragma once
 
 #include "data/util/error.h"
@@ -33,29 +33,29 @@ extern const char checkpoint_manifest_name[]; /* "trainer.json" */
 /* Every checkpoint has "config.json", and of the stems "model" and "optimizer" either
  * "STEM.safetensors" or "STEM.safetensors.index.json" with its shards (tensor_shards.h). */
 extern const char checkpoint_config_name[];
-/* What newer ones have too: "generation_config.json". */
+/* "generation_config.json", which newer checkpoints have too. */
 extern const char checkpoint_generation_name[];
 
 struct checkpoint_manifest {
-    struct training_state state; /* of the scaler what a step does not set anew */
+    struct training_state state; /* only the fields of the scaler that persist between steps */
     int64_t next_sample;
-    enum config_precision precision; /* what the run's came to: never auto */
-    struct stored_file *files;       /* stb_ds array: those that it has, with plain names */
+    enum config_precision precision; /* effective precision of the run, never auto */
+    struct stored_file *files;       /* stb_ds array of the listed files, with plain names */
     char *config; /* JSON text, as printed by config_print_json but for indentation */
 };
 
-/* state: of the step that was saved, which may be behind the trainer's own. files: an stb_ds array
- * of all other files. */
+/* Writes a manifest. state: that of the saved step, which may be older than the trainer's own.
+ * files: an stb_ds array of all other files. */
 int checkpoint_write_manifest(const struct trainer *trainer, const struct training_state *state,
                               const struct stored_file *files, const char *path,
                               struct error *error);
 
-/* Fails when the file is missing, no JSON, of another format, or not as it was written; then there
- * is nothing to close, though closing is harmless. */
+/* Reads and checks a manifest. Fails if the file is missing, is not JSON, has an unknown format or
+ * was changed. Closing is not required after a failure, but harmless. */
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
                              struct error *error);
 
-/* Whether a file of that name is one of its files. */
+/* True if the manifest lists a file of that name. */
 bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const char *name);
 
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest);

@@ -8,7 +8,7 @@
 
 enum { PIECE = 1 << 16 /* elements of a tensor that a rank writes at a time */ };
 
-/* Position in a file: before element `first` of an entry. */
+/* Position in a file: element `first` of an entry. */
 struct moment_cursor {
     int entry, end;
     int64_t first;
@@ -18,7 +18,7 @@ struct moment_cursor {
 struct piece {
     int moment;
     int64_t first, count; /* in the order of the flat arrays */
-    ptrdiff_t bucket;     /* the one that has all of them */
+    ptrdiff_t bucket;     /* the bucket that contains all of them */
 };
 
 static int files_of(const struct moment_files *files) {
@@ -29,7 +29,7 @@ static int first_entry(const struct moment_files *files, int file) {
     return file > 0 ? files->division.ends[file - 1] : 0;
 }
 
-/* The parameter of an entry: all of moment 0 come first. */
+/* Returns the parameter of an entry. Entries of moment 0 come first. */
 static const struct parameter *parameter_of(const struct moment_files *files, int entry) {
     const struct parameter *list = files->optimizer->gpt->list;
     return &list[entry % arrlen(list)];
@@ -88,7 +88,8 @@ size_t moment_files_bytes(const struct moment_files *files) {
 
 /* ---- pieces */
 
-/* Ranks write files first .. first + ranks - 1 at the same time, one each. */
+/* Begins a row of files: ranks write files first .. first + ranks - 1 at the same time, one
+ * each. */
 static void begin_row(struct moment_files *files, int first) {
     for (int rank = 0; rank < files->ranks->size; rank++) {
         int file = first + rank;
@@ -99,7 +100,7 @@ static void begin_row(struct moment_files *files, int first) {
     }
 }
 
-/* Returns false at the end of the file. */
+/* Stores the next piece of a file. Returns false at the end of the file. */
 static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
                        const struct moment_files *files) {
     const struct bucket *buckets = files->optimizer->exchange.shards.buckets;
@@ -116,8 +117,8 @@ static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
     return true;
 }
 
-/* The part of a piece that a rank contributes. If all ranks have all moments, that is all of the
- * pieces that the rank writes, and nothing of others. */
+/* Returns the part of a piece that a rank contributes. If all ranks have all moments, a rank
+ * contributes all of the pieces that it writes, and nothing to others. */
 static struct rank_part part_of(const struct moment_files *files, const struct piece *piece,
                                 int rank, int writer) {
     const struct shards *shards = &files->optimizer->exchange.shards;
@@ -125,7 +126,7 @@ static struct rank_part part_of(const struct moment_files *files, const struct p
     return shards_overlap(shards, piece->bucket, files->ranks, rank, piece->first, piece->count);
 }
 
-/* Copies a part that this rank has, at once or, with a snapshot, in snapshot_take. */
+/* Copies a part of this rank's moments, immediately or, with a snapshot, in snapshot_take. */
 static void copy_part(const struct moment_files *files, const struct piece *piece,
                       struct rank_part part, char *to, struct snapshot *snapshot) {
     const struct optimizer *optimizer = files->optimizer;
@@ -138,9 +139,9 @@ static void copy_part(const struct moment_files *files, const struct piece *piec
                      (size_t)part.count * files->element_bytes);
 }
 
-/* Moves the next piece of each file of the row to the rank that writes it. This rank gets *count
- * elements at `to`; a snapshot gets the part that the rank had itself in snapshot_take. Returns
- * false at the end of all files. */
+/* Sends the next piece of each file of the row to the rank that writes it. This rank receives
+ * *count elements at `to`. With a snapshot, snapshot_take copies the rank's own part. Returns false
+ * at the end of all files. */
 static bool move_pieces(struct moment_files *files, char *to, int64_t *count,
                         struct snapshot *snapshot) {
     int size = files->ranks->size, rank = files->ranks->rank, outs = 0, ins = 0;
@@ -154,7 +155,7 @@ static bool move_pieces(struct moment_files *files, char *to, int64_t *count,
         char *begin = own ? to : files->sent + (size_t)writer * PIECE * bytes;
         any = true;
         if (own) *count = piece.count;
-        /* This rank needs all parts of its own piece, and has to send its part of others. */
+        /* This rank receives all parts of its own piece, and sends its part of other pieces. */
         for (int from = own ? 0 : rank; from < (own ? size : rank + 1); from++) {
             struct rank_part part = part_of(files, &piece, from, writer);
             if (part.count == 0) continue;
@@ -181,8 +182,8 @@ void moment_files_copy(struct moment_files *files, struct snapshot *snapshot) {
     }
 }
 
-/* Writes the data of this rank's file: the next of the copy, or pieces as they arrive. Pieces of
- * others are sent in any case. */
+/* Writes the data of this rank's file: the next part of the copy, or pieces as they arrive. Parts
+ * for other ranks are sent even after a failure. */
 static int write_data(struct moment_files *files, struct safetensors_writer *writer,
                       const char **copy, int status, struct error *error) {
     if (*copy) {

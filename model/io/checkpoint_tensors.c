@@ -13,7 +13,7 @@
 enum {
     NAME_MAX_BYTES = 128,
     SHAPE_TEXT_MAX = 64,
-    CHUNK = 16384, /* elements that are read at a time */
+    CHUNK = 16384, /* number of elements read at a time */
 };
 
 static const enum safetensors_dtype stored[DTYPE_COUNT] = {
@@ -22,7 +22,7 @@ static const enum safetensors_dtype stored[DTYPE_COUNT] = {
 #undef X
 };
 
-/* An enum dtype, or -1 for what cannot be read. */
+/* Returns an enum dtype, or -1 for an unsupported one. */
 static int dtype_of_entry(const struct safetensors_entry *entry) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         if (stored[dtype] == entry->dtype) return dtype;
@@ -63,8 +63,8 @@ static const struct tensor_place *find_moment(const struct parameter *list,
     return tensor_files_find(files, full);
 }
 
-/* The layer in a name such as "transformer.h.3.ln_1.weight" or "model.layers.3.mlp.up_proj.weight",
- * or -1. */
+/* Returns the layer in a name such as "transformer.h.3.ln_1.weight" or
+ * "model.layers.3.mlp.up_proj.weight", or -1. */
 static int64_t layer_of(const char *name) {
     static const char *const marks[] = {"h.", ".h.", "layers.", ".layers."};
     const char *at = NULL;
@@ -79,7 +79,7 @@ static int64_t layer_of(const char *name) {
     return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int64_t)layer : -1;
 }
 
-/* Files of fewer or more layers are told as that, by the first tensor it shows in. */
+/* Reports a different number of layers as such, with the first tensor that shows it. */
 static int check_layers(const struct parameter *list, const struct tensor_files *files,
                         struct error *error) {
     int64_t wanted = 0, found = 0;
@@ -114,7 +114,7 @@ static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, 
     return text;
 }
 
-/* The key of the config that the first differing dimension comes from. */
+/* Returns the config key that determines the first differing dimension. */
 static const char *key_of_shape(const struct extent *extent,
                                 const struct safetensors_entry *entry) {
     bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
@@ -175,7 +175,8 @@ int checkpoint_widen(float *values, const struct tensor_place *place, int64_t fi
     return 0;
 }
 
-/* Whether two tensors of one shape hold the same numbers, bit for bit after widening. */
+/* Stores true in *same if two tensors of one shape have equal values, bit for bit after
+ * widening. */
 static int compare_values(bool *same, const struct tensor_place *a, const struct tensor_place *b,
                           struct error *error) {
     float left[CHUNK], right[CHUNK];
@@ -216,7 +217,8 @@ static bool is_extra(const char *name) {
            ends_with(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
 }
 
-/* matched[i] says that tensor i is a weight of the model. */
+/* Fails on tensors that are neither weights of the model nor allowed extras. matched[i]: tensor i
+ * is a weight. */
 static int check_surplus(const struct tensor_files *files, const bool *matched,
                          struct error *error) {
     for (int i = 0; i < files->count; i++) {
@@ -287,7 +289,7 @@ void checkpoint_free_entries(struct safetensors_entry *entries) {
     arrfree(entries);
 }
 
-/* The masters of a copy on the host, or with a backend the model's own. */
+/* Source of master weights: a copy on the host, or, with a backend, the model. */
 struct master_source {
     const struct parameter *list;
     const struct masters *masters;
@@ -317,15 +319,15 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
     return status;
 }
 
-/* One of the flat arrays that files hold: the masters, or a moment. */
+/* One of the flat arrays in files: the master weights, or a moment. */
 struct array {
     const struct gpt *gpt;
-    const struct optimizer *optimizer; /* NULL: the masters */
+    const struct optimizer *optimizer; /* NULL: the master weights */
     int moment;
 };
 
-/* Reads a tensor, the values of parameter p, piece by piece, and passes each on. On a CPU every
- * thread takes some of them; a device is sent to by one. */
+/* Reads the values of parameter p piece by piece and uploads each piece. All threads do so for a
+ * CPU, one thread for a device. */
 static int read_tensor(const struct array *array, const struct parameter *p,
                        const struct tensor_place *place,
                        void (*pass)(const struct array *array, const float *values, int64_t first,

@@ -1,9 +1,9 @@
-/* The tensors of a model in files: what they are called, whether they fit, and their values, of
- * parameters and moments, to safetensors files and back.
+/* Tensors of a model in safetensors files: names, checks, and reading and writing the values of
+ * parameters and moments.
  *
- * Names are Hugging Face's, checkpoint_prefix + parameter.name; moments have the names of their
- * weights after "exp_avg." and "exp_avg_sq.", as PyTorch calls them. Shapes are those of
- * struct parameter, so the padding of the vocabulary stays inside. */
+ * Names are Hugging Face's, checkpoint_prefix + parameter.name. Moments have the prefixes
+ * "exp_avg." and "exp_avg_sq.", PyTorch's names, before those of their weights. Shapes are those of
+ * struct parameter, so the padding of the vocabulary is not saved. */
 #pragma once
 
 #include "data/util/error.h"
@@ -13,56 +13,56 @@
 #include "model/core/gpt.h"
 #include "model/core/optimizer.h"
 
-/* Stems of the names of files: of weights, and of moments. */
+/* Stems of file names, for weights and for moments. */
 extern const char checkpoint_model_stem[], checkpoint_optimizer_stem[];
 
-/* What stands before the names of a list in files: "transformer." for a GPT-2, else nothing. */
+/* Returns the prefix of names in files: "transformer." for a GPT-2, else "". */
 const char *checkpoint_prefix(const struct parameter *list);
 
-/* The same of moment 0 or 1: "exp_avg.transformer." or the like, in text. */
+/* The same for moment 0 or 1, such as "exp_avg.transformer.", written to text. */
 enum { CHECKPOINT_PREFIX_MAX = 32 };
 const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const struct parameter *list,
                                      int moment);
 
 /* Check that open files have exactly the tensors of a model whose parameters are `list` (an stb_ds
- * array): a failure names the file, the tensor, the shapes found and expected, and the key of the
- * config behind them.
+ * array). A failure names the file, the tensor, the shapes found and expected, and the config key
+ * that determines them.
  *
- * Weights may be F32, F16 or BF16, may lack "transformer.", and may come with what Hugging Face's
- * files also hold: buffers (*.attn.bias, *.attn.masked_bias, *.rotary_emb.inv_freq) and a
- * lm_head.weight that is the token embedding. */
+ * Weights may be F32, F16 or BF16, and may lack "transformer.". Extra tensors of Hugging Face's
+ * files are allowed: buffers (*.attn.bias, *.attn.masked_bias, *.rotary_emb.inv_freq) and an
+ * lm_head.weight equal to the token embedding. */
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
                              struct error *error);
 int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
                              struct error *error);
 
-/* A weight by its name without "transformer."; NULL where there is none. */
+/* Returns a weight by its name without "transformer.", or NULL. */
 const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
                                                   const char *name);
 
-/* The dtype of a tensor that was checked. */
+/* Returns the dtype of a tensor that passed the check. */
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 
-/* Reads elements first .. first + count - 1 of a tensor that was checked, as fp32 into values. Any
- * thread may. Fails as safetensors_read. */
+/* Reads elements first .. first + count - 1 of a tensor that passed the check, as fp32 into values.
+ * Thread-safe. Fails like safetensors_read. */
 int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
                      struct error *error);
 
-/* For writers: append an entry for each parameter to *entries, an stb_ds array, in the order of the
- * list. The names belong to the entries. */
+/* Appends an entry for each parameter to *entries, an stb_ds array, in the order of the list. The
+ * entries own their names; free them with checkpoint_free_entries. */
 void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
                              const char *prefix, enum dtype dtype);
 void checkpoint_free_entries(struct safetensors_entry *entries);
 
-/* Writes the fp32 masters durably, those of a copy on the host, or the model's own if copy is NULL:
- * files of a directory, of at most limit bytes of data where a tensor has not more, which are
- * appended to *files, an stb_ds array (tensor_shards.h). */
+/* Writes the fp32 master weights durably, from a copy on the host, or from the model if copy is
+ * NULL. Files have at most limit bytes of data, unless a single tensor is larger, and are appended
+ * to *files, an stb_ds array (tensor_shards.h). */
 int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
                              const char *directory, uint64_t limit, struct stored_file **files,
                              struct error *error);
 
-/* Fill the masters, or the moments, from files that passed their check. Fail as safetensors_read.
- */
+/* Fill the master weights, or the moments, from files that passed the check. Fail like
+ * safetensors_read. */
 int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files, struct error *error);
 int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
                             struct error *error);

@@ -19,7 +19,8 @@
 
 /* ---- the small files, by rank 0 */
 
-/* Appends an entry of that name and stores its path. It is valid until the next is appended. */
+/* Appends an entry of that name and stores its path. The entry is valid until the next one is
+ * appended. */
 static struct stored_file *add_file(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
                                     const char *name, struct error *error) {
     assert(strlen(name) < STORED_FILE_NAME_MAX);
@@ -71,7 +72,7 @@ static int write_tokenizer(struct checkpoint_writer *writer, struct error *error
     return write_text(writer, "tokenizer_config.json", print_tokenizer_config, error);
 }
 
-/* The history is the same on all ranks. */
+/* Writes the amax history, which is the same on all ranks. */
 static int write_history(struct checkpoint_writer *writer, struct error *error) {
     const struct quantization *quantization = &writer->trainer->gpt.quantization;
     const float *copy = writer->source ? writer->source->history : NULL;
@@ -106,7 +107,7 @@ static int write_index(struct checkpoint_writer *writer, struct error *error) {
     return tensor_division_write_index(division, writer->path, &writer->files, error);
 }
 
-/* trainer.json, which lists the others, is the last of the files. */
+/* Writes trainer.json, which lists all other files, last. */
 static int write_manifest(struct checkpoint_writer *writer, struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, writer->path, checkpoint_manifest_name, error)) return -1;
@@ -127,7 +128,7 @@ static int publish(struct checkpoint_writer *writer) {
         status = write_index(writer, error) || write_manifest(writer, error) ? -1 : 0;
     status = ranks_agree(ranks, status, error);
     if (ranks->rank == 0 && status)
-        directory_remove(writer->path, &ignored); /* on a full disk it is in the way */
+        directory_remove(writer->path, &ignored); /* frees space on a full disk */
     if (status) return -1;
     if (ranks->rank == 0) {
         status = checkpoint_directory_publish(writer->path, writer->run_directory, step, error);
@@ -154,7 +155,8 @@ int checkpoint_check_room(const struct trainer *trainer, const char *run_directo
     struct statvfs disk;
     char path[FILE_PATH_MAX], needed[32], available[32];
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
-    if (statvfs(path, &disk) && statvfs(run_directory, &disk)) return 0; /* the writing will tell */
+    if (statvfs(path, &disk) && statvfs(run_directory, &disk))
+        return 0; /* writing will report the error */
     double room = (double)disk.f_bavail * (double)disk.f_frsize;
     if (disk.f_blocks == 0 || room >= wanted) return 0;
     return fail(error,
@@ -196,7 +198,7 @@ void checkpoint_writer_close(struct checkpoint_writer *writer) {
     snapshot_close(&writer->snapshot);
 }
 
-/* Rank 0 makes the directory and names it; all ranks write in it. */
+/* Rank 0 creates the directory and sends its path; all ranks write there. */
 static int open_directory(struct checkpoint_writer *writer, struct error *error) {
     const struct trainer *trainer = writer->trainer;
     int status =
@@ -216,7 +218,7 @@ static int check_backend(const struct checkpoint_writer *writer, struct error *e
     return failure->text[0] ? fail(error, "%s", failure->text) : 0;
 }
 
-/* A rank that trains alone publishes here as well: it waits for no other. */
+/* Writes this rank's files. With a single rank it also publishes the checkpoint. */
 static void *write_files(void *argument) {
     struct checkpoint_writer *writer = argument;
     double began = progress_clock();
@@ -232,8 +234,8 @@ static void *write_files(void *argument) {
     return NULL;
 }
 
-/* Starts writing once the copy, if there is one, is complete. If no thread can be started, this one
- * writes. */
+/* Starts writing once the copy, if any, is complete. If no thread can be created, the calling
+ * thread writes. */
 static void start_writing(struct checkpoint_writer *writer, bool wait) {
     if (writer->phase != CHECKPOINT_COPIES) return;
     if (writer->source && !snapshot_ready(writer->source, wait)) return;

@@ -3,12 +3,12 @@
  *     training   step 99 | begin: copy | step 100 | step 101 | step 102 | end
  *     thread                           | hash, write, sync, rename, remove older ones |
  *
- * _begin copies weights, moments and state to a snapshot (model/core/snapshot.h), which a thread writes
- * while training continues. Without memory for a snapshot, _begin writes the same files, byte for
- * byte, from the live tensors, and training waits.
+ * _begin copies weights, moments and state to a snapshot (model/core/snapshot.h), which a thread
+ * writes while training continues. Without memory for a snapshot, _begin writes the same files,
+ * byte for byte, from the live tensors, and training waits.
  *
- * Ranks that train together begin and end together. In between each writes its own files: all of
- * them moments (checkpoint_moments.h), rank 0 the rest. */
+ * All ranks begin and end a checkpoint together. In between each rank writes its own files: every
+ * rank writes moments (checkpoint_moments.h), rank 0 all others. */
 #pragma once
 
 #include <pthread.h>
@@ -26,45 +26,46 @@ struct checkpoint_writer {
     struct trainer *trainer;
     const struct ranks *ranks;
     const char *run_directory;
-    struct snapshot snapshot; /* not open: training waits */
+    struct snapshot snapshot; /* if not open, training waits */
     enum { CHECKPOINT_NONE, CHECKPOINT_COPIES, CHECKPOINT_WRITES } phase;
-    /* Of the checkpoint that is being written: */
+    /* The checkpoint that is being written: */
     const struct snapshot *source; /* NULL: the live tensors */
     struct training_state state;
     struct moment_files moments;
-    struct stored_file *files; /* stb_ds array: on rank 0, all files in the end */
+    struct stored_file *files; /* stb_ds array; on rank 0 it finally has all files */
     char path[FILE_PATH_MAX];
     pthread_t thread;
-    bool threaded;     /* the thread has to be joined */
+    bool threaded;     /* the thread must be joined */
     atomic_bool ended; /* this rank has written its files */
-    int status;        /* of this rank, with its message in error */
+    int status;        /* status of this rank; the message is in error */
     double seconds;    /* duration of the writing */
     struct error error;
 };
 
-/* Opens a writer without a snapshot. The trainer and the string stay the caller's. */
+/* Opens a writer without a snapshot. The caller keeps owning the trainer and the string. */
 void checkpoint_writer_open(struct checkpoint_writer *writer, struct trainer *trainer,
                             const char *run_directory);
-/* Takes memory for a snapshot. Returns RESULT_NONE, with the reason, if there is too little on this
- * rank or another. */
+/* Allocates memory for a snapshot. Returns RESULT_NONE, with the reason, if any rank has too
+ * little. */
 int checkpoint_writer_open_snapshot(struct checkpoint_writer *writer, struct error *error);
 /* Waits for the files that this rank writes. */
 void checkpoint_writer_close(struct checkpoint_writer *writer);
 
-/* Between two steps: begins a checkpoint in the run directory (created if missing). All ranks call
- * it, when none is being written. It fails on all of them if it does on one; then
- * nothing was begun. */
+/* Begins a checkpoint in the run directory (created if missing), between two steps. All ranks call
+ * it while no checkpoint is being written. It fails on all ranks if it fails on one; then no
+ * checkpoint is being written. */
 int checkpoint_writer_begin(struct checkpoint_writer *writer, struct error *error);
 
-/* Between steps: starts writing once the copy is complete. True while this rank writes. */
+/* Starts writing once the copy is complete; call it between steps. True while this rank writes. */
 bool checkpoint_writer_busy(struct checkpoint_writer *writer);
 
 /* Waits for the checkpoint that is being written, and stores its path. All ranks call it. Returns
- * 0; RESULT_NONE if there is no such checkpoint; RESULT_WARNED with a message if all was saved, but
- * an older one could not be removed; -1 with a message, on all ranks, if it was not saved. */
+ * 0; RESULT_NONE if none is being written; RESULT_WARNED with a message if all was saved, but an
+ * older checkpoint could not be removed; -1 with a message, on all ranks, if it was not saved. */
 int checkpoint_writer_end(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
                           struct error *error);
 
-/* Fails, with figures, if the file system of the run has no room for `count` checkpoints more. */
+/* Fails if the file system of the run has too little space for `count` more checkpoints. The
+ * message has the sizes. */
 int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
                           struct error *error);

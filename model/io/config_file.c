@@ -17,8 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The whole file and a NUL in *text, freed by the caller. Not by its size first: it may be a pipe.
- */
+/* Reads the whole file and a NUL into *text, which the caller frees. The file may be a pipe, so its
+ * size is not known first. */
 static int read_stream(FILE *file, const char *where, char **text, size_t *length,
                        struct error *error) {
     *text = malloc(CONFIG_FILE_MAX + 1);
@@ -45,7 +45,7 @@ static int read_file(const char *path, char **text, size_t *length, struct error
     return result;
 }
 
-/* "configs/bf16.json" names the run "bf16". */
+/* Derives the run's name from the path: "configs/bf16.json" gives "bf16". */
 static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     const char *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;
@@ -56,7 +56,7 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     name[length] = '\0';
 }
 
-/* Whether nothing is left that the model could say. */
+/* True if the config gives every key that the model could determine. */
 static bool is_complete(const struct config *config) {
 #define X(size)       config_given(config, "model." #size) &&
 #define Y(type, part) config_given(config, "model." #part) &&
@@ -74,9 +74,9 @@ enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *
     return padded ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_FILES;
 }
 
-/* Fills the sizes, and the tokenizer, that neither a key nor a preset gave from
- * model.init_from/config.json, if there is one. Fails when it is no config.json of a GPT-2, and
- * when the directory itself is missing though it is needed. */
+/* Fills sizes and the tokenizer that neither a key nor a preset gave from
+ * model.init_from/config.json, if it exists. Fails if that file is not supported, and if the
+ * directory is missing but needed. */
 static int take_from_model(struct config *config, const struct config_origins *origins,
                            struct error *error) {
     static const char key[] = "model.init_from";
@@ -118,7 +118,8 @@ static int take_from_model(struct config *config, const struct config_origins *o
     return 0;
 }
 
-/* Applies --set texts, then what follows from all that is known, and checks the whole. */
+/* Applies --set texts, then the model's sizes, the preset and the computed defaults, and checks the
+ * config. */
 static int finish(struct config *config, struct config_origins *origins, char *const *overrides,
                   int override_count, struct error *error) {
     for (int i = 0; i < override_count; i++)
@@ -147,7 +148,7 @@ int config_load(struct config *config, const char *path, char *const *overrides,
     return status ? -1 : finish(config, &origins, overrides, override_count, error);
 }
 
-/* The folder configs/ beside the executable; "" if that cannot be told. */
+/* Stores the path of configs/ beside the executable; "" if it is unknown. */
 static void shipped_folder(char folder[FILE_PATH_MAX]) {
     ssize_t length = readlink("/proc/self/exe", folder, FILE_PATH_MAX - 1);
     folder[length < 0 ? 0 : length] = '\0';
@@ -157,7 +158,7 @@ static void shipped_folder(char folder[FILE_PATH_MAX]) {
     else memcpy(folder + used, "configs", sizeof "configs");
 }
 
-/* Writes " Did you mean \"bf16.json\"?" or "" after a look at the files of a folder. */
+/* Writes " Did you mean \"bf16.json\"?" if a similar file is in the folder, else "". */
 static void hint_nearest_file(char *hint, size_t size, const char *folder, const char *name) {
     char **names = NULL;
     DIR *stream = folder[0] ? opendir(folder) : NULL;

@@ -21,7 +21,7 @@
 #include "model/io/huggingface.h"
 #include "model/io/tensor_shards.h"
 
-enum { COPIED_MAX_BYTES = 64 << 20 /* of a tokenizer's file */ };
+enum { COPIED_MAX_BYTES = 64 << 20 /* largest tokenizer file */ };
 
 static const char *const tokenizer_files[] = {
     "vocab.json",
@@ -32,7 +32,7 @@ static const char *const tokenizer_files[] = {
     "added_tokens.json",
 };
 
-/* Stores elements first .. first + count of a tensor in buffer, in dtype. */
+/* Converts elements first .. first + count of a tensor to dtype, into buffer. */
 static int convert(void *buffer, float *values, const struct tensor_place *place, int64_t first,
                    int64_t count, enum dtype dtype, struct error *error) {
     const struct safetensors_entry *entry = place->entry;
@@ -58,18 +58,18 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
 
 /* A model being exported. */
 struct job {
-    const char *from, *directory; /* the one that is being written */
+    const char *from, *directory; /* directory: the one being written */
     enum dtype dtype;
-    struct config config; /* its sizes, and how large files may be */
+    struct config config; /* sizes of the model, and the limit of file sizes */
     struct error *error;
 };
 
-/* Where its tensors come from. */
+/* Source of the tensors. */
 struct weights {
     const struct job *job;
     const struct parameter *list;
     const struct tensor_files *files;
-    float *values; /* a piece in fp32 */
+    float *values; /* buffer for a piece in fp32 */
 };
 
 static int read_weights(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
@@ -157,23 +157,23 @@ static int write_all(const struct job *job) {
     return 0;
 }
 
-/* Whether the directory at path has nothing in it. */
+/* True if the directory at path is empty. */
 static bool is_empty(const char *path) {
     DIR *stream = opendir(path);
     int names = 0;
     if (!stream) return false;
-    while (names <= 2 && readdir(stream)) names++; /* "." and ".." are always there */
+    while (names <= 2 && readdir(stream)) names++; /* "." and ".." are always listed */
     closedir(stream);
     return names <= 2;
 }
 
-/* Where things go: the final path without links or slashes at its end, the directory around it,
- * and the hidden place beside it. */
+/* Paths of an export: the final one, without links or trailing slashes, its parent directory, and
+ * the temporary directory beside it. */
 struct places {
     char final[FILE_PATH_MAX], parent[FILE_PATH_MAX], unfinished[FILE_PATH_MAX];
 };
 
-/* An empty directory that stands there is taken, through links too. */
+/* Accepts an existing empty directory, also through symbolic links. */
 static int take_existing(struct places *places, struct error *error) {
     if (!is_empty(places->final))
         return fail(
@@ -210,7 +210,7 @@ static int find_places(struct places *places, const char *to, struct error *erro
     return fail(error, "the path %.400s is too long\nexport to another directory", to);
 }
 
-/* Gives what was written its final name. An empty directory that stands there is replaced. */
+/* Renames the temporary directory to its final name. An existing empty directory is replaced. */
 static int publish(const struct places *places, struct error *error) {
     if (rename(places->unfinished, places->final) != 0)
         return fail(error, "cannot rename %.400s to %.400s: %s\nexport to another directory",
@@ -227,7 +227,7 @@ int export_model(const char *to, const char *from, const struct export_options *
     if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
     if (huggingface_read_config(&job.config, from, error)) return -1;
     if (find_places(&places, to, error) || directory_create(places.parent, error)) return -1;
-    /* What a killed export left. */
+    /* Remove the leftovers of a killed export. */
     if (directory_remove(places.unfinished, error)) return -1;
     if (directory_create(places.unfinished, error)) return -1;
     int status = write_all(&job);

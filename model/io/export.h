@@ -1,5 +1,5 @@
-/* A copy of a model for others to load: a complete directory of Hugging Face, in a smaller dtype if
- * wanted, without what only training needs.
+/* Exports a model as a complete Hugging Face directory, optionally in a smaller dtype, without the
+ * training state.
  *
  *     TO/model.safetensors        our order and names; a large one in shards (tensor_shards.h)
  *        config.json              the source's, with its dtype
@@ -7,8 +7,9 @@
  *        vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json
  *        added_tokens.json        those that the source has
  *
- * It is written as .NAME.tmp beside TO, every file made durable, and then renamed: TO is there
- * whole or not at all. What an interrupted export left under that name is removed by the next. */
+ * The directory is written as .NAME.tmp beside TO, every file is made durable, and then it is
+ * renamed, so TO is complete or absent. The next export removes the leftovers of an interrupted
+ * one. */
 #pragma once
 
 #include "data/util/error.h"
@@ -16,14 +17,13 @@
 
 struct export_options {
     enum dtype dtype;
-    double shard_gb; /* 1e9 bytes of data in a file at most; 0: as many as in a checkpoint's */
+    double shard_gb; /* limit of data in a file, in 1e9 bytes; 0: as in checkpoints */
 };
 
-/* Exports the checkpoint, or the model of Hugging Face (with shards too), in the directory `from`
- * to the directory `to`, which may not exist or must be empty; its parents are made. A checkpoint
- * is verified first. Values are rounded to nearest, ties to even; where source and target have the
- * same dtype they keep their bits. Infinities and NaN stay what they are; a finite value that
- * dtype cannot hold is a failure that names it. Memory needed does not depend on the model's
- * size. */
+/* Exports the checkpoint or (sharded) Hugging Face model in the directory `from` to the directory
+ * `to`, which must be absent or empty; its parents are created. A checkpoint is verified first.
+ * Values are rounded to nearest, ties to even, and keep their bits if the dtypes are equal.
+ * Infinities and NaN are preserved; a finite value that overflows dtype is an error that names it.
+ * Memory use does not depend on the model's size. */
 int export_model(const char *to, const char *from, const struct export_options *options,
                  struct error *error);

@@ -17,7 +17,7 @@
 
 enum { GPT2_END_OF_TEXT = 50256 };
 
-/* The token if the vocabulary has it, else none. */
+/* Returns the token if it is in the vocabulary, else -1. */
 static int64_t known_token(const struct config *config, int64_t token) {
     return token < config->model.vocab_size ? token : -1;
 }
@@ -114,7 +114,7 @@ static void print_token_name(FILE *out, const char *key, const struct tokenizer 
     fputs(",\n", out);
 }
 
-/* Decoding must give the bytes back, so nothing may tidy the spaces up. */
+/* Decoding must restore the exact bytes, so cleanup of spaces is disabled. */
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer) {
     bool gpt2 = tokenizer->kind == TOKENIZER_GPT2;
@@ -126,7 +126,7 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
     if (tokenizer->kind == TOKENIZER_FILES) {
         print_token_name(out, "bos_token", tokenizer, tokenizer->end_of_text);
         print_token_name(out, "eos_token", tokenizer, tokenizer->stop);
-    } else if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */
+    } else if (tokenizer->end_of_text >= 0) /* transformers would add a token that does not exist */
         fputs("  \"bos_token\": \"<|endoftext|>\",\n"
               "  \"eos_token\": \"<|endoftext|>\",\n"
               "  \"unk_token\": \"<|endoftext|>\",\n",
@@ -139,7 +139,8 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
             config->model.n_positions, gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
 
-/* GPT-2's own parts, which its config.json does not name; absent keys mean GPT2Config's default. */
+/* Checks settings of GPT-2 of which only one value is supported. Absent keys have GPT2Config's
+ * defaults. */
 static int check_gpt2(const struct huggingface_source *source) {
     const cJSON *activation = json_member(source->root, "activation_function");
     bool is_tanh =
@@ -203,7 +204,7 @@ int huggingface_read_config(struct config *config, const char *directory, struct
     return status;
 }
 
-/* An absent key means GPT2Config's default. */
+/* Reads a token; an absent key has GPT2Config's default. */
 static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
                           const struct config *config) {
     const cJSON *member = json_member(root, key);

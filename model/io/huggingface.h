@@ -1,6 +1,6 @@
-/* Hugging Face's JSON files beside the weights of a model: they tell transformers (and us) the
- * shape, how texts end, and which tokenizer it is. Sources: GPT2Config, GenerationConfig and
- * AutoTokenizer of huggingface/transformers. */
+/* Hugging Face's JSON files beside the weights of a model: its shape, the tokens that begin and end
+ * texts, and the kind of tokenizer. Sources: GPT2Config, GenerationConfig and AutoTokenizer of
+ * huggingface/transformers. */
 #pragma once
 
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "model/config/config.h"
 #include "model/io/huggingface_tokens.h"
 
-/* Those of a model of ours: the tokenizer's end_of_text begins texts, its stop ends them. Where the
- * tokenizer is not known (NULL), config->data.tokenizer tells. */
+/* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts, its stop
+ * ends them. Without a tokenizer (NULL) they follow from config->data.tokenizer. */
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
 
@@ -25,12 +25,12 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer);
 
 /* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
- * nothing else changes. GPT-2, Llama, Mistral and Qwen2 are known, in old and new spellings, and
- * what huggingface_print_config writes. Fails when the file is missing or malformed, and when it
- * describes what would compute something else: it names the key. */
+ * nothing else changes. Supports GPT-2, Llama, Mistral and Qwen2, in old and new spellings, and the
+ * output of huggingface_print_config. Fails if the file is missing or malformed, or if it describes
+ * a model with other computations; the message names the key. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
-/* Reads the tokens from DIRECTORY/config.json, which was read before. What is no token of the
- * vocabulary is none; of several that end texts, the first is taken. */
+/* Reads the tokens from DIRECTORY/config.json, after huggingface_read_config. Numbers outside the
+ * vocabulary count as none; of several end tokens the first is used. */
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error);

@@ -6,7 +6,7 @@
 #include "data/util/json.h"
 #include "model/config/config_keys.h"
 
-/* The classes, and what their config.json leaves unsaid. */
+/* The classes, and the defaults of keys that their config.json may lack. */
 static const struct class {
     const char *type, *architecture, *family;
     enum model_bias bias;
@@ -21,7 +21,7 @@ static const struct class {
 enum { CLASSES = sizeof classes / sizeof *classes };
 static const struct class *const llama = &classes[0], *const mistral = &classes[1],
                                  *const qwen2 = &classes[2], *const qwen3 = &classes[3];
-static const double default_eps = 1e-6, default_theta = 10000; /* of all of them */
+static const double default_eps = 1e-6, default_theta = 10000; /* defaults of all classes */
 
 static void give(struct config *config, const char *path) {
     config->sources[config_option_index(path, strlen(path))] = CONFIG_SOURCE_FILE;
@@ -69,7 +69,7 @@ static int read_sizes(const struct huggingface_source *source, const struct clas
     return 0;
 }
 
-/* rope_scaling of older files, rope_parameters of newer ones: what both say. */
+/* Reads the keys common to rope_scaling of older files and rope_parameters of newer ones. */
 static int read_scaling(const struct huggingface_source *outer, const cJSON *scaling,
                         struct config *config) {
     struct huggingface_source source = *outer;
@@ -122,8 +122,8 @@ static int read_boolean(const struct huggingface_source *source, const char *key
     return 0;
 }
 
-/* Llama's attention_bias is one of all four matrices of attention, and mlp_bias one of all three
- * of the MLP: we have all, or those of q, k and v. */
+/* Llama's attention_bias covers all four matrices of attention, and mlp_bias all three of the MLP.
+ * Supported are all biases together, or those of q, k and v. */
 static int read_bias(const struct huggingface_source *source, const struct class *class,
                      struct config *config) {
     bool attention = false, mlp = false;
@@ -138,8 +138,8 @@ static int read_bias(const struct huggingface_source *source, const struct class
     return 0;
 }
 
-/* A window is harmless where no context is longer: the model's becomes that of the window. A run's
- * that is longer is refused. */
+/* Reads the attention window. It has no effect up to its own length, so it limits the model's
+ * context; a run with a longer context is rejected. */
 static int read_window(const struct huggingface_source *source, struct config *config) {
     bool used = true;
     if (huggingface_is_null(source, "sliding_window")) return 0;
@@ -194,8 +194,8 @@ int huggingface_read_llama(struct huggingface_source *source, struct config *con
     return read_sizes(source, class, config) || read_parts(source, class, config) ? -1 : 0;
 }
 
-/* Parts that no class has are said all the same, so that the file reads back. Mistral has no
- * biases. */
+/* Returns the class for a model's parts. Parts that no class has are still written, so that the
+ * file can be read back. Mistral has no biases. */
 static const struct class *class_for(const struct config *config, const struct gpt_shape *s) {
     if (s->qk_norm) return qwen3;
     if (s->bias == BIAS_QKV) return qwen2;
@@ -208,7 +208,7 @@ static void print_token(FILE *out, const char *key, int64_t token) {
     else fprintf(out, "  \"%s\": null,\n", key);
 }
 
-/* Both spellings, so that older and newer versions of transformers read it. */
+/* Prints both spellings, for older and newer versions of transformers. */
 static void print_rope(FILE *out, const struct gpt_shape *s) {
     char theta[CONFIG_NUMBER_MAX], factor[CONFIG_NUMBER_MAX], low[CONFIG_NUMBER_MAX];
     char high[CONFIG_NUMBER_MAX], scaling[400] = "\"rope_type\": \"default\"";

@@ -7,9 +7,9 @@
 #include "model/io/huggingface_source.h"
 #include "model/io/huggingface_tokens.h"
 
-/* Fills sizes and parts of config->model, marked as given. Refuses by name what would compute
- * something else: another activation, a window of attention shorter than the context, an unknown
- * kind of rope, biases that the class has and we have not. */
+/* Fills sizes and parts of config->model, marked as given. Fails, naming the key, on models with
+ * other computations: another activation, an attention window shorter than the context, an unknown
+ * kind of rope, or unsupported biases. */
 int huggingface_read_llama(struct huggingface_source *source, struct config *config);
 
 void huggingface_print_llama(FILE *out, const struct config *config,

@@ -26,7 +26,7 @@ static int read_word(const struct huggingface_source *source, const struct confi
     return huggingface_refuse(source, config_option_name(option), allowed);
 }
 
-/* Older files do not say what their models could not have: the option's default. */
+/* Reads a flag. Files older than the flag lack it, which means the option's default. */
 static int read_flag(const struct huggingface_source *source, const struct config_option *option,
                      bool *field) {
     *field = option->initial > 0;

@@ -1,5 +1,5 @@
-/* The config.json of a model whose parts no class of transformers has: model_type "mantissa", and
- * the keys of our own block "model". Internal to model/io/huggingface.c. */
+/* config.json of a model whose parts no class of transformers has: model_type "mantissa", and the
+ * keys of the config's block "model". Internal to model/io/huggingface.c. */
 #pragma once
 
 #include <stdio.h>

@@ -30,7 +30,7 @@ int huggingface_need_number(const struct huggingface_source *source, const char 
                             const char *text) {
     if (huggingface_is_absent(source, key)) return 0;
     const cJSON *member = json_member(source->root, key);
-    /* Some files hold values that went through fp32. */
+    /* Some files have values that were rounded to fp32. */
     if (cJSON_IsNumber(member) && fabs(member->valuedouble - wanted) <= 1e-6 * wanted) return 0;
     return huggingface_refuse(source, key, text);
 }

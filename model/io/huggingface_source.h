@@ -10,25 +10,26 @@
 struct huggingface_source {
     const cJSON *root;
     const char *where;  /* the path, for messages */
-    const char *family; /* whose rules hold: "GPT-2", "Llama" */
+    const char *family; /* family whose rules apply: "GPT-2", "Llama" */
     struct error *error;
 };
 
-/* Fails with what the key has, and what it should. */
+/* Fails with the value of the key and the expected one. */
 int huggingface_refuse(const struct huggingface_source *source, const char *key,
                        const char *wanted);
 
-/* Absent keys have the default of the model's class in transformers. */
+/* True if the key is absent, which means the default of the model's class in transformers. */
 bool huggingface_is_absent(const struct huggingface_source *source, const char *key);
-bool huggingface_is_null(const struct huggingface_source *source, const char *key); /* or absent */
+bool huggingface_is_null(const struct huggingface_source *source,
+                         const char *key); /* true if null or absent */
 
-/* Refuse what is there and not as wanted; text describes it. */
+/* Fail if the key is present with another value than wanted; text describes the expected value. */
 int huggingface_need_number(const struct huggingface_source *source, const char *key, double wanted,
                             const char *text);
 int huggingface_need_boolean(const struct huggingface_source *source, const char *key, bool wanted);
 
-/* Read a value of the file's key into the field of our key ("model.n_layer"), whose row of the
- * option table says what is allowed, and mark it as given. */
+/* Read the value of the file's key into the field of a config key ("model.n_layer"), and mark it as
+ * given. The row of the option table determines the allowed values. */
 int huggingface_read_whole(const struct huggingface_source *source, const char *key,
                            const char *path, int64_t *field, struct config *config);
 int huggingface_read_number(const struct huggingface_source *source, const char *key,

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/* Tokens with a meaning of their own; -1 for none. */
+/* Special tokens; -1 for none. */
 struct huggingface_tokens {
-    int64_t begin, end, pad; /* of texts */
+    int64_t begin, end, pad; /* begin and end of texts, and padding */
 };

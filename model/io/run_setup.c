@@ -55,7 +55,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
         .tf32 = config->tf32,
         .graphs = config->cuda_graphs,
         .without_wgmma = !config->cuda_wgmma,
-        .autotune = config->autotune && choices, /* not anew for every sample */
+        .autotune = config->autotune && choices, /* not repeated for every sample */
         .choices = choices,
         .ranks = ranks,
     };
@@ -63,7 +63,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
 }
 
 /* Reads the records beside the shards of a text, and compares each with the tokenizer, unless that
- * is NULL; the last one is kept. Returns RESULT_NONE if there is none. */
+ * is NULL. Stores the last record. Returns RESULT_NONE if there is none. */
 static int check_records(struct tokenizer_record *record, const struct source *text,
                          const struct tokenizer *tokenizer, struct error *error) {
     int result = RESULT_NONE;

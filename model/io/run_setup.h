@@ -1,4 +1,4 @@
-/* What every command that uses a model opens: device, text, tokenizer, trainer. */
+/* Setup shared by all commands that use a model: device, text, tokenizer. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,8 +18,8 @@ struct source {
     bool open;
 };
 
-/* Streams of random numbers that share config->seed with the initial weights must not share their
- * numbers, so each use has a seed of its own. */
+/* Returns a seed derived from config->seed for each use, so that random streams differ from each
+ * other and from that of the initial weights. */
 enum seed_use { SEED_DATA = 1 << 20, SEED_SAMPLE };
 uint64_t derive_seed(int64_t seed, enum seed_use use);
 
@@ -29,17 +29,17 @@ int source_open(struct source *source, const struct config *config, const char *
                 bool validation, struct error *error);
 void source_close(struct source *source);
 
-/* The device, threads and options of the config. choices, ranks (optional): see backend_options. */
+/* Opens the backend with the config's device, threads and options. choices, ranks (optional): see
+ * backend_options. */
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
                   const struct ranks *ranks, struct error *error);
 
-/* Opens the tokenizer of config->data.tokenizer and checks that the texts were made with it, as
- * far as ./prepare has left a record beside them. GPT-2's files are looked for in
- * this order: a data.tokenizer_dir of --set; `from` (optional, a model's directory); the config's
- * data.tokenizer_dir; model.init_from; where the record says they were. Returns 0; RESULT_NONE with
- * a message in error if there are none, and nothing is open; -1 with a message if they are damaged
- * or others than the texts were made with.
- */
+/* Opens the tokenizer of config->data.tokenizer, and checks it against the record that ./prepare
+ * writes beside texts, if there is one. GPT-2's files are searched for in this order:
+ * data.tokenizer_dir of --set; `from` (optional, a model's directory); data.tokenizer_dir of the
+ * config; model.init_from; the directory in the record. Returns 0; RESULT_NONE with a message in
+ * error if there are none, and nothing is open; -1 with a message if they are damaged or differ
+ * from the record. */
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
                     const struct source *const *texts, int count, struct error *error);
 

@@ -56,7 +56,7 @@ struct reader {
     struct error *error;
 };
 
-/* Fails with a reason about the file. */
+/* Fails with a message that the file is damaged, and the reason. */
 __attribute__((format(printf, 2, 3))) static int damaged(const struct reader *reader,
                                                          const char *format, ...) {
     char reason[400];
@@ -213,8 +213,7 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
                         const struct reader *reader) {
     struct error reason;
     if (text[0] != '{') return damaged(reader, "its header does not begin with '{'");
-    if (json_parse(&file->header, text, size, "its header", &reason) == 0)
-        return 0;
+    if (json_parse(&file->header, text, size, "its header", &reason) == 0) return 0;
     return damaged(reader, "%s", reason.text);
 }
 

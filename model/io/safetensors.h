@@ -6,7 +6,7 @@
  * key "__metadata__" maps strings to strings. Source: the format section of the README of
  * huggingface/safetensors, and the checks of its reader.
  *
- * This host is taken to be little-endian, as every machine with an x86 or ARM system is. */
+ * The host is assumed to be little-endian, like all x86 and common ARM systems. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +23,7 @@ enum {
     SAFETENSORS_HEADER_MAX_BYTES = 100000000,
 };
 
-/* X(NAME in the file, bits of an element), those of a width together. */
+/* X(NAME in the file, bits of an element), grouped by width. */
 #define SAFETENSORS_DTYPES(X) \
     X(BOOL, 8)                \
     X(F4, 4)                  \
@@ -46,7 +46,7 @@ enum safetensors_dtype {
         SAFETENSORS_DTYPE_COUNT
 };
 
-/* The name in the file, such as "F32". */
+/* Returns the name in the file, such as "F32". */
 const char *safetensors_dtype_name(enum safetensors_dtype dtype);
 
 struct safetensors_entry {
@@ -54,7 +54,7 @@ struct safetensors_entry {
     enum safetensors_dtype dtype;
     int rank; /* 0 for a scalar, at most SAFETENSORS_RANK_MAX */
     uint64_t shape[SAFETENSORS_RANK_MAX];
-    /* Found by the reader, ignored by the writer. */
+    /* Set by the reader, ignored by the writer. */
     uint64_t offset; /* bytes from the start of the data section */
     uint64_t bytes;  /* size of the data */
 };
@@ -64,38 +64,38 @@ struct safetensors {
     struct safetensors_entry *entries; /* in the order of the data */
     struct cJSON *header;              /* owns the names */
     struct file_reader from;
-    uint64_t data_start; /* of from, in bytes */
+    uint64_t data_start; /* offset in `from`, in bytes */
 };
 
 /* Opens a file and checks its whole header: entries cover the data exactly, in known dtypes, with
- * sizes that fit their shapes. The values themselves are not looked at. Names stay valid until the
- * close. Fails on anything that the format does not allow, on more than SAFETENSORS_RANK_MAX
- * dimensions, and when the file cannot be read; then there is nothing to close, though closing is
- * harmless. */
+ * sizes that fit their shapes. Values are not checked. Names are valid until the file is closed.
+ * Fails on violations of the format, on more than SAFETENSORS_RANK_MAX dimensions, and if the file
+ * cannot be read. Closing is not required after a failure, but harmless. */
 int safetensors_open(struct safetensors *file, const char *path, struct error *error);
 
-/* Reads bytes first .. first + size - 1 of an entry's data. Any thread may. Fails when the file has
- * been cut short since it was opened, or its disk cannot read it. */
+/* Reads bytes first .. first + size - 1 of an entry's data. Thread-safe. Fails if the file was
+ * truncated after opening, or on a read error. */
 int safetensors_read(void *to, const struct safetensors *file,
                      const struct safetensors_entry *entry, uint64_t first, size_t size,
                      struct error *error);
 
-/* Also takes a struct filled with zeros or one closed before. */
+/* Closes a file. A zero-filled or already closed struct is accepted. */
 void safetensors_close(struct safetensors *file);
 
-/* What the writer shares: */
+/* Shared with the writer: */
 
-/* JSON numbers pass through doubles: from 2^53 on neighbors fall together. */
+/* JSON numbers are read as doubles, which are exact for integers up to 2^53. */
 #define SAFETENSORS_COUNT_LIMIT ((uint64_t)1 << 53)
 
 #define SAFETENSORS_METADATA_KEY "__metadata__"
 
-enum { SAFETENSORS_LENGTH_BYTES = 8 }; /* of the number that a file begins with */
+enum { SAFETENSORS_LENGTH_BYTES = 8 }; /* size of the header length at the start of a file */
 
-/* Stores the size of the entry's data. Returns false when it overflows or ends inside a byte. */
+/* Stores the size of the entry's data. Returns false if it overflows or is not a whole number of
+ * bytes. */
 bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry);
 
-/* Returns a text that occurs twice, or NULL. Sorts the list. */
+/* Returns a text that occurs more than once, or NULL. Sorts the list. */
 const char *safetensors_repeated(const char **texts, size_t count);
 
 int safetensors_out_of_memory(struct error *error, const char *path);

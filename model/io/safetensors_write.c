@@ -18,7 +18,7 @@ static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64
     fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
-/* Fails when a name is not UTF-8, is reserved, or repeats. */
+/* Fails if a name is not UTF-8, is reserved, or repeats. */
 static int check_names(const struct safetensors_entry *entries, int count, const char *path,
                        struct error *error) {
     const char *wrong = NULL;
@@ -42,7 +42,7 @@ static int check_names(const struct safetensors_entry *entries, int count, const
                 path, wrong);
 }
 
-/* Prints length and header. Stores the size of all data. */
+/* Prints the header with its length. Stores the size of all data. */
 static int print_header(FILE *out, uint64_t *data_bytes, const struct safetensors_entry *entries,
                         int count, const char *path, struct error *error) {
     fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"}", SAFETENSORS_LENGTH_BYTES, "",

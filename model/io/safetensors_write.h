@@ -1,4 +1,4 @@
-/* Writing safetensors files, the data in pieces. */
+/* Writes safetensors files, with the data in pieces. */
 #pragma once
 
 #include "data/util/error.h"
@@ -15,18 +15,18 @@ struct safetensors_writer {
  * dtypes first keeps all data aligned). The metadata are {"format": "pt"}, which Hugging Face
  * transformers requires. Fails on names that repeat, are reserved ("__metadata__") or not UTF-8, on
  * sizes that do not fit in 2^53 bytes or in whole bytes, and as file_writer_open does. After a
- * failure of this or of the following two nothing is left to abandon. */
+ * failure of this function or the next two, safetensors_write_abandon is not needed. */
 int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
                             const struct safetensors_entry *entries, int count,
                             struct error *error);
 
-/* Appends to the data of all tensors, which follow each other; the pieces may have any size. */
+/* Appends to the data of all tensors, which are contiguous. Pieces may have any size. */
 int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
                            struct error *error);
 
-/* Makes the file durable under its name. Fails when less was written than announced. */
+/* Makes the file durable under its name. Fails if less data was written than announced. */
 int safetensors_write_end(struct safetensors_writer *writer, struct error *error);
 
-/* Gives up: removes what was written; the file that had this name before stays. Nothing happens
- * when the writer is not open. */
+/* Removes the unfinished file. An earlier file of that name is unchanged. Does nothing if the
+ * writer is not open. */
 void safetensors_write_abandon(struct safetensors_writer *writer);

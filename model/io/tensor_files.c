@@ -28,7 +28,8 @@ static int compare_places(const void *a, const void *b) {
     return strcmp(left->entry->name, right->entry->name);
 }
 
-/* Lists the tensors of all files by name. Within a file names are known to differ. */
+/* Lists the tensors of all files, sorted by name. Names within a file are already known to
+ * differ. */
 static int list_places(struct tensor_files *files, struct error *error) {
     size_t count = 0, next = 0;
     for (int i = 0; i < files->file_count; i++) count += (size_t)files->files[i].safetensors.count;
@@ -53,7 +54,7 @@ static int list_places(struct tensor_files *files, struct error *error) {
     return 0;
 }
 
-/* Opens the files whose paths stand in files->files. */
+/* Opens the files whose paths are in files->files. */
 static int open_all(struct tensor_files *files, struct error *error) {
     for (int i = 0; i < files->file_count; i++)
         if (safetensors_open(&files->files[i].safetensors, files->files[i].path, error)) return -1;
@@ -77,7 +78,7 @@ int tensor_files_open(struct tensor_files *files, const char *path, struct error
     return -1;
 }
 
-/* A shard's name as it comes from a stranger: of a file that lies beside the index, no other. */
+/* True if the untrusted name of a shard is a file in the directory of the index. */
 static bool is_plain_name(const char *name) {
     return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
@@ -86,7 +87,7 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The map's file names, each once, sorted, in *names ([*count], to be freed). */
+/* Stores the map's distinct file names, sorted, in *names ([*count], freed by the caller). */
 static int list_shards(const struct source *source, const cJSON *map, const char ***names,
                        size_t *count) {
     const cJSON *member;
@@ -130,7 +131,7 @@ static int set_shards(struct tensor_files *files, const struct source *source,
     return 0;
 }
 
-/* Each tensor must be in the file that the map gives for it. */
+/* Checks that each tensor is in the file that the map gives for it. */
 static int check_map(const struct tensor_files *files, const struct source *source,
                      const cJSON *map) {
     const cJSON *member;
@@ -176,7 +177,7 @@ static int open_index(struct tensor_files *files, const char *directory, const c
     return status;
 }
 
-/* Neither file is there. */
+/* Fails because the directory has neither file. */
 static int no_weights(const char *directory, const char *stem, struct error *error) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     char path[FILE_PATH_MAX];

@@ -1,11 +1,11 @@
-/* The weights of a model as Hugging Face keeps them: named tensors in one safetensors file, or in
- * several (shards) that an index names.
+/* Weights of a model in Hugging Face's layout: named tensors in one safetensors file, or in several
+ * (shards) listed in an index.
  *
  *     DIRECTORY/STEM.safetensors               is taken if it is there; else
  *     DIRECTORY/STEM.safetensors.index.json    {"weight_map": {"wte.weight":
  *     DIRECTORY/STEM-00001-of-00002...                 "STEM-00001-of-00002.safetensors", ...}}
  *
- * Shards lie beside their index: a name in it that leads elsewhere is refused. */
+ * Shards are in the directory of their index; names that lead elsewhere are rejected. */
 #pragma once
 
 #include "data/util/error.h"
@@ -20,30 +20,29 @@ struct tensor_file {
 
 struct tensor_place {
     const struct safetensors_entry *entry;
-    const struct tensor_file *file; /* that holds it, for messages */
+    const struct tensor_file *file; /* file with the tensor, for messages */
 };
 
 struct tensor_files {
-    int count;                   /* of tensors */
+    int count;                   /* number of tensors */
     struct tensor_place *places; /* [count], sorted by name */
     int file_count;
     struct tensor_file *files; /* [file_count] */
-    char *where; /* path of the file, or of the index: for messages about what is in none */
+    char *where; /* path of the file, or of the index, for messages about missing tensors */
 };
 
-/* Opens one safetensors file. After a failure of this or of the next there is nothing to close,
- * though closing is harmless. */
+/* Opens one safetensors file. After a failure of this function or the next one, closing is not
+ * required, but harmless. */
 int tensor_files_open(struct tensor_files *files, const char *path, struct error *error);
 
-/* Opens the tensors of that stem in a directory; the weights of a model have "model". Fails when
- * there are none (and says so of weights in PyTorch's own format), when index and shards contradict
- * each other, when a tensor is in two shards, and when any of the files is damaged. A tensor that
- * the index does not mention is found all the same, and "total_size" is not looked at, as in
- * transformers. */
+/* Opens the tensors of a stem in a directory; "model" is the stem of weights. Fails if there are
+ * none (the message mentions weights in PyTorch's own format), if index and shards disagree, if a
+ * tensor is in two shards, or if a file is damaged. As in transformers, tensors that the index does
+ * not list are included, and "total_size" is ignored. */
 int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error);
 
-/* The tensor of that name, or NULL. */
+/* Returns the tensor of that name, or NULL. */
 const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name);
 
 /* Reads bytes first .. first + size - 1 of a tensor, as safetensors_read does. */

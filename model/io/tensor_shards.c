@@ -23,7 +23,7 @@ static uint64_t total_of(const struct tensor_division *division) {
     return total;
 }
 
-/* As many as fit into each file. */
+/* Divides tensors so that each file has as many as fit. */
 static void divide_by_limit(struct tensor_division *division, uint64_t limit) {
     int end = 0;
     do {
@@ -39,12 +39,14 @@ static void divide_by_limit(struct tensor_division *division, uint64_t limit) {
     } while (end < division->count);
 }
 
-/* Files of about the same size: each ends with the tensor that brings its share of all bytes. */
+/* Divides tensors among files of about the same size: each ends with the tensor that completes its
+ * share of all bytes. */
 static void divide_evenly(struct tensor_division *division, int files) {
     double total = (double)total_of(division), used = 0;
     int end = 0;
     for (int file = 0; file < files; file++) {
-        int last = division->count - (files - file - 1); /* one at least for those that follow */
+        int last =
+            division->count - (files - file - 1); /* leaves at least one for each later file */
         do used += (double)bytes_of(&division->entries[end++]);
         while (end < last && (file + 1 == files || used < total * (file + 1) / files));
         arrput(division->ends, end);

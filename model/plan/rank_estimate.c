@@ -50,7 +50,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
         struct rank_load load = {.layer = bucket->layer,
                                  .sent_after = exchange_leaves_after(exchange, bucket),
                                  .gradient_messages = 1};
-        load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->travels));
+        load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->wire_dtype));
         load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
         if (shards->divided) {
             bool all = bucket->embedding || !group->decay;
@@ -139,7 +139,7 @@ int rank_estimate_open(struct rank_estimate *estimate, const struct rank_request
                     .link = request->link > 0 ? request->link : RANK_LINK,
                     .latency = RANK_LATENCY},
     };
-    if (config_share(&estimate->config, request->ranks, error) ||
+    if (config_split_batch(&estimate->config, request->ranks, error) ||
         memory_plan_of(&estimate->alone, &estimate->config, be, error))
         return -1;
     be->collectives = &planned;

@@ -27,7 +27,7 @@ struct rank_request {
 };
 
 struct rank_estimate {
-    struct config config;     /* config of each rank: see config_share */
+    struct config config;     /* config of each rank: see config_split_batch */
     struct memory_plan alone; /* plan of one process */
     struct memory_plan each;  /* plan of the last rank, whose shards are the largest */
     struct rank_machine machine;

@@ -118,7 +118,7 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
 static void add_operands(struct eight_bit *audit) {
     cJSON *operands = cJSON_AddArrayToObject(audit->report, "operands");
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        if (linear_index(i) < 0 || !audit->gpt->precision.eight[i]) continue;
+        if (linear_index(i) < 0 || !audit->gpt->precision.fp8_site[i]) continue;
         audit->rounds[linear_index(i)] = true;
         for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
             add_operand(audit, operands, linear_index(i), kind);

@@ -77,8 +77,9 @@ Test(parameter_list, joined_parameters_leave_no_gap) {
         const struct parameter *p = &list[i];
         int64_t own = p->extent.padded_rows * (p->extent.columns ? p->extent.columns : 1);
         cr_expect_eq(p->offset, offset, "%s", p->name);
-        cr_expect(p->joined || p->offset % PARAMETER_ALIGNMENT == 0, "%s", p->name);
-        if (i + 1 < arrlen(list) && p[1].joined) cr_expect_eq(p->elements, own, "%s", p->name);
+        cr_expect(p->fused_with_previous || p->offset % PARAMETER_ALIGNMENT == 0, "%s", p->name);
+        if (i + 1 < arrlen(list) && p[1].fused_with_previous)
+            cr_expect_eq(p->elements, own, "%s", p->name);
         offset += p->elements;
         numbers += parameter_count(p);
     }

@@ -156,7 +156,7 @@ static void check_plan(const struct trainer *trainer) {
     check_spans(spans, gpt->activation_memory, m->activations);
 }
 
-Test(gpt_memory, memory_plan_is_what_is_carved) {
+Test(gpt_memory, memory_plan_matches_layout) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (int variant = 0; variant < 12; variant++) {
             struct rig rig = {0};

@@ -245,14 +245,15 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     cr_expect_arr_eq(p.activation, expected.activation, sizeof p.activation);
     cr_expect_eq(p.masters, expected.masters);
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        cr_expect_eq(p.eight[i], i == SITE_QKV || i == SITE_ATTENTION_PROJECTION ||
-                                     i == SITE_MLP_FC || i == SITE_MLP_PROJECTION);
+        cr_expect_eq(p.fp8_site[i], i == SITE_QKV || i == SITE_ATTENTION_PROJECTION ||
+                                        i == SITE_MLP_FC || i == SITE_MLP_PROJECTION);
     cr_expect_str_eq(precision_name(&p), "fp8");
-    cr_expect_eq(precision_come_to(&p), CONFIG_PRECISION_FP8);
+    cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_FP8);
     config.autocast.lower16 = (struct config_words){1, {"mlp_fc"}};
     config.autocast.float32 = (struct config_words){1, {"qkv"}};
     p = resolve(&config, &cpu, note);
-    cr_expect(p.fp8 && !p.eight[SITE_MLP_FC] && !p.eight[SITE_QKV] && p.eight[SITE_MLP_PROJECTION]);
+    cr_expect(p.fp8 && !p.fp8_site[SITE_MLP_FC] && !p.fp8_site[SITE_QKV] &&
+              p.fp8_site[SITE_MLP_PROJECTION]);
     cr_expect_eq(p.site[SITE_QKV], DTYPE_F32);
     cr_expect_eq(p.site[SITE_MLP_FC], DTYPE_BF16);
     config.autocast.enabled = false;

@@ -37,7 +37,8 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
     rig->config.ranks.shard = run->shard;
     rig->config.ranks.gradients = run->wire_dtype;
-    world_requires(config_share(&rig->config, ranks->size, &rig->error) == 0, rig->error.text);
+    world_requires(config_split_batch(&rig->config, ranks->size, &rig->error) == 0,
+                   rig->error.text);
     rig_open_data(rig);
     world_requires(backend_open(&rig->be, &options, &rig->error) == 0, rig->error.text);
     world_requires(

@@ -294,7 +294,7 @@ static void expect_reads_back(const struct config *config) {
 #define X(size) cr_expect_eq(after.size, before.size, #size "\n%s", text);
     MODEL_SIZES(X)
 #undef X
-    cr_expect_eq(after.linear, before.linear);
+    cr_expect_eq(after.weights_out_in, before.weights_out_in);
     cr_expect_eq(after.norm_eps, before.norm_eps);
     if (before.positions == POSITIONS_ROPE) {
         cr_expect_eq(after.rope_theta, before.rope_theta);

@@ -84,7 +84,7 @@ static void expect_counted(struct rig *rig, const char *what) {
     struct count counts;
     const double part = (double)(RANKS - 1) / RANKS;
     config_resolve(&rig->config);
-    cr_assert_eq(config_share(&rig->config, 1, &rig->error), 0);
+    cr_assert_eq(config_split_batch(&rig->config, 1, &rig->error), 0);
     rig_open_backend(rig, test_device(), 1);
     struct rank_estimate estimate = estimate_of(rig, RANKS, 0, 0);
     const struct rank_step *step = &estimate.step;
