@@ -248,9 +248,9 @@ END {
         a = new[key]; b = old[key]; sub(/\..*/, "", figure)
         percent = b + 0 ? sprintf(" (%+.2f %%)", 100 * (a / b - 1)) : ""
         if (figure == "ratio") {
-            if (same && apart(a, b) > 0.25) moved(job ": a step takes " a " times its bare " \
-                "matrix products, was " b percent)
-            if (same) printf "  %-11s step / bare products %.3f, was %.3f\n", job, a, b
+            if (same && apart(a, b) > 0.25) moved(job ": a step takes " a " times that of its " \
+                "matmuls alone, was " b percent)
+            if (same) printf "  %-11s step / matmuls alone %.3f, was %.3f\n", job, a, b
         } else if (figure == "memory") {
             if (same && a != b) moved(job ": memory " a " MiB, was " b percent)
         } else if (same && a != b && !((job, figure) in told)) {

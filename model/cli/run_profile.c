@@ -151,7 +151,7 @@ void profile_print(FILE *out, const struct profile *profile) {
             fprintf(out, "    %-20s %9.1f ms\n", operation_name((enum operation_id)i),
                     1e3 * profile->operations[i]);
     fprintf(out, "    %-20s %9.1f ms\n    %-20s %9.1f ms\n", "step", 1e3 * profile->step,
-            "bare products", 1e3 * profile->products);
+            "matmuls alone", 1e3 * profile->products);
 }
 
 static int write_profile(const struct profile *profile, const struct trainer *trainer,
@@ -193,7 +193,7 @@ static int profile_run(const struct config *config, struct trainer *trainer,
     printf("a step of %s in %s, medians of %d:\n", config->name,
            precision_name(&trainer->gpt.precision), repetitions);
     profile_print(stdout, &profile);
-    printf("%.0f tokens/s; the step takes %.3f times its bare products\n",
+    printf("%.0f tokens/s; the step takes %.3f times that of its matmuls alone\n",
            profile.tokens / profile.step, profile.step / profile.products);
     return line->out ? write_profile(&profile, trainer, line->out, error) : 0;
 }

@@ -151,7 +151,7 @@ static struct table profile_table(const struct comparison_report *report) {
     for (int i = 0; i < arrlen(named->profile); i++)
         profile_row(&table, report, named->profile[i].name, 0);
     profile_row(&table, report, "whole step", 1);
-    profile_row(&table, report, "bare products", 2);
+    profile_row(&table, report, "matmuls alone", 2);
     return table;
 }
 
