@@ -1,9 +1,8 @@
 /* Arrays whose dtype is known at run time only, and threads that own a pack of columns.
  *
- * Where a kernel reads several tensors, templates over all their types would multiply. Types whose
- * loads must be in flight together are template parameters; the others (gradients that are added to
- * once, second copies, rare shapes) are passed as struct array and pay one uniform branch per
- * access. */
+ * Templates over the types of all tensors of a kernel would multiply. Types whose loads must be in
+ * flight together are template parameters; the others (gradients that are added to once, second
+ * copies, rare shapes) are passed as struct array and pay one uniform branch per access. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"

@@ -2,12 +2,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
-#include "data/util/printed.h"
 #include "data/util/random.h"
 #include "data/corpus/tales.h"
 #include "data/corpus/tokenizer_record.h"

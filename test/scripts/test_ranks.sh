@@ -183,7 +183,7 @@ long interrupt
 kill -INT "$(pgrep -of "$folder/tiny.json --set name=interrupt ")" # timeout passes it on, as a terminal would
 ended interrupt 130
 # Which signal arrives first depends on the launcher and on the load.
-expect interrupt 'stopped by .*; continue with --resume'
+expect interrupt 'stopped by \(SIGUSR1\|SIGTERM\|Ctrl-C (SIGINT)\); continue with --resume'
 
 long hangup
 process=$(pgrep -of "$folder/tiny.json --set name=hangup ")

@@ -144,27 +144,37 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
     subject_close(&subject);
 }
 
+/* Expects an error about `key` from a sealed copy of `text` whose value from `value` to `rest` is
+ * replaced. */
+static void expect_value_refused(const char *file, const char *text, const char *value,
+                                 const char *replacement, const char *rest, const char *key) {
+    struct checkpoint_manifest manifest;
+    const char *end = strstr(text, ",\n  \"sha256\": ");
+    char *body, message[100];
+    cr_assert_gt(asprintf(&body, "%.*s%s%.*s", (int)(value - text), text, replacement,
+                          (int)(end - rest), rest),
+                 0);
+    put_sealed(body);
+    free(body);
+    cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", replacement);
+    snprintf(message, sizeof message, "\"%s\" is missing or has no possible value", key);
+    expect_text(error.text, message);
+}
+
 Test(checkpoint_manifest, loss_scales_are_floats_above_zero) {
     static const char *const scales[] = {"1e300", "1e999", "1e-300", "0"};
     static const char key[] = "\"loss_scale\": ";
-    struct checkpoint_manifest manifest;
     struct subject subject;
     size_t size;
-    char file[FILE_PATH_MAX], *body, *text;
+    char file[FILE_PATH_MAX], *text;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     save_step(&subject, folder, 7, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
     cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
-    char *scale = strstr(text, key) + strlen(key), *end = strstr(text, ",\n  \"sha256\": ");
+    char *scale = strstr(text, key) + strlen(key);
     for (size_t i = 0; i < COUNT(scales); i++) {
         char *rest = strchr(scale, ',');
-        cr_assert_gt(asprintf(&body, "%.*s%s%.*s", (int)(scale - text), text, scales[i],
-                              (int)(end - rest), rest),
-                     0);
-        put_sealed(body);
-        cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", scales[i]);
-        expect_text(error.text, "\"loss_scale\" is missing or has no possible value");
-        free(body);
+        expect_value_refused(file, text, scale, scales[i], rest, "loss_scale");
     }
     free(text);
     subject_close(&subject);
@@ -183,7 +193,7 @@ Test(checkpoint_manifest, the_best_validation_is_kept) {
     struct checkpoint_manifest manifest;
     struct subject subject;
     size_t size;
-    char file[FILE_PATH_MAX], *body, *text;
+    char file[FILE_PATH_MAX], *text;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     save_step(&subject, folder, 6, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000006/trainer.json"));
@@ -198,17 +208,12 @@ Test(checkpoint_manifest, the_best_validation_is_kept) {
     cr_expect(best->loss == 1.0 / 3 && best->step == 5 && best->since == 2);
     checkpoint_manifest_close(&manifest);
     cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
-    char *at = strstr(text, key), *end = strstr(text, ",\n  \"sha256\": ");
+    char *at = strstr(text, key);
     cr_assert_not_null(at);
+    at += strlen(key);
     for (size_t i = 0; i < COUNT(wrong); i++) {
         char *rest = strchr(at, '}') + 1;
-        cr_assert_gt(asprintf(&body, "%.*s%s%s%.*s", (int)(at - text), text, key, wrong[i],
-                              (int)(end - rest), rest),
-                     0);
-        put_sealed(body);
-        cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", wrong[i]);
-        expect_text(error.text, "\"best\" is missing or has no possible value");
-        free(body);
+        expect_value_refused(file, text, at, wrong[i], rest, "best");
     }
     free(text);
     subject_close(&subject);

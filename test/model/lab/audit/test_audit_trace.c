@@ -26,16 +26,53 @@ struct collector {
     int count;
 };
 
+/* Number of activations, and gradients of them, that an operation writes. */
+static int outputs_of(enum operation_id id, const void *all_args) {
+    const struct layernorm_forward_args *forward = all_args;
+    const struct layernorm_backward_args *backward = all_args;
+    const struct matmul_args *matmul = all_args;
+    switch (id) {
+    case ID_embedding_forward: return 1;
+    case ID_embedding_backward: return 0;
+    case ID_clear: return 0;
+    case ID_quantize: return 0;
+    case ID_layernorm_forward: return forward->sum ? 2 : 1;
+    case ID_layernorm_backward: return backward->din_lower ? 2 : 1;
+    case ID_matmul: return matmul->transpose_a ? 0 : 1 + (matmul->gelu_in != NULL);
+    case ID_attention_forward: return 1;
+    case ID_attention_backward: return 1;
+    case ID_cross_entropy: return 1;
+    default: cr_assert_fail("operation %s in a micro-batch", operation_name(id)); return 0;
+    }
+}
+
+/* Expects that each output of an operation of a GPT-2 has a label. With recomputing some operations
+ * run twice, and in other models gradients pass through activations. */
+static void expect_outputs(const struct gpt *gpt, enum operation_id id, const void *args,
+                           int named) {
+    const struct layernorm_backward_args *norm = args;
+    if (gpt->sharing != SHARE_NOTHING || !shape_is_gpt2(&gpt->shape)) return;
+    int expected = outputs_of(id, args);
+    /* The branch below the first norm does not exist; its gradient is read by no operation. */
+    if (id == ID_layernorm_backward && norm->din_lower &&
+        norm->weight->data == gpt->weights.layers[0].ln1_weight.data)
+        expected--;
+    cr_expect_eq(named, expected, "%s: %d outputs have a name, of %d", operation_name(id), named,
+                 expected);
+}
+
 static void collect(struct observer *observer, enum operation_id id, const void *args) {
     struct collector *collector = (struct collector *)observer;
     struct traced traced[TRACED_MAX];
-    int count = trace_operation(traced, collector->gpt, operation_label(id, args));
+    int count = trace_operation(traced, collector->gpt, operation_label(id, args)), named = 0;
     cr_assert_leq(collector->count + count, EVENTS_MAX);
     for (int i = 0; i < count; i++) {
         struct event *event = &collector->events[collector->count++];
         event->traced = traced[i];
         place_label(event->label, traced[i].place, traced[i].layer);
+        named += i == 0 || traced[i].tensor.data != traced[i - 1].tensor.data;
     }
+    expect_outputs(collector->gpt, id, args, named);
 }
 
 static void open_rig(struct rig *rig, size_t chunk_bytes) {
