@@ -419,9 +419,10 @@ static int stopped_early(const struct run *run) {
     printf("stopped at step %" PRId64 " of %" PRId64 ": ", run->trainer.state.step,
            config->train.steps);
     if (validation_stops_early(config, &run->trainer.state.best))
-        printf("no lower validation loss in %" PRId64 " validations (train.patience is %" PRId64
+        printf("no lower validation loss in %" PRId64 " validation%s (train.patience is %" PRId64
                ")\n",
-               run->trainer.state.best.since, config->train.patience);
+               run->trainer.state.best.since, run->trainer.state.best.since == 1 ? "" : "s",
+               config->train.patience);
     else
         printf("the %g minutes of train.minutes are over; continue with --resume\n",
                config->train.minutes);
