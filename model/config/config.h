@@ -52,6 +52,13 @@ enum config_schedule {
     CONFIG_SCHEDULE_CONSTANT,
     CONFIG_SCHEDULE_WSD,
 };
+/* X(NAME, name): update rules (model/core/update_rule.h). */
+#define OPTIMIZERS(X) X(ADAMW, adamw)
+enum config_optimizer {
+#define X(NAME, name) CONFIG_OPTIMIZER_##NAME,
+    OPTIMIZERS(X)
+#undef X
+};
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
 enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
@@ -108,6 +115,7 @@ struct config {
         enum config_recompute recompute;
     } train;
     struct {
+        enum config_optimizer name;
         double lr, min_lr;
         int64_t warmup_steps;
         enum config_schedule schedule;

@@ -20,6 +20,11 @@ static const char *const preset_words[] = {"",
 #undef X
                                                NULL};
 static const char *const dtype_words[] = {"float32", "lower", NULL};
+static const char *const optimizer_words[] = {
+#define X(NAME, name) #name,
+    OPTIMIZERS(X)
+#undef X
+        NULL};
 static const char *const mlp_words[] = {
 #define X(NAME, name, ...) name,
     MLPS(X)

@@ -26,7 +26,7 @@ static struct rounding_key rounding_key(uint64_t seed, int64_t step) {
 
 static void assign_memory(struct optimizer *optimizer, struct arena *arena) {
     int64_t own = optimizer->exchange.shards.own_count;
-    for (int moment = 0; moment < 2; moment++)
+    for (int moment = 0; moment < optimizer->rule->moments; moment++)
         optimizer->moments[moment] = arena_tensor(arena, optimizer->gpt->precision.moments, own, 0);
 }
 
@@ -36,7 +36,7 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     if (gpt->offload && gpt->be->collectives->ranks->size > 1)
         return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
                            "anyway (ranks.shard)\nleave it out");
-    *optimizer = (struct optimizer){.gpt = gpt, .config = config};
+    *optimizer = (struct optimizer){.gpt = gpt, .config = config, .rule = update_rule(config)};
     if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
                       &gpt->masters, &gpt->gradients, error))
         return -1;
@@ -141,16 +141,17 @@ static void update(struct optimizer *optimizer, const struct bucket *bucket, int
     struct tensor master = tensor_range(&group->master, first, own.count);
     struct tensor copy = tensor_range(&group->copy, first, own.count);
     struct tensor gradients = tensor_range(&gpt->gradients, own.first, own.count);
-    struct tensor moment1 = tensor_range(&optimizer->moments[0], bucket->place, own.count);
-    struct tensor moment2 = tensor_range(&optimizer->moments[1], bucket->place, own.count);
-    OP(gpt->be, adamw, .master = &master,
-       .remainder = group->remainder ? group->remainder + first : NULL, .moment1 = &moment1,
-       .moment2 = &moment2, .copy = group->form == MASTERS_KEPT ? &copy : NULL,
-       .gradients = &gradients, .state = optimizer->state,
-       .key = rounding_key((uint64_t)config->seed, step), .first = own.first,
-       .lr = schedule_lr(config, step), .beta1 = config->optimizer.beta1,
-       .beta2 = config->optimizer.beta2, .epsilon = config->optimizer.eps,
-       .weight_decay = group->decay ? config->optimizer.weight_decay : 0);
+    struct tensor moments[MOMENTS_MAX];
+    for (int i = 0; i < optimizer->rule->moments; i++)
+        moments[i] = tensor_range(&optimizer->moments[i], bucket->place, own.count);
+    optimizer->rule->update(
+        ARGS(update, .be = gpt->be, .master = &master,
+             .remainder = group->remainder ? group->remainder + first : NULL,
+             .copy = group->form == MASTERS_KEPT ? &copy : NULL, .moments = moments,
+             .gradients = &gradients, .state = optimizer->state,
+             .key = rounding_key((uint64_t)config->seed, step), .first = own.first,
+             .lr = schedule_lr(config, step),
+             .weight_decay = group->decay ? config->optimizer.weight_decay : 0, .config = config));
 }
 
 /* Sums the squares of the gradients in this rank's parts, and computes the norm from the sums of

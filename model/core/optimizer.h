@@ -1,22 +1,24 @@
-/* AdamW over all parameters, with gradient clipping, skipping of steps with non-finite gradients,
- * and the loss scale. With several ranks each one updates its own part of every bucket
- * (model/core/shards.h) and has the moments of that part only. All ranks use the same norm and skip
- * the same steps. */
+/* The optimizer: an update rule (model/core/update_rule.h) applied to all parameters, with gradient
+ * clipping, skipping of steps with non-finite gradients, and the loss scale. With several ranks
+ * each one updates its own part of every bucket (model/core/shards.h) and has the moments of that
+ * part only. All ranks use the same norm and skip the same steps. */
 #pragma once
 
 #include "data/util/error.h"
 #include "model/config/config.h"
 #include "model/core/exchange.h"
 #include "model/core/gpt.h"
+#include "model/core/update_rule.h"
 
 struct optimizer {
     struct gpt *gpt;
     const struct config *config;
+    const struct update_rule *rule;
     struct step_state *state; /* backend memory */
     struct exchange exchange; /* with other ranks; with one rank it only holds the buckets */
-    struct tensor moments[2]; /* [own_count] fp32 or bf16, for this rank's parts of all buckets; in
-                               * host memory if gpt->offload */
-    void *memory;             /* holds the moments; NULL until optimizer_allocate */
+    struct tensor moments[MOMENTS_MAX]; /* the rule's: [own_count] fp32 or bf16, for this rank's
+                                         * parts of all buckets; in host memory if gpt->offload */
+    void *memory;                       /* holds the moments; NULL until optimizer_allocate */
     size_t bytes;
 };
 
@@ -29,7 +31,7 @@ void optimizer_close(struct optimizer *optimizer);
 /* Allocates the moments and sets them to zero. */
 int optimizer_allocate(struct optimizer *optimizer, struct error *error);
 
-/* Copy elements first .. first + count of the flat order of moment 0 or 1, between steps. Elements
+/* Copy elements first .. first + count of the flat order of a moment, between steps. Elements
  * outside this rank's parts are skipped. Downloads keep the dtype of the moments; uploads are fp32
  * values, rounded to nearest. */
 void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,

@@ -59,10 +59,10 @@ static int open_weights(struct tensor_files *files, const struct gpt *gpt, const
     return -1;
 }
 
-static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
-                        struct error *error) {
+static int open_moments(struct tensor_files *files, const struct optimizer *optimizer,
+                        const char *directory, struct error *error) {
     if (tensor_files_open_directory(files, directory, checkpoint_optimizer_stem, error)) return -1;
-    if (checkpoint_check_moments(gpt->list, files, error) == 0) return 0;
+    if (checkpoint_check_moments(optimizer, files, error) == 0) return 0;
     tensor_files_close(files);
     return -1;
 }
@@ -76,7 +76,7 @@ static int load_tensors(struct trainer *trainer, const char *directory, struct e
     struct gpt *gpt = &trainer->gpt;
     struct tensor_files weights, moments;
     if (open_weights(&weights, gpt, directory, error)) return -1;
-    int status = open_moments(&moments, gpt, directory, error);
+    int status = open_moments(&moments, &trainer->optimizer, directory, error);
     if (status == 0) {
         status = checkpoint_read_weights(gpt, &weights, error);
         if (status == 0) status = checkpoint_read_moments(&trainer->optimizer, &moments, error);

@@ -55,9 +55,9 @@ int moment_files_open(struct moment_files *files, const struct optimizer *optimi
     *files = (struct moment_files){.optimizer = optimizer,
                                    .ranks = gpt->be->collectives->ranks,
                                    .element_bytes = dtype_bytes(gpt->precision.moments)};
-    for (int moment = 0; moment < 2; moment++)
+    for (int moment = 0; moment < optimizer->rule->moments; moment++)
         checkpoint_list_entries(&files->entries, gpt->list,
-                                checkpoint_moment_prefix(prefix, gpt->list, moment),
+                                checkpoint_moment_prefix(prefix, optimizer, moment),
                                 gpt->precision.moments);
     if (tensor_division_open(&files->division, checkpoint_optimizer_stem, files->entries,
                              (int)arrlen(files->entries), limit, files->ranks->size, error))
@@ -107,7 +107,7 @@ static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
     if (cursor->entry >= cursor->end) return false;
     const struct parameter *p = parameter_of(files, cursor->entry);
     int64_t left = parameter_count(p) - cursor->first;
-    *piece = (struct piece){.moment = cursor->entry >= arrlen(files->optimizer->gpt->list),
+    *piece = (struct piece){.moment = cursor->entry / (int)arrlen(files->optimizer->gpt->list),
                             .first = p->offset + cursor->first,
                             .count = left < PIECE ? left : PIECE};
     while (piece->first >= buckets[piece->bucket].first + buckets[piece->bucket].count)

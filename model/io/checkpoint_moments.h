@@ -1,4 +1,4 @@
-/* Files of both moments of the optimizer, which all ranks write at the same time. Each rank writes
+/* Files of the optimizer's moments, which all ranks write at the same time. Each rank writes
  * files of whole tensors, so the files do not depend on the division of elements among ranks.
  *
  *     optimizer-00001-of-00004.safetensors      by rank 0

@@ -31,7 +31,6 @@ static int dtype_of_entry(const struct safetensors_entry *entry) {
 
 const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
 static const char gpt2_prefix[] = "transformer.";
-static const char *const moments[2] = {"exp_avg.", "exp_avg_sq."};
 
 static bool is_gpt2(const struct parameter *list) {
     return strcmp(parameter_wte(list)->name, "wte.weight") == 0;
@@ -41,9 +40,10 @@ const char *checkpoint_prefix(const struct parameter *list) {
     return is_gpt2(list) ? gpt2_prefix : "";
 }
 
-const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const struct parameter *list,
-                                     int moment) {
-    snprintf(text, CHECKPOINT_PREFIX_MAX, "%s%s", moments[moment], checkpoint_prefix(list));
+const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX],
+                                     const struct optimizer *optimizer, int moment) {
+    snprintf(text, CHECKPOINT_PREFIX_MAX, "%s%s", optimizer->rule->moment_names[moment],
+             checkpoint_prefix(optimizer->gpt->list));
     return text;
 }
 
@@ -55,11 +55,11 @@ const struct tensor_place *checkpoint_find_weight(const struct tensor_files *fil
     return place ? place : tensor_files_find(files, name);
 }
 
-static const struct tensor_place *find_moment(const struct parameter *list,
+static const struct tensor_place *find_moment(const struct optimizer *optimizer,
                                               const struct tensor_files *files, int moment,
                                               const char *name) {
     char full[NAME_MAX_BYTES], prefix[CHECKPOINT_PREFIX_MAX];
-    snprintf(full, sizeof full, "%s%s", checkpoint_moment_prefix(prefix, list, moment), name);
+    snprintf(full, sizeof full, "%s%s", checkpoint_moment_prefix(prefix, optimizer, moment), name);
     return tensor_files_find(files, full);
 }
 
@@ -252,16 +252,17 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
     return status ? -1 : check_head(list, files, error);
 }
 
-int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
+int checkpoint_check_moments(const struct optimizer *optimizer, const struct tensor_files *files,
                              struct error *error) {
+    const struct parameter *list = optimizer->gpt->list;
     char prefix[CHECKPOINT_PREFIX_MAX];
-    for (int moment = 0; moment < 2; moment++) {
+    for (int moment = 0; moment < optimizer->rule->moments; moment++) {
         for (ptrdiff_t i = 0; i < arrlen(list); i++) {
             const char *name = list[i].name;
-            const struct tensor_place *place = find_moment(list, files, moment, name);
+            const struct tensor_place *place = find_moment(optimizer, files, moment, name);
             if (!place)
-                return missing_tensor(files, checkpoint_moment_prefix(prefix, list, moment), name,
-                                      error);
+                return missing_tensor(files, checkpoint_moment_prefix(prefix, optimizer, moment),
+                                      name, error);
             if (check_tensor(&list[i], place, error)) return -1;
         }
     }
@@ -377,11 +378,11 @@ int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
 int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
                             struct error *error) {
     const struct parameter *list = optimizer->gpt->list;
-    for (int moment = 0; moment < 2; moment++)
+    for (int moment = 0; moment < optimizer->rule->moments; moment++)
         for (ptrdiff_t i = 0; i < arrlen(list); i++) {
             const struct array array = {
                 .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
-            const struct tensor_place *place = find_moment(list, files, moment, list[i].name);
+            const struct tensor_place *place = find_moment(optimizer, files, moment, list[i].name);
             if (read_tensor(&array, &list[i], place, pass_moment, error)) return -1;
         }
     return 0;

@@ -1,9 +1,9 @@
 /* Tensors of a model in safetensors files: names, checks, and reading and writing the values of
  * parameters and moments.
  *
- * Names are Hugging Face's, checkpoint_prefix + parameter.name. Moments have the prefixes
- * "exp_avg." and "exp_avg_sq.", PyTorch's names, before those of their weights. Shapes are those of
- * struct parameter, so the padding of the vocabulary is not saved. */
+ * Names are Hugging Face's, checkpoint_prefix + parameter.name. Moments have a prefix
+ * before the name of their weight, such as "exp_avg." (model/core/update_rule.h). Shapes are those
+ * of struct parameter, so the padding of the vocabulary is not saved. */
 #pragma once
 
 #include "data/util/error.h"
@@ -19,10 +19,10 @@ extern const char checkpoint_model_stem[], checkpoint_optimizer_stem[];
 /* Returns the prefix of names in files: "transformer." for a GPT-2, else "". */
 const char *checkpoint_prefix(const struct parameter *list);
 
-/* The same for moment 0 or 1, such as "exp_avg.transformer.", written to text. */
+/* The same for a moment, such as "exp_avg.transformer.", written to text. */
 enum { CHECKPOINT_PREFIX_MAX = 32 };
-const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const struct parameter *list,
-                                     int moment);
+const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX],
+                                     const struct optimizer *optimizer, int moment);
 
 /* Check that open files have exactly the tensors of a model whose parameters are `list` (an stb_ds
  * array). A failure names the file, the tensor, the shapes found and expected, and the config key
@@ -33,7 +33,7 @@ const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const str
  * lm_head.weight equal to the token embedding. */
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
                              struct error *error);
-int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
+int checkpoint_check_moments(const struct optimizer *optimizer, const struct tensor_files *files,
                              struct error *error);
 
 /* Returns a weight by its name without "transformer.", or NULL. */

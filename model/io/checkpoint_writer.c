@@ -150,7 +150,8 @@ static const char *size_text(char text[32], double bytes) {
 int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
                           struct error *error) {
     const struct gpt *gpt = &trainer->gpt;
-    size_t element = sizeof(float) + 2 * dtype_bytes(gpt->precision.moments);
+    size_t moments = (size_t)trainer->optimizer.rule->moments;
+    size_t element = sizeof(float) + moments * dtype_bytes(gpt->precision.moments);
     double wanted = (double)count * (double)gpt->count * (double)element;
     struct statvfs disk;
     char path[FILE_PATH_MAX], needed[32], available[32];

@@ -35,7 +35,8 @@ static size_t read_bytes(const struct master_group *group, bool all, int *messag
 /* Returns the bytes per element that an update reads and writes. Gradients are read twice, for norm
  * and update; master weights and moments are read and written; a copy is written. */
 static size_t touched_bytes(const struct optimizer *optimizer, const struct master_group *group) {
-    size_t state = sizeof(float) + 2 * dtype_bytes(optimizer->moments[0].dtype);
+    size_t state = sizeof(float) + (size_t)optimizer->rule->moments *
+                                       dtype_bytes(optimizer->gpt->precision.moments);
     size_t copy = group->form == MASTERS_KEPT ? dtype_bytes(group->copy.dtype) : 0;
     return 2 * dtype_bytes(optimizer->gpt->gradients.dtype) + 2 * state + copy;
 }

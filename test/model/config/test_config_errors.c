@@ -92,7 +92,7 @@ Test(config_errors, errors_of_keys) {
         {"{\"eval\": {\"evrey\": 1}}", NULL, {"eval.evrey", "mean eval.every?"}},
         {"{\"log\": {\"evrey\": 1}}", NULL, {"log.evrey", "mean log.every?"}},
         {"{\"optimiser\": {\"lr\": 1}}", NULL, {"no block \"optimiser\"", "\"optimizer\"?"}},
-        {"{\"optimizer\": {\"learning_speed\": 1}}", NULL, {"learning_speed", "has: lr, min_lr,"}},
+        {"{\"optimizer\": {\"learning_speed\": 1}}", NULL, {"learning_speed", "has: name, lr, min_lr,"}},
         {"{\"zzz\": 1}", NULL, {"\"zzz\"", "has: name, precision", "checkpoint"}},
         {"{\"\": 1}", NULL, {"no key \"\""}},
         {"{\"model.n_layer\": 1}", NULL, {"write model.n_layer as \"n_layer\"", "\"model\""}},
