@@ -24,7 +24,7 @@ struct update_args {
     const struct step_state *state; /* backend memory; nothing changes if found_inf */
     struct rounding_key key;        /* for moments in bf16 */
     int64_t first;                  /* index of element 0 in the flat order */
-    double lr, weight_decay;        /* of this step and group */
+    double lr, weight_decay;        /* for this step and group */
     const struct config *config;
 };
 
