@@ -29,7 +29,7 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
     {.parameter = {.layer = layer_,                                                        \
                    .field = offsetof(struct owner, member),                                \
                    .extent = extent_,                                                      \
-                   .decay = decay_,                                                        \
+                   .group = (decay_) ? GROUP_DECAYED : GROUP_NOT_DECAYED,                  \
                    .site = site_,                                                          \
                    .init = init_},                                                         \
      .names = {gpt2, llama},                                                               \
@@ -76,17 +76,17 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
     arrput(*list, added);
 }
 
-/* Appends the parameters of one decay group and moves *end past them. */
-static void list_group(struct parameter **list, const struct gpt_shape *s, bool group,
-                       int64_t *end) {
+/* Appends the parameters of one group and moves *end past them. */
+static void list_group(struct parameter **list, const struct gpt_shape *s,
+                       enum parameter_group group, int64_t *end) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     list_kinds(kinds, s);
     for (int i = 0; i < MODEL_KINDS; i++)
-        if (kinds[i].parameter.decay == group && is_there(&kinds[i]))
+        if (kinds[i].parameter.group == group && is_there(&kinds[i]))
             append(list, &kinds[i], -1, s, end);
     for (int layer = 0; layer < s->n_layer; layer++)
         for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++)
-            if (kinds[i].parameter.decay == group && is_there(&kinds[i]))
+            if (kinds[i].parameter.group == group && is_there(&kinds[i]))
                 append(list, &kinds[i], layer, s, end);
 }
 
@@ -121,9 +121,15 @@ bool shape_is_llama(const struct gpt_shape *s) {
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {
     struct parameter *list = NULL;
     *count = 0;
-    list_group(&list, shape, true, count);
-    list_group(&list, shape, false, count);
+    for (enum parameter_group group = 0; group < PARAMETER_GROUPS; group++)
+        list_group(&list, shape, group, count);
     return list;
+}
+
+ptrdiff_t parameter_trained_count(const struct parameter *list) {
+    ptrdiff_t count = 0;
+    while (count < arrlen(list) && list[count].group != GROUP_FROZEN) count++;
+    return count;
 }
 
 static const struct parameter *find_field(const struct parameter *list, size_t field) {

@@ -1,8 +1,8 @@
 /* List of a model's parameters, derived from its sizes alone: names, shapes, and offsets in the
  * flat arrays that hold them.
  *
- *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases and layer norms |
- *     0                                                                                count
+ *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases, norms | frozen |
+ *     0                                                                      trained    count
  *
  * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements, except those fused with the
  * previous one (as k with q). The gaps stay zero. */
@@ -90,6 +90,14 @@ struct parameters {
 };
 #undef X
 
+/* Groups are contiguous in the flat arrays, in this order. */
+enum parameter_group {
+    GROUP_DECAYED, /* weight decay applies, as usual to matrices only */
+    GROUP_NOT_DECAYED,
+    GROUP_FROZEN, /* not trained: no gradient and no moments */
+    PARAMETER_GROUPS
+};
+
 /* One parameter, for checkpoints, initialization and the optimizer. */
 struct parameter {
     char name[64];    /* Hugging Face name, without "transformer." */
@@ -99,7 +107,7 @@ struct parameter {
     struct extent extent;
     int64_t offset;   /* index of the first element in the flat arrays */
     int64_t elements; /* including the padding before the next parameter */
-    bool decay;
+    enum parameter_group group;
     enum autocast_site site;  /* operation that reads it */
     float init;               /* standard deviation, or INIT_ONE, INIT_ZERO */
     bool from_product;        /* its gradient is the result of a matmul */
@@ -109,6 +117,9 @@ struct parameter {
 /* Returns an stb_ds array in the order of the flat arrays, and stores the number of elements of a
  * flat array in *count. The batch of the shape is ignored. */
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count);
+
+/* Returns the number of parameters of a list that are trained. They come first. */
+ptrdiff_t parameter_trained_count(const struct parameter *list);
 
 /* Return the token embedding of a list, and the table that the head reads: the same, or one of its
  * own. */

@@ -130,9 +130,10 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
                   .dout = &d->qkv, .in = &a->ln1_out, .weight = &w->qkv_weight, .label = &label));
 }
 
-/* Adds the embedding gradient of one rank's rows. */
+/* Adds the embedding gradient of one rank's rows. A frozen embedding has none. */
 static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own) {
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
+    if (!gpt->dweights.wte.rank) return;
     OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
        .dposition_table = learned && own ? &gpt->dweights.wpe : NULL, .dout = &rows->dout,
        .tokens = rows->tokens, .sequence_length = gpt->shape.sequence_length);

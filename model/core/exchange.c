@@ -243,7 +243,7 @@ static uint64_t gather(const struct exchange *exchange, const struct bucket *buc
 /* True if operations read the fp32 master weights of a group although it has 16-bit copies: wte and
  * vectors. */
 static bool reads_all(const struct exchange *exchange, const struct bucket *bucket) {
-    return bucket->embedding || !exchange->masters->groups[bucket->group].decay;
+    return bucket->embedding || exchange->masters->groups[bucket->group].group != GROUP_DECAYED;
 }
 
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {

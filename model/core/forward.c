@@ -308,8 +308,9 @@ static void loss_backward(struct gpt *gpt, const struct tensor *logits, const st
     struct tensor din =
         tensor_slice(&gpt->activations.gradients.lnf_out, first, tensor_rows(logits));
     OP(gpt->be, matmul, .out = &din, .a = logits, .b = gpt->head, .label = &label);
-    OP(gpt->be, matmul, .out = gpt->dhead, .a = logits, .transpose_a = true, .b = in,
-       .accumulate = gpt->accumulate || first > 0);
+    if (gpt->dhead->rank)
+        OP(gpt->be, matmul, .out = gpt->dhead, .a = logits, .transpose_a = true, .b = in,
+           .accumulate = gpt->accumulate || first > 0);
 }
 
 void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {

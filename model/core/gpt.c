@@ -43,6 +43,25 @@ static void fuse(struct gpt *gpt, const struct parameter *p) {
     parameter_tensor(&gpt->dweights, first)->shape[0] += p->extent.rows;
 }
 
+/* Returns the gradient of a parameter. That of a frozen norm is written but never read. */
+static struct tensor gradient_of(const struct gpt *gpt, const struct parameter *p) {
+    const struct extent *extent = &p->extent;
+    if (p->group != GROUP_FROZEN)
+        return place(&gpt->gradients, p->offset, extent->padded_rows, extent->columns);
+    if (p->site == SITE_LAYERNORM)
+        return place(&gpt->unused_gradients, 0, extent->padded_rows, extent->columns);
+    return (struct tensor){0};
+}
+
+/* Returns the elements of the largest gradient that only unused_gradients holds. */
+static int64_t unused_count(const struct gpt *gpt) {
+    int64_t largest = 0;
+    for (ptrdiff_t i = parameter_trained_count(gpt->list); i < arrlen(gpt->list); i++)
+        if (gpt->list[i].site == SITE_LAYERNORM && gpt->list[i].elements > largest)
+            largest = gpt->list[i].elements;
+    return largest;
+}
+
 /* Lays out all parameter memory; called once to measure and once to assign addresses. */
 static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
     struct memory_plan *m = &gpt->memory;
@@ -50,15 +69,15 @@ static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena
     m->master = arena->used;
     masters_layout_copies(&gpt->masters, arena);
     m->lower = arena->used - m->master;
-    if (gpt->use == GPT_TRAINING)
-        gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->count, 0);
+    if (gpt->use == GPT_TRAINING) {
+        gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->trained_count, 0);
+        gpt->unused_gradients = arena_tensor(arena, gpt->precision.gradients, unused_count(gpt), 0);
+    }
     m->gradients = arena->used - m->master - m->lower;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
         *parameter_tensor(&gpt->weights, p) = masters_read_place(&gpt->masters, p);
-        if (gpt->use == GPT_TRAINING)
-            *parameter_tensor(&gpt->dweights, p) =
-                place(&gpt->gradients, p->offset, p->extent.padded_rows, p->extent.columns);
+        if (gpt->use == GPT_TRAINING) *parameter_tensor(&gpt->dweights, p) = gradient_of(gpt, p);
         if (p->fused_with_previous) fuse(gpt, p);
     }
     gpt->head = parameter_tensor(&gpt->weights, parameter_head(gpt->list));
@@ -166,6 +185,8 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
         gpt->precision.masters = MASTERS_KEPT;
     gpt->list = parameter_list(&gpt->shape, &gpt->count);
+    for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++)
+        gpt->trained_count = gpt->list[i].offset + gpt->list[i].elements;
     gpt->offload = config->offload.optimizer && use == GPT_TRAINING;
     if (gpt->offload && be->device.host_memory)
         return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"
@@ -323,7 +344,7 @@ static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
 /* Adjacent ranges of the flat array are cleared together. */
 void gpt_clear_gradients(struct gpt *gpt) {
     int64_t first = 0, end = 0;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+    for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
         if (p->from_product) continue;
         if (p->offset != end) {

@@ -1,7 +1,8 @@
 /* The model: its shape, parameters and activations, and their memory.
  *
  * Parameters have one flat order (model/architecture/parameters.h), which gradients, master weights
- * (model/core/masters.h) and moments share. Element i of each array belongs to the same parameter
+ * (model/core/masters.h) and moments share; gradients and moments end where frozen parameters
+ * begin. Element i of each array belongs to the same parameter
  * element, so an operation on all parameters is a loop over arrays. */
 #pragma once
 
@@ -58,13 +59,16 @@ struct gpt {
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count;          /* elements of a flat array */
+    int64_t trained_count;  /* elements that are trained, which come first: gradients and moments
+                             * have only these */
 
     struct exchange *exchange; /* with other ranks (model/core/exchange.h), or NULL */
     struct masters masters;
-    struct quantization quantization;  /* used in fp8 */
-    struct tensor gradients;           /* [count] */
-    struct parameters weights;         /* as operations read them */
-    struct parameters dweights;        /* gradients */
+    struct quantization quantization; /* used in fp8 */
+    struct tensor gradients;          /* [trained_count] */
+    struct tensor unused_gradients; /* those of frozen norms, whose operations always write them */
+    struct parameters weights;      /* as operations read them */
+    struct parameters dweights;     /* gradients; rank 0: frozen */
     const struct tensor *head, *dhead; /* the head's table: wte, or its own */
     struct tensor token_table; /* master weights of wte, which the embedding reads, and their */
     int16_t *token_remainder;  /* remainders if they are split, else NULL */

@@ -50,7 +50,7 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
     struct quantized_operand gradient = {
         .kind = QUANTIZED_GRADIENT, .in = args->dout, .over = by_vector ? OVER_ROWS : OVER_BOTH};
     struct operand dout = operand_of(gpt, args, gradient);
-    weight_backward(gpt, args, &dout);
+    if (args->dweight->rank) weight_backward(gpt, args, &dout);
     gradient.over = OVER_COLUMNS, gradient.repeated = true;
     if (gpt->precision.fp8_site[args->site] && by_vector) dout = operand_of(gpt, args, gradient);
     const struct operand weight =

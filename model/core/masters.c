@@ -26,9 +26,9 @@ void masters_open(struct masters *masters, const struct parameter *list,
         const struct parameter *p = &list[i];
         enum master_form form = form_of(precision, p);
         bool offloaded = offload && form == MASTERS_SPLIT && p != parameter_wte(list);
-        if (!last || last->form != form || last->decay != p->decay ||
+        if (!last || last->form != form || last->group != p->group ||
             last->offloaded != offloaded) {
-            struct master_group group = {p->offset, 0, p->decay, form, .offloaded = offloaded};
+            struct master_group group = {p->offset, 0, p->group, form, .offloaded = offloaded};
             arrput(masters->groups, group);
             last = &arrlast(masters->groups);
         }

@@ -22,7 +22,7 @@
 
 struct master_group {
     int64_t first, count; /* range of elements in the flat arrays */
-    bool decay;
+    enum parameter_group group;
     enum master_form form;
     bool offloaded;       /* the remainders are in host memory */
     struct tensor master; /* [count] fp32; bf16 if SPLIT */

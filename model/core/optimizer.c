@@ -151,7 +151,8 @@ static void update(struct optimizer *optimizer, const struct bucket *bucket, int
              .gradients = &gradients, .state = optimizer->state,
              .key = rounding_key((uint64_t)config->seed, step), .first = own.first,
              .lr = schedule_lr(config, step),
-             .weight_decay = group->decay ? config->optimizer.weight_decay : 0, .config = config));
+             .weight_decay = group->group == GROUP_DECAYED ? config->optimizer.weight_decay : 0,
+             .config = config));
 }
 
 /* Sums the squares of the gradients in this rank's parts, and computes the norm from the sums of

@@ -31,7 +31,7 @@ static bool same_bucket(const struct bucket *bucket, const struct bucket *next) 
 
 static void list_buckets(struct shards *shards, const struct parameter *list,
                          const struct masters *masters, bool travels) {
-    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+    for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
         const struct parameter *p = &list[i];
         struct bucket next = {p->offset, p->elements, group_of(masters, p->offset),
 

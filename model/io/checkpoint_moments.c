@@ -32,7 +32,7 @@ static int first_entry(const struct moment_files *files, int file) {
 /* Returns the parameter of an entry. Entries of moment 0 come first. */
 static const struct parameter *parameter_of(const struct moment_files *files, int entry) {
     const struct parameter *list = files->optimizer->gpt->list;
-    return &list[entry % arrlen(list)];
+    return &list[entry % parameter_trained_count(list)];
 }
 
 static int allocate(struct moment_files *files, struct error *error) {
@@ -56,7 +56,7 @@ int moment_files_open(struct moment_files *files, const struct optimizer *optimi
                                    .ranks = gpt->be->collectives->ranks,
                                    .element_bytes = dtype_bytes(gpt->precision.moments)};
     for (int moment = 0; moment < optimizer->rule->moments; moment++)
-        checkpoint_list_entries(&files->entries, gpt->list,
+        checkpoint_list_entries(&files->entries, gpt->list, parameter_trained_count(gpt->list),
                                 checkpoint_moment_prefix(prefix, optimizer, moment),
                                 gpt->precision.moments);
     if (tensor_division_open(&files->division, checkpoint_optimizer_stem, files->entries,
@@ -107,7 +107,8 @@ static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
     if (cursor->entry >= cursor->end) return false;
     const struct parameter *p = parameter_of(files, cursor->entry);
     int64_t left = parameter_count(p) - cursor->first;
-    *piece = (struct piece){.moment = cursor->entry / (int)arrlen(files->optimizer->gpt->list),
+    *piece = (struct piece){.moment = cursor->entry /
+                                      (int)parameter_trained_count(files->optimizer->gpt->list),
                             .first = p->offset + cursor->first,
                             .count = left < PIECE ? left : PIECE};
     while (piece->first >= buckets[piece->bucket].first + buckets[piece->bucket].count)

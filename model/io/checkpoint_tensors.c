@@ -257,7 +257,7 @@ int checkpoint_check_moments(const struct optimizer *optimizer, const struct ten
     const struct parameter *list = optimizer->gpt->list;
     char prefix[CHECKPOINT_PREFIX_MAX];
     for (int moment = 0; moment < optimizer->rule->moments; moment++) {
-        for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
             const char *name = list[i].name;
             const struct tensor_place *place = find_moment(optimizer, files, moment, name);
             if (!place)
@@ -270,8 +270,8 @@ int checkpoint_check_moments(const struct optimizer *optimizer, const struct ten
 }
 
 void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
-                             const char *prefix, enum dtype dtype) {
-    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+                             ptrdiff_t count, const char *prefix, enum dtype dtype) {
+    for (ptrdiff_t i = 0; i < count; i++) {
         const struct parameter *parameter = &list[i];
         char name[NAME_MAX_BYTES];
         snprintf(name, sizeof name, "%s%s", prefix, parameter->name);
@@ -313,7 +313,8 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
     struct safetensors_entry *entries = NULL;
     struct master_source masters = {gpt->list, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
     const struct tensor_source source = {read_masters, &masters};
-    checkpoint_list_entries(&entries, gpt->list, checkpoint_prefix(gpt->list), DTYPE_F32);
+    checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), checkpoint_prefix(gpt->list),
+                            DTYPE_F32);
     int status = tensor_shards_write(directory, checkpoint_model_stem, entries,
                                      (int)arrlen(entries), limit, &source, files, error);
     checkpoint_free_entries(entries);
@@ -379,7 +380,7 @@ int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_fil
                             struct error *error) {
     const struct parameter *list = optimizer->gpt->list;
     for (int moment = 0; moment < optimizer->rule->moments; moment++)
-        for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
             const struct array array = {
                 .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
             const struct tensor_place *place = find_moment(optimizer, files, moment, list[i].name);

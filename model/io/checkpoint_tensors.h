@@ -48,10 +48,10 @@ enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
                      struct error *error);
 
-/* Appends an entry for each parameter to *entries, an stb_ds array, in the order of the list. The
+/* Appends an entry for each of the first `count` parameters to *entries, an stb_ds array. The
  * entries own their names; free them with checkpoint_free_entries. */
 void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
-                             const char *prefix, enum dtype dtype);
+                             ptrdiff_t count, const char *prefix, enum dtype dtype);
 void checkpoint_free_entries(struct safetensors_entry *entries);
 
 /* Writes the fp32 master weights durably, from a copy on the host, or from the model if copy is

@@ -91,7 +91,7 @@ static int write_tensors(const struct job *job, const struct parameter *list,
     const struct tensor_source source = {read_weights, &weights};
     if (!weights.values)
         return fail(job->error, "out of memory while writing to %.400s", job->directory);
-    checkpoint_list_entries(&entries, list, checkpoint_prefix(list), job->dtype);
+    checkpoint_list_entries(&entries, list, arrlen(list), checkpoint_prefix(list), job->dtype);
     int status = tensor_shards_write(
         job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
         (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source, &written, job->error);

@@ -54,7 +54,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->wire_dtype));
         load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
         if (shards->divided) {
-            bool all = bucket->embedding || !group->decay;
+            bool all = bucket->embedding || group->group != GROUP_DECAYED;
             size_t bytes = read_bytes(group, all, &load.weight_messages);
             load.weight_bytes = sent(ranks, bucket->count, bytes);
         } else { /* an all-reduce of gradients replaces the gather of weights */

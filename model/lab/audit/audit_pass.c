@@ -191,7 +191,7 @@ static enum pass_outcome outcome_of(struct recorder *recorder) {
     const struct gpt *gpt = recorder->gpt;
     struct magnitudes magnitudes = {0};
     if (!isfinite(sum_of_losses(recorder))) return PASS_LOSS_INFINITE;
-    for (int i = 0; i < (int)arrlen(gpt->list); i++) {
+    for (int i = 0; i < (int)parameter_trained_count(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         magnitudes_add(&magnitudes, fetch(&recorder->fetched, gpt->be, &view),
                        (size_t)tensor_count(&view));

@@ -27,8 +27,8 @@ Test(parameter_list, covers_the_flat_arrays) {
         const struct parameter *p = &list[i];
         cr_expect_eq(p->offset, offset, "%s", p->name);
         cr_expect_eq(p->offset % PARAMETER_ALIGNMENT, 0);
-        cr_expect(i == 0 || list[i - 1].decay || !p->decay, "%s", p->name);
-        cr_expect_eq(p->decay, p->extent.columns > 0, "%s", p->name);
+        cr_expect(i == 0 || list[i - 1].group <= p->group, "%s", p->name);
+        cr_expect_eq(p->group == GROUP_DECAYED, p->extent.columns > 0, "%s", p->name);
         int64_t columns = p->extent.columns ? p->extent.columns : 1;
         int64_t rows = i == 0 ? 1024 : p->extent.rows;
         cr_expect_eq(p->extent.padded_rows, rows, "%s", p->name);

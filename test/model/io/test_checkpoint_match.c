@@ -61,7 +61,8 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
         struct gpt *gpt = &subject.trainer.gpt;
         struct safetensors_entry *entries = NULL;
-        checkpoint_list_entries(&entries, gpt->list, "", wide ? DTYPE_F32 : DTYPE_BF16);
+        checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), "",
+                                wide ? DTYPE_F32 : DTYPE_BF16);
         cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
                                              (int)arrlen(entries), &error),
                      0, "%s", error.text);
@@ -172,7 +173,7 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     struct safetensors_entry *entries = NULL;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     struct gpt *gpt = &subject.trainer.gpt;
-    checkpoint_list_entries(&entries, gpt->list, "transformer.", DTYPE_F32);
+    checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), "transformer.", DTYPE_F32);
     entries[3].dtype = SAFETENSORS_I32;
     cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
                                          (int)arrlen(entries), &error),

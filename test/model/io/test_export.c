@@ -260,7 +260,7 @@ Test(export, keeps_the_bits_of_16_bit) {
         struct parameter *list = put_model(&plain);
         struct safetensors_entry *entries = NULL;
         struct safetensors_writer writer;
-        checkpoint_list_entries(&entries, list, "transformer.", dtypes[i]);
+        checkpoint_list_entries(&entries, list, arrlen(list), "transformer.", dtypes[i]);
         cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
                                              (int)arrlen(entries), &error),
                      0, "%s", error.text);
