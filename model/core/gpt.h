@@ -64,11 +64,11 @@ struct gpt {
 
     struct exchange *exchange; /* with other ranks (model/core/exchange.h), or NULL */
     struct masters masters;
-    struct quantization quantization; /* used in fp8 */
-    struct tensor gradients;          /* [trained_count] */
-    struct tensor unused_gradients; /* those of frozen norms, whose operations always write them */
-    struct parameters weights;      /* as operations read them */
-    struct parameters dweights;     /* gradients; rank 0: frozen */
+    struct quantization quantization;  /* used in fp8 */
+    struct tensor gradients;           /* [trained_count] */
+    struct tensor unused_gradients;    /* gradients of frozen norms: written, never read */
+    struct parameters weights;         /* as operations read them */
+    struct parameters dweights;        /* gradients; rank 0: frozen */
     const struct tensor *head, *dhead; /* the head's table: wte, or its own */
     struct tensor token_table; /* master weights of wte, which the embedding reads, and their */
     int16_t *token_remainder;  /* remainders if they are split, else NULL */
