@@ -162,22 +162,12 @@ static char *quoted_command(int argc, char **argv) {
 
 /* ---- the report */
 
-static int write_one(const char *folder, const char *name, enum report_form form,
-                     const struct comparison_report *report, struct error *error) {
-    char path[FILE_PATH_MAX];
-    struct printed printed;
-    if (file_path_join(path, folder, name, error)) return -1;
-    if (printed_open(&printed)) return fail(error, "out of memory");
-    comparison_print(printed.out, report, form);
-    return printed_write(&printed, path, NULL, error);
-}
-
 static int write_report(const char *folder, const struct comparison_report *report,
                         struct error *error) {
-    if (write_one(folder, "report.json", REPORT_JSON, report, error) ||
-        write_one(folder, "report.md", REPORT_MARKDOWN, report, error) ||
-        write_one(folder, "report.html", REPORT_HTML, report, error))
-        return -1;
+    static const char *const names[] = {
+        [PAGE_JSON] = "report.json", [PAGE_MARKDOWN] = "report.md", [PAGE_HTML] = "report.html"};
+    for (enum page_form form = PAGE_MARKDOWN; form <= PAGE_JSON; form++)
+        if (page_write(folder, names[form], comparison_print, report, form, error)) return -1;
     printf("\nwritten: %s/report.html, report.md, report.json\n", folder);
     return 0;
 }
@@ -191,7 +181,7 @@ static int compare(const struct run_record *runs, const struct options *options,
         return EXIT_FAILED;
     report.made_by = options->made_by;
     report.command = command;
-    comparison_print(stdout, &report, REPORT_TEXT);
+    comparison_print(stdout, &report, PAGE_TEXT);
     if (!options->out || write_report(options->out, &report, error) == 0)
         status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
     comparison_report_free(&report);

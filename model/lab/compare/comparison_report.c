@@ -146,8 +146,3 @@ bool comparison_report_passes(const struct comparison_report *report) {
         if (!report->verdicts[g].pass) return false;
     return true;
 }
-
-const char *comparison_report_word(const struct comparison_report *report, int group) {
-    if (!report->verdicts[group].pass) return "FAIL";
-    return group == report->reference ? "reference" : "pass";
-}

@@ -85,4 +85,4 @@ void verdict_make(struct verdict *verdict, const struct comparison *comparison,
                   const struct limits *limits);
 
 const char *check_name(enum check_id id);                   /* "training loss" */
-const char *check_outcome_name(enum check_outcome outcome); /* "pass", "FAIL", ... */
+const char *check_outcome_name(enum check_outcome outcome); /* "pass", "fail", ... */

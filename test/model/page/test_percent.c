@@ -7,22 +7,15 @@
 Test(percent, is_short) {
     static const struct {
         double share;
-        const char *expected, *in_tables;
+        const char *expected;
     } cases[] = {
-        {0, "0 %", "0%"},
-        {1, "100.0 %", "100.0%"},
-        {0.123, "12.3 %", "12.3%"},
-        {0.0123, "1.23 %", "1.23%"},
-        {0.000123, "0.012 %", "0.012%"},
-        {1e-5, "0.001 %", "0.001%"},
-        {1e-7, "<0.001 %", "<.001%"},
-        {-0.05, "-5.00 %", "-5.00%"},
-        {INFINITY, "infinite", "inf"},
-        {NAN, "infinite", "inf"},
+        {0, "0%"},         {1, "100.0%"},        {0.123, "12.3%"},
+        {0.0123, "1.23%"}, {0.000123, "0.012%"}, {1e-5, "0.001%"},
+        {1e-7, "<.001%"},  {-0.05, "-5.00%"},    {INFINITY, "inf"},
+        {NAN, "inf"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[PERCENT_MAX];
         cr_expect_str_eq(percent(text, cases[i].share), cases[i].expected);
-        cr_expect_str_eq(percent_short(text, cases[i].share), cases[i].in_tables);
     }
 }
