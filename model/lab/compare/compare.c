@@ -78,21 +78,20 @@ static int read_limit(double *limit, double lowest, const char *name, const char
 static int take_flag(struct options *options, enum flag flag, const char *value,
                      struct error *error) {
     struct limits *limits = &options->limits;
-    const char *name = flags[flag].name;
-    switch (flag) {
-    case FLAG_OUT: options->out = value; break;
-    case FLAG_REFERENCE: options->reference = value; break;
-    case FLAG_MADE_BY: options->made_by = value; break;
-    case FLAG_LIMIT_LOSS: return read_limit(&limits->loss, 0, name, value, error);
-    case FLAG_LIMIT_CURVE: return read_limit(&limits->curve, 0, name, value, error);
-    case FLAG_LIMIT_NORM: return read_limit(&limits->norm, 0, name, value, error);
-    case FLAG_LIMIT_CORRELATION: return read_limit(&limits->correlation, -1, name, value, error);
-    case FLAG_LIMIT_SKIPPED: return read_limit(&limits->skipped, 0, name, value, error);
-    case FLAG_LOWER_IS_FINE: limits->lower_is_fine = true; break;
-    case FLAG_PARTIAL: limits->partial = true; break;
-    case FLAG_HELP: options->help = true; break;
-    case FLAGS: break;
-    }
+    double *const numbers[FLAGS] = {
+        [FLAG_LIMIT_LOSS] = &limits->loss,       [FLAG_LIMIT_CURVE] = &limits->curve,
+        [FLAG_LIMIT_NORM] = &limits->norm,       [FLAG_LIMIT_CORRELATION] = &limits->correlation,
+        [FLAG_LIMIT_SKIPPED] = &limits->skipped,
+    };
+    if (numbers[flag])
+        return read_limit(numbers[flag], flag == FLAG_LIMIT_CORRELATION ? -1 : 0, flags[flag].name,
+                          value, error);
+    if (flag == FLAG_OUT) options->out = value;
+    if (flag == FLAG_REFERENCE) options->reference = value;
+    if (flag == FLAG_MADE_BY) options->made_by = value;
+    limits->lower_is_fine |= flag == FLAG_LOWER_IS_FINE;
+    limits->partial |= flag == FLAG_PARTIAL;
+    options->help |= flag == FLAG_HELP;
     return 0;
 }
 
