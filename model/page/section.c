@@ -77,7 +77,7 @@ static const cJSON *worst_cell(const cJSON *first, const struct column *column, 
 }
 
 static void add_cell(struct table *table, const struct column *column, const cJSON *cell) {
-    char share[PERCENT_MAX], scale[SCALE_TEXT_MAX];
+    char scale[SCALE_TEXT_MAX];
     const char *unit = column->unit ? column->unit : "";
     double value = cell ? cell->valuedouble : 0;
     if (!cell) table_cell(table, "-");
@@ -86,7 +86,7 @@ static void add_cell(struct table *table, const struct column *column, const cJS
         case SHOW_NUMBER: table_cell(table, "%.*f%s", column->decimals, value, unit); break;
         case SHOW_CHANGE: table_cell(table, "%+.*f%s", column->decimals, value, unit); break;
         case SHOW_DECIBELS: table_cell(table, "%.1f", value); break;
-        case SHOW_SHARE: table_cell(table, "%s", percent(share, value)); break;
+        case SHOW_SHARE: table_cell(table, "%s", percent(value).text); break;
         case SHOW_SCALE: table_cell(table, "%s", scale_text(scale, value)); break;
         case SHOW_BYTES:
             if (value < 0x1p30) table_cell(table, "%.1f MiB", value / 0x1p20);

@@ -10,6 +10,7 @@
 
 #include "kernels/observer.h"
 #include "model/core/quantization.h"
+#include "model/page/section.h"
 
 /* Sums over the nonzero values of an operand of a layer. */
 struct sums {
@@ -100,19 +101,16 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
         all.signal += one->signal, all.noise += one->noise;
         if (snr < worst) worst = snr, worst_layer = layer;
     }
-    cJSON *operand = cJSON_CreateObject();
-    cJSON_AddItemToArray(operands, operand);
+    cJSON *operand = json_add_item(operands);
     snprintf(name, sizeof name, "%s %s", linear_words[linear], kinds[kind]);
     cJSON_AddStringToObject(operand, "name", name);
     cJSON_AddStringToObject(operand, "layer", linear_words[linear]);
     cJSON_AddStringToObject(operand, "operand", kinds[kind]);
     cJSON_AddStringToObject(operand, "format", dtype_name(audit->gpt->quantization.dtype[kind]));
     double values = all.values > 0 ? all.values : 1;
-    cJSON_AddNumberToObject(operand, "to_zero", all.to_zero / values);
-    cJSON_AddNumberToObject(operand, "saturated", all.saturated / values);
-    cJSON_AddNumberToObject(operand, "snr", 10 * log10(all.signal / all.noise));
-    cJSON_AddNumberToObject(operand, "worst_snr", worst);
-    cJSON_AddNumberToObject(operand, "worst_layer", worst_layer);
+    JSON_NUMBERS(operand, {"to_zero", all.to_zero / values}, {"saturated", all.saturated / values},
+                 {"snr", 10 * log10(all.signal / all.noise)}, {"worst_snr", worst},
+                 {"worst_layer", worst_layer});
 }
 
 static void add_operands(struct eight_bit *audit) {
@@ -142,12 +140,10 @@ static int try(struct eight_bit *audit, const char *name, const struct config *c
         difference += apart * apart;
         square += expected * expected;
     }
-    cJSON *trial = cJSON_CreateObject();
-    cJSON_AddItemToArray(audit->trials, trial);
+    cJSON *trial = json_add_item(audit->trials);
     cJSON_AddStringToObject(trial, "name", name);
-    cJSON_AddNumberToObject(trial, "loss", loss);
-    cJSON_AddNumberToObject(trial, "loss_error", loss / audit->loss - 1);
-    cJSON_AddNumberToObject(trial, "gradient_error", sqrt(difference / square));
+    JSON_NUMBERS(trial, {"loss", loss}, {"loss_error", loss / audit->loss - 1},
+                 {"gradient_error", sqrt(difference / square)});
     if (observed && status == 0) add_operands(audit);
     trainer_close(&trainer);
     return status;
@@ -181,24 +177,20 @@ static int try_all(struct eight_bit *audit, const struct config *given, struct e
     return status;
 }
 
-static double number(const cJSON *object, const char *key) {
-    return cJSON_GetObjectItem(object, key)->valuedouble;
-}
-
 /* The advice names the layer that removes the largest part of the error if it stays in bf16. */
 cJSON *eight_bit_advice(const cJSON *trials) {
-    const cJSON *fp8 = cJSON_GetArrayItem(trials, 1), *best = NULL;
-    const cJSON *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
-    double error = number(fp8, "gradient_error"), least = INFINITY;
+    const cJSON *best = NULL, *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
+    double error = json_number_at(cJSON_GetArrayItem(trials, 1), "gradient_error"),
+           least = INFINITY;
     const char *texts[3] = {"Something is not finite in fp8: use bf16."};
     char text[200];
     int count = 0;
     if (!isfinite(error)) return cJSON_CreateStringArray(texts, 1);
     for (; trial; trial = trial->next)
-        if (number(trial, "gradient_error") < least)
-            least = number(trial, "gradient_error"), best = trial;
+        if (json_number_at(trial, "gradient_error") < least)
+            least = json_number_at(trial, "gradient_error"), best = trial;
     if (best) {
-        const char *name = cJSON_GetObjectItem(best, "name")->valuestring;
+        const char *name = json_text_at(best, "name");
         double removed = 100 * (1 - least / error);
         if (removed > 25)
             snprintf(text, sizeof text,

@@ -14,8 +14,6 @@ Test(percent, is_short) {
         {1e-7, "<.001%"},  {-0.05, "-5.00%"},    {INFINITY, "inf"},
         {NAN, "inf"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[PERCENT_MAX];
-        cr_expect_str_eq(percent(text, cases[i].share), cases[i].expected);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_str_eq(percent(cases[i].share).text, cases[i].expected);
 }

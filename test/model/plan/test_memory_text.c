@@ -257,7 +257,7 @@ Test(memory_text, fit) {
                  "\n\n  --set train.recompute=layer \\\\\n  --set gradients.dtype=lower \\\\\n"
                  "  --set optimizer.moments=bfloat16 \\\\\n  --set weights.copy=cast \\\\\n"
                  "  --set train.micro_batch_size=1 \\\\\n  --set train.grad_accum_steps=16\n\n"
-                 "option +costs\n-+  -+\n");
+                 "Their costs\n\noption +costs\n-+  -+\n");
     snprintf(pattern, sizeof pattern,
              "\ntrain.recompute=layer +same bits; %.1f %% more arithmetic\n"
              "gradients.dtype=lower +gradients rounded to 16 bit\n"
