@@ -5,11 +5,50 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "data/util/printed.h"
 #include "data/util/utf8.h"
 #include "model/page/escape.h"
-#include "model/page/gnuplot.h"
+
+/* ---- gnuplot as a child process */
+
+enum { COMMAND_NOT_FOUND = 127 }; /* exit status of a shell */
+
+/* Runs gnuplot on a script, without the user's settings. Returns its exit status and sets *picture,
+ * which is to be freed. */
+static int run_gnuplot(char **picture, const char *script) {
+    int file = memfd_create("script", 0), status = EXIT_FAILURE;
+    size_t length = strlen(script), room = 0;
+    char command[80];
+    *picture = NULL;
+    snprintf(command, sizeof command, "exec gnuplot --default-settings /dev/fd/%d 2>/dev/null",
+             file);
+    if (file >= 0 && write(file, script, length) == (ssize_t)length) {
+        FILE *output = popen(command, "r");
+        bool drawn = output && getdelim(picture, &room, '\0', output) > 0;
+        if (output) status = pclose(output);
+        status = WIFEXITED(status) && (drawn || WEXITSTATUS(status)) ? WEXITSTATUS(status)
+                                                                     : EXIT_FAILURE;
+    }
+    if (file >= 0) close(file);
+    return status;
+}
+
+const char *chart_problem(void) {
+    static int status = -1;
+    char *picture = NULL;
+    if (status < 0) status = run_gnuplot(&picture, "set terminal svg\nplot 0\n");
+    free(picture);
+    return status == 0                   ? NULL
+           : status == COMMAND_NOT_FOUND ? "There are no charts because gnuplot is not installed "
+                                           "(package gnuplot-nox or gnuplot)."
+                                         : "There are no charts because gnuplot failed.";
+}
+
+/* ---- scripts */
 
 /* Size of a picture on a page and height of a line of its text, in pixels; size in a terminal, in
  * characters. */
@@ -140,10 +179,13 @@ static char *draw(const struct chart *chart, bool html, const char **problem) {
     if (printed_open(&script)) abort();
     print_script(script.out, chart, y, html);
     if (printed_close(&script)) abort();
-    char *picture = gnuplot_draw(script.text);
+    char *picture;
+    int status = run_gnuplot(&picture, script.text);
     free(script.text);
     *problem = "gnuplot failed.";
-    return picture;
+    if (status == 0) return picture;
+    free(picture);
+    return NULL;
 }
 
 /* Prints our own <svg> element instead of gnuplot's output up to the end of <desc>, which names a
@@ -174,7 +216,7 @@ void chart_print(const struct page *page, const struct chart *chart) {
     const char *problem;
     FILE *out = page->printed.out;
     bool html = page->form == PAGE_HTML;
-    if (page->form == PAGE_MARKDOWN || gnuplot_problem()) return;
+    if (page->form == PAGE_MARKDOWN || chart_problem()) return;
     char *picture = draw(chart, html, &problem);
     if (html) {
         fprintf(out, "<figure>\n<figcaption>");

@@ -32,6 +32,10 @@ struct chart {
     const char *shaded;
 };
 
+/* Returns a sentence that explains why there are no charts, or NULL if gnuplot works. The test run
+ * is made once per process. */
+const char *chart_problem(void);
+
 /* Adds the chart to a page: a figure in HTML, characters in text, nothing in Markdown or without
- * gnuplot (gnuplot.h). A chart without a finite point is replaced by a sentence. */
+ * gnuplot. A chart without a finite point is replaced by a sentence. */
 void chart_print(const struct page *page, const struct chart *chart);

@@ -6,7 +6,6 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/json.h"
-#include "model/page/percent.h"
 
 /* ---- members of JSON objects */
 
@@ -41,6 +40,16 @@ cJSON *json_add_item(cJSON *array) {
 }
 
 /* ---- cells */
+
+struct percent percent(double share) {
+    struct percent percent;
+    double value = 100 * share, size = fabs(value);
+    int digits = value == 0 || size >= 1e9 ? 0 : size < 0.1 ? 3 : size < 10 ? 2 : 1;
+    bool inf = !isfinite(share), tiny = value != 0 && size < 0.001;
+    if (inf || tiny) snprintf(percent.text, sizeof percent.text, inf ? "inf" : "<.001%%");
+    else snprintf(percent.text, sizeof percent.text, "%.*f%%", digits, value);
+    return percent;
+}
 
 /* The tolerance is for metrics.jsonl, whose nine digits round large powers of two. */
 const char *scale_text(char text[SCALE_TEXT_MAX], double scale) {

@@ -63,3 +63,12 @@ struct cJSON *json_add_item(struct cJSON *array);
 /* Writes a loss scale: "2^16", or a plain number if it is not a power of two. Returns text. */
 enum { SCALE_TEXT_MAX = 32 };
 const char *scale_text(char text[SCALE_TEXT_MAX], double scale);
+
+struct percent {
+    char text[16];
+};
+
+/* Returns 0.0123 as "1.23%", with 1 to 3 decimals, by value, for use among the arguments of printf.
+ * Less than 0.001% becomes "<.001%", a value that is not finite "inf". Up to 100% there are at most
+ * 6 characters. */
+struct percent percent(double share);

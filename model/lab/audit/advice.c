@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "model/page/percent.h"
+#include "model/page/section.h"
 
 #define TOLERANCE_OF_NOISE 0.1
 #define TOLERANCE_MIN      0.01

@@ -146,7 +146,7 @@ static int run_batch(struct recorder *recorder, struct subject *subject, struct 
     if (kind == PASS_TRACED) backend_observe(gpt->be, &recorder->observer);
     int status = subject_run(subject, trainer, recorder->batch,
                              subject_weight(subject, recorder->batch), error);
-    backend_observe(gpt->be, NULL);
+    if (kind == PASS_TRACED) backend_observe(gpt->be, NULL);
     if (status) return status;
     record_parameters(recorder);
     pass->loss += share_of_loss(recorder, subject);

@@ -9,7 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/printed.h"
-#include "model/page/gnuplot.h"
+#include "model/page/chart.h"
 #include "model/page/section.h"
 
 #define COMPARED .needs = "compared"
@@ -274,7 +274,7 @@ static void print_charts(const struct page *page, const struct comparison_report
     bool seeds = arrlen(report->comparisons[report->reference].pairs) > 1;
     if (page->form == PAGE_MARKDOWN) return;
     page_heading(page, "Curves");
-    if (gnuplot_problem()) page_paragraph(page, gnuplot_problem());
+    if (chart_problem()) page_paragraph(page, chart_problem());
     comparison_charts_print(page, report);
     if (seeds && page->form == PAGE_HTML)
         page_paragraph(page, "Training losses are means over the seeds; the other charts show the "

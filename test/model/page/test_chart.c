@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "model/page/chart.h"
-#include "model/page/gnuplot.h"
 #include "test/model/page/markup.h"
 
 enum { POINTS = 5 };
@@ -51,7 +50,7 @@ static const char first_colour[] = "stroke='rgb(  0, 103, 163)'";
 
 Test(chart, page_has_title_legend_and_curves) {
     static const double one[POINTS] = {1, 2, 3, 4, 5}, two[POINTS] = {5, 4, 3, 2, 1};
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     set_chart(one, two);
     print(PAGE_HTML);
     cr_expect_eq(occurrences(printed, "<figcaption>A &lt;title&gt;</figcaption>"), 1);
@@ -63,7 +62,7 @@ Test(chart, page_has_title_legend_and_curves) {
 
 Test(chart, missing_values_break_a_line) {
     static const double gap[POINTS] = {1, 2, NAN, 4, 5};
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     set_chart(gap, NULL);
     print(PAGE_HTML);
     cr_expect_eq(count_in_lines(first_colour, 'L'), 2 + 1);
@@ -71,7 +70,7 @@ Test(chart, missing_values_break_a_line) {
 
 Test(chart, nothing_finite) {
     static const double nothing[POINTS] = {NAN, NAN, INFINITY, NAN, NAN};
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     set_chart(nothing, NULL);
     print(PAGE_HTML);
     cr_expect_eq(occurrences(printed, "no finite value"), 1);
@@ -80,7 +79,7 @@ Test(chart, nothing_finite) {
 
 Test(chart, every_kind_of_axis_and_style) {
     static const double values[POINTS] = {1024, 2048, 0.5, 0, 4}, same[POINTS] = {3, 3, 3, 3, 3};
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     for (int kind = 0; kind < 16; kind++) {
         set_chart(kind & 4 ? same : values, NULL);
         chart.power_of_two_y = kind % 4 == 1;
@@ -99,7 +98,7 @@ Test(chart, spikes_of_many_points_stay) {
     enum { MANY = 100000 };
     double *x = malloc(MANY * sizeof *x), *y = malloc(MANY * sizeof *y);
     cr_assert(x && y);
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     for (int i = 0; i < MANY; i++) x[i] = i, y[i] = i == 50021 ? 1000 : i % 2;
     set_chart(steps, NULL);
     series[0] = (struct chart_series){.label = "many", .x = x, .y = y, .count = MANY};
@@ -118,7 +117,7 @@ Test(chart, text_from_outside_is_text) {
     static const char *const expected[] = {"it’s", "’; system ’touch /tmp/chart-was-here’; plot ’",
                                            "`touch /tmp/chart-was-here`", "a?exit",
                                            "%s \\n {^a} <b&"};
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
         set_chart(steps, steps);
         series[0].label = chart.x_label = labels[i];
@@ -130,7 +129,7 @@ Test(chart, text_from_outside_is_text) {
 }
 
 Test(chart, as_text) {
-    if (gnuplot_problem()) return;
+    if (chart_problem()) return;
     set_chart(steps, NULL);
     print(PAGE_TEXT);
     cr_expect_not_null(strstr(printed, "A <title>\n"));
@@ -141,7 +140,7 @@ Test(chart, as_text) {
 
 Test(chart, without_gnuplot_a_sentence) {
     setenv("PATH", "/nowhere", 1);
-    cr_expect_not_null(strstr(gnuplot_problem(), "because gnuplot is not installed"));
+    cr_expect_not_null(strstr(chart_problem(), "because gnuplot is not installed"));
     set_chart(steps, NULL);
     print(PAGE_TEXT);
     cr_expect_str_eq(printed, "A page: of charts\n");
