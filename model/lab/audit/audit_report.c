@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "model/lab/audit/advice.h"
 #include "model/lab/audit/report.h"
@@ -74,7 +75,7 @@ static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     char label[PLACE_LABEL_MAX];
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < audit->reference.layers[place]; layer++) {
+        for (int layer = 0; layer < arrlen(audit->reference.places[place]); layer++) {
             cJSON *object = json_add_item(tensors);
             cJSON_AddStringToObject(object, "name", place_label(label, place, layer));
             cJSON_AddStringToObject(object, "tensor", place_label(label, place, -1));
@@ -97,7 +98,7 @@ static void add_update(cJSON *object, const struct update *update) {
 static void add_parameters(cJSON *root, const struct audit *audit) {
     const struct audit_pass *pass = &audit->reference;
     cJSON *list = cJSON_AddArrayToObject(root, "parameters");
-    for (int i = 0; i < pass->parameter_count; i++) {
+    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
         cJSON *object = json_add_item(list);
         cJSON_AddStringToObject(object, "name", pass->list[i].name);
         cJSON_AddStringToObject(object, "kind", pass->list[i].kind);

@@ -149,11 +149,11 @@ static void print_head(const struct page *page, const cJSON *report) {
         used += (size_t)snprintf(losses + used, sizeof losses - used, "%s%s %.6f", used ? ", " : "",
                                  loss->string, loss->valuedouble);
     }
-    table_columns(&table, TABLE_LEFT, "weights", json_text_at(report, "from"), NULL);
-    table_cell(&table, "device");
-    table_cell(&table, "%s", json_text_at(report, "device"));
-    table_cell(&table, "loss");
-    table_cell(&table, "%s", losses);
+    const char *const facts[] = {"weights", json_text_at(report, "from"),
+                                 "device",  json_text_at(report, "device"),
+                                 "loss",    losses};
+    table_columns(&table, TABLE_LEFT, "config", json_text_at(report, "config"), NULL);
+    for (int i = 0; i < 6; i++) table_cell(&table, "%s", facts[i]);
     if (json_at(report, "formats.fp16")) {
         bool of_run = cJSON_IsTrue(json_at(report, "loss_scale_of_run"));
         if (scale != exp2(power))

@@ -15,7 +15,7 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     cr_expect_eq(again.loss, reference.loss);
     cr_expect_eq(again.gradient_error, 0);
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < reference.layers[place]; layer++) {
+        for (int layer = 0; layer < arrlen(reference.places[place]); layer++) {
             const struct record *record = &again.places[place][layer];
             cr_expect(record->seen, "%s", place_text(place));
             cr_expect_eq(record_error(record), 0, "%s", place_text(place));
@@ -38,9 +38,9 @@ Test(audit, each_micro_batch_stands_alone) {
     subject.step = 1;
     subject.repetitions = 1;
     cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
-    for (int i = 0; i < one.parameter_count; i++) {
-        const struct record *record = &two.parameters[i];
-        cr_expect_arr_eq(one.parameters[i].samples, record->samples + record->sample_count,
+    for (int i = 0; i < arrlen(one.places[PARAMETERS]); i++) {
+        const struct record *record = &two.places[PARAMETERS][i];
+        cr_expect_arr_eq(one.places[PARAMETERS][i].samples, record->samples + record->sample_count,
                          (size_t)record->sample_count * sizeof(float), "%s", two.list[i].name);
     }
     cr_expect_eq(one.gradient_noise, 0, "of one nobody knows");
@@ -90,7 +90,7 @@ static void check_step(bool masked) {
     cr_expect_eq(audit->update.lr, report.lr);
     cr_expect_eq(audit->subject.masters[3], before);
     double all = 0, trained = 0;
-    for (int i = 0; i < audit->reference.parameter_count; i++)
+    for (int i = 0; i < arrlen(audit->reference.places[PARAMETERS]); i++)
         all += audit->update.parameters[i].signal;
     float *masters = masters_values(&run.trainer.gpt);
     for (int64_t i = 0; i < run.trainer.gpt.count; i++) {
@@ -128,7 +128,7 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
             cr_expect_eq(format->trials[word].made,
                          autocast_site_is_choice((enum autocast_site)word));
         for (int place = ACTIVATION_ln1_out; place < PLACES; place++) {
-            if (format->pass.layers[place] == 0) continue;
+            if (arrlen(format->pass.places[place]) == 0) continue;
             double wrong = record_error(&format->pass.places[place][0]);
             cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_text(place), wrong);
         }
@@ -179,7 +179,7 @@ Test(audit, stops_when_asked) {
     const volatile sig_atomic_t stopped = 2;
     cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, &error), RESULT_STOPPED);
     cr_expect_null(audit.update.parameters);
-    cr_expect_not(audit.reference.parameters[0].seen, "not even one micro-batch");
+    cr_expect_not(audit.reference.places[PARAMETERS][0].seen, "not even one micro-batch");
     audit_free(&audit);
 }
 
@@ -199,7 +199,7 @@ Test(audit, recomputing_changes_no_figure) {
     const struct audit_pass *b = &again->formats[AUDIT_FP16].pass;
     cr_expect_eq(a->gradient_error, b->gradient_error);
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < a->layers[place]; layer++) {
+        for (int layer = 0; layer < arrlen(a->places[place]); layer++) {
             const struct record *one = &a->places[place][layer], *other = &b->places[place][layer];
             cr_expect_eq(memcmp(&one->magnitudes, &other->magnitudes, sizeof one->magnitudes), 0,
                          "layer %d %s", layer, place_text(place));
