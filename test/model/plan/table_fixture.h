@@ -8,7 +8,7 @@
 
 #include "model/plan/memory_text.h"
 
-static struct rig rig; /* of the test */
+static struct rig rig; /* the rig of the test */
 
 static inline void close_rig(void) {
     if (rig.be.functions) backend_close(&rig.be);

@@ -23,8 +23,8 @@ static const volatile sig_atomic_t not_stopped = 0;
 static const bool both[AUDIT_FORMATS] = {true, true};
 static const bool only_fp16[AUDIT_FORMATS] = {[AUDIT_FP16] = true};
 
-static struct config config;     /* of the test, at first a tiny one */
-static char path[FILE_PATH_MAX]; /* of the last checkpoint */
+static struct config config;     /* at first a tiny one */
+static char path[FILE_PATH_MAX]; /* the last checkpoint */
 
 static inline void tiny_config(void) {
     config_defaults(&config);
