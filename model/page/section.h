@@ -27,10 +27,10 @@ struct column {
     const char *unit, *needs;
 };
 
-enum { COLUMNS_MAX = 9 };
+enum { COLUMNS_MAX = 10 };
 
-/* The first column is the name of a row. Further columns without any figure are left out, and so
- * are rows. */
+/* The first column is the name of a row, and an empty one ends the list. Further columns without
+ * any figure are left out, and so are rows. */
 struct section {
     const char *title, *note; /* the note is optional */
     const char *kind; /* text shows the worst figures of all rows with the same member `kind` */
