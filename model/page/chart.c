@@ -52,7 +52,7 @@ const char *chart_problem(void) {
 
 /* Size of a picture on a page and height of a line of its text, in pixels; size in a terminal, in
  * characters. */
-enum { WIDTH = 480, HEIGHT = 260, LINE = 18, TEXT_WIDTH = PAGE_WIDTH, TEXT_HEIGHT = 16 };
+enum { WIDTH = 480, HEIGHT = 260, LINE = 18, TEXT_WIDTH = PAGE_WIDTH, TEXT_HEIGHT = 14 };
 
 /* Colours of Okabe and Ito (2008), distinguishable with any colour vision, darkened for a white
  * background, and gnuplot's numbers of markers, for readers and printers without colours. */
@@ -151,7 +151,7 @@ static void print_script(FILE *out, const struct chart *chart, struct range y, b
                 WIDTH, HEIGHT + LINE * chart->series_count);
     else
         fprintf(out, "set terminal dumb size %d,%d mono noenhanced\nset colorsequence classic\n",
-                TEXT_WIDTH, TEXT_HEIGHT);
+                TEXT_WIDTH, TEXT_HEIGHT + chart->series_count);
     for (int i = 0; i < chart->series_count; i++) {
         fprintf(out, "$points%d << END\n", i);
         print_points(out, chart, &chart->series[i],
