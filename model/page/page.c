@@ -1,12 +1,15 @@
 #include "model/page/page.h"
 
+#include <errno.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
+#include "data/util/files.h"
 #include "data/util/utf8.h"
-#include "model/page/gnuplot.h"
+#include "model/page/escape.h"
 
 /* Dark mode applies to screens only, so printed pages stay light. */
 static const char colours[] =
@@ -18,7 +21,7 @@ static const char colours[] =
     "--grid:#272c31;"
     "--good:#4fd1a1;--good-ground:#13291f;--bad:#ff9a66;--bad-ground:#33200f}}\n";
 
-static const char text_style[] =
+static const char style[] =
     "*{box-sizing:border-box}\n"
     "body{margin:0;background:var(--ground);color:var(--ink);"
     "font:1rem/1.55 system-ui,-apple-system,\"Segoe UI\",Roboto,\"Helvetica Neue\",sans-serif;"
@@ -47,21 +50,13 @@ static const char text_style[] =
     "th{font-weight:600;white-space:normal}\n"
     "thead th{color:var(--soft);border-bottom:1.5px solid var(--line);vertical-align:bottom}\n"
     "th:first-child{padding-left:0;position:sticky;left:0;background:var(--ground)}\n"
-    ".right{text-align:right}\n";
-
-static const char chart_style[] =
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));"
-    "gap:1.5rem 2.5rem;margin:1rem 0}\n"
-    "figure{margin:1.25rem 0;max-width:38rem;min-width:0}\n"
-    ".charts figure{margin:0}\n"
-    "figcaption{font-weight:600;margin-bottom:.25rem}\n"
-    ".legend{list-style:none;margin:.1rem 0 .3rem;padding:0;display:flex;flex-wrap:wrap;"
-    "gap:.1rem 1.1rem;font-size:.875rem}\n"
-    ".legend li{display:flex;align-items:center;gap:.4rem;min-width:0;overflow-wrap:anywhere}\n"
+    ".right{text-align:right}\n"
+    "figure{display:inline-block;width:min(100%,33rem);margin:.75rem .5rem .75rem 0;"
+    "vertical-align:top}\n"
+    "figcaption{font-weight:600}\n"
     ".chart{display:block;width:100%;height:auto}\n"
     /* gnuplot draws on a white background, which dark mode inverts. */
-    "@media screen and (prefers-color-scheme:dark){.chart,.legend b{filter:invert(1) "
-    "hue-rotate(180deg)}}\n"
+    "@media screen and (prefers-color-scheme:dark){.chart{filter:invert(1) hue-rotate(180deg)}}\n"
     "@media (max-width:32rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}"
     "th,td{padding:.4rem .6rem}}\n"
     "@media print{:root{color-scheme:light}main{max-width:none;padding:0}"
@@ -69,92 +64,135 @@ static const char chart_style[] =
     "table{font-size:.75rem}.table,pre{overflow:visible}pre{white-space:pre-wrap}"
     "th,td{white-space:normal}}\n";
 
-static void print_text(FILE *out, const char *text, bool names) {
-    for (size_t rest = strlen(text), size; rest; text += size, rest -= size) {
-        size = utf8_character(text, rest);
-        bool control = size > 0 && *text != '\r' && utf8_is_control(text, size);
-        if (size == 0 || control) {
-            fputs("\xef\xbf\xbd", out);
-            if (size == 0) size = 1;
-        } else if (*text == '&') fputs("&amp;", out);
-        else if (*text == '<') fputs("&lt;", out);
-        else if (*text == '>') fputs("&gt;", out);
-        else if (*text == '"') fputs("&quot;", out);
-        else fwrite(text, 1, size, out);
-        if (names && (*text == ':' || *text == ',') && text[1] > ' ') fputs("<wbr>", out);
+/* ---- parts of a page */
+
+/* Prints text in lines of at most PAGE_WIDTH columns, if no word is longer. Lines after the first
+ * are indented. */
+static void print_wrapped(FILE *out, const char *text, int indent) {
+    int column = 0;
+    for (bool space = false; *text; space = true) {
+        int length = (int)strcspn(text, " ");
+        if (space && column + 1 + length > PAGE_WIDTH) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+            space = false;
+        }
+        fprintf(out, "%s%.*s", space ? " " : "", length, text);
+        column += space + length;
+        text += length + (text[length] == ' ');
     }
+    fputc('\n', out);
 }
 
-void page_text(FILE *out, const char *text) {
-    print_text(out, text, false);
+/* Prints a block of text: an HTML element, a Markdown paragraph after `mark`, or wrapped lines. */
+static void print_block(const struct page *page, const char *tag, const char *mark,
+                        const char *text, int indent) {
+    FILE *out = page->printed.out;
+    if (page->form == PAGE_HTML) {
+        fprintf(out, "<%s>", tag);
+        escape_html(out, text, true);
+        fprintf(out, "</%s>\n", tag);
+    } else if (page->form == PAGE_MARKDOWN) {
+        fprintf(out, "%s", mark);
+        escape_markdown(out, text);
+        fputc('\n', out);
+    } else print_wrapped(out, text, indent);
 }
 
-void page_names(FILE *out, const char *text) {
-    print_text(out, text, true);
+void page_begin(struct page *page, enum page_form form, const char *title, const char *summary) {
+    char *whole;
+    page->form = form;
+    if (printed_open(&page->printed) || asprintf(&whole, "%s: %s", title, summary) < 0) abort();
+    FILE *out = page->printed.out;
+    if (form == PAGE_HTML) {
+        fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                     "<meta name=\"color-scheme\" content=\"light dark\">\n"
+                     "<meta http-equiv=\"Content-Security-Policy\" "
+                     "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n<title>");
+        escape_html(out, title, false);
+        fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<main>\n", colours, style);
+        print_block(page, "h1", "", title, 0);
+        fprintf(out, "<p class=\"summary\">");
+        escape_html(out, summary, true);
+        fprintf(out, "</p>\n");
+    } else print_block(page, "", "# ", whole, 2);
+    free(whole);
 }
 
-/* Writes an element with text. tag: its name, optionally followed by attributes. */
-static void element(FILE *out, const char *tag, const char *text) {
-    fprintf(out, "<%s>", tag);
-    page_text(out, text);
-    fprintf(out, "</%.*s>\n", (int)strcspn(tag, " "), tag);
+void page_end(struct page *page, FILE *out) {
+    bool html = page->form == PAGE_HTML;
+    if (html) fprintf(page->printed.out, "</main>\n</body>\n</html>\n");
+    if (printed_close(&page->printed)) abort();
+    /* HTML has escaped what comes from files. */
+    fputs(html ? page->printed.text : utf8_mask(page->printed.text), out);
+    free(page->printed.text);
 }
 
-void page_begin(FILE *out, const char *title, const char *summary) {
-    fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-                 "<meta name=\"color-scheme\" content=\"light dark\">\n"
-                 "<meta http-equiv=\"Content-Security-Policy\" "
-                 "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n");
-    element(out, "title", title);
-    fprintf(out, "<style>\n%s%s%s</style>\n</head>\n<body>\n<main>\n", colours, text_style,
-            chart_style);
-    fputs("<h1>", out);
-    page_names(out, title);
-    fputs("</h1>\n", out);
-    element(out, "p class=\"summary\"", summary);
+void page_heading(const struct page *page, const char *text) {
+    if (page->form == PAGE_TEXT) fputc('\n', page->printed.out);
+    print_block(page, "h2", "\n## ", text, 0);
 }
 
-void page_end(FILE *out) {
-    fprintf(out, "</main>\n</body>\n</html>\n");
+void page_paragraph(const struct page *page, const char *text) {
+    print_block(page, "p", "\n", text, 2);
 }
 
-void page_heading(FILE *out, const char *text) {
-    element(out, "h2", text);
-}
-
-void page_paragraph(FILE *out, const char *format, ...) {
-    char *text;
+void page_note(const struct page *page, enum page_mood mood, const char *head, const char *format,
+               ...) {
+    static const char *const moods[] = {
+        [PAGE_GOOD] = "good", [PAGE_BAD] = "bad", [PAGE_NEUTRAL] = "neutral"};
+    FILE *out = page->printed.out;
+    char *text, *whole;
     va_list arguments;
     va_start(arguments, format);
-    int length = vasprintf(&text, format, arguments);
+    if (vasprintf(&text, format, arguments) < 0) abort();
     va_end(arguments);
-    if (length < 0) abort();
-    element(out, "p", text);
+    if (asprintf(&whole, "%s: %s", head, text) < 0) abort();
+    if (page->form == PAGE_HTML) {
+        fprintf(out, "<p class=\"verdict %s\"><strong>", moods[mood]);
+        escape_html(out, head, true);
+        fprintf(out, "</strong> ");
+        escape_html(out, text, true);
+        fprintf(out, "</p>\n");
+    } else print_block(page, "", "\n", whole, 4);
+    free(whole);
     free(text);
 }
 
-void page_code(FILE *out, const char *text) {
-    fprintf(out, "<pre tabindex=\"0\"><code>");
-    page_text(out, text);
-    fprintf(out, "</code></pre>\n");
+void page_code(const struct page *page, const char *text) {
+    FILE *out = page->printed.out;
+    if (page->form == PAGE_HTML) {
+        fprintf(out, "<pre tabindex=\"0\"><code>");
+        escape_html(out, text, false);
+        fprintf(out, "</code></pre>\n");
+    } else fprintf(out, page->form == PAGE_MARKDOWN ? "\n```\n%s\n```\n" : "\n%s\n", text);
 }
 
-void page_verdict(FILE *out, enum page_mood mood, const char *word, const char *text) {
-    static const char *const moods[] = {
-        [PAGE_GOOD] = "good", [PAGE_BAD] = "bad", [PAGE_NEUTRAL] = "neutral"};
-    fprintf(out, "<p class=\"verdict %s\"><strong>", moods[mood]);
-    page_text(out, word);
-    fprintf(out, "</strong> ");
-    page_names(out, text);
-    fprintf(out, "</p>\n");
+void page_table(const struct page *page, struct table *table) {
+    FILE *out = page->printed.out;
+    if (page->form != PAGE_HTML) fputc('\n', out);
+    if (page->form == PAGE_HTML) table_print_html(out, table);
+    else if (page->form == PAGE_MARKDOWN) table_print_markdown(out, table);
+    else table_print_text(out, table, PAGE_WIDTH);
+    table_free(table);
 }
 
-void page_charts_begin(FILE *out) {
-    if (gnuplot_problem()) page_paragraph(out, "%s", gnuplot_problem());
-    fprintf(out, "<div class=\"charts\">\n");
+/* ---- files */
+
+void page_print_json(FILE *out, const cJSON *root) {
+    char *text = cJSON_Print(root);
+    if (!text) abort(); /* as stb_ds does when memory is short */
+    fprintf(out, "%s\n", text);
+    free(text);
 }
 
-void page_charts_end(FILE *out) {
-    fprintf(out, "</div>\n");
+int page_write(const char *folder, const char *name, page_printer *print, const void *report,
+               enum page_form form, struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct printed printed;
+    if (file_path_join(path, folder, name, error)) return -1;
+    if (printed_open(&printed)) return fail(error, "%s: %s", path, strerror(errno));
+    print(printed.out, report, form);
+    return printed_write(&printed, path, NULL, error);
 }

@@ -1,31 +1,47 @@
-/* A self-contained HTML page: inline style, no scripts, no external resources. The layout fits
- * phones and paper; light or dark mode follows the browser's setting. */
+/* A report as text for the terminal, as Markdown, or as a self-contained HTML page: inline style,
+ * no scripts, no external resources; it fits phones and paper, and light or dark mode follows the
+ * browser's setting.
+ *
+ * Functions take plain UTF-8 text. Special characters are escaped, except by page_code in Markdown;
+ * control characters (also bidirectional ones) and invalid UTF-8 are replaced. */
 #pragma once
 
 #include <stdio.h>
 
-/* Writes the page up to its main heading; `summary` is the line below the title. */
-void page_begin(FILE *out, const char *title, const char *summary);
+#include "data/util/error.h"
+#include "data/util/printed.h"
+#include "model/page/table.h"
 
-void page_heading(FILE *out, const char *text);
-void page_paragraph(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void page_code(FILE *out, const char *text); /* preformatted block */
+enum { PAGE_WIDTH = 80 }; /* columns of text in a terminal */
 
-/* Writes a paragraph that begins with a short coloured word, the result. */
+enum page_form { PAGE_TEXT, PAGE_MARKDOWN, PAGE_HTML, PAGE_JSON };
+
+struct page {
+    enum page_form form;
+    struct printed printed;
+};
+
+/* Begins a page with its main heading; `summary` is the line below it. */
+void page_begin(struct page *page, enum page_form form, const char *title, const char *summary);
+
+/* Writes the page to out and frees it. */
+void page_end(struct page *page, FILE *out);
+
+void page_heading(const struct page *page, const char *text);
+void page_paragraph(const struct page *page, const char *text);
+void page_code(const struct page *page, const char *text);     /* preformatted block */
+void page_table(const struct page *page, struct table *table); /* frees the table */
+
+/* Prints a paragraph that begins with a few coloured words, the result. */
 enum page_mood { PAGE_GOOD, PAGE_BAD, PAGE_NEUTRAL };
-void page_verdict(FILE *out, enum page_mood mood, const char *word, const char *text);
+void page_note(const struct page *page, enum page_mood mood, const char *head, const char *format,
+               ...) __attribute__((format(printf, 4, 5)));
 
-/* Begin and end a group of charts, which are side by side on a wide screen. Without gnuplot a
- * sentence explains why there are no charts. */
-void page_charts_begin(FILE *out);
-void page_charts_end(FILE *out);
+/* Prints the JSON of a report. Numbers that are not finite are null. */
+struct cJSON;
+void page_print_json(FILE *out, const struct cJSON *root);
 
-void page_end(FILE *out);
-
-/* Writes text as HTML: & < > " are escaped. Invalid UTF-8 and control characters (also
- * bidirectional ones) other than tab and line breaks become U+FFFD. */
-void page_text(FILE *out, const char *text);
-
-/* Writes text in the same way and allows line breaks after colons and commas, for names such as
- * bf16:autocast.float32=qkv,gelu. */
-void page_names(FILE *out, const char *text);
+/* Writes a report in one form to the file `name` in `folder`. */
+typedef void page_printer(FILE *out, const void *report, enum page_form form);
+int page_write(const char *folder, const char *name, page_printer *print, const void *report,
+               enum page_form form, struct error *error);

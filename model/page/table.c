@@ -1,7 +1,6 @@
 #include "model/page/table.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/page/page.h"
+#include "model/page/escape.h"
 
 enum { GAP = 2 }; /* between two columns */
 
@@ -72,16 +71,6 @@ static int count_characters(const char *text, const char *end) {
     return count;
 }
 
-static int widest(const struct table *table, int column) {
-    int width = 1;
-    for (int row = -1; row < table_rows(table); row++) {
-        const char *text = text_at(table, row, column);
-        int wide = count_characters(text, text + strlen(text));
-        if (wide > width) width = wide;
-    }
-    return width;
-}
-
 /* True if a line that begins at `text` may be broken before `at`. */
 static bool may_break(const char *text, const char *at) {
     return at > text && (*at == ' ' || at[-1] == ':' || at[-1] == ',');
@@ -98,24 +87,20 @@ static const char *line_end(const char *text, int width) {
     return *end && last_break ? last_break : end;
 }
 
-/* Returns the width of a column whose heading, and cells if it is the first column, are wrapped at
- * every possible break. */
-static int narrowest(const struct table *table, int column) {
+/* Returns the width of a column. narrow: its heading, and its cells if it is the first column, are
+ * wrapped at every possible break. */
+static int column_width(const struct table *table, int column, bool narrow) {
     int width = 1;
     for (int row = -1; row < table_rows(table); row++) {
         const char *begin = text_at(table, row, column), *end = begin;
-        bool name = row < 0 || column == 0;
+        bool wrapped = narrow && (row < 0 || column == 0);
         for (; *begin; begin = end + (*end == ' ')) {
-            for (end = begin + 1; *end && !(name && may_break(begin, end));) end++;
+            for (end = begin + 1; *end && !(wrapped && may_break(begin, end));) end++;
             int wide = count_characters(begin, end);
             if (wide > width) width = wide;
         }
     }
     return width;
-}
-
-static void put(FILE *out, const char *text, const char *end) {
-    for (; text < end; text++) putc(iscntrl((unsigned char)*text) ? ' ' : *text, out);
 }
 
 /* Columns printed side by side: the first one, and from .. to - 1. */
@@ -142,7 +127,7 @@ static void print_row(FILE *out, const struct block *block, int row) {
                 fprintf(out, "%*s", spaces, "");
                 spaces = 0;
             } else spaces += width;
-            put(out, rest[i], end);
+            escape_text(out, rest[i], end);
             spaces += GAP + (right ? 0 : pad);
             rest[i] = next + strspn(next, " ");
             if (*rest[i]) more = true;
@@ -159,12 +144,11 @@ static void print_rule(FILE *out, const struct block *block) {
     putc('\n', out);
 }
 
-typedef int column_width(const struct table *table, int column);
-
 /* Sets the width of each column. Returns the remaining terminal columns, negative if too few. */
-static int set_widths(int *widths, const struct table *table, int width, column_width *measure) {
+static int set_widths(int *widths, const struct table *table, int width, bool narrow) {
     int left = width + GAP;
-    for (int i = 0; i < column_count(table); i++) left -= GAP + (widths[i] = measure(table, i));
+    for (int i = 0; i < column_count(table); i++)
+        left -= GAP + (widths[i] = column_width(table, i, narrow));
     return left;
 }
 
@@ -172,8 +156,8 @@ static int set_widths(int *widths, const struct table *table, int width, column_
 static void choose_widths(int *widths, const struct table *table, int width) {
     int count = column_count(table), most = count > 1 ? (width - GAP) / 2 : width;
     assert(count > 0);
-    if (set_widths(widths, table, width, widest) < 0) {
-        int name = widths[0], left = set_widths(widths, table, width, narrowest);
+    if (set_widths(widths, table, width, false) < 0) {
+        int name = widths[0], left = set_widths(widths, table, width, true);
         widths[0] = left < 0 || widths[0] + left > name ? name : widths[0] + left;
     }
     if (widths[0] > most) widths[0] = most;
@@ -201,26 +185,12 @@ void table_print_text(FILE *out, const struct table *table, int width) {
 
 /* ---- Markdown */
 
-/* True if the character must be escaped. An underscore between letters or digits is no emphasis, so
- * it stays unescaped and names stay readable. */
-static bool is_special(const char *text, size_t i) {
-    if (text[i] != '_') return text[i] && strchr("\\`*[]<>|&~$", text[i]);
-    return !(i && isalnum((unsigned char)text[i - 1]) && isalnum((unsigned char)text[i + 1]));
-}
-
-void table_escape_markdown(FILE *out, const char *text) {
-    for (size_t i = 0; text[i]; i++) {
-        if (is_special(text, i)) putc('\\', out);
-        put(out, &text[i], &text[i + 1]);
-    }
-}
-
 void table_print_markdown(FILE *out, const struct table *table) {
     int count = column_count(table);
     for (int row = -1; count && row < table_rows(table); row++) {
         for (int i = 0; i < count; i++) {
             fputs(i ? " | " : "| ", out);
-            table_escape_markdown(out, text_at(table, row, i));
+            escape_markdown(out, text_at(table, row, i));
         }
         fputs(" |\n", out);
         for (int i = 0; i < count && row < 0; i++)
@@ -240,8 +210,7 @@ static void print_html_row(FILE *out, const struct table *table, int row) {
                 : row < 0 ? " scope=\"col\""
                           : " scope=\"row\"",
                 right ? " class=\"right\"" : "");
-        if (heads) page_names(out, text_at(table, row, i));
-        else page_text(out, text_at(table, row, i));
+        escape_html(out, text_at(table, row, i), true);
         fprintf(out, "</%s>", heads ? "th" : "td");
     }
     fprintf(out, "</tr>\n");

@@ -45,7 +45,4 @@ void table_print_text(FILE *out, const struct table *table, int width);
 void table_print_markdown(FILE *out, const struct table *table);
 void table_print_html(FILE *out, const struct table *table); /* scrolls horizontally */
 
-/* Prints text as Markdown on one line, escaped like a cell. */
-void table_escape_markdown(FILE *out, const char *text);
-
 void table_free(struct table *table);

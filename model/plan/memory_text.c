@@ -4,7 +4,7 @@
 
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-#include "model/core/snapshot.h"
+#include "model/page/page.h"
 
 enum { COLUMNS = 4 }; /* number of configs that a table compares */
 
@@ -17,19 +17,27 @@ struct memory_request memory_request(const struct config *config, struct backend
     return request;
 }
 
-struct memory_unit memory_unit_for(size_t largest) {
-    if (largest < (size_t)10 << 30) return (struct memory_unit){"MiB", 0x1p20, 1};
-    return (struct memory_unit){"GiB", 0x1p30, 2};
+/* Unit of all byte counts in a table. */
+struct unit {
+    const char *name;
+    double bytes;
+    int digits;
+};
+
+static struct unit unit_for(size_t largest) {
+    if (largest < (size_t)10 << 30) return (struct unit){"MiB", 0x1p20, 1};
+    return (struct unit){"GiB", 0x1p30, 2};
 }
 
-void memory_bytes_cell(struct table *table, const struct memory_unit *unit, size_t bytes) {
-    table_cell(table, "%.*f", unit->digits, (double)bytes / unit->bytes);
+static void number_cell(struct table *table, bool known, double value, int digits) {
+    if (known) table_cell(table, "%.*f", digits, value);
+    else table_cell(table, "-");
 }
 
 /* Writes an amount for a sentence: "2216.5 MiB". Returns text. */
 enum { AMOUNT_MAX = 64 };
 static const char *amount(char text[AMOUNT_MAX], size_t bytes) {
-    struct memory_unit unit = memory_unit_for(bytes);
+    struct unit unit = unit_for(bytes);
     snprintf(text, AMOUNT_MAX, "%.*f %s", unit.digits, (double)bytes / unit.bytes, unit.name);
     return text;
 }
@@ -46,83 +54,78 @@ static bool can_compute(const struct backend *be, enum config_precision precisio
 
 /* ---- tables of any configs */
 
-static bool has_row(enum memory_part part, const struct config *config, bool only_state) {
-    if (only_state) return part < MEMORY_PARTS_STATE || part == MEMORY_PART_TOTAL;
-    if (part == MEMORY_PART_HOST) return config->offload.optimizer;
-    if (part == MEMORY_PART_SNAPSHOT) return snapshot_wanted(config);
-    return part != MEMORY_PART_EXCHANGE; /* one rank exchanges nothing */
+static void print_table(FILE *out, struct table *table, const char *heading) {
+    fprintf(out, "\n%s\n\n", heading);
+    table_print_text(out, table, PAGE_WIDTH);
+    table_free(table);
 }
 
-/* Prints the memory parts of several configs. If parameters > 0, prints only weights, gradients and
- * moments, in bytes per parameter. */
+void memory_print_plans(FILE *out, const char *heading, const struct memory_plan *plans,
+                        const char *const *names, int count, double parameters) {
+    struct table table = {0};
+    size_t largest = 0;
+    for (int i = 0; i < count; i++)
+        if (memory_total(&plans[i]) > largest) largest = memory_total(&plans[i]);
+    struct unit unit = unit_for(largest);
+    if (parameters > 0) unit = (struct unit){"", parameters, 1};
+    table_column(&table, unit.name, TABLE_LEFT);
+    for (int i = 0; i < count; i++) table_column(&table, names[i], TABLE_RIGHT);
+    for (enum memory_part part = 0; part < MEMORY_PARTS; part++) {
+        bool all = part == MEMORY_PART_TOTAL && parameters > 0, used = false;
+        for (int i = 0; i < count; i++) used = used || memory_part_bytes(&plans[i], part) > 0;
+        if (!used || (parameters > 0 && part >= MEMORY_PARTS_STATE && !all)) continue;
+        table_cell(&table, "%s", all ? "all" : memory_part_name(part));
+        for (int i = 0; i < count; i++) {
+            size_t bytes = all ? memory_state_bytes(&plans[i]) : memory_part_bytes(&plans[i], part);
+            number_cell(&table, memory_total(&plans[i]) > 0, (double)bytes / unit.bytes,
+                        unit.digits);
+        }
+    }
+    print_table(out, &table, heading);
+}
+
+/* Prints the plans of several configs; those that the device cannot compute have dashes. */
 static int print_parts(FILE *out, const char *heading, const struct memory_request *request,
                        const struct config configs[COLUMNS], const char *const names[COLUMNS],
                        double parameters, struct error *error) {
     struct memory_plan plans[COLUMNS] = {{0}};
-    struct table table = {0};
-    size_t largest = 0;
-    for (int i = 0; i < COLUMNS; i++) {
-        if (!can_compute(request->be, configs[i].precision)) continue;
-        if (memory_plan_of(&plans[i], &configs[i], request->be, error)) return -1;
-        if (memory_total(&plans[i]) > largest) largest = memory_total(&plans[i]);
-    }
-    struct memory_unit unit = memory_unit_for(largest);
-    if (parameters > 0) unit = (struct memory_unit){"", parameters, 1};
-    table_column(&table, unit.name, TABLE_LEFT);
-    for (int i = 0; i < COLUMNS; i++) table_column(&table, names[i], TABLE_RIGHT);
-    for (enum memory_part part = 0; part < MEMORY_PARTS; part++) {
-        bool all = part == MEMORY_PART_TOTAL && parameters > 0;
-        if (!has_row(part, request->config, parameters > 0)) continue;
-        table_cell(&table, "%s", all ? "all" : memory_part_name(part));
-        for (int i = 0; i < COLUMNS; i++) {
-            size_t bytes = all ? memory_state_bytes(&plans[i]) : memory_part_bytes(&plans[i], part);
-            if (can_compute(request->be, configs[i].precision))
-                memory_bytes_cell(&table, &unit, bytes);
-            else table_cell(&table, "-");
-        }
-    }
-    fprintf(out, "\n%s\n\n", heading);
-    table_print_text(out, &table, MEMORY_WIDTH);
-    table_free(&table);
+    for (int i = 0; i < COLUMNS; i++)
+        if (can_compute(request->be, configs[i].precision) &&
+            memory_plan_of(&plans[i], &configs[i], request->be, error))
+            return -1;
+    memory_print_plans(out, heading, plans, names, COLUMNS, parameters);
     return 0;
 }
 
-/* Sets *config to the run of a table cell. Returns the name of its row, which may be written into
- * text. */
-enum { LABEL_MAX = 16 };
-typedef const char *chooser(struct config *config, char text[LABEL_MAX],
-                            const struct memory_request *request, int row, int column);
+/* A table of largest micro-batches, and the notes that its cells need. */
+struct batches {
+    struct table table;
+    bool no_state, limited;
+};
 
-/* Prints the largest micro-batch of each run into a table that has its columns. Frees the table. */
-static int print_batches(FILE *out, const char *heading, const struct memory_request *request,
-                         struct table *table, chooser *choose, int rows, int columns,
-                         struct error *error) {
-    char text[AMOUNT_MAX];
-    bool no_state = false, limited = false;
-    int failed = 0;
-    for (int i = 0; !failed && i < rows * columns; i++) {
-        struct config config;
-        int64_t batch = MEMORY_NO_STATE;
-        const char *name = choose(&config, text, request, i / columns, i % columns);
-        if (i % columns == 0) table_cell(table, "%s", name);
-        bool possible = can_compute(request->be, config.precision);
-        if (possible)
-            failed = memory_largest_batch(&batch, &config, request->be, request->memory, error);
-        bool limit = batch >= 0 && !memory_batch_allowed(&config, batch + 1);
-        if (batch == MEMORY_NO_STATE) table_cell(table, "-");
-        else table_cell(table, "%" PRId64 "%s", batch, limit ? "+" : "");
-        no_state = no_state || (possible && batch == MEMORY_NO_STATE);
-        limited = limited || limit;
-    }
-    if (!failed) {
-        fprintf(out, "\n%s in %s%s\n\n", heading, amount(text, request->memory),
-                free_suffix(request));
-        table_print_text(out, table, MEMORY_WIDTH);
-        if (no_state) fprintf(out, "-: weights, gradients and moments alone are more\n");
-        if (limited) fprintf(out, "+: the limit of a config; more would fit in memory\n");
-    }
-    table_free(table);
-    return failed;
+/* Adds the largest micro-batch of a run. */
+static int add_batch(struct batches *batches, const struct memory_request *request,
+                     const struct config *config, struct error *error) {
+    int64_t batch = MEMORY_NO_STATE;
+    bool possible = can_compute(request->be, config->precision);
+    if (possible && memory_largest_batch(&batch, config, request->be, request->memory, error))
+        return -1;
+    bool limited = batch >= 0 && !memory_batch_allowed(config, batch + 1);
+    if (batch == MEMORY_NO_STATE) table_cell(&batches->table, "-");
+    else table_cell(&batches->table, "%" PRId64 "%s", batch, limited ? "+" : "");
+    batches->no_state |= possible && batch == MEMORY_NO_STATE;
+    batches->limited |= limited;
+    return 0;
+}
+
+static void print_batches(FILE *out, struct batches *batches, const char *name,
+                          const struct memory_request *request) {
+    char text[AMOUNT_MAX], heading[AMOUNT_MAX + 80];
+    snprintf(heading, sizeof heading, "%s in %s%s", name, amount(text, request->memory),
+             free_suffix(request));
+    print_table(out, &batches->table, heading);
+    if (batches->no_state) fprintf(out, "-: weights, gradients and moments alone are more\n");
+    if (batches->limited) fprintf(out, "+: the limit of a config; more would fit in memory\n");
 }
 
 /* Prints options with their costs: those of advice together, or, if advice is NULL, each applied
@@ -135,7 +138,7 @@ static int print_options(FILE *out, const struct memory_request *request,
     char setting[MEMORY_SETTING_MAX], cost[MEMORY_COST_MAX], heading[32];
     if (memory_plan_of(&plan, config, request->be, error)) return -1;
     size_t own = memory_total(&plan);
-    struct memory_unit unit = memory_unit_for(own);
+    struct unit unit = unit_for(own);
     snprintf(heading, sizeof heading, "saves %s", unit.name);
     table_column(&table, "option", TABLE_LEFT);
     if (!advice) table_columns(&table, TABLE_RIGHT, heading, "%", NULL);
@@ -154,11 +157,10 @@ static int print_options(FILE *out, const struct memory_request *request,
         if (!advice) table_cell(&table, "%.1f", 100 * saved / (double)own);
         table_cell(&table, "%s", cost);
     }
-    if (!failed && table_rows(&table) > 0) {
-        fputs(advice ? "\n" : "\nOptions that save memory, each applied alone\n\n", out);
-        table_print_text(out, &table, MEMORY_WIDTH);
-    }
-    table_free(&table);
+    if (!failed && table_rows(&table) > 0)
+        print_table(out, &table,
+                    advice ? "Their costs" : "Options that save memory, each applied alone");
+    else table_free(&table);
     return failed;
 }
 
@@ -221,34 +223,26 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
-/* Sets *config to the run in the precision of `row`, with a level of recomputing. The name of the
- * run's own precision has a star. */
-static const char *choose_precision(struct config *config, char text[LABEL_MAX],
-                                    const struct memory_request *request, int row, int level) {
-    bool own = precisions[row] == request->config->precision;
-    *config = *request->config;
-    config->precision = precisions[row];
-    config->train.recompute = (enum config_recompute)level;
-    snprintf(text, LABEL_MAX, "%s%s", config_precision_name(config->precision), own ? " *" : "");
-    return text;
-}
-
 int memory_print_run(FILE *out, const struct memory_request *request, struct error *error) {
     struct config config = *request->config, configs[COLUMNS];
-    struct memory_request other = *request;
-    char texts[COLUMNS][LABEL_MAX];
+    char texts[COLUMNS][16];
     const char *names[COLUMNS];
-    struct table table = {0};
+    struct batches batches = {0};
+    int status = 0;
     if (!config.autocast.enabled) { /* the precision has no effect */
         fprintf(out, "\nautocast.enabled is false, so this run computes in fp32; 16 bit is what "
                      "it\nwould be with autocast.\n");
         config.precision = CONFIG_PRECISION_FP32;
         config.autocast.enabled = true;
-        other.config = &config;
     }
-    for (int i = 0; i < COLUMNS; i++)
-        names[i] = choose_precision(&configs[i], texts[i], &other, i, (int)config.train.recompute);
-    if (print_parts(out, "Memory of this run in each precision (* as configured)", &other, configs,
+    for (int i = 0; i < COLUMNS; i++) {
+        configs[i] = config;
+        configs[i].precision = precisions[i];
+        snprintf(texts[i], sizeof texts[i], "%s%s", config_precision_name(precisions[i]),
+                 precisions[i] == config.precision ? " *" : "");
+        names[i] = texts[i];
+    }
+    if (print_parts(out, "Memory of this run in each precision (* as configured)", request, configs,
                     names, 0, error))
         return -1;
     if (config.offload.optimizer)
@@ -256,13 +250,19 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
                 1e3 * memory_offload_seconds(&config, request->be),
                 1e-9 * request->be->device.link);
     if (print_options(out, request, NULL, error)) return -1;
-    table_column(&table, "", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);
-    if (print_batches(out, "Largest train.micro_batch_size", &other, &table, choose_precision,
-                      COLUMNS, CONFIG_RECOMPUTE_LAYER + 1, error))
-        return -1;
+    table_column(&batches.table, "", TABLE_LEFT);
+    table_columns(&batches.table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);
+    for (int i = 0; i < COLUMNS; i++) {
+        table_cell(&batches.table, "%s", names[i]);
+        for (int level = 0; level <= CONFIG_RECOMPUTE_LAYER && status == 0; level++) {
+            configs[i].train.recompute = (enum config_recompute)level;
+            status = add_batch(&batches, request, &configs[i], error);
+        }
+    }
+    if (status == 0) print_batches(out, &batches, "Largest train.micro_batch_size", request);
+    else table_free(&batches.table);
     fputc('\n', out);
-    return print_fit(out, request, false, error) < 0 ? -1 : 0;
+    return status || print_fit(out, request, false, error) < 0 ? -1 : 0;
 }
 
 /* ---- models of well-known sizes */
@@ -299,73 +299,65 @@ void memory_size_config(struct config *out, enum config_preset size, enum memory
     if (variant >= MEMORY_LOWER) out->optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
 }
 
-static const char *choose_size(struct config *config, char text[LABEL_MAX],
-                               const struct memory_request *request, int row, int column) {
-    (void)text;
-    memory_size_config(config, memory_sizes[row], compared[column], request->config);
-    return config_preset_name(memory_sizes[row]);
-}
-
-/* Adds the row of a size: its plan in each column, and the saving over fp32. */
-static int size_row(struct table *table, const struct memory_request *request, int size,
+/* Adds the rows of a size: its plan in each column with the saving over fp32, and its largest
+ * micro-batches. */
+static int add_size(struct table *totals, struct batches *batches,
+                    const struct memory_request *request, enum config_preset size,
                     struct error *error) {
-    const struct memory_unit unit = {"GiB", 0x1p30, 2};
     double fp32 = 0;
     for (int i = 0; i < COLUMNS; i++) {
-        struct memory_plan plan;
+        struct memory_plan plan = {0};
         struct config config;
-        const char *name = choose_size(&config, NULL, request, size, i);
+        memory_size_config(&config, size, compared[i], request->config);
         double count = (double)config_parameter_count(&config);
         bool possible = can_compute(request->be, config.precision);
         if (possible && memory_plan_of(&plan, &config, request->be, error)) return -1;
-        if (i == 0) table_cell(table, "%s", name);
-        if (i == 0)
-            table_cell(table, count < 1e9 ? "%.0f M" : "%.1f G", count / (count < 1e9 ? 1e6 : 1e9));
-        if (possible) memory_bytes_cell(table, &unit, memory_total(&plan));
-        else table_cell(table, "-");
-        if (i == 0) fp32 = (double)memory_total(&plan);
-        else if (possible)
-            table_cell(table, "%.1f", 100 * (1 - (double)memory_total(&plan) / fp32));
-        else table_cell(table, "-");
+        double total = (double)memory_total(&plan);
+        if (i == 0) {
+            fp32 = total;
+            table_cell(totals, "%s", config_preset_name(size));
+            table_cell(totals, count < 1e9 ? "%.0f M" : "%.1f G",
+                       count / (count < 1e9 ? 1e6 : 1e9));
+            table_cell(&batches->table, "%s", config_preset_name(size));
+        }
+        number_cell(totals, possible, total / 0x1p30, 2);
+        if (i > 0) number_cell(totals, possible, 100 * (1 - total / fp32), 1);
+        if (add_batch(batches, request, &config, error)) return -1;
     }
     return 0;
 }
 
-static int print_totals(FILE *out, const struct memory_request *request, struct error *error) {
-    struct table table = {0};
-    struct config config;
-    int failed = 0;
-    choose_size(&config, NULL, request, 0, 0);
-    table_column(&table, "model", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "parameters", "fp32", "bf16", "%", "lower", "%", "layer",
-                  "%", NULL);
-    for (int size = 0; !failed && size < MEMORY_SIZES; size++)
-        failed = size_row(&table, request, size, error);
-    if (!failed) {
-        fprintf(out,
-                "\nModels from 124M to 70B: GiB for micro-batches of one sequence of %" PRId64
-                "\ntokens, and how many %% less than fp32\n\n",
-                config.data.seq_len);
-        table_print_text(out, &table, MEMORY_WIDTH);
-        fprintf(out, "lower: bf16 with gradients.dtype=lower and optimizer.moments=bfloat16\n"
-                     "layer: the same with train.recompute=layer\n");
-    }
-    table_free(&table);
-    return failed;
-}
-
 int memory_print_sizes(FILE *out, const struct memory_request *request, struct error *error) {
     struct config configs[COLUMNS];
-    struct table table = {0};
+    struct table totals = {0};
+    struct batches batches = {0};
+    char heading[160];
+    int status = 0;
     for (int i = 0; i < COLUMNS; i++) /* largest model: its vectors are negligible */
         memory_size_config(&configs[i], memory_sizes[MEMORY_SIZES - 1], (enum memory_variant)i,
                            request->config);
     if (print_parts(out, "Bytes per parameter of a large model", request, configs, variant_names,
-                    (double)config_parameter_count(&configs[0]), error) ||
-        print_totals(out, request, error))
+                    (double)config_parameter_count(&configs[0]), error))
         return -1;
-    table_column(&table, "model", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "fp32", "bf16", "lower", "layer", NULL);
-    return print_batches(out, "Their largest micro-batch", request, &table, choose_size,
-                         MEMORY_SIZES, COLUMNS, error);
+    table_column(&totals, "model", TABLE_LEFT);
+    table_columns(&totals, TABLE_RIGHT, "parameters", "fp32", "bf16", "%", "lower", "%", "layer",
+                  "%", NULL);
+    table_column(&batches.table, "model", TABLE_LEFT);
+    table_columns(&batches.table, TABLE_RIGHT, "fp32", "bf16", "lower", "layer", NULL);
+    for (int i = 0; i < MEMORY_SIZES && status == 0; i++)
+        status = add_size(&totals, &batches, request, memory_sizes[i], error);
+    if (status) {
+        table_free(&totals);
+        table_free(&batches.table);
+        return status;
+    }
+    snprintf(heading, sizeof heading,
+             "Models from 124M to 70B: GiB for micro-batches of one sequence of %" PRId64
+             "\ntokens, and how many %% less than fp32",
+             configs[0].data.seq_len);
+    print_table(out, &totals, heading);
+    fprintf(out, "lower: bf16 with gradients.dtype=lower and optimizer.moments=bfloat16\n"
+                 "layer: the same with train.recompute=layer\n");
+    print_batches(out, &batches, "Their largest micro-batch", request);
+    return 0;
 }

@@ -7,9 +7,6 @@
 #include "data/util/error.h"
 #include "model/plan/memory_options.h"
 #include "model/plan/memory_plan.h"
-#include "model/page/table.h"
-
-enum { MEMORY_WIDTH = 80 }; /* width of tables, in columns */
 
 /* Run to describe, and the memory that it may use. The precision of config is resolved. */
 struct memory_request {
@@ -22,14 +19,11 @@ struct memory_request {
 /* Returns a request for `gib` GiB; gib < 0: for the free memory of be. */
 struct memory_request memory_request(const struct config *config, struct backend *be, double gib);
 
-/* Unit of all byte counts in a table. */
-struct memory_unit {
-    const char *name;
-    double bytes;
-    int digits;
-};
-struct memory_unit memory_unit_for(size_t largest);
-void memory_bytes_cell(struct table *table, const struct memory_unit *unit, size_t bytes);
+/* Prints the parts of several plans in a common unit, a plan of 0 bytes as dashes. Parts that no
+ * plan has are left out. parameters > 0: only weights, gradients and moments, in bytes per
+ * parameter. */
+void memory_print_plans(FILE *out, const char *heading, const struct memory_plan *plans,
+                        const char *const *names, int count, double parameters);
 
 /* Prints the memory of each part in each precision, the savings and cost of each option, the
  * largest micro-batches, and whether the run fits or which options make it fit. */

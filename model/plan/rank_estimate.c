@@ -76,28 +76,18 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
                            sizeof(struct quantize_record));
 }
 
-/* ---- computation: matmuls and attention */
-
 static void count_work(struct rank_step *step, const struct config *config,
                        const struct backend *be) {
     enum { MULTIPLY_ADD = 2 };
-    struct gpt_shape shape = config_shape(config);
-    double work =
+    struct step_work work = step_work_of(config, be);
+    double operations =
         MULTIPLY_ADD * (double)config->train.micro_batch_size * (double)config->data.seq_len;
-    /* Scores and weighted values, half of each because of the causal mask. The backward pass has
-     * five such matmuls instead of two. */
-    double attention = (double)(shape_q(&shape) * config->data.seq_len);
-    double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
-    double head = (double)(shape.padded_vocab * shape.n_embd);
-    double layers = (double)shape.n_layer;
-    step->layers = shape.n_layer;
+    step->layers = config->model.n_layer;
     step->micros = config->train.grad_accum_steps;
-    step->forward = work * (products + attention);
-    step->backward = work * (2 * products + 2.5 * attention);
-    step->head = work * 3 * head;
-    if (shape.n_layer > 1)
-        step->recompute = (layers * (step->forward + step->backward) + step->head) *
-                          memory_recomputed_part(config, be) / (layers - 1);
+    step->forward = operations * work.forward;
+    step->backward = operations * work.backward;
+    step->head = operations * work.head;
+    step->recompute = operations * work.recompute;
 }
 
 /* ---- memory of a rank */

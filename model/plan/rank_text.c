@@ -4,25 +4,16 @@
 
 #include "data/util/printed.h"
 #include "model/config/config_keys.h"
+#include "model/page/page.h"
 #include "model/plan/memory_text.h"
 
 static void print_memory(FILE *out, const struct rank_estimate *estimate) {
-    const struct memory_plan *plans[] = {&estimate->alone, &estimate->each};
-    struct table table = {0};
-    size_t alone = memory_total(plans[0]), each = memory_total(plans[1]);
-    struct memory_unit unit = memory_unit_for(alone > each ? alone : each);
-    table_column(&table, "", TABLE_LEFT);
-    table_column(&table, "alone", TABLE_RIGHT);
-    table_column(&table, "each rank", TABLE_RIGHT);
-    for (enum memory_part part = 0; part <= MEMORY_PART_TOTAL; part++) {
-        table_cell(&table, "%s", memory_part_name(part));
-        for (int i = 0; i < 2; i++)
-            memory_bytes_cell(&table, &unit, memory_part_bytes(plans[i], part));
-    }
-    fprintf(out, "\nMemory of each of %d ranks in %s, without what MPI and NCCL take\n\n",
-            estimate->machine.ranks, unit.name);
-    table_print_text(out, &table, MEMORY_WIDTH);
-    table_free(&table);
+    static const char *const names[] = {"alone", "each rank"};
+    const struct memory_plan plans[] = {estimate->alone, estimate->each};
+    char heading[100];
+    snprintf(heading, sizeof heading, "Memory of each of %d ranks, without what MPI and NCCL take",
+             estimate->machine.ranks);
+    memory_print_plans(out, heading, plans, names, 2, 0);
 }
 
 static void traffic_row(struct table *table, const char *name, double bytes, double sending,
@@ -48,7 +39,7 @@ static void print_traffic(FILE *out, const struct rank_times *times) {
     traffic_row(&table, "all", bytes, sending, waiting);
     fprintf(out,
             "\nData that each rank sends in a step, and the part hidden behind computation\n\n");
-    table_print_text(out, &table, MEMORY_WIDTH);
+    table_print_text(out, &table, PAGE_WIDTH);
     table_free(&table);
 }
 

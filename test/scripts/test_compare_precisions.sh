@@ -197,7 +197,7 @@ runs 0 "my tiny.json" --out out --precisions "$two,bf16,$lower,fp32" --seeds 2 \
     -- --set gradients.dtype=float32
 says "run 1 of 8: fp32, seed 5" && says "run 2 of 8: $two, seed 5"
 says "run 8 of 8: $lower, seed 6"
-says "bf16:dtype=lower" && says "recompute=layer:"
+says "gradients.dtype=lower" && says "recompute=layer:"
 for run in $lower_run $lower_run-seed6; do
     set_to dtype '"lower"' "$run" && set_to recompute '"none"' "$run"
     set_to precision '"bf16"' "$run"

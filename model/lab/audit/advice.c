@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "model/page/percent.h"
+#include "model/page/section.h"
 
 #define TOLERANCE_OF_NOISE 0.1
 #define TOLERANCE_MIN      0.01
@@ -65,30 +65,29 @@ static const char *device_word(const struct audit *audit) {
 static void write_format(struct advice *advice, const struct audit *audit, int i) {
     const struct advice_format *format = &advice->formats[i];
     const char *name = audit_name(i);
-    char error[PERCENT_MAX], other[PERCENT_MAX];
     double noise = step_noise(audit);
-    percent(error, format->error);
     if (audit->formats[i].dtype == advice->format)
         add_text(advice,
-                 "Format: %s. Its gradients are %s from those of fp32%s%s. This %s has "
-                 "fast products in it%s.",
-                 name, error, noise > 0 ? "; another batch changes them by " : "",
-                 noise > 0 ? percent(other, noise) : "", device_word(audit),
+                 "Format: %s. Its gradients are %s from those of fp32%s%s. This %s has fast "
+                 "products in it%s.",
+                 name, percent(format->error).text,
+                 noise > 0 ? "; another batch changes them by " : "",
+                 noise > 0 ? percent(noise).text : "", device_word(audit),
                  i == AUDIT_BF16 ? ", and it needs no loss scale" : "");
     else if (!audit->formats[i].usable)
         add_text(advice, "%s cannot hold this model: values are infinite%s.", name,
                  i == AUDIT_FP16 ? ", whatever is kept in float32" : "");
     else
         add_text(advice, "%s is %sexact enough: error %s, tolerance %s%s.", name,
-                 format->fit ? "" : "not ", error, percent(other, advice->tolerance),
+                 format->fit ? "" : "not ", percent(format->error).text,
+                 percent(advice->tolerance).text,
                  format->fit && !is_native(audit, i) ? ", but without fast products here" : "");
 }
 
 static void write_formats(struct advice *advice, const struct audit *audit) {
     if (advice->format == DTYPE_F32)
         add_text(advice,
-                 "Format: fp32. No format that is exact enough has fast products on this "
-                 "%s.",
+                 "Format: fp32. No format that is exact enough has fast products on this %s.",
                  device_word(audit));
     for (int k = 0; k < 2 * AUDIT_FORMATS; k++) { /* the advised format comes first */
         int i = k % AUDIT_FORMATS;
@@ -101,16 +100,15 @@ static void write_formats(struct advice *advice, const struct audit *audit) {
 static void write_scale(struct advice *advice, const struct audit *audit) {
     const struct audit_format *found = &audit->formats[AUDIT_FP16];
     struct magnitudes gradients;
-    char shares[4][PERCENT_MAX];
     if (!found->made || !found->usable) return;
     int safe = found->safe_scale, start = advice->formats[AUDIT_FP16].init_scale;
     double smallest = audit->subject.config.loss_scale.min_scale;
     int batches = audit_pass_tried(&audit->subject, &found->pass.precision);
     audit_format_gradients(&gradients, found, &audit->reference);
     add_text(advice,
-             "Loss scale for fp16: 2^%d is the largest power of two that stayed finite in "
-             "%d micro-batch%s (2^%d did not). Start at 2^%d = %.12g; the dynamic scale "
-             "adapts from there.",
+             "Loss scale for fp16: 2^%d is the largest power of two that stayed finite in %d "
+             "micro-batch%s (2^%d did not). Start at 2^%d = %.12g; the dynamic scale adapts from "
+             "there.",
              safe, batches, batches == 1 ? "" : "es", safe + 1, start, ldexp(1, start));
     if (audit->subject.scale_of_run)
         add_text(advice, "This run is at %.12g.", (double)audit->subject.loss_scale);
@@ -119,21 +117,19 @@ static void write_scale(struct advice *advice, const struct audit *audit) {
                  "loss_scale.min_scale, %.12g, is more than what stayed finite: steps would be "
                  "skipped until the run gives up. Set it to 2^%d = %.12g or less.",
                  smallest, safe, ldexp(1, safe));
-    for (int i = 0; i < 2; i++) {
-        percent(shares[2 * i], magnitudes_lost(&gradients, i * start));
-        percent(shares[2 * i + 1], magnitudes_subnormal(&gradients, i * start));
-    }
     add_text(advice,
-             "Of the gradients that fp16 stores, %s become zero and %s subnormal at scale "
-             "1, %s and %s at 2^%d.",
-             shares[0], shares[1], shares[2], shares[3], start);
+             "Of the gradients that fp16 stores, %s become zero and %s subnormal at scale 1, %s "
+             "and %s at 2^%d.",
+             percent(magnitudes_lost(&gradients, 0)).text,
+             percent(magnitudes_subnormal(&gradients, 0)).text,
+             percent(magnitudes_lost(&gradients, start)).text,
+             percent(magnitudes_subnormal(&gradients, start)).text, start);
 }
 
 static void write_words(struct advice *advice, const struct audit *audit, int format) {
     const struct audit_format *found = &audit->formats[format];
     unsigned words = advice->formats[format].words & ~found->given;
     const char *name = audit_name(format);
-    char removed[PERCENT_MAX];
     double most = 0;
     int best = -1;
     if (found->needs_residual)
@@ -151,28 +147,26 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
                      autocast_site_name(i), name);
         else if (words & 1u << i)
             add_text(advice, "Keep %s in float32 in %s: that alone removes %s of the error.",
-                     autocast_site_name(i), name, percent(removed, removes));
+                     autocast_site_name(i), name, percent(removes).text);
     }
     if (best >= 0 && (words & ~found->needed) == 0)
         add_text(advice,
-                 "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s "
-                 "of the error.",
+                 "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s of "
+                 "the error.",
                  found->needed || found->given ? "else " : "", name, autocast_site_name(best),
-                 percent(removed, most));
+                 percent(most).text);
 }
 
 static void write_masters(struct advice *advice, const struct audit *audit) {
     const struct audit_update *update = &audit->update;
-    char lost[AUDIT_FORMATS][PERCENT_MAX];
     if (update->all.changed == 0) return;
     add_text(advice,
-             "Master weights stay in fp32: of the updates of step "
-             "%" PRId64 " (lr %.3g) a bf16 master would lose %s, an fp16 one %s.%s",
-             update->step, update->lr,
-             percent(lost[AUDIT_BF16], update_lost(&update->all, AUDIT_BF16)),
-             percent(lost[AUDIT_FP16], update_lost(&update->all, AUDIT_FP16)),
-             audit->subject.fresh ? " Adam's first step is not typical: name a checkpoint "
-                                    "with --from to see another."
+             "Master weights stay in fp32: of the updates of step %" PRId64 " (lr %.3g) a bf16 "
+             "master would lose %s, an fp16 one %s.%s",
+             update->step, update->lr, percent(update_lost(&update->all, AUDIT_BF16)).text,
+             percent(update_lost(&update->all, AUDIT_FP16)).text,
+             audit->subject.fresh ? " Adam's first step is not typical: name a checkpoint with "
+                                    "--from to see another."
                                   : "");
 }
 

@@ -1,6 +1,5 @@
 #include "model/lab/audit/audit_8_bit.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,8 @@
 
 #include "kernels/observer.h"
 #include "model/core/quantization.h"
+#include "model/lab/audit/audit_pass.h"
+#include "model/page/section.h"
 
 /* Sums over the nonzero values of an operand of a layer. */
 struct sums {
@@ -21,14 +22,13 @@ struct eight_bit {
     struct observer observer; /* first member, so that a struct observer * casts to this */
     struct subject subject;
     cJSON *report, *trials;
-    struct gpt *gpt;           /* the observed model */
-    struct fetched in, out;    /* operand before and after quantization */
-    float *scales;             /* stb_ds array: scales of the operand */
-    float *reference;          /* stb_ds array: fp32 gradients */
-    double loss;               /* fp32 loss */
-    struct sums *sums;         /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS], as
-                                  indexed by quantization_place */
-    bool rounds[LINEAR_COUNT]; /* linear layers that the config computes in fp8 */
+    struct gpt *gpt;             /* the observed model */
+    struct fetched in, out;      /* operand before and after quantization */
+    float *scales;               /* stb_ds array: scales of the operand */
+    struct audit_pass reference; /* fp32 */
+    struct sums *sums;           /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS], as
+                                    indexed by quantization_place */
+    bool rounds[LINEAR_COUNT];   /* linear layers that the config computes in fp8 */
 };
 
 static void add_value(struct sums *sums, double value, double rounded, double limit) {
@@ -66,25 +66,6 @@ static void after(struct observer *observer, enum operation_id id, const void *a
     }
 }
 
-/* Runs all micro-batches as one step. Sets *loss to their mean loss. */
-static int run_batches(struct subject *subject, struct trainer *trainer, double *loss,
-                       struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
-    float *total = &trainer->optimizer.state->loss, sum, weight = subject_weight(subject, 0);
-    OP(gpt->be, clear, .data = total, .bytes = sizeof *total);
-    gpt_clear_gradients(gpt);
-    for (int i = 0; i < subject->repetitions; i++) {
-        int status = subject_run(subject, trainer, i, weight, error);
-        if (status) return status;
-        OP(gpt->be, loss_sum, .total = total, .losses = gpt->activations.losses.data,
-           .count = gpt->shape.rows, .weight = weight);
-        gpt->accumulate = true;
-    }
-    backend_download(gpt->be, &sum, total, sizeof sum);
-    *loss = (double)sum;
-    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
-}
-
 /* Adds the figures of an operand: all layers together, and the layer with the lowest SNR. */
 static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, int kind) {
     static const char *const kinds[] = {"input", "weight", "gradient"};
@@ -100,19 +81,16 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
         all.signal += one->signal, all.noise += one->noise;
         if (snr < worst) worst = snr, worst_layer = layer;
     }
-    cJSON *operand = cJSON_CreateObject();
-    cJSON_AddItemToArray(operands, operand);
+    cJSON *operand = json_add_item(operands);
     snprintf(name, sizeof name, "%s %s", linear_words[linear], kinds[kind]);
     cJSON_AddStringToObject(operand, "name", name);
     cJSON_AddStringToObject(operand, "layer", linear_words[linear]);
     cJSON_AddStringToObject(operand, "operand", kinds[kind]);
     cJSON_AddStringToObject(operand, "format", dtype_name(audit->gpt->quantization.dtype[kind]));
     double values = all.values > 0 ? all.values : 1;
-    cJSON_AddNumberToObject(operand, "to_zero", all.to_zero / values);
-    cJSON_AddNumberToObject(operand, "saturated", all.saturated / values);
-    cJSON_AddNumberToObject(operand, "snr", 10 * log10(all.signal / all.noise));
-    cJSON_AddNumberToObject(operand, "worst_snr", worst);
-    cJSON_AddNumberToObject(operand, "worst_layer", worst_layer);
+    JSON_NUMBERS(operand, {"to_zero", all.to_zero / values}, {"saturated", all.saturated / values},
+                 {"snr", 10 * log10(all.signal / all.noise)}, {"worst_snr", worst},
+                 {"worst_layer", worst_layer});
 }
 
 static void add_operands(struct eight_bit *audit) {
@@ -130,24 +108,18 @@ static void add_operands(struct eight_bit *audit) {
 static int try(struct eight_bit *audit, const char *name, const struct config *config,
                bool observed, struct error *error) {
     struct trainer trainer;
-    double loss, difference = 0, square = 0;
+    struct audit_pass pass;
     if (subject_trainer(&audit->subject, &trainer, config, 1, error)) return -1;
-    struct gpt *gpt = audit->gpt = &trainer.gpt;
-    if (observed) backend_observe(gpt->be, &audit->observer);
-    int status = run_batches(&audit->subject, &trainer, &loss, error);
-    backend_observe(gpt->be, NULL);
-    const float *values = fetch(&audit->in, gpt->be, &gpt->gradients);
-    for (int64_t i = 0; status == 0 && i < gpt->count; i++) {
-        double expected = (double)audit->reference[i], apart = (double)values[i] - expected;
-        difference += apart * apart;
-        square += expected * expected;
-    }
-    cJSON *trial = cJSON_CreateObject();
-    cJSON_AddItemToArray(audit->trials, trial);
+    audit->gpt = &trainer.gpt;
+    if (observed) backend_observe(audit->gpt->be, &audit->observer);
+    int status =
+        audit_pass_run(&pass, &audit->subject, &trainer, &audit->reference, PASS_GRADIENTS, error);
+    backend_observe(audit->gpt->be, NULL);
+    cJSON *trial = json_add_item(audit->trials);
     cJSON_AddStringToObject(trial, "name", name);
-    cJSON_AddNumberToObject(trial, "loss", loss);
-    cJSON_AddNumberToObject(trial, "loss_error", loss / audit->loss - 1);
-    cJSON_AddNumberToObject(trial, "gradient_error", sqrt(difference / square));
+    JSON_NUMBERS(trial, {"loss", pass.loss}, {"loss_error", pass.loss / audit->reference.loss - 1},
+                 {"gradient_error", pass.gradient_error});
+    audit_pass_free(&pass);
     if (observed && status == 0) add_operands(audit);
     trainer_close(&trainer);
     return status;
@@ -181,24 +153,20 @@ static int try_all(struct eight_bit *audit, const struct config *given, struct e
     return status;
 }
 
-static double number(const cJSON *object, const char *key) {
-    return cJSON_GetObjectItem(object, key)->valuedouble;
-}
-
 /* The advice names the layer that removes the largest part of the error if it stays in bf16. */
 cJSON *eight_bit_advice(const cJSON *trials) {
-    const cJSON *fp8 = cJSON_GetArrayItem(trials, 1), *best = NULL;
-    const cJSON *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
-    double error = number(fp8, "gradient_error"), least = INFINITY;
+    const cJSON *best = NULL, *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
+    double error = json_number_at(cJSON_GetArrayItem(trials, 1), "gradient_error"),
+           least = INFINITY;
     const char *texts[3] = {"Something is not finite in fp8: use bf16."};
     char text[200];
     int count = 0;
     if (!isfinite(error)) return cJSON_CreateStringArray(texts, 1);
     for (; trial; trial = trial->next)
-        if (number(trial, "gradient_error") < least)
-            least = number(trial, "gradient_error"), best = trial;
+        if (json_number_at(trial, "gradient_error") < least)
+            least = json_number_at(trial, "gradient_error"), best = trial;
     if (best) {
-        const char *name = cJSON_GetObjectItem(best, "name")->valuestring;
+        const char *name = json_text_at(best, "name");
         double removed = 100 * (1 - least / error);
         if (removed > 25)
             snprintf(text, sizeof text,
@@ -217,22 +185,18 @@ cJSON *eight_bit_advice(const cJSON *trials) {
     return cJSON_CreateStringArray(texts, count);
 }
 
-/* Runs the micro-batches in fp32, with fp32 gradients, and then all trials. */
+/* Runs the micro-batches in fp32, and then all trials. */
 static int run(struct eight_bit *audit, struct trainer *trainer, const struct config *config,
                struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
-    int status = run_batches(&audit->subject, trainer, &audit->loss, error);
-    assert(gpt->gradients.dtype == DTYPE_F32);
-    arrsetlen(audit->reference, gpt->count);
-    backend_download(gpt->be, audit->reference, gpt->gradients.data, tensor_bytes(&gpt->gradients));
+    int status =
+        audit_pass_run(&audit->reference, &audit->subject, trainer, NULL, PASS_GRADIENTS, error);
     trainer_close(trainer);
     arrsetlen(audit->sums, config->model.n_layer * LINEAR_COUNT * QUANTIZED_KINDS);
     memset(audit->sums, 0, arrlenu(audit->sums) * sizeof *audit->sums);
     audit->report = subject_report(&audit->subject);
-    cJSON_AddNumberToObject(audit->report, "loss", audit->loss);
-    audit->trials = cJSON_CreateArray();
+    JSON_NUMBERS(audit->report, {"loss", audit->reference.loss});
+    audit->trials = cJSON_AddArrayToObject(audit->report, "trials");
     if (status == 0) status = try_all(audit, config, error);
-    cJSON_AddItemToObject(audit->report, "trials", audit->trials);
     if (status == 0)
         cJSON_AddItemToObject(audit->report, "advice", eight_bit_advice(audit->trials));
     return status;
@@ -243,15 +207,13 @@ int eight_bit_audit_run(cJSON **report, const struct config *config, const char 
     struct eight_bit audit = {.observer = {.after = after},
                               .subject = {.repetitions = repetitions, .stop = stop}};
     struct trainer trainer;
-    struct config own = *config;
-    own.train.grad_accum_steps = repetitions; /* all micro-batches form one step */
-    if (subject_open(&audit.subject, &trainer, &own, from, error)) return -1;
+    if (subject_open(&audit.subject, &trainer, config, from, error)) return -1;
     int status = run(&audit, &trainer, config, error);
+    audit_pass_free(&audit.reference);
     subject_close(&audit.subject);
     fetched_free(&audit.in);
     fetched_free(&audit.out);
     arrfree(audit.scales);
-    arrfree(audit.reference);
     arrfree(audit.sums);
     if (status) cJSON_Delete(audit.report);
     else *report = audit.report;

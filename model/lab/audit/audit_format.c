@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 unsigned words_of_config(const struct config *config) {
     unsigned words = 0;
@@ -50,7 +51,7 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
     *magnitudes = (struct magnitudes){0};
     for (int place = 0; place <= PARAMETERS; place++) {
         if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
-        for (int layer = 0; layer < reference->layers[place]; layer++)
+        for (int layer = 0; layer < arrlen(reference->places[place]); layer++)
             magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
     }
 }
@@ -66,11 +67,11 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
         if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
-        for (int layer = 0; layer < reference->layers[place]; layer++)
+        for (int layer = 0; layer < arrlen(reference->places[place]); layer++)
             if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
                 words |= words_for(place);
     }
-    for (int i = 0; i < reference->parameter_count; i++)
+    for (int i = 0; i < arrlen(reference->places[PARAMETERS]); i++)
         if (precision->site[reference->list[i].site] == DTYPE_F16 &&
             (double)reference->weights[i].largest >= FP16_OVERFLOW)
             words |= 1u << reference->list[i].site;

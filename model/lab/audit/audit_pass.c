@@ -53,7 +53,7 @@ static void record_operation(struct observer *observer, enum operation_id id, co
 
 static void record_parameters(struct recorder *recorder) {
     const struct gpt *gpt = recorder->gpt;
-    for (int i = 0; i < recorder->pass->parameter_count; i++) {
+    for (int i = 0; i < arrlen(recorder->pass->places[PARAMETERS]); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         const struct record *record = add(recorder, PARAMETERS, i, &view, 0, tensor_count(&view));
         if (record->magnitudes.infinite > 0) recorder->pass->finite = false;
@@ -76,33 +76,24 @@ static double share_of_loss(struct recorder *recorder, const struct subject *sub
     return own > 0 ? sum_of_losses(recorder) / own / (all / own) : 0;
 }
 
-static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
-    bool complete = true;
-    for (int place = 0; place <= PARAMETERS; place++) {
-        int layers =
-            place == PARAMETERS ? (int)arrlen(gpt->list) : place_layers(place, &gpt->shape);
-        pass->layers[place] = layers;
-        pass->places[place] = calloc((size_t)layers, sizeof *pass->places[place]);
-        complete = complete && (pass->places[place] || layers == 0);
+static void allocate(struct audit_pass *pass, const struct gpt *gpt) {
+    for (int place = 0; place < PLACES; place++)
+        for (int layer = 0; layer < place_layers(place, &gpt->shape); layer++)
+            arrput(pass->places[place], (struct record){0});
+    for (int i = 0; i < arrlen(gpt->list); i++) {
+        arrput(pass->places[PARAMETERS], (struct record){0});
+        arrput(pass->weights, (struct magnitudes){0});
+        arrput(pass->list, gpt->list[i]);
     }
-    size_t parameters = (size_t)(pass->parameter_count = pass->layers[PARAMETERS]);
-    pass->parameters = pass->places[PARAMETERS];
-    pass->weights = calloc(parameters, sizeof *pass->weights);
-    pass->list = calloc(parameters, sizeof *pass->list);
-    if (!complete || !pass->weights || !pass->list)
-        return fail(error, "out of memory for the figures of an audit");
-    memcpy(pass->list, gpt->list, parameters * sizeof *pass->list);
-    return 0;
 }
 
 void audit_pass_free(struct audit_pass *pass) {
     for (int place = 0; place <= PARAMETERS; place++) {
-        for (int i = 0; pass->places[place] && i < pass->layers[place]; i++)
-            free(pass->places[place][i].samples);
-        free(pass->places[place]);
+        for (int i = 0; i < arrlen(pass->places[place]); i++) free(pass->places[place][i].samples);
+        arrfree(pass->places[place]);
     }
-    free(pass->weights);
-    free(pass->list);
+    arrfree(pass->weights);
+    arrfree(pass->list);
     memset(pass, 0, sizeof *pass);
 }
 
@@ -111,8 +102,8 @@ void audit_pass_free(struct audit_pass *pass) {
 static double noise_of(const struct audit_pass *pass, int batches) {
     double spread = 0, square = 0;
     if (batches < 2) return 0;
-    for (int i = 0; i < pass->parameter_count; i++) {
-        const struct record *record = &pass->parameters[i];
+    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
+        const struct record *record = &pass->places[PARAMETERS][i];
         for (int64_t k = 0; k < record->sample_count; k++) {
             double sum = 0, squares = 0, weight = (double)record->stride;
             for (int batch = 0; batch < batches; batch++) {
@@ -131,9 +122,9 @@ static double noise_of(const struct audit_pass *pass, int batches) {
 /* Returns the error of the gradients of all micro-batches so far. */
 static double error_so_far(const struct audit_pass *pass) {
     double difference = 0, square = 0;
-    for (int i = 0; i < pass->parameter_count; i++) {
-        difference += pass->parameters[i].difference;
-        square += pass->parameters[i].reference;
+    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
+        difference += pass->places[PARAMETERS][i].difference;
+        square += pass->places[PARAMETERS][i].reference;
     }
     return pass->finite ? relative_error(difference, square) : INFINITY;
 }
@@ -146,7 +137,7 @@ static int run_batch(struct recorder *recorder, struct subject *subject, struct 
     if (kind == PASS_TRACED) backend_observe(gpt->be, &recorder->observer);
     int status = subject_run(subject, trainer, recorder->batch,
                              subject_weight(subject, recorder->batch), error);
-    backend_observe(gpt->be, NULL);
+    if (kind == PASS_TRACED) backend_observe(gpt->be, NULL);
     if (status) return status;
     record_parameters(recorder);
     pass->loss += share_of_loss(recorder, subject);
@@ -168,7 +159,7 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
         .finite = true,
         .first_infinite = -1,
     };
-    if (allocate(pass, gpt, error)) return -1;
+    allocate(pass, gpt);
     struct recorder recorder = {
         .observer = {.after = record_operation},
         .pass = pass,
@@ -177,7 +168,7 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
         .batches = batches,
     };
     int status = 0;
-    for (int i = 0; !reference && i < pass->parameter_count; i++)
+    for (int i = 0; !reference && i < arrlen(pass->places[PARAMETERS]); i++)
         magnitudes_add(&pass->weights[i], subject->masters + pass->list[i].offset,
                        (size_t)parameter_count(&pass->list[i]));
     for (; status == 0 && recorder.batch < batches; recorder.batch++)

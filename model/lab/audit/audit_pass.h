@@ -9,9 +9,9 @@
 /* Number of micro-batches of a trial, enough to compare two errors. */
 enum { PASS_TRIAL_BATCHES = 2 };
 
-/* A traced pass records every tensor of all micro-batches. A trial records only the gradients of
- * parameters, of at most PASS_TRIAL_BATCHES micro-batches. */
-enum pass_kind { PASS_TRACED, PASS_TRIAL };
+/* A traced pass records every tensor. The others record only the gradients of parameters, a trial
+ * those of at most PASS_TRIAL_BATCHES micro-batches. */
+enum pass_kind { PASS_TRACED, PASS_GRADIENTS, PASS_TRIAL };
 
 struct audit_pass {
     struct precision precision;
@@ -22,14 +22,14 @@ struct audit_pass {
     /* fp32 pass only: distance of a micro-batch's gradient from the mean gradient, relative to the
      * mean; 0 for a single micro-batch. */
     double gradient_noise;
-    bool finite;                       /* loss and gradients of all parameters are finite */
-    int first_infinite;                /* place of the first tensor that is not finite, or -1 */
-    int layers[PLACES + 1];            /* place_layers; for PARAMETERS their number */
-    struct record *places[PLACES + 1]; /* [layers]; a trial fills only PARAMETERS */
-    int parameter_count;
-    struct record *parameters;  /* places[PARAMETERS] */
-    struct magnitudes *weights; /* [parameter_count] of fp32 master weights; fp32 pass only */
-    struct parameter *list;     /* [parameter_count] copies of gpt->list */
+    bool finite;        /* loss and gradients of all parameters are finite */
+    int first_infinite; /* place of the first tensor that is not finite, or -1 */
+    /* stb_ds arrays: a record for each layer (place_layers) or parameter; unless traced only those
+     * of parameters are filled. Then the fp32 master weights, in the fp32 pass only, and a copy of
+     * gpt->list. */
+    struct record *places[PLACES + 1];
+    struct magnitudes *weights;
+    struct parameter *list;
 };
 
 /* Runs trainer, which has the subject's weights, over the micro-batches, and clears the gradients

@@ -1,14 +1,11 @@
 #include <math.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "model/lab/audit/advice.h"
 #include "model/lab/audit/report.h"
-
-/* Adds a number; cJSON prints one that is not finite as null. */
-static void number(cJSON *object, const char *key, double value) {
-    cJSON_AddNumberToObject(object, key, value);
-}
+#include "model/page/section.h"
 
 /* Returns the exponent of the current loss scale, rounded up to a power of two, so that the
  * remaining headroom is never overstated. */
@@ -17,21 +14,18 @@ static int scale_now(const struct audit *audit) {
 }
 
 static void add_in_fp16(cJSON *object, const char *key, const struct magnitudes *m, int scale) {
-    cJSON *figures = cJSON_AddObjectToObject(object, key);
-    number(figures, "zero", magnitudes_lost(m, scale));
-    number(figures, "subnormal", magnitudes_subnormal(m, scale));
-    number(figures, "room", magnitudes_headroom(m, scale));
+    JSON_NUMBERS(cJSON_AddObjectToObject(object, key), {"zero", magnitudes_lost(m, scale)},
+                 {"subnormal", magnitudes_subnormal(m, scale)},
+                 {"room", magnitudes_headroom(m, scale)});
 }
 
 static void add_magnitudes(cJSON *object, const struct magnitudes *m, bool scaled, int scale) {
     int lowest = 0, highest = -1;
-    number(object, "values", (double)m->count);
-    number(object, "zeros", (double)m->zeros);
-    number(object, "infinite", (double)m->infinite);
-    number(object, "largest", (double)m->largest);
+    JSON_NUMBERS(object, {"values", (double)m->count}, {"zeros", (double)m->zeros},
+                 {"infinite", (double)m->infinite}, {"largest", (double)m->largest});
     magnitudes_range(m, &lowest, &highest);
     cJSON *exponents = cJSON_AddObjectToObject(object, "exponents");
-    number(exponents, "first", lowest);
+    JSON_NUMBERS(exponents, {"first", lowest});
     cJSON *counts = cJSON_AddArrayToObject(exponents, "counts");
     for (int e = lowest; e <= highest; e++)
         cJSON_AddItemToArray(counts, cJSON_CreateNumber((double)m->bins[e - MAGNITUDE_MIN]));
@@ -44,22 +38,22 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     cJSON *object = cJSON_AddObjectToObject(formats, name);
     cJSON_AddBoolToObject(object, "usable", format->usable);
     cJSON_AddBoolToObject(object, "fit", advised->fit);
-    number(object, "gradient_error", format->pass.gradient_error);
-    number(object, "first_error", format->pass.first_error);
-    number(object, "loss_scale", (double)format->pass.loss_scale);
+    JSON_NUMBERS(object, {"gradient_error", format->pass.gradient_error},
+                 {"first_error", format->pass.first_error},
+                 {"loss_scale", (double)format->pass.loss_scale});
     cJSON_AddItemToObject(object, "given", words_json(format->given));
     cJSON_AddItemToObject(object, "needed", words_json(format->needed));
     cJSON_AddItemToObject(object, "advised", words_json(advised->words));
-    if (format->dtype == DTYPE_F16) {
-        number(object, "predicted_scale", format->predicts ? format->predicted_scale : (double)NAN);
-        number(object, "safe_scale", format->usable ? format->safe_scale : (double)NAN);
-    }
+    if (format->dtype == DTYPE_F16)
+        JSON_NUMBERS(object,
+                     {"predicted_scale", format->predicts ? format->predicted_scale : (double)NAN},
+                     {"safe_scale", format->usable ? format->safe_scale : (double)NAN});
     cJSON *trials = cJSON_AddObjectToObject(object, "trials");
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         if (!format->trials[i].made) continue;
-        cJSON *trial = cJSON_AddObjectToObject(trials, autocast_site_name(i));
-        number(trial, "gradient_error", format->trials[i].gradient_error);
-        number(trial, "removes", audit_format_removed(format, i));
+        JSON_NUMBERS(cJSON_AddObjectToObject(trials, autocast_site_name(i)),
+                     {"gradient_error", format->trials[i].gradient_error},
+                     {"removes", audit_format_removed(format, i)});
     }
 }
 
@@ -71,7 +65,7 @@ static void add_tensor(cJSON *object, const struct audit *audit, int place, int 
         if (!audit->formats[i].made) continue;
         const struct record *record = &audit->formats[i].pass.places[place][layer];
         cJSON_AddStringToObject(stored, audit_name(i), dtype_name(record->stored));
-        number(errors, audit_name(i), record_error(record));
+        JSON_NUMBERS(errors, {audit_name(i), record_error(record)});
     }
     add_magnitudes(object, &audit->reference.places[place][layer].magnitudes,
                    place_is_gradient(place), scale_now(audit));
@@ -81,33 +75,31 @@ static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     char label[PLACE_LABEL_MAX];
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < audit->reference.layers[place]; layer++) {
-            cJSON *object = cJSON_CreateObject();
-            cJSON_AddItemToArray(tensors, object);
+        for (int layer = 0; layer < arrlen(audit->reference.places[place]); layer++) {
+            cJSON *object = json_add_item(tensors);
             cJSON_AddStringToObject(object, "name", place_label(label, place, layer));
             cJSON_AddStringToObject(object, "tensor", place_label(label, place, -1));
-            number(object, "layer", place_is_layered(place) ? layer : (double)NAN);
+            JSON_NUMBERS(object, {"layer", place_is_layered(place) ? layer : (double)NAN});
             cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
             add_tensor(object, audit, place, layer);
         }
 }
 
 static void add_update(cJSON *object, const struct update *update) {
-    number(object, "changed", (double)update->changed);
+    JSON_NUMBERS(object, {"changed", (double)update->changed});
     cJSON *lost = cJSON_AddObjectToObject(object, "lost");
     cJSON *decibel = cJSON_AddObjectToObject(object, "decibel");
     for (int i = 0; i < AUDIT_FORMATS; i++) {
-        number(lost, audit_name(i), update_lost(update, i));
-        number(decibel, audit_name(i), update_decibel(update, i));
+        JSON_NUMBERS(lost, {audit_name(i), update_lost(update, i)});
+        JSON_NUMBERS(decibel, {audit_name(i), update_decibel(update, i)});
     }
 }
 
 static void add_parameters(cJSON *root, const struct audit *audit) {
     const struct audit_pass *pass = &audit->reference;
     cJSON *list = cJSON_AddArrayToObject(root, "parameters");
-    for (int i = 0; i < pass->parameter_count; i++) {
-        cJSON *object = cJSON_CreateObject();
-        cJSON_AddItemToArray(list, object);
+    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
+        cJSON *object = json_add_item(list);
         cJSON_AddStringToObject(object, "name", pass->list[i].name);
         cJSON_AddStringToObject(object, "kind", pass->list[i].kind);
         add_tensor(object, audit, PARAMETERS, i);
@@ -120,7 +112,7 @@ static void add_parameters(cJSON *root, const struct audit *audit) {
 static void add_advice(cJSON *root, const struct audit *audit, struct advice *advice) {
     cJSON *object = cJSON_AddObjectToObject(root, "advice");
     cJSON_AddStringToObject(object, "format", dtype_name(advice->format));
-    number(object, "tolerance", advice->tolerance);
+    JSON_NUMBERS(object, {"tolerance", advice->tolerance});
     cJSON_AddItemToObject(object, "texts", advice->texts);
     cJSON *configs = cJSON_AddObjectToObject(object, "configs");
     for (int i = 0; i < AUDIT_FORMATS; i++)
@@ -133,22 +125,21 @@ cJSON *audit_report(const struct audit *audit) {
     struct advice advice;
     cJSON *root = subject_report(subject);
     advice_make(&advice, audit);
-    number(root, "loss_scale", (double)subject->loss_scale);
+    JSON_NUMBERS(root, {"loss_scale", (double)subject->loss_scale},
+                 {"gradient_noise", audit->reference.gradient_noise});
     cJSON_AddBoolToObject(root, "loss_scale_of_run", subject->scale_of_run);
-    number(root, "gradient_noise", audit->reference.gradient_noise);
     cJSON *loss = cJSON_AddObjectToObject(root, "loss");
     cJSON *formats = cJSON_AddObjectToObject(root, "formats");
-    number(loss, "fp32", audit->reference.loss);
+    JSON_NUMBERS(loss, {"fp32", audit->reference.loss});
     for (int i = 0; i < AUDIT_FORMATS; i++) {
         if (!audit->formats[i].made) continue;
-        number(loss, audit_name(i), audit->formats[i].pass.loss);
+        JSON_NUMBERS(loss, {audit_name(i), audit->formats[i].pass.loss});
         add_format(formats, &audit->formats[i], &advice.formats[i], audit_name(i));
     }
     add_tensors(root, audit);
     add_parameters(root, audit);
     cJSON *update = cJSON_AddObjectToObject(root, "update");
-    number(update, "step", (double)audit->update.step);
-    number(update, "lr", audit->update.lr);
+    JSON_NUMBERS(update, {"step", (double)audit->update.step}, {"lr", audit->update.lr});
     cJSON_AddBoolToObject(update, "typical", !subject->fresh);
     add_update(update, &audit->update.all);
     add_advice(root, audit, &advice);

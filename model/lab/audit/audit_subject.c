@@ -12,6 +12,7 @@
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/core/forward.h"
+#include "model/page/section.h"
 
 /* Sets the precision to fp32 and enables autocast, because an audit chooses its precisions itself.
  */
@@ -172,10 +173,9 @@ struct cJSON *subject_report(const struct subject *subject) {
     cJSON *report = cJSON_CreateObject();
     cJSON_AddStringToObject(report, "config", config->name);
     cJSON_AddStringToObject(report, "from", subject->from);
-    cJSON_AddNumberToObject(report, "step", (double)subject->step);
-    cJSON_AddNumberToObject(report, "repetitions", subject->repetitions);
-    cJSON_AddNumberToObject(report, "micro_batch_size", (double)config->train.micro_batch_size);
-    cJSON_AddNumberToObject(report, "seq_len", (double)config->data.seq_len);
+    JSON_NUMBERS(report, {"step", (double)subject->step}, {"repetitions", subject->repetitions},
+                 {"micro_batch_size", (double)config->train.micro_batch_size},
+                 {"seq_len", (double)config->data.seq_len});
     cJSON_AddStringToObject(report, "device", subject->be.device.description);
     return report;
 }

@@ -1,10 +1,12 @@
 /* The report of an audit: one JSON object, written to audit.json or audit_fp8.json. The terminal
  * and the HTML page show tables made from that object.
  *
- * README.md names the members of both files. */
+ * json.md names the members of both files. */
 #pragma once
 
 #include <stdio.h>
+
+#include "model/page/page.h"
 
 struct audit;
 struct cJSON;
@@ -12,11 +14,6 @@ struct cJSON;
 /* Returns the report of bf16 and fp16, with advice; the caller deletes it. */
 struct cJSON *audit_report(const struct audit *audit);
 
-/* Prints a report as JSON. */
-void report_print_json(FILE *out, const struct cJSON *report);
-
-/* Prints it in 80 columns, with the worst layer of each kind of tensor. */
-void report_print_text(FILE *out, const struct cJSON *report);
-
-/* Prints it as an HTML page, with every layer. */
-void report_print_html(FILE *out, const struct cJSON *report);
+/* Prints the report, a struct cJSON. Text has 80 columns and the worst layer of each kind of
+ * tensor, HTML every layer. */
+void report_print(FILE *out, const void *report, enum page_form form);

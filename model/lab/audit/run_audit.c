@@ -8,7 +8,6 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/files.h"
-#include "data/util/printed.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/lab/audit/audit.h"
@@ -46,23 +45,13 @@ static int make_folder(const char *folder, struct error *error) {
                 folder, strerror(errno));
 }
 
-static int write_file(const char *folder, const char *name, void (*print)(FILE *, const cJSON *),
-                      const cJSON *report, struct error *error) {
-    char path[FILE_PATH_MAX];
-    struct printed printed;
-    if (file_path_join(path, folder, name, error)) return -1;
-    if (printed_open(&printed)) return fail(error, "out of memory while writing %.400s", path);
-    print(printed.out, report);
-    return printed_write(&printed, path, NULL, error);
-}
-
 /* Prints a report, writes it as NAME.json and NAME.html if a folder is given, and deletes it. */
 static int publish(cJSON *report, const char *folder, const char *json, const char *html,
                    struct error *error) {
     int status = 0;
-    report_print_text(stdout, report);
-    if (folder && (write_file(folder, json, report_print_json, report, error) ||
-                   write_file(folder, html, report_print_html, report, error)))
+    report_print(stdout, report, PAGE_TEXT);
+    if (folder && (page_write(folder, json, report_print, report, PAGE_JSON, error) ||
+                   page_write(folder, html, report_print, report, PAGE_HTML, error)))
         status = -1;
     cJSON_Delete(report);
     return status;

@@ -78,21 +78,20 @@ static int read_limit(double *limit, double lowest, const char *name, const char
 static int take_flag(struct options *options, enum flag flag, const char *value,
                      struct error *error) {
     struct limits *limits = &options->limits;
-    const char *name = flags[flag].name;
-    switch (flag) {
-    case FLAG_OUT: options->out = value; break;
-    case FLAG_REFERENCE: options->reference = value; break;
-    case FLAG_MADE_BY: options->made_by = value; break;
-    case FLAG_LIMIT_LOSS: return read_limit(&limits->loss, 0, name, value, error);
-    case FLAG_LIMIT_CURVE: return read_limit(&limits->curve, 0, name, value, error);
-    case FLAG_LIMIT_NORM: return read_limit(&limits->norm, 0, name, value, error);
-    case FLAG_LIMIT_CORRELATION: return read_limit(&limits->correlation, -1, name, value, error);
-    case FLAG_LIMIT_SKIPPED: return read_limit(&limits->skipped, 0, name, value, error);
-    case FLAG_LOWER_IS_FINE: limits->lower_is_fine = true; break;
-    case FLAG_PARTIAL: limits->partial = true; break;
-    case FLAG_HELP: options->help = true; break;
-    case FLAGS: break;
-    }
+    double *const numbers[FLAGS] = {
+        [FLAG_LIMIT_LOSS] = &limits->loss,       [FLAG_LIMIT_CURVE] = &limits->curve,
+        [FLAG_LIMIT_NORM] = &limits->norm,       [FLAG_LIMIT_CORRELATION] = &limits->correlation,
+        [FLAG_LIMIT_SKIPPED] = &limits->skipped,
+    };
+    if (numbers[flag])
+        return read_limit(numbers[flag], flag == FLAG_LIMIT_CORRELATION ? -1 : 0, flags[flag].name,
+                          value, error);
+    if (flag == FLAG_OUT) options->out = value;
+    if (flag == FLAG_REFERENCE) options->reference = value;
+    if (flag == FLAG_MADE_BY) options->made_by = value;
+    limits->lower_is_fine |= flag == FLAG_LOWER_IS_FINE;
+    limits->partial |= flag == FLAG_PARTIAL;
+    options->help |= flag == FLAG_HELP;
     return 0;
 }
 
@@ -162,22 +161,12 @@ static char *quoted_command(int argc, char **argv) {
 
 /* ---- the report */
 
-static int write_one(const char *folder, const char *name, enum report_form form,
-                     const struct comparison_report *report, struct error *error) {
-    char path[FILE_PATH_MAX];
-    struct printed printed;
-    if (file_path_join(path, folder, name, error)) return -1;
-    if (printed_open(&printed)) return fail(error, "out of memory");
-    comparison_print(printed.out, report, form);
-    return printed_write(&printed, path, NULL, error);
-}
-
 static int write_report(const char *folder, const struct comparison_report *report,
                         struct error *error) {
-    if (write_one(folder, "report.json", REPORT_JSON, report, error) ||
-        write_one(folder, "report.md", REPORT_MARKDOWN, report, error) ||
-        write_one(folder, "report.html", REPORT_HTML, report, error))
-        return -1;
+    static const char *const names[] = {
+        [PAGE_JSON] = "report.json", [PAGE_MARKDOWN] = "report.md", [PAGE_HTML] = "report.html"};
+    for (enum page_form form = PAGE_MARKDOWN; form <= PAGE_JSON; form++)
+        if (page_write(folder, names[form], comparison_print, report, form, error)) return -1;
     printf("\nwritten: %s/report.html, report.md, report.json\n", folder);
     return 0;
 }
@@ -191,7 +180,7 @@ static int compare(const struct run_record *runs, const struct options *options,
         return EXIT_FAILED;
     report.made_by = options->made_by;
     report.command = command;
-    comparison_print(stdout, &report, REPORT_TEXT);
+    comparison_print(stdout, &report, PAGE_TEXT);
     if (!options->out || write_report(options->out, &report, error) == 0)
         status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
     comparison_report_free(&report);

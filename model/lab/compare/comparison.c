@@ -93,33 +93,14 @@ static double final_mean(const double *values, int count, int window) {
     return 2 * finite >= window ? mean_of(values + count - window, window) : NAN;
 }
 
-/* Returns a figure of one run of a pair. at: index of a step, for figures of a single step. */
-typedef double pair_figure(const struct comparison *c, const struct run_pair *pair, int side,
-                           int at);
-
-/* Returns the difference of a figure over all pairs, and sets the means of both sides. */
-static struct difference compare_pairs(double means[COMPARE_SIDES], const struct comparison *c,
-                                       pair_figure *figure, int at) {
-    double *percent = NULL, *figures[COMPARE_SIDES] = {NULL, NULL};
-    int pairs = (int)arrlen(c->pairs);
-    for (int p = 0; p < pairs; p++) {
-        for (int side = 0; side < COMPARE_SIDES; side++)
-            arrput(figures[side], figure(c, &c->pairs[p], side, at));
-        arrput(percent, percent_of(figures[COMPARE_OTHER][p], figures[COMPARE_REFERENCE][p]));
-    }
-    struct difference difference = difference_of(percent, figures[COMPARE_REFERENCE], pairs);
-    for (int side = 0; side < COMPARE_SIDES; side++) {
-        means[side] = mean_of(figures[side], pairs);
-        arrfree(figures[side]);
-    }
-    arrfree(percent);
-    return difference;
-}
-
-static double final_loss(const struct comparison *c, const struct run_pair *pair, int side,
-                         int at) {
-    (void)at;
-    return final_mean(pair->loss[side], c->steps, c->window);
+/* Returns the difference of a figure, given for each pair, and sets the means of both sides. */
+static struct difference compare_pairs(double means[COMPARE_SIDES], int pairs,
+                                       double figures[COMPARE_SIDES][pairs]) {
+    double percent[pairs];
+    for (int p = 0; p < pairs; p++)
+        percent[p] = percent_of(figures[COMPARE_OTHER][p], figures[COMPARE_REFERENCE][p]);
+    for (int side = 0; side < COMPARE_SIDES; side++) means[side] = mean_of(figures[side], pairs);
+    return difference_of(percent, figures[COMPARE_REFERENCE], pairs);
 }
 
 /* Returns the validation after a step, or NULL. */
@@ -127,13 +108,6 @@ static const struct run_validation *find_validation(const struct run_record *run
     for (int i = 0; i < arrlen(run->validations); i++)
         if (run->validations[i].step == step) return &run->validations[i];
     return NULL;
-}
-
-static double validation_loss(const struct comparison *c, const struct run_pair *pair, int side,
-                              int at) {
-    (void)at;
-    const struct run_validation *found = find_validation(pair->runs[side], c->validation_step);
-    return found ? found->loss : NAN;
 }
 
 static bool all_validated(const struct comparison *c, int64_t step) {
@@ -151,13 +125,6 @@ static int64_t last_common_validation(const struct comparison *c) {
 }
 
 /* ---- curves */
-
-/* Returns the smoothed loss at a step, or NaN if at is -1. */
-static double smoothed_loss(const struct comparison *c, const struct run_pair *pair, int side,
-                            int at) {
-    (void)c;
-    return at < 0 ? NAN : pair->smoothed[side][at];
-}
 
 /* Adds the means of all pairs at step i: NaN unless all have a value, so that the curve has no
  * jumps. */
@@ -179,34 +146,46 @@ static double *smoothed_of(const double *values, int count, int window) {
     return smoothed;
 }
 
-static void compare_curves(struct comparison *c) {
-    int farthest = -1, highest = -1;
-    double ignored[COMPARE_SIDES];
+/* Smooths the losses of all pairs. Sets the index of the step after `settled` at which the mean
+ * difference is largest, in absolute value and in value; -1: there is no such step. */
+static void smooth_losses(struct comparison *c, int *farthest, int *highest) {
+    *farthest = *highest = -1;
     for (int p = 0; p < arrlen(c->pairs); p++)
         for (int side = 0; side < COMPARE_SIDES; side++)
             c->pairs[p].smoothed[side] = smoothed_of(c->pairs[p].loss[side], c->steps, c->window);
     for (int i = 0; i < c->steps; i++) {
         add_means(c, i);
         if (c->step[i] <= c->settled || !isfinite(c->percent[i])) continue;
-        if (farthest < 0 || fabs(c->percent[i]) > fabs(c->percent[farthest])) farthest = i;
-        if (highest < 0 || c->percent[i] > c->percent[highest]) highest = i;
+        if (*farthest < 0 || fabs(c->percent[i]) > fabs(c->percent[*farthest])) *farthest = i;
+        if (*highest < 0 || c->percent[i] > c->percent[*highest]) *highest = i;
     }
-    c->curve = compare_pairs(ignored, c, smoothed_loss, farthest);
-    c->curve_highest = compare_pairs(ignored, c, smoothed_loss, highest);
-    c->curve_step = farthest < 0 ? NAN : c->step[farthest];
-    c->curve_highest_step = highest < 0 ? NAN : c->step[highest];
+    c->curve_step = *farthest < 0 ? NAN : c->step[*farthest];
+    c->curve_highest_step = *highest < 0 ? NAN : c->step[*highest];
+}
+
+static void compare_losses(struct comparison *c) {
+    int pairs = (int)arrlen(c->pairs), farthest, highest;
+    double training[COMPARE_SIDES][pairs], validation[COMPARE_SIDES][pairs];
+    double curve[COMPARE_SIDES][pairs], above[COMPARE_SIDES][pairs], ignored[COMPARE_SIDES];
+    smooth_losses(c, &farthest, &highest);
+    c->validation_step = last_common_validation(c);
+    for (int side = 0; side < COMPARE_SIDES; side++)
+        for (int p = 0; p < pairs; p++) {
+            const struct run_pair *pair = &c->pairs[p];
+            const struct run_validation *found =
+                find_validation(pair->runs[side], c->validation_step);
+            training[side][p] = final_mean(pair->loss[side], c->steps, c->window);
+            validation[side][p] = found ? found->loss : NAN;
+            curve[side][p] = farthest < 0 ? NAN : pair->smoothed[side][farthest];
+            above[side][p] = highest < 0 ? NAN : pair->smoothed[side][highest];
+        }
+    c->training = compare_pairs(c->training_loss, pairs, training);
+    c->validation = compare_pairs(c->validation_loss, pairs, validation);
+    c->curve = compare_pairs(ignored, pairs, curve);
+    c->curve_highest = compare_pairs(ignored, pairs, above);
 }
 
 /* ---- gradient norms */
-
-enum norm_figure {
-    NORM_CORRELATION,
-    NORM_SMOOTHED_CORRELATION,
-    NORM_MEDIAN, /* median of the ratios, as a difference from 1 in % */
-    NORM_LOG_RATIO,
-    NORM_LEVEL, /* geometric mean of the reference's norms */
-    NORM_FIGURES
-};
 
 static double smoothed_correlation(double *const logarithms[COMPARE_SIDES], int steps, int window) {
     if (steps < COMPARE_WINDOWS_LEAST * window) return NAN;
@@ -218,94 +197,66 @@ static double smoothed_correlation(double *const logarithms[COMPARE_SIDES], int 
     return correlation;
 }
 
-/* Appends the figures of a pair to stb_ds arrays. */
-static void add_norm_figures(double *figures[NORM_FIGURES], const struct run_pair *pair, int steps,
-                             int window) {
-    const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
-    double *ratios = NULL, *changes = NULL, *levels = NULL;
-    double *logarithms[COMPARE_SIDES] = {NULL, NULL};
-    for (int i = 0; i < steps; i++) {
-        bool zero = b[i] == 0; /* no logarithm, so the step is left out on both sides */
-        arrput(ratios, b[i] / a[i]);
-        arrput(levels, log(a[i]));
-        arrput(changes, zero ? NAN : log(b[i] / a[i]));
-        for (int side = 0; side < COMPARE_SIDES; side++)
-            arrput(logarithms[side], zero ? NAN : log(pair->norm[side][i]));
-    }
-    double geometric = exp(mean_of(changes, steps));
-    arrput(figures[NORM_CORRELATION], correlation_of(a, b, steps));
-    arrput(figures[NORM_SMOOTHED_CORRELATION], smoothed_correlation(logarithms, steps, window));
-    arrput(figures[NORM_MEDIAN], percent_of(median_of(ratios, steps), 1));
-    arrput(figures[NORM_LOG_RATIO], log(geometric));
-    arrput(figures[NORM_LEVEL], exp(mean_of(levels, steps)));
-    arrfree(levels);
-    arrfree(ratios);
-    arrfree(changes);
-    arrfree(logarithms[0]);
-    arrfree(logarithms[1]);
-}
-
 static void compare_norms(struct comparison *c) {
-    double *figures[NORM_FIGURES] = {NULL};
     int pairs = (int)arrlen(c->pairs);
+    double single[pairs], smoothed[pairs], median[pairs], log_ratio[pairs], level[pairs];
     for (int p = 0; p < pairs; p++) {
         const struct run_pair *pair = &c->pairs[p];
-        for (int i = 0; i < c->steps; i++)
-            c->norm_steps += isfinite(pair->norm[COMPARE_REFERENCE][i]) != 0;
+        const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
+        double *ratios = NULL, *levels = NULL, *logarithms[COMPARE_SIDES] = {NULL, NULL};
+        for (int i = 0; i < c->steps; i++) {
+            bool zero = b[i] == 0; /* no logarithm, so the step is left out on both sides */
+            arrput(ratios, b[i] / a[i]);
+            arrput(levels, log(a[i]));
+            for (int side = 0; side < COMPARE_SIDES; side++)
+                arrput(logarithms[side], zero ? NAN : log(pair->norm[side][i]));
+            c->norm_steps += isfinite(a[i]) != 0;
+        }
         c->norms_lost += pair->norms_lost;
         c->norms_zero += pair->norms_zero;
-        add_norm_figures(figures, pair, c->steps, c->window);
+        single[p] = correlation_of(a, b, c->steps);
+        smoothed[p] = smoothed_correlation(logarithms, c->steps, c->window);
+        median[p] = percent_of(median_of(ratios, c->steps), 1);
+        log_ratio[p] = mean_of(logarithms[COMPARE_OTHER], c->steps) -
+                       mean_of(logarithms[COMPARE_REFERENCE], c->steps);
+        level[p] = exp(mean_of(levels, c->steps));
+        arrfree(ratios);
+        arrfree(levels);
+        for (int side = 0; side < COMPARE_SIDES; side++) arrfree(logarithms[side]);
     }
-    c->norm_correlation = mean_of(figures[NORM_CORRELATION], pairs);
-    c->norm_smoothed_correlation = mean_of(figures[NORM_SMOOTHED_CORRELATION], pairs);
-    c->norm_ratio = exp(mean_of(figures[NORM_LOG_RATIO], pairs));
-    c->norm = difference_of(figures[NORM_MEDIAN], figures[NORM_LEVEL], pairs);
+    c->norm_correlation = mean_of(single, pairs);
+    c->norm_smoothed_correlation = mean_of(smoothed, pairs);
+    c->norm_ratio = exp(mean_of(log_ratio, pairs));
+    c->norm = difference_of(median, level, pairs);
     c->norm_median = 1 + c->norm.mean / 100;
-    for (int i = 0; i < NORM_FIGURES; i++) arrfree(figures[i]);
 }
 
 /* ---- figures of a group */
 
-static bool scales(const struct run_record *run) {
-    for (int i = 0; i < arrlen(run->steps); i++)
-        if (isfinite(run->steps[i].loss_scale) && run->steps[i].loss_scale != 1) return true;
-    return false;
-}
-
-static void add_scale_path(struct group_figures *figures, const struct run_record *run) {
+/* Adds the loss scales of a run, unless all are 1. */
+static void add_scales(struct group_figures *figures, const struct run_record *run) {
+    double first = NAN, last = NAN, smallest = NAN, largest = NAN, changes = 0;
     for (int i = 0; i < arrlen(run->steps); i++) {
         double scale = run->steps[i].loss_scale;
         if (!isfinite(scale)) continue;
-        if (isnan(figures->scale_first)) {
-            figures->scale_first = figures->scale_last = scale;
-            figures->scale_changes = 0;
-        }
-        figures->scale_changes += scale != figures->scale_last;
-        figures->scale_smallest = fmin(figures->scale_smallest, scale);
-        figures->scale_largest = fmax(figures->scale_largest, scale);
-        figures->scale_last = scale;
+        if (isnan(first)) first = last = scale;
+        changes += scale != last;
+        smallest = fmin(smallest, scale);
+        largest = fmax(largest, scale);
+        last = scale;
     }
-}
-
-static void add_run(struct group_figures *figures, const struct run_record *run) {
-    int64_t last = run_record_last_step(run);
-    if (figures->steps == 0 || last < figures->last_step) figures->last_step = last;
-    if (figures->steps == 0 || run->planned_steps < figures->planned_steps)
-        figures->planned_steps = run->planned_steps;
-    for (int i = 0; i < arrlen(run->steps); i++) {
-        const struct run_step *step = &run->steps[i];
-        bool search = step->step <= COMPARE_SEARCH_STEPS;
-        figures->steps++;
-        figures->searched += search;
-        figures->skipped += step->skipped;
-        figures->skipped_in_search += search && step->skipped;
-        figures->lost += !step->skipped && !(isfinite(step->loss) && isfinite(step->gradient_norm));
-        figures->memory_bytes = fmax(figures->memory_bytes, step->memory_bytes);
-    }
+    if (isnan(first) || (smallest == 1 && largest == 1)) return;
+    figures->scale_first = first;
+    figures->scale_last = last;
+    figures->scale_smallest = smallest;
+    figures->scale_largest = largest;
+    figures->scale_changes = changes;
 }
 
 static struct group_figures group_figures_of(const struct run_group *group) {
-    struct group_figures figures = {.memory_bytes = NAN,
+    struct group_figures figures = {.planned_steps = INT64_MAX,
+                                    .last_step = INT64_MAX,
+                                    .memory_bytes = NAN,
                                     .scale_first = NAN,
                                     .scale_last = NAN,
                                     .scale_smallest = NAN,
@@ -314,11 +265,24 @@ static struct group_figures group_figures_of(const struct run_group *group) {
     double *speeds = NULL;
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];
-        add_run(&figures, run);
         int count = (int)arrlen(run->steps), warm = count > 2 * WARM_STEPS ? WARM_STEPS : count / 2;
-        for (int i = warm; i < count; i++) arrput(speeds, run->steps[i].tokens_per_s);
+        int64_t last = run_record_last_step(run);
+        if (last < figures.last_step) figures.last_step = last;
+        if (run->planned_steps < figures.planned_steps) figures.planned_steps = run->planned_steps;
+        for (int i = 0; i < count; i++) {
+            const struct run_step *step = &run->steps[i];
+            bool search = step->step <= COMPARE_SEARCH_STEPS;
+            bool finite = isfinite(step->loss) && isfinite(step->gradient_norm);
+            figures.steps++;
+            figures.searched += search;
+            figures.skipped += step->skipped;
+            figures.skipped_in_search += search && step->skipped;
+            figures.lost += !step->skipped && !finite;
+            figures.memory_bytes = fmax(figures.memory_bytes, step->memory_bytes);
+            if (i >= warm) arrput(speeds, step->tokens_per_s);
+        }
     }
-    if (scales(group->runs[0])) add_scale_path(&figures, group->runs[0]);
+    add_scales(&figures, group->runs[0]);
     figures.tokens_per_s = median_of(speeds, (int)arrlen(speeds));
     arrfree(speeds);
     return figures;
@@ -344,10 +308,7 @@ int comparison_make(struct comparison *c, const struct run_group *reference,
     }
     c->window = c->steps / 20 > WINDOW_LEAST ? c->steps / 20 : WINDOW_LEAST;
     c->settled = settled_after(c);
-    c->training = compare_pairs(c->training_loss, c, final_loss, 0);
-    c->validation_step = last_common_validation(c);
-    c->validation = compare_pairs(c->validation_loss, c, validation_loss, 0);
-    compare_curves(c);
+    compare_losses(c);
     compare_norms(c);
     struct group_figures base = group_figures_of(reference);
     c->figures = group_figures_of(group);

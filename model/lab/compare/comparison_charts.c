@@ -1,11 +1,11 @@
-#include "model/lab/compare/comparison_charts.h"
+#include "model/lab/compare/comparison_print.h"
 
 #include <math.h>
 #include <stddef.h>
 
 #include <stb/stb_ds.h>
 
-#include "model/page/chart_print.h"
+#include "model/page/chart.h"
 
 _Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
 
@@ -16,7 +16,8 @@ enum source {
     OF_VALIDATIONS, /* validation losses of the first run */
 };
 
-/* The difference chart includes the reference, whose line at 0 is the target of the others. */
+enum { DIFFERENCE = 1 }; /* includes the reference, whose line at 0 is the target of the others */
+
 static const struct drawing {
     struct chart chart;
     enum source source;
@@ -34,14 +35,13 @@ static const struct drawing {
     {{.title = "Gradient norm, smoothed", .y_label = "before clipping", .log_y = true},
      OF_STEPS,
      offsetof(struct run_step, gradient_norm)},
-    {{.title = "Loss scale", .power_of_two_y = true},
+    {{.title = "Loss scale", .power_of_two_y = true, .steps = true},
      OF_SCALED,
      offsetof(struct run_step, loss_scale)},
     {{.title = "Speed, smoothed", .y_label = "tokens per second", .zero_y = true},
      OF_STEPS,
      offsetof(struct run_step, tokens_per_s)},
 };
-static const struct drawing *const difference = &drawings[1];
 
 /* Appends the points of a group to the arrays. */
 static void add_points(double **x, double **y, const struct comparison *c,
@@ -71,44 +71,29 @@ static void add_points(double **x, double **y, const struct comparison *c,
     }
 }
 
-/* Prints a chart as text or for a page. A chart without points is left out. */
-static void draw(FILE *out, const struct comparison_report *report, const struct drawing *drawing,
-                 bool text) {
+/* Prints a chart; nothing if it has no points. */
+static void draw(const struct page *page, const struct comparison_report *report, int i) {
     const struct comparison *reference = &report->comparisons[report->reference];
-    struct chart_mark mark = {reference->step[0], reference->settled, "not judged"};
     struct chart_series series[CHART_SERIES_MAX];
     double *x[CHART_SERIES_MAX] = {NULL}, *y[CHART_SERIES_MAX] = {NULL};
-    struct chart chart = drawing->chart;
+    struct chart chart = drawings[i].chart;
     chart.series = series;
     chart.x_label = "step";
+    if (i == DIFFERENCE) chart.shaded_to = reference->settled, chart.shaded = "not judged";
     for (int g = 0; g < arrlen(report->groups); g++) {
-        add_points(&x[g], &y[g], &report->comparisons[g], drawing);
-        if (!x[g]) continue;
-        series[chart.series_count++] =
-            (struct chart_series){report->groups[g].label,
-                                  x[g],
-                                  y[g],
-                                  (int)arrlen(x[g]),
-                                  drawing->source == OF_SCALED ? CHART_STEPS : CHART_LINE,
-                                  g};
+        add_points(&x[g], &y[g], &report->comparisons[g], &drawings[i]);
+        if (x[g])
+            series[chart.series_count++] =
+                (struct chart_series){report->groups[g].label, x[g], y[g], (int)arrlen(x[g]), g};
     }
-    if (drawing == difference && mark.to > mark.from) {
-        chart.marks = &mark;
-        chart.mark_count = 1;
-    }
-    if (chart.series_count && text) chart_print_text(out, &chart, 80, 16);
-    else if (chart.series_count) chart_print(out, &chart);
+    if (chart.series_count) chart_print(page, &chart);
     for (int g = 0; g < arrlen(report->groups); g++) {
         arrfree(x[g]);
         arrfree(y[g]);
     }
 }
 
-void comparison_charts_print(FILE *out, const struct comparison_report *report) {
-    for (size_t i = 0; i < sizeof drawings / sizeof *drawings; i++)
-        draw(out, report, &drawings[i], false);
-}
-
-void comparison_charts_print_text(FILE *out, const struct comparison_report *report) {
-    draw(out, report, difference, true);
+void comparison_charts_print(const struct page *page, const struct comparison_report *report) {
+    for (int i = 0; i < (int)(sizeof drawings / sizeof *drawings); i++)
+        if (page->form == PAGE_HTML || i == DIFFERENCE) draw(page, report, i);
 }

@@ -71,22 +71,16 @@ static void warn_of_pairs(struct comparison_report *report, const struct compari
              reference, c->validation_step);
 }
 
-static int find_reference(struct comparison_report *report, const struct run_record *first,
-                          const char *label, struct error *error) {
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct run_group *group = &report->groups[g];
-        bool found = label && strcmp(group->label, label) == 0;
-        for (int r = 0; r < arrlen(group->runs) && !label; r++)
-            found = found || group->runs[r] == first;
-        if (!found) continue;
-        report->reference = g;
-        return 0;
-    }
+/* Sets the reference to the group of that label, by default the first, which has the first run. */
+static int find_reference(struct comparison_report *report, const char *label,
+                          struct error *error) {
     char labels[ERROR_MAX] = "";
     for (int g = 0; g < arrlen(report->groups); g++) {
+        const char *own = report->groups[g].label;
         size_t used = strlen(labels);
-        snprintf(labels + used, sizeof labels - used, "%s %s", g ? "," : "",
-                 report->groups[g].label);
+        report->reference = g;
+        if (!label || strcmp(own, label) == 0) return 0;
+        snprintf(labels + used, sizeof labels - used, "%s %s", g ? "," : "", own);
     }
     return fail(error, "--reference %s: the groups are%s", label, labels);
 }
@@ -110,7 +104,7 @@ static int make(struct comparison_report *report, const struct run_record *runs,
     if (arrlen(report->groups) < 2)
         return fail(error, "all runs differ in their seed only: there is nothing to compare\n"
                            "to see them as different, give them labels: LABEL=RUN");
-    if (find_reference(report, &runs[0], reference, error)) return -1;
+    if (find_reference(report, reference, error)) return -1;
     report->differences = config_differences(report->groups);
     if (compare_all(report, error)) return -1;
     warn_of_configs(report);
@@ -145,9 +139,4 @@ bool comparison_report_passes(const struct comparison_report *report) {
     for (int g = 0; g < arrlen(report->verdicts); g++)
         if (!report->verdicts[g].pass) return false;
     return true;
-}
-
-const char *comparison_report_word(const struct comparison_report *report, int group) {
-    if (!report->verdicts[group].pass) return "FAIL";
-    return group == report->reference ? "reference" : "pass";
 }

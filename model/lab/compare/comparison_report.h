@@ -29,6 +29,3 @@ int comparison_report_make(struct comparison_report *report, const struct run_re
 void comparison_report_free(struct comparison_report *report);
 
 bool comparison_report_passes(const struct comparison_report *report);
-
-/* Returns "reference", "pass" or "FAIL". A reference that fails its own checks is a "FAIL". */
-const char *comparison_report_word(const struct comparison_report *report, int group);

@@ -7,8 +7,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-enum { KEY_MAX = 256 };
-
 /* Returns a copy; aborts without memory, as stb_ds does. */
 static char *copy_text(const char *text) {
     char *copy = strdup(text);
@@ -29,62 +27,105 @@ static bool has_influence(const char *key) {
     return !begins(key, "log.") && !begins(key, "sample.") && !begins(key, "checkpoint.");
 }
 
-static void add_keys(char ***keys, const cJSON *object, const char *prefix) {
+/* A key that affects training, such as "train.steps", and its value as JSON. */
+struct setting {
+    char *key, *value;
+};
+
+static void add_settings(struct setting **settings, const cJSON *object, const char *prefix) {
     const cJSON *member;
     cJSON_ArrayForEach(member, object) {
-        char key[KEY_MAX];
-        int known = 0;
-        snprintf(key, sizeof key, "%s%s%s", prefix, prefix[0] ? "." : "", member->string);
-        if (cJSON_IsObject(member)) {
-            add_keys(keys, member, key);
-            continue;
+        char *key;
+        if (asprintf(&key, "%s%s%s", prefix, prefix[0] ? "." : "", member->string) < 0) abort();
+        if (cJSON_IsObject(member)) add_settings(settings, member, key);
+        else if (has_influence(key)) {
+            struct setting setting = {copy_text(key), cJSON_PrintUnformatted(member)};
+            arrput(*settings, setting);
         }
-        for (int i = 0; i < arrlen(*keys) && !known; i++) known = strcmp((*keys)[i], key) == 0;
-        if (!known && has_influence(key)) arrput(*keys, copy_text(key));
+        free(key);
     }
 }
 
-/* Returns an stb_ds array of the keys of all runs that affect training. */
-static char **all_keys(const struct run_record *const *runs, int count) {
-    char **keys = NULL;
-    for (int i = 0; i < count; i++) add_keys(&keys, runs[i]->config.root, "");
-    return keys;
+/* Returns the settings of a run's config. */
+static struct setting *settings_of(const struct run_record *run) {
+    struct setting *settings = NULL;
+    add_settings(&settings, run->config.root, "");
+    return settings;
 }
 
-static void free_texts(char **texts) {
-    for (int i = 0; i < arrlen(texts); i++) free(texts[i]);
-    arrfree(texts);
-}
-
-static const cJSON *value_at(const struct run_record *run, const char *key) {
-    const cJSON *object = run->config.root;
-    char part[KEY_MAX];
-    for (;;) {
-        size_t length = strcspn(key, ".");
-        snprintf(part, sizeof part, "%.*s", (int)length, key);
-        object = json_member(object, part);
-        if (!object || !key[length]) return object;
-        key += length + 1;
+static void free_settings(struct setting *settings) {
+    for (int i = 0; i < arrlen(settings); i++) {
+        free(settings[i].key);
+        cJSON_free(settings[i].value);
     }
+    arrfree(settings);
 }
 
-static bool same_value(const struct run_record *a, const struct run_record *b, const char *key) {
-    const cJSON *left = value_at(a, key), *right = value_at(b, key);
-    if ((!left || !right) && begins(key, "loss_scale.")) return true;
-    return left && right ? cJSON_Compare(left, right, true) : left == right;
+static const char *value_of(const struct setting *settings, const char *key) {
+    for (int i = 0; i < arrlen(settings); i++)
+        if (strcmp(settings[i].key, key) == 0) return settings[i].value;
+    return NULL;
 }
 
-/* True if two runs differ in a key that affects training; key becomes the first such key. */
-static bool differ(char key[KEY_MAX], const struct run_record *a, const struct run_record *b) {
-    const struct run_record *both[] = {a, b};
-    char **keys = all_keys(both, 2);
-    bool found = false;
-    for (int i = 0; i < arrlen(keys) && !found; i++) {
-        found = !same_value(a, b, keys[i]);
-        snprintf(key, KEY_MAX, "%s", keys[i]);
+/* True if the values of a key are equal in all configs. */
+static bool all_same(struct setting *const *settings, int count, const char *key) {
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < i; k++) {
+            const char *a = value_of(settings[i], key), *b = value_of(settings[k], key);
+            bool missing = (!a || !b) && begins(key, "loss_scale.");
+            if (a != b && !missing && !(a && b && strcmp(a, b) == 0)) return false;
+        }
+    return true;
+}
+
+static enum config_weight weight_of(const char *key) {
+    if (strcmp(key, "precision") == 0) return CONFIG_WEIGHT_EXPECTED;
+    /* Exceptions in the blocks train and optimizer: they change only storage or arithmetic. */
+    if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0)
+        return CONFIG_WEIGHT_ARITHMETIC;
+    if (begins(key, "eval.")) return CONFIG_WEIGHT_VALIDATION;
+    if (begins(key, "model.") || begins(key, "data.") || begins(key, "train.") ||
+        begins(key, "optimizer."))
+        return CONFIG_WEIGHT_TRAINING;
+    return CONFIG_WEIGHT_ARITHMETIC;
+}
+
+/* Returns the keys whose values differ between runs, as config_differences does. */
+static struct config_difference *differences_of(const struct run_record *const *runs, int count) {
+    struct config_difference *differences = NULL;
+    struct setting *settings[RUN_GROUPS_MAX];
+    for (int i = 0; i < count; i++) settings[i] = settings_of(runs[i]);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < arrlen(settings[i]); k++) {
+            char *key = settings[i][k].key;
+            bool known = false;
+            for (int d = 0; d < arrlen(differences) && !known; d++)
+                known = strcmp(differences[d].key, key) == 0;
+            if (known || all_same(settings, count, key)) continue;
+            struct config_difference found = {copy_text(key), weight_of(key), NULL};
+            for (int other = 0; other < count; other++) {
+                const char *value = value_of(settings[other], key);
+                arrput(found.values, value ? copy_text(value) : NULL);
+            }
+            arrput(differences, found);
+        }
+    for (int i = 0; i < count; i++) free_settings(settings[i]);
+    return differences;
+}
+
+struct config_difference *config_differences(const struct run_group *groups) {
+    const struct run_record *runs[RUN_GROUPS_MAX];
+    for (int i = 0; i < arrlen(groups); i++) runs[i] = groups[i].runs[0];
+    return differences_of(runs, (int)arrlen(groups));
+}
+
+void config_differences_free(struct config_difference *differences) {
+    for (int i = 0; i < arrlen(differences); i++) {
+        for (int k = 0; k < arrlen(differences[i].values); k++) free(differences[i].values[k]);
+        arrfree(differences[i].values);
+        free(differences[i].key);
     }
-    free_texts(keys);
-    return found;
+    arrfree(differences);
 }
 
 /* ---- groups */
@@ -101,32 +142,27 @@ static void add_run(struct run_group *group, const struct run_record *run) {
     arrins(group->runs, at, run);
 }
 
-static bool fits(const struct run_group *group, const struct run_record *run) {
-    char key[KEY_MAX];
-    return !group->label && !has_seed(group, run->seed) && !differ(key, group->runs[0], run);
-}
-
-/* Fails unless the run may join the group of its label. */
-static int check_labelled(const struct run_group *group, const struct run_record *run,
-                          struct error *error) {
-    char key[KEY_MAX];
-    if (has_seed(group, run->seed))
-        return fail(error, "%s: \"%s\" has a run of seed %lld already\ngive it another label",
-                    run->path, group->label, (long long)run->seed);
-    if (!differ(key, group->runs[0], run)) return 0;
-    return fail(error,
-                "%s and %s are both to be \"%s\", but differ in %s\ngive them different labels",
-                group->runs[0]->path, run->path, group->label, key);
-}
-
-/* Returns the index of the group for a run, -1 for a new group, or -2 with a message. */
+/* Returns the index of the group for a run, -1 for a new group, or -2 with a message: a run joins a
+ * group of its label, or without a label one of another seed and an equal config. */
 static int find_group(const struct run_group *groups, const struct run_record *run,
                       const char *label, struct error *error) {
     for (int i = 0; i < arrlen(groups); i++) {
         const struct run_group *group = &groups[i];
-        if (!label && fits(group, run)) return i;
-        if (label && group->label && strcmp(group->label, label) == 0)
-            return check_labelled(group, run, error) ? -2 : i;
+        const struct run_record *const both[] = {group->runs[0], run};
+        if (label ? !group->label || strcmp(group->label, label) != 0 : group->label != NULL)
+            continue;
+        struct config_difference *differences = differences_of(both, 2);
+        bool seed = has_seed(group, run->seed), joins = !seed && !differences;
+        if (label && seed)
+            fail(error, "%s: \"%s\" has a run of seed %lld already\ngive it another label",
+                 run->path, label, (long long)run->seed);
+        else if (label && differences)
+            fail(error,
+                 "%s and %s are both to be \"%s\", but differ in %s\ngive them different labels",
+                 both[0]->path, run->path, label, differences[0].key);
+        config_differences_free(differences);
+        if (joins) return i;
+        if (label) return -2;
     }
     return -1;
 }
@@ -196,52 +232,4 @@ void run_groups_free(struct run_group *groups) {
         arrfree(groups[i].runs);
     }
     arrfree(groups);
-}
-
-/* ---- differences */
-
-static enum config_weight weight_of(const char *key) {
-    if (strcmp(key, "precision") == 0) return CONFIG_WEIGHT_EXPECTED;
-    /* Exceptions in the blocks train and optimizer: they change only storage or arithmetic. */
-    if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0)
-        return CONFIG_WEIGHT_ARITHMETIC;
-    if (begins(key, "eval.")) return CONFIG_WEIGHT_VALIDATION;
-    if (begins(key, "model.") || begins(key, "data.") || begins(key, "train.") ||
-        begins(key, "optimizer."))
-        return CONFIG_WEIGHT_TRAINING;
-    return CONFIG_WEIGHT_ARITHMETIC;
-}
-
-static bool all_same(const struct run_group *groups, const char *key) {
-    for (int i = 0; i < arrlen(groups); i++)
-        for (int k = 0; k < i; k++)
-            if (!same_value(groups[i].runs[0], groups[k].runs[0], key)) return false;
-    return true;
-}
-
-struct config_difference *config_differences(const struct run_group *groups) {
-    struct config_difference *differences = NULL;
-    const struct run_record *runs[RUN_GROUPS_MAX];
-    int count = (int)arrlen(groups);
-    for (int i = 0; i < count; i++) runs[i] = groups[i].runs[0];
-    char **keys = all_keys(runs, count);
-    for (int i = 0; i < arrlen(keys); i++) {
-        if (all_same(groups, keys[i])) continue;
-        struct config_difference difference = {copy_text(keys[i]), weight_of(keys[i]), NULL};
-        for (int k = 0; k < count; k++) {
-            const cJSON *value = value_at(runs[k], keys[i]);
-            arrput(difference.values, value ? cJSON_PrintUnformatted(value) : NULL);
-        }
-        arrput(differences, difference);
-    }
-    free_texts(keys);
-    return differences;
-}
-
-void config_differences_free(struct config_difference *differences) {
-    for (int i = 0; i < arrlen(differences); i++) {
-        free(differences[i].key);
-        free_texts(differences[i].values);
-    }
-    arrfree(differences);
 }

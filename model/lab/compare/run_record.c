@@ -114,24 +114,12 @@ static int read_config(struct run_record *run, struct error *error) {
 
 static int read_profile(struct run_record *run, struct error *error) {
     char path[FILE_PATH_MAX];
-    struct json_file file;
-    const cJSON *part;
     if (file_path_join(path, run->path, "profile.json", error)) return -1;
-    if (!file_exists(path)) return 0;
-    if (json_file_open(&file, path, error)) return -1;
-    run->profile_step_ms = number_in(file.root, "step_ms");
-    run->profile_products_ms = number_in(file.root, "products_ms");
-    cJSON_ArrayForEach(part, json_member(file.root, "operations")) {
-        if (!cJSON_IsNumber(part)) continue;
-        struct run_profile_part values = {strdup(part->string), part->valuedouble};
-        if (values.name) arrput(run->profile, values);
-    }
-    json_file_close(&file);
-    return 0;
+    return file_exists(path) ? json_file_open(&run->profile, path, error) : 0;
 }
 
 int run_record_read(struct run_record *run, const char *path, struct error *error) {
-    *run = (struct run_record){.profile_step_ms = NAN, .profile_products_ms = NAN};
+    *run = (struct run_record){0};
     run->path = strdup(path);
     if (!run->path) return fail(error, "out of memory");
     if (read_config(run, error) == 0 && read_metrics(run, error) == 0 &&
@@ -142,11 +130,10 @@ int run_record_read(struct run_record *run, const char *path, struct error *erro
 }
 
 void run_record_close(struct run_record *run) {
-    for (int i = 0; i < arrlen(run->profile); i++) free(run->profile[i].name);
-    arrfree(run->profile);
     arrfree(run->steps);
     arrfree(run->validations);
     json_file_close(&run->config);
+    json_file_close(&run->profile);
     free(run->path);
     *run = (struct run_record){0};
 }

@@ -20,12 +20,6 @@ struct run_validation {
     double loss;
 };
 
-/* Time of an operation in profile.json, in milliseconds. */
-struct run_profile_part {
-    char *name;
-    double ms;
-};
-
 struct run_record {
     char *path;                         /* as given by the user */
     struct json_file config;            /* resolved config */
@@ -34,8 +28,7 @@ struct run_record {
     bool in_fp32;                       /* autocast.enabled is false: fp32 everywhere */
     struct run_step *steps;             /* stb_ds array; steps ascend */
     struct run_validation *validations; /* stb_ds array; steps ascend */
-    struct run_profile_part *profile;   /* stb_ds array; NULL: no profile.json */
-    double profile_step_ms, profile_products_ms;
+    struct json_file profile;           /* its root is NULL if there is no profile.json */
     bool cut; /* the last line of metrics.jsonl was incomplete and is left out */
 };
 

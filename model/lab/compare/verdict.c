@@ -10,7 +10,7 @@
 #include <stb/stb_ds.h>
 
 const char *check_outcome_name(enum check_outcome outcome) {
-    static const char *const words[] = {"pass", "FAIL", "noise", "-"};
+    static const char *const words[] = {"pass", "fail", "noise", "nothing"};
     return words[outcome];
 }
 

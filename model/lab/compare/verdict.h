@@ -6,27 +6,10 @@
 /* Differences count in both directions: a loss that is lower by more than the limit also means that
  * the run computes something else. With lower_is_fine a lower loss passes.
  *
- * The default of `loss` is the validation protocol's. The other defaults allow correct runs to
- * drift apart, as any two runs do that differ in one bit. Measured for bf16 and fp16 relative to
- * fp32, on a CPU:
- *
- *   3.3 M parameters, 400 steps of 2048 bytes, lr 1e-3 (configs/fp32.json)
- *       losses within 0.001 % on tinyshakespeare (1 seed) and within 0.31 % on tales (3 seeds),
- *       curves 0.44 %, median ratio of norms 0.9 %, smoothed correlation at least 0.977
- *   0.1 M parameters, 1000 steps of 1024 bytes, lr 3e-3: a deliberately noisy model, 8 seeds
- *       losses within 2.2 %, curves 2.2 %, median ratio 3.8 %, smoothed correlation at least 0.968;
- *       the correlation over single steps varies from 0.1 to 0.9 in the second half, so it has no
- *       limit; another seed of fp32 changes the loss by 0.9 %
- *   the same model in fp16 at a loss scale of 0.001, so that gradients underflow
- *       the loss is 112 % higher, norms 2.4 times as large, smoothed correlation 0.914
- *
- * For fp8 the limit of the final losses is twice as large, 1 %: its values are rounded to a
- * sixteenth, and published differences are 0.25 to 1 % (Micikevicius et al. 2022, Peng et al. 2023,
- * DeepSeek-AI 2024).
- *
- * On the noisy model a correct single seed fails the 0.5 % in 9 of 16 cases, three seeds in 9 of
- * 112, four in 6 of 140. A bias of 1 % added to any run of the large model, or to copies of the
- * reference, fails with one seed and with several. */
+ * The default of `loss` is the validation protocol's; for fp8 the limit is twice as large, because
+ * published differences are 0.25 to 1 % (Micikevicius et al. 2022, Peng et al. 2023, DeepSeek-AI
+ * 2024). The other defaults allow correct runs to drift apart, as any two runs do that differ in
+ * one bit: scripts/results/lab.md has the measurements. */
 struct limits {
     double loss;        /* % of the final training and validation loss; twice that for fp8 */
     double curve;       /* % of the smoothed training loss at any step after `settled` */
@@ -85,4 +68,4 @@ void verdict_make(struct verdict *verdict, const struct comparison *comparison,
                   const struct limits *limits);
 
 const char *check_name(enum check_id id);                   /* "training loss" */
-const char *check_outcome_name(enum check_outcome outcome); /* "pass", "FAIL", ... */
+const char *check_outcome_name(enum check_outcome outcome); /* "pass", "fail", ... */

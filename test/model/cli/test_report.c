@@ -12,50 +12,86 @@
 
 enum { SCREEN_MAX = 1 << 16 };
 
-/* A planned trainer without allocated memory, which suffices for a banner. */
-static void open_plan(struct rig *rig) {
-    rig_open_data(rig);
-    rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
-                              TRAINER_PLANNED, &rig->error),
-                 0, "%s", rig->error.text);
-}
-
 /* A pipe or terminal to print to, and the text read from it. */
-struct screen {
+static struct {
     FILE *out;
     int reader;
     char text[SCREEN_MAX];
-};
+} screen;
 
-static void open_terminal(struct screen *screen, int columns) {
+static void open_terminal(int columns) {
     struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
     struct termios raw = {0};
     int slave;
     setenv("TERM", "xterm", 1);
     cfmakeraw(&raw);
-    if (openpty(&screen->reader, &slave, NULL, &raw, &size))
+    if (openpty(&screen.reader, &slave, NULL, &raw, &size))
         cr_skip_test("no pseudo terminal here: is /dev/pts mounted?");
-    screen->out = fdopen(slave, "w");
+    screen.out = fdopen(slave, "w");
 }
 
-static void open_pipe(struct screen *screen) {
+static void open_pipe(void) {
     int ends[2];
     cr_assert_eq(pipe(ends), 0);
-    screen->reader = ends[0];
-    screen->out = fdopen(ends[1], "w");
+    screen.reader = ends[0];
+    screen.out = fdopen(ends[1], "w");
 }
 
 /* Closes the output and collects its text. */
-static const char *finish(struct screen *screen) {
+static const char *finish(void) {
     size_t length = 0;
     ssize_t got;
-    fclose(screen->out);
-    while ((got = read(screen->reader, screen->text + length, SCREEN_MAX - 1 - length)) > 0)
+    fclose(screen.out);
+    while ((got = read(screen.reader, screen.text + length, SCREEN_MAX - 1 - length)) > 0)
         length += (size_t)got; /* a terminal ends with EIO, a pipe with 0 */
-    screen->text[length] = 0;
-    close(screen->reader);
-    return screen->text;
+    screen.text[length] = 0;
+    close(screen.reader);
+    return screen.text;
+}
+
+static struct rig rig;
+static struct report report;
+
+static void set_up(void) {
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+}
+
+static void tear_down(void) {
+    if (rig.be.functions) rig_close(&rig); /* a test may open no backend */
+}
+
+TestSuite(report, .init = set_up, .fini = tear_down);
+
+/* A planned trainer without allocated memory, which suffices for a banner. */
+static void open_plan(void) {
+    rig_open_data(&rig);
+    rig_open_backend(&rig, test_device(), 1);
+    cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, TRAINER_PLANNED,
+                              &rig.error),
+                 0, "%s", rig.error.text);
+}
+
+/* Begins with another rig in the same test. */
+static void begin_again(enum config_precision precision) {
+    tear_down();
+    rig = (struct rig){0};
+    rig_config(&rig.config, precision);
+}
+
+static void open_report(void) {
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+}
+
+static void print_to_pipe(void) {
+    open_plan();
+    open_pipe();
+    open_report();
+}
+
+static void print_to_terminal(int columns) {
+    open_plan();
+    open_terminal(columns);
+    open_report();
 }
 
 static struct step_report report_of(int64_t step) {
@@ -67,9 +103,9 @@ static struct step_report report_of(int64_t step) {
                                 .lr = 1.25e-3};
 }
 
-static void show_step(struct report *report, int64_t step) {
+static void show_step(int64_t step) {
     struct step_report now = report_of(step);
-    report_step(report, &now, 12.345, 12345.6);
+    report_step(&report, &now, 12.345, 12345.6);
 }
 
 /* The longest piece between line breaks and carriage returns, in columns, without the code that
@@ -95,16 +131,10 @@ static const char *last_drawn(const char *text) {
 }
 
 Test(report, lines_on_a_pipe) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    open_plan(&rig);
-    open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    print_to_pipe();
     cr_expect_not(report.terminal);
-    for (int step = 1; step <= 20; step++) show_step(&report, step);
-    const char *text = finish(&screen);
+    for (int step = 1; step <= 20; step++) show_step(step);
+    const char *text = finish();
     int lines = 0;
     for (const char *at = text; *at; at++) lines += *at == '\n';
     cr_expect_eq(lines, 20);
@@ -114,95 +144,64 @@ Test(report, lines_on_a_pipe) {
     cr_expect_null(strpbrk(text, "\r\033"), "a bar on a pipe: %s", text);
     cr_expect_leq(widest(text), 80);
     cr_expect_null(strstr(text, "scale"));
-    rig_close(&rig);
 }
 
 Test(report, every_so_many_steps_and_the_last) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig.config.log.every = 7;
-    open_plan(&rig);
-    open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
-    for (int step = 1; step <= 20; step++) show_step(&report, step);
-    expect_match(finish(&screen), "^step   7[^\n]*\nstep  14[^\n]*\nstep  20[^\n]*\n$");
-    rig_close(&rig);
+    print_to_pipe();
+    for (int step = 1; step <= 20; step++) show_step(step);
+    expect_match(finish(), "^step   7[^\n]*\nstep  14[^\n]*\nstep  20[^\n]*\n$");
 }
 
 Test(report, loss_scale_and_skips) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
     struct step_report skipped = report_of(2);
     skipped.skipped = true;
     skipped.gradient_norm = INFINITY;
     skipped.loss = -NAN;
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
-    open_plan(&rig);
-    open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
-    show_step(&report, 1);
+    print_to_pipe();
+    show_step(1);
     report_step(&report, &skipped, 1, 1);
     report.scale_loss = false;
     report_step(&report, &skipped, 1, 1);
-    expect_match(finish(&screen), "^[^\n]*\\| scale 2\\^16 \\| 12\\.3 k tok/s[^\n]*\n"
-                                  "[^\n]*loss nan [^\n]*norm inf \\| scale 2\\^16 \\| skipped "
-                                  "[^\n]*\n[^\n]*norm inf \\| skipped \\|[^\n]*\n$");
-    rig_close(&rig);
+    expect_match(finish(), "^[^\n]*\\| scale 2\\^16 \\| 12\\.3 k tok/s[^\n]*\n"
+                           "[^\n]*loss nan [^\n]*norm inf \\| scale 2\\^16 \\| skipped "
+                           "[^\n]*\n[^\n]*norm inf \\| skipped \\|[^\n]*\n$");
 }
 
 Test(report, validation_and_the_floor) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    open_plan(&rig);
-    open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    print_to_pipe();
     report_validation(&report, 5, 1.5);
     report.floor = 0.9;
     report_validation(&report, 10, 1.5);
     report_validation(&report, 15, -(double)NAN);
-    expect_match(finish(&screen), "^step 5: validation loss 1\\.5000\n"
-                                  "step 10: validation loss 1\\.5000, 0\\.6000 above the floor "
-                                  "0\\.9000\nstep 15: validation loss nan\n$");
-    rig_close(&rig);
+    expect_match(finish(), "^step 5: validation loss 1\\.5000\n"
+                           "step 10: validation loss 1\\.5000, 0\\.6000 above the floor "
+                           "0\\.9000\nstep 15: validation loss nan\n$");
 }
 
 Test(report, a_dumb_terminal_is_a_pipe) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    open_plan(&rig);
-    open_terminal(&screen, 80);
+    open_plan();
+    open_terminal(80);
     setenv("TERM", "dumb", 1);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    open_report();
     cr_expect_not(report.terminal);
     unsetenv("TERM");
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    open_report();
     cr_expect_not(report.terminal);
     setenv("TERM", "xterm", 1);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    open_report();
     cr_expect(report.terminal);
-    finish(&screen);
-    rig_close(&rig);
+    finish();
 }
 
 /* Draws every step of a run and checks that no state of the bar reaches the last column, where
  * terminals break lines. */
 static void check_bar(enum config_precision precision, int columns, int64_t steps) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, precision);
+    begin_again(precision);
     rig.config.train.steps = steps;
     rig.config.log.every = 2 * steps;
-    open_plan(&rig);
-    open_terminal(&screen, columns);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    print_to_terminal(columns);
     cr_assert(report.terminal);
     for (int64_t step = 1; step <= 5; step++) {
         struct step_report now = report_of(steps / 6 * step + 1);
@@ -211,7 +210,7 @@ static void check_bar(enum config_precision precision, int columns, int64_t step
         report.started -= 1e4;
         report_step(&report, &now, 1, 123456);
     }
-    const char *text = finish(&screen);
+    const char *text = finish();
     cr_expect_lt(widest(text), columns, "%s, %d columns: %s", config_precision_name(precision),
                  columns, text);
     cr_expect_null(strchr(text, '\n'), "the bar is not redrawn in place");
@@ -219,7 +218,6 @@ static void check_bar(enum config_precision precision, int columns, int64_t step
     if (columns >= 80 && steps < 1000)
         expect_match(last_drawn(text), " tok/s \\| [0-9dhms ]+ left\033\\[K$");
     if (columns >= 120) expect_match(last_drawn(text), "^##+-+ ");
-    rig_close(&rig);
 }
 
 Test(report, bar_fits_in_40_80_and_200_columns) {
@@ -233,116 +231,83 @@ Test(report, bar_fits_in_40_80_and_200_columns) {
 
 /* The terminal of a batch job may report 0 columns: the bar must not divide by them or wrap. */
 Test(report, bar_without_a_width) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    open_plan(&rig);
-    open_terminal(&screen, 0);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
-    show_step(&report, 1);
-    cr_expect_lt(widest(finish(&screen)), 80);
-    rig_close(&rig);
+    print_to_terminal(0);
+    show_step(1);
+    cr_expect_lt(widest(finish()), 80);
 }
 
 Test(report, bar_fills_from_left_to_right) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    open_plan(&rig);
+    open_plan();
     int last = -1;
     for (int64_t step = 1; step <= 20; step++) {
-        open_terminal(&screen, 150);
-        report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
-        show_step(&report, step);
-        const char *drawn = last_drawn(finish(&screen));
+        open_terminal(150);
+        open_report();
+        show_step(step);
+        const char *drawn = last_drawn(finish());
         int full = (int)strspn(drawn, "#");
         cr_expect_geq(full, last);
         cr_expect_eq(full, (int)(40 * step / 20), "step %d: %d of 40", (int)step, full);
         last = full;
     }
-    rig_close(&rig);
 }
 
-static void check_eta(struct rig *rig, int64_t first, int64_t step, int64_t steps, double seconds,
+static void check_eta(int64_t first, int64_t step, int64_t steps, double seconds,
                       const char *expected) {
-    static struct screen screen;
-    struct report report;
-    rig->config.train.steps = steps;
-    rig->trainer.state.step = first;
-    open_terminal(&screen, 200);
-    report_open(&report, screen.out, &rig->trainer, progress_clock(), 0);
+    rig.config.train.steps = steps;
+    rig.trainer.state.step = first;
+    open_terminal(200);
+    open_report();
     report.started -= seconds;
-    show_step(&report, step);
-    expect_match(last_drawn(finish(&screen)), expected);
+    show_step(step);
+    expect_match(last_drawn(finish()), expected);
 }
 
 Test(report, time_left) {
-    struct rig rig = {0};
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    open_plan(&rig);
-    check_eta(&rig, 0, 10, 20, 100, "\\| 1m 40s left");
-    check_eta(&rig, 0, 1, 601, 1, "\\| 10m 00s left");
-    check_eta(&rig, 0, 1, 3601, 1.01, "\\| 1h 00m left");
-    check_eta(&rig, 0, 10, 20, 5, "\\| 5s left");
-    check_eta(&rig, 0, 1, 1000001, 1.01, "\\| 11d 1[67]h left");
+    open_plan();
+    check_eta(0, 10, 20, 100, "\\| 1m 40s left");
+    check_eta(0, 1, 601, 1, "\\| 10m 00s left");
+    check_eta(0, 1, 3601, 1.01, "\\| 1h 00m left");
+    check_eta(0, 10, 20, 5, "\\| 5s left");
+    check_eta(0, 1, 1000001, 1.01, "\\| 11d 1[67]h left");
     /* After a resume only the steps of this process count. */
-    check_eta(&rig, 500, 510, 520, 100, "\\| 1m 40s left");
+    check_eta(500, 510, 520, 100, "\\| 1m 40s left");
     rig.config.train.minutes = 1.5; /* counted from now, since these runs began earlier */
-    check_eta(&rig, 0, 10, 20, 100, "\\| 1m 30s left");
-    check_eta(&rig, 0, 10, 20, 5, "\\| 5s left");
-    rig_close(&rig);
+    check_eta(0, 10, 20, 100, "\\| 1m 30s left");
+    check_eta(0, 10, 20, 5, "\\| 5s left");
 }
 
 Test(report, lines_scroll_above_the_bar) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig.config.log.every = 2;
-    open_plan(&rig);
-    open_terminal(&screen, 80);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
-    for (int step = 1; step <= 3; step++) show_step(&report, step);
-    show_step(&report, 20);
-    expect_match(finish(&screen),
+    print_to_terminal(80);
+    for (int step = 1; step <= 3; step++) show_step(step);
+    show_step(20);
+    expect_match(finish(),
                  "^\r[#-]* 1/20 [^\n]*left\033\\[K\r\033\\[Kstep   2/20 \\| loss 3\\.1416 \\| lr "
                  "1\\.25e-03 \\| [^\n]* ms\n\r[#-]* 2/20 [^\n]*\r[#-]* 3/20 [^\n]*"
                  "\r\033\\[Kstep  20/20 [^\n]*\n\r#* 20/20 [^\n]*\n$");
-    rig_close(&rig);
 }
 
 /* Output between two steps begins on a new line. */
 Test(report, pause_ends_the_bar) {
-    static struct screen screen;
-    struct rig rig = {0};
-    struct report report;
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig.config.log.every = 100;
-    open_plan(&rig);
-    open_terminal(&screen, 80);
-    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    print_to_terminal(80);
     report_pause(&report);
-    show_step(&report, 1);
+    show_step(1);
     report_pause(&report);
     report_pause(&report);
-    show_step(&report, 2);
+    show_step(2);
     report_validation(&report, 2, 1.5);
-    show_step(&report, 20);
-    expect_match(finish(&screen),
-                 "^\r[#-]* 1/20 [^\n]*\n\r[#-]* 2/20 [^\n]*\n"
-                 "step 2: validation loss 1\\.5000\nstep  20/20 [^\n]*\n\r#* 20/20 "
-                 "[^\n]*\n$");
-    rig_close(&rig);
+    show_step(20);
+    expect_match(finish(), "^\r[#-]* 1/20 [^\n]*\n\r[#-]* 2/20 [^\n]*\n"
+                           "step 2: validation loss 1\\.5000\nstep  20/20 [^\n]*\n\r#* 20/20 "
+                           "[^\n]*\n$");
 }
 
-static const char *banner(struct rig *rig, struct screen *screen, double floor) {
-    struct report report;
-    open_pipe(screen);
-    report_open(&report, screen->out, &rig->trainer, progress_clock(), floor);
-    report_banner(&report, &rig->trainer, &rig->loader, &rig->loader, "runs/rig");
-    return finish(screen);
+static const char *banner(double floor) {
+    open_pipe();
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), floor);
+    report_banner(&report, &rig.trainer, &rig.loader, &rig.loader, "runs/rig");
+    return finish();
 }
 
 /* CPU names as the kernel writes them in /proc/cpuinfo. */
@@ -351,10 +316,8 @@ static const char *const processors[] = {
     "AMD Ryzen Threadripper PRO 7995WX 96-Cores", "13th Gen Intel(R) Core(TM) i9-13900KF"};
 
 Test(report, banner_fits_in_80_columns) {
-    static struct screen screen;
     for (int i = 0; i < 8; i++) {
-        struct rig rig = {0};
-        rig_config(&rig.config, i & 1 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16);
+        begin_again(i & 1 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16);
         if (i & 2) rig.config.autocast.residual = rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
         if (i & 4) {
             rig.config.data.seq_len = rig.config.model.n_positions = 1024;
@@ -362,20 +325,17 @@ Test(report, banner_fits_in_80_columns) {
             rig.config.train.steps = 600000;
             rig.config.train.grad_accum_steps = 40;
         }
-        open_plan(&rig);
+        open_plan();
         snprintf(rig.be.device.description, sizeof rig.be.device.description, "%s",
                  processors[i / 2]);
         strcpy(rig.be.device.use, "x86-64-v4, 128 threads");
-        const char *text = banner(&rig, &screen, 1.2345);
+        const char *text = banner(1.2345);
         cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
-        rig_close(&rig);
     }
 }
 
 /* The largest shipped model, with its memory layout only. */
 Test(report, banner_of_a_large_model) {
-    static struct screen screen;
-    struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig.config.model.n_layer = 48;
     rig.config.model.n_head = 25;
@@ -390,21 +350,18 @@ Test(report, banner_of_a_large_model) {
     cr_assert_eq(
         gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, &rig.error),
         0, "%s", rig.error.text);
-    const char *text = banner(&rig, &screen, 0);
+    const char *text = banner(0);
     cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
     expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 B parameters");
     expect_match(text, "50257 \\(inside 50304\\)");
-    rig_close(&rig);
 }
 
 Test(report, banner_says_what_matters) {
-    static struct screen screen;
-    struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     strcpy(rig.config.data.train, "some/train_*.bin");
     strcpy(rig.config.data.val, "some/val_*.bin");
-    open_plan(&rig);
-    const char *text = banner(&rig, &screen, 1.2345);
+    open_plan();
+    const char *text = banner(1.2345);
     static const char *const parts[] = {"rig",
                                         "2 layers, 2 heads, 32 wide",
                                         "vocabulary +61 \\(inside 128\\)",
@@ -427,8 +384,7 @@ Test(report, banner_says_what_matters) {
     for (size_t i = 0; i < COUNT(parts); i++) expect_match(text, parts[i]);
     cr_expect_null(strstr(text, "raw"));
     rig.tokens.shards[0].raw = true;
-    expect_match(banner(&rig, &screen, 0), "4\\.0 k tokens, 124 sequences, raw uint16\n");
-    rig_close(&rig);
+    expect_match(banner(0), "4\\.0 k tokens, 124 sequences, raw uint16\n");
 }
 
 /* The printed parts add up to the total. */

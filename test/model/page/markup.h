@@ -33,6 +33,17 @@ static inline int occurrences(const char *text, const char *part) {
     return count;
 }
 
+/* Removes the style from the page: it is not markup, and must contain none. */
+static inline void cut_style(void) {
+    char *from = strstr(printed, "<style>"), *to = strstr(printed, "</style>");
+    cr_assert(from && to && from < to);
+    *to = '\0';
+    cr_expect_null(strpbrk(from + 7, "<&"));
+    cr_expect_eq(occurrences(from, "{"), occurrences(from, "}"));
+    *to = '<';
+    memmove(from + 7, to, strlen(to) + 1);
+}
+
 /* Returns the end of an entity at text, or NULL. */
 static inline const char *entity_end(const char *text) {
     static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;"};

@@ -1,12 +1,13 @@
 /* Pages: well-formed, escaped, without external resources, with light and dark colours. */
 #include <criterion/criterion.h>
 
+#include "model/page/escape.h"
 #include "model/page/page.h"
 #include "test/model/page/markup.h"
 
 static const char *text_of(const char *text) {
     FILE *out = printed_begin();
-    page_text(out, text);
+    escape_html(out, text, true);
     printed_end(out);
     return printed;
 }
@@ -26,40 +27,91 @@ Test(page, invalid_text_is_replaced) {
 }
 
 Test(page, names_may_be_broken) {
-    FILE *out = printed_begin();
-    page_names(out, "bf16:a.b=1:c=<2>,d: 3 %, e:");
-    printed_end(out);
-    cr_expect_str_eq(printed, "bf16:<wbr>a.b=1:<wbr>c=&lt;2&gt;,<wbr>d: 3 %, e:");
+    cr_expect_str_eq(text_of("bf16:a.b=1:c=<2>,d: 3 %, e:"),
+                     "bf16:<wbr>a.b=1:<wbr>c=&lt;2&gt;,<wbr>d: 3 %, e:");
 }
 
-static void print_page(void) {
+static void print_page(enum page_form form) {
+    struct page page;
+    struct table table = {0};
     FILE *out = printed_begin();
-    page_begin(out, "A <title> & \"more\"", "the <summary>");
-    page_heading(out, "A <heading>");
-    page_paragraph(out, "%d %s, 100 %%", 5, "<words>");
-    page_code(out, "\n  if (a < b && c)\n");
-    page_verdict(out, PAGE_GOOD, "PASS", "bf16 <= 0.5 %");
-    page_verdict(out, PAGE_BAD, "FAIL", "fp16");
-    page_verdict(out, PAGE_NEUTRAL, "NOTE", "fp32");
-    page_charts_begin(out);
-    page_charts_end(out);
-    page_end(out);
+    page_begin(&page, form, "A <title> & \"more\"", "the <summary>");
+    page_heading(&page, "A <heading>");
+    page_paragraph(&page, "5 <words>, 100 %");
+    page_code(&page, "  if (a < b && c)");
+    page_note(&page, PAGE_GOOD, "PASS", "bf16 <= 0.5 %%");
+    page_note(&page, PAGE_BAD, "FAIL", "fp%d", 16);
+    page_note(&page, PAGE_NEUTRAL, "NOTE", "fp32\x1b[2J");
+    table_column(&table, "a", TABLE_LEFT);
+    table_cell(&table, "<b>");
+    page_table(&page, &table);
+    page_end(&page, out);
     printed_end(out);
 }
 
-/* The style is not markup: it must contain none and is removed. */
-static void cut_style(void) {
-    char *from = strstr(printed, "<style>"), *to = strstr(printed, "</style>");
-    cr_assert(from && to && from < to);
-    *to = '\0';
-    cr_expect_null(strpbrk(from + 7, "<&"));
-    cr_expect_eq(occurrences(from, "{"), occurrences(from, "}"));
-    *to = '<';
-    memmove(from + 7, to, strlen(to) + 1);
+Test(page, text) {
+    print_page(PAGE_TEXT);
+    cr_expect_str_eq(printed, "A <title> & \"more\": the <summary>\n"
+                              "\n"
+                              "A <heading>\n"
+                              "5 <words>, 100 %\n"
+                              "\n"
+                              "  if (a < b && c)\n"
+                              "PASS: bf16 <= 0.5 %\n"
+                              "FAIL: fp16\n"
+                              "NOTE: fp32?[2J\n"
+                              "\n"
+                              "a\n"
+                              "---\n"
+                              "<b>\n");
+}
+
+Test(page, markdown) {
+    print_page(PAGE_MARKDOWN);
+    cr_expect_str_eq(printed, "# A \\<title\\> \\& \"more\": the \\<summary\\>\n"
+                              "\n"
+                              "## A \\<heading\\>\n"
+                              "\n"
+                              "5 \\<words\\>, 100 %\n"
+                              "\n"
+                              "```\n"
+                              "  if (a < b && c)\n"
+                              "```\n"
+                              "\n"
+                              "PASS: bf16 \\<= 0.5 %\n"
+                              "\n"
+                              "FAIL: fp16\n"
+                              "\n"
+                              "NOTE: fp32 \\[2J\n"
+                              "\n"
+                              "| a |\n"
+                              "| --- |\n"
+                              "| \\<b\\> |\n");
+}
+
+#define X30 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+#define X80 X30 X30 "xxxxxxxxxxxxxxxxxxxx"
+
+Test(page, text_is_wrapped_at_80_columns) {
+    static const char *const cases[][2] = {
+        {"a b", "a b\n"},
+        {X30 " " X30 " xxxxxxxxxxxxxxxxxx", X30 " " X30 " xxxxxxxxxxxxxxxxxx\n"},
+        {X30 " " X30 " xxxxxxxxxxxxxxxxxxx", X30 " " X30 "\n  xxxxxxxxxxxxxxxxxxx\n"},
+        {"a " X80 "y b", "a\n  " X80 "y\n  b\n"},
+        {X80 "y", X80 "y\n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct page page;
+        FILE *out = printed_begin();
+        page_begin(&page, PAGE_TEXT, "a", "b");
+        page_paragraph(&page, cases[i][0]);
+        page_end(&page, out);
+        printed_end(out);
+        cr_expect_str_eq(printed + strlen("a: b\n"), cases[i][1]);
+    }
 }
 
 Test(page, well_formed) {
-    print_page();
+    print_page(PAGE_HTML);
     cut_style();
     expect_well_formed(printed);
     cr_expect_eq(strncmp(printed, "<!DOCTYPE html>\n<html lang=\"en\">", 32), 0);
@@ -68,7 +120,7 @@ Test(page, well_formed) {
     cr_expect_eq(occurrences(printed, "<p class=\"summary\">the &lt;summary&gt;</p>"), 1);
     cr_expect_eq(occurrences(printed, "<h2>A &lt;heading&gt;</h2>"), 1);
     cr_expect_eq(occurrences(printed, "<p>5 &lt;words&gt;, 100 %</p>"), 1);
-    cr_expect_eq(occurrences(printed, "<code>\n  if (a &lt; b &amp;&amp; c)\n</code>"), 1);
+    cr_expect_eq(occurrences(printed, "<code>  if (a &lt; b &amp;&amp; c)</code>"), 1);
     cr_expect_eq(occurrences(printed, "\"verdict good\"><strong>PASS</strong> bf16 &lt;= 0.5 %"),
                  1);
     cr_expect_eq(occurrences(printed, "\"verdict bad\"><strong>FAIL</strong> fp16"), 1);
@@ -76,7 +128,7 @@ Test(page, well_formed) {
 }
 
 Test(page, loads_nothing) {
-    print_page();
+    print_page(PAGE_HTML);
     static const char *const loaders[] = {"http:",    "https:",  "src=",   "url(",    "@import",
                                           "<script",  "<link",   "<img",   "<iframe", "@font-face",
                                           "onclick=", "<object", "<style "};
@@ -87,7 +139,7 @@ Test(page, loads_nothing) {
 
 /* Every colour is defined for light and dark mode, and every colour in use is defined. */
 Test(page, light_and_dark) {
-    print_page();
+    print_page(PAGE_HTML);
     cr_expect_eq(occurrences(printed, "color-scheme:light dark"), 1);
     cr_expect_eq(occurrences(printed, "name=\"viewport\" content=\"width=device-width"), 1);
     const char *dark = strstr(printed, "@media screen and (prefers-color-scheme:dark)");

@@ -8,28 +8,38 @@
 
 #include "model/plan/memory_text.h"
 
-static inline void open_run(struct rig *rig, enum config_precision precision) {
-    rig_config(&rig->config, precision);
-    rig->config.model.n_embd = 128;
-    rig->config.model.n_layer = 3;
-    rig->config.train.micro_batch_size = 8;
-    rig_open_backend(rig, test_device(), 2);
+static struct rig rig; /* the rig of the test */
+
+static inline void close_rig(void) {
+    if (rig.be.functions) backend_close(&rig.be);
+    rig = (struct rig){0};
 }
 
-static inline size_t total_of(struct rig *rig, const struct config *config) {
+static inline void open_run(enum config_precision precision) {
+    close_rig();
+    rig_config(&rig.config, precision);
+    rig.config.model.n_embd = 128;
+    rig.config.model.n_layer = 3;
+    rig.config.train.micro_batch_size = 8;
+    rig_open_backend(&rig, test_device(), 2);
+}
+
+static inline size_t total_of(const struct config *config) {
     struct memory_plan plan;
-    cr_assert_eq(memory_plan_of(&plan, config, &rig->be, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(memory_plan_of(&plan, config, &rig.be, &rig.error), 0, "%s", rig.error.text);
     return memory_total(&plan);
 }
 
 typedef int printer(FILE *out, const struct memory_request *request, struct error *error);
 
-/* Returns the printed text, to be freed. gib < 0: free memory. *status: return value of print. */
-static inline char *print_status(int *status, struct rig *rig, printer *print, double gib) {
-    struct printed printed;
-    struct memory_request request = memory_request(&rig->config, &rig->be, gib);
+/* Returns the printed text, valid until the next call. gib < 0: free memory. *status: return value
+ * of print. */
+static inline char *print_status(int *status, printer *print, double gib) {
+    static struct printed printed;
+    struct memory_request request = memory_request(&rig.config, &rig.be, gib);
+    free(printed.text);
     cr_assert_eq(printed_open(&printed), 0);
-    *status = print(printed.out, &request, &rig->error);
+    *status = print(printed.out, &request, &rig.error);
     cr_assert_eq(printed_close(&printed), 0);
     char *text = printed.text;
     for (const char *line = text; *line;) {
@@ -41,10 +51,10 @@ static inline char *print_status(int *status, struct rig *rig, printer *print, d
     return text;
 }
 
-static inline char *print_with(struct rig *rig, printer *print, double gib) {
+static inline char *print_with(printer *print, double gib) {
     int status;
-    char *text = print_status(&status, rig, print, gib);
-    cr_assert_eq(status, 0, "%s", rig->error.text);
+    char *text = print_status(&status, print, gib);
+    cr_assert_eq(status, 0, "%s", rig.error.text);
     return text;
 }
 
@@ -94,9 +104,9 @@ static inline const char *batch_text(int64_t batch) {
     return batch == MEMORY_NO_STATE ? "-" : figure((double)batch, 0);
 }
 
-static inline const char *largest(struct rig *rig, const struct config *config, double gibs) {
+static inline const char *largest(const struct config *config, double gibs) {
     int64_t batch;
-    size_t memory = memory_request(config, &rig->be, gibs).memory;
-    cr_assert_eq(memory_largest_batch(&batch, config, &rig->be, memory, &rig->error), 0);
+    size_t memory = memory_request(config, &rig.be, gibs).memory;
+    cr_assert_eq(memory_largest_batch(&batch, config, &rig.be, memory, &rig.error), 0);
     return batch_text(batch);
 }

@@ -4,6 +4,8 @@
 
 #include "model/plan/memory_options.h"
 
+TestSuite(memory_advice, .fini = close_rig);
+
 enum { CANDIDATES_MAX = 400 };
 
 /* Configs in order of cost, and the bytes of their plans. */
@@ -37,15 +39,15 @@ static void add_cheap(const struct config *config, enum config_recompute level) 
                     }
 }
 
-static void list_candidates(struct rig *rig) {
-    const struct config *from = &rig->config;
+static void list_candidates(void) {
+    const struct config *from = &rig.config;
     int64_t sequences = from->train.micro_batch_size * from->train.grad_accum_steps;
     all.count = 0;
     for (int turn = 0; turn <= (from->precision == CONFIG_PRECISION_FP32); turn++) {
         struct config config = *from;
         if (turn)
             config.precision =
-                rig->be.device.computes[DTYPE_BF16] ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
+                rig.be.device.computes[DTYPE_BF16] ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
         bool lower = config.precision != CONFIG_PRECISION_FP32;
         for (int residual = 0; residual <= lower; residual++) {
             if (residual) config.autocast.residual = CONFIG_DTYPE_LOWER;
@@ -53,14 +55,14 @@ static void list_candidates(struct rig *rig) {
                 if (sequences % batch) continue;
                 config.train.micro_batch_size = batch;
                 config.train.grad_accum_steps = sequences / batch;
-                for (int offload = 0; offload <= !rig->be.device.host_memory; offload++) {
+                for (int offload = 0; offload <= !rig.be.device.host_memory; offload++) {
                     config.offload.optimizer = offload;
                     add_cheap(&config, from->train.recompute);
                 }
             }
         }
     }
-    for (size_t i = 0; i < all.count; i++) all.totals[i] = total_of(rig, &all.list[i]);
+    for (size_t i = 0; i < all.count; i++) all.totals[i] = total_of(&all.list[i]);
 }
 
 static void expect_config(const struct config *a, const struct config *b) {
@@ -76,8 +78,8 @@ static void expect_config(const struct config *a, const struct config *b) {
 }
 
 /* The flags to paste give the advised config. */
-static void expect_settings(struct rig *rig, const struct memory_advice *advice) {
-    struct config config = rig->config;
+static void expect_settings(const struct memory_advice *advice) {
+    struct config config = rig.config;
     char texts[2 * MEMORY_OPTIONS][MEMORY_SETTING_MAX], *overrides[2 * MEMORY_OPTIONS];
     int count = 0;
     for (enum memory_option i = 0; i < MEMORY_OPTIONS; i++)
@@ -86,8 +88,8 @@ static void expect_settings(struct rig *rig, const struct memory_advice *advice)
              key++, count++)
             overrides[count] = texts[count];
     cr_expect_eq(count > 0, advice->bits != MEMORY_UNCHANGED);
-    cr_assert_eq(config_override(&config, "tiny", overrides, count, &rig->error), 0, "%s",
-                 rig->error.text);
+    cr_assert_eq(config_override(&config, "tiny", overrides, count, &rig.error), 0, "%s",
+                 rig.error.text);
     expect_config(&config, &advice->config);
 }
 
@@ -101,82 +103,72 @@ static enum memory_bits bits_between(const struct config *a, const struct config
 }
 
 /* Checks the advice for exactly the memory of each candidate, and for one byte less. */
-static void check_advice(struct rig *rig) {
+static void check_advice(void) {
     struct memory_advice advice;
     size_t least = SIZE_MAX, advised = 0;
-    list_candidates(rig);
+    list_candidates();
     for (size_t i = 0; i < all.count; i++) least = all.totals[i] < least ? all.totals[i] : least;
     for (size_t i = 0; i < 2 * all.count; i += 5) {
         size_t memory = all.totals[i / 2] - i % 2, first = 0;
         if (memory < least) continue;
         while (all.totals[first] > memory) first++;
-        cr_assert_eq(memory_advise(&advice, &rig->config, &rig->be, memory, &rig->error), 0);
+        cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
         expect_config(&advice.config, &all.list[first]);
         cr_expect_eq(memory_total(&advice.plan), all.totals[first]);
-        cr_expect_eq(advice.bits, bits_between(&rig->config, &all.list[first]));
-        expect_settings(rig, &advice);
+        cr_expect_eq(advice.bits, bits_between(&rig.config, &all.list[first]));
+        expect_settings(&advice);
         advised += first > 0;
     }
     cr_expect_gt(advised, 5);
-    cr_expect_eq(memory_advise(&advice, &rig->config, &rig->be, least - 1, &rig->error),
-                 RESULT_NONE);
+    cr_expect_eq(memory_advise(&advice, &rig.config, &rig.be, least - 1, &rig.error), RESULT_NONE);
     cr_expect_geq(memory_total(&advice.plan), least);
     cr_expect_leq(memory_total(&advice.plan) - advice.plan.workspace, least);
 }
 
-static void open_run(struct rig *rig, enum config_precision precision) {
-    open_tiny(rig, precision);
-    rig->config.train.micro_batch_size = 4;
-    rig->config.train.grad_accum_steps = 3;
+static void open_run(enum config_precision precision) {
+    open_tiny(precision);
+    rig.config.train.micro_batch_size = 4;
+    rig.config.train.grad_accum_steps = 3;
 }
 
 Test(memory_advice, is_the_first_set_that_fits) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (size_t level = 0; level < COUNT(levels); level += 2) {
-            struct rig rig = {0};
-            open_run(&rig, rig_precisions[p]);
+            open_run(rig_precisions[p]);
             rig.config.train.recompute = levels[level];
-            check_advice(&rig);
-            backend_close(&rig.be);
+            check_advice();
         }
 }
 
 Test(memory_advice, of_a_config_with_options_set) {
-    struct rig rig = {0};
-    open_run(&rig, CONFIG_PRECISION_BF16);
+    open_run(CONFIG_PRECISION_BF16);
     rig.config.weights.copy = CONFIG_COPY_KEPT;
-    check_advice(&rig);
-    backend_close(&rig.be);
-    open_run(&rig, CONFIG_PRECISION_FP32);
+    check_advice();
+    open_run(CONFIG_PRECISION_FP32);
     rig.be.device.computes[DTYPE_BF16] = false;
-    check_advice(&rig);
-    backend_close(&rig.be);
+    check_advice();
 }
 
 Test(memory_advice, of_a_device_with_its_own_memory) {
-    struct rig rig = {0};
-    open_run(&rig, CONFIG_PRECISION_BF16);
+    open_run(CONFIG_PRECISION_BF16);
     rig.be.device.host_memory = false;
-    check_advice(&rig);
-    backend_close(&rig.be);
+    check_advice();
 }
 
 /* Less exact options come before slower ones if either suffices; none is chosen without need. */
 Test(memory_advice, order_of_cost) {
-    struct rig rig = {0};
     struct memory_advice advice;
-    open_run(&rig, CONFIG_PRECISION_FP16);
+    open_run(CONFIG_PRECISION_FP16);
     rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
     struct config config = rig.config;
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
-    size_t memory = total_of(&rig, &config);
+    size_t memory = total_of(&config);
     cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_GRADIENTS] && !advice.chosen[MEMORY_MICRO_BATCH]);
     config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
-    memory = total_of(&rig, &config);
+    memory = total_of(&config);
     cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_MOMENTS] && !advice.chosen[MEMORY_CAST]);
     cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_CAST] && !advice.chosen[MEMORY_MICRO_BATCH]);
-    backend_close(&rig.be);
 }

@@ -3,54 +3,52 @@
 
 #include "model/plan/memory_options.h"
 
-static void expect_applies(struct rig *rig, enum memory_option option, bool applies) {
-    struct config before = rig->config;
-    cr_expect_eq(memory_apply(&rig->config, option, &rig->be), applies, "%d", (int)option);
-    if (!applies) cr_expect_arr_eq(&rig->config, &before, sizeof before);
+TestSuite(memory_options, .fini = close_rig);
+
+static void expect_applies(enum memory_option option, bool applies) {
+    struct config before = rig.config;
+    cr_expect_eq(memory_apply(&rig.config, option, &rig.be), applies, "%d", (int)option);
+    if (!applies) cr_expect_arr_eq(&rig.config, &before, sizeof before);
 }
 
 Test(memory_options, set_their_keys_once) {
-    struct rig rig = {0};
-    open_tiny(&rig, CONFIG_PRECISION_BF16);
+    open_tiny(CONFIG_PRECISION_BF16);
     struct config *config = &rig.config;
-    expect_applies(&rig, MEMORY_RECOMPUTE_GELU, true);
+    expect_applies(MEMORY_RECOMPUTE_GELU, true);
     cr_expect_eq(config->train.recompute, CONFIG_RECOMPUTE_GELU);
-    expect_applies(&rig, MEMORY_RECOMPUTE_GELU, false);
-    expect_applies(&rig, MEMORY_RECOMPUTE_LAYER, true);
+    expect_applies(MEMORY_RECOMPUTE_GELU, false);
+    expect_applies(MEMORY_RECOMPUTE_LAYER, true);
     cr_expect_eq(config->train.recompute, CONFIG_RECOMPUTE_LAYER);
-    expect_applies(&rig, MEMORY_RECOMPUTE_LAYER, false);
-    expect_applies(&rig, MEMORY_RECOMPUTE_GELU, false);
-    expect_applies(&rig, MEMORY_GRADIENTS, true);
+    expect_applies(MEMORY_RECOMPUTE_LAYER, false);
+    expect_applies(MEMORY_RECOMPUTE_GELU, false);
+    expect_applies(MEMORY_GRADIENTS, true);
     cr_expect_eq(config->gradients.dtype, CONFIG_DTYPE_LOWER);
-    expect_applies(&rig, MEMORY_GRADIENTS, false);
-    expect_applies(&rig, MEMORY_MOMENTS, true);
+    expect_applies(MEMORY_GRADIENTS, false);
+    expect_applies(MEMORY_MOMENTS, true);
     cr_expect_eq(config->optimizer.moments, CONFIG_MOMENTS_BFLOAT16);
-    expect_applies(&rig, MEMORY_MOMENTS, false);
-    expect_applies(&rig, MEMORY_RESIDUAL, true);
+    expect_applies(MEMORY_MOMENTS, false);
+    expect_applies(MEMORY_RESIDUAL, true);
     cr_expect_eq(config->autocast.residual, CONFIG_DTYPE_LOWER);
-    expect_applies(&rig, MEMORY_RESIDUAL, false);
-    expect_applies(&rig, MEMORY_PRECISION, false);
-    backend_close(&rig.be);
+    expect_applies(MEMORY_RESIDUAL, false);
+    expect_applies(MEMORY_PRECISION, false);
 }
 
 Test(memory_options, only_moments_and_precision_of_a_run_in_fp32) {
-    struct rig rig = {0};
-    open_tiny(&rig, CONFIG_PRECISION_FP32);
-    expect_applies(&rig, MEMORY_SPLIT, false);
-    expect_applies(&rig, MEMORY_CAST, false);
-    expect_applies(&rig, MEMORY_GRADIENTS, false);
-    expect_applies(&rig, MEMORY_RESIDUAL, false);
-    expect_applies(&rig, MEMORY_MOMENTS, true);
-    expect_applies(&rig, MEMORY_PRECISION, true);
+    open_tiny(CONFIG_PRECISION_FP32);
+    expect_applies(MEMORY_SPLIT, false);
+    expect_applies(MEMORY_CAST, false);
+    expect_applies(MEMORY_GRADIENTS, false);
+    expect_applies(MEMORY_RESIDUAL, false);
+    expect_applies(MEMORY_MOMENTS, true);
+    expect_applies(MEMORY_PRECISION, true);
     cr_expect_eq(rig.config.precision, CONFIG_PRECISION_BF16);
     rig.config.precision = CONFIG_PRECISION_FP32;
     rig.be.device.computes[DTYPE_BF16] = false;
-    expect_applies(&rig, MEMORY_PRECISION, true);
+    expect_applies(MEMORY_PRECISION, true);
     cr_expect_eq(rig.config.precision, CONFIG_PRECISION_FP16);
     rig.config.autocast.enabled = false; /* then fp16 has no effect either */
-    expect_applies(&rig, MEMORY_GRADIENTS, false);
-    expect_applies(&rig, MEMORY_PRECISION, false);
-    backend_close(&rig.be);
+    expect_applies(MEMORY_GRADIENTS, false);
+    expect_applies(MEMORY_PRECISION, false);
 }
 
 /* Only a kept copy can be removed, and split master weights are preferred where possible. */
@@ -58,129 +56,119 @@ Test(memory_options, copies_of_weights) {
     static const enum config_copy copies[] = {CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT,
                                               CONFIG_COPY_CAST};
     for (size_t i = 0; i < COUNT(copies); i++) {
-        struct rig rig = {0};
-        open_tiny(&rig, CONFIG_PRECISION_BF16);
+        open_tiny(CONFIG_PRECISION_BF16);
         bool kept = copies[i] == CONFIG_COPY_KEPT, cast = copies[i] == CONFIG_COPY_CAST;
         rig.config.weights.copy = copies[i];
-        expect_applies(&rig, MEMORY_CAST, false);
-        expect_applies(&rig, MEMORY_SPLIT, kept);
+        expect_applies(MEMORY_CAST, false);
+        expect_applies(MEMORY_SPLIT, kept);
         if (kept) cr_expect_eq(rig.config.weights.copy, CONFIG_COPY_SPLIT);
         rig.config.precision = CONFIG_PRECISION_FP16;
         rig.config.weights.copy = copies[i];
-        expect_applies(&rig, MEMORY_SPLIT, false);
-        expect_applies(&rig, MEMORY_CAST, !cast);
+        expect_applies(MEMORY_SPLIT, false);
+        expect_applies(MEMORY_CAST, !cast);
         cr_expect_eq(rig.config.weights.copy, CONFIG_COPY_CAST);
-        backend_close(&rig.be);
     }
 }
 
 /* A device with separate memory. */
-static void with_link(struct rig *rig) {
-    rig->be.device.host_memory = false;
-    rig->be.device.link = 1e6;
+static void with_link(void) {
+    rig.be.device.host_memory = false;
+    rig.be.device.link = 1e6;
 }
 
 Test(memory_options, offload_needs_separate_device_memory) {
-    struct rig rig = {0};
     struct memory_plan before, after;
-    open_tiny(&rig, CONFIG_PRECISION_BF16);
-    expect_applies(&rig, MEMORY_OFFLOAD, false);
-    with_link(&rig);
-    before = plan_of(&rig, &rig.config);
+    open_tiny(CONFIG_PRECISION_BF16);
+    expect_applies(MEMORY_OFFLOAD, false);
+    with_link();
+    before = plan_of(&rig.config);
     cr_expect_eq(memory_offload_seconds(&rig.config, &rig.be), 0);
-    expect_applies(&rig, MEMORY_OFFLOAD, true);
-    expect_applies(&rig, MEMORY_OFFLOAD, false);
-    after = plan_of(&rig, &rig.config);
+    expect_applies(MEMORY_OFFLOAD, true);
+    expect_applies(MEMORY_OFFLOAD, false);
+    after = plan_of(&rig.config);
     cr_expect_eq(before.host, 0);
     /* Both moments in fp32, and the remainders of matrices except the token embedding's. */
     cr_expect_geq(after.host, before.moments);
     cr_expect_lt(after.host, before.moments + before.master / 2);
     cr_expect_float_eq(memory_offload_seconds(&rig.config, &rig.be), (double)after.host / 1e6,
                        1e-9);
-    backend_close(&rig.be);
 }
 
 /* The next smaller size that divides the sequences of a step. */
 Test(memory_options, smaller_micro_batches) {
     static const int64_t pairs[][2] = {{15, 2}, {10, 3}, {6, 5}, {5, 6}, {3, 10}, {2, 15}, {1, 30}};
-    struct rig rig = {0};
-    open_tiny(&rig, CONFIG_PRECISION_BF16);
+    open_tiny(CONFIG_PRECISION_BF16);
     rig.config.train.micro_batch_size = pairs[0][0];
     rig.config.train.grad_accum_steps = pairs[0][1];
     for (size_t i = 1; i < COUNT(pairs); i++) {
-        expect_applies(&rig, MEMORY_MICRO_BATCH, true);
+        expect_applies(MEMORY_MICRO_BATCH, true);
         cr_expect_eq(rig.config.train.micro_batch_size, pairs[i][0]);
         cr_expect_eq(rig.config.train.grad_accum_steps, pairs[i][1]);
     }
-    expect_applies(&rig, MEMORY_MICRO_BATCH, false);
+    expect_applies(MEMORY_MICRO_BATCH, false);
     rig.config.train.micro_batch_size = 2;
     rig.config.train.grad_accum_steps = 40000; /* twice that exceeds the limit of the key */
-    expect_applies(&rig, MEMORY_MICRO_BATCH, false);
-    backend_close(&rig.be);
+    expect_applies(MEMORY_MICRO_BATCH, false);
 }
 
 /* Each option saves memory in a model and micro-batch for which every part matters. */
 Test(memory_options, save_memory) {
     for (enum memory_option option = 0; option < MEMORY_OPTIONS; option++) {
-        struct rig rig = {0};
         enum config_precision precision = option == MEMORY_PRECISION ? CONFIG_PRECISION_FP32
                                           : option == MEMORY_CAST    ? CONFIG_PRECISION_FP16
                                                                      : CONFIG_PRECISION_BF16;
-        open_tiny(&rig, precision);
+        open_tiny(precision);
         rig.config.train.micro_batch_size = 64;
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
-        if (option == MEMORY_OFFLOAD) with_link(&rig);
-        size_t before = total_of(&rig, &rig.config);
-        expect_applies(&rig, option, true);
-        cr_expect_lt(total_of(&rig, &rig.config), before, "%d", (int)option);
-        backend_close(&rig.be);
+        if (option == MEMORY_OFFLOAD) with_link();
+        size_t before = total_of(&rig.config);
+        expect_applies(option, true);
+        cr_expect_lt(total_of(&rig.config), before, "%d", (int)option);
     }
 }
 
-static void expect_named(struct rig *rig, enum memory_option option, const char *settings,
-                         const char *cost) {
-    struct config to = rig->config;
+static void expect_named(enum memory_option option, const char *settings, const char *cost) {
+    struct config to = rig.config;
     char text[200] = "", setting[MEMORY_SETTING_MAX], given[MEMORY_COST_MAX];
-    cr_assert(memory_apply(&to, option, &rig->be));
+    cr_assert(memory_apply(&to, option, &rig.be));
     for (int key = 0; memory_option_setting(setting, option, key, &to); key++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", key ? " " : "", setting);
     cr_expect_str_eq(text, settings);
-    memory_option_cost(given, option, &rig->config, &to, &rig->be);
+    memory_option_cost(given, option, &rig.config, &to, &rig.be);
     cr_expect_str_eq(given, cost, "%s", settings);
 }
 
 Test(memory_options, names_and_costs) {
-    struct rig rig = {0};
     char cost[MEMORY_COST_MAX];
-    open_tiny(&rig, CONFIG_PRECISION_FP16);
+    open_tiny(CONFIG_PRECISION_FP16);
     rig.config.train.micro_batch_size = 8;
     rig.be.device.gelu_of_stored = true;
     struct config layer = rig.config;
     layer.train.recompute = CONFIG_RECOMPUTE_LAYER;
     snprintf(cost, sizeof cost, "same bits; %.1f %% more arithmetic",
              100 * memory_recomputed_part(&layer, &rig.be));
-    expect_named(&rig, MEMORY_RECOMPUTE_GELU, "train.recompute=gelu", "same bits; GELU once more");
-    expect_named(&rig, MEMORY_RECOMPUTE_LAYER, "train.recompute=layer", cost);
-    expect_named(&rig, MEMORY_GRADIENTS, "gradients.dtype=lower", "gradients rounded to 16 bit");
-    expect_named(&rig, MEMORY_MOMENTS, "optimizer.moments=bfloat16", "moments rounded to bf16");
-    expect_named(&rig, MEMORY_CAST, "weights.copy=cast", "same bits; weights cast each pass");
-    with_link(&rig);
+    expect_named(MEMORY_RECOMPUTE_GELU, "train.recompute=gelu", "same bits; GELU once more");
+    expect_named(MEMORY_RECOMPUTE_LAYER, "train.recompute=layer", cost);
+    expect_named(MEMORY_GRADIENTS, "gradients.dtype=lower", "gradients rounded to 16 bit");
+    expect_named(MEMORY_MOMENTS, "optimizer.moments=bfloat16", "moments rounded to bf16");
+    expect_named(MEMORY_CAST, "weights.copy=cast", "same bits; weights cast each pass");
+    with_link();
     layer = rig.config;
     layer.offload.optimizer = true;
     snprintf(cost, sizeof cost, "same bits; %.3g ms of traffic a step",
              1e3 * memory_offload_seconds(&layer, &rig.be));
-    expect_named(&rig, MEMORY_OFFLOAD, "offload.optimizer=true", cost);
+    expect_named(MEMORY_OFFLOAD, "offload.optimizer=true", cost);
     rig.be.device.host_memory = true;
     layer = rig.config;
     layer.train.recompute = CONFIG_RECOMPUTE_LAYER;
-    expect_named(&rig, MEMORY_MICRO_BATCH, "train.micro_batch_size=4 train.grad_accum_steps=2",
+    expect_named(MEMORY_MICRO_BATCH, "train.micro_batch_size=4 train.grad_accum_steps=2",
                  "different summation order; 2 per step");
-    expect_named(&rig, MEMORY_RESIDUAL, "autocast.residual=lower", "residual stream in 16 bit");
+    expect_named(MEMORY_RESIDUAL, "autocast.residual=lower", "residual stream in 16 bit");
     rig.config.precision = CONFIG_PRECISION_BF16;
     rig.config.weights.copy = CONFIG_COPY_KEPT;
-    expect_named(&rig, MEMORY_SPLIT, "weights.copy=split", "same bits");
+    expect_named(MEMORY_SPLIT, "weights.copy=split", "same bits");
     rig.config.precision = CONFIG_PRECISION_FP32;
-    expect_named(&rig, MEMORY_PRECISION, "precision=bf16", "products and activations in 16 bit");
+    expect_named(MEMORY_PRECISION, "precision=bf16", "products and activations in 16 bit");
     /* Recomputing the matmul before GELU costs; a matmul that is already recomputed does not. */
     rig.be.device.gelu_of_stored = false;
     struct config gelu = rig.config;
@@ -188,12 +176,11 @@ Test(memory_options, names_and_costs) {
     double part = memory_recomputed_part(&gelu, &rig.be);
     cr_expect_gt(part, 0.01);
     snprintf(cost, sizeof cost, "same bits; %.1f %% more arithmetic", 100 * part);
-    expect_named(&rig, MEMORY_RECOMPUTE_GELU, "train.recompute=gelu", cost);
+    expect_named(MEMORY_RECOMPUTE_GELU, "train.recompute=gelu", cost);
     rig.config = gelu;
     snprintf(cost, sizeof cost, "same bits; %.1f %% more arithmetic",
              100 * (memory_recomputed_part(&layer, &rig.be) - part));
-    expect_named(&rig, MEMORY_RECOMPUTE_LAYER, "train.recompute=layer", cost);
-    backend_close(&rig.be);
+    expect_named(MEMORY_RECOMPUTE_LAYER, "train.recompute=layer", cost);
 }
 
 /* ---- cost of recomputing */
@@ -223,37 +210,35 @@ static void count_backward(struct backend *be, const struct attention_backward_a
     counted += 2.5 * attention(args->out);
 }
 
-static double count_products(struct rig *rig, const struct config *config) {
-    const struct operations *plan = rig->be.plan;
+static double count_products(const struct config *config) {
+    const struct operations *plan = rig.be.plan;
     struct operations counting = *plan;
     counting.matmul = count_matmul;
     counting.attention_forward = count_forward;
     counting.attention_backward = count_backward;
     counted = 0;
-    rig->be.plan = &counting;
-    plan_of(rig, config);
-    rig->be.plan = plan;
+    rig.be.plan = &counting;
+    plan_of(config);
+    rig.be.plan = plan;
     return counted;
 }
 
 Test(memory_options, recomputed_part_is_what_a_walk_counts) {
     for (int variant = 0; variant < 4; variant++) {
-        struct rig rig = {0};
-        open_tiny(&rig, CONFIG_PRECISION_BF16);
+        open_tiny(CONFIG_PRECISION_BF16);
         rig.config.model.n_layer = variant & 1 ? 5 : 1;
         if (variant & 2) rig.config.model.vocab_size = 1000;
         cr_expect_eq(memory_recomputed_part(&rig.config, &rig.be), 0);
-        double all = count_products(&rig, &rig.config);
+        double all = count_products(&rig.config);
         for (int stored = 0; stored < 2; stored++)
             for (size_t level = 0; level < COUNT(levels); level++) {
                 struct config config = rig.config;
                 config.train.recompute = levels[level];
                 rig.be.device.gelu_of_stored = stored;
-                double again = count_products(&rig, &config) - all;
+                double again = count_products(&config) - all;
                 double part = memory_recomputed_part(&config, &rig.be);
                 cr_expect_lt(fabs(part - again / all), 1e-12, "%d %d %zu: %g, %g", variant, stored,
                              level, part, again / all);
             }
-        backend_close(&rig.be);
     }
 }

@@ -2,10 +2,12 @@
 #include "model/io/config_file.h"
 #include "test/model/plan/memory_fixture.h"
 
-static size_t total_with_batch(struct rig *rig, int64_t batch) {
-    struct config config = rig->config;
+TestSuite(memory_plan, .fini = close_rig);
+
+static size_t total_with_batch(int64_t batch) {
+    struct config config = rig.config;
     config.train.micro_batch_size = batch;
-    return total_of(rig, &config);
+    return total_of(&config);
 }
 
 /* ---- plans */
@@ -14,7 +16,6 @@ Test(memory_plan, is_the_plan_of_a_run) {
     bool grows = false; /* the workspace grows with the batch if operands are widened */
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (int variant = 0; variant < 12; variant++) {
-            struct rig rig = {0};
             struct memory_plan large;
             struct config larger;
             rig_config(&rig.config, rig_precisions[p]);
@@ -27,14 +28,14 @@ Test(memory_plan, is_the_plan_of_a_run) {
             rig_open_backend(&rig, test_device(), 2);
             larger = rig.config; /* first, so that its workspace is known in the next plan */
             larger.train.micro_batch_size = 64;
-            large = plan_of(&rig, &larger);
-            struct memory_plan plan = plan_of(&rig, &rig.config);
+            large = plan_of(&larger);
+            struct memory_plan plan = plan_of(&rig.config);
             cr_expect_leq(plan.workspace, large.workspace);
             grows = grows || plan.workspace < large.workspace;
             cr_expect_eq(rig.be.workspace_bytes, 0);
             cr_expect_eq(rig.be.op, rig.be.run);
             rig.be.workspace_bytes = (size_t)1 << 40; /* as if left by an earlier run */
-            cr_expect_eq(total_of(&rig, &rig.config), memory_total(&plan));
+            cr_expect_eq(total_of(&rig.config), memory_total(&plan));
             cr_expect_eq(rig.be.workspace_bytes, (size_t)1 << 40);
             rig.be.workspace_bytes = 0;
             rig_open_data(&rig);
@@ -46,6 +47,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
                                                   plan.moments + plan.activations + plan.batches +
                                                   plan.workspace + plan.library);
             rig_close(&rig);
+            rig = (struct rig){0};
         }
     cr_expect(grows);
 }
@@ -84,10 +86,9 @@ static size_t model_bytes(size_t stream) {
  * in bf16 for all layers; plus the largest input, matrix and gradient in 8 bits, and scales. */
 Test(memory_plan, bytes_of_8_bit) {
     enum { SMALL = 256, STREAM_8 = STREAM / 4, READ_ONCE = 1 + 1 + 4 };
-    struct rig rig = {0};
     size_t stream = STREAM / 2;
-    open_tiny(&rig, CONFIG_PRECISION_FP8);
-    struct memory_plan plan = plan_of(&rig, &rig.config);
+    open_tiny(CONFIG_PRECISION_FP8);
+    struct memory_plan plan = plan_of(&rig.config);
     size_t expected = model_bytes(stream) + LAYERS * layer_bytes(stream, true) -
                       (LAYERS - 1) * READ_ONCE * stream + LAYERS * READ_ONCE * STREAM_8 +
                       (4 + 4) * STREAM_8 + 4 * WIDTH * WIDTH;
@@ -96,17 +97,15 @@ Test(memory_plan, bytes_of_8_bit) {
     if (rig.be.device.native_8_bit) expected += 4 * STREAM_8; /* a gradient's transpose */
     /* scales of each kind and of saved tensors; 24 records of 12 bytes, 24 amax of 8 */
     cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
-    backend_close(&rig.be);
 }
 
 Test(memory_plan, bytes_of_a_tiny_model) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
-        struct rig rig = {0};
         if (rig_precisions[p] == CONFIG_PRECISION_FP8) continue; /* tested by bytes_of_8_bit */
         bool lower = rig_precisions[p] != CONFIG_PRECISION_FP32;
         size_t stream = lower ? STREAM / 2 : STREAM;
-        open_tiny(&rig, rig_precisions[p]);
-        struct memory_plan plan = plan_of(&rig, &rig.config);
+        open_tiny(rig_precisions[p]);
+        struct memory_plan plan = plan_of(&rig.config);
         cr_expect_eq(plan.master, 4 * ELEMENTS);
         bool split = rig_precisions[p] == CONFIG_PRECISION_BF16;
         cr_expect_eq(plan.lower, split ? 2 * VECTORS : lower ? 2 * COPIED : 0);
@@ -117,87 +116,79 @@ Test(memory_plan, bytes_of_a_tiny_model) {
                 .host_memory) /* inputs and targets, two slots each on the host and on the device */
             cr_expect_eq(plan.batches, 2 * 2 * 2 * COLUMN);
         rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
-        cr_expect_eq(plan_of(&rig, &rig.config).activations,
+        cr_expect_eq(plan_of(&rig.config).activations,
                      model_bytes(stream) + layer_bytes(stream, true) + layer_bytes(stream, false));
         rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
-        cr_expect_eq(plan_of(&rig, &rig.config).activations,
+        cr_expect_eq(plan_of(&rig.config).activations,
                      model_bytes(stream) + layer_bytes(stream, true) + STREAM);
         rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
-        cr_expect_eq(plan_of(&rig, &rig.config).gradients, (lower ? 2 : 4) * ELEMENTS);
+        cr_expect_eq(plan_of(&rig.config).gradients, (lower ? 2 : 4) * ELEMENTS);
         rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
-        cr_expect_eq(plan_of(&rig, &rig.config).moments, 4 * ELEMENTS);
+        cr_expect_eq(plan_of(&rig.config).moments, 4 * ELEMENTS);
         rig.config.weights.copy = CONFIG_COPY_CAST;
-        cr_expect_eq(plan_of(&rig, &rig.config).lower, lower ? 2 * (VECTORS + MATRICES) : 0);
-        backend_close(&rig.be);
+        cr_expect_eq(plan_of(&rig.config).lower, lower ? 2 * (VECTORS + MATRICES) : 0);
     }
 }
 
 /* A layout is a plan without the parts that only a walk measures. */
 Test(memory_plan, layouts) {
-    struct rig rig = {0};
     struct memory_plan layout;
-    open_tiny(&rig, CONFIG_PRECISION_FP16);
-    struct memory_plan plan = plan_of(&rig, &rig.config);
+    open_tiny(CONFIG_PRECISION_FP16);
+    struct memory_plan plan = plan_of(&rig.config);
     cr_assert_eq(memory_layout_of(&layout, &rig.config, &rig.be, &rig.error), 0);
     cr_expect_eq(memory_total(&layout) + plan.batches + plan.workspace + plan.library,
                  memory_total(&plan));
     cr_expect_eq(layout.activations, plan.activations);
     cr_expect_eq(memory_state_bytes(&layout), memory_state_bytes(&plan));
     cr_expect_eq(memory_state_bytes(&plan) + plan.activations, memory_total(&layout));
-    backend_close(&rig.be);
 }
 
 /* ---- the largest micro-batch */
 
-static int64_t largest(struct rig *rig, size_t memory) {
+static int64_t largest(size_t memory) {
     int64_t batch = -7;
-    cr_assert_eq(memory_largest_batch(&batch, &rig->config, &rig->be, memory, &rig->error), 0, "%s",
-                 rig->error.text);
+    cr_assert_eq(memory_largest_batch(&batch, &rig.config, &rig.be, memory, &rig.error), 0, "%s",
+                 rig.error.text);
     return batch;
 }
 
 Test(memory_plan, largest_batch_fits_and_one_more_does_not) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (size_t level = 0; level < COUNT(levels); level++) {
-            struct rig rig = {0};
-            open_tiny(&rig, rig_precisions[p]);
+            open_tiny(rig_precisions[p]);
             rig.config.train.recompute = levels[level];
             for (size_t own = (size_t)10 << 20; own < (size_t)60 << 20; own = own * 5 / 3) {
                 size_t memory = own + rig.be.device.library_bytes;
-                int64_t batch = largest(&rig, memory);
+                int64_t batch = largest(memory);
                 cr_assert_gt(batch, 0);
-                cr_expect_leq(total_with_batch(&rig, batch), memory);
-                cr_expect_gt(total_with_batch(&rig, batch + 1), memory);
+                cr_expect_leq(total_with_batch(batch), memory);
+                cr_expect_gt(total_with_batch(batch + 1), memory);
             }
-            backend_close(&rig.be);
         }
 }
 
 Test(memory_plan, largest_batch_to_the_byte) {
-    struct rig rig = {0};
-    open_tiny(&rig, CONFIG_PRECISION_FP16); /* its workspace grows with the batch */
-    struct memory_plan one = plan_of(&rig, &rig.config);
+    open_tiny(CONFIG_PRECISION_FP16); /* its workspace grows with the batch */
+    struct memory_plan one = plan_of(&rig.config);
     size_t state = one.master + one.lower + one.gradients + one.moments;
     for (int64_t batch = 1; batch < 20; batch += 6) {
-        cr_expect_eq(largest(&rig, total_with_batch(&rig, batch)), batch);
-        cr_expect_eq(largest(&rig, total_with_batch(&rig, batch) - 1), batch - 1);
+        cr_expect_eq(largest(total_with_batch(batch)), batch);
+        cr_expect_eq(largest(total_with_batch(batch) - 1), batch - 1);
     }
-    cr_expect_eq(largest(&rig, state), 0);
-    cr_expect_eq(largest(&rig, state - 1), MEMORY_NO_STATE);
-    cr_expect_eq(largest(&rig, 0), MEMORY_NO_STATE);
+    cr_expect_eq(largest(state), 0);
+    cr_expect_eq(largest(state - 1), MEMORY_NO_STATE);
+    cr_expect_eq(largest(0), MEMORY_NO_STATE);
     rig.config.train.micro_batch_size = 1000; /* ignored */
-    cr_expect_eq(largest(&rig, total_with_batch(&rig, 3)), 3);
-    backend_close(&rig.be);
+    cr_expect_eq(largest(total_with_batch(3)), 3);
 }
 
 /* With unlimited memory the limits of the config apply, and sizes do not overflow. */
 Test(memory_plan, largest_batch_is_within_config_limits) {
     static const int64_t lengths[] = {32, 256, 257, 1 << 20};
-    struct rig rig = {0};
-    open_tiny(&rig, CONFIG_PRECISION_FP32);
+    open_tiny(CONFIG_PRECISION_FP32);
     for (size_t i = 0; i < COUNT(lengths); i++) {
         rig.config.data.seq_len = rig.config.model.n_positions = lengths[i];
-        int64_t batch = largest(&rig, (size_t)1 << 62);
+        int64_t batch = largest((size_t)1 << 62);
         cr_expect(memory_batch_allowed(&rig.config, batch));
         cr_expect_not(memory_batch_allowed(&rig.config, batch + 1));
         for (int more = 0; more < 2; more++) {
@@ -212,6 +203,5 @@ Test(memory_plan, largest_batch_is_within_config_limits) {
     rig.config.model.n_layer = 1024;
     rig.config.model.n_embd = 65536;
     rig.config.model.n_head = 1024;
-    cr_expect_eq(largest(&rig, (size_t)1 << 62), 16);
-    backend_close(&rig.be);
+    cr_expect_eq(largest((size_t)1 << 62), 16);
 }

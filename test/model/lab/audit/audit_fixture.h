@@ -23,24 +23,32 @@ static const volatile sig_atomic_t not_stopped = 0;
 static const bool both[AUDIT_FORMATS] = {true, true};
 static const bool only_fp16[AUDIT_FORMATS] = {[AUDIT_FP16] = true};
 
-static inline void tiny_config(struct config *config) {
-    config_defaults(config);
-    strcpy(config->name, "tiny");
-    config->device = CONFIG_DEVICE_CPU;
-    config->threads = 1;
-    config->precision = CONFIG_PRECISION_FP16;
-    config->model.n_layer = 2;
-    config->model.n_head = 2;
-    config->model.n_embd = 32;
-    config->model.n_positions = 32;
-    config->model.vocab_size = 256;
-    strcpy(config->data.train, "tales");
-    config->data.seq_len = 32;
-    config->train.steps = 200;
-    config->train.micro_batch_size = 2;
-    config->train.grad_accum_steps = 1;
-    config->optimizer.lr = 3e-3;
-    config->optimizer.warmup_steps = 5;
+static struct config config;     /* at first a tiny one */
+static char path[FILE_PATH_MAX]; /* the last checkpoint */
+
+static inline void tiny_config(void) {
+    config_defaults(&config);
+    strcpy(config.name, "tiny");
+    config.device = CONFIG_DEVICE_CPU;
+    config.threads = 1;
+    config.precision = CONFIG_PRECISION_FP16;
+    config.model.n_layer = 2;
+    config.model.n_head = 2;
+    config.model.n_embd = 32;
+    config.model.n_positions = 32;
+    config.model.vocab_size = 256;
+    strcpy(config.data.train, "tales");
+    config.data.seq_len = 32;
+    config.train.steps = 200;
+    config.train.micro_batch_size = 2;
+    config.train.grad_accum_steps = 1;
+    config.optimizer.lr = 3e-3;
+    config.optimizer.warmup_steps = 5;
+}
+
+static inline void set_up_audit(void) {
+    make_folder();
+    tiny_config();
 }
 
 /* Opens a separate trainer as a run does. */
@@ -51,14 +59,14 @@ struct run {
     struct trainer trainer;
 };
 
-static inline void open_run(struct run *run, const struct config *config) {
+static inline void open_run(struct run *run) {
     char note[PRECISION_NOTE_MAX];
     struct precision precision;
-    run->config = *config;
-    cr_assert_eq(setup_backend(&run->be, config, NULL, NULL, &error), 0, "%s", error.text);
-    cr_assert_eq(precision_resolve(&precision, note, config, &run->be, &error), 0, "%s",
+    run->config = config;
+    cr_assert_eq(setup_backend(&run->be, &config, NULL, NULL, &error), 0, "%s", error.text);
+    cr_assert_eq(precision_resolve(&precision, note, &config, &run->be, &error), 0, "%s",
                  error.text);
-    cr_assert_eq(source_open(&run->text, config, config->data.train, false, &error), 0, "%s",
+    cr_assert_eq(source_open(&run->text, &config, config.data.train, false, &error), 0, "%s",
                  error.text);
     cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be,
                               TRAINER_INITIALIZED, &error),
@@ -78,7 +86,7 @@ static inline struct step_report step(struct run *run) {
     return report;
 }
 
-static inline void save(struct run *run, char path[FILE_PATH_MAX]) {
+static inline void save(struct run *run) {
     cr_assert_eq(checkpoint_save(&run->trainer, in_folder("run"), path, &error), 0, "%s",
                  error.text);
 }
@@ -103,22 +111,21 @@ static inline void set(struct gpt *gpt, const struct setting *setting) {
 }
 
 /* Trains `steps` steps, sets parameters and saves. */
-static inline void make_checkpoint(char path[FILE_PATH_MAX], const struct config *config, int steps,
-                                   const struct setting *settings, int count) {
+static inline void make_checkpoint(int steps, const struct setting *settings, int count) {
     struct run run;
-    open_run(&run, config);
+    open_run(&run);
     for (int i = 0; i < steps; i++) step(&run);
     for (int i = 0; i < count; i++) set(&run.trainer.gpt, &settings[i]);
-    save(&run, path);
+    save(&run);
     close_run(&run);
 }
 
-static inline struct audit *audit_of(const struct config *config, const char *from,
-                                     const bool wanted[AUDIT_FORMATS], int repetitions) {
+static inline struct audit *audit_of(const char *from, const bool wanted[AUDIT_FORMATS],
+                                     int repetitions) {
     struct audit *audit = calloc(1, sizeof *audit);
     cr_assert_not_null(audit);
-    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, &error), 0, "%s",
-                 error.text);
+    cr_assert_eq(audit_run(audit, &config, from, wanted, repetitions, &not_stopped, &error), 0,
+                 "%s", error.text);
     return audit;
 }
 

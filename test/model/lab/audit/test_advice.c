@@ -93,9 +93,9 @@ Test(advice, explains_fp32) {
     set_native(audit, false, false);
     audit->subject.be.device.kind = BACKEND_CUDA;
     advise(audit, text);
-    expect_text(text, "fast products on this GPU.\nbf16 is exact enough: error 1.00 %, tolerance "
-                      "5.00 %, but without fast products here.\n"
-                      "fp16 is not exact enough: error 20.0 %, tolerance 5.00 %.\n");
+    expect_text(text, "fast products on this GPU.\nbf16 is exact enough: error 1.00%, tolerance "
+                      "5.00%, but without fast products here.\n"
+                      "fp16 is not exact enough: error 20.0%, tolerance 5.00%.\n");
     free(audit);
 }
 
@@ -136,7 +136,7 @@ Test(advice, words_pay_only_where_the_error_matters) {
     cr_expect_eq(advice.formats[AUDIT_BF16].words, BIT(LM_HEAD));
     cr_expect_eq(advice.formats[AUDIT_FP16].words, 0);
     cr_expect(advice.formats[AUDIT_BF16].fit, "with the word the error is 0.04");
-    expect_text(text, "Keep lm_head in float32 in bf16: that alone removes 80.0 %");
+    expect_text(text, "Keep lm_head in float32 in bf16: that alone removes 80.0%");
     expect_text(text, "Nothing has to stay in float32 in fp16: lm_head");
     free(audit);
 }

@@ -1,14 +1,12 @@
 #include "data/util/files.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
-TestSuite(audit, .init = make_folder, .fini = remove_folder);
+TestSuite(audit, .init = set_up_audit, .fini = remove_folder);
 
 Test(audit, the_same_precision_twice_differs_in_nothing) {
-    struct config config;
     struct subject subject = {.stop = &not_stopped, .repetitions = 3};
     struct trainer first, second;
     struct audit_pass reference, again;
-    tiny_config(&config);
     cr_assert_eq(subject_open(&subject, &first, &config, NULL, &error), 0, "%s", error.text);
     cr_assert_eq(audit_pass_run(&reference, &subject, &first, NULL, PASS_TRACED, &error), 0);
     trainer_close(&first);
@@ -17,7 +15,7 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     cr_expect_eq(again.loss, reference.loss);
     cr_expect_eq(again.gradient_error, 0);
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < reference.layers[place]; layer++) {
+        for (int layer = 0; layer < arrlen(reference.places[place]); layer++) {
             const struct record *record = &again.places[place][layer];
             cr_expect(record->seen, "%s", place_text(place));
             cr_expect_eq(record_error(record), 0, "%s", place_text(place));
@@ -32,19 +30,17 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
 
 /* With one micro-batch per step, the second of two is the first of the next step. */
 Test(audit, each_micro_batch_stands_alone) {
-    struct config config;
     struct subject subject = {.stop = &not_stopped, .repetitions = 2};
     struct trainer trainer;
     struct audit_pass two, one;
-    tiny_config(&config);
     cr_assert_eq(subject_open(&subject, &trainer, &config, NULL, &error), 0, "%s", error.text);
     cr_assert_eq(audit_pass_run(&two, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
     subject.step = 1;
     subject.repetitions = 1;
     cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
-    for (int i = 0; i < one.parameter_count; i++) {
-        const struct record *record = &two.parameters[i];
-        cr_expect_arr_eq(one.parameters[i].samples, record->samples + record->sample_count,
+    for (int i = 0; i < arrlen(one.places[PARAMETERS]); i++) {
+        const struct record *record = &two.places[PARAMETERS][i];
+        cr_expect_arr_eq(one.places[PARAMETERS][i].samples, record->samples + record->sample_count,
                          (size_t)record->sample_count * sizeof(float), "%s", two.list[i].name);
     }
     cr_expect_eq(one.gradient_noise, 0, "of one nobody knows");
@@ -55,7 +51,7 @@ Test(audit, each_micro_batch_stands_alone) {
 }
 
 /* Writes shards with a mask in which few tokens count, in the directory of the test. */
-static void use_masked_text(struct config *config) {
+static void use_masked_text(void) {
     struct shard_writer writer;
     cr_assert_eq(shard_writer_open(&writer, in_folder("rows"), 256, 1000000, &error), 0);
     for (uint64_t i = 0; i < 5000; i++) {
@@ -65,27 +61,24 @@ static void use_masked_text(struct config *config) {
     }
     cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
     cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
-    strcpy(config->data.train, in_folder("rows_*.bin"));
+    strcpy(config.data.train, in_folder("rows_*.bin"));
 }
 
 /* From a checkpoint, the audit has the same batches, loss and update as the run itself. */
 static void check_step(bool masked) {
-    struct config config;
     struct run run;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    if (masked) use_masked_text(&config);
+    if (masked) use_masked_text();
     config.train.grad_accum_steps = 2;
     config.loss_scale.init_scale = 2048;
-    make_checkpoint(path, &config, 7, NULL, 0);
-    struct audit *audit = audit_of(&config, path, both, 2);
+    make_checkpoint(7, NULL, 0);
+    struct audit *audit = audit_of(path, both, 2);
     cr_expect(audit->subject.scale_of_run);
     cr_expect_not(audit->subject.fresh);
     cr_expect_eq(audit->subject.loss_scale, 2048);
     cr_expect_eq(audit->subject.step, 7);
     cr_expect_eq(audit->formats[AUDIT_FP16].pass.loss_scale, 2048);
     config.precision = CONFIG_PRECISION_FP32;
-    open_run(&run, &config);
+    open_run(&run);
     FILE *ignored = fopen("/dev/null", "w");
     cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, &error), 0, "%s", error.text);
     fclose(ignored);
@@ -97,7 +90,7 @@ static void check_step(bool masked) {
     cr_expect_eq(audit->update.lr, report.lr);
     cr_expect_eq(audit->subject.masters[3], before);
     double all = 0, trained = 0;
-    for (int i = 0; i < audit->reference.parameter_count; i++)
+    for (int i = 0; i < arrlen(audit->reference.places[PARAMETERS]); i++)
         all += audit->update.parameters[i].signal;
     float *masters = masters_values(&run.trainer.gpt);
     for (int64_t i = 0; i < run.trainer.gpt.count; i++) {
@@ -120,9 +113,7 @@ Test(audit, masks_tokens_like_the_run) {
 }
 
 Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
-    struct config config;
-    tiny_config(&config);
-    struct audit *audit = audit_of(&config, NULL, both, 2);
+    struct audit *audit = audit_of(NULL, both, 2);
     double bf16 = audit->formats[AUDIT_BF16].pass.gradient_error;
     double fp16 = audit->formats[AUDIT_FP16].pass.gradient_error;
     cr_expect(bf16 > 1e-3 && bf16 < 3e-2, "bf16: %g", bf16);
@@ -137,7 +128,7 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
             cr_expect_eq(format->trials[word].made,
                          autocast_site_is_choice((enum autocast_site)word));
         for (int place = ACTIVATION_ln1_out; place < PLACES; place++) {
-            if (format->pass.layers[place] == 0) continue;
+            if (arrlen(format->pass.places[place]) == 0) continue;
             double wrong = record_error(&format->pass.places[place][0]);
             cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_text(place), wrong);
         }
@@ -150,13 +141,11 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
 
 /* With all operations in float32 no error remains: the summation order is the same too. */
 Test(audit, without_16_bit_operations_there_is_no_error) {
-    struct config config;
-    tiny_config(&config);
     unsigned all = 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (autocast_site_is_choice((enum autocast_site)i)) all |= 1u << i;
     words_set(&config, all);
-    struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
+    struct audit *audit = audit_of(NULL, only_fp16, 1);
     cr_expect_eq(audit->formats[AUDIT_FP16].given, all);
     cr_expect_lt(audit->formats[AUDIT_FP16].pass.gradient_error, 1e-6);
     close_audit(audit);
@@ -164,10 +153,8 @@ Test(audit, without_16_bit_operations_there_is_no_error) {
 
 /* The predicted share of zeros at scale 1 is the share that fp16 stores as zero. */
 Test(audit, predicted_zeros_are_stored_zeros) {
-    struct config config;
-    tiny_config(&config);
     config.loss_scale.init_scale = 1;
-    struct audit *audit = audit_of(&config, NULL, only_fp16, 2);
+    struct audit *audit = audit_of(NULL, only_fp16, 2);
     const int some[] = {place_of_gradient(ACTIVATION_logits), place_of_gradient(ACTIVATION_mlp_fc),
                         place_of_gradient(ACTIVATION_qkv)};
     for (size_t i = 0; i < COUNT(some); i++) {
@@ -188,37 +175,31 @@ Test(audit, predicted_zeros_are_stored_zeros) {
 }
 
 Test(audit, stops_when_asked) {
-    struct config config;
     struct audit audit;
     const volatile sig_atomic_t stopped = 2;
-    tiny_config(&config);
     cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, &error), RESULT_STOPPED);
     cr_expect_null(audit.update.parameters);
-    cr_expect_not(audit.reference.parameters[0].seen, "not even one micro-batch");
+    cr_expect_not(audit.reference.places[PARAMETERS][0].seen, "not even one micro-batch");
     audit_free(&audit);
 }
 
 Test(audit, settings_that_would_hide_16_bit_are_set_aside) {
-    struct config config;
-    tiny_config(&config);
     config.autocast.enabled = false;
-    struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
+    struct audit *audit = audit_of(NULL, only_fp16, 1);
     cr_expect_gt(audit->formats[AUDIT_FP16].pass.gradient_error, 0);
     close_audit(audit);
 }
 
 /* Recomputing, in which layers share memory, gives the same values. */
 Test(audit, recomputing_changes_no_figure) {
-    struct config config;
-    tiny_config(&config);
-    struct audit *kept = audit_of(&config, NULL, only_fp16, 2);
+    struct audit *kept = audit_of(NULL, only_fp16, 2);
     config.train.recompute = CONFIG_RECOMPUTE_LAYER;
-    struct audit *again = audit_of(&config, NULL, only_fp16, 2);
+    struct audit *again = audit_of(NULL, only_fp16, 2);
     const struct audit_pass *a = &kept->formats[AUDIT_FP16].pass;
     const struct audit_pass *b = &again->formats[AUDIT_FP16].pass;
     cr_expect_eq(a->gradient_error, b->gradient_error);
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < a->layers[place]; layer++) {
+        for (int layer = 0; layer < arrlen(a->places[place]); layer++) {
             const struct record *one = &a->places[place][layer], *other = &b->places[place][layer];
             cr_expect_eq(memcmp(&one->magnitudes, &other->magnitudes, sizeof one->magnitudes), 0,
                          "layer %d %s", layer, place_text(place));
@@ -230,11 +211,8 @@ Test(audit, recomputing_changes_no_figure) {
 }
 
 Test(audit, a_model_of_other_sizes_is_an_error) {
-    struct config config;
     struct audit audit;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    make_checkpoint(path, &config, 1, NULL, 0);
+    make_checkpoint(1, NULL, 0);
     config.model.n_layer = 3;
     cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, &error), -1);
     cr_expect_not_null(strstr(error.text, "n_layer"), "%s", error.text);
@@ -242,12 +220,8 @@ Test(audit, a_model_of_other_sizes_is_an_error) {
 }
 
 Test(audit, a_model_that_is_broken_in_fp32_is_an_error) {
-    struct config config;
     struct audit audit;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    make_checkpoint(path, &config, 1,
-                    &(const struct setting){"h.0.mlp.c_fc.bias", .value = INFINITY}, 1);
+    make_checkpoint(1, &(const struct setting){"h.0.mlp.c_fc.bias", .value = INFINITY}, 1);
     cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, &error), -1);
     cr_expect_not_null(strstr(error.text, "in fp32 too"), "%s", error.text);
     audit_free(&audit);

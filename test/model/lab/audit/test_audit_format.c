@@ -4,13 +4,13 @@
 #include "model/io/config_file.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
-TestSuite(audit_format, .init = make_folder, .fini = remove_folder);
+TestSuite(audit_format, .init = set_up_audit, .fini = remove_folder);
 
 /* Expects that training takes the step at this loss scale and skips it at twice the scale. */
-static void expect_largest(const struct config *config, const char *path, int safe) {
+static void expect_largest(int safe) {
     for (int more = 0; more <= 1; more++) {
         struct run run;
-        open_run(&run, config);
+        open_run(&run);
         FILE *ignored = fopen("/dev/null", "w");
         cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, &error), 0, "%s", error.text);
         fclose(ignored);
@@ -22,51 +22,42 @@ static void expect_largest(const struct config *config, const char *path, int sa
 }
 
 Test(audit_format, the_safe_scale_is_safe_and_its_double_is_not) {
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.train.grad_accum_steps = 2;
-    make_checkpoint(path, &config, 3, NULL, 0);
-    struct audit *audit = audit_of(&config, path, only_fp16, 2);
+    make_checkpoint(3, NULL, 0);
+    struct audit *audit = audit_of(path, only_fp16, 2);
     int safe = audit->formats[AUDIT_FP16].safe_scale;
     cr_expect(audit->formats[AUDIT_FP16].predicts);
     cr_expect_leq(abs(audit->formats[AUDIT_FP16].predicted_scale - safe), 1);
-    expect_largest(&config, path, safe);
+    expect_largest(safe);
     close_audit(audit);
 }
 
 /* 16-bit gradients are accumulated in 16 bit. Even with few repetitions a whole step must stay
  * finite, as in training. */
 Test(audit_format, a_sum_of_16_bit_gradients_is_of_a_whole_step) {
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.train.grad_accum_steps = 16;
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
-    make_checkpoint(path, &config, 3, NULL, 0);
-    struct audit *audit = audit_of(&config, path, only_fp16, 1);
+    make_checkpoint(3, NULL, 0);
+    struct audit *audit = audit_of(path, only_fp16, 1);
     int safe = audit->formats[AUDIT_FP16].safe_scale;
     cr_expect_eq(audit_pass_tried(&audit->subject, &audit->formats[AUDIT_FP16].pass.precision), 16);
     cr_expect_eq(audit_pass_tried(&audit->subject, &audit->reference.precision), 1);
-    expect_largest(&config, path, safe);
+    expect_largest(safe);
     close_audit(audit);
 }
 
 /* A fast-growing dynamic scale settles within a factor 4 of the advice. */
 Test(audit_format, the_advised_scale_is_where_training_settles) {
-    struct config config;
     struct run run;
     struct advice advice;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.loss_scale.growth_interval = 2;
-    open_run(&run, &config);
+    open_run(&run);
     for (int i = 0; i < 60; i++) step(&run);
-    save(&run, path);
+    save(&run);
     double sum = 0;
     for (int i = 0; i < 60; i++) sum += log2((double)step(&run).loss_scale);
     close_run(&run);
-    struct audit *audit = audit_of(&config, path, only_fp16, 4);
+    struct audit *audit = audit_of(path, only_fp16, 4);
     advice_make(&advice, audit);
     int advised = advice.formats[AUDIT_FP16].init_scale;
     cr_expect_float_eq(advised, sum / 60, 2, "advised 2^%d, training is at 2^%.1f", advised,
@@ -83,14 +74,11 @@ Test(audit_format, an_operation_that_overflows_is_named_and_kept_in_float32) {
         unsigned needed;
     } cases[] = {{-7e4f, BIT(MLP_FC)}, {7e4f, BIT(MLP_FC) | BIT(MLP_PROJECTION)}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct config config;
-        char path[FILE_PATH_MAX];
-        tiny_config(&config);
+        tiny_config();
         config.optimizer.lr = 1e-6;
         config.precision = CONFIG_PRECISION_FP32;
-        make_checkpoint(path, &config, 1,
-                        &(const struct setting){"h.1.mlp.c_fc.bias", .value = cases[i].bias}, 1);
-        struct audit *audit = audit_of(&config, path, both, 2);
+        make_checkpoint(1, &(const struct setting){"h.1.mlp.c_fc.bias", .value = cases[i].bias}, 1);
+        struct audit *audit = audit_of(path, both, 2);
         const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
         const struct record *record = &audit->reference.places[ACTIVATION_mlp_fc][1];
         cr_expect_lt(magnitudes_headroom(&record->magnitudes, 0), 0);
@@ -108,12 +96,9 @@ Test(audit_format, an_overflow_that_fp32_does_not_show_is_found) {
                                               {"h.1.ln_2.bias", .value = 62.5f},
                                               {"h.1.mlp.c_fc.weight", .value = 0.01f},
                                               {"h.1.mlp.c_fc.bias", .value = 65490}};
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.precision = CONFIG_PRECISION_FP32;
-    make_checkpoint(path, &config, 1, settings, COUNT(settings));
-    struct audit *audit = audit_of(&config, path, only_fp16, 1);
+    make_checkpoint(1, settings, COUNT(settings));
+    struct audit *audit = audit_of(path, only_fp16, 1);
     const struct record *record = &audit->reference.places[ACTIVATION_mlp_fc][1];
     cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
     cr_expect(audit->formats[AUDIT_FP16].usable);
@@ -124,15 +109,11 @@ Test(audit_format, an_overflow_that_fp32_does_not_show_is_found) {
 /* Without operations in float32 the same model is not finite; the audit finds its first such
  * tensor. */
 Test(audit_format, the_first_infinite_place_is_found) {
-    struct config config;
     struct subject subject = {.stop = &not_stopped, .repetitions = 1};
     struct trainer reference_trainer, trainer;
     struct audit_pass reference, pass;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.precision = CONFIG_PRECISION_FP32;
-    make_checkpoint(path, &config, 1, &(const struct setting){"h.1.mlp.c_fc.bias", .value = 7e4f},
-                    1);
+    make_checkpoint(1, &(const struct setting){"h.1.mlp.c_fc.bias", .value = 7e4f}, 1);
     cr_assert_eq(subject_open(&subject, &reference_trainer, &config, path, &error), 0, "%s",
                  error.text);
     cr_assert_eq(
@@ -159,13 +140,11 @@ Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
     } cases[] = {{{"wpe.weight", .value = 7e4f}, 0},
                  {{"h.0.attn.c_proj.bias", .value = 7e4f}, BIT(ATTENTION_PROJECTION)}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct config config;
-        char path[FILE_PATH_MAX];
-        tiny_config(&config);
+        tiny_config();
         config.precision = CONFIG_PRECISION_FP32;
         config.autocast.residual = CONFIG_DTYPE_LOWER;
-        make_checkpoint(path, &config, 1, &cases[i].setting, 1);
-        struct audit *audit = audit_of(&config, path, both, 1);
+        make_checkpoint(1, &cases[i].setting, 1);
+        struct audit *audit = audit_of(path, both, 1);
         const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
         cr_expect(fp16->usable);
         cr_expect(fp16->needs_residual);
@@ -182,13 +161,10 @@ Test(audit_format, a_residual_stream_infinite_only_in_fp16_is_found) {
                                               {"h.0.attn.c_attn.weight", .value = 0},
                                               {"h.0.attn.c_proj.weight", .value = 0},
                                               {"h.0.attn.c_proj.bias", .value = 20}};
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.precision = CONFIG_PRECISION_FP32;
     config.autocast.residual = CONFIG_DTYPE_LOWER;
-    make_checkpoint(path, &config, 1, settings, COUNT(settings));
-    struct audit *audit = audit_of(&config, path, only_fp16, 1);
+    make_checkpoint(1, settings, COUNT(settings));
+    struct audit *audit = audit_of(path, only_fp16, 1);
     const struct record *record = &audit->reference.places[ACTIVATION_residual_mid][0];
     cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
     cr_expect(audit->formats[AUDIT_FP16].usable);
@@ -205,17 +181,14 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
                                               {"ln_f.weight", .value = 1e5f},
                                               {"h.1.mlp.c_proj.weight", .times = 1e6f}};
     static const double smallest[] = {1e-6, 0x1p-14};
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
     config.precision = CONFIG_PRECISION_FP32;
     config.data.seq_len = 4;
     config.train.micro_batch_size = 1;
-    make_checkpoint(path, &config, 0, settings, COUNT(settings));
+    make_checkpoint(0, settings, COUNT(settings));
     for (size_t i = 0; i < COUNT(smallest); i++) {
         config.loss_scale.min_scale = smallest[i];
         words_set(&config, BIT(LM_HEAD));
-        struct audit *audit = audit_of(&config, path, only_fp16, 1);
+        struct audit *audit = audit_of(path, only_fp16, 1);
         const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
         cr_expect_eq(fp16->needed == 0, i == 0, "%g: %x", smallest[i], fp16->needed);
         if (i == 0) cr_expect(fp16->usable && fp16->safe_scale < -14, "2^%d", fp16->safe_scale);
@@ -226,7 +199,6 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
 /* ---- words of autocast.float32 */
 
 Test(audit_format, words_survive_a_config) {
-    struct config config;
     config_defaults(&config);
     cr_expect_eq(words_of_config(&config), 0);
     unsigned words = BIT(QKV) | BIT(GELU) | BIT(LM_HEAD);
@@ -242,7 +214,6 @@ Test(audit_format, words_choices_are_those_of_the_config) {
     int choices = 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         char text[200];
-        struct config config;
         enum autocast_site operation = (enum autocast_site)i;
         snprintf(text, sizeof text, "autocast.float32=%s", autocast_site_name(operation));
         char *overrides[] = {text};

@@ -90,7 +90,7 @@ Test(audit_program, the_block_is_a_config) {
     static const char *const formats[] = {"bf16", "fp16"};
     for (int i = 0; i < 2; i++) {
         char label[32];
-        snprintf(label, sizeof label, "\nfor %s:\n", formats[i]);
+        snprintf(label, sizeof label, "\nConfig for %s\n\n", formats[i]);
         const char *begin = strstr(out_text, label);
         cr_assert_not_null(begin);
         begin += strlen(label);
@@ -127,10 +127,10 @@ Test(audit_program, audits_named_precisions) {
     cr_expect_null(json_member(at(file.root, "formats"), "fp16"));
     json_file_close(&file);
     cr_expect_null(strstr(out_text, "Loss scale"));
-    cr_expect_null(strstr(out_text, "room"));
+    cr_expect_null(strstr(out_text, "  room\n"));
     expect_exit(AUDIT "|--precision|fp32,fp16|--set|model.n_layer=1", 0);
-    expect_text(out_text, "for fp16:");
-    cr_expect_null(strstr(out_text, "for bf16:"));
+    expect_text(out_text, "Config for fp16");
+    cr_expect_null(strstr(out_text, "Config for bf16"));
 }
 
 Test(audit_program, stored_gradients_of_parameters_are_shown) {

@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/files.h"
-#include "model/page/gnuplot.h"
+#include "model/page/chart.h"
 #include "test/model/cli/program_fixture.h"
 
 #include "test/model/lab/compare/run_fixture.h"
@@ -216,7 +216,7 @@ Test(compare_program, page_stands_alone) {
                                           "<made>",  " src=",   "@import"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         cr_expect_null(strstr(page, foreign[i]), "%s", foreign[i]);
-    bool drawn = !gnuplot_problem();
+    bool drawn = !chart_problem();
     cr_expect_eq(occurrences(page, "<figure"), drawn ? 6 : 0);
     cr_expect_eq(occurrences(page, "no charts because gnuplot"), drawn ? 0 : 1);
     cr_expect_not_null(strstr(page, "&lt;made&gt; &amp; "));

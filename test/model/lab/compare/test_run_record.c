@@ -42,7 +42,7 @@ Test(run_record, every_figure) {
     cr_expect(run.validations[0].step == 1 && run.validations[0].loss == 4.5);
     cr_expect(run.validations[1].step == 2 && isnan(run.validations[1].loss));
     cr_expect_eq(run_record_last_step(&run), 2);
-    cr_expect_null(run.profile);
+    cr_expect_null(run.profile.root);
     run_record_close(&run);
 }
 
@@ -122,11 +122,8 @@ Test(run_record, profile) {
     put_text("x/profile.json", "{\"precision\": \"bf16\", \"step_ms\": 8.5, \"products_ms\": 4.25, "
                                "\"operations\": {\"matmul\": 6, \"odd\": null, \"adamw\": 0.5}}");
     struct run_record run = read_run(in_folder("x"));
-    cr_assert_eq(arrlen(run.profile), 2);
-    cr_expect_str_eq(run.profile[0].name, "matmul");
-    cr_expect_str_eq(run.profile[1].name, "adamw");
-    cr_expect(run.profile[0].ms == 6 && run.profile[1].ms == 0.5);
-    cr_expect(run.profile_step_ms == 8.5 && run.profile_products_ms == 4.25);
+    cr_assert_not_null(run.profile.root);
+    cr_expect_not_null(json_member(json_member(run.profile.root, "operations"), "matmul"));
     run_record_close(&run);
     put_text("x/profile.json", "{]");
     expect_refused(in_folder("x"), "profile.json");
