@@ -15,7 +15,6 @@
 #include "model/plan/memory_text.h"
 #include "model/plan/rank_text.h"
 #include "model/cli/metrics.h"
-#include "model/cli/metrics_csv.h"
 #include "model/cli/report.h"
 #include "model/cli/run_directory.h"
 #include "model/cli/run_ranks.h"
@@ -23,7 +22,6 @@
 #include "model/io/run_setup.h"
 #include "model/plan/setup_trainer.h"
 #include "model/cli/saving.h"
-#include "model/cli/tensorboard.h"
 #include "model/cli/validation.h"
 #include "model/core/trainer.h"
 
@@ -38,8 +36,7 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
-    struct metrics_csv csv;
-    struct tensorboard board;
+    struct error log_failure; /* why the metrics cannot be written any more; "": they can */
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
     double began;                      /* progress_clock() at the start of the program */
@@ -139,10 +136,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
 }
 
 static void run_close(struct run *run) {
-    struct error ignored;
-    metrics_close(&run->metrics, &ignored);
-    metrics_csv_close(&run->csv);
-    tensorboard_close(&run->board, &ignored);
+    metrics_close(&run->metrics);
     saving_close(&run->saving);
     if (run->trainer.config) trainer_close(&run->trainer);
     source_close(&run->train);
@@ -198,11 +192,7 @@ static int open_files(struct run *run, struct error *error) {
     if (run_directory_write_config(run->directory, config, error)) return -1;
     choices_path(choices, run->directory);
     if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
-    int64_t step = run->trainer.state.step;
-    if (config->log.csv && metrics_csv_open(&run->csv, run->directory, step, error)) return -1;
-    if (config->log.tensorboard && tensorboard_open(&run->board, run->directory, step, error))
-        return -1;
-    return config->log.metrics ? metrics_open(&run->metrics, run->directory, step, error) : 0;
+    return metrics_open(&run->metrics, run->directory, config, run->trainer.state.step, error);
 }
 
 /* Starts a new run or resumes one. Returns an exit status. */
@@ -231,10 +221,8 @@ static int validate(struct run *run, bool *best, struct error *error) {
     report_validation(&run->report, step, loss);
     saving_watch(&run->saving, step, loss);
     if (validation_record(&run->trainer.state.best, step, loss)) *best = true;
-    if (metrics_validation(&run->metrics, step, loss, error)) return -1;
-    if (metrics_csv_validation(&run->csv, step, loss, error)) return -1;
-    return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
-                             error);
+    if (!run->log_failure.text[0]) metrics_validation(&run->metrics, step, loss, &run->log_failure);
+    return 0;
 }
 
 static int sample_now(struct run *run, struct error *error) {
@@ -263,24 +251,6 @@ static int sample_now(struct run *run, struct error *error) {
     return 0;
 }
 
-static int log_step(struct run *run, const struct step_report *report, double seconds,
-                    double tokens_per_s, struct error *error) {
-    size_t memory = backend_peak_bytes(&run->be);
-    const struct scalar scalars[] = {
-        {"train/loss", report->loss},
-        {"train/lr", report->lr},
-        {"train/grad_norm", report->gradient_norm},
-        {"train/loss_scale", report->loss_scale},
-        {"speed/step_ms", 1e3 * seconds},
-        {"speed/tokens_per_s", tokens_per_s},
-        {"memory/peak_mib", (double)memory / 0x1p20},
-    };
-    if (metrics_step(&run->metrics, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
-    if (metrics_csv_step(&run->csv, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
-    return tensorboard_write(&run->board, report->step, scalars, sizeof scalars / sizeof *scalars,
-                             error);
-}
-
 /* Finishes the oldest unfinished step and logs it. Its time counts from the end of the previous
  * one. */
 static int end_step(struct run *run, struct error *error) {
@@ -300,7 +270,10 @@ static int end_step(struct run *run, struct error *error) {
                 "being lost; consider bf16 or a lower optimizer.lr\n",
                 report.step);
     }
-    return log_step(run, &report, seconds, tokens / seconds, error);
+    if (!run->log_failure.text[0])
+        metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
+                     backend_peak_bytes(&run->be), &run->log_failure);
+    return 0;
 }
 
 /* Finishes all steps, before work that reads the trainer's state or takes time of its own. */
@@ -326,10 +299,11 @@ static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
+/* A run whose metrics cannot be written ends like one that is out of time. */
 static void decide(struct rank_decisions *own, void *context) {
     struct run *run = context;
-    *own = (struct rank_decisions){*run->stop, report_out_of_time(&run->report),
-                                   saving_in_progress(&run->saving)};
+    bool late = report_out_of_time(&run->report) || run->log_failure.text[0];
+    *own = (struct rank_decisions){*run->stop, late, saving_in_progress(&run->saving)};
 }
 
 /* Applies the decisions that the ranks reduced during the step. One rank alone, or all ranks after
@@ -378,6 +352,18 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     return saves ? saving_save(&run->saving, error) : 0;
 }
 
+/* Saves the last step. If metrics could not be written, the run fails after that. */
+static int finish(struct run *run, struct error *error) {
+    if (settle(run, error)) return -1;
+    int status = saving_finish(&run->saving, error);
+    if (run->log_failure.text[0]) {
+        if (status) saving_warn(run->trainer.state.step, error);
+        *error = run->log_failure;
+        status = -1;
+    }
+    return ranks_agree(run->ranks, status, error);
+}
+
 static int train(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
@@ -398,8 +384,7 @@ static int train(struct run *run, struct error *error) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
         if (agree(run, paused, &late, error)) return -1;
     }
-    if (settle(run, error)) return -1;
-    return saving_finish(&run->saving, error);
+    return finish(run, error);
 }
 
 static void print_banner(struct run *run) {
