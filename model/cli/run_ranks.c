@@ -2,54 +2,17 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
-#include "data/util/json.h"
 #include "data/util/program.h"
 #include "data/util/sha256.h"
 #include "kernels/open/backend_open.h"
 #include "model/config/config_check.h"
 #include "model/config/config_print.h"
-
-/* Fails with the name and both values of the first key that differs. block: name of the block that
- * holds the keys, or NULL at the top level. */
-static int compare_members(const cJSON *theirs, const cJSON *ours, const char *block,
-                           struct error *error) {
-    const cJSON *member;
-    cJSON_ArrayForEach(member, theirs) {
-        const cJSON *other = json_member(ours, member->string);
-        if (cJSON_IsObject(member) && !block) {
-            if (compare_members(member, other, member->string, error)) return -1;
-            continue;
-        }
-        if (strcmp(member->string, "threads") == 0 || cJSON_Compare(member, other, true)) continue;
-        char *before = cJSON_PrintUnformatted(member);
-        char *after = other ? cJSON_PrintUnformatted(other) : NULL;
-        fail(error,
-             "%s%s%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config and "
-             "flags",
-             block ? block : "", block ? "." : "", member->string, after ? after : "not there",
-             before ? before : "?");
-        cJSON_free(before);
-        cJSON_free(after);
-        return -1;
-    }
-    return 0;
-}
-
-static int compare_texts(const char *theirs, const char *ours, struct error *error) {
-    cJSON *a = cJSON_Parse(theirs), *b = cJSON_Parse(ours);
-    int status = a && b ? compare_members(a, b, NULL, error) : fail(error, "out of memory");
-    cJSON_Delete(a);
-    cJSON_Delete(b);
-    return status;
-}
 
 static int compare_program(const struct ranks *ranks, struct error *error) {
     char version[32] = MANTISSA_VERSION;
@@ -68,22 +31,22 @@ int run_ranks_split(struct config *config, int rank_count, struct error *error) 
 
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
                              struct error *error) {
-    size_t size = 0;
+    int status = 0;
     if (ranks->size == 1) return 0;
     if (ranks_agree(ranks, compare_program(ranks, error), error)) return -1;
-    char *ours = config_json_text(config, &size);
-    int64_t bytes = (int64_t)size + 1;
-    ranks_broadcast(ranks, &bytes, sizeof bytes);
-    char *theirs = malloc((size_t)bytes);
-    int status = ours && theirs ? 0 : fail(error, "out of memory");
-    if (ranks_agree(ranks, status, error) == 0) {
-        if (ranks->rank == 0) memcpy(theirs, ours, (size_t)bytes);
-        ranks_broadcast(ranks, theirs, (size_t)bytes);
-        status = ranks_agree(ranks, compare_texts(theirs, ours, error), error);
-    } else status = -1;
-    free(ours);
-    free(theirs);
-    return status;
+    for (int i = 0; i < config_option_count; i++) {
+        const char *key = config_options[i].key;
+        char ours[CONFIG_VALUE_MAX], theirs[CONFIG_VALUE_MAX];
+        config_value_text(ours, config, &config_options[i]);
+        memcpy(theirs, ours, sizeof theirs);
+        ranks_broadcast(ranks, theirs, sizeof theirs);
+        if (status == 0 && strcmp(key, "threads") != 0 && strcmp(ours, theirs) != 0)
+            status = fail(error,
+                          "%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config "
+                          "and flags",
+                          key, ours, theirs);
+    }
+    return ranks_agree(ranks, status, error);
 }
 
 static const char *base_name(const char *path) {

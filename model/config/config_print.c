@@ -38,6 +38,15 @@ static void print_value(FILE *out, const struct config *config,
     }
 }
 
+void config_value_text(char text[CONFIG_VALUE_MAX], const struct config *config,
+                       const struct config_option *option) {
+    memset(text, 0, CONFIG_VALUE_MAX);
+    FILE *out = fmemopen(text, CONFIG_VALUE_MAX - 1, "w");
+    if (!out) return;
+    print_value(out, config, option);
+    fclose(out);
+}
+
 /* Returns the block that begins with this row, or -1. */
 static int block_begun(int row) {
     int block = config_option_block(&config_options[row]);

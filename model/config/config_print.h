@@ -16,6 +16,11 @@ void config_print_schema(FILE *out);
 void config_print_help(FILE *out);
 void config_print_reference(FILE *out);
 
+/* Writes a value as JSON, followed by zeros. */
+enum { CONFIG_VALUE_MAX = 4096 };
+void config_value_text(char text[CONFIG_VALUE_MAX], const struct config *config,
+                       const struct config_option *option);
+
 /* Writes a description of the allowed values, such as "a whole number from 1 to 1024" or "true or
  * false". */
 void config_describe_allowed(const struct config_option *option, char *text, size_t size);
