@@ -165,9 +165,7 @@ int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *b
 
 static int writer_digest(struct file_writer *writer, struct error *error) {
     if (writer->patched) return sha256_file(writer->hex, NULL, writer->temporary, error);
-    uint8_t digest[SHA256_BYTES];
-    sha256_end(&writer->hash, digest);
-    sha256_hex(writer->hex, digest);
+    sha256_end(writer->hex, &writer->hash);
     return 0;
 }
 

@@ -81,7 +81,6 @@ static void add_mask(struct sha256 *hash, const struct token_shard *shard) {
 
 static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, struct error *error) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     ptrdiff_t count = source->open ? arrlen(source->tokens.shards) : 0;
     int status = 0;
     sha256_begin(&hash);
@@ -94,8 +93,7 @@ static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, st
         status = add_tokens(&hash, shard, error);
         add_mask(&hash, shard);
     }
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
     return status;
 }
 
@@ -171,13 +169,11 @@ static void add_masters(struct sha256 *hash, const struct gpt *gpt) {
 int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
                             struct error *error) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     char hex[SHA256_HEX_MAX], text[256];
     if (ranks->size == 1) return 0;
     sha256_begin(&hash);
     add_masters(&hash, &trainer->gpt);
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
     snprintf(text, sizeof text,
              "step %" PRId64 ", loss scale %g, weights whose sample has SHA-256 %.16s",
              trainer->state.step, (double)trainer->state.scaler.loss_scale, hex);
