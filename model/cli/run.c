@@ -99,7 +99,7 @@ static int resolve_steps(struct run *run, struct error *error) {
  * resolved settings. */
 static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
                     bool allocate, struct error *error) {
-    char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
+    char warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
     run->began = progress_clock();
     run->ranks = ranks;
@@ -114,8 +114,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
     choices_path(choices, run->directory);
     if (setup_backend(&run->be, config, allocate ? choices : NULL, ranks, error)) return -1;
     run->backend_open = true;
-    if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
-    print_notes("note", note);
+    if (setup_precision(&run->precision, config, &run->be, error)) return -1;
     precision_warnings(&run->precision, config, warnings, sizeof warnings);
     print_notes("warning", warnings);
     /* The saved config names the resolved precision, which another machine could resolve
