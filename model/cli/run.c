@@ -39,19 +39,13 @@ struct run {
     struct error log_failure; /* why the metrics cannot be written any more; "": they can */
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
+    char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
     int agreed_stop;                   /* signal received by any rank; updated after each step */
     int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
-
-enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
-
-/* Writes the path of the file with the choices of autotune. */
-static void choices_path(char *path, const char *run_directory) {
-    snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
-}
 
 /* Opens training and validation data. If the data are not required, as in a dry run, an error
  * becomes a note. */
@@ -99,7 +93,7 @@ static int resolve_steps(struct run *run, struct error *error) {
  * resolved settings. */
 static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
                     bool allocate, struct error *error) {
-    char warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
+    char warnings[4 * ERROR_MAX];
     memset(run, 0, sizeof *run);
     run->began = progress_clock();
     run->ranks = ranks;
@@ -111,8 +105,9 @@ static int run_open(struct run *run, const struct config *config, const struct r
     if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
     if (run_ranks_split(&run->config, ranks->size, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
-    choices_path(choices, run->directory);
-    if (setup_backend(&run->be, config, allocate ? choices : NULL, ranks, error)) return -1;
+    snprintf(run->choices, sizeof run->choices, "%s/products.txt", run->directory);
+    const char *choices = allocate ? run->choices : NULL;
+    if (setup_backend(&run->be, config, choices, ranks, error)) return -1;
     run->backend_open = true;
     if (setup_precision(&run->precision, config, &run->be, error)) return -1;
     precision_warnings(&run->precision, config, warnings, sizeof warnings);
@@ -185,12 +180,10 @@ static int load(struct run *run, const char *from, struct error *error) {
 
 /* Opens the files that only rank 0 writes. */
 static int open_files(struct run *run, struct error *error) {
-    char choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
     if (run_directory_set_aside(run->directory, error)) return -1;
     if (run_directory_write_config(run->directory, config, error)) return -1;
-    choices_path(choices, run->directory);
-    if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
+    if (config->autotune && backend_write_choices(&run->be, run->choices, error)) return -1;
     return metrics_open(&run->metrics, run->directory, config, run->trainer.state.step, error);
 }
 
@@ -393,9 +386,14 @@ static void print_banner(struct run *run) {
                   run->val.open ? &run->val.loader : NULL, run->directory);
 }
 
-/* Prints why the run ended before its last step. Returns the exit status. */
-static int stopped_early(const struct run *run) {
+/* Prints a summary, and why the run ended if that was before its last step. Returns the exit
+ * status. */
+static int report_end(const struct run *run) {
     const struct config *config = &run->config;
+    report_waited(&run->report, &run->trainer);
+    saving_report(stdout, &run->saving);
+    validation_report(stdout, config, &run->trainer.state.best, run->directory);
+    if (run->trainer.state.step >= config->train.steps) return EXIT_DONE;
     if (stopped(run)) {
         fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
         return EXIT_SIGNAL + stopped(run);
@@ -427,13 +425,9 @@ int run_train(const struct config *config, const struct command_line *line,
                    config->train.epochs > 0 ? "epochs" : "steps");
         run.trainer.stop = run.stop = signals_catch();
         saving_open(&run.saving, &run.trainer, &run.report, run.directory);
-        if (train(&run, error)) status = EXIT_FAILED;
+        int failed = train(&run, error);
         report_pause(&run.report);
-        if (status == EXIT_DONE) report_waited(&run.report, &run.trainer);
-        if (status == EXIT_DONE) saving_report(stdout, &run.saving);
-        if (status == EXIT_DONE)
-            validation_report(stdout, &run.config, &run.trainer.state.best, run.directory);
-        if (status == EXIT_DONE && run.trainer.state.step < steps) status = stopped_early(&run);
+        status = failed ? EXIT_FAILED : report_end(&run);
     }
     /* After a failure, data may still be in flight between ranks: main() aborts them all instead.
      */
