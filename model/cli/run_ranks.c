@@ -14,12 +14,21 @@
 #include "model/config/config_check.h"
 #include "model/config/config_print.h"
 
+enum { VALUE_MAX = CONFIG_VALUE_MAX };
+
+/* Copies rank 0's text to theirs. Returns true if this rank's text differs from it. */
+static bool differs(const struct ranks *ranks, char theirs[VALUE_MAX], const char *ours) {
+    memset(theirs, 0, VALUE_MAX);
+    snprintf(theirs, VALUE_MAX, "%s", ours);
+    ranks_broadcast(ranks, theirs, VALUE_MAX);
+    return strcmp(ours, theirs) != 0;
+}
+
 static int compare_program(const struct ranks *ranks, struct error *error) {
-    char version[32] = MANTISSA_VERSION;
-    ranks_broadcast(ranks, version, sizeof version);
-    if (strcmp(version, MANTISSA_VERSION) == 0) return 0;
+    char theirs[VALUE_MAX];
+    if (!differs(ranks, theirs, MANTISSA_VERSION)) return 0;
     return fail(error, "this is mantissa %s, but rank 0 is %.31s\ninstall the same on all machines",
-                MANTISSA_VERSION, version);
+                MANTISSA_VERSION, theirs);
 }
 
 int run_ranks_split(struct config *config, int rank_count, struct error *error) {
@@ -36,11 +45,9 @@ int run_ranks_compare_config(const struct ranks *ranks, const struct config *con
     if (ranks_agree(ranks, compare_program(ranks, error), error)) return -1;
     for (int i = 0; i < config_option_count; i++) {
         const char *key = config_options[i].key;
-        char ours[CONFIG_VALUE_MAX], theirs[CONFIG_VALUE_MAX];
+        char ours[VALUE_MAX], theirs[VALUE_MAX];
         config_value_text(ours, config, &config_options[i]);
-        memcpy(theirs, ours, sizeof theirs);
-        ranks_broadcast(ranks, theirs, sizeof theirs);
-        if (status == 0 && strcmp(key, "threads") != 0 && strcmp(ours, theirs) != 0)
+        if (differs(ranks, theirs, ours) && status == 0 && strcmp(key, "threads") != 0)
             status = fail(error,
                           "%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config "
                           "and flags",
@@ -99,16 +106,15 @@ static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, st
 
 static int compare_source(const struct ranks *ranks, const struct source *source, const char *key,
                           const char *name, struct error *error) {
-    char ours[SHA256_HEX_MAX], theirs[SHA256_HEX_MAX];
+    char ours[SHA256_HEX_MAX], theirs[VALUE_MAX];
+    int status = 0;
     if (ranks_agree(ranks, hash_source(ours, source, error), error)) return -1;
-    memcpy(theirs, ours, sizeof theirs);
-    ranks_broadcast(ranks, theirs, sizeof theirs);
-    if (strcmp(ours, theirs) == 0) return ranks_agree(ranks, 0, error);
-    fail(error,
-         "%s, %.300s: the shards are not those of rank 0 (SHA-256 of a sample %.12s, there "
-         "%.12s)\ncopy the same files to all machines",
-         key, name, ours, theirs);
-    return ranks_agree(ranks, -1, error);
+    if (differs(ranks, theirs, ours))
+        status = fail(error,
+                      "%s, %.300s: the shards are not those of rank 0 (SHA-256 of a sample %.12s, "
+                      "there %.12s)\ncopy the same files to all machines",
+                      key, name, ours, theirs);
+    return ranks_agree(ranks, status, error);
 }
 
 int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
@@ -122,16 +128,11 @@ int run_ranks_compare_data(const struct ranks *ranks, const struct config *confi
 /* Fails unless `text` equals rank 0's copy. what: name of the text in the message. */
 static int compare_text(const struct ranks *ranks, const char *what, const char *text,
                         struct error *error) {
-    enum { TEXT = 512 };
-    char ours[TEXT], theirs[TEXT];
-    memset(ours, 0, sizeof ours);
-    snprintf(ours, sizeof ours, "%s", text);
-    memcpy(theirs, ours, sizeof theirs);
-    ranks_broadcast(ranks, theirs, sizeof theirs);
+    char theirs[VALUE_MAX];
     int status = 0;
-    if (strcmp(ours, theirs) != 0)
+    if (differs(ranks, theirs, text))
         status = fail(error, "%s: %.400s here, but %.400s on rank 0\nall ranks must have the same",
-                      what, ours, theirs);
+                      what, text, theirs);
     return ranks_agree(ranks, status, error);
 }
 
