@@ -17,6 +17,9 @@ enum { PATH_SHOWN = 600 };
 
 static const char *remedy_for(int number) {
     switch (number) {
+    case ENOSPC:
+    case EDQUOT: return "free space or choose another place";
+    case EFBIG: return "raise the file size limit (ulimit -f), free space or choose another place";
     case EACCES:
     case EPERM: return "check who owns it and its permissions, or choose another path";
     case EROFS: return "the file system is mounted read-only: choose another path";
@@ -35,16 +38,9 @@ static const char *remedy_for(int number) {
 }
 
 static int fail_system(struct error *error, int number, const char *doing, const char *path) {
-    if (number == ENOSPC || number == EDQUOT)
-        return fail(error, "disk full: cannot %s %.*s: %s\nfree space or choose another place",
-                    doing, PATH_SHOWN, path, strerror(number));
-    if (number == EFBIG)
-        return fail(error,
-                    "disk full: cannot %s %.*s: %s\nraise the file size limit (ulimit -f), free "
-                    "space or choose another place",
-                    doing, PATH_SHOWN, path, strerror(number));
-    return fail(error, "cannot %s %.*s: %s\n%s", doing, PATH_SHOWN, path, strerror(number),
-                remedy_for(number));
+    bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+    return fail(error, "%scannot %s %.*s: %s\n%s", full ? "disk full: " : "", doing, PATH_SHOWN,
+                path, strerror(number), remedy_for(number));
 }
 
 static int sync_fully(int fd) {
@@ -129,9 +125,7 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
     if (path[length - 1] == '/' || (stat(path, &status) == 0 && S_ISDIR(status.st_mode)))
         return fail_system(error, EISDIR, "write", path);
     memcpy(writer->path, path, length + 1);
-    memcpy(writer->temporary, path, length);
-    memcpy(writer->temporary + length, ".tmp", sizeof(".tmp"));
-
+    snprintf(writer->temporary, FILE_PATH_MAX, "%s.tmp", path);
     writer->fd = file_open_own(writer->temporary, error);
     if (writer->fd < 0) return -1;
     if (ftruncate(writer->fd, 0) != 0) {
