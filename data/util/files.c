@@ -8,9 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "data/util/file_reader.h"
 
 /* Messages show at most this many bytes of a path, so that the remedy after it always fits. */
 enum { PATH_SHOWN = 600 };
@@ -75,25 +76,6 @@ static int fail_link(struct error *error, const char *path, const char *kind) {
                 "cannot write %.*s: it is %s, so files elsewhere could be changed\nremove it, or "
                 "put a copy in its place",
                 PATH_SHOWN, path, kind);
-}
-
-/* Raises the limit of open files from the default, often 1024, to the maximum. */
-static bool allow_more_files(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= limit.rlim_max) return false;
-    limit.rlim_cur = limit.rlim_max;
-    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
-}
-
-int file_open_status(struct stat *status, const char *path, int flags) {
-    int fd;
-    do fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0644);
-    while (fd < 0 && (errno == EINTR || (errno == EMFILE && allow_more_files())));
-    if (fd < 0 || fstat(fd, status) == 0) return fd;
-    const int number = errno;
-    close(fd);
-    errno = number;
-    return -1;
 }
 
 int file_open_own(const char *path, struct error *error) {

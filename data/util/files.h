@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "data/util/error.h"
 #include "data/util/sha256.h"
@@ -35,11 +34,6 @@ struct file_writer {
  * umask). Returns its descriptor. Symbolic links, files with several hard links and other kinds of
  * files are refused, since in an untrusted folder they could lead to other files of the user. */
 int file_open_own(const char *path, struct error *error);
-
-/* Opens a file of any kind with flags of open(2), and reads its status. It does not block on a
- * named pipe or a device, and raises the limit of open files to the maximum of the process when
- * needed. Returns the descriptor, or -1 with errno. */
-int file_open_status(struct stat *status, const char *path, int flags);
 
 /* Opens a regular file for reading. Returns its descriptor. Other kinds are refused: a named pipe
  * in an untrusted folder would block. */
