@@ -11,7 +11,6 @@ too_long='
 test/kernels/test_attention.c
 test/model/lab/compare/test_compare_program.c
 test/model/cli/test_program.c
-test/model/core/test_trainer.c
 '
 
 sources() { # PATTERN ...: files with these names, except fixtures and built files

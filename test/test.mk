@@ -23,7 +23,8 @@ DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.
   $(if $(filter emulated-thread,$(BUILD)),, \
        test/model/core/test_device_training.c test/model/core/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
-    test/model/core/test_trainer.c test/model/core/test_recompute.c test/model/core/test_masters.c)
+    test/model/core/test_trainer.c test/model/core/test_trainer_overflow.c \
+    test/model/core/test_recompute.c test/model/core/test_masters.c)
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion

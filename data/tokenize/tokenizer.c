@@ -181,7 +181,6 @@ static int stop_of(const struct subwords *subwords) {
 static void finish_subwords(struct tokenizer *tokenizer) {
     const struct subwords *subwords = tokenizer->subwords;
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     char *cut = tokenizer->cuts_before;
     tokenizer->kind = subwords->is_gpt2 ? TOKENIZER_GPT2 : TOKENIZER_FILES;
     tokenizer->vocab_size = subwords->vocab_size;
@@ -193,8 +192,7 @@ static void finish_subwords(struct tokenizer *tokenizer) {
     if (subwords->is_gpt2) hash_tokens(&hash, tokenizer);
     for (int i = 0; i < tokenizer->file_count && !subwords->is_gpt2; i++)
         sha256_add(&hash, tokenizer->files[i].sha256, SHA256_HEX_MAX - 1);
-    sha256_end(&hash, digest);
-    sha256_hex(tokenizer->sha256, digest);
+    sha256_end(tokenizer->sha256, &hash);
 }
 
 static int read_tiktoken(struct tokenizer *tokenizer, const char *directory, struct error *error) {

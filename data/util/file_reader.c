@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATH_SHOWN = 600 };
@@ -20,36 +19,34 @@ static bool allow_more_files(void) {
     return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/* Without O_NONBLOCK, opening a named pipe would block until another process writes to it. */
-static int open_fully(const char *path) {
-    for (;;) {
-        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd >= 0 || (errno != EINTR && !(errno == EMFILE && allow_more_files()))) return fd;
-    }
-}
-
-static int check_kind(struct file_reader *reader, const char *path, struct error *error) {
-    struct stat status;
-    if (fstat(reader->fd, &status))
-        return fail(error, "cannot read %.*s: %s\ncheck the disk that it is on", PATH_SHOWN, path,
-                    strerror(errno));
-    reader->bytes = (uint64_t)status.st_size;
-    if (S_ISREG(status.st_mode)) return 0;
-    fail(error, "cannot read %.*s: it is %s", PATH_SHOWN, path,
-         S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
-    return RESULT_NONE;
+int file_open_status(struct stat *status, const char *path, int flags) {
+    int fd;
+    do fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0644);
+    while (fd < 0 && (errno == EINTR || (errno == EMFILE && allow_more_files())));
+    if (fd < 0 || fstat(fd, status) == 0) return fd;
+    const int number = errno;
+    close(fd);
+    errno = number;
+    return -1;
 }
 
 int file_reader_open(struct file_reader *reader, const char *path, struct error *error) {
-    *reader = (struct file_reader){.fd = open_fully(path)};
+    struct stat status;
+    *reader = (struct file_reader){.fd = file_open_status(&status, path, O_RDONLY)};
     if (reader->fd < 0)
         return fail(error, "cannot open %.*s: %s\ncheck the path and its permissions", PATH_SHOWN,
                     path, strerror(errno));
-    int status = check_kind(reader, path, error);
-    if (status == 0 && !(reader->path = strdup(path)))
-        status = fail(error, "out of memory while opening %.*s", PATH_SHOWN, path);
-    if (status) close(reader->fd);
-    return status;
+    int failed = 0;
+    if (!S_ISREG(status.st_mode)) {
+        fail(error, "cannot read %.*s: it is %s", PATH_SHOWN, path,
+             S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+        failed = RESULT_NONE;
+    } else if (!(reader->path = strdup(path))) {
+        failed = fail(error, "out of memory while opening %.*s", PATH_SHOWN, path);
+    }
+    reader->bytes = (uint64_t)status.st_size;
+    if (failed) close(reader->fd);
+    return failed;
 }
 
 static int fail_cut_short(const struct file_reader *reader, struct error *error) {

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "data/util/error.h"
 
@@ -15,9 +16,13 @@ struct file_reader {
     uint64_t bytes; /* size of the file when it was opened */
 };
 
+/* Opens a file of any kind with flags of open(2), and reads its status. It does not block on a
+ * named pipe or a device, and raises the limit of open files to the maximum of the process when
+ * needed. Returns the descriptor, or -1 with errno. */
+int file_open_status(struct stat *status, const char *path, int flags);
+
 /* Opens a regular file. Fails if it cannot be opened; returns RESULT_NONE, with a message, if it is
- * not a regular file. Then there is nothing to close, though closing is harmless. The limit of open
- * files is raised to the maximum of the process when needed. */
+ * not a regular file. Then there is nothing to close, though closing is harmless. */
 int file_reader_open(struct file_reader *reader, const char *path, struct error *error);
 
 /* Reads bytes at .. at + size - 1, which must be inside the file. Fails if the file has been

@@ -4,17 +4,23 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/util/file_reader.h"
+
 /* Messages show at most this many bytes of a path, so that the remedy after it always fits. */
 enum { PATH_SHOWN = 600 };
 
 static const char *remedy_for(int number) {
     switch (number) {
+    case ENOSPC:
+    case EDQUOT: return "free space or choose another place";
+    case EFBIG: return "raise the file size limit (ulimit -f), free space or choose another place";
     case EACCES:
     case EPERM: return "check who owns it and its permissions, or choose another path";
     case EROFS: return "the file system is mounted read-only: choose another path";
@@ -33,16 +39,9 @@ static const char *remedy_for(int number) {
 }
 
 static int fail_system(struct error *error, int number, const char *doing, const char *path) {
-    if (number == ENOSPC || number == EDQUOT)
-        return fail(error, "disk full: cannot %s %.*s: %s\nfree space or choose another place",
-                    doing, PATH_SHOWN, path, strerror(number));
-    if (number == EFBIG)
-        return fail(error,
-                    "disk full: cannot %s %.*s: %s\nraise the file size limit (ulimit -f), free "
-                    "space or choose another place",
-                    doing, PATH_SHOWN, path, strerror(number));
-    return fail(error, "cannot %s %.*s: %s\n%s", doing, PATH_SHOWN, path, strerror(number),
-                remedy_for(number));
+    bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+    return fail(error, "%scannot %s %.*s: %s\n%s", full ? "disk full: " : "", doing, PATH_SHOWN,
+                path, strerror(number), remedy_for(number));
 }
 
 static int sync_fully(int fd) {
@@ -52,20 +51,11 @@ static int sync_fully(int fd) {
     return 0;
 }
 
-/* Writes the parent directory of path. Returns -1 if it does not fit. */
-static int parent_of(char parent[FILE_PATH_MAX], const char *path) {
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') length--;
-    while (length > 0 && path[length - 1] != '/') length--;
-    while (length > 1 && path[length - 1] == '/') length--;
-    if (length >= FILE_PATH_MAX) return -1;
-    if (length == 0) {
-        memcpy(parent, ".", 2);
-    } else {
-        memcpy(parent, path, length);
-        parent[length] = '\0';
-    }
-    return 0;
+/* Makes the entry of path in its parent directory durable. */
+static int sync_parent(const char *path, struct error *error) {
+    char copy[FILE_PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    return directory_sync(dirname(copy), error);
 }
 
 static void writer_close(struct file_writer *writer) {
@@ -90,16 +80,11 @@ static int fail_link(struct error *error, const char *path, const char *kind) {
 
 int file_open_own(const char *path, struct error *error) {
     struct stat status;
-    int fd;
-    /* Without O_NONBLOCK, opening a device could block. */
-    do fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-    while (fd < 0 && errno == EINTR);
+    int fd = file_open_status(&status, path, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (fd < 0 && errno == ELOOP) return fail_link(error, path, "a symbolic link");
     if (fd < 0) return fail_system(error, errno, "create", path);
-    const int number = fstat(fd, &status) != 0 ? errno : 0;
-    if (number == 0 && S_ISREG(status.st_mode) && status.st_nlink <= 1) return fd;
+    if (S_ISREG(status.st_mode) && status.st_nlink <= 1) return fd;
     close(fd);
-    if (number != 0) return fail_system(error, number, "create", path);
     return fail_link(error, path,
                      S_ISREG(status.st_mode) ? "a file with several hard links"
                                              : "not a regular file");
@@ -122,9 +107,7 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
     if (path[length - 1] == '/' || (stat(path, &status) == 0 && S_ISDIR(status.st_mode)))
         return fail_system(error, EISDIR, "write", path);
     memcpy(writer->path, path, length + 1);
-    memcpy(writer->temporary, path, length);
-    memcpy(writer->temporary + length, ".tmp", sizeof(".tmp"));
-
+    snprintf(writer->temporary, FILE_PATH_MAX, "%s.tmp", path);
     writer->fd = file_open_own(writer->temporary, error);
     if (writer->fd < 0) return -1;
     if (ftruncate(writer->fd, 0) != 0) {
@@ -165,9 +148,7 @@ int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *b
 
 static int writer_digest(struct file_writer *writer, struct error *error) {
     if (writer->patched) return sha256_file(writer->hex, NULL, writer->temporary, error);
-    uint8_t digest[SHA256_BYTES];
-    sha256_end(&writer->hash, digest);
-    sha256_hex(writer->hex, digest);
+    sha256_end(writer->hex, &writer->hash);
     return 0;
 }
 
@@ -186,10 +167,7 @@ int file_writer_commit(struct file_writer *writer, struct error *error) {
     if (number == 0 && rename(writer->temporary, writer->path) != 0) number = errno;
     if (number != 0) return writer_fail(writer, number, "write", error);
     writer_close(writer);
-    char parent[FILE_PATH_MAX];
-    if (parent_of(parent, writer->path) != 0)
-        return fail_system(error, ENAMETOOLONG, "write", writer->path);
-    return directory_sync(parent, error);
+    return sync_parent(writer->path, error);
 }
 
 void file_writer_abandon(struct file_writer *writer) {
@@ -208,21 +186,21 @@ int file_write_whole(const char *path, const void *bytes, size_t size, char hex[
     return 0;
 }
 
-int file_open_regular(const char *path, struct error *error) {
-    struct stat status;
-    int fd;
-    do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    while (fd < 0 && errno == EINTR);
+static int open_regular(struct stat *status, const char *path, struct error *error) {
+    int fd = file_open_status(status, path, O_RDONLY);
     if (fd < 0) return fail_system(error, errno, "open", path);
-    const int number = fstat(fd, &status) != 0 ? errno : 0;
-    if (number == 0 && S_ISREG(status.st_mode)) return fd;
+    if (S_ISREG(status->st_mode)) return fd;
     close(fd);
-    if (number != 0) return fail_system(error, number, "read", path);
-    if (S_ISDIR(status.st_mode))
+    if (S_ISDIR(status->st_mode))
         return fail(error, "cannot read %.*s: it is a directory\nname a file in it", PATH_SHOWN,
                     path);
     return fail(error, "cannot read %.*s: it is not a regular file\nput a copy in its place",
                 PATH_SHOWN, path);
+}
+
+int file_open_regular(const char *path, struct error *error) {
+    struct stat status;
+    return open_regular(&status, path, error);
 }
 
 /* Reads all of fd into *bytes, which grows as needed: kernel files (/proc, /sys) report no size.
@@ -250,11 +228,10 @@ static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, siz
 int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error) {
     *bytes = NULL;
     *size = 0;
-    const int fd = file_open_regular(path, error);
-    if (fd < 0) return -1;
     struct stat status;
-    int number = fstat(fd, &status) != 0 ? errno : 0;
-    if (number == 0 && (uint64_t)status.st_size > limit) number = EFBIG;
+    const int fd = open_regular(&status, path, error);
+    if (fd < 0) return -1;
+    int number = (uint64_t)status.st_size > limit ? EFBIG : 0;
     if (number == 0) {
         const size_t expected = (size_t)status.st_size;
         number = read_growing(fd, bytes, size, expected < 4095 ? 4096 : expected + 1, limit);
@@ -315,10 +292,7 @@ static int create_one(const char *path, struct error *error) {
         if (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
         return fail_system(error, errno, "create the directory", path);
     }
-    char parent[FILE_PATH_MAX];
-    if (parent_of(parent, path) != 0)
-        return fail_system(error, ENAMETOOLONG, "create the directory", path);
-    return directory_sync(parent, error);
+    return sync_parent(path, error);
 }
 
 int directory_create(const char *path, struct error *error) {

@@ -46,9 +46,16 @@ void progress_duration(char text[32], double seconds) {
     else snprintf(text, 32, "%lds", total);
 }
 
+int progress_bar(char *line, int width, int width_max, double done, double total) {
+    if (width < PROGRESS_BAR_MIN) return 0;
+    if (width > width_max) width = width_max;
+    for (int i = 0; i < width; i++) line[i] = i < (int)(width * done / total) ? '#' : '-';
+    line[width] = ' ';
+    return width + 1;
+}
+
 void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint64_t total,
                    double seconds) {
-    enum { BAR_MIN = 5, BAR_MAX = 20 };
     char figures[PROGRESS_LINE_MAX], of_all[16], all[16], speed[16], left[32];
     if (width >= PROGRESS_LINE_MAX) width = PROGRESS_LINE_MAX - 1;
     const double rate = seconds > 0 ? (double)done / seconds : 0;
@@ -66,13 +73,7 @@ void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint6
     const int length =
         snprintf(figures, sizeof figures, "%.0f %% | %s of %s | %s/s | %s left", 100 * part, of_all,
                  progress_bytes(all, (double)total), speed, left);
-    int bar = width - length - 1;
-    if (bar > BAR_MAX) bar = BAR_MAX;
-    int used = 0;
-    if (bar >= BAR_MIN) {
-        for (; used < bar; used++) line[used] = used < (int)(part * bar) ? '#' : '-';
-        line[used++] = ' ';
-    }
+    int used = progress_bar(line, width - length - 1, 20, (double)done, (double)total);
     snprintf(line + used, (size_t)(width - used) + 1, "%s", figures);
 }
 

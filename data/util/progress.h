@@ -42,6 +42,11 @@ void progress_erase(struct progress *progress);
 void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint64_t total,
                    double seconds);
 
+/* Writes a bar of at most width and width_max columns and a space, without a NUL. Returns their
+ * bytes: 0 if the width is less than the least one. */
+enum { PROGRESS_BAR_MIN = 5 };
+int progress_bar(char *line, int width, int width_max, double done, double total);
+
 /* Formats a duration: "2m 10s", "3d 04h". */
 void progress_duration(char text[32], double seconds);
 

@@ -1,11 +1,12 @@
 #include "data/util/sha256.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "data/util/file_reader.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -148,7 +149,7 @@ void sha256_add(struct sha256 *hash, const void *bytes, size_t size) {
     if (rest > 0) memcpy(hash->block, next + size - rest, rest);
 }
 
-void sha256_end(struct sha256 *hash, uint8_t digest[SHA256_BYTES]) {
+void sha256_end(char hex[SHA256_HEX_MAX], struct sha256 *hash) {
     static const uint8_t padding[SHA256_BLOCK_BYTES] = {0x80};
     const uint64_t bits = hash->size * 8;
     uint8_t length[8];
@@ -156,54 +157,35 @@ void sha256_end(struct sha256 *hash, uint8_t digest[SHA256_BYTES]) {
     const size_t held = hash->size % SHA256_BLOCK_BYTES;
     sha256_add(hash, padding, held < 56 ? 56 - held : 120 - held);
     sha256_add(hash, length, sizeof(length));
-    for (int i = 0; i < SHA256_BYTES; i++)
-        digest[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
-}
-
-void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]) {
-    static const char digits[] = "0123456789abcdef";
-    for (int i = 0; i < SHA256_BYTES; i++) {
-        hex[2 * i] = digits[digest[i] >> 4];
-        hex[2 * i + 1] = digits[digest[i] & 15];
-    }
-    hex[2 * SHA256_BYTES] = '\0';
+    for (int i = 0; i < 8; i++) snprintf(hex + 8 * i, 9, "%08" PRIx32, hash->state[i]);
 }
 
 void sha256_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     sha256_begin(&hash);
     sha256_add(&hash, bytes, size);
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
 }
 
 int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, struct error *error) {
     enum { CHUNK_BYTES = 1 << 20 };
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail(error, "cannot open %.600s: %s\ncheck the path and its permissions", path,
-                    strerror(errno));
-    uint8_t *chunk = malloc(CHUNK_BYTES);
-    if (!chunk) {
-        close(fd);
-        return fail(error, "out of memory while reading %.600s\nfree memory and try again", path);
-    }
+    struct file_reader reader;
     struct sha256 hash;
+    if (file_reader_open(&reader, path, error)) return -1;
+    uint8_t *chunk = malloc(CHUNK_BYTES);
+    int status =
+        chunk ? 0
+              : fail(error, "out of memory while reading %.600s\nfree memory and try again", path);
     sha256_begin(&hash);
-    ssize_t got;
-    while ((got = read(fd, chunk, CHUNK_BYTES)) > 0 || (got < 0 && errno == EINTR)) {
-        if (got > 0) sha256_add(&hash, chunk, (size_t)got);
+    while (status == 0 && hash.size < reader.bytes) {
+        const uint64_t left = reader.bytes - hash.size;
+        const size_t count = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
+        status = file_reader_get(&reader, chunk, hash.size, count, error);
+        if (status == 0) sha256_add(&hash, chunk, count);
     }
-    const int number = errno;
     free(chunk);
-    close(fd);
-    if (got < 0)
-        return fail(error, "cannot read %.600s: %s\ncheck the path and the disk it is on", path,
-                    strerror(number));
+    file_reader_close(&reader);
     if (size) *size = hash.size;
-    uint8_t digest[SHA256_BYTES];
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
-    return 0;
+    sha256_end(hex, &hash);
+    return status;
 }

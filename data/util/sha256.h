@@ -9,7 +9,7 @@
 
 #include "data/util/error.h"
 
-enum { SHA256_BYTES = 32, SHA256_BLOCK_BYTES = 64, SHA256_HEX_MAX = 65 };
+enum { SHA256_BLOCK_BYTES = 64, SHA256_HEX_MAX = 65 };
 
 /* The compression function over `count` consecutive blocks. */
 typedef void sha256_compression(uint32_t state[8], const uint8_t *blocks, size_t count);
@@ -24,11 +24,9 @@ struct sha256 {
 void sha256_begin(struct sha256 *hash);
 void sha256_add(struct sha256 *hash, const void *bytes, size_t size);
 
-/* Pads and writes the digest. Call sha256_begin before reusing the stream. */
-void sha256_end(struct sha256 *hash, uint8_t digest[SHA256_BYTES]);
-
-/* Writes the digest as 64 lower-case hexadecimal digits and a NUL. */
-void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]);
+/* Pads, and writes the digest as 64 lower-case hexadecimal digits and a NUL. Call sha256_begin
+ * before reusing the stream. */
+void sha256_end(char hex[SHA256_HEX_MAX], struct sha256 *hash);
 
 /* Hashes `size` bytes. */
 void sha256_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size);

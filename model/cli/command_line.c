@@ -12,48 +12,6 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 
-/* The commands come in the order of enum command. */
-enum flag {
-    FLAG_CONFIG,
-    FLAG_SET,
-    FLAG_DEVICE,
-    FLAG_RESUME,
-    FLAG_RANKS,
-    FLAG_LOG_RANKS,
-    FLAG_FROM,
-    FLAG_TOKENS,
-    FLAG_TEMPERATURE,
-    FLAG_TOP_K,
-    FLAG_TOP_P,
-    FLAG_SEED,
-    FLAG_DATA,
-    FLAG_PRECISION,
-    FLAG_DTYPE,
-    FLAG_SHARD_SIZE,
-    FLAG_REPETITIONS,
-    FLAG_OUT,
-    FLAG_SIZES,
-    FLAG_MEMORY,
-    FLAG_FIT,
-    FLAG_LINK,
-    FLAG_LINK_GBS,
-    FLAG_TFLOPS,
-    FLAG_DRY_RUN,
-    FLAG_SAMPLE,
-    FLAG_EVAL,
-    FLAG_EXPORT,
-    FLAG_AUDIT,
-    FLAG_PROFILE,
-    FLAG_HELP,
-    FLAG_HELP_CONFIG,
-    FLAG_VERSION,
-    FLAG_PRINT_SCHEMA,
-    FLAG_PRINT_REFERENCE,
-    FLAGS
-};
-_Static_assert(FLAG_PRINT_REFERENCE - FLAG_DRY_RUN == COMMAND_PRINT_REFERENCE - COMMAND_DRY_RUN,
-               "flags that are commands must have the order of enum command");
-
 enum {
     TRAIN = 1 << COMMAND_TRAIN,
     DRY_RUN = 1 << COMMAND_DRY_RUN,
@@ -66,143 +24,65 @@ enum {
     ALL = BY_CONFIG | SAMPLE | EVAL
 };
 
-#define FLAG(NAME_, commands_, name_, value_, help_, ...) \
-    [FLAG_##NAME_] = {.row = {name_, value_, help_}, .commands = (commands_), __VA_ARGS__}
-#define HINT(hint_)    .hint = hint_
-#define OTHER          .kind = FLAG_OTHER
-#define TEXT(field_)   .kind = FLAG_TEXT, .offset = offsetof(struct command_line, field_)
-#define SWITCH(field_) .kind = FLAG_SWITCH, .offset = offsetof(struct command_line, field_)
-#define COUNT(field_, minimum_, maximum_)                                                       \
-    .kind = FLAG_COUNT, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
-    .maximum = (maximum_)
-#define NUMBER(field_, minimum_, maximum_)                                                       \
-    .kind = FLAG_NUMBER, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
-    .maximum = (maximum_)
+enum { HELP_COLUMN = 23 };
 
 struct command_flag {
     struct flag_row row;
-    unsigned commands; /* bit mask of the commands that accept the flag */
-    const char *hint;  /* end of the error message for other commands, or NULL */
-    enum { FLAG_OTHER, FLAG_TEXT, FLAG_SWITCH, FLAG_COUNT, FLAG_NUMBER } kind;
-    size_t offset;           /* field of struct command_line; unused for FLAG_OTHER */
-    double minimum, maximum; /* range of a count or number */
+    unsigned commands;    /* bit mask of the commands that accept the flag */
+    enum command command; /* the command that the flag selects; COMMAND_TRAIN: none */
+    int (*read)(struct command_line *line, const struct command_flag *flag, char *value,
+                struct error *error); /* stores the value; NULL: there is none */
+    size_t offset;                    /* field of struct command_line that `read` sets */
+    size_t given;                     /* bool of struct command_line that the flag sets; 0: none */
+    double minimum, maximum;          /* range of a count or number */
+    const char *hint;                 /* end of the error message for other commands, or NULL */
 };
 
-static const struct command_flag flags[FLAGS] = {
-    FLAG(CONFIG, BY_CONFIG, "--config", "FILE",
-         "config of the run; a bare name may be one of configs/",
-         HINT("; others take the model's own"), TEXT(config)),
-    FLAG(SET, ALL, "--set", "KEY=VALUE", "override one key of the config; repeatable", OTHER),
-    FLAG(DEVICE, ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME", OTHER),
-    FLAG(RESUME, TRAIN | DRY_RUN, "--resume", "[PATH]",
-         "resume from PATH, a checkpoint or a run, which needs no\n"
-         "--config; or from the run's latest complete checkpoint",
-         HINT("; others take --from DIR"), TEXT(resume_path)),
-    FLAG(RANKS, TRAIN | DRY_RUN, "--ranks", "N",
-         "train in N processes on this machine, through mpirun;\n"
-         "with --dry-run an estimate of such a run, of any size",
-         COUNT(ranks, 0, RANKS_MAX)),
-    FLAG(LOG_RANKS, TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
-         SWITCH(log_ranks)),
-    FLAG(FROM, SAMPLE | EVAL | EXPORT | AUDIT, "--from", "DIR",
-         "the model: a checkpoint, a run (its newest checkpoint),\n"
-         "or a folder of Hugging Face",
-         HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
-    FLAG(TOKENS, SAMPLE, "--tokens", "N", "number of tokens to add", COUNT(tokens, 0, INT32_MAX)),
-    FLAG(TEMPERATURE, SAMPLE, "--temperature", "X",
-         "randomness; 0 takes the likeliest token each time", NUMBER(temperature, 0, INFINITY)),
-    FLAG(TOP_K, SAMPLE, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
-         COUNT(top_k, 0, INT32_MAX)),
-    FLAG(TOP_P, SAMPLE, "--top-p", "X", "draw among the likeliest tokens of probability X",
-         NUMBER(top_p, 0, 1)),
-    FLAG(SEED, SAMPLE, "--seed", "N", "another seed gives another text", COUNT(seed, 0, INT32_MAX)),
-    FLAG(DATA, EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
-         HINT("; others take --set data.train=GLOB"), TEXT(data)),
-    FLAG(PRECISION, EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
-         HINT("; others take --set precision=NAME"), OTHER),
-    FLAG(DTYPE, EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", OTHER),
-    FLAG(SHARD_SIZE, EXPORT, "--shard-size", "GB", "most GB in one file; default 5",
-         NUMBER(shard_gb, 1e-6, 1e6)),
-    FLAG(REPETITIONS, AUDIT | PROFILE, "--repetitions", "N",
-         "micro-batches to audit, or steps to profile", COUNT(repetitions, 1, INT32_MAX)),
-    FLAG(OUT, AUDIT | PROFILE, "--out", "DIR", "write the figures there too", TEXT(out)),
-    FLAG(SIZES, DRY_RUN, "--sizes", NULL, "also plan models from 124M to 70B", SWITCH(sizes)),
-    FLAG(MEMORY, DRY_RUN, "--memory", "GIB", "plan for GIB of memory; default what is free",
-         NUMBER(memory_gib, 0, INFINITY)),
-    FLAG(FIT, DRY_RUN, "--fit", "[GIB]",
-         "print only the cheapest options with which it fits in\n"
-         "GIB, or in what is free; status 1 if none help",
-         NUMBER(fit_gib, 0, INFINITY)),
-    FLAG(LINK, DRY_RUN, "--link", "GB/S",
-         "speed of the link to the host each way, for the cost of\n"
-         "offload.optimizer; default 25",
-         NUMBER(link, 1e-6, 1e6)),
-    FLAG(LINK_GBS, DRY_RUN, "--link-gbs", "GB/S",
-         "with --ranks: what each rank can send to the next per\n"
-         "second; default 50, a network card of 400 Gb/s",
-         NUMBER(link_gbs, 1e-6, 1e6)),
-    FLAG(TFLOPS, DRY_RUN, "--tflops", "X",
-         "with --ranks: 1e12 operations per second that each rank\n"
-         "reaches; default 400, in fp32 40 (an H100)",
-         NUMBER(tflops, 1e-6, 1e6)),
-    FLAG(DRY_RUN, 0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
-         OTHER),
-    FLAG(SAMPLE, 0, "--sample", "PROMPT", "print text that continues PROMPT; repeatable", OTHER),
-    FLAG(EVAL, 0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", OTHER),
-    FLAG(EXPORT, 0, "--export", "DIR", "write a model for Hugging Face tools", TEXT(export_to)),
-    FLAG(AUDIT, 0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
-         OTHER),
-    FLAG(PROFILE, 0, "--profile", NULL, "show where the time of a training step goes", OTHER),
-    FLAG(HELP, 0, "--help", "[COMMAND]", "this text; or all flags of a command, such as sample",
-         OTHER),
-    FLAG(HELP_CONFIG, 0, "--help-config", NULL, "all keys of a config file", OTHER),
-    FLAG(VERSION, 0, "--version", NULL, "print the version", OTHER),
-    FLAG(PRINT_SCHEMA, 0, "--print-schema", NULL, "print the JSON Schema of config files", OTHER),
-    FLAG(PRINT_REFERENCE, 0, "--print-reference", NULL, "print the config keys as Markdown", OTHER),
-};
-
-/* Returns the command that a flag selects, or COMMAND_TRAIN. */
-static enum command command_of(int flag) {
-    return flag < FLAG_DRY_RUN ? COMMAND_TRAIN
-                               : (enum command)(COMMAND_DRY_RUN + flag - FLAG_DRY_RUN);
+static int read_text(struct command_line *line, const struct command_flag *flag, char *value,
+                     struct error *error) {
+    bool optional = flag->row.value[0] == '[';
+    if (optional && value && !value[0]) return fail(error, "%s: the path is empty", flag->row.name);
+    memcpy((char *)line + flag->offset, &value, sizeof value);
+    return 0;
 }
 
-static const char *command_name(enum command command) {
-    return command == COMMAND_TRAIN ? "training"
-                                    : flags[FLAG_DRY_RUN + command - COMMAND_DRY_RUN].row.name;
+static int read_list(struct command_line *line, const struct command_flag *flag, char *value,
+                     struct error *error) {
+    char ***list = (void *)((char *)line + flag->offset);
+    (void)error;
+    arrput(*list, value);
+    return 0;
 }
 
-static int read_count(int64_t *out, const struct command_flag *flag, const char *text,
+static int read_count(struct command_line *line, const struct command_flag *flag, char *text,
                       struct error *error) {
     char *end;
     errno = 0;
-    long long value = strtoll(text, &end, 10);
+    int64_t value = strtoll(text, &end, 10);
     if (errno || end == text || *end || (double)value < flag->minimum ||
         (double)value > flag->maximum)
         return fail(error, "%s: \"%s\" is not a whole number from %.0f to %.0f", flag->row.name,
                     text, flag->minimum, flag->maximum);
-    *out = value;
+    memcpy((char *)line + flag->offset, &value, sizeof value);
     return 0;
 }
 
-static int read_number(double *out, const struct command_flag *flag, const char *text,
+static int read_number(struct command_line *line, const struct command_flag *flag, char *text,
                        struct error *error) {
-    char *end;
+    char *end, to[32] = "up";
+    if (!text) return 0;
     double value = strtod(text, &end);
-    if (end != text && !*end && isfinite(value) && value >= flag->minimum &&
-        value <= flag->maximum) {
-        *out = value;
-        return 0;
-    }
-    if (isinf(flag->maximum))
-        return fail(error, "%s: \"%s\" is not a number from %g up", flag->row.name, text,
-                    flag->minimum);
-    return fail(error, "%s: \"%s\" is not a number from %g to %g", flag->row.name, text,
-                flag->minimum, flag->maximum);
+    if (isfinite(flag->maximum)) snprintf(to, sizeof to, "to %g", flag->maximum);
+    if (end == text || *end || !(isfinite(value) && value >= flag->minimum) ||
+        value > flag->maximum)
+        return fail(error, "%s: \"%s\" is not a number from %g %s", flag->row.name, text,
+                    flag->minimum, to);
+    memcpy((char *)line + flag->offset, &value, sizeof value);
+    return 0;
 }
 
 /* Parses the name of a precision that comes before `end` in the enum. */
-static int read_precision(enum config_precision *out, enum config_precision end, const char *flag,
+static int find_precision(enum config_precision *out, enum config_precision end, const char *flag,
                           const char *text, size_t length, struct error *error) {
     for (*out = 0; *out < end; (*out)++) {
         const char *name = config_precision_name(*out);
@@ -212,38 +92,31 @@ static int read_precision(enum config_precision *out, enum config_precision end,
                 end > CONFIG_PRECISION_FP8 ? ", fp8" : "");
 }
 
-static int read_precisions(struct command_line *line, const char *text, struct error *error) {
+static int read_precisions(struct command_line *line, const struct command_flag *flag, char *text,
+                           struct error *error) {
     const int most = sizeof line->precisions / sizeof *line->precisions;
     for (line->precision_count = 0;; text++) {
         size_t length = strcspn(text, ",");
         if (line->precision_count == most)
             return fail(error, "--precision: at most %d, each once", most);
         enum config_precision *next = &line->precisions[line->precision_count++];
-        if (read_precision(next, CONFIG_PRECISION_AUTO, "--precision", text, length, error))
+        if (find_precision(next, CONFIG_PRECISION_AUTO, flag->row.name, text, length, error))
             return -1;
         text += length;
         if (!*text) return 0;
     }
 }
 
-static int choose_command(struct command_line *line, enum command command, struct error *error) {
-    if (line->command != COMMAND_TRAIN && line->command != command && command < COMMAND_HELP)
-        return fail(error, "%s and %s exclude each other", command_name(line->command),
-                    command_name(command));
-    line->command = command;
-    return 0;
+static int read_dtype(struct command_line *line, const struct command_flag *flag, char *text,
+                      struct error *error) {
+    return find_precision(&line->export_dtype, CONFIG_PRECISION_FP8, flag->row.name, text,
+                          strlen(text), error);
 }
 
-/* Sets line->topic from the value of --help; NULL keeps the overview. */
-static int read_topic(struct command_line *line, const char *name, struct error *error) {
-    if (!name) return 0;
-    for (line->topic = COMMAND_DRY_RUN; line->topic < COMMAND_HELP; line->topic++)
-        if (strcmp(command_name(line->topic) + 2, name) == 0) return 0;
-    return fail(error, "--help: there is no command \"%s\"; see ./train --help", name);
-}
-
-static int set_device(struct command_line *line, const char *value, struct error *error) {
+static int read_device(struct command_line *line, const struct command_flag *flag, char *value,
+                       struct error *error) {
     static char *const overrides[] = {"device=auto", "device=cpu", "device=cuda"};
+    (void)flag;
     for (int i = 0; i < 3; i++)
         if (strcmp(overrides[i] + strlen("device="), value) == 0) {
             arrput(line->overrides, overrides[i]);
@@ -253,35 +126,131 @@ static int set_device(struct command_line *line, const char *value, struct error
     return fail(error, "--device: \"%s\" is not one of auto, cpu, cuda%s", value, hint);
 }
 
-static int apply_flag(struct command_line *line, enum flag number, char *value,
+static int read_topic(struct command_line *line, const struct command_flag *flag, char *name,
+                      struct error *error);
+
+#define FLAG(commands_, name_, value_, help_, ...) \
+    { .row = {name_, value_, help_}, .commands = (commands_), __VA_ARGS__ }
+#define SELECTS(command_)   .command = COMMAND_##command_
+#define HINT(hint_)         .hint = hint_
+#define SWITCH(field_)      .given = offsetof(struct command_line, field_)
+#define INTO(read_, field_) .read = read_, .offset = offsetof(struct command_line, field_)
+#define TEXT(field_)        INTO(read_text, field_)
+#define LIST(field_)        INTO(read_list, field_)
+#define COUNT(field_, minimum_, maximum_) \
+    INTO(read_count, field_), .minimum = (minimum_), .maximum = (maximum_)
+#define NUMBER(field_, minimum_, maximum_) \
+    INTO(read_number, field_), .minimum = (minimum_), .maximum = (maximum_)
+
+static const struct command_flag flags[] = {
+    FLAG(BY_CONFIG, "--config", "FILE", "config of the run; a bare name may be one of configs/",
+         HINT("; others take the model's own"), TEXT(config)),
+    FLAG(ALL, "--set", "KEY=VALUE", "override one key of the config; repeatable", LIST(overrides)),
+    FLAG(ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME",
+         .read = read_device),
+    FLAG(TRAIN | DRY_RUN, "--resume", "[PATH]",
+         "resume from PATH, a checkpoint or a run, which needs no\n"
+         "--config; or from the run's latest complete checkpoint",
+         HINT("; others take --from DIR"), SWITCH(resume), TEXT(resume_path)),
+    FLAG(TRAIN | DRY_RUN, "--ranks", "N",
+         "train in N processes on this machine, through mpirun;\n"
+         "with --dry-run an estimate of such a run, of any size",
+         COUNT(ranks, 0, RANKS_MAX)),
+    FLAG(TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
+         SWITCH(log_ranks)),
+    FLAG(SAMPLE | EVAL | EXPORT | AUDIT, "--from", "DIR",
+         "the model: a checkpoint, a run (its newest checkpoint),\n"
+         "or a folder of Hugging Face",
+         HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
+    FLAG(SAMPLE, "--tokens", "N", "number of tokens to add", COUNT(tokens, 0, INT32_MAX)),
+    FLAG(SAMPLE, "--temperature", "X", "randomness; 0 takes the likeliest token each time",
+         NUMBER(temperature, 0, INFINITY)),
+    FLAG(SAMPLE, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
+         COUNT(top_k, 0, INT32_MAX)),
+    FLAG(SAMPLE, "--top-p", "X", "draw among the likeliest tokens of probability X",
+         NUMBER(top_p, 0, 1)),
+    FLAG(SAMPLE, "--seed", "N", "another seed gives another text", COUNT(seed, 0, INT32_MAX)),
+    FLAG(EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
+         HINT("; others take --set data.train=GLOB"), TEXT(data)),
+    FLAG(EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
+         HINT("; others take --set precision=NAME"), .read = read_precisions),
+    FLAG(EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", .read = read_dtype),
+    FLAG(EXPORT, "--shard-size", "GB", "most GB in one file; default 5",
+         NUMBER(shard_gb, 1e-6, 1e6)),
+    FLAG(AUDIT | PROFILE, "--repetitions", "N", "micro-batches to audit, or steps to profile",
+         COUNT(repetitions, 1, INT32_MAX)),
+    FLAG(AUDIT | PROFILE, "--out", "DIR", "write the figures there too", TEXT(out)),
+    FLAG(DRY_RUN, "--sizes", NULL, "also plan models from 124M to 70B", SWITCH(sizes)),
+    FLAG(DRY_RUN, "--memory", "GIB", "plan for GIB of memory; default what is free",
+         NUMBER(memory_gib, 0, INFINITY)),
+    FLAG(DRY_RUN, "--fit", "[GIB]",
+         "print only the cheapest options with which it fits in\n"
+         "GIB, or in what is free; status 1 if none help",
+         SWITCH(fit), NUMBER(fit_gib, 0, INFINITY)),
+    FLAG(DRY_RUN, "--link", "GB/S",
+         "speed of the link to the host each way, for the cost of\n"
+         "offload.optimizer; default 25",
+         NUMBER(link, 1e-6, 1e6)),
+    FLAG(DRY_RUN, "--link-gbs", "GB/S",
+         "with --ranks: what each rank can send to the next per\n"
+         "second; default 50, a network card of 400 Gb/s",
+         NUMBER(link_gbs, 1e-6, 1e6)),
+    FLAG(DRY_RUN, "--tflops", "X",
+         "with --ranks: 1e12 operations per second that each rank\n"
+         "reaches; default 400, in fp32 40 (an H100)",
+         NUMBER(tflops, 1e-6, 1e6)),
+    FLAG(0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
+         SELECTS(DRY_RUN)),
+    FLAG(0, "--sample", "PROMPT", "print text that continues PROMPT; repeatable", SELECTS(SAMPLE),
+         LIST(prompts)),
+    FLAG(0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", SELECTS(EVAL)),
+    FLAG(0, "--export", "DIR", "write a model for Hugging Face tools", SELECTS(EXPORT),
+         TEXT(export_to)),
+    FLAG(0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
+         SELECTS(AUDIT)),
+    FLAG(0, "--profile", NULL, "show where the time of a training step goes", SELECTS(PROFILE)),
+    FLAG(0, "--help", "[COMMAND]", "this text; or all flags of a command, such as sample",
+         SELECTS(HELP), .read = read_topic),
+    FLAG(0, "--help-config", NULL, "all keys of a config file", SELECTS(HELP_CONFIG)),
+    FLAG(0, "--version", NULL, "print the version", SELECTS(VERSION)),
+    FLAG(0, "--print-schema", NULL, "print the JSON Schema of config files", SELECTS(PRINT_SCHEMA)),
+    FLAG(0, "--print-reference", NULL, "print the config keys as Markdown",
+         SELECTS(PRINT_REFERENCE)),
+};
+
+enum { FLAGS = sizeof flags / sizeof *flags };
+
+/* Returns the flag that selects a command other than training. */
+static const struct command_flag *flag_of(enum command command) {
+    int i = 0;
+    while (flags[i].command != command) i++;
+    return &flags[i];
+}
+
+static const char *command_name(enum command command) {
+    return command == COMMAND_TRAIN ? "training" : flag_of(command)->row.name;
+}
+
+/* Sets line->topic from the value of --help; NULL keeps the overview. */
+static int read_topic(struct command_line *line, const struct command_flag *flag, char *name,
                       struct error *error) {
-    const struct command_flag *flag = &flags[number];
-    void *field = (char *)line + flag->offset;
-    if (command_of(number) && choose_command(line, command_of(number), error)) return -1;
-    switch (flag->kind) {
-    case FLAG_TEXT: memcpy(field, &value, sizeof value); break;
-    case FLAG_SWITCH: *(bool *)field = true; break;
-    case FLAG_COUNT: return read_count(field, flag, value, error);
-    case FLAG_NUMBER:
-        if (value && read_number(field, flag, value, error)) return -1;
-        break;
-    case FLAG_OTHER: break;
+    (void)flag;
+    if (!name) return 0;
+    for (line->topic = COMMAND_DRY_RUN; line->topic < COMMAND_HELP; line->topic++)
+        if (strcmp(command_name(line->topic) + 2, name) == 0) return 0;
+    return fail(error, "--help: there is no command \"%s\"; see ./train --help", name);
+}
+
+static int apply_flag(struct command_line *line, const struct command_flag *flag, char *value,
+                      struct error *error) {
+    if (flag->command) {
+        if (line->command && line->command != flag->command && flag->command < COMMAND_HELP)
+            return fail(error, "%s and %s exclude each other", command_name(line->command),
+                        flag->row.name);
+        line->command = flag->command;
     }
-    switch (number) {
-    case FLAG_SET: arrput(line->overrides, value); return 0;
-    case FLAG_SAMPLE: arrput(line->prompts, value); return 0;
-    case FLAG_DEVICE: return set_device(line, value, error);
-    case FLAG_RESUME:
-        line->resume = true;
-        return value && !value[0] ? fail(error, "--resume: the path is empty") : 0;
-    case FLAG_FIT: line->fit = true; return 0;
-    case FLAG_PRECISION: return read_precisions(line, value, error);
-    case FLAG_DTYPE:
-        return read_precision(&line->export_dtype, CONFIG_PRECISION_FP8, flag->row.name, value,
-                              strlen(value), error);
-    case FLAG_HELP: return read_topic(line, value, error);
-    default: return 0;
-    }
+    if (flag->given) *((bool *)((char *)line + flag->given)) = true;
+    return flag->read ? flag->read(line, flag, value, error) : 0;
 }
 
 /* Fails with a message that lists the commands which accept the flag. */
@@ -302,8 +271,9 @@ static int refuse_flag(const struct command_flag *flag, struct error *error) {
 
 static int check(const struct command_line *line, uint64_t given, struct error *error) {
     unsigned command = 1u << line->command;
-    for (int i = 0; i < FLAG_DRY_RUN; i++)
-        if (given >> i & 1 && !(flags[i].commands & command)) return refuse_flag(&flags[i], error);
+    for (int i = 0; i < FLAGS; i++)
+        if (given >> i & 1 && !flags[i].command && !(flags[i].commands & command))
+            return refuse_flag(&flags[i], error);
     if (line->ranks == 1 && line->command == COMMAND_DRY_RUN)
         return fail(error, "--ranks: at least 2; leave it out for one");
     if ((line->link_gbs >= 0 || line->tflops >= 0) && !line->ranks)
@@ -345,7 +315,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
         if (flag == FLAG_WRONG) return -1;
         if (flag == FLAG_UNKNOWN)
             return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
-        if (apply_flag(line, (enum flag)flag, value, error)) return -1;
+        if (apply_flag(line, &flags[flag], value, error)) return -1;
         if (line->command >= COMMAND_HELP && line->command <= COMMAND_VERSION) return 0;
         given |= UINT64_C(1) << flag;
     }
@@ -357,10 +327,17 @@ void command_line_free(struct command_line *line) {
     arrfree(line->prompts);
 }
 
-/* Prints the names of flags that belong to this command and not to training. */
-static void print_own_flags(FILE *out, enum command command) {
+/* Prints the rows of the flags that a command accepts. */
+static void print_flags(FILE *out, enum command command) {
+    for (int i = 0; i < FLAGS; i++)
+        if (flags[i].commands >> command & 1) flags_print(out, &flags[i].row, 1, HELP_COLUMN);
+}
+
+/* Prints a command, and the names of flags that belong to it and not to training. */
+static void print_command(FILE *out, enum command command) {
     const char *space = "      ";
-    for (int i = 0; i < FLAG_DRY_RUN; i++) {
+    flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
+    for (int i = 0; i < FLAGS; i++) {
         if (!(flags[i].commands >> command & 1) || flags[i].commands & TRAIN) continue;
         fprintf(out, "%s%s", space, flags[i].row.name);
         if (flags[i].row.value) fprintf(out, " %s", flags[i].row.value);
@@ -377,15 +354,14 @@ static void print_overview(FILE *out) {
             "  ./train --config bf16.json --ranks 4        train in four processes\n"
             "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n\n",
             MANTISSA_VERSION);
-    for (int i = 0; i < FLAGS; i++)
-        if (i < FLAG_FROM || i >= FLAG_HELP) flags_print(out, &flags[i].row, 1, 23);
+    print_flags(out, COMMAND_TRAIN);
+    for (enum command command = COMMAND_HELP; command <= COMMAND_PRINT_REFERENCE; command++)
+        flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
     fputs("\nOther commands, each with its own flags, which ./train --help sample\n"
           "explains for --sample:\n",
           out);
-    for (int i = FLAG_DRY_RUN; i < FLAG_HELP; i++) {
-        flags_print(out, &flags[i].row, 1, 23);
-        print_own_flags(out, command_of(i));
-    }
+    for (enum command command = COMMAND_DRY_RUN; command < COMMAND_HELP; command++)
+        print_command(out, command);
     fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
           "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
           "Environment: MANTISSA_CPU=v3, for instance, limits CPU operations to that\n"
@@ -400,9 +376,8 @@ void command_line_help(FILE *out, const struct command_line *line) {
     } else if (line->topic == COMMAND_TRAIN) {
         print_overview(out);
     } else {
-        flags_print(out, &flags[FLAG_DRY_RUN + line->topic - COMMAND_DRY_RUN].row, 1, 23);
+        flags_print(out, &flag_of(line->topic)->row, 1, HELP_COLUMN);
         fputc('\n', out);
-        for (int i = 0; i < FLAG_DRY_RUN; i++)
-            if (flags[i].commands >> line->topic & 1) flags_print(out, &flags[i].row, 1, 23);
+        print_flags(out, line->topic);
     }
 }

@@ -8,17 +8,30 @@
 
 #include "data/util/files.h"
 
-/* Returns the length in bytes of the leading lines that are complete and that `keep` accepts. */
-static long kept_length(FILE *file, int64_t step, metrics_keep *keep, void *context) {
+static const char json_start[] = "{\"step\": ";
+static const char csv_header[] = "step,tokens,loss,lr,grad_norm,loss_scale,skipped,step_ms,"
+                                 "tokens_per_s,memory_bytes,fp8_not_finite,fp8_zero,val_loss\n";
+
+/* Returns the length in bytes of the leading lines that are complete and not of a step after
+ * `step`. A line other than the header begins with `start` and its step. */
+static long kept_length(struct metrics *metrics, FILE *file, const char *start, int64_t step) {
     char line[1024];
     long kept = 0;
-    while (fgets(line, sizeof line, file) && strchr(line, '\n') && keep(line, step, context))
-        kept = ftell(file);
+    for (; fgets(line, sizeof line, file) && strchr(line, '\n'); kept = ftell(file)) {
+        int64_t found;
+        if (strcmp(line, csv_header) == 0) continue;
+        if (strncmp(line, start, strlen(start)) != 0 ||
+            sscanf(line + strlen(start), "%" SCNd64, &found) != 1 || found > step)
+            break;
+        if (strstr(line, "\"val_loss\"")) metrics->last_validation = found;
+    }
     return kept;
 }
 
-FILE *metrics_open_file(const char *run_directory, const char *name, int64_t step,
-                        metrics_keep *keep, void *context, struct error *error) {
+/* Opens RUN/NAME to append, after removing the lines that kept_length leaves out; at step 0 all
+ * lines. */
+static FILE *open_file(struct metrics *metrics, const char *run_directory, const char *name,
+                       const char *start, int64_t step, struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, run_directory, name, error)) return NULL;
     int descriptor = file_open_own(path, error);
@@ -29,39 +42,43 @@ FILE *metrics_open_file(const char *run_directory, const char *name, int64_t ste
         close(descriptor);
         return NULL;
     }
-    long kept = step > 0 ? kept_length(file, step, keep, context) : 0;
+    long kept = step > 0 ? kept_length(metrics, file, start, step) : 0;
     if (fseek(file, kept, SEEK_SET) == 0 && ftruncate(descriptor, kept) == 0) return file;
     fail(error, "%s: cannot continue it: %s", path, strerror(errno));
     fclose(file);
     return NULL;
 }
 
-int metrics_flush(FILE *file, const char *name, const char *key, struct error *error) {
-    if (fflush(file) == 0 && !ferror(file)) return 0;
+/* Fails with the name of the file and the config key that switches it off. */
+static int flush(FILE *file, const char *name, const char *key, struct error *error) {
+    if (!file || (fflush(file) == 0 && !ferror(file))) return 0;
     return fail(error,
                 "%s: %s\nfree space, or choose another run_dir, or switch it off with "
-                "--set %s=false",
+                "--set log.%s=false",
                 name, strerror(errno), key);
 }
 
-static bool keep_line(const char *line, int64_t step, void *context) {
-    struct metrics *metrics = context;
-    int64_t found;
-    if (sscanf(line, "{\"step\": %" SCNd64, &found) != 1 || found > step) return false;
-    if (strstr(line, "\"val_loss\"")) metrics->last_validation = found;
-    return true;
+static int flush_lines(const struct metrics *metrics, struct error *error) {
+    return flush(metrics->json, "metrics.jsonl", "metrics", error) ||
+                   flush(metrics->csv, "metrics.csv", "csv", error)
+               ? -1
+               : 0;
 }
 
-int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step,
-                 struct error *error) {
-    metrics->last_validation = -1;
-    metrics->file =
-        metrics_open_file(run_directory, "metrics.jsonl", step, keep_line, metrics, error);
-    return metrics->file ? 0 : -1;
-}
-
-static int finish_line(struct metrics *metrics, struct error *error) {
-    return metrics_flush(metrics->file, "metrics.jsonl", "log.metrics", error);
+int metrics_open(struct metrics *metrics, const char *run_directory, const struct config *config,
+                 int64_t step, struct error *error) {
+    *metrics = (struct metrics){.last_validation = -1};
+    if (config->log.csv) {
+        metrics->csv = open_file(metrics, run_directory, "metrics.csv", "", step, error);
+        if (!metrics->csv) return -1;
+        if (ftell(metrics->csv) == 0) fputs(csv_header, metrics->csv);
+        if (flush_lines(metrics, error)) return -1;
+    }
+    if (config->log.tensorboard && tensorboard_open(&metrics->board, run_directory, step, error))
+        return -1;
+    if (!config->log.metrics) return 0;
+    metrics->json = open_file(metrics, run_directory, "metrics.jsonl", json_start, step, error);
+    return metrics->json ? 0 : -1;
 }
 
 static void print_number(FILE *file, const char *key, double value, int digits) {
@@ -69,11 +86,9 @@ static void print_number(FILE *file, const char *key, double value, int digits) 
     else fprintf(file, ", \"%s\": null", key);
 }
 
-int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
-                 double tokens_per_s, uint64_t memory_bytes, struct error *error) {
-    FILE *file = metrics->file;
-    if (!file) return 0;
-    fprintf(file, "{\"step\": %" PRId64 ", \"tokens\": %" PRId64, report->step, report->tokens);
+static void print_json(FILE *file, const struct step_report *report, double step_ms,
+                       double tokens_per_s, uint64_t memory_bytes) {
+    fprintf(file, "%s%" PRId64 ", \"tokens\": %" PRId64, json_start, report->step, report->tokens);
     print_number(file, "loss", report->loss, 9);
     print_number(file, "lr", report->lr, 9);
     print_number(file, "grad_norm", report->gradient_norm, 9);
@@ -85,23 +100,53 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
         fprintf(file, ", \"fp8_not_finite\": %" PRId32 ", \"fp8_zero\": %" PRId32,
                 report->fp8_not_finite, report->fp8_zero);
     fprintf(file, ", \"memory_bytes\": %" PRIu64 "}\n", memory_bytes);
-    return finish_line(metrics, error);
+}
+
+static void print_csv(FILE *file, const struct step_report *report, double step_ms,
+                      double tokens_per_s, uint64_t memory_bytes) {
+    fprintf(file, "%" PRId64 ",%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%d,%.6g,%.6g,%" PRIu64, report->step,
+            report->tokens, (double)report->loss, report->lr, (double)report->gradient_norm,
+            (double)report->loss_scale, report->skipped, step_ms, tokens_per_s, memory_bytes);
+    if (report->fp8)
+        fprintf(file, ",%" PRId32 ",%" PRId32 ",\n", report->fp8_not_finite, report->fp8_zero);
+    else fputs(",,,\n", file);
+}
+
+int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
+                 double tokens_per_s, uint64_t memory_bytes, struct error *error) {
+    const struct scalar scalars[] = {
+        {"train/loss", report->loss},
+        {"train/lr", report->lr},
+        {"train/grad_norm", report->gradient_norm},
+        {"train/loss_scale", report->loss_scale},
+        {"speed/step_ms", step_ms},
+        {"speed/tokens_per_s", tokens_per_s},
+        {"memory/peak_mib", (double)memory_bytes / 0x1p20},
+    };
+    if (metrics->json) print_json(metrics->json, report, step_ms, tokens_per_s, memory_bytes);
+    if (metrics->csv) print_csv(metrics->csv, report, step_ms, tokens_per_s, memory_bytes);
+    if (flush_lines(metrics, error)) return -1;
+    return tensorboard_write(&metrics->board, report->step, scalars,
+                             sizeof scalars / sizeof *scalars, error);
 }
 
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
                        struct error *error) {
-    FILE *file = metrics->file;
     metrics->last_validation = step;
-    if (!file) return 0;
-    fprintf(file, "{\"step\": %" PRId64, step);
-    print_number(file, "val_loss", val_loss, 9);
-    fprintf(file, "}\n");
-    return finish_line(metrics, error);
+    if (metrics->json) {
+        fprintf(metrics->json, "%s%" PRId64, json_start, step);
+        print_number(metrics->json, "val_loss", val_loss, 9);
+        fputs("}\n", metrics->json);
+    }
+    if (metrics->csv) fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,%.9g\n", step, val_loss);
+    if (flush_lines(metrics, error)) return -1;
+    return tensorboard_write(&metrics->board, step, &(struct scalar){"validation/loss", val_loss},
+                             1, error);
 }
 
-int metrics_close(struct metrics *metrics, struct error *error) {
-    FILE *file = metrics->file;
-    metrics->file = NULL;
-    if (file && fclose(file)) return fail(error, "metrics.jsonl: %s", strerror(errno));
-    return 0;
+void metrics_close(struct metrics *metrics) {
+    if (metrics->json) fclose(metrics->json); /* every line was flushed */
+    if (metrics->csv) fclose(metrics->csv);
+    tensorboard_close(&metrics->board);
+    *metrics = (struct metrics){.last_validation = -1};
 }

@@ -24,15 +24,12 @@ int rank_output_quiet(const struct ranks *ranks) {
 }
 
 int rank_output_log(const struct ranks *ranks, const struct config *config, struct error *error) {
-    char path[FILE_PATH_MAX], directory[FILE_PATH_MAX];
+    /* The path fits: name and run_dir have at most CONFIG_STRING_MAX bytes each. */
+    char path[FILE_PATH_MAX], directory[2 * CONFIG_STRING_MAX + 16];
     if (ranks->rank == 0) return 0;
-    int length =
-        snprintf(directory, sizeof directory, "%s/%s/ranks", config->run_dir, config->name);
-    if (length >= (int)sizeof directory - 32)
-        return fail(error, "--log-ranks: the path is too long");
+    snprintf(directory, sizeof directory, "%s/%s/ranks", config->run_dir, config->name);
     if (directory_refuse_link(directory, error) || directory_create(directory, error)) return -1;
-    snprintf(path, sizeof path, "%.*s/rank-%05d.txt", (int)sizeof path - 32, directory,
-             ranks->rank);
+    snprintf(path, sizeof path, "%s/rank-%05d.txt", directory, ranks->rank);
     int file = file_open_own(path, error);
     if (file < 0) return -1;
     if (ftruncate(file, 0)) return fail(error, "cannot write %.400s: %s", path, strerror(errno));

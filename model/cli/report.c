@@ -180,7 +180,7 @@ static int bar_text(const struct report *report, char line[256], const struct st
     progress_duration(left, seconds);
     scale_text(report, scale, step);
     if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", shown(step->gradient_norm));
-    return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
+    return snprintf(line, 256, "%" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
                     step->step, report->steps, shown(step->loss), norm, scale,
                     count_text(speed, tokens_per_s), left);
 }
@@ -188,18 +188,13 @@ static int bar_text(const struct report *report, char line[256], const struct st
 /* Redraws the progress line: figures on the right, and a bar in the remaining width. The gradient
  * norm is left out if the bar would be too short. */
 static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
-    enum { BAR_MAX = 40, BAR_MIN = 5 };
-    char line[256];
+    char bar[64], line[256];
     int width = progress_columns(report->out) - 1;
-    int bar = width - bar_text(report, line, step, tokens_per_s, true);
-    if (bar < BAR_MIN) bar = width - bar_text(report, line, step, tokens_per_s, false);
-    if (bar > BAR_MAX) bar = BAR_MAX;
-    fputc('\r', report->out);
-    if (bar >= BAR_MIN) {
-        int full = (int)((double)bar * (double)step->step / (double)report->steps);
-        for (int i = 0; i < bar; i++) fputc(i < full ? '#' : '-', report->out);
-    }
-    fprintf(report->out, "%.*s\033[K", width, bar >= BAR_MIN ? line : line + 1);
+    int rest = width - bar_text(report, line, step, tokens_per_s, true) - 1;
+    if (rest < PROGRESS_BAR_MIN)
+        rest = width - bar_text(report, line, step, tokens_per_s, false) - 1;
+    int used = progress_bar(bar, rest, 40, (double)step->step, (double)report->steps);
+    fprintf(report->out, "\r%.*s%.*s\033[K", used, bar, width - used, line);
     fflush(report->out);
     report->bar_visible = true;
 }

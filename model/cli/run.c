@@ -15,7 +15,6 @@
 #include "model/plan/memory_text.h"
 #include "model/plan/rank_text.h"
 #include "model/cli/metrics.h"
-#include "model/cli/metrics_csv.h"
 #include "model/cli/report.h"
 #include "model/cli/run_directory.h"
 #include "model/cli/run_ranks.h"
@@ -23,7 +22,6 @@
 #include "model/io/run_setup.h"
 #include "model/plan/setup_trainer.h"
 #include "model/cli/saving.h"
-#include "model/cli/tensorboard.h"
 #include "model/cli/validation.h"
 #include "model/core/trainer.h"
 
@@ -38,23 +36,16 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
-    struct metrics_csv csv;
-    struct tensorboard board;
+    struct error log_failure; /* why the metrics cannot be written any more; "": they can */
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
+    char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
     int agreed_stop;                   /* signal received by any rank; updated after each step */
     int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
-
-enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
-
-/* Writes the path of the file with the choices of autotune. */
-static void choices_path(char *path, const char *run_directory) {
-    snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
-}
 
 /* Opens training and validation data. If the data are not required, as in a dry run, an error
  * becomes a note. */
@@ -102,7 +93,7 @@ static int resolve_steps(struct run *run, struct error *error) {
  * resolved settings. */
 static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
                     bool allocate, struct error *error) {
-    char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
+    char warnings[4 * ERROR_MAX];
     memset(run, 0, sizeof *run);
     run->began = progress_clock();
     run->ranks = ranks;
@@ -114,11 +105,11 @@ static int run_open(struct run *run, const struct config *config, const struct r
     if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
     if (run_ranks_split(&run->config, ranks->size, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
-    choices_path(choices, run->directory);
-    if (setup_backend(&run->be, config, allocate ? choices : NULL, ranks, error)) return -1;
+    snprintf(run->choices, sizeof run->choices, "%s/products.txt", run->directory);
+    const char *choices = allocate ? run->choices : NULL;
+    if (setup_backend(&run->be, config, choices, ranks, error)) return -1;
     run->backend_open = true;
-    if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
-    print_notes("note", note);
+    if (setup_precision(&run->precision, config, &run->be, error)) return -1;
     precision_warnings(&run->precision, config, warnings, sizeof warnings);
     print_notes("warning", warnings);
     /* The saved config names the resolved precision, which another machine could resolve
@@ -139,10 +130,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
 }
 
 static void run_close(struct run *run) {
-    struct error ignored;
-    metrics_close(&run->metrics, &ignored);
-    metrics_csv_close(&run->csv);
-    tensorboard_close(&run->board, &ignored);
+    metrics_close(&run->metrics);
     saving_close(&run->saving);
     if (run->trainer.config) trainer_close(&run->trainer);
     source_close(&run->train);
@@ -192,17 +180,11 @@ static int load(struct run *run, const char *from, struct error *error) {
 
 /* Opens the files that only rank 0 writes. */
 static int open_files(struct run *run, struct error *error) {
-    char choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
     if (run_directory_set_aside(run->directory, error)) return -1;
     if (run_directory_write_config(run->directory, config, error)) return -1;
-    choices_path(choices, run->directory);
-    if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
-    int64_t step = run->trainer.state.step;
-    if (config->log.csv && metrics_csv_open(&run->csv, run->directory, step, error)) return -1;
-    if (config->log.tensorboard && tensorboard_open(&run->board, run->directory, step, error))
-        return -1;
-    return config->log.metrics ? metrics_open(&run->metrics, run->directory, step, error) : 0;
+    if (config->autotune && backend_write_choices(&run->be, run->choices, error)) return -1;
+    return metrics_open(&run->metrics, run->directory, config, run->trainer.state.step, error);
 }
 
 /* Starts a new run or resumes one. Returns an exit status. */
@@ -231,10 +213,8 @@ static int validate(struct run *run, bool *best, struct error *error) {
     report_validation(&run->report, step, loss);
     saving_watch(&run->saving, step, loss);
     if (validation_record(&run->trainer.state.best, step, loss)) *best = true;
-    if (metrics_validation(&run->metrics, step, loss, error)) return -1;
-    if (metrics_csv_validation(&run->csv, step, loss, error)) return -1;
-    return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
-                             error);
+    if (!run->log_failure.text[0]) metrics_validation(&run->metrics, step, loss, &run->log_failure);
+    return 0;
 }
 
 static int sample_now(struct run *run, struct error *error) {
@@ -263,24 +243,6 @@ static int sample_now(struct run *run, struct error *error) {
     return 0;
 }
 
-static int log_step(struct run *run, const struct step_report *report, double seconds,
-                    double tokens_per_s, struct error *error) {
-    size_t memory = backend_peak_bytes(&run->be);
-    const struct scalar scalars[] = {
-        {"train/loss", report->loss},
-        {"train/lr", report->lr},
-        {"train/grad_norm", report->gradient_norm},
-        {"train/loss_scale", report->loss_scale},
-        {"speed/step_ms", 1e3 * seconds},
-        {"speed/tokens_per_s", tokens_per_s},
-        {"memory/peak_mib", (double)memory / 0x1p20},
-    };
-    if (metrics_step(&run->metrics, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
-    if (metrics_csv_step(&run->csv, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
-    return tensorboard_write(&run->board, report->step, scalars, sizeof scalars / sizeof *scalars,
-                             error);
-}
-
 /* Finishes the oldest unfinished step and logs it. Its time counts from the end of the previous
  * one. */
 static int end_step(struct run *run, struct error *error) {
@@ -300,7 +262,10 @@ static int end_step(struct run *run, struct error *error) {
                 "being lost; consider bf16 or a lower optimizer.lr\n",
                 report.step);
     }
-    return log_step(run, &report, seconds, tokens / seconds, error);
+    if (!run->log_failure.text[0])
+        metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
+                     backend_peak_bytes(&run->be), &run->log_failure);
+    return 0;
 }
 
 /* Finishes all steps, before work that reads the trainer's state or takes time of its own. */
@@ -326,10 +291,11 @@ static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
+/* A run whose metrics cannot be written ends like one that is out of time. */
 static void decide(struct rank_decisions *own, void *context) {
     struct run *run = context;
-    *own = (struct rank_decisions){*run->stop, report_out_of_time(&run->report),
-                                   saving_in_progress(&run->saving)};
+    bool late = report_out_of_time(&run->report) || run->log_failure.text[0];
+    *own = (struct rank_decisions){*run->stop, late, saving_in_progress(&run->saving)};
 }
 
 /* Applies the decisions that the ranks reduced during the step. One rank alone, or all ranks after
@@ -378,6 +344,18 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     return saves ? saving_save(&run->saving, error) : 0;
 }
 
+/* Saves the last step. If metrics could not be written, the run fails after that. */
+static int finish(struct run *run, struct error *error) {
+    if (settle(run, error)) return -1;
+    int status = saving_finish(&run->saving, error);
+    if (run->log_failure.text[0]) {
+        if (status) saving_warn(run->trainer.state.step, error);
+        *error = run->log_failure;
+        status = -1;
+    }
+    return ranks_agree(run->ranks, status, error);
+}
+
 static int train(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
@@ -398,8 +376,7 @@ static int train(struct run *run, struct error *error) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
         if (agree(run, paused, &late, error)) return -1;
     }
-    if (settle(run, error)) return -1;
-    return saving_finish(&run->saving, error);
+    return finish(run, error);
 }
 
 static void print_banner(struct run *run) {
@@ -409,9 +386,14 @@ static void print_banner(struct run *run) {
                   run->val.open ? &run->val.loader : NULL, run->directory);
 }
 
-/* Prints why the run ended before its last step. Returns the exit status. */
-static int stopped_early(const struct run *run) {
+/* Prints a summary, and why the run ended if that was before its last step. Returns the exit
+ * status. */
+static int report_end(const struct run *run) {
     const struct config *config = &run->config;
+    report_waited(&run->report, &run->trainer);
+    saving_report(stdout, &run->saving);
+    validation_report(stdout, config, &run->trainer.state.best, run->directory);
+    if (run->trainer.state.step >= config->train.steps) return EXIT_DONE;
     if (stopped(run)) {
         fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
         return EXIT_SIGNAL + stopped(run);
@@ -443,13 +425,9 @@ int run_train(const struct config *config, const struct command_line *line,
                    config->train.epochs > 0 ? "epochs" : "steps");
         run.trainer.stop = run.stop = signals_catch();
         saving_open(&run.saving, &run.trainer, &run.report, run.directory);
-        if (train(&run, error)) status = EXIT_FAILED;
+        int failed = train(&run, error);
         report_pause(&run.report);
-        if (status == EXIT_DONE) report_waited(&run.report, &run.trainer);
-        if (status == EXIT_DONE) saving_report(stdout, &run.saving);
-        if (status == EXIT_DONE)
-            validation_report(stdout, &run.config, &run.trainer.state.best, run.directory);
-        if (status == EXIT_DONE && run.trainer.state.step < steps) status = stopped_early(&run);
+        status = failed ? EXIT_FAILED : report_end(&run);
     }
     /* After a failure, data may still be in flight between ranks: main() aborts them all instead.
      */

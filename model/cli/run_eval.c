@@ -10,7 +10,6 @@
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
 #include "model/core/evaluate.h"
-#include "model/core/precision.h"
 #include "model/cli/report.h"
 #include "model/io/run_setup.h"
 
@@ -99,10 +98,8 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
                               struct error *error) {
     struct precision precision;
     struct gpt gpt;
-    char note[PRECISION_NOTE_MAX];
     double loss, began;
-    if (precision_resolve(&precision, note, config, &evaluation->be, error)) return -1;
-    print_notes("note", note);
+    if (setup_precision(&precision, config, &evaluation->be, error)) return -1;
     int status = gpt_open(&gpt, config, &precision, &evaluation->be, GPT_EVALUATION, error);
     if (status == 0) status = load(&gpt, evaluation, error);
     began = progress_clock();

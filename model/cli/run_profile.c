@@ -15,16 +15,15 @@
 
 enum { REPETITIONS_DEFAULT = 5 };
 
-/* Recorded arguments of a matmul, with copies of its tensors, which are on the caller's stack. */
+/* Recorded arguments of a matmul without bias and epilogue, with copies of its tensors, which are
+ * on the caller's stack. */
 struct product {
+    struct matmul_args args;
     struct tensor out, a, b;
-    const float *a_scales, *b_scales;
-    bool transpose_a, transpose_b, accumulate, scales_by_vector, fast_accumulation;
 };
 
 struct clock {
-    struct observer
-        observer; /* first member, so that a struct observer * casts to struct clock * */
+    struct observer observer; /* the first member, so that a pointer to it casts to this struct */
     struct trainer *trainer;
     double began;
     double seconds[OPERATION_IDS]; /* time per operation since the last clear */
@@ -54,16 +53,12 @@ static void record(struct observer *observer, enum operation_id id, const void *
     struct clock *clock = (struct clock *)observer;
     const struct matmul_args *args = all_args;
     if (id != ID_matmul) return;
-    struct product product = {*(args->gelu_in ? args->gelu_in : args->out),
-                              *args->a,
-                              *args->b,
-                              args->a_scales,
-                              args->b_scales,
-                              args->transpose_a,
-                              args->transpose_b,
-                              args->accumulate,
-                              args->scales_by_vector,
-                              args->fast_accumulation};
+    struct product product = {*args, *(args->gelu_in ? args->gelu_in : args->out), *args->a,
+                              *args->b};
+    product.args.bias = product.args.gelu_in = NULL;
+    product.args.dgelu_in = product.args.column_sums = NULL;
+    product.args.track_amax = NULL;
+    product.args.label = NULL;
     arrput(clock->products, product);
 }
 
@@ -73,13 +68,11 @@ static int step(struct trainer *trainer, const struct loader *loader, struct err
     return trainer_end_step(trainer, &report, error);
 }
 
-static void replay(struct backend *be, const struct product *products) {
+static void replay(struct backend *be, struct product *products) {
     for (ptrdiff_t i = 0; i < arrlen(products); i++) {
-        const struct product *p = &products[i];
-        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .a_scales = p->a_scales,
-           .b_scales = p->b_scales, .transpose_a = p->transpose_a, .transpose_b = p->transpose_b,
-           .accumulate = p->accumulate, .scales_by_vector = p->scales_by_vector,
-           .fast_accumulation = p->fast_accumulation);
+        struct product *p = &products[i];
+        p->args.out = &p->out, p->args.a = &p->a, p->args.b = &p->b;
+        be->op->matmul(be, &p->args);
     }
 }
 
@@ -199,7 +192,6 @@ static int profile_run(const struct config *config, struct trainer *trainer,
 }
 
 int run_profile(const struct config *config, const struct command_line *line, struct error *error) {
-    char note[PRECISION_NOTE_MAX];
     struct backend be;
     struct precision precision;
     struct source text = {0};
@@ -207,8 +199,7 @@ int run_profile(const struct config *config, const struct command_line *line, st
     /* Fail before the measurement if the output directory cannot be created. */
     if (line->out && directory_create(line->out, error)) return EXIT_FAILED;
     if (setup_backend(&be, config, NULL, NULL, error)) return EXIT_FAILED;
-    int status = precision_resolve(&precision, note, config, &be, error);
-    if (status == 0) print_notes("note", note);
+    int status = setup_precision(&precision, config, &be, error);
     if (status == 0) status = source_open(&text, config, config->data.train, false, error);
     if (status == 0) status = setup_trainer(&trainer, config, &precision, &be, error);
     if (status == 0) trainer_initialize(&trainer);

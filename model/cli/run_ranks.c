@@ -2,61 +2,33 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
-#include "data/util/json.h"
 #include "data/util/program.h"
 #include "data/util/sha256.h"
 #include "kernels/open/backend_open.h"
 #include "model/config/config_check.h"
 #include "model/config/config_print.h"
 
-/* Fails with the name and both values of the first key that differs. block: name of the block that
- * holds the keys, or NULL at the top level. */
-static int compare_members(const cJSON *theirs, const cJSON *ours, const char *block,
-                           struct error *error) {
-    const cJSON *member;
-    cJSON_ArrayForEach(member, theirs) {
-        const cJSON *other = json_member(ours, member->string);
-        if (cJSON_IsObject(member) && !block) {
-            if (compare_members(member, other, member->string, error)) return -1;
-            continue;
-        }
-        if (strcmp(member->string, "threads") == 0 || cJSON_Compare(member, other, true)) continue;
-        char *before = cJSON_PrintUnformatted(member);
-        char *after = other ? cJSON_PrintUnformatted(other) : NULL;
-        fail(error,
-             "%s%s%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config and "
-             "flags",
-             block ? block : "", block ? "." : "", member->string, after ? after : "not there",
-             before ? before : "?");
-        cJSON_free(before);
-        cJSON_free(after);
-        return -1;
-    }
-    return 0;
-}
+enum { VALUE_MAX = CONFIG_VALUE_MAX };
 
-static int compare_texts(const char *theirs, const char *ours, struct error *error) {
-    cJSON *a = cJSON_Parse(theirs), *b = cJSON_Parse(ours);
-    int status = a && b ? compare_members(a, b, NULL, error) : fail(error, "out of memory");
-    cJSON_Delete(a);
-    cJSON_Delete(b);
-    return status;
+/* Copies rank 0's text to theirs. Returns true if this rank's text differs from it. */
+static bool differs(const struct ranks *ranks, char theirs[VALUE_MAX], const char *ours) {
+    memset(theirs, 0, VALUE_MAX);
+    snprintf(theirs, VALUE_MAX, "%s", ours);
+    ranks_broadcast(ranks, theirs, VALUE_MAX);
+    return strcmp(ours, theirs) != 0;
 }
 
 static int compare_program(const struct ranks *ranks, struct error *error) {
-    char version[32] = MANTISSA_VERSION;
-    ranks_broadcast(ranks, version, sizeof version);
-    if (strcmp(version, MANTISSA_VERSION) == 0) return 0;
+    char theirs[VALUE_MAX];
+    if (!differs(ranks, theirs, MANTISSA_VERSION)) return 0;
     return fail(error, "this is mantissa %s, but rank 0 is %.31s\ninstall the same on all machines",
-                MANTISSA_VERSION, version);
+                MANTISSA_VERSION, theirs);
 }
 
 int run_ranks_split(struct config *config, int rank_count, struct error *error) {
@@ -68,22 +40,20 @@ int run_ranks_split(struct config *config, int rank_count, struct error *error) 
 
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
                              struct error *error) {
-    size_t size = 0;
+    int status = 0;
     if (ranks->size == 1) return 0;
     if (ranks_agree(ranks, compare_program(ranks, error), error)) return -1;
-    char *ours = config_json_text(config, &size);
-    int64_t bytes = (int64_t)size + 1;
-    ranks_broadcast(ranks, &bytes, sizeof bytes);
-    char *theirs = malloc((size_t)bytes);
-    int status = ours && theirs ? 0 : fail(error, "out of memory");
-    if (ranks_agree(ranks, status, error) == 0) {
-        if (ranks->rank == 0) memcpy(theirs, ours, (size_t)bytes);
-        ranks_broadcast(ranks, theirs, (size_t)bytes);
-        status = ranks_agree(ranks, compare_texts(theirs, ours, error), error);
-    } else status = -1;
-    free(ours);
-    free(theirs);
-    return status;
+    for (int i = 0; i < config_option_count; i++) {
+        const char *key = config_options[i].key;
+        char ours[VALUE_MAX], theirs[VALUE_MAX];
+        config_value_text(ours, config, &config_options[i]);
+        if (differs(ranks, theirs, ours) && status == 0 && strcmp(key, "threads") != 0)
+            status = fail(error,
+                          "%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config "
+                          "and flags",
+                          key, ours, theirs);
+    }
+    return ranks_agree(ranks, status, error);
 }
 
 static const char *base_name(const char *path) {
@@ -118,7 +88,6 @@ static void add_mask(struct sha256 *hash, const struct token_shard *shard) {
 
 static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, struct error *error) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     ptrdiff_t count = source->open ? arrlen(source->tokens.shards) : 0;
     int status = 0;
     sha256_begin(&hash);
@@ -131,23 +100,21 @@ static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, st
         status = add_tokens(&hash, shard, error);
         add_mask(&hash, shard);
     }
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
     return status;
 }
 
 static int compare_source(const struct ranks *ranks, const struct source *source, const char *key,
                           const char *name, struct error *error) {
-    char ours[SHA256_HEX_MAX], theirs[SHA256_HEX_MAX];
+    char ours[SHA256_HEX_MAX], theirs[VALUE_MAX];
+    int status = 0;
     if (ranks_agree(ranks, hash_source(ours, source, error), error)) return -1;
-    memcpy(theirs, ours, sizeof theirs);
-    ranks_broadcast(ranks, theirs, sizeof theirs);
-    if (strcmp(ours, theirs) == 0) return ranks_agree(ranks, 0, error);
-    fail(error,
-         "%s, %.300s: the shards are not those of rank 0 (SHA-256 of a sample %.12s, there "
-         "%.12s)\ncopy the same files to all machines",
-         key, name, ours, theirs);
-    return ranks_agree(ranks, -1, error);
+    if (differs(ranks, theirs, ours))
+        status = fail(error,
+                      "%s, %.300s: the shards are not those of rank 0 (SHA-256 of a sample %.12s, "
+                      "there %.12s)\ncopy the same files to all machines",
+                      key, name, ours, theirs);
+    return ranks_agree(ranks, status, error);
 }
 
 int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
@@ -161,16 +128,11 @@ int run_ranks_compare_data(const struct ranks *ranks, const struct config *confi
 /* Fails unless `text` equals rank 0's copy. what: name of the text in the message. */
 static int compare_text(const struct ranks *ranks, const char *what, const char *text,
                         struct error *error) {
-    enum { TEXT = 512 };
-    char ours[TEXT], theirs[TEXT];
-    memset(ours, 0, sizeof ours);
-    snprintf(ours, sizeof ours, "%s", text);
-    memcpy(theirs, ours, sizeof theirs);
-    ranks_broadcast(ranks, theirs, sizeof theirs);
+    char theirs[VALUE_MAX];
     int status = 0;
-    if (strcmp(ours, theirs) != 0)
+    if (differs(ranks, theirs, text))
         status = fail(error, "%s: %.400s here, but %.400s on rank 0\nall ranks must have the same",
-                      what, ours, theirs);
+                      what, text, theirs);
     return ranks_agree(ranks, status, error);
 }
 
@@ -208,13 +170,11 @@ static void add_masters(struct sha256 *hash, const struct gpt *gpt) {
 int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
                             struct error *error) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     char hex[SHA256_HEX_MAX], text[256];
     if (ranks->size == 1) return 0;
     sha256_begin(&hash);
     add_masters(&hash, &trainer->gpt);
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
     snprintf(text, sizeof text,
              "step %" PRId64 ", loss scale %g, weights whose sample has SHA-256 %.16s",
              trainer->state.step, (double)trainer->state.scaler.loss_scale, hex);

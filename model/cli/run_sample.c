@@ -11,7 +11,6 @@
 #include "data/util/utf8.h"
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
-#include "model/core/precision.h"
 #include "model/io/run_setup.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
@@ -151,9 +150,7 @@ static int sample(struct backend *be, const struct config *config, const char *f
                   struct error *error) {
     struct precision precision;
     struct gpt gpt;
-    char note[PRECISION_NOTE_MAX];
-    if (precision_resolve(&precision, note, config, be, error)) return EXIT_FAILED;
-    print_notes("note", note);
+    if (setup_precision(&precision, config, be, error)) return EXIT_FAILED;
     int status = EXIT_FAILED;
     if (gpt_open(&gpt, config, &precision, be, GPT_SAMPLING, error) == 0 &&
         load(&gpt, from, error) == 0)

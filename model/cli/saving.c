@@ -35,14 +35,17 @@ void saving_open(struct saving *saving, struct trainer *trainer, struct report *
         fprintf(stderr, "note: training waits while checkpoints are written: %s\n", reason.text);
 }
 
+void saving_warn(int64_t step, const struct error *error) {
+    fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error->text);
+}
+
 /* Reports the outcome of a checkpoint. Returns -1, with the message, if the run has to end. */
 static int report_outcome(struct saving *saving, int status, int64_t step, const char *path,
                           struct error *error) {
     const struct config *config = saving->writer.trainer->config;
     if (status < 0 && config->checkpoint.on_error == CONFIG_ON_ERROR_STOP) return -1;
     report_pause(saving->report);
-    if (status < 0)
-        fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error->text);
+    if (status < 0) saving_warn(step, error);
     if (status == RESULT_WARNED) fprintf(stderr, "warning: %s\n", error->text);
     error->text[0] = 0;
     if (status < 0) return 0;
@@ -70,8 +73,7 @@ bool saving_in_progress(struct saving *saving) {
 void saving_close(struct saving *saving) {
     struct error error;
     int64_t step = saving->begun;
-    if (step > 0 && saving_end(saving, &error))
-        fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error.text);
+    if (step > 0 && saving_end(saving, &error)) saving_warn(step, &error);
     checkpoint_writer_close(&saving->writer);
 }
 

@@ -52,6 +52,9 @@ bool saving_in_progress(struct saving *saving);
  * background write is still in progress. All ranks call it. Fails like saving_save. */
 int saving_end(struct saving *saving, struct error *error);
 
+/* Prints a warning that this step was not saved, with the reason. */
+void saving_warn(int64_t step, const struct error *error);
+
 /* Prints the time that saving took before the last step, if anything was saved. */
 void saving_report(FILE *out, const struct saving *saving);
 

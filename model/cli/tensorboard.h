@@ -18,7 +18,7 @@ struct tensorboard {
 /* Creates a file for the steps after `step`. */
 int tensorboard_open(struct tensorboard *board, const char *run_directory, int64_t step,
                      struct error *error);
-int tensorboard_close(struct tensorboard *board, struct error *error);
+void tensorboard_close(struct tensorboard *board);
 
 struct scalar {
     const char *tag; /* "train/loss" */

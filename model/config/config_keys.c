@@ -132,64 +132,34 @@ const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value) {
     return text;
 }
 
-static void append(char *text, size_t size, const char *addition) {
-    size_t length = strlen(text);
-    if (length < size) snprintf(text + length, size - length, "%s", addition);
-}
-
-static void append_words(char *text, size_t size, const char *const *words) {
-    for (int i = 0; words[i]; i++) {
-        append(text, size, i ? ", \"" : "\"");
-        append(text, size, words[i]);
-        append(text, size, "\"");
+double config_number(const struct config *config, const struct config_option *option) {
+    const void *field = (const char *)config + option->offset;
+    switch (option->type) {
+    case CONFIG_ENUM: return *(const unsigned *)field;
+    case CONFIG_INTEGER: return (double)*(const int64_t *)field;
+    case CONFIG_BOOLEAN: return *(const bool *)field;
+    default: return *(const double *)field;
     }
 }
 
-void config_describe_allowed(const struct config_option *option, char *text, size_t size) {
-    char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
-    config_format_number(low, option->minimum);
-    config_format_number(high, option->maximum);
+void config_set_number(struct config *config, const struct config_option *option, double value) {
+    void *field = (char *)config + option->offset;
     switch (option->type) {
-    case CONFIG_STRING:
-        snprintf(text, size, "a string of %s%s bytes", option->minimum > 0 ? "1 to " : "at most ",
-                 high);
-        break;
-    case CONFIG_ENUM:
-        snprintf(text, size, "one of ");
-        append_words(text, size, option->words);
-        break;
-    case CONFIG_INTEGER: snprintf(text, size, "a whole number from %s to %s", low, high); break;
-    case CONFIG_NUMBER:
-        snprintf(text, size, "a number from %s to %s%s", low, option->below_maximum ? "below " : "",
-                 high);
-        break;
-    case CONFIG_BOOLEAN: snprintf(text, size, "true or false"); break;
-    case CONFIG_LIST:
-        snprintf(text, size, "a list of some of ");
-        append_words(text, size, option->words);
-        break;
-    }
-}
-
-static void set_default(struct config *config, const struct config_option *option) {
-    char *field = (char *)config + option->offset;
-    int64_t whole = (int64_t)option->initial;
-    unsigned word = (unsigned)option->initial;
-    bool condition = option->initial != 0;
-    switch (option->type) {
-    case CONFIG_STRING: memcpy(field, option->text, strlen(option->text) + 1); break;
-    case CONFIG_ENUM: memcpy(field, &word, sizeof word); break;
-    case CONFIG_INTEGER: memcpy(field, &whole, sizeof whole); break;
-    case CONFIG_NUMBER: memcpy(field, &option->initial, sizeof option->initial); break;
-    case CONFIG_BOOLEAN: memcpy(field, &condition, sizeof condition); break;
-    case CONFIG_LIST: memset(field, 0, sizeof(struct config_words)); break;
+    case CONFIG_ENUM: *(unsigned *)field = (unsigned)value; break;
+    case CONFIG_INTEGER: *(int64_t *)field = (int64_t)value; break;
+    case CONFIG_BOOLEAN: *(bool *)field = value != 0; break;
+    default: *(double *)field = value; break;
     }
 }
 
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
     config->rank_count = 1;
-    for (int i = 0; i < config_option_count; i++) set_default(config, &config_options[i]);
+    for (int i = 0; i < config_option_count; i++) {
+        const struct config_option *option = &config_options[i];
+        if (option->type == CONFIG_STRING) strcpy((char *)config + option->offset, option->text);
+        else if (option->type != CONFIG_LIST) config_set_number(config, option, option->initial);
+    }
 }
 
 bool config_given(const struct config *config, const char *name) {

@@ -49,9 +49,9 @@ const char *config_option_name(const struct config_option *option);
 /* Number of names of an enum or a list. */
 int config_word_count(const struct config_option *option);
 
-/* Writes a description of the allowed values, such as "a whole number from 1 to 1024" or "true or
- * false". */
-void config_describe_allowed(const struct config_option *option, char *text, size_t size);
+/* Value of a number, a boolean (0 or 1) or an enum (the index of the name). */
+double config_number(const struct config *config, const struct config_option *option);
+void config_set_number(struct config *config, const struct config_option *option, double value);
 
 /* Returns the shortest decimal text that parses to the same double. */
 enum { CONFIG_NUMBER_MAX = 32 };

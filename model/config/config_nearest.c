@@ -4,32 +4,27 @@
 
 #include "model/config/config_keys.h"
 
-/* Longer names are not typing mistakes. The rows of the distance have this width. */
-enum { NAME_LIMIT = 64, NOT_CLOSE = 1000 };
+enum { NAME_LIMIT = 64 /* longer names are not typing mistakes */, NOT_CLOSE = 1000 };
 
 static int least(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Optimal string alignment: insertions, deletions, replacements and swaps of neighbors. */
+/* Optimal string alignment: insertions, deletions, replacements and swaps of neighbors.
+ * distance[i][j] is that of the first i and j bytes. */
 static int edit_distance(const char *a, int a_length, const char *b, int b_length) {
-    int rows[3][NAME_LIMIT + 1];
-    int *before = rows[0], *previous = rows[1], *current = rows[2];
-    for (int j = 0; j <= b_length; j++) previous[j] = j;
-    for (int i = 1; i <= a_length; i++) {
-        current[0] = i;
-        for (int j = 1; j <= b_length; j++) {
-            int replaced = previous[j - 1] + (a[i - 1] != b[j - 1]);
-            current[j] = least(replaced, least(previous[j], current[j - 1]) + 1);
+    int distance[NAME_LIMIT + 1][NAME_LIMIT + 1];
+    for (int i = 0; i <= a_length; i++)
+        for (int j = 0; j <= b_length; j++) {
+            distance[i][j] = i + j;
+            if (i == 0 || j == 0) continue;
+            int replaced = distance[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            int changed = least(distance[i][j - 1], distance[i - 1][j]) + 1;
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                current[j] = least(current[j], before[j - 2] + 1);
+                changed = least(changed, distance[i - 2][j - 2] + 1);
+            distance[i][j] = least(replaced, changed);
         }
-        int *oldest = before;
-        before = previous;
-        previous = current;
-        current = oldest;
-    }
-    return previous[b_length];
+    return distance[a_length][b_length];
 }
 
 static bool contains(const char *text, int text_length, const char *part, int part_length) {

@@ -5,15 +5,12 @@
 
 #include "data/util/json_escape.h"
 #include "data/util/printed.h"
-#include "model/config/config_keys.h"
 
 static void print_words(FILE *out, const char *const *words, int count) {
-    fputc('[', out);
     for (int i = 0; i < count; i++) {
         if (i) fputs(", ", out);
         json_print_string(out, words[i]);
     }
-    fputc(']', out);
 }
 
 static void print_number(FILE *out, double value) {
@@ -23,31 +20,37 @@ static void print_number(FILE *out, double value) {
 
 static void print_value(FILE *out, const struct config *config,
                         const struct config_option *option) {
-    const char *field = (const char *)config + option->offset;
-    struct config_words list;
-    unsigned word;
-    int64_t whole;
-    double number;
+    const void *field = (const char *)config + option->offset;
+    const struct config_words *list = field;
     switch (option->type) {
     case CONFIG_STRING: json_print_string(out, field); break;
     case CONFIG_ENUM:
-        memcpy(&word, field, sizeof word);
-        json_print_string(out, option->words[word]);
+        json_print_string(out, option->words[(int)config_number(config, option)]);
+        break;
+    case CONFIG_BOOLEAN: fputs(config_number(config, option) ? "true" : "false", out); break;
+    case CONFIG_LIST:
+        fputc('[', out);
+        print_words(out, list->items, list->count);
+        fputc(']', out);
         break;
     case CONFIG_INTEGER:
-        memcpy(&whole, field, sizeof whole);
-        fprintf(out, "%" PRId64, whole);
-        break;
-    case CONFIG_NUMBER:
-        memcpy(&number, field, sizeof number);
-        print_number(out, number);
-        break;
-    case CONFIG_BOOLEAN: fputs(*(const bool *)field ? "true" : "false", out); break;
-    case CONFIG_LIST:
-        memcpy(&list, field, sizeof list);
-        print_words(out, list.items, list.count);
-        break;
+    case CONFIG_NUMBER: print_number(out, config_number(config, option)); break;
     }
+}
+
+void config_value_text(char text[CONFIG_VALUE_MAX], const struct config *config,
+                       const struct config_option *option) {
+    memset(text, 0, CONFIG_VALUE_MAX);
+    FILE *out = fmemopen(text, CONFIG_VALUE_MAX - 1, "w");
+    if (!out) return;
+    print_value(out, config, option);
+    fclose(out);
+}
+
+/* Returns the block that begins with this row, or -1. */
+static int block_begun(int row) {
+    int block = config_option_block(&config_options[row]);
+    return row > 0 && config_option_block(&config_options[row - 1]) == block ? -1 : block;
 }
 
 /* True for a block of another precision that was not given. */
@@ -61,21 +64,16 @@ static bool left_out(const struct config *config, int block) {
 }
 
 void config_print_json(FILE *out, const struct config *config) {
-    int open = -1;
     fputs("{", out);
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-        int block = config_option_block(option);
+        int block = config_option_block(option), begun = block_begun(i);
         if (block >= 0 && left_out(config, block)) continue;
-        if (block != open) {
-            if (open >= 0) fputs("\n  }", out);
-            fprintf(out, ",\n  \"%s\": {", config_blocks[block].name);
-        } else if (i > 0) {
-            fputc(',', out);
-        }
+        if (begun > 0) fputs("\n  }", out);
+        if (i > 0) fputc(',', out);
+        if (begun >= 0) fprintf(out, "\n  \"%s\": {", config_blocks[block].name);
         fprintf(out, "\n%*s\"%s\": ", block < 0 ? 2 : 4, "", config_option_name(option));
         print_value(out, config, option);
-        open = block;
     }
     fputs("\n  }\n}\n", out);
 }
@@ -96,17 +94,47 @@ static void print_default(FILE *out, const struct config_option *option) {
     print_value(out, &config, option);
 }
 
-/* Writes a default as text. The rule of a computed default follows it, or replaces an empty
- * text. */
-static void describe_default(const struct config_option *option, char *text, size_t size) {
-    FILE *out = fmemopen(text, size, "w");
-    text[0] = '\0';
-    if (!out) return;
-    print_default(out, option);
+/* Prints a default, and the rule of a computed one after it, or in place of an empty text. */
+static void describe_default(FILE *out, const struct config_option *option) {
+    bool empty = option->type == CONFIG_STRING && !option->text[0];
+    if (!option->computed || !empty) print_default(out, option);
+    if (option->computed) fprintf(out, "%s%s", empty ? "" : ", ", option->computed);
+}
+
+static void print_allowed(FILE *out, const struct config_option *option) {
+    char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
+    config_format_number(low, option->minimum);
+    config_format_number(high, option->maximum);
+    switch (option->type) {
+    case CONFIG_STRING:
+        fprintf(out, "a string of %s%s bytes", option->minimum > 0 ? "1 to " : "at most ", high);
+        break;
+    case CONFIG_INTEGER: fprintf(out, "a whole number from %s to %s", low, high); break;
+    case CONFIG_NUMBER:
+        fprintf(out, "a number from %s to %s%s", low, option->below_maximum ? "below " : "", high);
+        break;
+    case CONFIG_BOOLEAN: fputs("true or false", out); break;
+    case CONFIG_ENUM:
+    case CONFIG_LIST:
+        fputs(option->type == CONFIG_ENUM ? "one of " : "a list of some of ", out);
+        print_words(out, option->words, config_word_count(option));
+        break;
+    }
+}
+
+/* Writes the output of a printer to text. */
+static const char *text_of(char *text, size_t size, const struct config_option *option,
+                           void (*print)(FILE *, const struct config_option *)) {
+    FILE *out = fmemopen(text, size - 1, "w");
+    text[0] = text[size - 1] = '\0';
+    if (!out) return text;
+    print(out, option);
     fclose(out);
-    if (!option->computed) return;
-    size_t length = strcmp(text, "\"\"") == 0 ? 0 : strlen(text);
-    snprintf(text + length, size - length, "%s%s", length ? ", " : "", option->computed);
+    return text;
+}
+
+void config_describe_allowed(const struct config_option *option, char *text, size_t size) {
+    text_of(text, size, option, print_allowed);
 }
 
 /* Prints the constraints of a property's values. */
@@ -116,13 +144,13 @@ static void print_constraints(FILE *out, const struct config_option *option, int
             fprintf(out, "%*s\"minLength\": %.0f,\n", indent, "", option->minimum);
         fprintf(out, "%*s\"maxLength\": %.0f,\n", indent, "", option->maximum);
     } else if (option->type == CONFIG_ENUM) {
-        fprintf(out, "%*s\"enum\": ", indent, "");
+        fprintf(out, "%*s\"enum\": [", indent, "");
         print_words(out, option->words, config_word_count(option));
-        fputs(",\n", out);
+        fputs("],\n", out);
     } else if (option->type == CONFIG_LIST) {
-        fprintf(out, "%*s\"items\": {\"enum\": ", indent, "");
+        fprintf(out, "%*s\"items\": {\"enum\": [", indent, "");
         print_words(out, option->words, config_word_count(option));
-        fprintf(out, "},\n%*s\"uniqueItems\": true,\n", indent, "");
+        fprintf(out, "]},\n%*s\"uniqueItems\": true,\n", indent, "");
     } else if (option->type != CONFIG_BOOLEAN) {
         fprintf(out, "%*s\"minimum\": ", indent, "");
         print_number(out, option->minimum);
@@ -143,9 +171,10 @@ static void print_property(FILE *out, const struct config_option *option, int in
     indent += 2;
     fprintf(out, "%*s\"description\": ", indent, "");
     char help[512], initial[160];
-    describe_default(option, initial, sizeof initial);
-    snprintf(help, sizeof help, "%s%s%s%s", option->help, option->computed ? " Default: " : "",
-             option->computed ? initial : "", option->computed ? "." : "");
+    snprintf(help, sizeof help, "%s", option->help);
+    if (option->computed)
+        snprintf(help, sizeof help, "%s Default: %s.", option->help,
+                 text_of(initial, sizeof initial, option, describe_default));
     json_print_string(out, help);
     fprintf(out, ",\n%*s\"type\": \"%s\",\n", indent, "", types[option->type]);
     print_constraints(out, option, indent);
@@ -155,7 +184,6 @@ static void print_property(FILE *out, const struct config_option *option, int in
 }
 
 void config_print_schema(FILE *out) {
-    int open = -1;
     fputs("{\n"
           "  \"$schema\": \"http://json-schema.org/draft-07/schema#\",\n"
           "  \"title\": \"Configuration of a mantissa run\",\n"
@@ -169,9 +197,9 @@ void config_print_schema(FILE *out) {
           out);
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-        int block = config_option_block(option);
-        if (block != open) {
-            if (open >= 0) fputs("\n      }\n    }", out);
+        int block = block_begun(i);
+        if (block > 0) fputs("\n      }\n    }", out);
+        if (block >= 0) {
             fprintf(out, ",\n    \"%s\": {\n      \"description\": ", config_blocks[block].name);
             json_print_string(out, config_blocks[block].help);
             fputs(",\n      \"type\": \"object\",\n      \"additionalProperties\": false,\n"
@@ -180,8 +208,7 @@ void config_print_schema(FILE *out) {
         } else {
             fputs(",\n", out);
         }
-        print_property(out, option, block < 0 ? 4 : 8);
-        open = block;
+        print_property(out, option, config_option_block(option) < 0 ? 4 : 8);
     }
     fputs("\n      }\n    }\n  }\n}\n", out);
 }
@@ -204,22 +231,19 @@ static void print_wrapped(FILE *out, const char *text, int indent, int width) {
 }
 
 void config_print_help(FILE *out) {
-    int open = -1;
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
         char allowed[320], initial[160], text[512];
-        int block = config_option_block(option);
-        if (block != open) {
+        int block = block_begun(i);
+        if (block >= 0) {
             fputc('\n', out);
             print_wrapped(out, config_blocks[block].help, 2, 80);
         }
-        open = block;
-        config_describe_allowed(option, allowed, sizeof allowed);
-        describe_default(option, initial, sizeof initial);
         fprintf(out, "  %s\n", option->key);
         print_wrapped(out, option->help, 6, 80);
+        config_describe_allowed(option, allowed, sizeof allowed);
         snprintf(text, sizeof text, "%c%s. Default: %s.", allowed[0] - 'a' + 'A', allowed + 1,
-                 initial);
+                 text_of(initial, sizeof initial, option, describe_default));
         print_wrapped(out, text, 6, 80);
     }
 }
@@ -227,18 +251,17 @@ void config_print_help(FILE *out) {
 void config_print_reference(FILE *out) {
     static const char *const head = "| key | allowed | default | meaning |\n"
                                     "|---|---|---|---|\n";
-    int open = -1;
     fputs(head, out);
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-        char allowed[320], initial[160];
-        int block = config_option_block(option);
-        if (block != open)
+        int block = block_begun(i);
+        if (block >= 0)
             fprintf(out, "\n**`%s`**: %s\n\n%s", config_blocks[block].name,
                     config_blocks[block].help, head);
-        open = block;
-        config_describe_allowed(option, allowed, sizeof allowed);
-        describe_default(option, initial, sizeof initial);
-        fprintf(out, "| `%s` | %s | %s | %s |\n", option->key, allowed, initial, option->help);
+        fprintf(out, "| `%s` | ", option->key);
+        print_allowed(out, option);
+        fputs(" | ", out);
+        describe_default(out, option);
+        fprintf(out, " | %s |\n", option->help);
     }
 }

@@ -1,7 +1,7 @@
 /* A config as JSON, and the option table as schema, help and reference. */
 #pragma once
 
-#include "model/config/config.h"
+#include "model/config/config_keys.h"
 
 /* The printers write to out; the caller checks ferror(out).
  *
@@ -15,6 +15,15 @@ void config_print_json(FILE *out, const struct config *config);
 void config_print_schema(FILE *out);
 void config_print_help(FILE *out);
 void config_print_reference(FILE *out);
+
+/* Writes a value as JSON, followed by zeros. */
+enum { CONFIG_VALUE_MAX = 4096 };
+void config_value_text(char text[CONFIG_VALUE_MAX], const struct config *config,
+                       const struct config_option *option);
+
+/* Writes a description of the allowed values, such as "a whole number from 1 to 1024" or "true or
+ * false". */
+void config_describe_allowed(const struct config_option *option, char *text, size_t size);
 
 /* Returns the output of config_print_json, *size (optional) bytes and a NUL, which the caller
  * frees. NULL when out of memory. */

@@ -3,6 +3,7 @@
 #include "data/util/utf8.h"
 #include "data/util/json.h"
 #include "model/config/config_nearest.h"
+#include "model/config/config_print.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -62,16 +63,9 @@ static int set_number(const struct candidate *c) {
     double value = cJSON_GetNumberValue(c->json);
     bool in_range = value >= option->minimum && value <= option->maximum &&
                     !(option->below_maximum && value == option->maximum);
-    if (!in_range) return refuse_value(c);
-    char *field = (char *)c->config + option->offset;
-    if (option->type == CONFIG_NUMBER) {
-        value += 0.0; /* -0 becomes 0 */
-        memcpy(field, &value, sizeof value);
-        return 0;
-    }
-    if (value != floor(value)) return refuse_value(c);
-    int64_t whole = (int64_t)value;
-    memcpy(field, &whole, sizeof whole);
+    if (!in_range || (option->type == CONFIG_INTEGER && value != floor(value)))
+        return refuse_value(c);
+    config_set_number(c->config, option, value + 0.0); /* -0 becomes 0 */
     return 0;
 }
 
@@ -122,8 +116,7 @@ static int set_word(const struct candidate *c) {
     const char *text = cJSON_GetStringValue(c->json);
     int word = find_word(c->option, text);
     if (word < 0) return refuse_word(c, text);
-    unsigned value = (unsigned)word;
-    memcpy((char *)c->config + c->option->offset, &value, sizeof value);
+    config_set_number(c->config, c->option, word);
     return 0;
 }
 
@@ -156,8 +149,7 @@ static int set_value(const struct candidate *c) {
     case CONFIG_BOOLEAN: break;
     }
     if (!cJSON_IsBool(c->json)) return refuse_value(c);
-    bool value = cJSON_IsTrue(c->json);
-    memcpy((char *)c->config + c->option->offset, &value, sizeof value);
+    config_set_number(c->config, c->option, cJSON_IsTrue(c->json));
     return 0;
 }
 

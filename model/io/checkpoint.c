@@ -202,11 +202,11 @@ static bool settings_differ(const cJSON *saved, const cJSON *now, const char *co
     return false;
 }
 
-/* Returns the config as a JSON tree, or NULL. */
-static cJSON *config_tree(const struct config *config) {
-    char *text = config_json_text(config, NULL);
-    cJSON *tree = text ? cJSON_Parse(text) : NULL;
-    free(text);
+/* Returns a config's text as a tree, or NULL. */
+static cJSON *tree_of(const char *text) {
+    cJSON *tree = NULL;
+    struct error ignored;
+    if (text) json_parse(&tree, text, strlen(text), "", &ignored);
     return tree;
 }
 
@@ -215,7 +215,8 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
     static const char *const blocks[] = {"data", "train",     "optimizer", "autocast",
                                          "fp8",  "gradients", "loss_scale"};
     const struct config *config = trainer->config;
-    cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
+    char *text = config_json_text(config, NULL);
+    cJSON *saved = tree_of(manifest->config), *now = tree_of(text);
     const cJSON *seed = json_member(saved, "seed");
     bool other_seed = !cJSON_Compare(seed, json_member(now, "seed"), true);
     if (seed && other_seed)
@@ -236,6 +237,7 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
             (struct best_validation){0}; /* losses of different data are not comparable */
     cJSON_Delete(saved);
     cJSON_Delete(now);
+    free(text);
 }
 
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {

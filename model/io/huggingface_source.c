@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "data/util/json.h"
-#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
 
 enum { SHOWN_MAX = 80 };
 

@@ -135,6 +135,14 @@ int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, co
     return status;
 }
 
+int setup_precision(struct precision *precision, const struct config *config,
+                    const struct backend *be, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
+    if (precision_resolve(precision, note, config, be, error)) return -1;
+    print_notes("note", note);
+    return 0;
+}
+
 void print_notes(const char *prefix, const char *text) {
     while (*text) {
         int length = (int)strcspn(text, "\n");

@@ -34,6 +34,10 @@ void source_close(struct source *source);
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
                   const struct ranks *ranks, struct error *error);
 
+/* Resolves the precision, and prints the note that explains an automatic choice. */
+int setup_precision(struct precision *precision, const struct config *config,
+                    const struct backend *be, struct error *error);
+
 /* Opens the tokenizer of config->data.tokenizer, and checks it against the record that ./prepare
  * writes beside texts, if there is one. GPT-2's files are searched for in this order:
  * data.tokenizer_dir of --set; `from` (optional, a model's directory); data.tokenizer_dir of the

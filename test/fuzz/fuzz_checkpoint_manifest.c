@@ -12,14 +12,12 @@
  * would ever run. */
 static size_t seal(uint8_t *image, const uint8_t *bytes, size_t size) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     char hex[SHA256_HEX_MAX], text[128];
     memcpy(image, bytes, size);
     if (size == 0 || bytes[size - 1] == '!') return size;
     sha256_begin(&hash);
     sha256_add(&hash, bytes, size);
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
     int length = snprintf(text, sizeof text, ",\n  \"sha256\": \"%s\"\n}\n", hex);
     memcpy(image + size, text, (size_t)length);
     return size + (size_t)length;

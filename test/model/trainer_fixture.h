@@ -172,14 +172,12 @@ struct digest {
 static inline struct digest rig_digest(struct rig *rig) {
     struct digest digest;
     struct sha256 hash;
-    uint8_t bytes[SHA256_BYTES];
     struct gpt *gpt = &rig->trainer.gpt;
     sha256_begin(&hash);
     rig_hash_masters(&hash, gpt);
     rig_hash_copies(&hash, gpt);
     rig_hash_moments(&hash, &rig->trainer.optimizer);
-    sha256_end(&hash, bytes);
-    sha256_hex(digest.hex, bytes);
+    sha256_end(digest.hex, &hash);
     return digest;
 }
 

@@ -47,11 +47,9 @@ static void expect_decoded(const struct tokenizer *tokenizer, const int32_t *tok
 
 static void hash_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size) {
     struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     sha256_begin(&hash);
     sha256_add(&hash, bytes, size);
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
 }
 
 /* ---- the fixtures */

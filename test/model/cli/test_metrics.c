@@ -16,6 +16,7 @@
 #include "test/scratch.h"
 
 static char path[100];
+static const struct config config = {.log = {.metrics = true}};
 
 static void set_up(void) {
     make_folder();
@@ -26,13 +27,13 @@ TestSuite(metrics, .init = set_up, .fini = remove_folder);
 
 static struct metrics begin(int64_t step) {
     struct metrics metrics;
-    cr_assert_eq(metrics_open(&metrics, folder, step, &error), 0, "%s", error.text);
+    cr_assert_eq(metrics_open(&metrics, folder, &config, step, &error), 0, "%s", error.text);
     return metrics;
 }
 
 static void end(struct metrics *metrics) {
-    cr_assert_eq(metrics_close(metrics, &error), 0, "%s", error.text);
-    cr_expect_null(metrics->file);
+    metrics_close(metrics);
+    cr_expect_null(metrics->json);
 }
 
 static struct step_report report_of(int64_t step) {
@@ -241,7 +242,7 @@ Test(metrics, switched_off_writes_nothing) {
     struct step_report report = report_of(1);
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), 0);
     cr_expect_eq(metrics_validation(&metrics, 1, 1, &error), 0);
-    cr_expect_eq(metrics_close(&metrics, &error), 0);
+    metrics_close(&metrics);
     cr_expect_neq(access(path, F_OK), 0);
 }
 
@@ -258,7 +259,7 @@ Test(metrics, a_link_is_not_written_through) {
     cr_assert_eq(fclose(file), 0);
     cr_assert_eq(symlink("other", path), 0);
     for (int64_t step = 0; step < 2; step++) {
-        cr_expect_eq(metrics_open(&metrics, folder, step, &error), -1);
+        cr_expect_eq(metrics_open(&metrics, folder, &config, step, &error), -1);
         cr_expect_not_null(strstr(error.text, "a symbolic link"), "%s", error.text);
     }
     struct stat status;
@@ -268,7 +269,7 @@ Test(metrics, a_link_is_not_written_through) {
 Test(metrics, full_disk) {
     struct metrics metrics = begin(0);
     int full = open("/dev/full", O_WRONLY);
-    cr_assert(full >= 0 && dup2(full, fileno(metrics.file)) >= 0);
+    cr_assert(full >= 0 && dup2(full, fileno(metrics.json)) >= 0);
     close(full);
     struct step_report report = report_of(1);
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), -1);
@@ -276,7 +277,7 @@ Test(metrics, full_disk) {
     error.text[0] = 0;
     cr_expect_eq(metrics_validation(&metrics, 1, 1, &error), -1);
     expect_remedy("No space left");
-    metrics_close(&metrics, &error);
+    metrics_close(&metrics);
 }
 
 /* The partial line that still fitted is removed when the run resumes. */
@@ -289,7 +290,7 @@ Test(metrics, file_size_limit) {
     struct step_report report = report_of(2);
     cr_expect_eq(metrics_step(&metrics, &report, 12.5, 5120, 1 << 20, &error), -1);
     expect_remedy("File too large");
-    metrics_close(&metrics, &error);
+    metrics_close(&metrics);
     limit.rlim_cur = RLIM_INFINITY;
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     metrics = begin(1);
@@ -302,7 +303,7 @@ Test(metrics, no_directory) {
     struct metrics metrics;
     const char *missing = in_folder("none");
     for (int64_t step = 0; step < 2; step++) {
-        cr_expect_eq(metrics_open(&metrics, missing, step, &error), -1);
+        cr_expect_eq(metrics_open(&metrics, missing, &config, step, &error), -1);
         cr_expect_not_null(strstr(error.text, missing), "%s", error.text);
     }
 }

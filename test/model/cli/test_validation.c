@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "model/config/config_keys.h"
-#include "model/cli/metrics_csv.h"
+#include "model/cli/metrics.h"
 #include "test/model/cli/program_fixture.h"
 
 /* Validation text that becomes less likely with every step: the first validation is the best. */
@@ -153,13 +153,15 @@ Test(validation, csv_matches_metrics_jsonl) {
 }
 
 Test(validation, csv_of_a_run_without_checkpoint_is_kept) {
-    struct metrics_csv csv = {0};
+    struct metrics metrics;
+    const struct config config = {.log = {.csv = true}};
     struct step_report report = {.step = 1, .loss = NAN, .fp8 = true, .fp8_zero = 7};
     cr_assert_eq(directory_create(in_folder("a/run"), &error), 0, "%s", error.text);
-    cr_assert_eq(metrics_csv_open(&csv, in_folder("a/run"), 0, &error), 0, "%s", error.text);
-    cr_assert_eq(metrics_csv_step(&csv, &report, 2, 3, 4, &error), 0);
-    metrics_csv_close(&csv);
-    cr_assert_eq(metrics_csv_step(&csv, &report, 2, 3, 4, &error), 0, "closed: nothing is written");
+    cr_assert_eq(metrics_open(&metrics, in_folder("a/run"), &config, 0, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(metrics_step(&metrics, &report, 2, 3, 4, &error), 0);
+    metrics_close(&metrics);
+    cr_assert_eq(metrics_step(&metrics, &report, 2, 3, 4, &error), 0, "closed: nothing is written");
     char *text = rows("a/run");
     cr_expect_not_null(strstr(text, "\n1,0,nan,0,0,0,0,2,3,4,0,7,\n"), "%s", text);
     free(text);

@@ -304,12 +304,10 @@ Test(gpt, initial_weights_differ_everywhere) {
 static struct digest digest_of(struct gpt *gpt) {
     struct digest digest;
     struct sha256 hash;
-    uint8_t bytes[SHA256_BYTES];
     sha256_begin(&hash);
     rig_hash_masters(&hash, gpt);
     rig_hash_copies(&hash, gpt);
-    sha256_end(&hash, bytes);
-    sha256_hex(digest.hex, bytes);
+    sha256_end(digest.hex, &hash);
     return digest;
 }
 

@@ -14,9 +14,7 @@ static size_t history_bytes(const struct quantization *q) {
 
 static struct digest digest_of(struct sha256 *hash) {
     struct digest digest;
-    uint8_t bytes[SHA256_BYTES];
-    sha256_end(hash, bytes);
-    sha256_hex(digest.hex, bytes);
+    sha256_end(digest.hex, hash);
     return digest;
 }
 

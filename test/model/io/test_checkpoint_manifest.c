@@ -14,12 +14,10 @@ TestSuite(checkpoint_manifest, .init = make_folder, .fini = remove_folder);
 /* Rewrites trainer.json, with a hash at its end. */
 static void put_sealed(const char *body) {
     char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *text;
-    uint8_t digest[SHA256_BYTES];
     struct sha256 hash;
     sha256_begin(&hash);
     sha256_add(&hash, body, strlen(body));
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_end(hex, &hash);
     cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
     snprintf(file, sizeof file, "%s/trainer.json", path);
     cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, &error), 0, "%s", error.text);

@@ -49,13 +49,14 @@ Test(run_record, every_figure) {
 /* The reader accepts the output of the writer of metrics.jsonl. */
 Test(run_record, reads_what_metrics_writes) {
     struct metrics metrics;
+    const struct config config = {.log = {.metrics = true}};
     struct step_report report = {
         .step = 3, .tokens = 9, .loss = 1.25f, .gradient_norm = 0.5f, .loss_scale = 2, .lr = 0.125};
     make_run((struct run_recipe){.name = "x"});
-    cr_assert_eq(metrics_open(&metrics, in_folder("x"), 0, &error), 0, "%s", error.text);
+    cr_assert_eq(metrics_open(&metrics, in_folder("x"), &config, 0, &error), 0, "%s", error.text);
     cr_assert_eq(metrics_step(&metrics, &report, 5, 250, 77, &error), 0);
     cr_assert_eq(metrics_validation(&metrics, 3, 1.5, &error), 0);
-    cr_assert_eq(metrics_close(&metrics, &error), 0);
+    metrics_close(&metrics);
     struct run_record run = read_run(in_folder("x"));
     cr_assert(arrlen(run.steps) == 1 && arrlen(run.validations) == 1);
     struct run_step step = run.steps[0];
