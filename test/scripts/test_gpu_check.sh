@@ -8,7 +8,7 @@ trap 'rm -rf "$folder"' EXIT
 failures=0
 
 wrong() {
-    echo "FAIL: $1"
+    echo "FAIL: ${CUDA_EMULATOR_FAIL:-} $1"
     tail -n 30 "$folder/said"
     failures=$((failures + 1))
 }
@@ -27,8 +27,9 @@ rehearse() {
             wrong "$*: not what fails and what to try: $fails"
         fi
     fi
+    tar -tzf "$folder/out.tar.gz" >"$folder/list"
     for file in gpu_check.json table.txt build.log; do
-        if ! tar -tzf "$folder/out.tar.gz" | grep -q "/$file$"; then wrong "$*: no $file"; fi
+        if ! grep -q "/$file$" "$folder/list"; then wrong "$*: no $file"; fi
     done
     if ! python3 -m json.tool "$folder/out/gpu_check.json" >"$folder/json" 2>&1; then
         wrong "$*: gpu_check.json is not JSON"
@@ -36,7 +37,7 @@ rehearse() {
 }
 
 rehearse 0 "build attention operations models numbers bench save brim" ""
-for call in cudaMalloc:5 cudaMemcpyAsync:3 launch:9 cublasLtCreate:1; do
+for call in cudaMalloc:5 launch:9 cublasLtCreate:1; do
     CUDA_EMULATOR_FAIL=$call rehearse 1 build brim --parts brim
 done
 CUDA_EMULATOR_FAIL=launch:40 rehearse 1 build numbers --parts numbers
