@@ -72,6 +72,7 @@ attention_aim() { # PASS D T TFLOP/S
 }
 
 show_aims() {
+    aims=()
     local bf16 fp16 fp32 slowest
     bf16=$(precision_line bf16 tokens_per_s) fp16=$(precision_line fp16 tokens_per_s)
     fp32=$(precision_line fp32 tokens_per_s)
@@ -112,7 +113,36 @@ show_lab() {
     sed -n '/^run  *verdict/,/^The training/{/^The training/!p}' "$out/lab.log"
 }
 
-# Includes the JSON file of a step in ours; null if the step did not finish writing it.
+# Says in plain words what works, what fails and what to try, and what is slower than its aim.
+show_verdict() {
+    local i works="" fails="" try=()
+    for i in "${!names[@]}"; do
+        case ${verdicts[$i]} in
+        ok*) works="$works ${names[$i]}" ;;
+        failed*) fails="$fails ${names[$i]}" && try+=("$(advice "${names[$i]}")") ;;
+        esac
+    done
+    printf '\nWorks:%s\n' "${works:- nothing}"
+    if [ -n "$fails" ]; then printf 'Fails:%s\n' "$fails" && printf '  %s\n' "${try[@]}"; fi
+    printf '%s\n' "${aims[@]}" | sed -nE 's/.*"aim": "([^"]*)", "wanted": "([^"]*)", '\
+'"measured": ([^,]*), "met": "NO".*/Slower than its aim: \1: \3, wanted \2/p'
+}
+advice() { # NAME of a part that failed
+    case $1 in
+    build) echo "build: its end names the file; CUDA 12 or newer and gcc 9 or newer are needed" ;;
+    conformance) echo "conformance: an instruction does other than the emulator: trust no figure" ;;
+    attention) echo "attention: train with --set cuda_wgmma=false; figures here are without it" ;;
+    operations) echo "operations: the log names operation, shape and error; the CPU is right" ;;
+    models) echo "models: try --set cuda_graphs=false, then --set cuda_wgmma=false" ;;
+    nccl) echo "nccl: one GPU trains without it; nccl-*.txt has its log" ;;
+    numbers) echo "numbers: the first NO; try --set cuda_graphs=false and cuda_wgmma=false" ;;
+    bench | autotune | graphs | large) echo "$1: $1.log names what could not be measured" ;;
+    brim) echo "brim: memory was planned too tight; cublaslt-*.txt and brim.log have the sizes" ;;
+    *) echo "$1: see $1.log" ;;
+    esac
+}
+
+# Includes the JSON file of a part in ours; null if the part did not finish writing it.
 embed() {
     if [ "$(tail -c 2 "$out/$1" 2>/dev/null)" = "}" ]; then
         cat "$out/$1"
@@ -132,14 +162,14 @@ write_json() {
     printf '"nvcc": "%s", "commit": "%s", "date": "%s", "rehearsal": %s, "seconds": %d,\n' \
         "$toolkit" "$commit" "$(date -u +%FT%TZ)" \
         "$([ "$rehearsal" -eq 1 ] && echo true || echo false)" "$SECONDS"
-    echo '"steps": ['
+    echo '"parts": ['
     for i in "${!names[@]}"; do
-        printf '%s{"step": "%s", "verdict": %s, "seconds": %d}\n' "$comma" "${names[$i]}" \
-            "$(quoted "${verdicts[$i]}")" "${times[$i]}"
+        printf '%s{"part": "%s", "verdict": %s, "seconds": %d, "clocks": "%s"}\n' "$comma" \
+            "${names[$i]}" "$(quoted "${verdicts[$i]}")" "${times[$i]}" "${clocks[$i]}"
         comma=,
     done
     printf '],\n"aims": [\n'
-    printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'
+    if [ ${#aims[@]} -gt 0 ]; then printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'; fi
     printf '],\n"bench": %s,\n"torch": %s,\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
     printf '"large_bf16": %s,\n"large_fp8": %s}\n' "$(embed large_bf16.json)" \
         "$(embed large_fp8.json)"

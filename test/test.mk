@@ -82,6 +82,7 @@ test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
 	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
+	$(if $(filter emulated,$(BUILD)),test/scripts/test_gpu_check.sh)
 
 #: make test-races     the same on the emulated GPU, under ThreadSanitizer
 # ThreadSanitizer reports races between the threads of a block, between blocks, and between streams

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# The part of gpu_check.sh that compares numbers at real shapes: the losses and gradient norms of
+# the first three steps of GPT-2 124M, 1 x 1024 tokens. Read by gpu_check_parts.sh, whose variables
+# it uses.
+# shellcheck disable=SC2154
+
+numbers=$out/numbers
+
+# train NAME DEVICE MORE ...: three steps. Keeps metrics.jsonl, and trainer.json as NAME.json, which
+# has the SHA-256 of weights and moments, and drops the 1.5 GB of a checkpoint unless KEEP is set.
+train() {
+    local name=$1 device=$2 run=$numbers/$1
+    shift 2
+    rm -rf "$run"
+    "$folder/train" --config fp32.json --device "$device" --set run_dir="$numbers" \
+        --set name="$name" --set train.steps=3 --set optimizer.warmup_steps=2 \
+        --set eval.every=0 --set log.every=10 --set checkpoint.background=false \
+        "${gpt2[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
+        echo "$name: failed"
+        tail -n 5 "$numbers/$name.txt"
+        return 1
+    }
+    finish "$name"
+}
+finish() { # NAME
+    local last
+    last=$(find "$numbers/$1/checkpoints" -name trainer.json | sort | tail -n 1)
+    if [ -n "$last" ]; then cp "$last" "$numbers/$1.json"; fi
+    if [ -z "${KEEP:-}" ]; then rm -rf "$numbers/$1/checkpoints"; fi
+}
+
+# The CPU's runs, which need no GPU: started beside the build's tests.
+part_reference() {
+    local precision status=0
+    mkdir -p "$numbers"
+    for precision in fp32 bf16 fp16 fp8; do
+        train "cpu-$precision" cpu --set precision="$precision" || status=1
+    done
+    return "$status"
+}
+
+# close A B LOSS NORM WHAT: the losses of each step agree to LOSS, the norms to NORM, relatively.
+close() {
+    local a=$numbers/$1/metrics.jsonl b=$numbers/$2/metrics.jsonl
+    if [ ! -s "$a" ] || [ ! -s "$b" ]; then
+        echo "NO   $5: a run is missing"
+        return 1
+    fi
+    paste "$a" "$b" | awk -v loss="$3" -v norm="$4" -v what="$5" '
+        function field(line, name) {
+            if (!match(line, "\"" name "\": [-+.0-9e]+")) return "nan"
+            return substr(line, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0
+        }
+        function apart(x, y) { return x == "nan" || y == "nan" || y == 0 ? 9 : abs(x / y - 1) }
+        function abs(x) { return x < 0 ? -x : x }
+        BEGIN { FS = "\t" }
+        $1 ~ /"loss"/ {
+            n++
+            x = apart(field($1, "loss"), field($2, "loss"))
+            y = apart(field($1, "grad_norm"), field($2, "grad_norm"))
+            if (x > loss || y > norm) bad = 1
+            text = text sprintf("  %.1e %.1e", x, y)
+        }
+        END {
+            printf "%s %-34s%s\n", n == 3 && !bad ? "ok  " : "NO  ", what, text
+            exit !(n == 3 && !bad)
+        }'
+}
+
+# same A B WHAT: equal weights and moments, by their SHA-256.
+same() {
+    local a b
+    a=$(grep -s safetensors "$numbers/$1.json")
+    b=$(grep -s safetensors "$numbers/$2.json")
+    if [ -n "$a" ] && [ "$a" = "$b" ]; then
+        echo "ok   $3: the same bits"
+    else
+        echo "NO   $3: other bits"
+        return 1
+    fi
+}
+
+# Loss and norm of a step may differ by this much, relatively: LIMITS below. The two machines
+# round in the same places but add in another order.
+limits() { # PRECISION
+    case $1 in
+    fp32) echo "1e-5 1e-4" ;;
+    bf16 | fp16) echo "1e-3 2e-2" ;;
+    fp8) echo "3e-3 5e-2" ;;
+    esac
+}
+
+part_numbers() {
+    local precision status=0 loss norm
+    mkdir -p "$numbers"
+    echo "     differences of loss and gradient norm, steps 1 to 3"
+    for precision in fp32 bf16 fp16 fp8; do
+        train "gpu-$precision" cuda --set precision="$precision" || status=1
+        read -r loss norm < <(limits "$precision")
+        close "gpu-$precision" "cpu-$precision" "$loss" "$norm" "$precision, GPU and CPU" ||
+            status=1
+    done
+    train again cuda --set precision=bf16 && same again gpu-bf16 "bf16 twice" || status=1
+    train one-by-one cuda --set precision=bf16 --set cuda_graphs=false &&
+        same one-by-one gpu-bf16 "bf16 without graphs" || status=1
+    KEEP=1 train resumed cuda --set precision=bf16 --set checkpoint.every=2 &&
+        rm -rf "$numbers"/resumed/checkpoints/*3 "$numbers/resumed.json" &&
+        "$folder/train" --resume "$numbers/resumed" >"$numbers/resumed.txt" 2>&1
+    finish resumed
+    same resumed gpu-bf16 "bf16 resumed after step 2" || status=1
+    if [ "$arch" -eq 90 ]; then
+        read -r loss norm < <(limits bf16)
+        train mma cuda --set precision=bf16 --set cuda_wgmma=false &&
+            close mma gpu-bf16 "$loss" "$norm" "bf16 without wgmma, and with" || status=1
+    fi
+    return "$status"
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Rehearses scripts/gpu_check.sh on the emulated GPU: once as a whole, then with calls of CUDA and
+# cuBLASLt that fail. It must name the part that failed, advise, and write its table and archive.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu check.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+wrong() {
+    echo "FAIL: ${CUDA_EMULATOR_FAIL:-} $1"
+    tail -n 30 "$folder/said"
+    failures=$((failures + 1))
+}
+
+# rehearse STATUS WORKS FAILS ARGUMENT ...: the lists of parts in the verdict.
+rehearse() {
+    local wanted=$1 works=$2 fails=$3 status=0
+    shift 3
+    scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" "$@" >"$folder/said" 2>&1 ||
+        status=$?
+    if [ "$status" != "$wanted" ]; then wrong "$*: status $status instead of $wanted"; fi
+    if ! grep -qx "Works: $works" "$folder/out/table.txt"; then wrong "$*: not what works: $works"; fi
+    if [ -n "$fails" ]; then
+        if ! grep -qx "Fails: $fails" "$folder/out/table.txt" ||
+            ! grep -q "^  $fails: " "$folder/out/table.txt"; then
+            wrong "$*: not what fails and what to try: $fails"
+        fi
+    fi
+    tar -tzf "$folder/out.tar.gz" >"$folder/list"
+    for file in gpu_check.json table.txt build.log; do
+        if ! grep -q "/$file$" "$folder/list"; then wrong "$*: no $file"; fi
+    done
+    if ! python3 -m json.tool "$folder/out/gpu_check.json" >"$folder/json" 2>&1; then
+        wrong "$*: gpu_check.json is not JSON"
+    fi
+}
+
+rehearse 0 "build attention operations models numbers bench save brim" ""
+for call in cudaMalloc:5 launch:9 cublasLtCreate:1; do
+    CUDA_EMULATOR_FAIL=$call rehearse 1 build brim --parts brim
+done
+CUDA_EMULATOR_FAIL=launch:40 rehearse 1 build numbers --parts numbers
+# A card without wgmma and 8-bit tensor cores is no failure.
+CUDA_EMULATOR_SM=80 rehearse 0 "build numbers" "" --parts numbers
+status=0
+scripts/gpu_check.sh --parts nonsense >"$folder/said" 2>&1 || status=$?
+if [ "$status" != 2 ] || ! grep -q "no part nonsense" "$folder/said"; then
+    wrong "an unknown part: status $status"
+fi
+echo "test_gpu_check: $failures failures"
+exit $((failures > 0))
