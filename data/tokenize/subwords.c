@@ -21,7 +21,7 @@ void subwords_free(struct subwords *subwords) {
     }
     nfc_close(&subwords->nfc);
     for (int i = 0; i < subwords->rule_count; i++) split_pattern_close(subwords->rules[i].pattern);
-    free(subwords->atoms);
+    arrfree(subwords->atoms);
     for (size_t i = 0; i < arrlenu(subwords->added); i++) free(subwords->added[i].text);
     arrfree(subwords->added);
     added_tree_free(&subwords->raw);

@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/util/utf8.h"
+#include "data/tokenize/unicode.h"
 
 /* An added token is compared with the text at each byte, so encoding time grows with its size. */
 enum { NAME_SHOWN = 40, ADDED_BYTES_MAX = 1024 };
@@ -20,20 +20,23 @@ struct subwords_entry {
     bool is_added;
 };
 
-void subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
-                           const struct json_reader *reader) {
+int subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
+                          const struct json_reader *json) {
     *subwords = (struct subwords){0};
-    *builder = (struct subwords_builder){.subwords = subwords, .reader = reader};
+    *builder = (struct subwords_builder){.subwords = subwords, .reader = json};
+    if (json_reader_parse(&builder->root, json)) return -1;
     byte_alphabet_fill(&builder->alphabet);
+    subwords->atoms = unicode_atoms();
+    return 0;
 }
 
-int subwords_builder_close(struct subwords_builder *builder, struct cJSON *root, int status) {
+int subwords_builder_close(struct subwords_builder *builder, int status) {
     arrfree(builder->entries);
     arrfree(builder->pool);
     arrfree(builder->scratch);
     arrfree(builder->forms[0]);
     arrfree(builder->forms[1]);
-    cJSON_Delete(root);
+    cJSON_Delete(builder->root);
     if (status) subwords_free(builder->subwords);
     return status;
 }
