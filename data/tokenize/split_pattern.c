@@ -143,11 +143,11 @@ static bool ends_before(const struct crossing *crossing, int index, bool behind)
     case SPLIT_ACCEPT: return true;
     case SPLIT_JOIN: return ends_before(crossing, node->next, behind);
     case SPLIT_TAKE: {
-        const bool has_others = split_set_has_other(&node->set);
+        const bool has_others = split_set_has(&node->set, false);
         if (node->set.ascii[(int)crossing->space] && (behind || (has_others && node->maximum > 1)))
             return false;
         return (!has_others || ends_before(crossing, node->next, true)) &&
-               (!split_set_has_space(&node->set) || ends_before(crossing, node->next, false)) &&
+               (!split_set_has(&node->set, true) || ends_before(crossing, node->next, false)) &&
                (node->minimum > 0 || ends_before(crossing, node->next, behind));
     }
     case SPLIT_CHOOSE:

@@ -253,6 +253,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
     *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1};
+    for (int byte = 0; byte < 256; byte++) tokenizer->bytes[byte] = (uint8_t)byte;
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);
     if (status) tokenizer_close(tokenizer);
@@ -299,17 +300,10 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const 
     return 0;
 }
 
-/* All byte values, which are the texts of the tokens of the kind bytes. */
-#define FOUR(n)       (n), (n) + 1, (n) + 2, (n) + 3
-#define SIXTEEN(n)    FOUR(n), FOUR((n) + 4), FOUR((n) + 8), FOUR((n) + 12)
-#define SIXTY_FOUR(n) SIXTEEN(n), SIXTEEN((n) + 16), SIXTEEN((n) + 32), SIXTEEN((n) + 48)
-static const uint8_t all_bytes[256] = {SIXTY_FOUR(0), SIXTY_FOUR(64), SIXTY_FOUR(128),
-                                       SIXTY_FOUR(192)};
-
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {
     *size = 0;
-    if (token < 0 || token >= tokenizer->vocab_size) return all_bytes;
+    if (token < 0 || token >= tokenizer->vocab_size) return tokenizer->bytes;
     if (tokenizer->subwords) return subwords_bytes(tokenizer->subwords, token, size);
     *size = 1;
-    return all_bytes + token;
+    return tokenizer->bytes + token;
 }
