@@ -60,18 +60,10 @@ int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer
     return printed_write(&printed, part, NULL, error);
 }
 
-/* Syncs the folder of PREFIX. */
-static int sync_folder(const char *prefix, struct error *error) {
-    char folder[FILE_PATH_MAX] = ".";
-    const char *slash = strrchr(prefix, '/');
-    if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - prefix) + 1, prefix);
-    return directory_sync(folder, error);
-}
-
 int tokenizer_record_remove(const char *prefix, struct error *error) {
     char path[FILE_PATH_MAX];
     if (record_path(prefix, "", path, error)) return -1;
-    if (unlink(path) == 0) return sync_folder(prefix, error);
+    if (unlink(path) == 0) return directory_sync_above(path, error);
     if (errno == ENOENT) return 0;
     return fail(error, "cannot remove the old %.*s: %s\nremove it by hand", NAME_SHOWN, path,
                 strerror(errno));
@@ -84,7 +76,7 @@ int tokenizer_record_publish(const char *prefix, struct error *error) {
     if (rename(part, path))
         return fail(error, "cannot rename %.*s: %s\nmake the shards again with --force", NAME_SHOWN,
                     part, strerror(errno));
-    return sync_folder(prefix, error);
+    return directory_sync_above(path, error);
 }
 
 void tokenizer_record_unstage(const char *prefix) {

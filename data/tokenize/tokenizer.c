@@ -112,21 +112,20 @@ static bool same_merges(const struct merges *a, const struct merges *b) {
 static int check_same(const struct subwords *a, const char *a_name, const struct subwords *b,
                       const char *b_name, struct error *error) {
     const char *const remedy = "keep the files of one tokenizer only";
+    char what[32] = "";
     size_t size, other_size;
     if (a->vocab_size != b->vocab_size)
         return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", JSON_READER_PATH_SHOWN,
                     a_name, a->vocab_size, JSON_READER_PATH_SHOWN, b_name, b->vocab_size, remedy);
-    for (int32_t token = 0; token < a->vocab_size; token++) {
+    for (int32_t token = 0; token < a->vocab_size && !*what; token++) {
         const uint8_t *bytes = subwords_bytes(a, token, &size);
         const uint8_t *other = subwords_bytes(b, token, &other_size);
         if (size != other_size || memcmp(bytes, other, size) != 0)
-            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", JSON_READER_PATH_SHOWN,
-                        a_name, JSON_READER_PATH_SHOWN, b_name, (int)token, remedy);
+            snprintf(what, sizeof what, "token %d", (int)token);
     }
-    if (!same_merges(&a->merges, &b->merges) || a->rule_count != b->rule_count)
-        return fail(error, "%.*s and %.*s disagree on the merges\n%s", JSON_READER_PATH_SHOWN,
-                    a_name, JSON_READER_PATH_SHOWN, b_name, remedy);
-    return 0;
+    if (!*what && same_merges(&a->merges, &b->merges) && a->rule_count == b->rule_count) return 0;
+    return fail(error, "%.*s and %.*s disagree on the %s\n%s", JSON_READER_PATH_SHOWN, a_name,
+                JSON_READER_PATH_SHOWN, b_name, *what ? what : "merges", remedy);
 }
 
 /* Hashes in 16 bits if the tokens fit, which keeps the hashes of older records valid. */

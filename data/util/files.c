@@ -186,10 +186,7 @@ int file_writer_commit(struct file_writer *writer, struct error *error) {
     if (number == 0 && rename(writer->temporary, writer->path) != 0) number = errno;
     if (number != 0) return writer_fail(writer, number, "write", error);
     writer_close(writer);
-    char parent[FILE_PATH_MAX];
-    if (parent_of(parent, writer->path) != 0)
-        return fail_system(error, ENAMETOOLONG, "write", writer->path);
-    return directory_sync(parent, error);
+    return directory_sync_above(writer->path, error);
 }
 
 void file_writer_abandon(struct file_writer *writer) {
@@ -315,10 +312,7 @@ static int create_one(const char *path, struct error *error) {
         if (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
         return fail_system(error, errno, "create the directory", path);
     }
-    char parent[FILE_PATH_MAX];
-    if (parent_of(parent, path) != 0)
-        return fail_system(error, ENAMETOOLONG, "create the directory", path);
-    return directory_sync(parent, error);
+    return directory_sync_above(path, error);
 }
 
 int directory_create(const char *path, struct error *error) {
@@ -335,6 +329,13 @@ int directory_create(const char *path, struct error *error) {
         part[i] = '/';
     }
     return create_one(part, error);
+}
+
+int directory_sync_above(const char *path, struct error *error) {
+    char parent[FILE_PATH_MAX];
+    if (parent_of(parent, path) != 0)
+        return fail_system(error, ENAMETOOLONG, "sync the directory of", path);
+    return directory_sync(parent, error);
 }
 
 int directory_sync(const char *path, struct error *error) {
