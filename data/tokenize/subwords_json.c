@@ -153,12 +153,13 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
     return read_merges(builder, merges) || subwords_builder_build_tries(builder) ? -1 : 0;
 }
 
-static int check_template(const struct subwords *subwords, const int32_t *tokens, int count,
-                          const struct json_reader *reader) {
-    for (int i = 0; i < count; i++)
-        if (tokens[i] >= subwords->vocab_size)
-            return subwords_refuse("post_processor", "token outside the vocabulary", reader);
-    return 0;
+/* True if the vocabulary has all tokens of the template. */
+static bool has_template(const struct subwords *subwords) {
+    bool has = true;
+    for (int i = 0; i < subwords->begin_count; i++)
+        has &= subwords->begins[i] < subwords->vocab_size;
+    for (int i = 0; i < subwords->end_count; i++) has &= subwords->ends[i] < subwords->vocab_size;
+    return has;
 }
 
 static int read_root(struct subwords_builder *builder) {
@@ -176,10 +177,9 @@ static int read_root(struct subwords_builder *builder) {
     for (int i = 0; i < 2 && !subwords->is_gpt2; i++)
         if (json_reader_member(root, members[i]))
             return subwords_refuse("member", members[i], reader);
-    return check_template(subwords, subwords->begins, subwords->begin_count, reader) ||
-                   check_template(subwords, subwords->ends, subwords->end_count, reader)
-               ? -1
-               : 0;
+    return has_template(subwords)
+               ? 0
+               : subwords_refuse("post_processor", "token outside the vocabulary", reader);
 }
 
 int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {

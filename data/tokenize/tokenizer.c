@@ -274,12 +274,11 @@ struct tokenizer_encoder {
 
 struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
     struct tokenizer_encoder *encoder = calloc(1, sizeof *encoder);
-    if (!encoder) return NULL;
-    if (tokenizer->subwords && !(encoder->subwords = subwords_encoder_open(tokenizer->subwords))) {
-        free(encoder);
-        return NULL;
-    }
-    return encoder;
+    if (!encoder || !tokenizer->subwords) return encoder;
+    encoder->subwords = subwords_encoder_open(tokenizer->subwords);
+    if (encoder->subwords) return encoder;
+    free(encoder);
+    return NULL;
 }
 
 void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
