@@ -90,8 +90,8 @@ def decompositions(decompose, compose):
 
 
 def groups(found):
-    """For each second character: itself, whether the pairs compose, their number, and the increments
-    of code and first character from pair to pair."""
+    """For each second character: itself, whether the pairs compose, their number, and the
+    increments of code and first character from pair to pair."""
     found = sorted(found, key=lambda pair: (pair[2], pair[3], pair[0]))
     for (second, composes), pairs in itertools.groupby(found, key=lambda pair: pair[2:]):
         pairs = list(pairs)
@@ -117,7 +117,8 @@ def main():
     compose, decompose = (form().normalize_str for form in (normalizers.NFC, normalizers.NFD))
     write(folder / "unicode_classes.inc",
           "runs of one class, its letter and length.",
-          (LETTERS[atom] + (str(count) if count > 1 else "") for count, atom in runs(atoms())), '"')
+          (LETTERS[atom] + (str(count) if count > 1 else "") for count, atom in runs(atoms())),
+          quote='"')
     write(folder / "unicode_combining.inc", "runs of one combining class, count * 256 + class.",
           (f"{count * 256 + value}, " for count, value in runs(combining_classes(decompose))))
     write(folder / "unicode_canonical.inc",

@@ -15,7 +15,7 @@ struct nfc_pair;
 struct nfc {
     uint16_t *marks;            /* [UNICODE_CODES]: class and flags of a character, mostly 0 */
     struct nfc_pair *canonical; /* all decompositions, sorted by code */
-    struct nfc_pair *composing; /* those that compose again, sorted by first and second */
+    struct nfc_pair *composing; /* pairs that compose again, sorted by first and second */
 };
 
 void nfc_open(struct nfc *nfc);
