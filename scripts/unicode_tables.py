@@ -2,12 +2,13 @@
 
     python scripts/unicode_tables.py data/tokenize
 
-writes unicode_classes.inc and unicode_canonical.inc. Tokens must equal those of Hugging Face's
-tokenizers (pip install tokenizers), so the tables are read out of that library. Its two parts use
+writes the three files unicode_*.inc. Tokens must equal those of Hugging Face's tokenizers (pip
+install tokenizers), so the tables are read out of that library. Its two parts use
 different versions: classes of Unicode 16, canonical composition of Unicode 9. Python's unicodedata,
 of any later version, lists the candidates.
 """
 
+import itertools
 import pathlib
 import sys
 import unicodedata
@@ -15,9 +16,10 @@ import unicodedata
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 CODES = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
-# In the order of enum unicode_atom.
+# CLASSES and LETTERS are in the order of enum unicode_atom.
 CLASSES = ["", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Nd", "N", "P", "S"]
 SPACE, WORDS = 11, {8: 12, 9: 13, 10: 14, 0: 15}
+LETTERS = ".UltmoMdnps_NPSW"
 
 
 def matching(pattern):
@@ -55,14 +57,10 @@ def atoms():
     return found
 
 
-def runs(values, factor):
-    """count * factor + value of each run of equal values."""
-    numbers, begin = [], 0
-    for end in range(1, len(values) + 1):
-        if end == len(values) or values[end] != values[begin]:
-            numbers.append((end - begin) * factor + values[begin])
-            begin = end
-    return [str(number) for number in numbers]
+def runs(values):
+    """(count, value) of each run of equal values"""
+    for value, run in itertools.groupby(values):
+        yield len(list(run)), value
 
 
 def combining_classes(decompose):
@@ -91,29 +89,41 @@ def decompositions(decompose, compose):
         yield code, parts[0], parts[1], compose(pair) == chr(code)
 
 
-def write(path, head, numbers):
+def groups(found):
+    """For each second character: itself, whether the pairs compose, their number, and the
+    increments of code and first character from pair to pair."""
+    found = sorted(found, key=lambda pair: (pair[2], pair[3], pair[0]))
+    for (second, composes), pairs in itertools.groupby(found, key=lambda pair: pair[2:]):
+        pairs = list(pairs)
+        yield from (second, int(composes), len(pairs))
+        for before, pair in zip([(0, 0)] + pairs, pairs):
+            yield from (pair[0] - before[0], pair[1] - before[1])
+
+
+def write(path, head, words, quote=""):
+    """Fills lines with the words; `quote` stands around each line."""
     lines = [f"/* Made by scripts/unicode_tables.py: {head} */"]
     line = ""
-    for number in numbers:
-        if len(line) + len(number) + 2 > 96:
-            lines.append(line.rstrip())
+    for word in words:
+        if len(line) + len(word) > 96:
+            lines.append(quote + line.rstrip() + quote)
             line = ""
-        line += number + ", "
-    path.write_text("\n".join(lines + [line.rstrip()]) + "\n")
+        line += word
+    path.write_text("\n".join(lines + [quote + line.rstrip() + quote]) + "\n")
 
 
 def main():
     folder = pathlib.Path(sys.argv[1])
     compose, decompose = (form().normalize_str for form in (normalizers.NFC, normalizers.NFD))
-    write(folder / "unicode_classes.inc", "runs of characters of one class, count * 16 + class.",
-          runs(atoms(), 16))
+    write(folder / "unicode_classes.inc",
+          "runs of one class, its letter and length.",
+          (LETTERS[atom] + (str(count) if count > 1 else "") for count, atom in runs(atoms())),
+          quote='"')
     write(folder / "unicode_combining.inc", "runs of one combining class, count * 256 + class.",
-          runs(combining_classes(decompose), 256))
-    pairs = list(decompositions(decompose, compose))
+          (f"{count * 256 + value}, " for count, value in runs(combining_classes(decompose))))
     write(folder / "unicode_canonical.inc",
-          "code, first, second (0: none), whether they compose.",
-          [f"{{{code:#x},{first:#x},{second:#x},{int(again)}}}"
-           for code, first, second, again in pairs])
+          "groups of decompositions with one second character.",
+          (f"{number}, " for number in groups(decompositions(decompose, compose))))
 
 
 if __name__ == "__main__":

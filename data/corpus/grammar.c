@@ -10,206 +10,184 @@
 
 #include "data/util/random.h"
 
-static int find_rule(const struct grammar_rule *rules, int count, const char *name, size_t length) {
-    for (int i = 0; i < count; i++)
-        if (strlen(rules[i].name) == length && memcmp(rules[i].name, name, length) == 0) return i;
+/* The table that is compiled, and the names that texts remember. */
+struct table {
+    const struct grammar_rule *rules;
+    int count;
+    struct error *error;
+    int variable_count;
+    struct {
+        const char *name; /* [length] */
+        size_t length;
+        int rule; /* the rule that the name is remembered from; -1 until it is known */
+    } variables[GRAMMAR_VARIABLES_MAX];
+};
+
+static bool is_name(const char *name, size_t length, const char *known, size_t known_length) {
+    return known_length == length && memcmp(known, name, length) == 0;
+}
+
+/* Returns the names of a rule's fields, or NULL. */
+static const char *fields_of(const struct grammar_rule *rule) {
+    const char *colon = strchr(rule->name, ':');
+    return colon ? colon + 2 : NULL;
+}
+
+static int find_rule(const struct table *table, const char *name, size_t length) {
+    for (int i = 0; i < table->count; i++)
+        if (is_name(name, length, table->rules[i].name, strcspn(table->rules[i].name, ":")))
+            return i;
     return -1;
 }
 
-static int find_variable(const struct grammar *grammar, const char *name, size_t length) {
-    for (int i = 0; i < grammar->variable_count; i++) {
-        const char *known = grammar->variable_names[i];
-        if (strlen(known) == length && memcmp(known, name, length) == 0) return i;
+/* Returns the index of a field and sets *count to the number of fields; -1 if there is no such
+ * field. */
+static int find_field(const char *fields, const char *name, size_t length, int *count) {
+    int found = -1;
+    *count = 0;
+    for (size_t width; fields && *fields; fields += width + (fields[width] == ' ')) {
+        width = strcspn(fields, " ");
+        if (is_name(name, length, fields, width)) found = *count;
+        ++*count;
     }
-    return -1;
+    return found;
 }
 
-static int find_field(const char *fields, const char *name, size_t length) {
-    int index = 0;
-    while (fields && *fields) {
-        size_t width = strcspn(fields, " ");
-        if (width == length && memcmp(fields, name, length) == 0) return index;
-        fields += width + strspn(fields + width, " ");
-        index++;
-    }
-    return -1;
+/* Finds a variable, or enters it. Returns -1 if there are too many. */
+static int find_variable(struct table *table, const char *name, size_t length) {
+    int i = 0;
+    for (; i < table->variable_count; i++)
+        if (is_name(name, length, table->variables[i].name, table->variables[i].length)) return i;
+    if (i == GRAMMAR_VARIABLES_MAX) return -1;
+    table->variables[i].name = name;
+    table->variables[i].length = length;
+    table->variables[i].rule = -1;
+    return table->variable_count++;
 }
 
-/* Enters a {name:rule}. All names are entered before any {name.field} is resolved, because a rule
- * may precede the one that remembers its names. */
-static int enter_variable(struct grammar *grammar, const char *name, size_t length, int rule,
-                          struct error *error) {
-    int variable = find_variable(grammar, name, length);
-    if (variable < 0) {
-        if (grammar->variable_count == GRAMMAR_VARIABLES_MAX ||
-            length >= sizeof grammar->variable_names[0])
-            return fail(error, "grammar: too many names, or too long a name: \"%.*s\"", (int)length,
-                        name);
-        variable = grammar->variable_count++;
-        memcpy(grammar->variable_names[variable], name, length);
-        grammar->variable_rules[variable] = rule;
-    }
-    if (grammar->variable_rules[variable] != rule)
-        return fail(error, "grammar: \"%.*s\" is remembered from two rules", (int)length, name);
-    return 0;
-}
-
-/* Parses the text between two braces. */
-static int read_braces(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                       const char *inside, size_t length, struct grammar_item *item,
-                       struct error *error) {
-    *item = (struct grammar_item){.variable = -1};
-    if (length && *inside == '^') {
-        item->is_capital = 1;
-        inside++;
-        length--;
-    }
+/* Parses the text between two braces. The field of an item is resolved later, since its variable
+ * may be set by a rule that comes after. */
+static int read_braces(struct table *table, const char *inside, size_t length,
+                       struct grammar_item *item) {
+    *item = (struct grammar_item){.kind = GRAMMAR_RULE, .is_capital = *inside == '^'};
+    inside += item->is_capital;
+    length -= item->is_capital;
     const char *dot = memchr(inside, '.', length), *colon = memchr(inside, ':', length);
+    const char *after = dot ? dot : colon, *end = inside + length,
+               *last = after ? after + 1 : inside;
+    item->variable = after ? find_variable(table, inside, (size_t)(after - inside)) : -1;
+    if (after && item->variable < 0)
+        return fail(table->error, "grammar: too many names: \"{%.*s}\"", (int)length, inside);
     if (dot) {
-        size_t name_length = (size_t)(dot - inside);
         item->kind = GRAMMAR_FIELD;
-        item->variable = find_variable(grammar, inside, name_length);
-        if (item->variable < 0)
-            return fail(error, "grammar: nothing is remembered as \"{%.*s}\"", (int)length, inside);
-        const char *fields = rules[grammar->variable_rules[item->variable]].fields;
-        item->field = find_field(fields, dot + 1, length - name_length - 1);
-        if (item->field < 0)
-            return fail(error, "grammar: no field \"{%.*s}\"", (int)length, inside);
+        item->letters = last;
+        item->length = (int)(end - last);
         return 0;
     }
-    const char *name = colon ? colon + 1 : inside;
-    item->kind = GRAMMAR_RULE;
-    item->rule = find_rule(rules, count, name, length - (size_t)(name - inside));
-    if (item->rule < 0) return fail(error, "grammar: no rule \"{%.*s}\"", (int)length, inside);
+    item->rule = find_rule(table, last, (size_t)(end - last));
+    if (item->rule < 0)
+        return fail(table->error, "grammar: no rule \"{%.*s}\"", (int)length, inside);
     if (!colon) return 0;
-    if (enter_variable(grammar, inside, (size_t)(colon - inside), item->rule, error)) return -1;
-    item->variable = find_variable(grammar, inside, (size_t)(colon - inside));
+    int *rule = &table->variables[item->variable].rule;
+    if (*rule >= 0 && *rule != item->rule)
+        return fail(table->error, "grammar: \"{%.*s}\" is remembered from two rules", (int)length,
+                    inside);
+    *rule = item->rule;
     return 0;
 }
 
-static void append_letters(struct grammar_alternative *alternative, const char *letters,
-                           size_t length) {
-    struct grammar_item item = {.letters = letters, .length = (int)length, .variable = -1};
-    arrput(alternative->items, item);
+static struct grammar_item letters_of(const char *letters, const char *end) {
+    return (struct grammar_item){
+        .letters = letters, .length = (int)(end - letters), .variable = -1};
 }
 
-static int read_fields(struct grammar_alternative *alternative, const struct grammar_rule *rule,
-                       const char *text, struct error *error) {
-    const char *whole = text, *start = text;
-    for (;; text++) {
-        if (*text != '|' && *text) continue;
-        append_letters(alternative, start, (size_t)(text - start));
-        if (!*text) break;
-        start = text + 1;
+static int read_fields(struct grammar_item **items, const struct table *table,
+                       const struct grammar_rule *rule, const char *text, const char *end) {
+    int fields;
+    find_field(fields_of(rule), "", 0, &fields);
+    for (const char *comma; text <= end; text = comma + 1) {
+        comma = memchr(text, ',', (size_t)(end - text));
+        if (!comma) comma = end;
+        arrput(*items, letters_of(text, comma));
     }
-    size_t expected = 1;
-    for (const char *space = strchr(rule->fields, ' '); space; space = strchr(space + 1, ' '))
-        expected++;
-    if ((size_t)arrlen(alternative->items) != expected || expected > GRAMMAR_FIELDS_MAX)
-        return fail(error, "grammar: rule %s: \"%s\" does not have %zu fields", rule->name, whole,
-                    expected);
-    return 0;
+    if ((int)arrlen(*items) == fields) return 0;
+    return fail(table->error, "grammar: rule %s: an alternative does not have %d fields",
+                rule->name, fields);
 }
 
-/* Reads an optional leading weight such as "3:". */
-static const char *read_weight(const char *text, int *weight) {
-    char *after = NULL;
-    *weight = 1;
-    if (!isdigit((unsigned char)*text)) return text;
-    long value = strtol(text, &after, 10);
-    if (*after != ':' || value < 1 || value > 1000000) return text;
-    *weight = (int)value;
-    return after + 1;
-}
-
-static int read_alternative(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                            int rule, const char *text, struct error *error) {
-    struct grammar_compiled_rule *compiled = &grammar->rules[rule];
-    struct grammar_alternative blank = {0};
-    text = read_weight(text, &blank.weight);
-    compiled->weight += blank.weight;
-    arrput(compiled->alternatives, blank);
-    struct grammar_alternative *alternative = &arrlast(compiled->alternatives);
-    if (rules[rule].fields) return read_fields(alternative, &rules[rule], text, error);
-    while (*text) {
-        size_t plain = strcspn(text, "{");
-        if (plain) append_letters(alternative, text, plain);
-        text += plain;
-        if (!*text) break;
-        const char *end = strchr(text, '}');
-        if (!end) return fail(error, "grammar: rule %s: no closing brace", rules[rule].name);
+static int read_items(struct grammar_item **items, struct table *table,
+                      const struct grammar_rule *rule, const char *text, const char *end) {
+    while (text < end) {
+        const char *brace = memchr(text, '{', (size_t)(end - text));
+        if (!brace) brace = end;
+        if (brace > text) arrput(*items, letters_of(text, brace));
+        if (brace == end) break;
+        text = memchr(brace, '}', (size_t)(end - brace));
+        if (!text) return fail(table->error, "grammar: rule %s: no closing brace", rule->name);
         struct grammar_item item;
-        if (read_braces(grammar, rules, count, text + 1, (size_t)(end - text - 1), &item, error))
-            return -1;
-        arrput(alternative->items, item);
-        text = end + 1;
+        if (read_braces(table, brace + 1, (size_t)(text++ - brace) - 1, &item)) return -1;
+        arrput(*items, item);
     }
     return 0;
 }
 
-static int enter_all_variables(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                               struct error *error) {
-    for (int rule = 0; rule < count; rule++) {
-        if (rules[rule].fields) continue;
-        for (int i = 0; rules[rule].alternatives[i]; i++) {
-            const char *text = rules[rule].alternatives[i];
-            while ((text = strchr(text, '{'))) {
-                text += 1 + (text[1] == '^');
-                size_t name = strcspn(text, ":.}");
-                if (text[name] != ':') continue;
-                size_t target = strcspn(text + name + 1, "}");
-                int found = find_rule(rules, count, text + name + 1, target);
-                if (found < 0)
-                    return fail(error, "grammar: no rule \"%.*s\"", (int)target, text + name + 1);
-                if (enter_variable(grammar, text, name, found, error)) return -1;
-            }
+static int read_rule(struct grammar *grammar, struct table *table,
+                     const struct grammar_rule *rule) {
+    struct grammar_compiled_rule compiled = {.has_fields = fields_of(rule) != NULL};
+    int weight = 1, status = 0;
+    if (!*rule->alternatives) return fail(table->error, "grammar: rule %s is empty", rule->name);
+    for (const char *text = rule->alternatives, *end; *text && !status;
+         text = end + (*end == '|')) {
+        const size_t digits = strspn(text, "0123456789");
+        end = text + strcspn(text, "|");
+        if (digits > 0 && text[digits] == ':') {
+            weight = atoi(text);
+            text += digits + 1;
         }
+        struct grammar_item *items = NULL;
+        status = compiled.has_fields ? read_fields(&items, table, rule, text, end)
+                                     : read_items(&items, table, rule, text, end);
+        compiled.weight += weight;
+        arrput(compiled.alternatives, ((struct grammar_alternative){weight, items}));
     }
-    return 0;
+    arrput(grammar->rules, compiled);
+    return status;
 }
 
-/* Depth-first search for a cycle. state: 0 = unvisited, 1 = in progress, 2 = done. */
-static int contains_itself(const struct grammar *grammar, int rule, char *state) {
-    if (state[rule]) return state[rule] == 1;
-    state[rule] = 1;
-    const struct grammar_compiled_rule *compiled = &grammar->rules[rule];
-    for (int i = 0; i < (int)arrlen(compiled->alternatives); i++) {
-        const struct grammar_alternative *alternative = &compiled->alternatives[i];
-        for (int j = 0; j < (int)arrlen(alternative->items); j++)
-            if (alternative->items[j].kind == GRAMMAR_RULE &&
-                contains_itself(grammar, alternative->items[j].rule, state))
-                return 1;
-    }
-    state[rule] = 2;
-    return 0;
+/* Resolves the field of an item of rule `index`, and checks the order of rules. */
+static int resolve_item(const struct table *table, int index, struct grammar_item *item) {
+    int fields;
+    if (item->kind == GRAMMAR_RULE && item->rule <= index)
+        return fail(table->error, "grammar: rule %s contains rule %s, which does not come after it",
+                    table->rules[index].name, table->rules[item->rule].name);
+    if (item->kind != GRAMMAR_FIELD) return 0;
+    const int rule = item->rule = table->variables[item->variable].rule;
+    item->field = rule < 0 ? -1
+                           : find_field(fields_of(&table->rules[rule]), item->letters,
+                                        (size_t)item->length, &fields);
+    if (item->field >= 0) return 0;
+    return fail(table->error, "grammar: rule %s: nothing is remembered with a field \"%.*s\"",
+                table->rules[index].name, item->length, item->letters);
 }
 
-static int compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                   struct error *error) {
-    if (enter_all_variables(grammar, rules, count, error)) return -1;
-    for (int rule = 0; rule < count; rule++) {
-        struct grammar_compiled_rule blank = {.has_fields = rules[rule].fields != NULL};
-        arrput(grammar->rules, blank);
-        if (!rules[rule].alternatives[0])
-            return fail(error, "grammar: rule %s is empty", rules[rule].name);
-        for (int i = 0; rules[rule].alternatives[i]; i++)
-            if (read_alternative(grammar, rules, count, rule, rules[rule].alternatives[i], error))
-                return -1;
-    }
-    char *state = NULL;
-    arrsetlen(state, (size_t)count);
-    memset(state, 0, (size_t)count);
-    int is_recursive = 0;
-    for (int rule = 0; rule < count; rule++) is_recursive |= contains_itself(grammar, rule, state);
-    arrfree(state);
-    return is_recursive ? fail(error, "grammar: a rule contains itself") : 0;
+static int compile(struct grammar *grammar, struct table *table) {
+    for (int i = 0; i < table->count; i++)
+        if (read_rule(grammar, table, &table->rules[i])) return -1;
+    for (int i = 0; i < table->count; i++)
+        for (int j = 0; j < (int)arrlen(grammar->rules[i].alternatives); j++) {
+            struct grammar_item *items = grammar->rules[i].alternatives[j].items;
+            for (int k = 0; k < (int)arrlen(items); k++)
+                if (resolve_item(table, i, &items[k])) return -1;
+        }
+    return 0;
 }
 
 int grammar_compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
                     struct error *error) {
     assert(count > 0);
-    memset(grammar, 0, sizeof *grammar);
-    if (compile(grammar, rules, count, error) == 0) return 0;
+    *grammar = (struct grammar){0};
+    if (compile(grammar, &(struct table){.rules = rules, .count = count, .error = error}) == 0)
+        return 0;
     grammar_free(grammar);
     return -1;
 }
@@ -258,8 +236,7 @@ static void expand_item(struct expansion *e, const struct grammar_item *item) {
     } else {
         int chosen = e->remembered[item->variable];
         assert(chosen >= 0 && "a field is used before its name is remembered");
-        int rule = e->grammar->variable_rules[item->variable];
-        emit(e, &e->grammar->rules[rule].alternatives[chosen].items[item->field]);
+        emit(e, &e->grammar->rules[item->rule].alternatives[chosen].items[item->field]);
     }
     if (item->is_capital && start < (size_t)arrlen(e->text->bytes))
         e->text->bytes[start] = (char)toupper((unsigned char)e->text->bytes[start]);
@@ -289,11 +266,10 @@ static double mean_field_bytes(const struct grammar_compiled_rule *rule, int fie
     return bytes / rule->weight;
 }
 
-/* known[rule].bytes is negative until the rule has been measured. */
-static struct grammar_measure measure_rule(const struct grammar *grammar, int index,
-                                           struct grammar_measure *known) {
-    if (known[index].bytes >= 0) return known[index];
-    const struct grammar_compiled_rule *rule = &grammar->rules[index];
+/* known: the measures of all rules after this one. */
+static struct grammar_measure measure_rule(const struct grammar *grammar,
+                                           const struct grammar_compiled_rule *rule,
+                                           const struct grammar_measure *known) {
     struct grammar_measure sum = {0};
     for (int i = 0; i < (int)arrlen(rule->alternatives); i++) {
         const struct grammar_alternative *alternative = &rule->alternatives[i];
@@ -303,23 +279,22 @@ static struct grammar_measure measure_rule(const struct grammar *grammar, int in
         for (int j = 0; j < count; j++) {
             const struct grammar_item *item = &alternative->items[j];
             struct grammar_measure part = {.bytes = item->length};
-            if (item->kind == GRAMMAR_RULE) part = measure_rule(grammar, item->rule, known);
+            if (item->kind == GRAMMAR_RULE) part = known[item->rule];
             if (item->kind == GRAMMAR_FIELD)
-                part.bytes = mean_field_bytes(
-                    &grammar->rules[grammar->variable_rules[item->variable]], item->field);
+                part.bytes = mean_field_bytes(&grammar->rules[item->rule], item->field);
             sum.bits += probability * part.bits;
             sum.bytes += probability * part.bytes;
         }
     }
-    return known[index] = sum;
+    return sum;
 }
 
 struct grammar_measure grammar_expect(const struct grammar *grammar) {
     struct grammar_measure *known = NULL;
-    arrsetlen(known, (size_t)arrlen(grammar->rules));
-    for (int i = 0; i < (int)arrlen(grammar->rules); i++)
-        known[i] = (struct grammar_measure){.bytes = -1};
-    struct grammar_measure measure = measure_rule(grammar, 0, known);
+    arrsetlen(known, arrlenu(grammar->rules));
+    for (int i = (int)arrlen(grammar->rules) - 1; i >= 0; i--)
+        known[i] = measure_rule(grammar, &grammar->rules[i], known);
+    struct grammar_measure measure = known[0];
     arrfree(known);
     return measure;
 }

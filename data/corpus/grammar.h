@@ -1,39 +1,41 @@
 /* Probabilistic grammars whose texts have a known information content.
  *
- * A grammar is a table of rules. A text is drawn by expanding rule 0. Each rule offers
- * alternatives. For example,
+ * A grammar is a table of rules. A text is drawn by expanding rule 0. The alternatives of a rule
+ * are separated by bars. For example,
  *
- *     "3:a {size} {pet:animal}"
+ *     "3:a {size} {pet:animal}|the {size}|1:nothing"
  *
- * is chosen with a probability proportional to 3 (1 without a leading "N:"). It emits, from left to
- * right, its letters and the expansions of its braces:
+ * has three, chosen with probabilities proportional to 3, 3 and 1: a leading "N:" sets the weight
+ * of an alternative and of those after it, which is 1 at the beginning. An alternative emits, from
+ * left to right, its letters and the expansions of its braces:
  *
  *     {size}         one alternative of rule `size`, chosen afresh
  *     {pet:animal}   one alternative of rule `animal`, remembered in this text as `pet`
  *     {pet.sound}    the field `sound` of the alternative remembered as `pet`: no choice is made
  *     {^...}         any of these, with its first letter made a capital
  *
- * A rule with fields names them ("name sound"). Its alternatives are plain letters separated by
- * bars, one part for each field ("duck|quacked"), and expanding the rule emits the first field.
- * Each name is remembered from one rule only. A rule may not contain itself, directly or
- * indirectly.
+ * A rule with fields names them after its own name ("animal: name sound"). Its alternatives are
+ * plain letters, one part for each field with commas between ("duck,quacked"), and expanding the
+ * rule emits the first field.
+ * Each name is remembered from one rule only. A rule contains only rules that come after it in the
+ * table, so none contains itself.
  *
  * The information in a text is the sum of -log2(probability) of the choices made. This is the exact
  * information content of the text if no text has two derivations, which the test of a grammar must
  * prove. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "data/util/error.h"
 
-enum { GRAMMAR_ALTERNATIVES_MAX = 49, GRAMMAR_VARIABLES_MAX = 16, GRAMMAR_FIELDS_MAX = 8 };
+enum { GRAMMAR_VARIABLES_MAX = 16 };
 
-/* A rule as it is written in a table. The list of alternatives ends with NULL. */
+/* A rule as it is written in a table. */
 struct grammar_rule {
-    const char *name;
-    const char *fields; /* names separated by spaces, or NULL */
-    const char *alternatives[GRAMMAR_ALTERNATIVES_MAX];
+    const char *name; /* with fields: name, colon, names of the fields separated by spaces */
+    const char *alternatives;
 };
 
 /* The compiled form of an alternative: a list of items. */
@@ -41,12 +43,12 @@ enum grammar_kind { GRAMMAR_LETTERS, GRAMMAR_RULE, GRAMMAR_FIELD };
 
 struct grammar_item {
     enum grammar_kind kind;
-    int is_capital;
-    const char *letters; /* GRAMMAR_LETTERS: inside the rule's text, not terminated */
-    int length;          /* GRAMMAR_LETTERS: bytes */
-    int rule;            /* GRAMMAR_RULE: index of the rule */
-    int variable;        /* GRAMMAR_RULE: variable to set, or -1; GRAMMAR_FIELD: variable to read */
-    int field;           /* GRAMMAR_FIELD: index of the field */
+    bool is_capital;
+    const char *letters; /* [length] the letters, or the name of the field; not terminated */
+    int length;
+    int rule;     /* index of the rule to expand, or of the one that was remembered */
+    int variable; /* GRAMMAR_RULE: variable to set, or -1; GRAMMAR_FIELD: variable to read */
+    int field;    /* GRAMMAR_FIELD: index of the field */
 };
 
 struct grammar_alternative {
@@ -56,15 +58,12 @@ struct grammar_alternative {
 
 struct grammar_compiled_rule {
     int weight; /* sum over all alternatives */
-    int has_fields;
+    bool has_fields;
     struct grammar_alternative *alternatives; /* stb_ds array */
 };
 
 struct grammar {
     struct grammar_compiled_rule *rules; /* stb_ds array, in the order of the table */
-    int variable_count;
-    char variable_names[GRAMMAR_VARIABLES_MAX][24];
-    int variable_rules[GRAMMAR_VARIABLES_MAX];
 };
 
 /* A growing text; bytes is an stb_ds array (release it with arrfree). */
@@ -89,8 +88,7 @@ void grammar_free(struct grammar *grammar);
 void grammar_expand(const struct grammar *grammar, uint64_t seed, uint64_t number,
                     struct grammar_text *text);
 
-/* Computes the exact expectations by recursion over the table. The bits of a rule are the entropy
- * of its choice plus the mean of its alternatives' bits; bytes likewise. A remembered choice is
- * independent of every other choice, so the mean length of a field is its mean over that rule's
- * alternatives. */
+/* Computes the exact expectations. The bits of a rule are the entropy of its choice plus the mean
+ * of its alternatives' bits; bytes likewise. A remembered choice is independent of every other
+ * choice, so the mean length of a field is its mean over that rule's alternatives. */
 struct grammar_measure grammar_expect(const struct grammar *grammar);

@@ -27,9 +27,9 @@ struct inputs {
 };
 
 /* Lists the files of names[0 .. count). Files that end in .jsonl or .ndjson are JSON Lines, and so
- * is every input if all_jsonl. Fails if a name matches nothing, if a file cannot be read, and if
- * standard input is named twice. It also fails for compressed files, with the command that unpacks
- * them. Call inputs_close afterwards, also on failure. */
+ * is every input if all_jsonl. Fails if a name matches nothing, if a file cannot be read, and for
+ * compressed files, with the command that unpacks them. Call inputs_close afterwards, also on
+ * failure. */
 int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
                 struct error *error);
 void inputs_close(struct inputs *inputs);

@@ -101,28 +101,22 @@ static bool directory_exists(const char *path) {
 
 static int read_tokenizer(struct options *options, const char *name, struct error *error) {
     if (strcmp(name, "bytes") == 0) return 0;
-    const size_t length = strcspn(name, ":");
-    const bool gpt2 = length == 4 && strncmp(name, "gpt2", length) == 0;
-    const bool files = length == 5 && strncmp(name, "files", length) == 0;
-    const bool prefixed = (gpt2 || files) && name[length];
-    if (!prefixed && directory_exists(name)) {
-        options->kind = TOKENIZER_FILES;
-        options->tokenizer_directory = name;
-        return 0;
-    }
-    if (!gpt2 && !files)
+    const int length = (int)strcspn(name, ":");
+    const bool is_kind = (length == 4 && strncmp(name, "gpt2", 4) == 0) ||
+                         (length == 5 && strncmp(name, "files", 5) == 0);
+    options->kind = TOKENIZER_FILES;
+    options->tokenizer_directory = is_kind && name[length] ? name + length + 1 : name;
+    if (options->tokenizer_directory == name && directory_exists(name)) return 0;
+    if (!is_kind)
         return fail(error,
                     "--tokenizer %.200s: there is no such directory\n"
                     "allowed: bytes, DIR (also gpt2:DIR, files:DIR)",
                     name);
-    if (!name[length] || !name[length + 1])
-        return fail(error,
-                    "--tokenizer %s: the folder of its vocab.json and merges.txt is missing\n"
-                    "add it: --tokenizer %.*s:DIR",
-                    name, (int)length, name);
-    options->kind = TOKENIZER_FILES;
-    options->tokenizer_directory = name + length + 1;
-    return 0;
+    if (name[length] && name[length + 1]) return 0;
+    return fail(error,
+                "--tokenizer %s: the folder of its vocab.json and merges.txt is missing\n"
+                "add it: --tokenizer %.*s:DIR",
+                name, length, name);
 }
 
 static int read_fraction(const char *text, double *fraction, struct error *error) {

@@ -98,8 +98,8 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
                     struct error *error) {
     char path[FILE_PATH_MAX];
     memset(mask, 0, sizeof *mask);
-    if (!token_mask_path(path, shard_path)) return wanted ? fail_missing(shard_path, error) : 0;
-    if (!file_exists(path)) return wanted ? fail_missing(shard_path, error) : 0;
+    if (!token_mask_path(path, shard_path) || !file_exists(path))
+        return wanted ? fail_missing(shard_path, error) : 0;
     struct file_reader file;
     struct error reason;
     int status = file_reader_open(&file, path, &reason);

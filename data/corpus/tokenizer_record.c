@@ -60,18 +60,10 @@ int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer
     return printed_write(&printed, part, NULL, error);
 }
 
-/* Syncs the folder of PREFIX. */
-static int sync_folder(const char *prefix, struct error *error) {
-    char folder[FILE_PATH_MAX] = ".";
-    const char *slash = strrchr(prefix, '/');
-    if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - prefix) + 1, prefix);
-    return directory_sync(folder, error);
-}
-
 int tokenizer_record_remove(const char *prefix, struct error *error) {
     char path[FILE_PATH_MAX];
     if (record_path(prefix, "", path, error)) return -1;
-    if (unlink(path) == 0) return sync_folder(prefix, error);
+    if (unlink(path) == 0) return directory_sync_above(path, error);
     if (errno == ENOENT) return 0;
     return fail(error, "cannot remove the old %.*s: %s\nremove it by hand", NAME_SHOWN, path,
                 strerror(errno));
@@ -84,7 +76,7 @@ int tokenizer_record_publish(const char *prefix, struct error *error) {
     if (rename(part, path))
         return fail(error, "cannot rename %.*s: %s\nmake the shards again with --force", NAME_SHOWN,
                     part, strerror(errno));
-    return sync_folder(prefix, error);
+    return directory_sync_above(path, error);
 }
 
 void tokenizer_record_unstage(const char *prefix) {
@@ -119,11 +111,6 @@ static int fail_malformed(const struct tokenizer_record *record, const char *wha
                 NAME_SHOWN, record->path, what);
 }
 
-static bool whole_number(const cJSON *item, double maximum) {
-    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= maximum &&
-           item->valuedouble == (double)(uint64_t)item->valuedouble;
-}
-
 static bool is_sha256(const char *text) {
     return strlen(text) == SHA256_HEX_MAX - 1 &&
            strspn(text, "0123456789abcdef") == SHA256_HEX_MAX - 1;
@@ -133,38 +120,37 @@ static int read_files(struct tokenizer_record *record, const cJSON *files, struc
     const cJSON *item;
     if (!cJSON_IsObject(files)) return fail_malformed(record, "\"files\" is not an object", error);
     cJSON_ArrayForEach(item, files) {
-        const cJSON *bytes = json_member(item, "bytes");
+        int64_t bytes;
         const char *hash = cJSON_GetStringValue(json_member(item, "sha256"));
         if (record->file_count == TOKENIZER_FILES_MAX ||
-            strlen(item->string) >= sizeof record->files->name || !whole_number(bytes, 0x1p53) ||
-            !hash || !is_sha256(hash))
+            strlen(item->string) >= sizeof record->files->name ||
+            !json_whole(&bytes, item, "bytes", 0, INT64_C(1) << 53) || !hash || !is_sha256(hash))
             return fail_malformed(record, "\"files\" is not what ./prepare writes", error);
         const int i = record->file_count++;
         strcpy(record->files[i].name, item->string);
-        record->files[i].bytes = (uint64_t)bytes->valuedouble;
+        record->files[i].bytes = (uint64_t)bytes;
         strcpy(record->files[i].sha256, hash);
     }
     return 0;
 }
 
 static int read_members(struct tokenizer_record *record, const cJSON *root, struct error *error) {
-    const cJSON *format = json_member(root, "format");
-    const cJSON *vocab_size = json_member(root, "vocab_size");
+    int64_t format, vocab_size;
     const char *kind = cJSON_GetStringValue(json_member(root, "kind"));
     const cJSON *directory = json_member(root, "directory");
     if (!cJSON_IsObject(root)) return fail_malformed(record, "no JSON object", error);
-    if (!whole_number(format, INT32_MAX))
+    if (!json_whole(&format, root, "format", 0, INT32_MAX))
         return fail_malformed(record, "\"format\" is missing or not a whole number", error);
-    if (format->valueint != FORMAT)
+    if (format != FORMAT)
         return fail_malformed(record, "its format is not known to this version", error);
-    if (!kind || !whole_number(vocab_size, VOCABULARY_MAX) || vocab_size->valueint < 1)
+    if (!kind || !json_whole(&vocab_size, root, "vocab_size", 1, VOCABULARY_MAX))
         return fail_malformed(record, "\"kind\" or \"vocab_size\" is missing or wrong", error);
     record->kind = TOKENIZER_BYTES;
     while (record->kind < TOKENIZER_FILES && strcmp(kind, tokenizer_kind_name(record->kind)) != 0)
         record->kind++;
     if (strcmp(kind, tokenizer_kind_name(record->kind)) != 0)
         return fail_malformed(record, "its \"kind\" is not one of bytes, gpt2 and files", error);
-    record->vocab_size = vocab_size->valueint;
+    record->vocab_size = (int)vocab_size;
     if (cJSON_IsString(directory) && strlen(directory->valuestring) < FILE_PATH_MAX)
         strcpy(record->directory, directory->valuestring);
     else if (!cJSON_IsNull(directory))

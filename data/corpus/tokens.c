@@ -392,7 +392,7 @@ int shard_writer_finish(struct shard_writer *writer, struct error *error) {
 
 /* Gives the files of one ending their final names; a shard may have no mask. */
 static int rename_parts(const struct shard_writer *writer, const char *ending,
-                        const char *directory, struct error *error) {
+                        struct error *error) {
     char part[FILE_PATH_MAX], path[FILE_PATH_MAX];
     for (uint64_t number = 0; number < writer->shards; number++) {
         set_path(writer, number, ending, ".part", part);
@@ -401,25 +401,21 @@ static int rename_parts(const struct shard_writer *writer, const char *ending,
             return fail(error, "cannot rename %.*s: %s\nrename the .part files by hand", NAME_SHOWN,
                         part, strerror(errno));
     }
-    return directory_sync(directory, error);
+    return directory_sync_above(writer->prefix, error);
 }
 
 int shard_writer_publish(struct shard_writer *writer, struct error *error) {
     assert(writer->prefix && writer->tokens_in_shard == 0);
-    char directory[FILE_PATH_MAX];
-    const char *base;
     uint64_t removed, masks;
-    if (split_prefix(writer->prefix, directory, &base, error) ||
-        visit_files(writer->prefix, SHARD_ENDING, false, true, &removed, error))
-        return -1;
+    if (visit_files(writer->prefix, SHARD_ENDING, false, true, &removed, error)) return -1;
     /* A shard never exists without its mask: shards are removed before masks and published after
      * them. */
     int status = visit_files(writer->prefix, MASK_ENDING, false, false, &masks, error);
-    if (status == 0 && removed > 0) status = directory_sync(directory, error);
+    if (status == 0 && removed > 0) status = directory_sync_above(writer->prefix, error);
     if (status == 0 && masks > 0)
         status = visit_files(writer->prefix, MASK_ENDING, false, true, &masks, error);
-    if (status == 0) status = rename_parts(writer, MASK_ENDING, directory, error);
-    if (status == 0) status = rename_parts(writer, SHARD_ENDING, directory, error);
+    if (status == 0) status = rename_parts(writer, MASK_ENDING, error);
+    if (status == 0) status = rename_parts(writer, SHARD_ENDING, error);
     /* Close the writer on failure, too: the old shards are gone, and abandoning would remove the
      * new ones. */
     free(writer->prefix);

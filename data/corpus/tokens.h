@@ -6,15 +6,14 @@
  *
  * or [0] = 20240801, [1] = 7 and uint32 tokens. 16 bits are used if the vocabulary permits. One set
  * may contain files of both kinds. A token count beyond 32 bits continues in [3], which is
- * otherwise zero. This is our own extension, and shard_writer never needs it. [4] is 1 if a mask
- * belongs to the shard (data/corpus/token_mask.h), else 0 as in llm.c.
+ * otherwise zero. This is our own extension, and shard_writer never needs it. [4] is 1 if a mask of
+ * the tokens that count in the loss belongs to the shard (data/corpus/token_mask.h), else 0 as in
+ * llm.c.
  *
  * Raw files of nanoGPT (train.bin), which hold only tokens, can be read as well. A file counts as
  * one if its name ends in .bin, its size is even and not 0, and it begins with neither of the two
  * numbers above. As 16-bit tokens these would begin with 55432 or 55713, beyond GPT-2's vocabulary.
- * A text renamed to .bin is detected only by tokens outside of the vocabulary.
- *
- * A mask beside a shard marks its tokens that count in the loss (data/corpus/token_mask.h). */
+ * A text renamed to .bin is detected only by tokens outside of the vocabulary. */
 #pragma once
 
 #include <stdbool.h>

@@ -38,12 +38,11 @@ void added_tree_add(struct added_tree *tree, const uint8_t *text, size_t size, i
         at = next;
     }
     tree->nodes[at].index = index;
-    tree->count++;
 }
 
 int added_tree_find(const struct added_tree *tree, const uint8_t *text, size_t size, size_t *begin,
                     size_t *end) {
-    if (tree->count == 0) return -1;
+    if (!tree->nodes) return -1;
     for (size_t at = *begin; at < size; at++) {
         int found = -1;
         int32_t node = tree->roots[text[at]];

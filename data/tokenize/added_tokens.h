@@ -20,7 +20,6 @@ struct added_token {
 struct added_tree {
     struct added_node *nodes; /* stb_ds */
     int32_t roots[256];       /* node of a first byte; 0: no token begins with it */
-    int count;
 };
 
 /* Adds a text under `index`. Adding the same text again replaces its index. */

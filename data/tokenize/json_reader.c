@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/json.h"
+#include "data/tokenize/vocabulary.h"
 
 int json_reader_fail(const struct json_reader *reader, const char *format, ...) {
     char text[ERROR_MAX];
@@ -35,6 +36,11 @@ int json_reader_text(const char **text, const struct cJSON *object, const char *
     if (found && !cJSON_IsString(found))
         return json_reader_fail(reader, ": \"%s\" is no text", name);
     return 0;
+}
+
+int32_t json_reader_token(const struct cJSON *number) {
+    const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
+    return value >= 0 && value < VOCABULARY_MAX && value == (int32_t)value ? (int32_t)value : -1;
 }
 
 int json_reader_flag(bool *flag, const struct cJSON *object, const char *name, bool otherwise,

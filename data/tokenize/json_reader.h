@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "data/util/error.h"
 
@@ -32,6 +33,9 @@ const struct cJSON *json_reader_member(const struct cJSON *object, const char *n
 /* Reads the string value of a member, "" if it is missing. */
 int json_reader_text(const char **text, const struct cJSON *object, const char *name,
                      const struct json_reader *reader);
+
+/* Returns the token that a number stands for, or -1 if it is none. */
+int32_t json_reader_token(const struct cJSON *number);
 
 /* Reads a boolean member, `otherwise` if it is missing. */
 int json_reader_flag(bool *flag, const struct cJSON *object, const char *name, bool otherwise,

@@ -5,6 +5,8 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/hash.h"
+
 /* An entry of the table is 64 bits: left, right and the rank of their merge. */
 enum { TOKEN_BITS = 20, RANK_BITS = 24, FIRST_BITS = 6, FILTER_BITS = 3 };
 enum { LOW_TOKENS = 256, FEW_TOKENS_MAX = 16 };
@@ -41,7 +43,7 @@ static uint64_t pair_of(int32_t left, int32_t right) {
 }
 
 static uint64_t hash_of(uint64_t pair) {
-    return pair * UINT64_C(0x9e3779b97f4a7c15);
+    return pair * hash_multiplier;
 }
 
 /* Returns the slot of the pair, or the empty slot where it belongs. */

@@ -11,11 +11,12 @@
 
 /* A character and its canonical decomposition; second is 0 if that is a single character. */
 struct nfc_pair {
-    uint32_t code, first, second, composes;
+    uint32_t code, first, second;
 };
 
-/* Canonical decompositions, sorted by code. */
-static const struct nfc_pair canonical[] = {
+/* For each second character: itself, 1 if its pairs compose (else 0), the number of pairs, and for
+ * each pair the increments of code and first since the pair before. */
+static const int32_t canonical_groups[] = {
 #include "data/tokenize/unicode_canonical.inc"
 };
 static const uint32_t combining_runs[] = {
@@ -24,12 +25,7 @@ static const uint32_t combining_runs[] = {
 
 /* Flags of nfc.marks above the combining class. DECOMPOSES: the character has a decomposition that
  * does not compose again. FOLLOWS: the character may compose with the one before it. */
-enum {
-    CLASS = 0xff,
-    DECOMPOSES = 0x100,
-    FOLLOWS = 0x200,
-    CANONICAL = sizeof canonical / sizeof *canonical
-};
+enum { CLASS = 0xff, DECOMPOSES = 0x100, FOLLOWS = 0x200 };
 
 /* Hangul syllables consist of two or three letters and are composed by arithmetic (section
  * 3.12). */
@@ -55,40 +51,42 @@ static int by_code(const void *a, const void *b) {
     return (left->code > right->code) - (left->code < right->code);
 }
 
-int nfc_open(struct nfc *nfc) {
-    *nfc = (struct nfc){.marks = calloc(UNICODE_CODES, sizeof *nfc->marks),
-                        .pairs = malloc(sizeof canonical)};
-    if (!nfc->marks || !nfc->pairs) {
-        nfc_close(nfc);
-        return -1;
+static void read_canonical(struct nfc *nfc) {
+    const int32_t *end = canonical_groups + sizeof canonical_groups / sizeof *canonical_groups;
+    for (const int32_t *at = canonical_groups; at < end;) {
+        struct nfc_pair pair = {.second = (uint32_t)*at++};
+        const bool composes = *at++;
+        for (int32_t left = *at++; left > 0; left--) {
+            pair.code += (uint32_t)*at++;
+            pair.first += (uint32_t)*at++;
+            arrput(nfc->canonical, pair);
+            if (composes) arrput(nfc->composing, pair);
+            nfc->marks[composes ? pair.second : pair.code] |= composes ? FOLLOWS : DECOMPOSES;
+        }
     }
-    uint32_t code = 0;
+    qsort(nfc->canonical, arrlenu(nfc->canonical), sizeof *nfc->canonical, by_code);
+    qsort(nfc->composing, arrlenu(nfc->composing), sizeof *nfc->composing, by_parts);
+}
+
+void nfc_open(struct nfc *nfc) {
+    *nfc = (struct nfc){0};
+    arrsetcap(nfc->marks, UNICODE_CODES);
     for (size_t i = 0; i < sizeof combining_runs / sizeof *combining_runs; i++)
         for (uint32_t count = combining_runs[i] >> 8; count > 0; count--)
-            nfc->marks[code++] = combining_runs[i] & CLASS;
-    for (size_t i = 0; i < CANONICAL; i++) {
-        const struct nfc_pair *pair = &canonical[i];
-        if (!pair->composes) {
-            nfc->marks[pair->code] |= DECOMPOSES;
-            continue;
-        }
-        nfc->marks[pair->second] |= FOLLOWS;
-        nfc->pairs[nfc->pair_count++] = *pair;
-    }
+            arrput(nfc->marks, combining_runs[i] & CLASS);
+    read_canonical(nfc);
     for (int i = 0; i < VOWEL_COUNT; i++) nfc->marks[VOWELS + i] |= FOLLOWS;
     for (int i = 1; i < TAIL_COUNT; i++) nfc->marks[TAILS + i] |= FOLLOWS;
-    qsort(nfc->pairs, nfc->pair_count, sizeof *nfc->pairs, by_parts);
-    return 0;
 }
 
 void nfc_close(struct nfc *nfc) {
-    free(nfc->marks);
-    free(nfc->pairs);
-    *nfc = (struct nfc){0};
+    arrfree(nfc->marks);
+    arrfree(nfc->canonical);
+    arrfree(nfc->composing);
 }
 
 /* Appends the full decomposition of a character. */
-static void decompose(uint32_t **codes, uint32_t code) {
+static void decompose(const struct nfc *nfc, uint32_t **codes, uint32_t code) {
     if (code >= SYLLABLES && code < SYLLABLES + SYLLABLE_COUNT) {
         const uint32_t at = code - SYLLABLES;
         arrput(*codes, LEADS + at / (VOWEL_COUNT * TAIL_COUNT));
@@ -97,13 +95,14 @@ static void decompose(uint32_t **codes, uint32_t code) {
         return;
     }
     const struct nfc_pair key = {.code = code};
-    const struct nfc_pair *pair = bsearch(&key, canonical, CANONICAL, sizeof key, by_code);
+    const struct nfc_pair *pair =
+        bsearch(&key, nfc->canonical, arrlenu(nfc->canonical), sizeof key, by_code);
     if (!pair) {
         arrput(*codes, code);
         return;
     }
-    decompose(codes, pair->first);
-    if (pair->second) decompose(codes, pair->second);
+    decompose(nfc, codes, pair->first);
+    if (pair->second) decompose(nfc, codes, pair->second);
 }
 
 /* Sorts each run of marks by class, keeping the order within a class. It is a counting sort, since
@@ -140,7 +139,8 @@ static uint32_t composed(const struct nfc *nfc, uint32_t first, uint32_t second)
         return first + second - TAILS;
     if (!(nfc->marks[second] & FOLLOWS)) return 0;
     const struct nfc_pair key = {.first = first, .second = second};
-    const struct nfc_pair *pair = bsearch(&key, nfc->pairs, nfc->pair_count, sizeof key, by_parts);
+    const struct nfc_pair *pair =
+        bsearch(&key, nfc->composing, arrlenu(nfc->composing), sizeof key, by_parts);
     return pair ? pair->code : 0;
 }
 
@@ -170,7 +170,7 @@ static void apply_to_part(const struct nfc *nfc, uint8_t **out, const uint8_t *t
     uint32_t *codes = NULL;
     for (size_t at = 0, count; at < size; at += count) {
         count = utf8_character(text + at, size - at);
-        decompose(&codes, utf8_code(text + at, count));
+        decompose(nfc, &codes, utf8_code(text + at, count));
     }
     order_marks(nfc, codes, arrlenu(codes));
     const size_t kept = compose(nfc, codes, arrlenu(codes));

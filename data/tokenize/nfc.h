@@ -11,15 +11,14 @@
 
 struct nfc_pair;
 
-/* Tables for nfc_apply. Read-only once open; all zeros when closed. */
+/* Tables for nfc_apply: stb_ds arrays. Read-only once open; all zeros when closed. */
 struct nfc {
-    uint16_t *marks;        /* [UNICODE_CODES]: class and flags of a character, mostly 0 */
-    struct nfc_pair *pairs; /* pairs that compose, sorted by first and second */
-    size_t pair_count;
+    uint16_t *marks;            /* [UNICODE_CODES]: class and flags of a character, mostly 0 */
+    struct nfc_pair *canonical; /* all decompositions, sorted by code */
+    struct nfc_pair *composing; /* pairs that compose again, sorted by first and second */
 };
 
-/* Returns -1 if out of memory; then there is nothing to close, though closing is harmless. */
-int nfc_open(struct nfc *nfc);
+void nfc_open(struct nfc *nfc);
 void nfc_close(struct nfc *nfc);
 
 /* Appends the text's normal form to *out, an stb_ds array. */

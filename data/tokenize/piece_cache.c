@@ -5,6 +5,8 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/hash.h"
+
 _Static_assert(sizeof(struct piece_cache_entry) == 128, "two lines of a cache, and a power of two");
 
 void piece_cache_open(struct piece_cache *cache) {
@@ -34,7 +36,7 @@ static uint64_t load(const uint8_t *bytes, size_t size) {
 }
 
 static uint64_t mix(uint64_t word) {
-    word *= UINT64_C(0x9e3779b97f4a7c15);
+    word *= hash_multiplier;
     return word ^ word >> 32;
 }
 

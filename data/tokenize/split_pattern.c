@@ -34,10 +34,11 @@ static const struct beginning *find_beginning(const struct split_pattern *patter
     struct beginning *own = &all[index];
     if (own->is_known) return own;
     own->is_known = true;
-    if (node->kind == SPLIT_ACCEPT || node->kind == SPLIT_END) memset(own->bytes, true, 256);
-    if (node->kind == SPLIT_ACCEPT) own->can_be_empty = true;
-    else if (node->kind == SPLIT_END)
-        own->can_be_empty = find_beginning(pattern, node->next, all)->can_be_empty;
+    if (node->kind == SPLIT_ACCEPT || node->kind == SPLIT_END) {
+        memset(own->bytes, true, 256);
+        own->can_be_empty =
+            node->kind == SPLIT_ACCEPT || find_beginning(pattern, node->next, all)->can_be_empty;
+    }
     if (node->kind == SPLIT_TAKE) {
         for (int byte = 0; byte < 128; byte++) own->bytes[byte] = node->set.ascii[byte];
         if (split_set_has_wide(&node->set)) memset(own->bytes + 128, true, 128);
@@ -113,13 +114,8 @@ static int finish_pattern(struct split_pattern *pattern, struct error *error) {
 struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,
                                          const uint8_t *atoms, struct error *error) {
     struct split_pattern *pattern = calloc(1, sizeof *pattern);
-    if (!pattern) {
-        fail(error, "out of memory while opening a tokenizer");
-        return NULL;
-    }
-    pattern->atoms = atoms;
-    pattern->text = strdup(text);
-    if (!pattern->text) fail(error, "out of memory while opening a tokenizer");
+    if (pattern) *pattern = (struct split_pattern){.text = strdup(text), .atoms = atoms};
+    if (!pattern || !pattern->text) fail(error, "out of memory while opening a tokenizer");
     else if (!split_parse(pattern, text, edition, error) && !finish_pattern(pattern, error))
         return pattern;
     split_pattern_close(pattern);
@@ -143,11 +139,11 @@ static bool ends_before(const struct crossing *crossing, int index, bool behind)
     case SPLIT_ACCEPT: return true;
     case SPLIT_JOIN: return ends_before(crossing, node->next, behind);
     case SPLIT_TAKE: {
-        const bool has_others = split_set_has_other(&node->set);
+        const bool has_others = split_set_has(&node->set, false);
         if (node->set.ascii[(int)crossing->space] && (behind || (has_others && node->maximum > 1)))
             return false;
         return (!has_others || ends_before(crossing, node->next, true)) &&
-               (!split_set_has_space(&node->set) || ends_before(crossing, node->next, false)) &&
+               (!split_set_has(&node->set, true) || ends_before(crossing, node->next, false)) &&
                (node->minimum > 0 || ends_before(crossing, node->next, behind));
     }
     case SPLIT_CHOOSE:

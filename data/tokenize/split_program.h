@@ -78,8 +78,8 @@ void split_set_negate(struct split_set *set);
 /* True if the sets are known to share no character; false is possible for disjoint sets, too. */
 bool split_sets_disjoint(const struct split_set *a, const struct split_set *b);
 
-/* True if the set may contain characters beyond ASCII, white space, or other characters than white
- * space. */
+/* True if the set may contain characters beyond ASCII. */
 bool split_set_has_wide(const struct split_set *set);
-bool split_set_has_space(const struct split_set *set);
-bool split_set_has_other(const struct split_set *set);
+
+/* True if the set may contain white space, or with `space` false, other characters. */
+bool split_set_has(const struct split_set *set, bool space);

@@ -5,8 +5,9 @@
 
 #include "data/tokenize/unicode.h"
 
-static bool is_ascii_space(uint32_t code) {
-    return code == ' ' || (code >= '\t' && code <= '\r');
+/* True if the set contains ranges beyond ASCII. */
+static bool adds_ranges(const struct split_set *set) {
+    return set->range_count > 0 && !set->negated;
 }
 
 void split_set_add_atoms(struct split_set *set, const uint8_t *atoms, uint32_t mask) {
@@ -40,27 +41,19 @@ void split_set_negate(struct split_set *set) {
 bool split_sets_disjoint(const struct split_set *a, const struct split_set *b) {
     for (int code = 0; code < 128; code++)
         if (a->ascii[code] && b->ascii[code]) return false;
-    if (a->atoms & b->atoms) return false;
-    const bool a_adds = a->range_count > 0 && !a->negated;
-    const bool b_adds = b->range_count > 0 && !b->negated;
-    return !(a_adds && split_set_has_wide(b)) && !(b_adds && split_set_has_wide(a));
+    return !(a->atoms & b->atoms) && !(adds_ranges(a) && split_set_has_wide(b)) &&
+           !(adds_ranges(b) && split_set_has_wide(a));
 }
 
 bool split_set_has_wide(const struct split_set *set) {
-    return set->atoms != 0 || (set->range_count > 0 && !set->negated);
+    return set->atoms != 0 || adds_ranges(set);
 }
 
-/* The members of ranges are not examined, so a range counts as white space and as other
- * characters. */
-bool split_set_has_space(const struct split_set *set) {
-    bool has = (set->atoms & UNICODE_SET(UNICODE_SPACE)) || (set->range_count > 0 && !set->negated);
-    for (uint32_t code = 0; code < 128; code++) has |= set->ascii[code] && is_ascii_space(code);
-    return has;
-}
-
-bool split_set_has_other(const struct split_set *set) {
-    bool has =
-        (set->atoms & ~UNICODE_SET(UNICODE_SPACE)) || (set->range_count > 0 && !set->negated);
-    for (uint32_t code = 0; code < 128; code++) has |= set->ascii[code] && !is_ascii_space(code);
+/* The members of ranges are not examined, so a range counts as both. */
+bool split_set_has(const struct split_set *set, bool space) {
+    const uint32_t spaces = UNICODE_SET(UNICODE_SPACE);
+    bool has = (set->atoms & (space ? spaces : ~spaces)) || adds_ranges(set);
+    for (int code = 0; code < 128; code++)
+        has |= set->ascii[code] && (code == ' ' || (code >= '\t' && code <= '\r')) == space;
     return has;
 }

@@ -21,7 +21,7 @@ void subwords_free(struct subwords *subwords) {
     }
     nfc_close(&subwords->nfc);
     for (int i = 0; i < subwords->rule_count; i++) split_pattern_close(subwords->rules[i].pattern);
-    free(subwords->atoms);
+    arrfree(subwords->atoms);
     for (size_t i = 0; i < arrlenu(subwords->added); i++) free(subwords->added[i].text);
     arrfree(subwords->added);
     added_tree_free(&subwords->raw);
@@ -65,18 +65,15 @@ static size_t slot_of(const struct subwords *subwords, const uint8_t *name, size
     }
 }
 
-static int32_t find(const struct subwords *subwords, const uint8_t *name, size_t size,
-                    uint64_t hash) {
-    const uint32_t slot = subwords->slots[slot_of(subwords, name, size, hash)];
-    return slot == 0 ? -1 : (int32_t)(slot & TOKENS_MASK);
-}
-
 int32_t subwords_find(const struct subwords *subwords, const uint8_t *name, size_t size) {
-    return find(subwords, name, size, piece_hash(name, size));
+    const struct piece piece = {.bytes = name, .size = size, .hash = piece_hash(name, size)};
+    return subwords_find_piece(subwords, &piece);
 }
 
 int32_t subwords_find_piece(const struct subwords *subwords, const struct piece *piece) {
-    return find(subwords, piece->bytes, piece->size, piece->hash);
+    const uint32_t slot =
+        subwords->slots[slot_of(subwords, piece->bytes, piece->size, piece->hash)];
+    return slot == 0 ? -1 : (int32_t)(slot & TOKENS_MASK);
 }
 
 void subwords_fetch(const struct subwords *subwords, const struct piece *piece) {

@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/util/utf8.h"
+#include "data/tokenize/unicode.h"
 
 /* An added token is compared with the text at each byte, so encoding time grows with its size. */
 enum { NAME_SHOWN = 40, ADDED_BYTES_MAX = 1024 };
@@ -20,20 +20,23 @@ struct subwords_entry {
     bool is_added;
 };
 
-void subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
-                           const struct json_reader *reader) {
+int subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
+                          const struct json_reader *json) {
     *subwords = (struct subwords){0};
-    *builder = (struct subwords_builder){.subwords = subwords, .reader = reader};
+    *builder = (struct subwords_builder){.subwords = subwords, .reader = json};
+    if (json_reader_parse(&builder->root, json)) return -1;
     byte_alphabet_fill(&builder->alphabet);
+    subwords->atoms = unicode_atoms();
+    return 0;
 }
 
-int subwords_builder_close(struct subwords_builder *builder, struct cJSON *root, int status) {
+int subwords_builder_close(struct subwords_builder *builder, int status) {
     arrfree(builder->entries);
     arrfree(builder->pool);
     arrfree(builder->scratch);
     arrfree(builder->forms[0]);
     arrfree(builder->forms[1]);
-    cJSON_Delete(root);
+    cJSON_Delete(builder->root);
     if (status) subwords_free(builder->subwords);
     return status;
 }
@@ -127,22 +130,21 @@ static void decode_name(uint8_t **out, const uint8_t *name, size_t size, bool by
 /* Writes the names in the order of tokens. */
 static bool *write_names(struct subwords_builder *builder, bool byte_fallback) {
     struct subwords *subwords = builder->subwords;
+    struct subwords_texts *names = &subwords->names, *decoded = &subwords->decoded;
     bool *is_name = NULL;
     subwords->vocab_size = (int)arrlen(builder->entries);
+    arrput(names->starts, 0);
+    if (!subwords->byte_level) arrput(decoded->starts, 0);
     for (int32_t token = 0; token < subwords->vocab_size; token++) {
         const struct subwords_entry *entry = &builder->entries[token];
         const uint8_t *name = builder->pool + entry->start;
-        arrput(subwords->names.starts, (uint32_t)arrlenu(subwords->names.bytes));
-        if (entry->size > 0)
-            memcpy(arraddnptr(subwords->names.bytes, entry->size), name, entry->size);
+        if (entry->size > 0) memcpy(arraddnptr(names->bytes, entry->size), name, entry->size);
+        arrput(names->starts, (uint32_t)arrlenu(names->bytes));
         arrput(is_name, entry->state == ENTRY_PIECE);
         if (subwords->byte_level) continue;
-        arrput(subwords->decoded.starts, (uint32_t)arrlenu(subwords->decoded.bytes));
-        decode_name(&subwords->decoded.bytes, name, entry->size, byte_fallback);
+        decode_name(&decoded->bytes, name, entry->size, byte_fallback);
+        arrput(decoded->starts, (uint32_t)arrlenu(decoded->bytes));
     }
-    arrput(subwords->names.starts, (uint32_t)arrlenu(subwords->names.bytes));
-    if (!subwords->byte_level)
-        arrput(subwords->decoded.starts, (uint32_t)arrlenu(subwords->decoded.bytes));
     return is_name;
 }
 

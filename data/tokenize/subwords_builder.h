@@ -11,6 +11,7 @@ struct cJSON;
 
 struct subwords_builder {
     struct subwords *subwords; /* output; set its byte_level before adding tokens */
+    struct cJSON *root;        /* the parsed JSON file */
     const struct json_reader *reader;
     struct byte_alphabet alphabet;
     struct subwords_entry *entries; /* stb_ds: by token */
@@ -19,12 +20,13 @@ struct subwords_builder {
     uint8_t *forms[2];              /* stb_ds */
 };
 
-/* Starts with empty subwords. Allocates nothing. */
-void subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
-                           const struct json_reader *reader);
+/* Parses the JSON file and starts with subwords that are empty except for their atoms. On failure
+ * nothing is left to close, and the subwords are empty. */
+int subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
+                          const struct json_reader *json);
 
-/* Releases the builder and the parsed JSON, and the subwords if status is not 0. Returns status. */
-int subwords_builder_close(struct subwords_builder *builder, struct cJSON *root, int status);
+/* Releases the builder, and the subwords if status is not 0. Returns status. */
+int subwords_builder_close(struct subwords_builder *builder, int status);
 
 /* Adds a token that a piece may become, by its bytes or as byte-level files write it, in the
  * alphabet of data/tokenize/byte_alphabet.h. A name outside of that alphabet must also be an added

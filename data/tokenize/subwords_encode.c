@@ -207,7 +207,7 @@ static int fail_to_normalize(const struct subwords_step *step, size_t size, stru
 int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
                        size_t *size, struct error *error) {
     const size_t first = *size, most = LONGEST_FORM(first);
-    for (int i = 0; i<subwords->step_count && * size> 0; i++) {
+    for (int i = 0; *size > 0 && i < subwords->step_count; i++) {
         const struct subwords_step *step = &subwords->steps[i];
         uint8_t **out = &forms[i % 2];
         arrsetlen(*out, 0);

@@ -9,12 +9,6 @@
 #include "data/util/utf8.h"
 #include "data/tokenize/subwords_builder.h"
 #include "data/tokenize/subwords_steps.h"
-#include "data/tokenize/unicode.h"
-
-static int32_t token_of(const cJSON *number) {
-    const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
-    return value >= 0 && value < VOCABULARY_MAX && value == (int32_t)value ? (int32_t)value : -1;
-}
 
 static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {
     const cJSON *entry;
@@ -22,7 +16,7 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
         return subwords_refuse("vocabulary", "that is no object", builder->reader);
     cJSON_ArrayForEach(entry, vocabulary) {
         const char *name = entry->string;
-        const int32_t token = token_of(entry);
+        const int32_t token = json_reader_token(entry);
         const int status =
             builder->subwords->byte_level
                 ? subwords_builder_put_letters(builder, name, token)
@@ -34,14 +28,12 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
 
 static int read_added_tokens(struct subwords_builder *builder, const cJSON *root) {
     const struct json_reader *reader = builder->reader;
-    const cJSON *list, *entry, *number;
-    list = json_reader_member(root, "added_tokens");
+    const cJSON *entry, *list = json_reader_member(root, "added_tokens");
     if (list && !cJSON_IsArray(list))
         return subwords_refuse("added_tokens", "that is no list", reader);
     cJSON_ArrayForEach(entry, list) {
         struct added_token added = {0};
         const char *text;
-        number = json_reader_member(entry, "id");
         if (json_reader_expect(entry, "id content single_word lstrip rstrip special normalized",
                                "added token", reader) ||
             json_reader_text(&text, entry, "content", reader) ||
@@ -51,7 +43,7 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
             json_reader_flag(&added.rstrip, entry, "rstrip", false, reader) ||
             json_reader_flag(&added.normalized, entry, "normalized", !added.special, reader))
             return -1;
-        added.token = token_of(number);
+        added.token = json_reader_token(json_reader_member(entry, "id"));
         if (subwords_builder_add(builder, added, text)) return -1;
     }
     return 0;
@@ -161,48 +153,39 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
     return read_merges(builder, merges) || subwords_builder_build_tries(builder) ? -1 : 0;
 }
 
-static int check_template(const struct subwords *subwords, const int32_t *tokens, int count,
-                          const struct json_reader *reader) {
-    for (int i = 0; i < count; i++)
-        if (tokens[i] >= subwords->vocab_size)
-            return subwords_refuse("post_processor", "token outside the vocabulary", reader);
-    return 0;
+/* True if the vocabulary has all tokens of the template. */
+static bool has_template(const struct subwords *subwords) {
+    bool has = true;
+    for (int i = 0; i < subwords->begin_count; i++)
+        has &= subwords->begins[i] < subwords->vocab_size;
+    for (int i = 0; i < subwords->end_count; i++) has &= subwords->ends[i] < subwords->vocab_size;
+    return has;
 }
 
-static int read_root(struct subwords_builder *builder, const cJSON *root) {
+static int read_root(struct subwords_builder *builder) {
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
-    const cJSON *truncation, *padding, *model;
-    truncation = json_reader_member(root, "truncation");
-    padding = json_reader_member(root, "padding");
-    model = json_reader_member(root, "model");
+    const cJSON *root = builder->root, *model = json_reader_member(root, "model");
+    static const char *const members[] = {"truncation", "padding"};
     if (json_reader_expect(root,
                            "version truncation padding added_tokens normalizer pre_tokenizer "
                            "post_processor decoder model",
                            "file", reader))
         return -1;
     if (!model) return subwords_refuse("model", "null", reader);
-    subwords->atoms = unicode_atoms();
-    if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
-    if (subwords_read_normalizer(subwords, root, reader) ||
-        subwords_read_pre_tokenizer(subwords, root, reader) ||
-        subwords_read_decoder(subwords, root, reader) ||
-        subwords_read_post_processor(subwords, root, reader) || read_model(builder, root, model))
-        return -1;
-    if (truncation && !subwords->is_gpt2) return subwords_refuse("member", "truncation", reader);
-    if (padding && !subwords->is_gpt2) return subwords_refuse("member", "padding", reader);
-    return check_template(subwords, subwords->begins, subwords->begin_count, reader) ||
-                   check_template(subwords, subwords->ends, subwords->end_count, reader)
-               ? -1
-               : 0;
+    if (subwords_read_steps(subwords, root, reader) || read_model(builder, root, model)) return -1;
+    for (int i = 0; i < 2 && !subwords->is_gpt2; i++)
+        if (json_reader_member(root, members[i]))
+            return subwords_refuse("member", members[i], reader);
+    return has_template(subwords)
+               ? 0
+               : subwords_refuse("post_processor", "token outside the vocabulary", reader);
 }
 
 int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
     struct subwords_builder builder;
-    cJSON *root;
-    subwords_builder_open(&builder, subwords, reader);
-    if (json_reader_parse(&root, reader)) return -1;
-    return subwords_builder_close(&builder, root, read_root(&builder, root));
+    if (subwords_builder_open(&builder, subwords, reader)) return -1;
+    return subwords_builder_close(&builder, read_root(&builder));
 }
 
 /* ---- vocab.json and merges.txt */
@@ -249,20 +232,19 @@ static int read_merges_txt(struct subwords_builder *builder, const struct json_r
 int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
                        const struct json_reader *merges) {
     struct subwords_builder builder;
-    cJSON *vocabulary, *root;
-    subwords_builder_open(&builder, subwords, vocab);
-    if (json_reader_parse(&vocabulary, vocab)) return -1;
-    root = cJSON_Parse(gpt2_json);
+    if (subwords_builder_open(&builder, subwords, vocab)) return -1;
+    cJSON *vocabulary = builder.root, *root = cJSON_Parse(gpt2_json);
     if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
-        cJSON_Delete(vocabulary);
+        cJSON_Delete(root);
         return subwords_builder_close(
-            &builder, root, fail(vocab->error, "out of memory while opening a tokenizer"));
+            &builder, fail(vocab->error, "out of memory while opening a tokenizer"));
     }
-    int status = read_root(&builder, root);
+    builder.root = root;
+    int status = read_root(&builder);
     if (!status && !subwords->is_gpt2)
         status = json_reader_fail(
             vocab, ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
             (int)first_hole(subwords));
     if (!status) status = read_merges_txt(&builder, merges);
-    return subwords_builder_close(&builder, root, status);
+    return subwords_builder_close(&builder, status);
 }

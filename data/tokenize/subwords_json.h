@@ -4,12 +4,14 @@
  *     model          BPE, without dropout, prefix or suffix; ignore_merges, byte_fallback,
  *                    unk_token and fuse_unk
  *     pre_tokenizer  byte-level: Split (Regex or String; Isolated, or Removed and inverted),
- *                    Digits and, last, ByteLevel, in a Sequence or alone
- *                    characters: none, or Metaspace; a Split at spaces if the normalizer leaves
- * none normalizer     none, NFC, Prepend, Replace (of a String), a Sequence of them decoder
- * byte-level: ByteLevel; characters: Metaspace, or the Sequence of Replace, ByteFallback, Fuse and
- * Strip that SentencePiece's models have post_processor none, ByteLevel, TemplateProcessing, a
- * Sequence of them added_tokens   with all their flags
+ *                    Digits and, last, ByteLevel, in a Sequence or alone.
+ *                    Characters: none, or Metaspace; a Split at spaces if the normalizer
+ *                    leaves none
+ *     normalizer     none, NFC, Prepend, Replace (of a String), a Sequence of them
+ *     decoder        byte-level: ByteLevel. Characters: Metaspace, or the Sequence of Replace,
+ *                    ByteFallback, Fuse and Strip that SentencePiece's models have
+ *     post_processor none, ByteLevel, TemplateProcessing, a Sequence of them
+ *     added_tokens   with all their flags
  *
  * Everything else is refused with a message that names it, including unknown members of the objects
  * above.

@@ -22,31 +22,36 @@ int subwords_refuse(const char *what, const char *name, const struct json_reader
         what, name);
 }
 
-/* Calls `one` for a node, or for each part of a Sequence, at any depth; `member` names the list of
- * parts. */
-typedef int read_one(struct subwords *subwords, const struct cJSON *node, const char *type,
-                     const struct json_reader *reader);
+/* A member of the file, and the list of parts that it has as a Sequence. */
+struct step {
+    const char *name, *parts;
+    int (*read)(struct subwords *subwords, const struct cJSON *node, const char *type,
+                const struct json_reader *reader);
+};
 
-static int read_all(struct subwords *subwords, const struct cJSON *node, const char *what,
-                    const char *member, read_one *one, int depth,
-                    const struct json_reader *reader) {
-    const struct cJSON *list, *part;
+/* Reads a node, or each part of a Sequence, at any depth. */
+static int read_node(struct subwords *subwords, const struct cJSON *node, const struct step *step,
+                     int depth, const struct json_reader *reader) {
+    const struct cJSON *part, *list = json_reader_member(node, step->parts);
     const char *type;
     char names[32];
     if (!node) return 0;
-    if (!cJSON_IsObject(node) || json_reader_text(&type, node, "type", reader)) {
-        return cJSON_IsObject(node) ? -1 : subwords_refuse(what, "that is no object", reader);
-    }
-    if (strcmp(type, "Sequence") != 0) return one(subwords, node, type, reader);
-    snprintf(names, sizeof names, "type %s", member);
-    list = json_reader_member(node, member);
-    if (json_reader_expect(node, names, what, reader)) return -1;
+    if (!cJSON_IsObject(node)) return subwords_refuse(step->name, "that is no object", reader);
+    if (json_reader_text(&type, node, "type", reader)) return -1;
+    if (strcmp(type, "Sequence") != 0) return step->read(subwords, node, type, reader);
+    snprintf(names, sizeof names, "type %s", step->parts);
+    if (json_reader_expect(node, names, step->name, reader)) return -1;
     if (!cJSON_IsArray(list) || depth == DEPTH_MAX)
-        return subwords_refuse(what, "Sequence without a list", reader);
+        return subwords_refuse(step->name, "Sequence without a list", reader);
     cJSON_ArrayForEach(part, list) {
-        if (read_all(subwords, part, what, member, one, depth + 1, reader)) return -1;
+        if (read_node(subwords, part, step, depth + 1, reader)) return -1;
     }
     return 0;
+}
+
+static int read_step(struct subwords *subwords, const struct cJSON *root, const struct step *step,
+                     const struct json_reader *reader) {
+    return read_node(subwords, json_reader_member(root, step->name), step, 0, reader);
 }
 
 /* ---- normalizer */
@@ -68,10 +73,9 @@ static int add_step(struct subwords *subwords, enum subwords_form form, const ch
         return subwords_refuse("normalizer", "of so many parts", reader);
     struct subwords_step *step = &subwords->steps[subwords->step_count++];
     *step = (struct subwords_step){.form = form, .from = strdup(from), .to = strdup(to)};
-    const bool has_memory =
-        step->from && step->to &&
-        (form != SUBWORDS_NFC || subwords->nfc.marks || nfc_open(&subwords->nfc) == 0);
-    return has_memory ? 0 : fail(reader->error, "out of memory while opening a tokenizer");
+    if (form == SUBWORDS_NFC && !subwords->nfc.marks) nfc_open(&subwords->nfc);
+    return step->from && step->to ? 0
+                                  : fail(reader->error, "out of memory while opening a tokenizer");
 }
 
 static int read_normal_form(struct subwords *subwords, const struct cJSON *node, const char *type,
@@ -93,12 +97,6 @@ static int read_normal_form(struct subwords *subwords, const struct cJSON *node,
         return -1;
     if (*regex) return subwords_refuse("normalizer", "Replace of a Regex", reader);
     return add_step(subwords, SUBWORDS_REPLACE, from, to, reader);
-}
-
-int subwords_read_normalizer(struct subwords *subwords, const struct cJSON *root,
-                             const struct json_reader *reader) {
-    const struct cJSON *node = json_reader_member(root, "normalizer");
-    return read_all(subwords, node, "normalizer", "normalizers", read_normal_form, 0, reader);
 }
 
 /* ---- pre_tokenizer */
@@ -219,17 +217,6 @@ static int read_cut(struct subwords *subwords, const struct cJSON *node, const c
     return subwords_refuse("pre_tokenizer", type, reader);
 }
 
-int subwords_read_pre_tokenizer(struct subwords *subwords, const struct cJSON *root,
-                                const struct json_reader *reader) {
-    const struct cJSON *node = json_reader_member(root, "pre_tokenizer");
-    if (read_all(subwords, node, "pre_tokenizer", "pretokenizers", read_cut, 0, reader)) return -1;
-    if (subwords->byte_level ? subwords->marks_spaces : subwords->rule_count > 0)
-        return subwords_refuse(
-            "pre_tokenizer",
-            subwords->byte_level ? "Metaspace with ByteLevel" : "Split without ByteLevel", reader);
-    return 0;
-}
-
 /* ---- decoder */
 
 static int read_decoding(struct subwords *subwords, const struct cJSON *node, const char *type,
@@ -267,15 +254,14 @@ static int read_decoding(struct subwords *subwords, const struct cJSON *node, co
     return subwords_refuse("decoder", type, reader);
 }
 
-int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
-                          const struct json_reader *reader) {
-    const struct cJSON *node;
+static int read_decoder(struct subwords *subwords, const struct cJSON *root,
+                        const struct json_reader *reader) {
+    static const struct step step = {"decoder", "decoders", read_decoding};
+    const struct cJSON *node = json_reader_member(root, step.name);
     const char *type;
-    node = json_reader_member(root, "decoder");
     if (json_reader_text(&type, node, "type", reader)) return -1;
     if (!node) return subwords_refuse("decoder", "null", reader);
-    if (!subwords->byte_level)
-        return read_all(subwords, node, "decoder", "decoders", read_decoding, 0, reader);
+    if (!subwords->byte_level) return read_node(subwords, node, &step, 0, reader);
     if (strcmp(type, "ByteLevel") != 0) return subwords_refuse("decoder", type, reader);
     return json_reader_expect(node, BYTE_LEVEL_MEMBERS, "decoder ByteLevel", reader);
 }
@@ -328,8 +314,18 @@ static int read_post(struct subwords *subwords, const struct cJSON *node, const 
                : subwords_refuse("post_processor", "template without one text", reader);
 }
 
-int subwords_read_post_processor(struct subwords *subwords, const struct cJSON *root,
-                                 const struct json_reader *reader) {
-    const struct cJSON *node = json_reader_member(root, "post_processor");
-    return read_all(subwords, node, "post_processor", "processors", read_post, 0, reader);
+int subwords_read_steps(struct subwords *subwords, const struct cJSON *root,
+                        const struct json_reader *reader) {
+    static const struct step normalizer = {"normalizer", "normalizers", read_normal_form},
+                             pre_tokenizer = {"pre_tokenizer", "pretokenizers", read_cut},
+                             post_processor = {"post_processor", "processors", read_post};
+    if (read_step(subwords, root, &normalizer, reader) ||
+        read_step(subwords, root, &pre_tokenizer, reader))
+        return -1;
+    if (subwords->byte_level && subwords->marks_spaces)
+        return subwords_refuse("pre_tokenizer", "Metaspace with ByteLevel", reader);
+    if (!subwords->byte_level && subwords->rule_count > 0)
+        return subwords_refuse("pre_tokenizer", "Split without ByteLevel", reader);
+    if (read_decoder(subwords, root, reader)) return -1;
+    return read_step(subwords, root, &post_processor, reader);
 }

@@ -5,16 +5,10 @@
 #include "data/tokenize/json_reader.h"
 #include "data/tokenize/subwords.h"
 
-/* Each fails with what is wrong or unsupported. subwords->atoms must be set. The order is:
- * normalizer, pre-tokenizer (which decides whether the tokenizer is byte-level), decoder. */
-int subwords_read_normalizer(struct subwords *subwords, const struct cJSON *root,
-                             const struct json_reader *reader);
-int subwords_read_pre_tokenizer(struct subwords *subwords, const struct cJSON *root,
-                                const struct json_reader *reader);
-int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
-                          const struct json_reader *reader);
-int subwords_read_post_processor(struct subwords *subwords, const struct cJSON *root,
-                                 const struct json_reader *reader);
+/* Reads all of them, and decides whether the tokenizer is byte-level. Fails with what is wrong or
+ * unsupported. */
+int subwords_read_steps(struct subwords *subwords, const struct cJSON *root,
+                        const struct json_reader *reader);
 
 /* Appends a pattern that cuts text. */
 int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_edition edition,

@@ -8,7 +8,6 @@
 
 #include "data/tokenize/subwords_builder.h"
 #include "data/tokenize/subwords_steps.h"
-#include "data/tokenize/unicode.h"
 
 /* Real tokens have at most a few hundred bytes. Finding the merges of one takes quadratic time. */
 enum { NO_DIGIT = -1, RANK_BYTES_MAX = 64 << 10 };
@@ -112,20 +111,16 @@ static void add_merges(struct subwords *subwords) {
     merges_scratch_free(&scratch);
 }
 
-static int read_special(struct subwords_builder *builder, const cJSON *root) {
+static int read_special(struct subwords_builder *builder) {
     const struct json_reader *reader = builder->reader;
-    const cJSON *list, *entry;
+    const cJSON *entry, *list = json_reader_member(builder->root, "special_tokens");
     const char *begin;
     struct subwords *subwords = builder->subwords;
-    list = json_reader_member(root, "special_tokens");
-    if (json_reader_text(&begin, root, "begin", reader)) return -1;
+    if (json_reader_text(&begin, builder->root, "begin", reader)) return -1;
     if (list && !cJSON_IsObject(list))
         return subwords_refuse("special_tokens", "that are no object", reader);
     cJSON_ArrayForEach(entry, list) {
-        const double number = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
-        const bool is_token = number >= 0 && number < VOCABULARY_MAX && number == (int32_t)number;
-        const struct added_token added = {.token = is_token ? (int32_t)number : -1,
-                                          .special = true};
+        const struct added_token added = {.token = json_reader_token(entry), .special = true};
         if (subwords_builder_add(builder, added, entry->string)) return -1;
         if (strcmp(entry->string, begin) == 0)
             subwords->begins[subwords->begin_count++] = added.token;
@@ -135,23 +130,21 @@ static int read_special(struct subwords_builder *builder, const cJSON *root) {
     return 0;
 }
 
-static int read_both(struct subwords_builder *builder, const cJSON *root,
-                     const struct json_reader *json_reader) {
-    const struct json_reader *reader = builder->reader;
+static int read_both(struct subwords_builder *builder, const struct json_reader *json,
+                     const struct json_reader *ranks) {
     struct subwords *subwords = builder->subwords;
     const char *pattern;
     subwords->byte_level = subwords->ignore_merges = true;
     subwords->unknown = -1;
-    subwords->atoms = unicode_atoms();
-    if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
-    if (json_reader_expect(root, "pattern special_tokens begin", "file", json_reader) ||
-        json_reader_text(&pattern, root, "pattern", json_reader) ||
-        subwords_add_rule(subwords, pattern, SPLIT_TIKTOKEN, false, json_reader) ||
-        read_lines(builder))
+    if (json_reader_expect(builder->root, "pattern special_tokens begin", "file", json) ||
+        json_reader_text(&pattern, builder->root, "pattern", json) ||
+        subwords_add_rule(subwords, pattern, SPLIT_TIKTOKEN, false, json))
         return -1;
-    builder->reader = json_reader;
-    if (read_special(builder, root)) return -1;
-    builder->reader = reader;
+    builder->reader = ranks;
+    if (read_lines(builder)) return -1;
+    builder->reader = json;
+    if (read_special(builder)) return -1;
+    builder->reader = ranks;
     if (subwords_builder_finish(builder, false)) return -1;
     add_merges(subwords);
     return subwords_builder_build_tries(builder);
@@ -160,8 +153,6 @@ static int read_both(struct subwords_builder *builder, const cJSON *root,
 int subwords_read_tiktoken(struct subwords *subwords, const struct json_reader *json,
                            const struct json_reader *ranks) {
     struct subwords_builder builder;
-    cJSON *root;
-    subwords_builder_open(&builder, subwords, ranks);
-    if (json_reader_parse(&root, json)) return -1;
-    return subwords_builder_close(&builder, root, read_both(&builder, root, json));
+    if (subwords_builder_open(&builder, subwords, json)) return -1;
+    return subwords_builder_close(&builder, read_both(&builder, json, ranks));
 }

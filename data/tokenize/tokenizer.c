@@ -112,21 +112,20 @@ static bool same_merges(const struct merges *a, const struct merges *b) {
 static int check_same(const struct subwords *a, const char *a_name, const struct subwords *b,
                       const char *b_name, struct error *error) {
     const char *const remedy = "keep the files of one tokenizer only";
+    char what[32] = "";
     size_t size, other_size;
     if (a->vocab_size != b->vocab_size)
         return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", JSON_READER_PATH_SHOWN,
                     a_name, a->vocab_size, JSON_READER_PATH_SHOWN, b_name, b->vocab_size, remedy);
-    for (int32_t token = 0; token < a->vocab_size; token++) {
+    for (int32_t token = 0; token < a->vocab_size && !*what; token++) {
         const uint8_t *bytes = subwords_bytes(a, token, &size);
         const uint8_t *other = subwords_bytes(b, token, &other_size);
         if (size != other_size || memcmp(bytes, other, size) != 0)
-            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", JSON_READER_PATH_SHOWN,
-                        a_name, JSON_READER_PATH_SHOWN, b_name, (int)token, remedy);
+            snprintf(what, sizeof what, "token %d", (int)token);
     }
-    if (!same_merges(&a->merges, &b->merges) || a->rule_count != b->rule_count)
-        return fail(error, "%.*s and %.*s disagree on the merges\n%s", JSON_READER_PATH_SHOWN,
-                    a_name, JSON_READER_PATH_SHOWN, b_name, remedy);
-    return 0;
+    if (!*what && same_merges(&a->merges, &b->merges) && a->rule_count == b->rule_count) return 0;
+    return fail(error, "%.*s and %.*s disagree on the %s\n%s", JSON_READER_PATH_SHOWN, a_name,
+                JSON_READER_PATH_SHOWN, b_name, *what ? what : "merges", remedy);
 }
 
 /* Hashes in 16 bits if the tokens fit, which keeps the hashes of older records valid. */
@@ -251,6 +250,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
     *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1};
+    for (int byte = 0; byte < 256; byte++) tokenizer->bytes[byte] = (uint8_t)byte;
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);
     if (status) tokenizer_close(tokenizer);
@@ -272,12 +272,11 @@ struct tokenizer_encoder {
 
 struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
     struct tokenizer_encoder *encoder = calloc(1, sizeof *encoder);
-    if (!encoder) return NULL;
-    if (tokenizer->subwords && !(encoder->subwords = subwords_encoder_open(tokenizer->subwords))) {
-        free(encoder);
-        return NULL;
-    }
-    return encoder;
+    if (!encoder || !tokenizer->subwords) return encoder;
+    encoder->subwords = subwords_encoder_open(tokenizer->subwords);
+    if (encoder->subwords) return encoder;
+    free(encoder);
+    return NULL;
 }
 
 void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
@@ -297,17 +296,10 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const 
     return 0;
 }
 
-/* All byte values, which are the texts of the tokens of the kind bytes. */
-#define FOUR(n)       (n), (n) + 1, (n) + 2, (n) + 3
-#define SIXTEEN(n)    FOUR(n), FOUR((n) + 4), FOUR((n) + 8), FOUR((n) + 12)
-#define SIXTY_FOUR(n) SIXTEEN(n), SIXTEEN((n) + 16), SIXTEEN((n) + 32), SIXTEEN((n) + 48)
-static const uint8_t all_bytes[256] = {SIXTY_FOUR(0), SIXTY_FOUR(64), SIXTY_FOUR(128),
-                                       SIXTY_FOUR(192)};
-
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {
     *size = 0;
-    if (token < 0 || token >= tokenizer->vocab_size) return all_bytes;
+    if (token < 0 || token >= tokenizer->vocab_size) return tokenizer->bytes;
     if (tokenizer->subwords) return subwords_bytes(tokenizer->subwords, token, size);
     *size = 1;
-    return all_bytes + token;
+    return tokenizer->bytes + token;
 }

@@ -50,6 +50,7 @@ struct tokenizer {
     /* Hash of tokens and merges (gpt2) or of the files (files); "" for bytes. */
     char sha256[SHA256_HEX_MAX];
     struct subwords *subwords; /* NULL for bytes */
+    uint8_t bytes[256];        /* all values, the texts of the tokens of the kind bytes */
     char cuts_before[5];       /* white space before which text may be cut (data/tokenize/cuts.h) */
 };
 

@@ -4,19 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint32_t class_runs[] = {
+#include <stb/stb_ds.h>
+
+/* Runs of characters of one class: its letter, in the order of enum unicode_atom, and their number
+ * unless it is 1. */
+static const char letters[] = ".UltmoMdnps_NPSW", class_runs[] =
 #include "data/tokenize/unicode_classes.inc"
-};
+    ;
 
 uint8_t *unicode_atoms(void) {
-    uint8_t *atoms = malloc(UNICODE_CODES);
-    size_t at = 0;
-    if (!atoms) return NULL;
-    for (size_t i = 0; i < sizeof class_runs / sizeof *class_runs; i++) {
-        const size_t count = class_runs[i] / UNICODE_ATOMS;
-        memset(atoms + at, (int)(class_runs[i] % UNICODE_ATOMS), count);
-        at += count;
+    uint8_t *atoms = NULL;
+    arrsetcap(atoms, UNICODE_CODES);
+    for (const char *run = class_runs; *run;) {
+        const int atom = (int)(strchr(letters, *run) - letters);
+        char *after;
+        const size_t number = strtoul(run + 1, &after, 10), count = number > 0 ? number : 1;
+        memset(arraddnptr(atoms, count), atom, count);
+        run = after;
     }
-    assert(at == UNICODE_CODES);
+    assert(arrlenu(atoms) == UNICODE_CODES);
     return atoms;
 }

@@ -44,6 +44,5 @@ enum { UNICODE_CODES = 0x110000 };
      UNICODE_SET(UNICODE_N_WORD) | UNICODE_SET(UNICODE_P_WORD) | UNICODE_SET(UNICODE_S_WORD) | \
      UNICODE_SET(UNICODE_OTHER_WORD))
 
-/* Returns a table of every character's atom, [UNICODE_CODES], which the caller frees, or NULL if
- * out of memory. */
+/* Returns a table of every character's atom, an stb_ds array [UNICODE_CODES]. */
 uint8_t *unicode_atoms(void);

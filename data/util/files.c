@@ -51,13 +51,6 @@ static int sync_fully(int fd) {
     return 0;
 }
 
-/* Makes the entry of path in its parent directory durable. */
-static int sync_parent(const char *path, struct error *error) {
-    char copy[FILE_PATH_MAX];
-    snprintf(copy, sizeof copy, "%s", path);
-    return directory_sync(dirname(copy), error);
-}
-
 static void writer_close(struct file_writer *writer) {
     if (writer->open) write_behind_close(&writer->behind);
     if (writer->fd >= 0) close(writer->fd);
@@ -167,7 +160,7 @@ int file_writer_commit(struct file_writer *writer, struct error *error) {
     if (number == 0 && rename(writer->temporary, writer->path) != 0) number = errno;
     if (number != 0) return writer_fail(writer, number, "write", error);
     writer_close(writer);
-    return sync_parent(writer->path, error);
+    return directory_sync_above(writer->path, error);
 }
 
 void file_writer_abandon(struct file_writer *writer) {
@@ -292,7 +285,7 @@ static int create_one(const char *path, struct error *error) {
         if (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
         return fail_system(error, errno, "create the directory", path);
     }
-    return sync_parent(path, error);
+    return directory_sync_above(path, error);
 }
 
 int directory_create(const char *path, struct error *error) {
@@ -309,6 +302,12 @@ int directory_create(const char *path, struct error *error) {
         part[i] = '/';
     }
     return create_one(part, error);
+}
+
+int directory_sync_above(const char *path, struct error *error) {
+    char copy[FILE_PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    return directory_sync(dirname(copy), error);
 }
 
 int directory_sync(const char *path, struct error *error) {

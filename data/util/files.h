@@ -87,8 +87,10 @@ bool file_exists_in(const char *directory, const char *name);
  * it already exists. */
 int directory_create(const char *path, struct error *error);
 
-/* Makes creations, renames and removals in the directory survive a power loss. */
+/* Makes creations, renames and removals in the directory, or in the one that holds path, survive a
+ * power loss. */
 int directory_sync(const char *path, struct error *error);
+int directory_sync_above(const char *path, struct error *error);
 
 /* Removes a directory with everything in it. Symbolic links inside are removed, never followed. A
  * path that is itself a link or a file is refused. Succeeds if the path does not exist. Removal

@@ -2,7 +2,10 @@
  * an error, so running out of memory there ends the program with a message. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <unistd.h>
+
+#include "data/util/hash.h"
 
 static void *grow_or_end(void *block, size_t size) {
     void *grown = realloc(block, size);
@@ -16,3 +19,13 @@ static void *grow_or_end(void *block, size_t size) {
 #define STBDS_FREE(context, block)          free(block)
 #define STB_DS_IMPLEMENTATION
 #include <stb/stb_ds.h>
+
+uint64_t hash_multiplier = UINT64_C(0x9e3779b97f4a7c15);
+
+/* Keeps the fixed seeds if the system has no random bytes yet. */
+__attribute__((constructor)) static void seed_hashes(void) {
+    uint64_t random;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) return;
+    hash_multiplier = random | 1;
+    stbds_rand_seed(random);
+}

@@ -26,9 +26,8 @@ static char *expanded(const struct grammar *grammar, uint64_t number, double *bi
 }
 
 Test(grammar, without_choices_writes_one_text_of_no_information) {
-    static const struct grammar_rule rules[] = {{"s", NULL, {"a{b}c{^b}", NULL}},
-                                                {"b", NULL, {"{c}!", NULL}},
-                                                {"c", "x y", {"one|two", NULL}}};
+    static const struct grammar_rule rules[] = {
+        {"s", "a{b}c{^b}"}, {"b", "{c}!"}, {"c: x y", "one,two"}};
     struct grammar grammar = compiled(rules, 3);
     double bits;
     char *text = expanded(&grammar, 5, &bits);
@@ -43,8 +42,7 @@ Test(grammar, without_choices_writes_one_text_of_no_information) {
 
 /* Small enough to be counted by hand: 3/4 of "xa.", 1/4 of "xyyy" with a second, even choice. */
 Test(grammar, expectation_matches_a_manual_count) {
-    static const struct grammar_rule rules[] = {{"s", NULL, {"3:xa.", "1:x{n}", NULL}},
-                                                {"n", NULL, {"yyy", "yyyzz", NULL}}};
+    static const struct grammar_rule rules[] = {{"s", "3:xa.|1:x{n}"}, {"n", "yyy|yyyzz"}};
     struct grammar grammar = compiled(rules, 2);
     struct grammar_measure mean = grammar_expect(&grammar);
     double choice = -0.75 * log2(0.75) - 0.25 * log2(0.25);
@@ -64,9 +62,8 @@ Test(grammar, expectation_matches_a_manual_count) {
 }
 
 Test(grammar, remembers_within_one_text) {
-    static const struct grammar_rule rules[] = {
-        {"s", NULL, {"{who:child} and {^who.his} {who.name}", NULL}},
-        {"child", "name his", {"Ann|her", "3:Bob|his", NULL}}};
+    static const struct grammar_rule rules[] = {{"s", "{who:child} and {^who.his} {who.name}"},
+                                                {"child: name his", "Ann,her|3:Bob,his"}};
     struct grammar grammar = compiled(rules, 2);
     int anns = 0;
     for (uint64_t i = 0; i < 200; i++) {
@@ -84,9 +81,8 @@ Test(grammar, remembers_within_one_text) {
 }
 
 Test(grammar, a_text_depends_on_seed_and_number_only) {
-    static const struct grammar_rule rules[] = {
-        {"s", NULL, {"{d}{d}{d}{d}{d}{d}{d}{d}{d}{d}{d}{d}", NULL}},
-        {"d", NULL, {"0", "1", "2", "3", "4", "5", "6", "7", NULL}}};
+    static const struct grammar_rule rules[] = {{"s", "{d}{d}{d}{d}{d}{d}{d}{d}{d}{d}{d}{d}"},
+                                                {"d", "0|1|2|3|4|5|6|7"}};
     struct grammar grammar = compiled(rules, 2);
     double bits;
     char *a = expanded(&grammar, 3, &bits), *b = expanded(&grammar, 4, &bits);
@@ -102,18 +98,18 @@ Test(grammar, a_text_depends_on_seed_and_number_only) {
 
 Test(grammar, refuses_a_faulty_table) {
     static const struct grammar_rule tables[][3] = {
-        {{"s", NULL, {"a {missing}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"a {b"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{v:missing}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{v.p}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{v:c}{v.r}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{v:c}{v:b}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{v:b}{v.p}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{c}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x"}}},
-        {{"s", NULL, {"{c}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y|z"}}},
-        {{"s", NULL, {"{b}"}}, {"b", NULL, {"x", "{s}"}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{b}"}}, {"b", NULL, {NULL}}, {"c", "p q", {"x|y"}}},
-        {{"s", NULL, {"{}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
+        {{"s", "a {missing}"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "a {b"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "{v:missing}"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "{v.p}"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "{v:c}{v.r}"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "{v:c}{v:b}"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "{v:b}{v.p}"}, {"b", "x"}, {"c: p q", "x,y"}},
+        {{"s", "{c}"}, {"b", "x"}, {"c: p q", "x"}},
+        {{"s", "{c}"}, {"b", "x"}, {"c: p q", "x,y,z"}},
+        {{"s", "{b}"}, {"b", "x|{s}"}, {"c: p q", "x,y"}},
+        {{"s", "{b}"}, {"b", ""}, {"c: p q", "x,y"}},
+        {{"s", "{}"}, {"b", "x"}, {"c: p q", "x,y"}},
     };
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         struct error error = {0};

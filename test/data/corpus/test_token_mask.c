@@ -24,11 +24,10 @@ static void write_mask(const char *name, const char *magic, uint32_t version, ui
 }
 
 Test(token_mask, belongs_to_the_shard_of_its_name) {
-    struct tokens tokens;
     write_good("a_000000.bin", 1, TOKENS);
     write_mask("a_000000.mask", "MASK", 1, TOKENS, every_second, 3);
     write_good("a_000001.bin", 1, 5);
-    cr_assert_eq(open_in_folder(&tokens, "a_*"), 0, "%s", error.text);
+    struct tokens tokens = opened("a_*");
     cr_assert_eq(arrlen(tokens.shards), 2, "masks are no shards");
     cr_expect_eq(tokens.count, TOKENS + 5);
     cr_expect_eq(tokens.counted, 11 + 5);
@@ -52,15 +51,14 @@ Test(token_mask, counts_any_range) {
 
 Test(token_mask, raw_shards_have_masks_and_other_names_have_none) {
     const uint16_t raw[TOKENS] = {1, 2, 3};
-    struct tokens tokens;
     write_plain("train.bin", raw, sizeof raw);
     write_mask("train.mask", "MASK", 1, TOKENS, every_second, 3);
-    cr_assert_eq(open_in_folder(&tokens, "train.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("train.bin");
     cr_expect_eq(tokens.counted, 11);
     tokens_close(&tokens);
     write_good("other.shard", 1, 5);
     write_mask("other.mask", "MASK", 1, TOKENS, every_second, 3);
-    cr_assert_eq(open_in_folder(&tokens, "other.shard"), 0, "%s", error.text);
+    tokens = opened("other.shard");
     cr_expect_eq(tokens.counted, 5);
     tokens_close(&tokens);
 }
@@ -136,11 +134,10 @@ Test(token_mask, masks_of_all_sizes_round_trip) {
     make_counts(counts, 200);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct shard_writer writer;
-        struct tokens tokens;
         open_writer(&writer, "set", 256, (uint64_t)cases[c][0]);
         put_counts(&writer, cases[c][1], cases[c][2]);
         cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
-        cr_assert_eq(open_in_folder(&tokens, "set_*.bin"), 0, "%s", error.text);
+        struct tokens tokens = opened("set_*.bin");
         int position = 0;
         for (int s = 0; s < (int)arrlen(tokens.shards); s++) {
             bool any_zero = false;
@@ -159,7 +156,6 @@ Test(token_mask, masks_of_all_sizes_round_trip) {
 /* The first token that does not count comes in a later part: those before it count. */
 Test(token_mask, is_opened_when_needed) {
     struct shard_writer writer;
-    struct tokens tokens;
     const int32_t many[13] = {0};
     const uint16_t two[2] = {0};
     open_writer(&writer, "set", 256, 100);
@@ -168,9 +164,8 @@ Test(token_mask, is_opened_when_needed) {
     cr_assert_eq(shard_writer_put_packed(&writer, two, (const uint8_t[]){1, 0}, 2, &error), 0);
     cr_assert(exists("set_000000.mask.part.tmp"));
     cr_assert_eq(shard_writer_put(&writer, many, 3, &error), 0);
-    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
-    cr_assert_eq(shard_writer_publish(&writer, &error), 0);
-    cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+    publish(&writer);
+    struct tokens tokens = opened("set_*");
     cr_expect_eq(tokens.counted, 17);
     cr_expect_not(token_mask_counts(&tokens.shards[0].mask, 14));
     tokens_close(&tokens);
@@ -208,7 +203,6 @@ Test(token_mask, is_published_and_abandoned_with_its_shard) {
 
 Test(token_mask, a_set_without_masks_removes_those_of_another) {
     struct shard_writer writer;
-    struct tokens tokens;
     const int32_t token = 1;
     open_writer(&writer, "set", 256, 50);
     put_counts(&writer, 120, 30);
@@ -217,12 +211,11 @@ Test(token_mask, a_set_without_masks_removes_those_of_another) {
     write_plain("set_000007.mask", "x", 1);
     open_writer(&writer, "set", 256, 50);
     cr_assert_eq(shard_writer_put(&writer, &token, 1, &error), 0);
-    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
-    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+    publish(&writer);
     cr_expect_not(exists("set_000000.mask") || exists("set_000002.mask"));
     cr_expect_not(exists("set_000007.mask"));
     cr_expect(exists("set_1_000000.mask"), "the mask of another prefix");
-    cr_assert_eq(open_in_folder(&tokens, "set_0*"), 0, "%s", error.text);
+    struct tokens tokens = opened("set_0*");
     cr_expect_eq(tokens.counted, 1);
     tokens_close(&tokens);
 }

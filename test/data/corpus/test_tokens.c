@@ -9,9 +9,8 @@
 TestSuite(tokens, .init = make_folder, .fini = remove_folder);
 
 Test(tokens, opens_one_path) {
-    struct tokens tokens;
     write_good("a.bin", 65000, 1000);
-    cr_assert_eq(open_in_folder(&tokens, "a.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("a.bin");
     cr_assert_eq(arrlen(tokens.shards), 1);
     cr_assert_eq(tokens.count, 1000);
     for (int i = 0; i < 1000; i++)
@@ -21,12 +20,11 @@ Test(tokens, opens_one_path) {
 }
 
 Test(tokens, opens_a_glob_in_the_order_of_the_names) {
-    struct tokens tokens;
     write_good("t_000010.bin", 10, 3);
     write_good("t_000002.bin", 2, 5);
     write_good("t_000000.bin", 0, 0);
     write_good("v_000001.bin", 9, 9);
-    cr_assert_eq(open_in_folder(&tokens, "t_*.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("t_*.bin");
     cr_assert_eq(arrlen(tokens.shards), 3);
     cr_assert_eq(tokens.count, 8);
     cr_assert_eq(tokens.shards[0].count, 0);
@@ -37,9 +35,8 @@ Test(tokens, opens_a_glob_in_the_order_of_the_names) {
 }
 
 Test(tokens, takes_an_existing_name_as_it_is) {
-    struct tokens tokens;
     write_good("odd[1]*.bin", 7, 2);
-    cr_assert_eq(open_in_folder(&tokens, "odd[1]*.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("odd[1]*.bin");
     cr_assert_eq(tokens.count, 2);
     tokens_close(&tokens);
 }
@@ -49,23 +46,18 @@ Test(tokens, refuses_other_files_with_a_remedy) {
     struct tokens tokens;
     expect_refusal("missing.bin", "no such", "./prepare");
     expect_refusal("missing*.bin", "no token shard matches", "pattern");
-    write_raw("magic.dat", 123, 1, 4, few, 8);
-    expect_refusal("magic.dat", "has no header, and only files named .bin", "./prepare");
-    write_raw("odd.bin", 123, 1, 4, few, 7);
-    expect_refusal("odd.bin", "and its 1031 bytes, an odd number", "./prepare");
-    write_raw("version.bin", 20240520, 2, 4, few, 8);
-    expect_refusal("version.bin", "version 2", "again");
-    write_raw("short.bin", 20240520, 1, 5, few, 8);
-    expect_refusal("short.bin", "truncated: the header says 5 tokens, the file ends after 4",
-                   "again");
-    write_raw("half.bin", 20240520, 1, 4, few, 7);
-    expect_refusal("half.bin", "truncated", "again");
-    write_raw("long.bin", 20240520, 1, 3, few, 8);
-    expect_refusal("long.bin", "too long", "again");
-    write_raw("byte.bin", 20240520, 1, 3, few, 7);
-    expect_refusal("byte.bin", "too long", "again");
-    write_raw("negative.bin", 20240520, 1, 0xffffffff, few, 8);
-    expect_refusal("negative.bin", "truncated", "again");
+    const struct damaged files[] = {
+        {"magic.dat", 123, 1, 4, 8, "has no header, and only files named .bin", "./prepare"},
+        {"odd.bin", 123, 1, 4, 7, "and its 1031 bytes, an odd number", "./prepare"},
+        {"version.bin", 20240520, 2, 4, 8, "version 2", "again"},
+        {"short.bin", 20240520, 1, 5, 8,
+         "truncated: the header says 5 tokens, the file ends after 4", "again"},
+        {"half.bin", 20240520, 1, 4, 7, "truncated", "again"},
+        {"long.bin", 20240520, 1, 3, 8, "too long", "again"},
+        {"byte.bin", 20240520, 1, 3, 7, "too long", "again"},
+        {"negative.bin", 20240520, 1, 0xffffffff, 8, "truncated", "again"},
+    };
+    expect_damage(files, sizeof files / sizeof *files, few);
     close(open(in_folder("empty.bin"), O_CREAT | O_WRONLY, 0644));
     expect_refusal("empty.bin", "it is empty", "./prepare");
     cr_assert_eq(truncate(in_folder("short.bin"), 1000), 0);
@@ -79,15 +71,14 @@ Test(tokens, refuses_other_files_with_a_remedy) {
 
 Test(tokens, raw_files_of_nanogpt_are_tokens_to_the_end) {
     const uint16_t few[] = {50256, 1, 0, 65535, 7};
-    struct tokens tokens;
     write_plain("train.bin", few, sizeof few);
-    cr_assert_eq(open_in_folder(&tokens, "train.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("train.bin");
     cr_assert_eq(tokens.count, 5);
     cr_assert(tokens.shards[0].raw);
     for (uint64_t i = 0; i < 5; i++) cr_expect_eq(token_at(&tokens.shards[0], i), few[i]);
     tokens_close(&tokens);
     write_plain("one.bin", few, 2);
-    cr_assert_eq(open_in_folder(&tokens, "one.bin"), 0, "%s", error.text);
+    tokens = opened("one.bin");
     cr_assert_eq(tokens.count, 1);
     cr_assert_eq(token_at(&tokens.shards[0], 0), 50256);
     tokens_close(&tokens);
@@ -95,10 +86,9 @@ Test(tokens, raw_files_of_nanogpt_are_tokens_to_the_end) {
 
 Test(tokens, raw_files_and_shards_may_be_mixed) {
     const uint16_t few[] = {10, 11, 12};
-    struct tokens tokens;
     write_plain("m_a.bin", few, sizeof few);
     write_good("m_b.bin", 100, 4);
-    cr_assert_eq(open_in_folder(&tokens, "m_*.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("m_*.bin");
     cr_assert_eq(tokens.count, 7);
     cr_assert(tokens.shards[0].raw);
     cr_assert_not(tokens.shards[1].raw);
@@ -134,7 +124,6 @@ Test(tokens, one_bad_shard_fails_the_set_and_is_named) {
 /* A hole of ten gigabytes takes no space on the disk. */
 Test(tokens, counts_beyond_32_bits) {
     const uint64_t count = UINT64_C(5000000000);
-    struct tokens tokens;
     uint32_t header[256] = {20240520, 1, (uint32_t)count, (uint32_t)(count >> 32)};
     uint16_t last = 4321;
     int fd = open(in_folder("huge.bin"), O_CREAT | O_RDWR, 0644);
@@ -144,7 +133,7 @@ Test(tokens, counts_beyond_32_bits) {
         cr_skip("the file system has no room for a sparse file of 10 GB");
     }
     close(fd);
-    cr_assert_eq(open_in_folder(&tokens, "huge.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("huge.bin");
     cr_assert_eq(tokens.count, count);
     cr_assert_eq(token_at(&tokens.shards[0], 0), 0);
     cr_assert_eq(token_at(&tokens.shards[0], count - 1), 4321);
@@ -184,9 +173,8 @@ Test(tokens, shards_of_all_sizes_round_trip) {
     } cases[] = {{10, 25, 1}, {10, 30, 7},       {10, 30, 30},
                  {1, 3, 2},   {1000, 999, 1000}, {7, 1000, 1000}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        struct tokens tokens;
         write_set("set", cases[c].shard_tokens, cases[c].count, cases[c].part);
-        cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+        struct tokens tokens = opened("set_*");
         cr_assert_eq(tokens.count, cases[c].count, "case %zu", c);
         uint64_t position = 0;
         for (int s = 0; s < (int)arrlen(tokens.shards); s++) {
@@ -232,7 +220,6 @@ Test(tokens, nothing_has_its_final_name_before_publish) {
 Test(tokens, abandon_leaves_the_disk_as_it_was) {
     struct shard_writer writer;
     int32_t tokens[25] = {5};
-    struct tokens old;
     write_set("set", 10, 15, 5);
     open_writer(&writer, "set", 256, 10);
     cr_assert_eq(shard_writer_put(&writer, tokens, 25, &error), 0);
@@ -245,7 +232,7 @@ Test(tokens, abandon_leaves_the_disk_as_it_was) {
         snprintf(name, sizeof name, "set_%06d.bin.part.tmp", i);
         cr_assert_not(exists(name));
     }
-    cr_assert_eq(open_in_folder(&old, "set_*"), 0, "%s", error.text);
+    struct tokens old = opened("set_*");
     cr_assert_eq(old.count, 15);
     cr_assert_eq(token_at(&old.shards[0], 3), 3);
     tokens_close(&old);
@@ -266,8 +253,7 @@ Test(tokens, a_smaller_set_removes_the_shards_of_a_larger_one) {
     cr_assert(exists("set_000001.bin.txt"), "not the name of a shard");
     struct shard_writer writer;
     open_writer(&writer, "set", 256, 10);
-    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
-    cr_assert_eq(shard_writer_publish(&writer, &error), 0);
+    publish(&writer);
     cr_assert_not(exists("set_000000.bin"), "an empty set replaces a set as well");
 }
 

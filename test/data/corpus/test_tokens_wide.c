@@ -12,11 +12,6 @@ static int32_t large(uint64_t i) {
     return (int32_t)(VOCABULARY_MAX - 1 - i * 12345 % VOCABULARY_MAX);
 }
 
-static void publish(struct shard_writer *writer) {
-    cr_assert_eq(shard_writer_finish(writer, &error), 0, "%s", error.text);
-    cr_assert_eq(shard_writer_publish(writer, &error), 0, "%s", error.text);
-}
-
 static void write_set(const char *name, uint64_t shard_tokens, uint64_t count, uint64_t part) {
     struct shard_writer writer;
     static int32_t tokens[10000];
@@ -35,9 +30,8 @@ Test(tokens_wide, shards_of_all_sizes_round_trip) {
         uint64_t shard_tokens, count, part;
     } cases[] = {{10, 25, 1}, {10, 30, 7}, {1, 3, 2}, {4096, 9000, 5000}, {100000, 10000, 10000}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        struct tokens tokens;
         write_set("set", cases[c].shard_tokens, cases[c].count, cases[c].part);
-        cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+        struct tokens tokens = opened("set_*");
         cr_assert_eq(tokens.count, cases[c].count, "case %zu", c);
         uint64_t position = 0;
         for (size_t s = 0; s < arrlenu(tokens.shards); s++) {
@@ -76,12 +70,11 @@ Test(tokens_wide, the_vocabulary_decides_the_width) {
         const bool is_wide = vocabularies[i] > 65536;
         const int32_t last = vocabularies[i] - 1;
         struct shard_writer writer;
-        struct tokens tokens;
         open_writer(&writer, "set", vocabularies[i], 10);
         cr_expect_eq(shard_writer_token_bytes(&writer), is_wide ? 4 : 2);
         cr_assert_eq(shard_writer_put(&writer, &last, 1, &error), 0, "%s", error.text);
         publish(&writer);
-        cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+        struct tokens tokens = opened("set_*");
         cr_expect_eq(tokens.shards[0].file.bytes, is_wide ? 1028 : 1026);
         cr_expect_eq(token_at(&tokens.shards[0], 0), last);
         tokens_close(&tokens);
@@ -93,7 +86,6 @@ Test(tokens_wide, packing_separately_gives_the_same_shards) {
     int32_t tokens[100], packed[100], read[100];
     for (int v = 0; v < 2; v++) {
         struct shard_writer writer;
-        struct tokens set;
         for (int i = 0; i < 100; i++) tokens[i] = large((uint64_t)i) % vocabularies[v];
         open_writer(&writer, "set", vocabularies[v], 30);
         shard_writer_pack(&writer, packed, tokens, 100);
@@ -102,7 +94,7 @@ Test(tokens_wide, packing_separately_gives_the_same_shards) {
         cr_assert_eq(shard_writer_put_packed(&writer, packed, NULL, 0, &error), 0, "%s",
                      error.text);
         publish(&writer);
-        cr_assert_eq(open_in_folder(&set, "set_*"), 0, "%s", error.text);
+        struct tokens set = opened("set_*");
         cr_assert_eq(arrlen(set.shards), 4);
         for (uint64_t s = 0; s < 4; s++)
             cr_assert_eq(
@@ -115,11 +107,10 @@ Test(tokens_wide, packing_separately_gives_the_same_shards) {
 Test(tokens_wide, sets_may_mix_all_kinds) {
     const uint32_t wide[] = {70000, 1, 128000};
     const uint16_t raw[] = {10, 65535};
-    struct tokens tokens;
     write_plain("m_a.bin", raw, sizeof raw);
     write_raw("m_b.bin", MAGIC, VERSION, 3, wide, sizeof wide);
     write_good("m_c.bin", 100, 4);
-    cr_assert_eq(open_in_folder(&tokens, "m_*.bin"), 0, "%s", error.text);
+    struct tokens tokens = opened("m_*.bin");
     cr_assert_eq(tokens.count, 9);
     const int32_t expected[3][4] = {{10, 65535}, {70000, 1, 128000}, {100, 101, 102, 103}};
     for (size_t s = 0; s < 3; s++) {
@@ -133,9 +124,8 @@ Test(tokens_wide, sets_may_mix_all_kinds) {
 
 Test(tokens_wide, parts_of_shards_are_read) {
     int32_t read[10];
-    struct tokens tokens;
     write_set("set", 100, 100, 100);
-    cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+    struct tokens tokens = opened("set_*");
     cr_assert_eq(token_shard_read(&tokens.shards[0], read, 90, 10, &error), 0);
     for (uint64_t i = 0; i < 10; i++) cr_expect_eq(read[i], large(90 + i));
     cr_assert_eq(token_shard_read(&tokens.shards[0], read, 100, 0, &error), 0);
@@ -146,9 +136,8 @@ Test(tokens_wide, parts_of_shards_are_read) {
 /* The result is an error; with a memory mapping a signal would end the program. */
 Test(tokens_wide, files_that_shrink_in_use_are_named) {
     int32_t read[50000];
-    struct tokens tokens;
     write_set("set", 100000, 50000, 10000); /* pages beyond the new end, and in the last one */
-    cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+    struct tokens tokens = opened("set_*");
     const struct token_shard *shard = &tokens.shards[0];
     cr_assert_eq(truncate(shard->name, 1024 + 4 * 1000), 0);
     cr_expect_eq(token_shard_read(shard, read, 0, 1000, &error), 0, "%s", error.text);
@@ -164,40 +153,33 @@ Test(tokens_wide, files_that_shrink_in_use_are_named) {
 
 Test(tokens_wide, damaged_files_are_refused) {
     const uint32_t few[4] = {1, 2, 3, 4}, magic = MAGIC;
-    write_raw("version.bin", MAGIC, 1, 4, few, 16);
-    expect_refusal("version.bin", "of 32 bits, version 1; only version 7", "again");
-    write_raw("narrow.bin", 20240520, VERSION, 4, few, 8);
-    expect_refusal("narrow.bin", "of 16 bits, version 7; only version 1", "again");
-    write_raw("short.bin", MAGIC, VERSION, 5, few, 16);
-    expect_refusal("short.bin", "truncated: the header says 5 tokens, the file ends after 4",
-                   "again");
-    write_raw("part.bin", MAGIC, VERSION, 4, few, 15);
-    expect_refusal("part.bin", "truncated: the header says 4 tokens, the file ends after 3",
-                   "again");
-    write_raw("long.bin", MAGIC, VERSION, 3, few, 16);
-    expect_refusal("long.bin", "too long: the header says 3 tokens, and 4 bytes follow", "again");
-    write_raw("bytes.bin", MAGIC, VERSION, 3, few, 14);
-    expect_refusal("bytes.bin", "too long: the header says 3 tokens, and 2 bytes follow", "again");
-    /* Tokens of 16 bits under the header of 32. */
-    write_raw("half.bin", MAGIC, VERSION, 4, few, 8);
-    expect_refusal("half.bin", "truncated: the header says 4 tokens, the file ends after 2",
-                   "again");
-    write_raw("negative.bin", MAGIC, VERSION, 0xffffffff, few, 16);
-    expect_refusal("negative.bin", "truncated", "again");
+    const struct damaged files[] = {
+        {"version.bin", MAGIC, 1, 4, 16, "of 32 bits, version 1; only version 7", "again"},
+        {"narrow.bin", 20240520, VERSION, 4, 8, "of 16 bits, version 7; only version 1", "again"},
+        {"short.bin", MAGIC, VERSION, 5, 16,
+         "truncated: the header says 5 tokens, the file ends after 4", "again"},
+        {"part.bin", MAGIC, VERSION, 4, 15,
+         "truncated: the header says 4 tokens, the file ends after 3", "again"},
+        {"long.bin", MAGIC, VERSION, 3, 16, "too long: the header says 3 tokens, and 4", "again"},
+        {"bytes.bin", MAGIC, VERSION, 3, 14, "too long: the header says 3 tokens, and 2", "again"},
+        /* Tokens of 16 bits under the header of 32. */
+        {"half.bin", MAGIC, VERSION, 4, 8,
+         "truncated: the header says 4 tokens, the file ends after 2", "again"},
+        {"negative.bin", MAGIC, VERSION, 0xffffffff, 16, "truncated", "again"},
+    };
+    expect_damage(files, sizeof files / sizeof *files, few);
     write_plain("magic.bin", &magic, sizeof magic);
     expect_refusal("magic.bin", "truncated: a token shard of 4 bytes", "again");
     cr_assert_eq(truncate(in_folder("short.bin"), 1000), 0);
     expect_refusal("short.bin", "truncated: a token shard of 1000 bytes", "again");
     /* The name matters only to files without a header. */
-    struct tokens tokens;
     write_raw("any.name", MAGIC, VERSION, 4, few, 16);
-    cr_assert_eq(open_in_folder(&tokens, "any.name"), 0, "%s", error.text);
+    struct tokens tokens = opened("any.name");
     cr_expect_eq(token_at(&tokens.shards[0], 3), 4);
     tokens_close(&tokens);
 }
 
 Test(tokens_wide, shards_of_both_widths_replace_each_other) {
-    struct tokens tokens;
     struct shard_writer writer;
     const int32_t few[] = {1, 2, 3};
     write_set("set", 10, 35, 35);
@@ -205,7 +187,7 @@ Test(tokens_wide, shards_of_both_widths_replace_each_other) {
     cr_assert_eq(shard_writer_put(&writer, few, 3, &error), 0, "%s", error.text);
     publish(&writer);
     cr_assert_not(exists("set_000001.bin"));
-    cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+    struct tokens tokens = opened("set_*");
     cr_expect_eq(tokens.count, 3);
     cr_expect_eq(tokens.shards[0].token_bytes, 2);
     tokens_close(&tokens);

@@ -36,6 +36,12 @@ static inline int open_in_folder(struct tokens *tokens, const char *pattern) {
     return tokens_open(tokens, in_folder("%s", pattern), &error);
 }
 
+static inline struct tokens opened(const char *pattern) {
+    struct tokens tokens;
+    cr_assert_eq(open_in_folder(&tokens, pattern), 0, "%s", error.text);
+    return tokens;
+}
+
 /* Expects a failure whose message names the file and contains both texts. */
 static inline void expect_refusal(const char *name, const char *what, const char *remedy) {
     struct tokens tokens;
@@ -44,6 +50,21 @@ static inline void expect_refusal(const char *name, const char *what, const char
     cr_expect_not_null(strstr(error.text, what), "%s", error.text);
     cr_expect_not_null(strstr(error.text, remedy), "%s", error.text);
     tokens_close(&tokens);
+}
+
+/* A file of write_raw, and part of the message that refuses it. */
+struct damaged {
+    const char *name;
+    uint32_t magic, version, count;
+    size_t bytes;
+    const char *what, *remedy;
+};
+
+static inline void expect_damage(const struct damaged *files, size_t count, const void *tokens) {
+    for (const struct damaged *file = files; file < files + count; file++) {
+        write_raw(file->name, file->magic, file->version, file->count, tokens, file->bytes);
+        expect_refusal(file->name, file->what, file->remedy);
+    }
 }
 
 /* Writes a file of exactly these bytes. */
@@ -60,4 +81,9 @@ static inline void open_writer(struct shard_writer *writer, const char *name, in
                                uint64_t shard_tokens) {
     cr_assert_eq(shard_writer_open(writer, in_folder("%s", name), vocab_size, shard_tokens, &error),
                  0, "%s", error.text);
+}
+
+static inline void publish(struct shard_writer *writer) {
+    cr_assert_eq(shard_writer_finish(writer, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_publish(writer, &error), 0, "%s", error.text);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <stb/stb_ds.h>
+
 #include "data/util/error.h"
 #include "data/util/sha256.h"
 #include "data/util/utf8.h"
@@ -27,7 +29,7 @@ static void begin(void) {
 
 static void end(void) {
     split_pattern_close(rule.pattern);
-    free(atoms);
+    arrfree(atoms);
 }
 
 TestSuite(cutter, .init = begin, .fini = end);

@@ -22,7 +22,7 @@ static void begin(void) {
 }
 
 static void end(void) {
-    free(atoms);
+    arrfree(atoms);
 }
 
 TestSuite(split_pattern, .init = begin, .fini = end);
