@@ -93,15 +93,13 @@ judge() {
             return blocks * of_block
         }
         FNR == NR {
-            if ($0 !~ /^#/ && split($0, f, / +/) >= 6) {
-                n++; expect[n] = pattern(f[1])
-                # names may contain blanks after commas, so fields count from the end
-                k = split($0, f, / +/)
-                name = f[1]; for (i = 2; i <= k - 5; i++) name = name " " f[i]
-                expect[n] = pattern(name)
-                tensor[n] = f[k - 4]; wide[n] = f[k - 3]; threads[n] = f[k - 2]
-                dynamic[n] = f[k - 1]; least[n] = f[k]
-            }
+            k = split($0, f, / +/)
+            if (/^#/ || k < 6) next
+            # names may contain blanks after commas, so fields count from the end
+            name = f[1]; for (i = 2; i <= k - 5; i++) name = name " " f[i]
+            expect[++n] = pattern(name)
+            tensor[n] = f[k - 4]; wide[n] = f[k - 3]; threads[n] = f[k - 2]
+            dynamic[n] = f[k - 1]; least[n] = f[k]
             next
         }
         $1 != file { file = $1; print file ".cu" }
