@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures what a second process gains on this machine: GPT-2 124M, 4 x 256 tokens a micro-batch, 4
-# of them a step, by one process with 2 threads and by two ranks with one thread each. Runs
-# alternate; medians of the steps after the first.
+# Measures what a second process gains on this machine: GPT-2 124M, 4 micro-batches of 4 x 256 tokens
+# a step, by one process with 2 threads and by two ranks with one thread each. Runs alternate;
+# medians of the steps after the first.
 #   scripts/bench_ranks.sh [ROUNDS] [PRECISION]      2, fp32
 # Needs TRAIN, by default ./train, with train_mpi.so beside it.
 set -euo pipefail

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Compares the estimates of scripts/cuda_replay.py and scripts/cuda_step_model.py with the expected
-ones.
+"""Estimates the speed of kernels and steps from the machine code in FOLDER, which
+scripts/cuda_report.sh has made, and compares it with what is expected. NOT MEASUREMENTS.
 
-    check_estimates.py EXPECTED COMPILER FIGURES.json ...      exit status 1: one has become worse
-    check_estimates.py --write EXPECTED COMPILER FIGURES.json ...
+    check_estimates.py [--write] EXPECTED COMPILER FOLDER      exit status 1: one has become worse
 
 COMPILER is the version of nvcc. The same compiler makes the same code, so the kernel is the cause
 if a share falls by more than 3 %, or a step takes that much longer. Another compiler orders
 instructions differently: then worse estimates are only reported, and the status is 0.
 """
-import json
 import sys
+
+import cuda_replay
+import cuda_step_model
 
 TOLERANCE = 0.03
 # figure: True if more is better
@@ -18,17 +19,19 @@ WATCHED = {"share": True, "tflops": True, "in_flight": True, "instructions": Fal
            "moved_to_least": False, "ms": False}
 
 
-def figures(paths):
-    found = {}
-    for path in paths:
-        with open(path) as file:
-            read = json.load(file)
-        prefix = "sm_%d " % read["arch"] if "arch" in read else "step "
-        for name, values in read.get("kernels", read).items():
-            for key, value in values.items():
-                if key in WATCHED:
-                    found["%s%s: %s" % (prefix, name, key)] = value
-    return found
+def watched(prefix, figures):
+    return {"%s %s: %s" % (prefix, name, key): value for name, values in figures.items()
+            for key, value in values.items() if key in WATCHED}
+
+
+def estimate(folder):
+    replayed, found = {}, {}
+    for arch in (80, 90):
+        print()
+        replayed[arch] = cuda_replay.estimate(folder, arch)
+        found |= watched("sm_%d" % arch, replayed[arch])
+    print()
+    return found | watched("step", cuda_step_model.estimate(replayed))
 
 
 def write(path, compiler, found):
@@ -61,20 +64,22 @@ def compare(path, compiler, found):
     return worse, same
 
 
-def main():
-    arguments = sys.argv[1:]
-    writes = arguments[0] == "--write"
-    path, compiler, *paths = arguments[1:] if writes else arguments
-    found = figures(paths)
-    if writes:
-        write(path, compiler, found)
-        return 0
+def check(path, compiler, found):
+    """Prints worse estimates; returns the exit status."""
     worse, same = compare(path, compiler, found)
     for line in worse:
         print("! estimate: " + line)
     if worse and not same:
         print("(the expected ones are of another compiler: no failure)")
     return 1 if worse and same else 0
+
+
+def main():
+    *options, path, compiler, folder = sys.argv[1:]
+    found = estimate(folder)
+    if options == ["--write"]:
+        return write(path, compiler, found)
+    return check(path, compiler, found)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ LOGITS = os.environ.get("LOGITS", "build/fast/logits")
 FIXTURES = pathlib.Path("test/golden/tokenizer")
 END_OF_TEXT = "<|endoftext|>"
 MASKS = r"\.attn\.(masked_)?bias$"
+ALL = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 TOLERANCE = 1e-4  # of logits and losses in fp32
 PROMPTS = ["Once upon a time", " the", "It's 12 o'clock,\n\n  and all is", "naïve 世界 🙂"]
 TOKENIZER_FILES = ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
@@ -157,9 +158,8 @@ def make_model(seed, vocabulary, end, **sizes):
 
 def save_variants(model, folder):
     """The formats in which GPT-2 models are saved; each folder holds the same model, rounded."""
-    state = {name: value for name, value in model.transformer.state_dict().items()}
-    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16,
-                        "fp16": torch.float16}.items():
+    state = dict(model.transformer.state_dict())
+    for name, dtype in ALL.items():
         rounded = GPT2LMHeadModel(model.config)
         rounded.load_state_dict(model.state_dict())
         rounded.to(dtype).save_pretrained(folder / name)
@@ -368,9 +368,6 @@ def check_export(checks, name, source, work, dtypes):
                     else f"bits are {'the same' if same else 'others'}; {shape_of(target)}")
 
 
-ALL = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
 def check_kept_files(checks, name, source, target):
     """The tokenizer's files are exported byte for byte, and give the same tokens."""
     kept = [file for file in TOKENIZER_FILES[:3] if (source / file).exists()]
@@ -387,8 +384,7 @@ def check_kept_files(checks, name, source, target):
 def check_import(checks, name, folder, work, length):
     for variant in save_variants(make_model(1, 700, 0, **SIZES[name]), folder):
         checks.group(check_predictions, f"{name}, {variant.name}", variant, work, length)
-    dtypes = dict(ALL)
-    checks.group(check_export, f"{name}, fp32", folder / "fp32", work, dtypes)
+    checks.group(check_export, f"{name}, fp32", folder / "fp32", work, ALL)
     checks.group(check_export, f"{name}, sharded", folder / "sharded", work, {"bf16": ALL["bf16"]})
     checks.group(check_export, f"{name}, bf16", folder / "bf16", work,
                  {"bf16": ALL["bf16"], "fp32": ALL["fp32"]})
@@ -400,24 +396,28 @@ SIZES = {
 }
 
 
-def finetune(folder, work, run_name, precision, length):
-    """Trains twenty steps from a Hugging Face folder; returns the last checkpoint."""
+def train(work, name, config, settings):
+    """Trains from a config without pauses; returns the last checkpoint and the losses."""
     runs = work / "runs"
-    shutil.rmtree(runs / run_name, ignore_errors=True)
+    shutil.rmtree(runs / name, ignore_errors=True)
+    settings |= {"name": name, "run_dir": runs, "eval.every": 0, "checkpoint.every": 0,
+                 "sample.every": 0, "optimizer.warmup_steps": 0}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    run(TRAIN, "--config", config, *words)
+    lines = [json.loads(line) for line in (runs / name / "metrics.jsonl").open()]
+    checkpoint, = (runs / name / "checkpoints").glob("step-*")
+    return checkpoint, [line["loss"] for line in lines if "loss" in line]
+
+
+def finetune(folder, work, run_name, precision, length):
+    """Trains twenty steps from a Hugging Face folder."""
     prose = sorted(pathlib.Path(".").glob("*.md"))
     run(PREPARE, "--tokenizer", f"gpt2:{folder}", "--force", "--out", work / "prose", *prose)
-    settings = {
-        "name": run_name, "run_dir": runs, "precision": precision, "model.init_from": folder,
+    return train(work, run_name, "finetune-gpt2.json", {
+        "precision": precision, "model.init_from": folder,
         "data.train": work / "prose_train_*.bin", "data.val": work / "prose_val_*.bin",
         "data.seq_len": length, "train.steps": 20, "train.micro_batch_size": 4,
-        "train.grad_accum_steps": 1, "optimizer.lr": 1e-3, "optimizer.warmup_steps": 0,
-        "eval.every": 0, "checkpoint.every": 0, "sample.every": 0,
-    }
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    run(TRAIN, "--config", "finetune-gpt2.json", *words)
-    lines = [json.loads(line) for line in (runs / run_name / "metrics.jsonl").open()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    return runs / run_name / "checkpoints" / "step-00000020", losses
+        "train.grad_accum_steps": 1, "optimizer.lr": 1e-3})
 
 
 def check_finetune(checks, name, folder, work, precision, length):
@@ -454,12 +454,9 @@ def check_with_tokenizer(checks, name, tokenizer, work):
 
 def check_bytes(checks, work):
     """A model with the byte tokenizer, trained from scratch."""
-    settings = ["name=bytes", f"run_dir={work / 'runs'}", "precision=fp32", "train.steps=20",
-                "model.n_layer=2", "model.n_embd=64", "data.seq_len=128", "eval.every=0",
-                "sample.every=0", "checkpoint.every=0", "optimizer.warmup_steps=0"]
-    shutil.rmtree(work / "runs" / "bytes", ignore_errors=True)
-    run(TRAIN, "--config", "fp32.json", *[w for s in settings for w in ("--set", s)])
-    checkpoint = work / "runs" / "bytes" / "checkpoints" / "step-00000020"
+    checkpoint, _ = train(work, "bytes", "fp32.json", {
+        "precision": "fp32", "train.steps": 20, "model.n_layer": 2, "model.n_embd": 64,
+        "data.seq_len": 128})
     checks.group(check_predictions, "bytes", checkpoint, work, 100)
     checks.group(check_tokens, "bytes", checkpoint, work, [NASTY])
     checks.group(check_greedy, "bytes", checkpoint, 60)

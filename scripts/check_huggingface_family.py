@@ -5,19 +5,16 @@ For each class a small random model is saved by transformers, trained here for t
 in fp32 and beside it by PyTorch on the same batch, exported, and opened by transformers again.
 """
 
-import json
 import pathlib
-import shutil
-import struct
-import subprocess
 import sys
 
-import numpy
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, logging)
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, logging)
+
+from check_huggingface import (TRAIN, Checks, fresh, load, random_tokens, run, train, windows,
+                               write_shard)
 
 LENGTH, BATCH, STEPS, VOCABULARY = 77, 3, 10, 331
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=72, intermediate_size=200, num_hidden_layers=3,
@@ -46,28 +43,6 @@ def models():
         head_dim=24, **SIZES)), None
 
 
-def run(*command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-500:]}{done.stderr}")
-    return done.stdout
-
-
-def train_here(folder, work):
-    config = {"name": "run", "precision": "fp32", "run_dir": str(work), "threads": 2,
-              "model": {"init_from": str(folder)},
-              "data": {"train": str(work / "batch_*.bin"), "seq_len": LENGTH},
-              "train": {"steps": STEPS, "micro_batch_size": BATCH},
-              "optimizer": {"lr": 1e-3, "schedule": "constant"}}
-    path = work / "config.json"
-    path.write_text(json.dumps(config))
-    run("./train", "--config", path)
-    run("./train", "--export", work / "export", "--dtype", "fp32", "--from", work / "run")
-    lines = (work / "run" / "metrics.jsonl").read_text().splitlines()
-    return [line["loss"] for line in map(json.loads, lines) if "loss" in line][:STEPS]
-
-
 def train_there(model, inputs, targets):
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
@@ -89,41 +64,40 @@ def loss_of(model, inputs, targets):
     return cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
 
 
-def check(name, model, shard_size, tokens, work):
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
-    (work / "batch_000000.bin").write_bytes(header + tokens.astype("<u2").tobytes())
+def check(checks, name, model, shard_size, work):
+    tokens = random_tokens(VOCABULARY, LENGTH * BATCH + 1)
+    write_shard(work / "batch_000000.bin", tokens)
     for key, parameter in model.named_parameters():
         if key.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.1)
         elif key.endswith("norm.weight"):
             torch.nn.init.normal_(parameter, 1, 0.1)
     model.save_pretrained(work / "model", **({"max_shard_size": shard_size} if shard_size else {}))
-    inputs = torch.tensor(tokens[:-1].astype(int)).view(BATCH, LENGTH)
-    targets = torch.tensor(tokens[1:].astype(int)).view(BATCH, LENGTH)
-    ours, theirs = train_here(work / "model", work), train_there(model, inputs, targets)
-    back, info = AutoModelForCausalLM.from_pretrained(work / "export", dtype=torch.float32,
-                                                      output_loading_info=True)
-    surprises = {key: value for key, value in info.items() if value}
+    checkpoint, ours = train(work, "run", work / "config.json", {
+        "precision": "fp32", "threads": 2, "model.init_from": work / "model",
+        "data.train": work / "batch_*.bin", "data.seq_len": LENGTH, "train.steps": STEPS,
+        "train.micro_batch_size": BATCH, "optimizer.lr": 1e-3, "optimizer.schedule": "constant"})
+    inputs, targets = windows(tokens, LENGTH)
+    theirs = train_there(model, inputs, targets)
+    checks.equal(f"{name}: steps", len(ours), STEPS, STEPS)
+    checks.near(f"{name}: ten losses", max(abs(a - b) for a, b in zip(ours, theirs)), BOUND)
+    run(TRAIN, "--export", work / "export", "--dtype", "fp32", "--from", checkpoint)
     with torch.no_grad():
-        after = abs(loss_of(back, inputs, targets) - loss_of(model, inputs, targets)).item()
-    worst = max(abs(a - b) for a, b in zip(ours, theirs))
-    good = len(ours) == STEPS and worst < BOUND and after < BOUND and not surprises
-    print(f"{'ok  ' if good else 'FAIL'} {name}: ten losses within {worst:.1e} of PyTorch's, the "
-          f"exported model's within {after:.1e}{'' if not surprises else f', {surprises}'}")
-    return good
+        after = abs(loss_of(load(work / "export"), inputs, targets)
+                    - loss_of(model, inputs, targets)).item()
+    checks.near(f"{name}: loss of the exported model", after, BOUND)
 
 
 def main():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)
-    tokens = numpy.random.default_rng(1).integers(0, VOCABULARY, LENGTH * BATCH + 1).astype("u2")
-    work = pathlib.Path(sys.argv[1])
-    good = [check(name, model, shard_size, tokens, work / name.replace(" ", "-"))
-            for name, model, shard_size in models()]
-    sys.exit(not all(good))
+    checks = Checks()
+    for name, model, shard_size in models():
+        work = fresh(pathlib.Path(sys.argv[1]) / name.replace(" ", "-"))
+        (work / "config.json").write_text("{}")
+        checks.group(check, name, model, shard_size, work)
+    sys.exit(checks.failed > 0)
 
 
 if __name__ == "__main__":

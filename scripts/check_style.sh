@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks limits of style: files of at most 500 lines, a short README.md, and comments that open as a
-# sentence or with the name of a thing, not with What, Whether, Who, Where, Of, Those or That.
-# scripts/style_budget.txt holds how many such openings each directory may still have. Only smaller
-# numbers may be committed there.
+# Checks limits of style: files of at most 500 lines, a short README.md, all README.md together of
+# at most 15,000 words, and comments that open as a sentence or with the name of a thing, not with
+# one of What, Whether, Who, Where, Of, Those and That. scripts/style_budget.txt holds how many such
+# openings each directory may still have. Only smaller numbers may be committed there.
 #   scripts/check_style.sh [--update]     --update: lower the budget to the counts of today
 set -euo pipefail
 cd "$(dirname "$0")/.."
-lines_max=500 readme_max=200 budget=scripts/style_budget.txt failed=0
+lines_max=500 readme_max=200 words_max=15000 budget=scripts/style_budget.txt failed=0
 too_long='
 test/kernels/test_attention.c
 test/model/lab/compare/test_compare_program.c
@@ -30,6 +30,13 @@ long=$(sources '*.c' '*.h' '*.cu' '*.sh' | xargs -0 wc -l |
 if [ -n "$long" ]; then printf '%s\n' "$long" >&2; failed=1; fi
 if [ "$(wc -l <README.md)" -gt $readme_max ]; then
     echo "README.md: more than $readme_max lines" >&2
+    failed=1
+fi
+count=$(find . '(' -path ./build -o -path ./runs -o -path ./datasets ')' -prune -o \
+    -name README.md -exec cat {} + | wc -w)
+if [ "$count" -gt $words_max ]; then
+    echo "README.md of all folders: $count words, more than $words_max; measurements belong into" \
+        "scripts/results" >&2
     failed=1
 fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints how many lines of each module the tests reach on the CPU. The figure of the CUDA kernels is
-# that of the last run of scripts/cuda_coverage.sh.
+# Prints how many lines of each module the tests reach on the CPU. The last run of
+# scripts/cuda_coverage.sh has counted those of the CUDA kernels.
 #   scripts/coverage.sh [--keep]     --keep: report from the counts of the last run
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,12 @@
+#!/usr/bin/env python3
 """Reads the machine code of CUDA kernels (ELF files of nvcc -cubin), without the toolkit's tools.
+
+    cubin.py FILE.cubin ...
+
+counts instructions that move memory and multiply matrices. One line a kernel, fields parted by
+tabs: mangled name, instructions, tensor-core products (HMMA, HGMMA), 128-bit global loads, 128-bit
+global stores, ldmatrix, asynchronous copies of 16 bytes to shared memory, accesses to local memory,
+and the threads of a block by __launch_bounds__ (0: not given).
 
 An instruction of sm_70 and later has 16 bytes. As cuobjdump -sass shows them for sm_80 and sm_90:
 bits 0..8 are the operation and 9..11 the form of its operands; 12..15 the predicate, of which 7 is
@@ -12,11 +20,14 @@ Products of warp groups (HGMMA): 84..86 are 7 unless the product ends a group. W
 """
 import collections
 import struct
+import sys
 
 Instruction = collections.namedtuple(
     "Instruction", "at operation form predicate width stall write read wait target group")
 
-BRANCH, PRODUCT, GROUP = 0x147, 0x1F0, 0x1C5  # BRA, HGMMA, WARPGROUP
+HMMA, HGMMA, WARPGROUP, BRA = 0x03C, 0x1F0, 0x1C5, 0x147
+LDG, STG, LDSM, LDGSTS, LDL, STL = 0x181, 0x186, 0x03B, 0x1AE, 0x183, 0x187
+WIDTH_128 = 6
 MAX_THREADS = 0x05  # an attribute in .nv.info.KERNEL: three 32-bit numbers
 SIZED = 0x04        # the format of attributes that have a size of their own
 
@@ -62,9 +73,9 @@ def branch_target(at, word, arch):
 
 def group_of(operation, high):
     """Product: True if it ends a group. Wait: groups that may stay in flight. Else None."""
-    if operation == PRODUCT:
+    if operation == HGMMA:
         return high >> 20 & 7 != 7
-    return high >> 8 & 0xFF if operation == GROUP and high >> 16 & 1 else None
+    return high >> 8 & 0xFF if operation == WARPGROUP and high >> 16 & 1 else None
 
 
 def decode(code, arch):
@@ -73,7 +84,7 @@ def decode(code, arch):
     for at in range(0, len(code) - 15, 16):
         low, high = struct.unpack_from("<QQ", code, at)
         operation, control = low & 0x1FF, high >> 41
-        target = branch_target(at, low | high << 64, arch) if operation == BRANCH else None
+        target = branch_target(at, low | high << 64, arch) if operation == BRA else None
         decoded.append(Instruction(at, operation, low >> 9 & 7, low >> 12 & 15, high >> 9 & 7,
                                    control & 15, control >> 5 & 7, control >> 8 & 7,
                                    control >> 11 & 63, target, group_of(operation, high)))
@@ -90,3 +101,16 @@ def kernels(path):
             kernel = name[len(".text."):]
             yield (kernel, decode(data[offset:offset + size], architecture(data)),
                    launch_bound(data, *parts.get(".nv.info." + kernel, (0, 0))))
+
+
+def main():
+    for path in sys.argv[1:]:
+        for name, code, bound in kernels(path):
+            seen = collections.Counter(i.operation for i in code)
+            wide = collections.Counter(i.operation for i in code if i.width == WIDTH_128)
+            print(name, len(code), seen[HMMA] + seen[HGMMA], wide[LDG], wide[STG], seen[LDSM],
+                  wide[LDGSTS], seen[LDL] + seen[STL], bound, sep="\t")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,19 +1,16 @@
-#!/usr/bin/env python3
 """Estimates what kernels reach, from their machine code. NOT MEASUREMENTS: see cuda_estimates.md.
 
-    cuda_replay.py FOLDER ARCH FIGURES.json      prints a table, writes the figures
-
-FOLDER is what scripts/cuda_report.sh has made: NAME.sm_ARCH.cubin, .names (mangled and short names)
+The folder is what scripts/cuda_report.sh has made: NAME.sm_ARCH.cubin, .names (mangled and short names)
 and sm_ARCH.warps (how many of a kernel a multiprocessor holds). Kernels on tensor cores: their
 inner loop is replayed on one of the four schedulers of a multiprocessor. Kernels that move memory:
 how many bytes they have in flight, and how many they move beside the least possible.
 """
 import collections
-import json
 import random
 import sys
 
 import cubin
+from cubin import HGMMA, HMMA, LDG, LDGSTS, STG, WARPGROUP
 
 # ---- kernels to replay
 
@@ -98,8 +95,7 @@ operations("control", 0, 0, {0x118: "NOP", 0x11A: "DEPBAR", 0x11B: "ENDCOLLECTIV
                              0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC", 0x149: "BRX",
                              0x14D: "EXIT", 0x150: "RET", 0x1AF: "LDGDEPBAR", 0x192: "MEMBAR",
                              0x1C5: "WARPGROUP"})
-HMMA, HGMMA, WARPGROUP, SYNCS = 0x3C, 0x1F0, 0x1C5, 0x1A7
-LDG, STG, BAR, LDGSTS = 0x181, 0x186, 0x11D, 0x1AE
+SYNCS, BAR = 0x1A7, 0x11D
 PRODUCTS = (HMMA, HGMMA)
 MOVES = (LDG, STG, LDGSTS, BAR) + PRODUCTS
 FLOP = {HMMA: 2 * 16 * 8 * 16, HGMMA: 2 * 16 * 64 * 16}  # of a warp: m16n8k16, m64n64k16
@@ -322,8 +318,8 @@ def print_figure(file, name, held, figure):
              "-" if tensor else "%.2f" % figure["moved_to_least"]))
 
 
-def main():
-    folder, arch, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+def estimate(folder, arch):
+    """Prints the table of an architecture; returns the figures of each kernel."""
     machine = MACHINES[arch]
     warps = {(file, name): int(n) for file, name, n in read_table("%s/sm_%d.warps" % (folder, arch))
              if n.isdigit()}
@@ -348,9 +344,4 @@ def main():
             sys.exit("cuda_replay: %s, %s: %s" % (kernel.file, kernel.name, problem))
         figures["%s/%s" % (kernel.file, kernel.name)] = figure
         print_figure(kernel.file, kernel.name, held, figure)
-    with open(out, "w") as file:
-        json.dump({"arch": arch, "machine": machine.name, "kernels": figures}, file, indent=1)
-
-
-if __name__ == "__main__":
-    main()
+    return figures

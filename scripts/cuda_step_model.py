@@ -1,13 +1,8 @@
-#!/usr/bin/env python3
 """Estimates the time of a training step from replayed kernels. NOT MEASUREMENTS: the assumptions
 are in scripts/cuda_estimates.md.
-
-    cuda_step_model.py FIGURES.sm_80.json FIGURES.sm_90.json OUT.json
 """
 import collections
-import json
 import math
-import sys
 
 Card = collections.namedtuple("Card", "name arch peak memory scratch launch head products")
 Model = collections.namedtuple("Model", "name width layers heads batch length")
@@ -109,12 +104,8 @@ def parts_of(model, card, of):
     return parts, flops
 
 
-def main():
-    figures = {}
-    for path in sys.argv[1:3]:
-        with open(path) as file:
-            read = json.load(file)
-        figures[read["arch"]] = read["kernels"]
+def estimate(figures):
+    """Prints the parts of a step; returns its time on each card. figures: by architecture."""
     result = {}
     print("ESTIMATED steps in bf16, not measured: ms of each part")
     for model in MODELS:
@@ -133,9 +124,4 @@ def main():
         for card, _, total, flops in columns:
             result["%s on %s" % (model.name, card.name)] = {
                 "ms": total, "of_peak": flops / total / 1e9 / card.peak}
-    with open(sys.argv[3], "w") as file:
-        json.dump(result, file, indent=1)
-
-
-if __name__ == "__main__":
-    main()
+    return result

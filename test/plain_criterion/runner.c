@@ -201,7 +201,7 @@ static void wait_for_any(struct job jobs[]) {
         if (!job->test) continue;
         if (waitpid(job->process, &status, WNOHANG) == job->process) {
             count(job, &accounts[i], status);
-            kill(-job->process, SIGKILL); /* what the test left running */
+            kill(-job->process, SIGKILL); /* processes that the test left running */
             job->test = NULL;
         } else if (!job->timed_out && now() >= job->deadline) {
             job->timed_out = true;

@@ -3,19 +3,17 @@
 # and ./compare, or $TRAIN and $COMPARE.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-root=$PWD
+# shellcheck source=test/scripts/cases.sh
+. test/scripts/cases.sh
 real_train=$(realpath "${TRAIN:-./train}")
 COMPARE=$(realpath "${COMPARE:-./compare}")
 export COMPARE OMP_WAIT_POLICY=passive
-work=$(mktemp -d) tests=0 failed=0
-trap 'rm -rf "$work"' EXIT
 script=$root/scripts/compare_precisions.sh
+runner=(timeout 120 "$script")
 
 # ---- assertions
 
-test_case() { # NAME: starts a test in an empty folder with a config
-    tests=$((tests + 1)) name=$1
-    cd "$work" && rm -rf case && mkdir case && cd case
+set_up() {
     export TRAIN=$real_train
     cat >"my tiny.json" <<'TEXT'
 {
@@ -27,23 +25,6 @@ test_case() { # NAME: starts a test in an empty folder with a config
   "eval": {"every": 20, "batches": 2}, "checkpoint": {"every": 20}
 }
 TEXT
-}
-wrong() {
-    failed=$((failed + 1))
-    echo "FAILED: $name: $*"
-    sed 's/^/        | /' "$work/said"
-}
-runs() { # STATUS ARGUMENTS ...
-    local want=$1 got=0
-    shift
-    timeout 120 "$script" "$@" >"$work/said" 2>&1 || got=$?
-    if [ "$got" -ne "$want" ]; then wrong "status $got instead of $want: $*"; fi
-}
-says() { # TEXT
-    if ! grep -qF -- "$1" "$work/said"; then wrong "does not say: $1"; fi
-}
-silent_on() { # TEXT
-    if grep -qF -- "$1" "$work/said"; then wrong "says: $1"; fi
 }
 holds() { # FILE ...
     local file
@@ -87,7 +68,7 @@ runs 1 "my tiny.json" --no-profile --precisions bf16,fp32 --limit-loss 0.0000001
 says "run 1 of 2: fp32" && says "bf16: FAIL, training loss"
 
 test_case "limits are looked at before anything is trained"
-runs 2 "my tiny.json" --limit-loss 1x && says '--limit-loss: "1x"' && silent_on "run 1"
+runs 2 "my tiny.json" --limit-loss 1x && says '--limit-loss: "1x"' && never_says "run 1"
 
 test_case "seeds, and arguments of ./train"
 runs 0 "my tiny.json" --out out --seeds 2 --precisions fp32,bf16 --steps 20 --no-profile \
@@ -123,21 +104,8 @@ runs 0 --out "$work/whole" "${long[@]}"
 whole=$work/whole/runs
 
 stop_test() { # SIGNAL STATUS PREFIX
-    local process status=0
-    # Runs in its own process group and with default signal handlers, like a command in a terminal.
-    # These tests may run in the background, where scripts ignore Ctrl-C.
-    set -m
-    env --default-signal=INT "$script" --out out "${long[@]}" >"$work/said" 2>&1 &
-    process=$!
-    set +m
-    for ((i = 0; i < 400; i++)); do
-        if [ -s "out/runs/$lower_run/metrics.jsonl" ]; then break; fi
-        sleep 0.01
-    done
-    kill -s "$1" -- "$3$process"
-    wait "$process" || status=$?
-    if [ "$status" -ne "$2" ]; then wrong "status $status instead of $2"; fi
-    says "the same command goes on from here" && silent_on "verdict"
+    stops "$1" "$2" "$3" "out/runs/$lower_run/metrics.jsonl" "$script" --out out "${long[@]}"
+    says "the same command goes on from here" && never_says "verdict"
     if [ "$(grep -c tokens_per_s "out/runs/$lower_run/metrics.jsonl")" -eq 400 ]; then
         wrong "it went on to its end"
     fi
@@ -163,13 +131,13 @@ runs 1 "my tiny.json" --out out --precisions fp32,bf16 --no-profile && says '"lr
 test_case "another program goes on, and what it has made stays known"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
-silent_on "not the one any more"
+never_says "not the one any more"
 fake_train ""
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 says "not the one any more"
 export TRAIN=$real_train
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
-silent_on "not the one any more" # it made no run
+never_says "not the one any more" # it made no run
 fake_train ""
 for program in "$TRAIN" "$TRAIN" "$real_train"; do
     export TRAIN=$program
@@ -181,7 +149,7 @@ runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile
 says "run 2 of 2: bf16, seed 5: done before"
 rm -r out/runs
-runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile && silent_on "done before"
+runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile && never_says "done before"
 
 # ---- variants
 
@@ -214,7 +182,7 @@ fi
 
 test_case "a variant that differs fails alone"
 runs 1 "my tiny.json" --no-profile --precisions fp32,bf16,bf16:optimizer.beta2=0.5,bf16:threads=2
-says "bf16:optimizer.beta2=0.5: FAIL" && silent_on "bf16:threads=2: FAIL"
+says "bf16:optimizer.beta2=0.5: FAIL" && never_says "bf16:threads=2: FAIL"
 says "warning: optimizer.beta2 differs"
 
 test_case "variants can be added, and their settings come in any order"
@@ -222,7 +190,7 @@ runs 0 "my tiny.json" --out out --precisions fp32,$two --no-profile
 fake_train 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
 runs 0 "my tiny.json" --out out --no-profile --seeds 2 \
     --precisions fp32,$lower,bf16:autocast.float32=qkv,gelu:train.recompute=layer
-says "run 2 of 6: $lower, seed 5" && silent_on "run 2 of 6: $lower, seed 5: done"
+says "run 2 of 6: $lower, seed 5" && never_says "run 2 of 6: $lower, seed 5: done"
 says "run 3 of 6: bf16:autocast.float32=qkv,gelu:train.recompute=layer, seed 5: done before"
 if [ "$(wc -l <asked)" -ne 4 ]; then wrong "$(wc -l <asked) runs instead of 4"; fi
 
@@ -239,7 +207,7 @@ if [ -n "$(find out/runs -name '*[!A-Za-z0-9.,_=+-]*')" ]; then wrong "$(ls out/
 
 test_case "variants that cannot be"
 cannot() { # VARIANT PART
-    runs 2 "my tiny.json" --precisions "fp32,$1" && says "$2" && silent_on "run 1"
+    runs 2 "my tiny.json" --precisions "fp32,$1" && says "$2" && never_says "run 1"
 }
 for variant in fp4:threads=2 :threads=2 bf16: bf16::threads=2 bf16:threads=2: bf16:=2 bf16:threads \
     bf16:data.train=a:b; do
@@ -264,7 +232,7 @@ if [ -e runs ]; then wrong "it began nevertheless"; fi
 
 test_case "a run without metrics is not finished"
 fake_train 'case "$*" in *precision=bf16*) mkdir -p runs/compare-my\ tiny/runs/bf16; exit;; esac'
-runs 1 "my tiny.json" --no-profile && says "left no" && silent_on "run 3"
+runs 1 "my tiny.json" --no-profile && says "left no" && never_says "run 3"
 if [ -e "runs/compare-my tiny/runs/bf16/finished" ]; then wrong "it is marked as finished"; fi
 
 test_case "fewer steps than the warm-up has"
@@ -281,14 +249,14 @@ says "written: "
 test_case "a reference that diverges ends it"
 fake_train 'case "$*" in *precision=fp32*) set -- "$@" --set train.steps=20;
     '"$(printf '%q' "$real_train")"' "$@"; exit 1;; esac'
-runs 1 "my tiny.json" --no-profile && silent_on "run 2"
+runs 1 "my tiny.json" --no-profile && never_says "run 2"
 
 test_case "data that are not there"
 runs 1 "my tiny.json" --no-profile -- --set 'data.train=none*' --set data.val=tales
-says "none*" && silent_on "run 2"
+says "none*" && never_says "run 2"
 
 test_case "settings that cannot be"
-runs 2 "my tiny.json" --no-profile -- --set nonsense=1 && says "nonsense" && silent_on "run 1"
+runs 2 "my tiny.json" --no-profile -- --set nonsense=1 && says "nonsense" && never_says "run 1"
 if [ -e runs ]; then wrong "it left a folder"; fi
 runs 0 "my tiny.json" --no-profile --precisions fp32,bf16
 
@@ -331,7 +299,6 @@ if [ -e runs ]; then wrong "it began nevertheless"; fi
 
 test_case "help fits a terminal"
 runs 0 --help && says "--precisions LIST"
-if [ "$(wc -L <"$work/said")" -gt 80 ]; then wrong "a line is too long"; fi
+fits 80
 
-echo "scripts/compare_precisions.sh: $tests cases, $failed failures"
-[ $failed -eq 0 ]
+finish scripts/compare_precisions.sh

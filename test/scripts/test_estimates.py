@@ -3,7 +3,6 @@
 that have become worse."""
 import contextlib
 import io
-import json
 import os
 import struct
 import sys
@@ -13,8 +12,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import check_estimates  # noqa: E402
 import cubin  # noqa: E402
 import cuda_replay  # noqa: E402
+from cubin import BRA, HGMMA, HMMA, LDG, WARPGROUP  # noqa: E402
 
-HMMA, HGMMA, WARPGROUP, FADD, MUFU, BRA, LDG = 0x3C, 0x1F0, 0x1C5, 0x21, 0x108, 0x147, 0x181
+FADD, MUFU = 0x21, 0x108
 failures = []
 
 
@@ -118,14 +118,12 @@ def choosing():
 
 def comparing():
     with tempfile.TemporaryDirectory() as folder:
-        expected, made = os.path.join(folder, "expected"), os.path.join(folder, "made.json")
+        expected = os.path.join(folder, "expected")
 
         def status(share, compiler):
-            with open(made, "w") as file:
-                json.dump({"arch": 90, "kernels": {"a/b<c>": {"share": share, "kind": "x"}}}, file)
-            sys.argv = ["check_estimates.py", expected, compiler, made]
+            figures = check_estimates.watched("sm_90", {"a/b<c>": {"share": share, "kind": "x"}})
             with contextlib.redirect_stdout(io.StringIO()):
-                return check_estimates.main()
+                return check_estimates.check(expected, compiler, figures)
 
         check_estimates.write(expected, "13.0.1", {"sm_90 a/b<c>: share": 0.8})
         expect("as expected", status(0.8, "13.0.1"), 0)

@@ -3,21 +3,19 @@
 # serves faults on request; needs no other network. Skipped without python3 or curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-root=$PWD
 if ! command -v python3 >/dev/null || ! command -v curl >/dev/null; then
     echo "skipped: the tests of scripts/get_*.sh, because there is no python3 or no curl here"
     exit 0
 fi
 
-work=$(mktemp -d) server="" tests=0 failed=0
+# shellcheck source=test/scripts/cases.sh
+. test/scripts/cases.sh
 trap 'if [ -n "$server" ]; then kill "$server"; fi; rm -rf "$work"' EXIT
+server="" logs+=("$work/served/log")
 mkdir "$work/served" && cd "$work"
 python3 "$root/test/scripts/file_server.py" served >port &
 server=$!
-for ((i = 0; i < 100; i++)); do
-    if [ -s port ]; then break; fi
-    sleep 0.1
-done
+wait_until test -s port
 host=http://127.0.0.1:$(cat port)
 unset MANTISSA_MIRROR http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 export MANTISSA_PAUSE=0 no_proxy='*'
@@ -30,27 +28,9 @@ sha256=$(sha256sum <served/file | cut -d ' ' -f 1)
 
 # ---- assertions
 
-test_case() { # NAME: starts a test in an empty folder
-    tests=$((tests + 1)) name=$1
-    cd "$work" && rm -rf case && mkdir case && cd case
-    : >"$work/served/log"
-}
-wrong() {
-    failed=$((failed + 1))
-    echo "FAILED: $name: $*"
-    sed 's/^/        | /' "$work/said" "$work/served/log"
-}
-runs() { # STATUS COMMAND ...
-    local want=$1 got=0
-    shift
-    "$@" >"$work/said" 2>&1 || got=$?
-    if [ "$got" -ne "$want" ]; then wrong "status $got instead of $want: $*"; fi
-}
+set_up() { : >"$work/served/log"; }
 one() { # STATUS FAULTS [SHA256]: fetches served/file as ./file
     runs "$1" bash "$work/one.sh" "$host/$2/file" file "${@:3}"
-}
-says() { # TEXT
-    if ! grep -qF -- "$1" "$work/said"; then wrong "does not say: $1"; fi
 }
 asked() { # TIMES PATTERN: this many requests match
     local got
@@ -233,21 +213,8 @@ fi
 
 # ---- stopped and resumed
 
-stop_test() { # SIGNAL STATUS
-    local process status=0
-    # Runs in its own process group and with default signal handlers, like a command in a terminal.
-    # These tests may run in the background, where scripts ignore Ctrl-C.
-    set -m
-    env --default-signal=INT bash "$work/one.sh" "$host/ranges,stall:90000/file" file >"$work/said" 2>&1 &
-    process=$!
-    set +m
-    for ((i = 0; i < 100; i++)); do
-        if [ -s file.part ]; then break; fi
-        sleep 0.05
-    done
-    kill -s "$1" -- "$3$process"
-    wait "$process" || status=$?
-    if [ "$status" -ne "$2" ]; then wrong "status $status instead of $2"; fi
+stop_test() { # SIGNAL STATUS PREFIX
+    stops "$1" "$2" "$3" file.part bash "$work/one.sh" "$host/ranges,stall:90000/file" file
     says "goes on from here" && holds file.part
     one 0 ranges,stall:90000 && is_whole && holds file && asked 1 'GET .* bytes=[1-9]'
 }
@@ -305,7 +272,7 @@ asked 0 . && holds
 test_case "help fits a terminal"
 for program in "$get_data" "$get_gpt2"; do
     runs 0 "$program" --help && says MANTISSA_MIRROR
-    if [ "$(wc -L <"$work/said")" -gt 80 ]; then wrong "a line is too long"; fi
+    fits 80
 done
 
 # GPT-2's own vocabulary and merges are not available, so a copy of the script accepts others.
@@ -346,5 +313,4 @@ test_case "get_gpt2.sh knows the vocabulary"
 runs 1 "$get_gpt2" gpt2-medium --out x && holds x/gpt2-medium/vocab.json.wrong
 says "instead of 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
 
-echo "scripts/get_*.sh: $tests cases, $failed failures"
-[ $failed -eq 0 ]
+finish "scripts/get_*.sh"

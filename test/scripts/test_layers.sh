@@ -2,12 +2,12 @@
 # Tests that scripts/check_layers.sh notices a wrong include: plants some in a small copy of the tree.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
-failed=0
+# shellcheck source=test/scripts/cases.sh
+. test/scripts/cases.sh
+tree=$work/tree
 
 build() { # modules with one allowed include each
-    rm -rf "${tree:?}"/*
+    rm -rf "$tree"
     mkdir -p "$tree"/{data/util,kernels/{cpu,cuda},model/{core,io,cli,lab/audit}}
     touch "$tree/train.c"
     echo '#include "data/util/error.h"' >"$tree/kernels/tensor.h"
@@ -17,12 +17,9 @@ build() { # modules with one allowed include each
 }
 
 expect() { # STATUS TEXT: expected result of the check on the current tree
-    local said status=0
-    said=$(scripts/check_layers.sh "$tree" 2>&1) || status=$?
-    if [ "$status" != "$1" ] || [[ $said != *"$2"* ]]; then
-        printf 'expected status %s and "%s", got %s:\n%s\n' "$1" "$2" "$status" "$said" >&2
-        failed=1
-    fi
+    tests=$((tests + 1)) name=$2
+    runs "$1" scripts/check_layers.sh "$tree"
+    if [ -n "$2" ]; then says "$2"; fi
 }
 
 plant() { # FILE HEADER TEXT
@@ -49,5 +46,4 @@ build
 echo '#include "model/core/trainer.h"' >"$tree/model/core/gpt.c"
 echo '#include "model/core/gpt.h"' >"$tree/model/core/trainer.h"
 expect 1 "circle"
-[ "$failed" = 0 ] && echo "check_layers.sh: 11 cases: ok"
-exit "$failed"
+finish check_layers.sh

@@ -4,38 +4,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 train=${TRAIN:-./train}
-folder=$(mktemp -d "${TMPDIR:-/tmp}/regress test.XXXXXX")
-trap 'rm -rf "$folder"' EXIT
-export REGRESS_BASELINES=$folder/baselines
-failures=0 ran=0
+# shellcheck source=test/scripts/cases.sh
+. test/scripts/cases.sh
+export REGRESS_BASELINES=$work/baselines
 
-# Runs regress.sh on two jobs with output in $folder/out. Compares the exit status.
-expect() {
-    local status=0 wanted=$1
-    shift
-    ran=$((ran + 1))
-    scripts/regress.sh --train "$train" "$@" >"$folder/out" 2>&1 || status=$?
-    [ $status = "$wanted" ] && return
-    echo "FAIL: regress.sh $*: exit status $status, not $wanted"
-    cat "$folder/out"
-    failures=$((failures + 1))
-}
-says() {
-    grep -qF -- "$1" "$folder/out" && return
-    echo "FAIL: it does not say: $1"
-    cat "$folder/out"
-    failures=$((failures + 1))
-}
-says_nothing_of() {
-    ! grep -q -- "$1" "$folder/out" && return
-    echo "FAIL: it says: $1"
-    cat "$folder/out"
-    failures=$((failures + 1))
+expect() { # STATUS ARGUMENTS ...: of regress.sh
+    tests=$((tests + 1)) name=${*:2}
+    runs "$1" scripts/regress.sh --train "$train" "${@:2}"
 }
 # Restores the baseline and changes it with sed.
 tamper() {
     rm -f "$REGRESS_BASELINES"/*
-    sed "$@" <"$folder/true" >"$REGRESS_BASELINES/$name"
+    sed "$@" <"$work/true" >"$REGRESS_BASELINES/$baseline"
 }
 few=(--quick --again --jobs "fp32 bf16 bf16-layer")
 
@@ -43,8 +23,8 @@ expect 1 --quick
 says "no baseline in"
 expect 0 --update --quick --again
 says "baseline of this type of machine"
-name=$(basename "$REGRESS_BASELINES"/*.txt)
-cp "$REGRESS_BASELINES/$name" "$folder/true"
+baseline=$(basename "$REGRESS_BASELINES"/*.txt)
+cp "$REGRESS_BASELINES/$baseline" "$work/true"
 
 expect 0 "${few[@]}"
 says "nothing moved: 3 jobs of 20 steps"
@@ -54,8 +34,8 @@ says "against the bits of"
 tamper -e 's/^\(bf16 loss\.\(7\|9\) [0-9.]*\)[0-9]$/\1x/'
 expect 1 "${few[@]}"
 says "moved: bf16: loss.7 is"
-says_nothing_of "loss\.9"
-says_nothing_of "moved: fp32"
+never_says "loss.9"
+never_says "moved: fp32"
 
 tamper -e 's/^\(fp32 weights \)./\1x/' -e 's/^\(bf16 memory \).*/\11.0/' -e '/^fp32 norm.3 /d'
 expect 1 "${few[@]}"
@@ -71,7 +51,7 @@ says "not compared: this baseline is older than bf16-layer"
 # Another type of machine: bits, memory and speed may differ, but losses are close.
 tamper -e 's/^# machine: .*/# machine: another/' -e 's/^\(fp32 weights \)./\1x/' \
     -e 's/^\(fp32 loss\.4 [0-9]*\.[0-9][0-9][0-9]\)[0-9]*/\1/'
-mv "$REGRESS_BASELINES/$name" "$REGRESS_BASELINES/another.txt"
+mv "$REGRESS_BASELINES/$baseline" "$REGRESS_BASELINES/another.txt"
 expect 0 "${few[@]}"
 says "no baseline for"
 says "within tolerances of another"
@@ -82,9 +62,9 @@ says "moved: bf16: loss.4 is"
 # A program whose training differs.
 tamper ''
 printf '#!/usr/bin/env bash\nexec "%s" "$@" --set optimizer.lr=1.9e-3\n' "$(realpath "$train")" \
-    >"$folder/other train"
-chmod +x "$folder/other train"
-train="$folder/other train"
+    >"$work/other train"
+chmod +x "$work/other train"
+train="$work/other train"
 expect 1 --quick --jobs fp32
 says "moved: fp32: loss."
 says "moved: fp32: weights is"
@@ -92,11 +72,11 @@ says "moved: fp32: weights is"
 # A program whose recompute changes bits.
 printf '#!/usr/bin/env bash
 case "$*" in *recompute=layer*) set -- "$@" --set optimizer.lr=1.9e-3 ;; esac
-exec "%s" "$@"\n' "$(realpath "${TRAIN:-./train}")" >"$folder/other train"
+exec "%s" "$@"\n' "$(realpath "${TRAIN:-./train}")" >"$work/other train"
 expect 1 --quick --jobs "bf16 bf16-layer"
 says "recompute changes bits"
 
-train=$folder/none
+train=$work/none
 expect 2 --quick
 says "build it with make"
 train=${TRAIN:-./train}
@@ -104,5 +84,4 @@ expect 2 --jobs fp64
 says "no job fp64"
 expect 2 --update --jobs fp32
 expect 2 --nonsense
-[ $failures = 0 ] || exit 1
-echo "regress.sh: $ran runs, all as expected"
+finish regress.sh

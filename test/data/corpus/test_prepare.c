@@ -1,6 +1,8 @@
 /* Runs the program itself: bytes, the split, and what failures leave behind. */
 #include "test/data/corpus/prepare_fixture.h"
 
+#include "test/caught.h"
+
 TestSuite(prepare, .init = make_folder, .fini = remove_folder);
 
 static void expect_usage_error(const char *arguments, const char *message) {
@@ -211,13 +213,9 @@ Test(prepare, an_interrupt_leaves_the_old_shards_and_nothing_new) {
 Test(prepare, an_interrupt_ends_waiting_for_a_named_pipe) {
     cr_assert_eq(mkfifo(in_folder("pipe"), 0644), 0);
     pid_t child = start("--tokenizer bytes --out set pipe", -1, RLIM_INFINITY);
-    struct timespec pause = {.tv_nsec = 50000000};
-    nanosleep(&pause, NULL);
+    wait_until_caught(child, SIGTERM, true);
     kill(child, SIGTERM);
-    int status;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    /* A signal before the handlers are installed ends the program directly. */
-    cr_assert(WIFEXITED(status) ? WEXITSTATUS(status) == 143 : WTERMSIG(status) == SIGTERM);
+    cr_assert_eq(finish(child), 143, "%s", error_text);
 }
 
 Test(prepare, prints_help) {

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static void expect_line(int width, double done, double total, double seconds,
@@ -88,8 +87,7 @@ Test(progress, is_redrawn_and_erased_on_a_terminal) {
     progress.finished = 200;
     progress_show(&progress, 0.5);
     cr_expect_eq(read(other, text, sizeof text), -1, "not at once");
-    const struct timespec pause = {.tv_nsec = 210000000};
-    nanosleep(&pause, NULL);
+    progress.drawn -= 10;
     for (int i = 0; i < 20; i++) progress_show(&progress, 0.5);
     ssize_t got = read(other, text, sizeof text - 1);
     cr_assert_gt(got, 0);

@@ -1,6 +1,8 @@
 /* ./train interrupted, killed and resumed gives the same bits as an uninterrupted run. */
 #include "test/model/cli/program_fixture.h"
 
+#include "test/caught.h"
+
 TestSuite(program_resume, .init = set_up, .fini = remove_folder);
 
 /* Long enough that a signal arrives during training. */
@@ -243,14 +245,10 @@ Test(program_resume, a_second_process_is_refused) {
 Test(program_resume, two_signals) {
     pid_t child = start("--config|tiny.json|--set|train.steps=100000|--set|model.n_embd=512|--set|"
                         "train.micro_batch_size=64|--set|sample.every=0|--set|eval.every=0");
-    double deadline = seconds_now() + 20;
-    while (read_output(out_text, "out.txt"), !strstr(out_text, "training")) {
-        cr_assert_lt(seconds_now(), deadline);
-        usleep(1000);
-    }
-    usleep(100000);
+    wait_until_caught(child, SIGINT, true);
+    usleep(100000); /* into the first step, which takes seconds */
     kill(child, SIGINT);
-    usleep(20000);
+    wait_until_caught(child, SIGINT, false);
     kill(child, SIGINT);
     double sent = seconds_now();
     int status = finish(child);

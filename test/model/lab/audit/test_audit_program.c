@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/json.h"
+#include "test/caught.h"
 
 TestSuite(audit_program, .init = set_up, .fini = remove_folder);
 
@@ -156,7 +157,7 @@ Test(audit_program, wrong_inputs) {
 
 Test(audit_program, a_signal_ends_it) {
     pid_t child = start("--audit|--config|tiny.json|--repetitions|900|--out|o");
-    usleep(300 * 1000);
+    wait_until_caught(child, SIGINT, true);
     kill(child, SIGINT);
     int status = finish(child);
     cr_expect_eq(status, 130, "%s%s", out_text, error_text);
