@@ -166,16 +166,16 @@ void config_describe_allowed(const struct config_option *option, char *text, siz
     }
 }
 
-static void set_default(struct config *config, const struct config_option *option) {
+void config_set(struct config *config, const struct config_option *option, double value) {
     char *field = (char *)config + option->offset;
-    int64_t whole = (int64_t)option->initial;
-    unsigned word = (unsigned)option->initial;
-    bool condition = option->initial != 0;
+    int64_t whole = (int64_t)value;
+    unsigned word = (unsigned)value;
+    bool condition = value != 0;
     switch (option->type) {
     case CONFIG_STRING: memcpy(field, option->text, strlen(option->text) + 1); break;
     case CONFIG_ENUM: memcpy(field, &word, sizeof word); break;
     case CONFIG_INTEGER: memcpy(field, &whole, sizeof whole); break;
-    case CONFIG_NUMBER: memcpy(field, &option->initial, sizeof option->initial); break;
+    case CONFIG_NUMBER: memcpy(field, &value, sizeof value); break;
     case CONFIG_BOOLEAN: memcpy(field, &condition, sizeof condition); break;
     case CONFIG_LIST: memset(field, 0, sizeof(struct config_words)); break;
     }
@@ -184,7 +184,8 @@ static void set_default(struct config *config, const struct config_option *optio
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
     config->rank_count = 1;
-    for (int i = 0; i < config_option_count; i++) set_default(config, &config_options[i]);
+    for (int i = 0; i < config_option_count; i++)
+        config_set(config, &config_options[i], config_options[i].initial);
 }
 
 bool config_given(const struct config *config, const char *name) {

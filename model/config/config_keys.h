@@ -57,6 +57,10 @@ void config_describe_allowed(const struct config_option *option, char *text, siz
 enum { CONFIG_NUMBER_MAX = 32 };
 const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value);
 
+/* Sets the field of a row: to a number, to the name of that index, or to true unless 0. Strings and
+ * lists become their defaults. */
+void config_set(struct config *config, const struct config_option *option, double value);
+
 /* Fills config with the defaults. Its name is "", which config_load() would replace. */
 void config_defaults(struct config *config);
 

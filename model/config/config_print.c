@@ -21,7 +21,7 @@ static void print_number(FILE *out, double value) {
     fputs(config_format_number(text, value), out);
 }
 
-static void print_value(FILE *out, const struct config *config,
+void config_print_value(FILE *out, const struct config *config,
                         const struct config_option *option) {
     const char *field = (const char *)config + option->offset;
     struct config_words list;
@@ -74,7 +74,7 @@ void config_print_json(FILE *out, const struct config *config) {
             fputc(',', out);
         }
         fprintf(out, "\n%*s\"%s\": ", block < 0 ? 2 : 4, "", config_option_name(option));
-        print_value(out, config, option);
+        config_print_value(out, config, option);
         open = block;
     }
     fputs("\n  }\n}\n", out);
@@ -93,7 +93,7 @@ char *config_json_text(const struct config *config, size_t *size) {
 static void print_default(FILE *out, const struct config_option *option) {
     struct config config;
     config_defaults(&config);
-    print_value(out, &config, option);
+    config_print_value(out, &config, option);
 }
 
 /* Writes a default as text. The rule of a computed default follows it, or replaces an empty

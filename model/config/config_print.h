@@ -1,7 +1,7 @@
 /* A config as JSON, and the option table as schema, help and reference. */
 #pragma once
 
-#include "model/config/config.h"
+#include "model/config/config_keys.h"
 
 /* The printers write to out; the caller checks ferror(out).
  *
@@ -15,6 +15,9 @@ void config_print_json(FILE *out, const struct config *config);
 void config_print_schema(FILE *out);
 void config_print_help(FILE *out);
 void config_print_reference(FILE *out);
+
+/* Prints the value of a row as JSON. */
+void config_print_value(FILE *out, const struct config *config, const struct config_option *option);
 
 /* Returns the output of config_print_json, *size (optional) bytes and a NUL, which the caller
  * frees. NULL when out of memory. */
