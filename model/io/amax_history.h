@@ -1,12 +1,15 @@
 /* fp8.safetensors, the file of fp8's delayed scaling. It has one tensor, "amax_history"
  * [fp8.amax_history_length, tensors], in the order of model/core/quantization.h. Row step %
- * fp8.amax_history_length belongs to that step. Values are finite and at least 0. */
+ * fp8.amax_history_length belongs to that step. Values are finite and at least 0. Runs without a
+ * history have no such file. */
 #pragma once
 
 #include <stdint.h>
 
 #include "data/util/error.h"
 #include "data/util/files.h"
+
+#define AMAX_HISTORY_NAME "fp8.safetensors"
 
 /* Writes the file durably and stores its size and hash in `bytes` and `sha256`. */
 int amax_history_write(const float *history, int64_t length, int64_t count, const char *path,

@@ -19,6 +19,7 @@
 #define WHOLE_MAX (INT64_C(1) << 53)
 
 const char checkpoint_manifest_name[] = "trainer.json";
+const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
 

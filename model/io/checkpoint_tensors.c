@@ -29,7 +29,6 @@ static int dtype_of_entry(const struct safetensors_entry *entry) {
     return -1;
 }
 
-const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
 static const char gpt2_prefix[] = "transformer.";
 static const char *const moments[2] = {"exp_avg.", "exp_avg_sq."};
 

@@ -13,7 +13,7 @@
 #include "model/core/gpt.h"
 #include "model/core/optimizer.h"
 
-/* Stems of file names, for weights and for moments. */
+/* Stems of file names, for weights and for moments; checkpoint_manifest.c defines them. */
 extern const char checkpoint_model_stem[], checkpoint_optimizer_stem[];
 
 /* Returns the prefix of names in files: "transformer." for a GPT-2, else "". */

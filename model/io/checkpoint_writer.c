@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
@@ -12,8 +13,8 @@
 #include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "kernels/collectives.h"
+#include "model/io/amax_history.h"
 #include "model/io/checkpoint_directory.h"
-#include "model/io/checkpoint_history.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/huggingface.h"
 
@@ -74,13 +75,23 @@ static int write_tokenizer(struct checkpoint_writer *writer, struct error *error
 
 /* Writes the amax history, which is the same on all ranks. */
 static int write_history(struct checkpoint_writer *writer, struct error *error) {
-    const struct quantization *quantization = &writer->trainer->gpt.quantization;
-    const float *copy = writer->source ? writer->source->history : NULL;
+    const struct quantization *q = &writer->trainer->gpt.quantization;
+    int64_t count = quantization_count(q);
+    size_t size = (size_t)(q->history_length * count) * sizeof(float);
+    float *live = NULL;
     char path[FILE_PATH_MAX];
-    if (quantization->history_length == 0) return 0;
-    struct stored_file *file = add_file(writer, path, checkpoint_history_name, error);
+    if (size == 0) return 0;
+    struct stored_file *file = add_file(writer, path, AMAX_HISTORY_NAME, error);
     if (!file) return -1;
-    return checkpoint_write_history(quantization, copy, path, &file->bytes, file->sha256, error);
+    if (!writer->source) {
+        live = malloc(size);
+        if (!live) return fail(error, "out of memory while writing %.400s", path);
+        backend_download(q->be, live, q->history, size);
+    }
+    int status = amax_history_write(live ? live : writer->source->history, q->history_length, count,
+                                    path, &file->bytes, file->sha256, error);
+    free(live);
+    return status;
 }
 
 /* ---- all files of a rank */
