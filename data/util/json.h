@@ -28,6 +28,10 @@ enum {
 int json_parse(struct cJSON **root, const char *text, size_t size, const char *where,
                struct error *error);
 
+/* The same with a lower limit of values, for texts that may be large but have few. */
+int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_t values_max,
+                       const char *where, struct error *error);
+
 /* Returns the line, from 1, of an item of json_parse's tree: of its key if it has one. */
 size_t json_line(const struct cJSON *item, const char *text);
 
@@ -76,7 +80,7 @@ struct json_scan {
 
     /* Used by json_parse only. */
     bool has_tree;
-    size_t value_count;
+    size_t value_count, values_max;
     struct json_item **members; /* stb_ds array, scratch */
 };
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 
 static const char tensor_name[] = "amax_history";
 

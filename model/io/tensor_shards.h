@@ -13,7 +13,7 @@
 
 #include "data/util/error.h"
 #include "data/util/sha256.h"
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 
 enum { STORED_FILE_NAME_MAX = 64 };
 

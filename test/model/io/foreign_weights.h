@@ -4,7 +4,6 @@
 
 #include "model/architecture/parameters.h"
 #include "model/io/safetensors.h"
-#include "model/io/safetensors_write.h"
 
 struct foreign_format {
     enum safetensors_dtype dtype;

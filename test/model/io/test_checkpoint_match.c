@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "model/io/checkpoint_tensors.h"
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 #include "test/model/io/foreign_weights.h"
 
 TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);

@@ -13,7 +13,7 @@
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/export.h"
 #include "model/io/huggingface.h"
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 #include "test/model/families.h"
 #include "test/model/io/foreign_weights.h"
 #include "test/safetensors_find.h"

@@ -1,5 +1,5 @@
 #include "data/util/files.h"
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 #include "model/io/tensor_files.h"
 
 #include <criterion/criterion.h>

@@ -152,7 +152,7 @@ Test(tensor_shards, too_little_and_too_much_data_are_failures) {
         int status = safetensors_write_data(&writer, longer, size, &error);
         cr_expect_eq(status, size > BYTES ? -1 : 0);
         if (status == 0) cr_expect_eq(safetensors_write_end(&writer, &error), -1);
-        cr_expect_not_null(strstr(error.text, size > BYTES ? "more data" : "of data came"), "%s",
+        cr_expect_not_null(strstr(error.text, size > BYTES ? "more data" : "less data"), "%s",
                            error.text);
         cr_expect_not(file_exists(in_folder("y")) || file_exists(in_folder("y.tmp")));
     }
