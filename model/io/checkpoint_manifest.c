@@ -38,14 +38,17 @@ static void make_seal(char seal[SEAL_BYTES + 1], const char *body, size_t size) 
     snprintf(seal, SEAL_BYTES + 1, seal_format, hex);
 }
 
+/* Counts of the scaler that persist between steps. */
+#define SCALER_COUNTS(X) X(growth_tracker) X(updates) X(skipped) X(skipped_in_row) X(at_floor)
+
 static void print_scaler(FILE *out, const struct step_state *scaler) {
     char scale[CONFIG_NUMBER_MAX];
-    fprintf(out,
-            "  \"scaler\": {\"loss_scale\": %s, \"growth_tracker\": %" PRId32
-            ", \"updates\": %" PRId32 ", \"skipped\": %" PRId32 ", \"skipped_in_row\": %" PRId32
-            ", \"at_floor\": %" PRId32 "},\n",
-            config_format_number(scale, (double)scaler->loss_scale), scaler->growth_tracker,
-            scaler->updates, scaler->skipped, scaler->skipped_in_row, scaler->at_floor);
+    fprintf(out, "  \"scaler\": {\"loss_scale\": %s",
+            config_format_number(scale, (double)scaler->loss_scale));
+#define X(count) fprintf(out, ", \"" #count "\": %" PRId32, scaler->count);
+    SCALER_COUNTS(X)
+#undef X
+    fputs("},\n", out);
 }
 
 static void print_best(FILE *out, const struct best_validation *best) {
@@ -156,12 +159,8 @@ static int check_seal(const struct source *source, const struct json_file *file)
                 source->where);
 }
 
-static int read_count(const struct source *source, const cJSON *object, const char *key,
-                      int32_t *field) {
-    int64_t value;
-    if (!json_whole(&value, object, key, 0, INT32_MAX)) return lacks(source, key);
-    *field = (int32_t)value;
-    return 0;
+static int read_whole(int64_t *value, const struct source *source, const char *key) {
+    return json_whole(value, source->root, key, 0, WHOLE_MAX) ? 0 : lacks(source, key);
 }
 
 /* Reads "best", which is absent before the first validation and in files of older versions. */
@@ -176,25 +175,19 @@ static int read_best(const struct source *source, struct best_validation *best) 
     return 0;
 }
 
-static int read_state(const struct source *source, struct checkpoint_manifest *manifest) {
-    const cJSON *root = source->root;
-    struct training_state *state = &manifest->state;
-    struct step_state *scaler = &state->scaler;
-    if (!json_whole(&state->step, root, "step", 0, WHOLE_MAX)) return lacks(source, "step");
-    if (!json_whole(&state->tokens, root, "tokens", 0, WHOLE_MAX)) return lacks(source, "tokens");
-    if (read_best(source, &state->best)) return -1;
-    if (!json_whole(&manifest->next_sample, root, "next_sample", 0, WHOLE_MAX))
-        return lacks(source, "next_sample");
-    const cJSON *saved = json_member(root, "scaler"), *scale = json_member(saved, "loss_scale");
-    if (!cJSON_IsNumber(scale) || !(scale->valuedouble <= FLT_MAX))
-        return lacks(source, "loss_scale");
-    scaler->loss_scale = (float)scale->valuedouble;
+static int read_scaler(const struct source *source, struct step_state *scaler) {
+    const cJSON *saved = json_member(source->root, "scaler");
+    const cJSON *scale = json_member(saved, "loss_scale");
+    double value = cJSON_IsNumber(scale) ? scale->valuedouble : 0;
+    int64_t whole;
+    scaler->loss_scale = value <= FLT_MAX ? (float)value : 0;
     if (!(scaler->loss_scale > 0)) return lacks(source, "loss_scale");
-    if (read_count(source, saved, "growth_tracker", &scaler->growth_tracker)) return -1;
-    if (read_count(source, saved, "updates", &scaler->updates)) return -1;
-    if (read_count(source, saved, "skipped", &scaler->skipped)) return -1;
-    if (read_count(source, saved, "skipped_in_row", &scaler->skipped_in_row)) return -1;
-    return read_count(source, saved, "at_floor", &scaler->at_floor);
+#define X(count)                                                                        \
+    if (!json_whole(&whole, saved, #count, 0, INT32_MAX)) return lacks(source, #count); \
+    scaler->count = (int32_t)whole;
+    SCALER_COUNTS(X)
+#undef X
+    return 0;
 }
 
 static int read_precision(const struct source *source, struct checkpoint_manifest *manifest) {
@@ -210,8 +203,7 @@ static int read_file(const struct source *source, const cJSON *member, struct st
     const char *name = member->string;
     int64_t bytes = 0;
     /* Only files in the checkpoint's own directory may be verified, and removed with it. */
-    if (!name[0] || strlen(name) >= sizeof file->name || strchr(name, '/') ||
-        strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+    if (!file_name_is_plain(name) || strlen(name) >= sizeof file->name)
         return fail(source->error,
                     "%s: \"files\" names \"%.80s\", which is no plain file name\nuse another "
                     "checkpoint",
@@ -277,14 +269,16 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
     *manifest = (struct checkpoint_manifest){0};
     if (json_file_open(&file, path, error)) return -1;
     struct source source = {file.root, file_path_shown(where, path), error};
-    int status = check_seal(&source, &file);
-    if (status == 0) status = read_state(&source, manifest);
-    if (status == 0) status = read_precision(&source, manifest);
-    if (status == 0) status = read_files(&source, manifest);
-    if (status == 0) status = read_config(&source, manifest, file.text);
+    int status = check_seal(&source, &file) || read_whole(&manifest->state.step, &source, "step") ||
+                 read_whole(&manifest->state.tokens, &source, "tokens") ||
+                 read_whole(&manifest->next_sample, &source, "next_sample") ||
+                 read_best(&source, &manifest->state.best) ||
+                 read_scaler(&source, &manifest->state.scaler) ||
+                 read_precision(&source, manifest) || read_files(&source, manifest) ||
+                 read_config(&source, manifest, file.text);
     json_file_close(&file);
     if (status) checkpoint_manifest_close(manifest);
-    return status;
+    return status ? -1 : 0;
 }
 
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest) {

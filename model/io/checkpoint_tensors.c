@@ -99,7 +99,7 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
     return fail(error,
                 "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
                 ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
-                surplus ? surplus->file->path : files->where, found, wanted,
+                surplus ? surplus->file->from.path : files->where, found, wanted,
                 surplus ? json_text_shown(surplus->entry->name).text : missing,
                 surplus ? "one too many" : "missing", found);
 }
@@ -131,7 +131,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
         return fail(error,
                     "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
                     "it, or use another file",
-                    place->file->path, json_text_shown(place->entry->name).text,
+                    place->file->from.path, json_text_shown(place->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
                     shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
     }
@@ -139,7 +139,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
     return fail(error,
                 "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
                 "file to F32",
-                place->file->path, json_text_shown(place->entry->name).text,
+                place->file->from.path, json_text_shown(place->entry->name).text,
                 safetensors_dtype_name(entry->dtype));
 }
 
@@ -163,11 +163,12 @@ int checkpoint_widen(float *values, const struct tensor_place *place, int64_t fi
     enum dtype dtype = checkpoint_dtype(place->entry);
     size_t size = dtype_bytes(dtype);
     if (dtype == DTYPE_F32)
-        return tensor_place_read(values, place, (uint64_t)first * size, (size_t)count * size,
-                                 error);
+        return safetensors_read(values, place->file, place->entry, (uint64_t)first * size,
+                                (size_t)count * size, error);
     for (int64_t done = 0; done < count; done += CHUNK) {
         size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
-        if (tensor_place_read(halves, place, (uint64_t)(first + done) * size, part * size, error))
+        if (safetensors_read(halves, place->file, place->entry, (uint64_t)(first + done) * size,
+                             part * size, error))
             return -1;
         dtype_widen(values + done, halves, dtype, 0, part);
     }
@@ -203,7 +204,7 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
     return fail(error,
                 "%.400s: lm_head.weight differs from the token embedding, but the config's model "
                 "shares the two\nuse a file with tied embeddings",
-                head->file->path);
+                head->file->from.path);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -225,7 +226,7 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
         if (!matched[i] && !is_extra(place->entry->name))
             return fail(error,
                         "%.400s: tensor %s is no part of the config's model\nuse another file",
-                        place->file->path, json_text_shown(place->entry->name).text);
+                        place->file->from.path, json_text_shown(place->entry->name).text);
     }
     return 0;
 }

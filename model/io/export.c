@@ -38,8 +38,8 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     const struct safetensors_entry *entry = place->entry;
     if (checkpoint_dtype(entry) == dtype) {
         size_t size = dtype_bytes(dtype);
-        return tensor_place_read(buffer, place, (uint64_t)first * size, (size_t)count * size,
-                                 error);
+        return safetensors_read(buffer, place->file, entry, (uint64_t)first * size,
+                                (size_t)count * size, error);
     }
     if (checkpoint_widen(values, place, first, count, error)) return -1;
     dtype_store(buffer, dtype, 0, values, (size_t)count);
@@ -50,8 +50,9 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
             return fail(error,
                         "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
                         "%s",
-                        place->file->path, entry->name, (long long)(first + i), (double)values[i],
-                        dtype_name(dtype), dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
+                        place->file->from.path, entry->name, (long long)(first + i),
+                        (double)values[i], dtype_name(dtype),
+                        dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
     }
     return 0;
 }

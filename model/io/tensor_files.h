@@ -13,40 +13,27 @@
 
 enum { TENSOR_FILES_MAX = 1000 };
 
-struct tensor_file {
-    char *path;
-    struct safetensors safetensors;
-};
-
 struct tensor_place {
     const struct safetensors_entry *entry;
-    const struct tensor_file *file; /* file with the tensor, for messages */
+    const struct safetensors *file; /* file with the tensor */
 };
 
 struct tensor_files {
     int count;                   /* number of tensors */
     struct tensor_place *places; /* [count], sorted by name */
-    int file_count;
-    struct tensor_file *files; /* [file_count] */
+    struct safetensors *files;   /* stb_ds array */
     char *where; /* path of the file, or of the index, for messages about missing tensors */
 };
-
-/* Opens one safetensors file. After a failure of this function or the next one, closing is not
- * required, but harmless. */
-int tensor_files_open(struct tensor_files *files, const char *path, struct error *error);
 
 /* Opens the tensors of a stem in a directory; "model" is the stem of weights. Fails if there are
  * none (the message mentions weights in PyTorch's own format), if index and shards disagree, if a
  * tensor is in two shards, or if a file is damaged. As in transformers, tensors that the index does
- * not list are included, and "total_size" is ignored. */
+ * not list are included, and "total_size" is ignored. After a failure closing is not required, but
+ * harmless. */
 int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error);
 
 /* Returns the tensor of that name, or NULL. */
 const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name);
-
-/* Reads bytes first .. first + size - 1 of a tensor, as safetensors_read does. */
-int tensor_place_read(void *to, const struct tensor_place *place, uint64_t first, size_t size,
-                      struct error *error);
 
 void tensor_files_close(struct tensor_files *files);

@@ -60,7 +60,7 @@ static void expect_data(void) {
     for (int i = 0; i < ENTRIES; i++) {
         const struct tensor_place *place = tensor_files_find(&files, entries[i].name);
         cr_assert_not_null(place);
-        cr_expect(safetensors_holds(&place->file->safetensors, place->entry, data + at));
+        cr_expect(safetensors_holds(place->file, place->entry, data + at));
         at += place->entry->bytes;
     }
     tensor_files_close(&files);
@@ -197,7 +197,7 @@ Test(tensor_shards, large_tensors_are_read_in_pieces) {
     for (int i = 0; i < 2; i++) {
         const struct tensor_place *place = tensor_files_find(&files, two[i].name);
         for (size_t k = 0; k < LARGE; k++) expected[k] = (uint8_t)(k * 131 / 64 + (size_t)i);
-        cr_expect(safetensors_holds(&place->file->safetensors, place->entry, expected));
+        cr_expect(safetensors_holds(place->file, place->entry, expected));
     }
     tensor_files_close(&files);
     arrfree(written);
