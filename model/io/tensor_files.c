@@ -1,5 +1,7 @@
 #include "model/io/tensor_files.h"
 
+#include <assert.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,8 @@
 
 #include "data/util/files.h"
 #include "data/util/json.h"
+#include "data/util/json_escape.h"
+#include "data/util/printed.h"
 
 enum { NAME_MAX_BYTES = 64 };
 
@@ -185,4 +189,192 @@ void tensor_files_close(struct tensor_files *files) {
     free(files->places);
     free(files->where);
     *files = (struct tensor_files){0};
+}
+
+/* ---- writing */
+
+int stored_file_write(struct stored_file **files, const char *directory, const char *name,
+                      const void *bytes, size_t size, struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct stored_file file = {.bytes = size};
+    assert(strlen(name) < sizeof file.name);
+    strcpy(file.name, name);
+    if (file_path_join(path, directory, name, error) ||
+        file_write_whole(path, bytes, size, file.sha256, error))
+        return -1;
+    arrput(*files, file);
+    return 0;
+}
+
+int stored_file_print(struct stored_file **files, const char *directory, const char *name,
+                      void (*print)(FILE *out, const void *context), const void *context,
+                      struct error *error) {
+    struct printed text;
+    bool opened = printed_open(&text) == 0;
+    if (opened) print(text.out, context);
+    if (!opened || printed_close(&text))
+        return fail(error, "out of memory while writing %.400s/%s", directory, name);
+    int status = stored_file_write(files, directory, name, text.text, text.size, error);
+    free(text.text);
+    return status;
+}
+
+static uint64_t bytes_of(const struct safetensors_entry *entry) {
+    uint64_t bytes = 0; /* the writer refuses sizes that overflow */
+    return safetensors_entry_bytes(&bytes, entry) ? bytes : 0;
+}
+
+static uint64_t total_of(const struct tensor_division *division) {
+    uint64_t total = 0;
+    for (int i = 0; i < division->count; i++) total += bytes_of(&division->entries[i]);
+    return total;
+}
+
+/* Divides tensors so that each file has as many as fit. */
+static void divide_by_limit(struct tensor_division *division, uint64_t limit) {
+    int end = 0;
+    do {
+        int first = end;
+        uint64_t used = 0;
+        while (end < division->count) {
+            uint64_t bytes = bytes_of(&division->entries[end]);
+            if (end > first && (used > limit || bytes > limit - used)) break;
+            used += bytes;
+            end++;
+        }
+        arrput(division->ends, end);
+    } while (end < division->count);
+}
+
+/* Divides tensors among files of about the same size: each ends with the tensor that completes its
+ * share of all bytes. */
+static void divide_evenly(struct tensor_division *division, int files) {
+    double total = (double)total_of(division), used = 0;
+    int end = 0;
+    for (int file = 0; file < files; file++) {
+        int last =
+            division->count - (files - file - 1); /* leaves at least one for each later file */
+        do used += (double)bytes_of(&division->entries[end++]);
+        while (end < last && (file + 1 == files || used < total * (file + 1) / files));
+        arrput(division->ends, end);
+    }
+}
+
+int tensor_division_open(struct tensor_division *division, const char *stem,
+                         const struct safetensors_entry *entries, int count, uint64_t limit,
+                         int files, struct error *error) {
+    assert(limit > 0);
+    *division = (struct tensor_division){stem, entries, count, NULL};
+    if (files > 1 && count > 0) {
+        uint64_t share = total_of(division) / (uint64_t)files + 1;
+        uint64_t all = (uint64_t)files * ((share + limit - 1) / limit);
+        divide_evenly(division, all < (uint64_t)count ? (int)all : count);
+    } else divide_by_limit(division, limit);
+    if (arrlen(division->ends) <= TENSOR_FILES_MAX) return 0;
+    return fail(error,
+                "cannot write %.400s: with %" PRIu64 " bytes a file there would be %d files "
+                "(allowed: %d)\nallow larger files",
+                stem, limit, (int)arrlen(division->ends), TENSOR_FILES_MAX);
+}
+
+void tensor_division_close(struct tensor_division *division) {
+    arrfree(division->ends);
+}
+
+static int first_of(const struct tensor_division *division, int file) {
+    return file > 0 ? division->ends[file - 1] : 0;
+}
+
+/* Stores the name of a file: "STEM-00002-of-00003.safetensors", or "STEM.safetensors" for one. */
+static void name_file(char name[STORED_FILE_NAME_MAX], const struct tensor_division *division,
+                      int file) {
+    int files = (int)arrlen(division->ends);
+    if (files > 1)
+        snprintf(name, STORED_FILE_NAME_MAX, "%s-%05d-of-%05d.safetensors", division->stem,
+                 file + 1, files);
+    else snprintf(name, STORED_FILE_NAME_MAX, "%s.safetensors", division->stem);
+}
+
+int tensor_division_begin_file(struct safetensors_writer *writer,
+                               const struct tensor_division *division, int file,
+                               const char *directory, struct error *error) {
+    char name[STORED_FILE_NAME_MAX], path[FILE_PATH_MAX];
+    int first = first_of(division, file);
+    name_file(name, division, file);
+    if (file_path_join(path, directory, name, error)) return -1;
+    return safetensors_write_begin(writer, path, division->entries + first,
+                                   division->ends[file] - first, error);
+}
+
+int tensor_division_end_file(struct stored_file *stored, struct safetensors_writer *writer,
+                             const struct tensor_division *division, int file,
+                             struct error *error) {
+    if (safetensors_write_end(writer, error)) return -1;
+    *stored = (struct stored_file){.bytes = writer->file.size};
+    name_file(stored->name, division, file);
+    memcpy(stored->sha256, writer->file.hex, sizeof stored->sha256);
+    return 0;
+}
+
+static void print_index(FILE *out, const void *context) {
+    const struct tensor_division *division = context;
+    char name[STORED_FILE_NAME_MAX];
+    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n",
+            total_of(division));
+    fputs("  \"weight_map\": {", out);
+    for (int file = 0, i = 0; file < (int)arrlen(division->ends); file++) {
+        name_file(name, division, file);
+        for (; i < division->ends[file]; i++) {
+            fputs(i ? ",\n    " : "\n    ", out);
+            json_print_string(out, division->entries[i].name);
+            fprintf(out, ": \"%s\"", name);
+        }
+    }
+    fputs("\n  }\n}\n", out);
+}
+
+int tensor_division_write_index(const struct tensor_division *division, const char *directory,
+                                struct stored_file **files, struct error *error) {
+    char name[STORED_FILE_NAME_MAX];
+    if (arrlen(division->ends) == 1) return 0;
+    snprintf(name, sizeof name, "%s.safetensors.index.json", division->stem);
+    return stored_file_print(files, directory, name, print_index, division, error);
+}
+
+static int write_tensor(struct safetensors_writer *writer, const struct tensor_source *source,
+                        int entry, uint64_t total, void *buffer, struct error *error) {
+    for (uint64_t first = 0; first < total; first += TENSOR_PIECE_BYTES) {
+        uint64_t left = total - first;
+        size_t bytes = left < TENSOR_PIECE_BYTES ? left : TENSOR_PIECE_BYTES;
+        if (source->read(source->context, buffer, entry, first, bytes, error)) {
+            safetensors_write_abandon(writer);
+            return -1;
+        }
+        if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
+    }
+    return 0;
+}
+
+int tensor_shards_write(const char *directory, const char *stem,
+                        const struct safetensors_entry *entries, int count, uint64_t limit,
+                        const struct tensor_source *source, struct stored_file **files,
+                        struct error *error) {
+    struct tensor_division division;
+    struct safetensors_writer writer;
+    struct stored_file stored;
+    void *buffer = malloc(TENSOR_PIECE_BYTES);
+    if (!buffer) return fail(error, "out of memory while writing to %.400s", directory);
+    int status = tensor_division_open(&division, stem, entries, count, limit, 1, error);
+    for (int file = 0; status == 0 && file < (int)arrlen(division.ends); file++) {
+        status = tensor_division_begin_file(&writer, &division, file, directory, error);
+        for (int i = first_of(&division, file); status == 0 && i < division.ends[file]; i++)
+            status = write_tensor(&writer, source, i, bytes_of(&entries[i]), buffer, error);
+        if (status == 0)
+            status = tensor_division_end_file(&stored, &writer, &division, file, error);
+        if (status == 0) arrput(*files, stored);
+    }
+    if (status == 0) status = tensor_division_write_index(&division, directory, files, error);
+    tensor_division_close(&division);
+    free(buffer);
+    return status;
 }

@@ -8,7 +8,6 @@
 #include <sys/resource.h>
 
 #include "model/io/tensor_files.h"
-#include "model/io/tensor_shards.h"
 #include "test/safetensors_find.h"
 
 TestSuite(tensor_shards, .init = make_folder, .fini = remove_folder);
