@@ -63,19 +63,14 @@ static const struct tensor_place *find_moment(const struct parameter *list,
 }
 
 /* Returns the layer in a name such as "transformer.h.3.ln_1.weight" or
- * "model.layers.3.mlp.up_proj.weight", or -1. */
+ * "model.layers.3.mlp.up_proj.weight": the first number between dots, or -1. */
 static int64_t layer_of(const char *name) {
-    static const char *const marks[] = {"h.", ".h.", "layers.", ".layers."};
-    const char *at = NULL;
-    char *end;
-    for (int i = 0; !at && i < 4; i++) {
-        bool inside = marks[i][0] == '.';
-        const char *found = strstr(name, marks[i]);
-        if (found && (inside || found == name)) at = found + strlen(marks[i]);
+    while ((name = strchr(name, '.'))) {
+        char *end;
+        long long layer = strtoll(++name, &end, 10);
+        if (*name >= '0' && *name <= '9' && *end == '.' && layer < INT32_MAX) return layer;
     }
-    if (!at) return -1;
-    long long layer = strtoll(at, &end, 10);
-    return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int64_t)layer : -1;
+    return -1;
 }
 
 /* Reports a different number of layers as such, with the first tensor that shows it. */
