@@ -13,8 +13,7 @@ enum { COUNT = 12 };
 
 static void write_rows(const float *rows, int64_t length) {
     struct stored_file *files = NULL;
-    cr_assert_eq(amax_history_write(rows, length, COUNT, folder, &files, &error), 0, "%s",
-                 error.text);
+    SUCCEEDS(amax_history_write(rows, length, COUNT, folder, &files, &error));
     cr_expect(arrlen(files) == 1 && strcmp(files->name, AMAX_HISTORY_NAME) == 0);
     arrfree(files);
 }
@@ -34,9 +33,8 @@ Test(amax_history, rows_of_the_last_steps) {
             write_rows(rows, saved);
             for (int b = 0; b < 4; b++) {
                 int64_t length = lengths[b], last = saved < length ? saved : length;
-                cr_assert_eq(amax_history_read(history, length, COUNT, in_folder(AMAX_HISTORY_NAME),
-                                               step, &error),
-                             0);
+                SUCCEEDS(amax_history_read(history, length, COUNT, in_folder(AMAX_HISTORY_NAME),
+                                           step, &error));
                 float expected[7 * COUNT] = {0};
                 for (int64_t at = step - 1; at >= 0 && at >= step - last; at--)
                     for (int i = 0; i < COUNT; i++)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "test/safetensors_find.h"
 #include "test/scratch.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -17,39 +18,33 @@
 TestSuite(tensor_files, .init = make_folder, .fini = remove_folder);
 
 static void put_text(const char *name, const char *text) {
-    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0, "%s",
-                 error.text);
+    SUCCEEDS(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error));
 }
 
 /* A file of one-byte tensors: names, separated by spaces, whose first letters are their values. */
 static void put_file(const char *name, const char *tensors) {
     struct safetensors_entry entries[16];
-    struct safetensors_writer writer;
-    char words[200];
+    char words[200], values[16];
     int count = 0;
     snprintf(words, sizeof words, "%s", tensors);
-    for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
+        values[count] = word[0];
         entries[count++] =
             (struct safetensors_entry){.name = word, .dtype = SAFETENSORS_U8, .rank = 0};
-    cr_assert_eq(safetensors_write_begin(&writer, in_folder("%s", name), entries, count, &error), 0,
-                 "%s", error.text);
-    for (int i = 0; i < count; i++)
-        cr_assert_eq(safetensors_write_data(&writer, entries[i].name, 1, &error), 0);
-    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+    }
+    SUCCEEDS(safetensors_put(in_folder("%s", name), entries, count, values, (size_t)count, &error));
 }
 
 /* Returns the value of a tensor, '\0' if it is missing. */
 static char value(const struct tensor_files *files, const char *name) {
     const struct tensor_place *place = tensor_files_find(files, name);
     char read = '\0';
-    if (place)
-        cr_assert_eq(safetensors_read(&read, place->file, place->entry, 0, 1, &error), 0, "%s",
-                     error.text);
+    if (place) SUCCEEDS(safetensors_read(&read, place->file, place->entry, 0, 1, &error));
     return read;
 }
 
 static void open_well(struct tensor_files *files) {
-    cr_assert_eq(tensor_files_open_directory(files, folder, "model", &error), 0, "%s", error.text);
+    SUCCEEDS(tensor_files_open_directory(files, folder, "model", &error));
 }
 
 static void expect_refused(const char *reason, const char *file) {
