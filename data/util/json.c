@@ -365,13 +365,12 @@ const char *json_source(const struct cJSON *item, const char *text, size_t *leng
 }
 
 int json_file_open(struct json_file *file, const char *path, struct error *error) {
-    char where[FILE_SHOWN_MAX];
     *file = (struct json_file){0};
     if (file_read_all(&file->text, &file->size, path, JSON_FILE_MAX_BYTES, error)) return -1;
-    file_path_shown(where, path);
-    int status = json_parse(&file->root, file->text, file->size, where, error);
+    file_path_shown(file->where, path);
+    int status = json_parse(&file->root, file->text, file->size, file->where, error);
     if (status == 0 && !cJSON_IsObject(file->root))
-        status = fail(error, "%s: it holds no JSON object, {...}", where);
+        status = fail(error, "%s: it holds no JSON object, {...}", file->where);
     if (status) json_file_close(file);
     return status;
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "data/util/error.h"
+#include "data/util/files.h"
 
 struct cJSON;
 
@@ -51,7 +52,8 @@ struct json_shown json_text_shown(const char *text);
 struct json_file {
     char *text; /* [size], followed by a NUL */
     size_t size;
-    struct cJSON *root; /* always an object */
+    struct cJSON *root;         /* always an object */
+    char where[FILE_SHOWN_MAX]; /* the path, for messages */
 };
 
 /* Reads a file that holds one JSON object. Messages name the file, and line and column for syntax

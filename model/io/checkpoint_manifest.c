@@ -23,11 +23,6 @@ const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "opt
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
 
-/* Delimiters of the config, which is extracted as text, since a JSON parser would lose the last bit
- * of some doubles. Strings contain no line breaks, and lines of the config are indented deeper than
- * these. */
-static const char config_begin[] = "\n  \"config\": ", config_end[] = "\n  }";
-
 static const char seal_format[] = ",\n  \"sha256\": \"%s\"\n}\n";
 enum { SEAL_BYTES = sizeof seal_format - 3 + SHA256_HEX_MAX - 1 };
 
@@ -64,7 +59,7 @@ static int print_config(FILE *out, const struct config *config, struct error *er
     char *text = config_json_text(config, &size);
     if (!text) return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
     while (size > 0 && text[size - 1] == '\n') size--;
-    fputs(config_begin + 1, out);
+    fputs("  \"config\": ", out);
     for (size_t i = 0; i < size; i++) {
         fputc(text[i], out);
         if (text[i] == '\n') fputs("  ", out);
@@ -250,25 +245,24 @@ static int read_files(const struct source *source, struct checkpoint_manifest *m
     return need_tensors(source, manifest, checkpoint_optimizer_stem);
 }
 
+/* The config stays text, because cJSON would lose the last bit of some doubles when it prints. */
 static int read_config(const struct source *source, struct checkpoint_manifest *manifest,
                        const char *text) {
-    const char *begin = strstr(text, config_begin);
-    if (!begin) return lacks(source, "config");
-    begin += strlen(config_begin);
-    const char *end = strstr(begin, config_end);
-    if (!end) return lacks(source, "config");
-    manifest->config = strndup(begin, (size_t)(end - begin) + strlen(config_end));
+    const cJSON *config = json_member(source->root, "config");
+    size_t length;
+    if (!cJSON_IsObject(config)) return lacks(source, "config");
+    const char *begin = json_source(config, text, &length);
+    manifest->config = strndup(begin, length);
     if (manifest->config) return 0;
     return fail(source->error, "out of memory while reading %s", source->where);
 }
 
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
                              struct error *error) {
-    char where[FILE_SHOWN_MAX];
     struct json_file file;
     *manifest = (struct checkpoint_manifest){0};
     if (json_file_open(&file, path, error)) return -1;
-    struct source source = {file.root, file_path_shown(where, path), error};
+    struct source source = {file.root, file.where, error};
     int status = check_seal(&source, &file) || read_whole(&manifest->state.step, &source, "step") ||
                  read_whole(&manifest->state.tokens, &source, "tokens") ||
                  read_whole(&manifest->next_sample, &source, "next_sample") ||

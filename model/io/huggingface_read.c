@@ -282,20 +282,19 @@ static int read_family(struct source *source) {
     return refuse(source, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
 }
 
-static int open_config(struct json_file *file, char where[FILE_SHOWN_MAX], const char *directory,
-                       struct error *error) {
+static int open_config(struct json_file *file, const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
-    if (file_path_join(path, directory, "config.json", error)) return -1;
-    file_path_shown(where, path);
-    return json_file_open(file, path, error);
+    return file_path_join(path, directory, "config.json", error) ||
+                   json_file_open(file, path, error)
+               ? -1
+               : 0;
 }
 
 int huggingface_read_config(struct config *config, const char *directory, struct error *error) {
-    char where[FILE_SHOWN_MAX];
     struct json_file file;
     struct config read = *config;
-    if (open_config(&file, where, directory, error)) return -1;
-    struct source source = {file.root, &read, where, "GPT-2", error};
+    if (open_config(&file, directory, error)) return -1;
+    struct source source = {file.root, &read, file.where, "GPT-2", error};
     int status = read_family(&source);
     if (status == 0) *config = read;
     json_file_close(&file);
@@ -314,9 +313,8 @@ static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
 
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error) {
-    char where[FILE_SHOWN_MAX];
     struct json_file file;
-    if (open_config(&file, where, directory, error)) return -1;
+    if (open_config(&file, directory, error)) return -1;
     tokens->begin = read_token(file.root, "bos_token_id", GPT2_END_OF_TEXT, config);
     tokens->end = read_token(file.root, "eos_token_id", GPT2_END_OF_TEXT, config);
     tokens->pad = read_token(file.root, "pad_token_id", -1, config);
