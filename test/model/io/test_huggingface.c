@@ -370,44 +370,39 @@ Test(huggingface, other_models_are_refused) {
     }
 }
 
+#define GPT2(positions, vocab_size)                                           \
+    "\"n_layer\":12,\"n_head\":12,\"n_embd\":768,\"n_positions\":" #positions \
+    ",\"vocab_size\":" #vocab_size
+
 Test(huggingface, a_directory_of_theirs_gives_a_config) {
+    static const struct {
+        const char *sizes, *because;
+        int64_t seq_len;
+        enum config_tokenizer tokenizer, with_files;
+    } cases[] = {
+        {SIZES, "small", 16, CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_FILES},
+        {GPT2(1024, 50257), "GPT-2's", 1024, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES},
+        {GPT2(131072, 256), "long context", 1024, CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_BYTES},
+        {GPT2(1024, 50304), "padded", 1024, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES},
+        {GPT2(1024, 128256), "large", 1024, CONFIG_TOKENIZER_FILES, CONFIG_TOKENIZER_FILES},
+        {GPT2(16, 1003), "small", 16, CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_FILES},
+    };
     struct config config;
+    char text[400];
     cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
     expect_text(error.text, "neither trainer.json nor config.json");
-    put_config("{\"model_type\":\"gpt2\"," SIZES "}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
-    cr_expect_eq(config.data.seq_len, 16);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
-               "\"n_positions\":1024,\"vocab_size\":50257}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
-    cr_expect_eq(config.model.vocab_size, 50257);
-    cr_expect_eq(config.data.seq_len, 1024);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
-               "\"n_positions\":131072,\"vocab_size\":256}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.seq_len, 1024, "a part of a long context");
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
-               "\"n_positions\":1024,\"vocab_size\":50304}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "padded");
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
-               "\"n_positions\":1024,\"vocab_size\":128256}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "too many for GPT-2's");
-    /* Files give the size of a small vocabulary, unless it is the one of bytes. */
-    char path[FILE_PATH_MAX];
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    SUCCEEDS(file_write_whole(path, "{}", 2, NULL, &error));
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
-               "\"n_positions\":16,\"vocab_size\":1003}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
-               "\"n_positions\":16,\"vocab_size\":256}");
-    SUCCEEDS(checkpoint_config(&config, folder, &error));
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    for (int with_files = 0; with_files < 2; with_files++) {
+        for (size_t i = 0; i < COUNT(cases); i++) {
+            snprintf(text, sizeof text, "{\"model_type\":\"gpt2\",%s}", cases[i].sizes);
+            put_config(text);
+            SUCCEEDS(checkpoint_config(&config, folder, &error));
+            cr_expect_eq(config.data.tokenizer,
+                         with_files ? cases[i].with_files : cases[i].tokenizer, "%s",
+                         cases[i].because);
+            cr_expect_eq(config.data.seq_len, cases[i].seq_len, "%s", cases[i].because);
+        }
+        SUCCEEDS(file_write_whole(in_folder("tokenizer.json"), "{}", 2, NULL, &error));
+    }
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":5,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":300}");
     cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
