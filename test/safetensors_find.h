@@ -1,4 +1,4 @@
-/* Finds a tensor of a file by name, and reads all of it. */
+/* Finds a tensor of a file by name, reads all of it, and writes small files. */
 #pragma once
 
 #include <stdlib.h>
@@ -30,4 +30,15 @@ static inline bool safetensors_holds(const struct safetensors *file,
     bool same = data && memcmp(data, bytes, entry->bytes) == 0;
     free(data);
     return same;
+}
+
+/* Writes a file of tensors, whose data follow each other. */
+static inline int safetensors_put(const char *path, const struct safetensors_entry *entries,
+                                  int count, const void *data, size_t size, struct error *reason) {
+    struct safetensors_writer writer;
+    return safetensors_write_begin(&writer, path, entries, count, reason) ||
+                   safetensors_write_data(&writer, data, size, reason) ||
+                   safetensors_write_end(&writer, reason)
+               ? -1
+               : 0;
 }

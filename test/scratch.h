@@ -13,6 +13,9 @@
 static char folder[] = "/tmp/mantissa-test-XXXXXX";
 static struct error error;
 
+/* Asserts that a call that reports to `error` returns 0. */
+#define SUCCEEDS(call) cr_assert_eq(call, 0, "%s", error.text)
+
 static inline void make_folder(void) {
     cr_assert_not_null(mkdtemp(folder));
 }

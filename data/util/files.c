@@ -253,6 +253,10 @@ int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *
     return fail(error, "the path %.400s... is too long\nchoose a shorter one", directory);
 }
 
+bool file_name_is_plain(const char *name) {
+    return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
 const char *file_path_shown(char shown[FILE_SHOWN_MAX], const char *path) {
     size_t length = strlen(path), limit = 200;
     if (length <= limit) snprintf(shown, FILE_SHOWN_MAX, "%s", path);

@@ -75,6 +75,10 @@ int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, st
 int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name,
                    struct error *error);
 
+/* True if a name from an untrusted file is that of a file in a directory: not empty, "." or "..",
+ * and without '/'. */
+bool file_name_is_plain(const char *name);
+
 /* Shortens a long path from the front, for messages. Returns shown. */
 enum { FILE_SHOWN_MAX = 320 };
 const char *file_path_shown(char shown[FILE_SHOWN_MAX], const char *path);

@@ -176,10 +176,10 @@ static bool scan_word(struct json_scan *s, struct json_item *item) {
 /* Adds an item that begins here to an object or array; returns NULL on failure. As in cJSON's own
  * trees, the first item's prev is the last item. */
 static struct json_item *add_item(struct json_scan *s, struct json_item *parent) {
-    struct json_item *item = s->value_count++ < JSON_VALUES_MAX ? calloc(1, sizeof *item) : NULL;
+    struct json_item *item = s->value_count++ < s->values_max ? calloc(1, sizeof *item) : NULL;
     if (!item) {
-        if (s->value_count > JSON_VALUES_MAX)
-            json_scan_refuse(s, "more than %d values; so many are not read.", JSON_VALUES_MAX);
+        if (s->value_count > s->values_max)
+            json_scan_refuse(s, "more than %zu values; so many are not read.", s->values_max);
         else json_scan_refuse(s, "out of memory");
         return NULL;
     }
@@ -327,11 +327,17 @@ size_t json_scan_column(const struct json_scan *s) {
 
 int json_parse(struct cJSON **root, const char *text, size_t size, const char *where,
                struct error *error) {
+    return json_parse_limited(root, text, size, JSON_VALUES_MAX, where, error);
+}
+
+int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_t values_max,
+                       const char *where, struct error *error) {
     struct json_scan s = {.text = text,
                           .at = text,
                           .end = text + size,
                           .depth_max = JSON_DEPTH_MAX,
-                          .has_tree = true};
+                          .has_tree = true,
+                          .values_max = values_max};
     assert(size <= UINT32_MAX);
     struct json_item *item = add_item(&s, NULL);
     const bool valid = item && scan_text(&s, item);
@@ -359,13 +365,12 @@ const char *json_source(const struct cJSON *item, const char *text, size_t *leng
 }
 
 int json_file_open(struct json_file *file, const char *path, struct error *error) {
-    char where[FILE_SHOWN_MAX];
     *file = (struct json_file){0};
     if (file_read_all(&file->text, &file->size, path, JSON_FILE_MAX_BYTES, error)) return -1;
-    file_path_shown(where, path);
-    int status = json_parse(&file->root, file->text, file->size, where, error);
+    file_path_shown(file->where, path);
+    int status = json_parse(&file->root, file->text, file->size, file->where, error);
     if (status == 0 && !cJSON_IsObject(file->root))
-        status = fail(error, "%s: it holds no JSON object, {...}", where);
+        status = fail(error, "%s: it holds no JSON object, {...}", file->where);
     if (status) json_file_close(file);
     return status;
 }

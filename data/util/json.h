@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "data/util/error.h"
+#include "data/util/files.h"
 
 struct cJSON;
 
@@ -27,6 +28,10 @@ enum {
  * unpaired surrogates, and more depth or values than the limits. */
 int json_parse(struct cJSON **root, const char *text, size_t size, const char *where,
                struct error *error);
+
+/* The same with a lower limit of values, for texts that may be large but have few. */
+int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_t values_max,
+                       const char *where, struct error *error);
 
 /* Returns the line, from 1, of an item of json_parse's tree: of its key if it has one. */
 size_t json_line(const struct cJSON *item, const char *text);
@@ -47,7 +52,8 @@ struct json_shown json_text_shown(const char *text);
 struct json_file {
     char *text; /* [size], followed by a NUL */
     size_t size;
-    struct cJSON *root; /* always an object */
+    struct cJSON *root;         /* always an object */
+    char where[FILE_SHOWN_MAX]; /* the path, for messages */
 };
 
 /* Reads a file that holds one JSON object. Messages name the file, and line and column for syntax
@@ -76,7 +82,7 @@ struct json_scan {
 
     /* Used by json_parse only. */
     bool has_tree;
-    size_t value_count;
+    size_t value_count, values_max;
     struct json_item **members; /* stb_ds array, scratch */
 };
 

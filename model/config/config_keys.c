@@ -142,24 +142,23 @@ double config_number(const struct config *config, const struct config_option *op
     }
 }
 
-void config_set_number(struct config *config, const struct config_option *option, double value) {
+void config_set(struct config *config, const struct config_option *option, double value) {
     void *field = (char *)config + option->offset;
     switch (option->type) {
+    case CONFIG_STRING: strcpy(field, option->text); break;
     case CONFIG_ENUM: *(unsigned *)field = (unsigned)value; break;
     case CONFIG_INTEGER: *(int64_t *)field = (int64_t)value; break;
+    case CONFIG_NUMBER: *(double *)field = value; break;
     case CONFIG_BOOLEAN: *(bool *)field = value != 0; break;
-    default: *(double *)field = value; break;
+    case CONFIG_LIST: memset(field, 0, sizeof(struct config_words)); break;
     }
 }
 
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
     config->rank_count = 1;
-    for (int i = 0; i < config_option_count; i++) {
-        const struct config_option *option = &config_options[i];
-        if (option->type == CONFIG_STRING) strcpy((char *)config + option->offset, option->text);
-        else if (option->type != CONFIG_LIST) config_set_number(config, option, option->initial);
-    }
+    for (int i = 0; i < config_option_count; i++)
+        config_set(config, &config_options[i], config_options[i].initial);
 }
 
 bool config_given(const struct config *config, const char *name) {

@@ -51,11 +51,14 @@ int config_word_count(const struct config_option *option);
 
 /* Value of a number, a boolean (0 or 1) or an enum (the index of the name). */
 double config_number(const struct config *config, const struct config_option *option);
-void config_set_number(struct config *config, const struct config_option *option, double value);
 
 /* Returns the shortest decimal text that parses to the same double. */
 enum { CONFIG_NUMBER_MAX = 32 };
 const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value);
+
+/* Sets the field of a row: to a number, to the name of that index, or to true unless 0. Strings and
+ * lists become their defaults. */
+void config_set(struct config *config, const struct config_option *option, double value);
 
 /* Fills config with the defaults. Its name is "", which config_load() would replace. */
 void config_defaults(struct config *config);

@@ -18,7 +18,7 @@ static void print_number(FILE *out, double value) {
     fputs(config_format_number(text, value), out);
 }
 
-static void print_value(FILE *out, const struct config *config,
+void config_print_value(FILE *out, const struct config *config,
                         const struct config_option *option) {
     const void *field = (const char *)config + option->offset;
     const struct config_words *list = field;
@@ -43,7 +43,7 @@ void config_value_text(char text[CONFIG_VALUE_MAX], const struct config *config,
     memset(text, 0, CONFIG_VALUE_MAX);
     FILE *out = fmemopen(text, CONFIG_VALUE_MAX - 1, "w");
     if (!out) return;
-    print_value(out, config, option);
+    config_print_value(out, config, option);
     fclose(out);
 }
 
@@ -73,7 +73,7 @@ void config_print_json(FILE *out, const struct config *config) {
         if (i > 0) fputc(',', out);
         if (begun >= 0) fprintf(out, "\n  \"%s\": {", config_blocks[block].name);
         fprintf(out, "\n%*s\"%s\": ", block < 0 ? 2 : 4, "", config_option_name(option));
-        print_value(out, config, option);
+        config_print_value(out, config, option);
     }
     fputs("\n  }\n}\n", out);
 }
@@ -91,7 +91,7 @@ char *config_json_text(const struct config *config, size_t *size) {
 static void print_default(FILE *out, const struct config_option *option) {
     struct config config;
     config_defaults(&config);
-    print_value(out, &config, option);
+    config_print_value(out, &config, option);
 }
 
 /* Prints a default, and the rule of a computed one after it, or in place of an empty text. */

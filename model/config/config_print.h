@@ -25,6 +25,9 @@ void config_value_text(char text[CONFIG_VALUE_MAX], const struct config *config,
  * false". */
 void config_describe_allowed(const struct config_option *option, char *text, size_t size);
 
+/* Prints the value of a row as JSON. */
+void config_print_value(FILE *out, const struct config *config, const struct config_option *option);
+
 /* Returns the output of config_print_json, *size (optional) bytes and a NUL, which the caller
  * frees. NULL when out of memory. */
 char *config_json_text(const struct config *config, size_t *size);

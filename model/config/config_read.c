@@ -65,7 +65,7 @@ static int set_number(const struct candidate *c) {
                     !(option->below_maximum && value == option->maximum);
     if (!in_range || (option->type == CONFIG_INTEGER && value != floor(value)))
         return refuse_value(c);
-    config_set_number(c->config, option, value + 0.0); /* -0 becomes 0 */
+    config_set(c->config, option, value + 0.0); /* -0 becomes 0 */
     return 0;
 }
 
@@ -116,7 +116,7 @@ static int set_word(const struct candidate *c) {
     const char *text = cJSON_GetStringValue(c->json);
     int word = find_word(c->option, text);
     if (word < 0) return refuse_word(c, text);
-    config_set_number(c->config, c->option, word);
+    config_set(c->config, c->option, word);
     return 0;
 }
 
@@ -149,7 +149,7 @@ static int set_value(const struct candidate *c) {
     case CONFIG_BOOLEAN: break;
     }
     if (!cJSON_IsBool(c->json)) return refuse_value(c);
-    config_set_number(c->config, c->option, cJSON_IsTrue(c->json));
+    config_set(c->config, c->option, cJSON_IsTrue(c->json));
     return 0;
 }
 

@@ -3,25 +3,23 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/io/safetensors_write.h"
-
 static const char tensor_name[] = "amax_history";
 
-int amax_history_write(const float *history, int64_t length, int64_t count, const char *path,
-                       uint64_t *bytes, char sha256[SHA256_HEX_MAX], struct error *error) {
-    struct safetensors_entry entry = {.name = tensor_name,
-                                      .dtype = SAFETENSORS_F32,
-                                      .rank = 2,
-                                      .shape = {(uint64_t)length, (uint64_t)count}};
-    struct safetensors_writer writer;
-    size_t size = (size_t)(length * count) * sizeof *history;
-    if (safetensors_write_begin(&writer, path, &entry, 1, error) ||
-        safetensors_write_data(&writer, history, size, error) ||
-        safetensors_write_end(&writer, error))
-        return -1;
-    *bytes = writer.file.size;
-    memcpy(sha256, writer.file.hex, SHA256_HEX_MAX);
+static int read_history(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                        struct error *error) {
+    (void)entry, (void)error;
+    memcpy(buffer, (const char *)context + first, bytes);
     return 0;
+}
+
+int amax_history_write(const float *history, int64_t length, int64_t count, const char *directory,
+                       struct stored_file **files, struct error *error) {
+    const struct safetensors_entry entry = {.name = tensor_name,
+                                            .dtype = SAFETENSORS_F32,
+                                            .rank = 2,
+                                            .shape = {(uint64_t)length, (uint64_t)count}};
+    const struct tensor_source source = {read_history, (void *)history};
+    return tensor_shards_write(directory, "fp8", &entry, 1, UINT64_MAX, &source, files, error);
 }
 
 int amax_history_read(float *history, int64_t length, int64_t count, const char *path, int64_t step,

@@ -1,16 +1,19 @@
 /* fp8.safetensors, the file of fp8's delayed scaling. It has one tensor, "amax_history"
  * [fp8.amax_history_length, tensors], in the order of model/core/quantization.h. Row step %
- * fp8.amax_history_length belongs to that step. Values are finite and at least 0. */
+ * fp8.amax_history_length belongs to that step. Values are finite and at least 0. Runs without a
+ * history have no such file. */
 #pragma once
 
 #include <stdint.h>
 
 #include "data/util/error.h"
-#include "data/util/files.h"
+#include "model/io/tensor_files.h"
 
-/* Writes the file durably and stores its size and hash in `bytes` and `sha256`. */
-int amax_history_write(const float *history, int64_t length, int64_t count, const char *path,
-                       uint64_t *bytes, char sha256[SHA256_HEX_MAX], struct error *error);
+#define AMAX_HISTORY_NAME "fp8.safetensors"
+
+/* Writes the file to a directory durably, and appends it to *files, an stb_ds array. */
+int amax_history_write(const float *history, int64_t length, int64_t count, const char *directory,
+                       struct stored_file **files, struct error *error);
 
 /* Fills history [length, count] for the next step. From a file of another length the most recent
  * rows are used; missing rows are 0. */

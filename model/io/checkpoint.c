@@ -9,8 +9,8 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "model/io/amax_history.h"
 #include "model/io/checkpoint_directory.h"
-#include "model/io/checkpoint_history.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/checkpoint_writer.h"
@@ -240,6 +240,30 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
     free(text);
 }
 
+/* Uploads the amax history for the next step, if the checkpoint has one, and the maximum of each
+ * column times the margin. */
+static int load_history(const struct quantization *q, const char *directory, int64_t step,
+                        struct error *error) {
+    int64_t count = quantization_count(q), elements = q->history_length * count;
+    char path[FILE_PATH_MAX];
+    if (elements == 0) return 0;
+    if (file_path_join(path, directory, AMAX_HISTORY_NAME, error)) return -1;
+    if (!file_exists(path)) return 0;
+    float *history = calloc((size_t)(elements + count), sizeof *history);
+    if (!history) return fail(error, "out of memory for the history of fp8");
+    int status = amax_history_read(history, q->history_length, count, path, step, error);
+    float *amax = history + elements;
+    for (int64_t i = 0; i < elements; i++)
+        if (history[i] > amax[i % count]) amax[i % count] = history[i];
+    for (int64_t i = 0; i < count; i++) amax[i] *= q->margin;
+    if (status == 0) {
+        backend_upload(q->be, q->history, history, (size_t)elements * sizeof *history);
+        backend_upload(q->be, q->amax, amax, (size_t)count * sizeof *amax);
+    }
+    free(history);
+    return status;
+}
+
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
@@ -247,8 +271,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = load_tensors(trainer, path, error);
     if (status == 0)
-        status =
-            checkpoint_read_history(&trainer->gpt.quantization, path, manifest.state.step, error);
+        status = load_history(&trainer->gpt.quantization, path, manifest.state.step, error);
     if (status == 0) {
         load_state(trainer, &manifest);
         note_precision(trainer, &manifest, notes);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -104,14 +105,9 @@ int checkpoint_directory_check(const char *directory, const struct stored_file *
 
 /* A directory with another name, such as a copy, may contain any step. */
 static int check_name(const char *directory, int64_t step, struct error *error) {
-    size_t end = strlen(directory);
-    while (end > 0 && directory[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && directory[begin - 1] != '/') begin--;
-    if (end - begin >= STEP_NAME_MAX) return 0;
-    char name[STEP_NAME_MAX];
-    snprintf(name, sizeof name, "%.*s", (int)(end - begin), directory + begin);
-    int64_t named = step_of(name, "");
+    char copy[FILE_PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", directory);
+    int64_t named = step_of(basename(copy), "");
     if (named < 0 || named == step) return 0;
     return fail(error,
                 "%.400s: it is named after step %" PRId64 ", but its trainer.json says step "
@@ -253,50 +249,48 @@ int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directo
     return directory_create(path, error);
 }
 
-/* Renames a checkpoint before its removal, so that a partly removed one never looks complete. The
- * sync makes this hold after a power failure too. */
-static int retire(const char *run_directory, int64_t step, struct error *error) {
-    char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
-    if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
-    if (step_path(path, run_directory, step, "", error)) return -1;
-    if (step_path(away, run_directory, step, leaving, error)) return -1;
-    if (directory_remove(away, error)) return -1;
-    if (rename(path, away) != 0)
-        return fail(error,
-                    "cannot remove the old checkpoint %.400s: %s\ncheck the permissions of the "
-                    "directory around it",
-                    path, strerror(errno));
-    if (directory_sync(parent, error)) return -1;
-    return directory_remove(away, error);
+/* The sync makes the new name survive a power failure. */
+static int rename_durably(const char *from, const char *to, const char *parent,
+                          struct error *error) {
+    if (rename(from, to) == 0) return directory_sync(parent, error);
+    return fail(error,
+                "cannot rename %.300s to %.300s: %s\ncheck the permissions of the directory around "
+                "it",
+                from, to, strerror(errno));
 }
 
-static int rename_failed(const char *from, int number, struct error *error) {
-    return fail(error,
-                "cannot rename %.400s to its final name: %s\ncheck the permissions of the "
-                "directory around it",
-                from, strerror(number));
+/* Renames a checkpoint before its removal, so that a partly removed one never looks complete. */
+static int retire(const char *run_directory, int64_t step, struct error *error) {
+    char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
+    if (own_directory(parent, run_directory, error) ||
+        step_path(path, run_directory, step, "", error) ||
+        step_path(away, run_directory, step, leaving, error) || directory_remove(away, error) ||
+        rename_durably(path, away, parent, error))
+        return -1;
+    return directory_remove(away, error);
 }
 
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                  struct error *error) {
     char from[FILE_PATH_MAX], parent[FILE_PATH_MAX];
     struct error ignored;
-    if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
-    if (step_path(from, run_directory, step, unfinished, error)) return -1;
-    if (step_path(path, run_directory, step, "", error)) return -1;
+    if (own_directory(parent, run_directory, error) ||
+        step_path(from, run_directory, step, unfinished, error) ||
+        step_path(path, run_directory, step, "", error))
+        return -1;
     if (rename(from, path) == 0) return directory_sync(parent, error);
-    if (errno != EEXIST && errno != ENOTEMPTY) return rename_failed(from, errno, error);
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
-        if (directory_sync(parent, error)) return -1;
-        /* If the replaced one stays, the next save tries to remove it again. */
-        directory_remove(from, &ignored);
-        return 0;
+    if (errno == EEXIST || errno == ENOTEMPTY) {
+        if (renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+            if (directory_sync(parent, error)) return -1;
+            /* If the replaced one stays, the next save tries to remove it again. */
+            directory_remove(from, &ignored);
+            return 0;
+        }
+        /* Some network file systems cannot exchange names. Between the two renames this step is
+         * absent, but earlier checkpoints exist. */
+        if (retire(run_directory, step, error)) return -1;
     }
-    /* Some network file systems cannot exchange names. Between the two renames this step is absent,
-     * but earlier checkpoints exist. */
-    if (retire(run_directory, step, error)) return -1;
-    if (rename(from, path) != 0) return rename_failed(from, errno, error);
-    return directory_sync(parent, error);
+    return rename_durably(from, path, parent, error);
 }
 
 int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, int64_t best,

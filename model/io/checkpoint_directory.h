@@ -13,7 +13,7 @@
 
 #include "data/util/error.h"
 #include "data/util/files.h"
-#include "model/io/tensor_shards.h"
+#include "model/io/tensor_files.h"
 
 /* Removes the leftovers of killed writers, as far as possible. No checkpoint may be in progress. */
 void checkpoint_directory_clean(const char *run_directory);

@@ -19,13 +19,9 @@
 #define WHOLE_MAX (INT64_C(1) << 53)
 
 const char checkpoint_manifest_name[] = "trainer.json";
+const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
-
-/* Delimiters of the config, which is extracted as text, since a JSON parser would lose the last bit
- * of some doubles. Strings contain no line breaks, and lines of the config are indented deeper than
- * these. */
-static const char config_begin[] = "\n  \"config\": ", config_end[] = "\n  }";
 
 static const char seal_format[] = ",\n  \"sha256\": \"%s\"\n}\n";
 enum { SEAL_BYTES = sizeof seal_format - 3 + SHA256_HEX_MAX - 1 };
@@ -37,14 +33,17 @@ static void make_seal(char seal[SEAL_BYTES + 1], const char *body, size_t size) 
     snprintf(seal, SEAL_BYTES + 1, seal_format, hex);
 }
 
+/* Counts of the scaler that persist between steps. */
+#define SCALER_COUNTS(X) X(growth_tracker) X(updates) X(skipped) X(skipped_in_row) X(at_floor)
+
 static void print_scaler(FILE *out, const struct step_state *scaler) {
     char scale[CONFIG_NUMBER_MAX];
-    fprintf(out,
-            "  \"scaler\": {\"loss_scale\": %s, \"growth_tracker\": %" PRId32
-            ", \"updates\": %" PRId32 ", \"skipped\": %" PRId32 ", \"skipped_in_row\": %" PRId32
-            ", \"at_floor\": %" PRId32 "},\n",
-            config_format_number(scale, (double)scaler->loss_scale), scaler->growth_tracker,
-            scaler->updates, scaler->skipped, scaler->skipped_in_row, scaler->at_floor);
+    fprintf(out, "  \"scaler\": {\"loss_scale\": %s",
+            config_format_number(scale, (double)scaler->loss_scale));
+#define X(count) fprintf(out, ", \"" #count "\": %" PRId32, scaler->count);
+    SCALER_COUNTS(X)
+#undef X
+    fputs("},\n", out);
 }
 
 static void print_best(FILE *out, const struct best_validation *best) {
@@ -60,7 +59,7 @@ static int print_config(FILE *out, const struct config *config, struct error *er
     char *text = config_json_text(config, &size);
     if (!text) return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
     while (size > 0 && text[size - 1] == '\n') size--;
-    fputs(config_begin + 1, out);
+    fputs("  \"config\": ", out);
     for (size_t i = 0; i < size; i++) {
         fputc(text[i], out);
         if (text[i] == '\n') fputs("  ", out);
@@ -155,12 +154,8 @@ static int check_seal(const struct source *source, const struct json_file *file)
                 source->where);
 }
 
-static int read_count(const struct source *source, const cJSON *object, const char *key,
-                      int32_t *field) {
-    int64_t value;
-    if (!json_whole(&value, object, key, 0, INT32_MAX)) return lacks(source, key);
-    *field = (int32_t)value;
-    return 0;
+static int read_whole(int64_t *value, const struct source *source, const char *key) {
+    return json_whole(value, source->root, key, 0, WHOLE_MAX) ? 0 : lacks(source, key);
 }
 
 /* Reads "best", which is absent before the first validation and in files of older versions. */
@@ -175,25 +170,19 @@ static int read_best(const struct source *source, struct best_validation *best) 
     return 0;
 }
 
-static int read_state(const struct source *source, struct checkpoint_manifest *manifest) {
-    const cJSON *root = source->root;
-    struct training_state *state = &manifest->state;
-    struct step_state *scaler = &state->scaler;
-    if (!json_whole(&state->step, root, "step", 0, WHOLE_MAX)) return lacks(source, "step");
-    if (!json_whole(&state->tokens, root, "tokens", 0, WHOLE_MAX)) return lacks(source, "tokens");
-    if (read_best(source, &state->best)) return -1;
-    if (!json_whole(&manifest->next_sample, root, "next_sample", 0, WHOLE_MAX))
-        return lacks(source, "next_sample");
-    const cJSON *saved = json_member(root, "scaler"), *scale = json_member(saved, "loss_scale");
-    if (!cJSON_IsNumber(scale) || !(scale->valuedouble <= FLT_MAX))
-        return lacks(source, "loss_scale");
-    scaler->loss_scale = (float)scale->valuedouble;
+static int read_scaler(const struct source *source, struct step_state *scaler) {
+    const cJSON *saved = json_member(source->root, "scaler");
+    const cJSON *scale = json_member(saved, "loss_scale");
+    double value = cJSON_IsNumber(scale) ? scale->valuedouble : 0;
+    int64_t whole;
+    scaler->loss_scale = value <= FLT_MAX ? (float)value : 0;
     if (!(scaler->loss_scale > 0)) return lacks(source, "loss_scale");
-    if (read_count(source, saved, "growth_tracker", &scaler->growth_tracker)) return -1;
-    if (read_count(source, saved, "updates", &scaler->updates)) return -1;
-    if (read_count(source, saved, "skipped", &scaler->skipped)) return -1;
-    if (read_count(source, saved, "skipped_in_row", &scaler->skipped_in_row)) return -1;
-    return read_count(source, saved, "at_floor", &scaler->at_floor);
+#define X(count)                                                                        \
+    if (!json_whole(&whole, saved, #count, 0, INT32_MAX)) return lacks(source, #count); \
+    scaler->count = (int32_t)whole;
+    SCALER_COUNTS(X)
+#undef X
+    return 0;
 }
 
 static int read_precision(const struct source *source, struct checkpoint_manifest *manifest) {
@@ -209,8 +198,7 @@ static int read_file(const struct source *source, const cJSON *member, struct st
     const char *name = member->string;
     int64_t bytes = 0;
     /* Only files in the checkpoint's own directory may be verified, and removed with it. */
-    if (!name[0] || strlen(name) >= sizeof file->name || strchr(name, '/') ||
-        strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+    if (!file_name_is_plain(name) || strlen(name) >= sizeof file->name)
         return fail(source->error,
                     "%s: \"files\" names \"%.80s\", which is no plain file name\nuse another "
                     "checkpoint",
@@ -257,33 +245,34 @@ static int read_files(const struct source *source, struct checkpoint_manifest *m
     return need_tensors(source, manifest, checkpoint_optimizer_stem);
 }
 
+/* The config stays text, because cJSON would lose the last bit of some doubles when it prints. */
 static int read_config(const struct source *source, struct checkpoint_manifest *manifest,
                        const char *text) {
-    const char *begin = strstr(text, config_begin);
-    if (!begin) return lacks(source, "config");
-    begin += strlen(config_begin);
-    const char *end = strstr(begin, config_end);
-    if (!end) return lacks(source, "config");
-    manifest->config = strndup(begin, (size_t)(end - begin) + strlen(config_end));
+    const cJSON *config = json_member(source->root, "config");
+    size_t length;
+    if (!cJSON_IsObject(config)) return lacks(source, "config");
+    const char *begin = json_source(config, text, &length);
+    manifest->config = strndup(begin, length);
     if (manifest->config) return 0;
     return fail(source->error, "out of memory while reading %s", source->where);
 }
 
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
                              struct error *error) {
-    char where[FILE_SHOWN_MAX];
     struct json_file file;
     *manifest = (struct checkpoint_manifest){0};
     if (json_file_open(&file, path, error)) return -1;
-    struct source source = {file.root, file_path_shown(where, path), error};
-    int status = check_seal(&source, &file);
-    if (status == 0) status = read_state(&source, manifest);
-    if (status == 0) status = read_precision(&source, manifest);
-    if (status == 0) status = read_files(&source, manifest);
-    if (status == 0) status = read_config(&source, manifest, file.text);
+    struct source source = {file.root, file.where, error};
+    int status = check_seal(&source, &file) || read_whole(&manifest->state.step, &source, "step") ||
+                 read_whole(&manifest->state.tokens, &source, "tokens") ||
+                 read_whole(&manifest->next_sample, &source, "next_sample") ||
+                 read_best(&source, &manifest->state.best) ||
+                 read_scaler(&source, &manifest->state.scaler) ||
+                 read_precision(&source, manifest) || read_files(&source, manifest) ||
+                 read_config(&source, manifest, file.text);
     json_file_close(&file);
     if (status) checkpoint_manifest_close(manifest);
-    return status;
+    return status ? -1 : 0;
 }
 
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest) {

@@ -31,7 +31,7 @@ enum {
 extern const char checkpoint_manifest_name[]; /* "trainer.json" */
 
 /* Every checkpoint has "config.json", and of the stems "model" and "optimizer" either
- * "STEM.safetensors" or "STEM.safetensors.index.json" with its shards (tensor_shards.h). */
+ * "STEM.safetensors" or "STEM.safetensors.index.json" with its shards (tensor_files.h). */
 extern const char checkpoint_config_name[];
 /* "generation_config.json", which newer checkpoints have too. */
 extern const char checkpoint_generation_name[];

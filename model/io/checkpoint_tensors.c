@@ -29,7 +29,6 @@ static int dtype_of_entry(const struct safetensors_entry *entry) {
     return -1;
 }
 
-const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
 static const char gpt2_prefix[] = "transformer.";
 
 static bool is_gpt2(const struct parameter *list) {
@@ -64,19 +63,14 @@ static const struct tensor_place *find_moment(const struct optimizer *optimizer,
 }
 
 /* Returns the layer in a name such as "transformer.h.3.ln_1.weight" or
- * "model.layers.3.mlp.up_proj.weight", or -1. */
+ * "model.layers.3.mlp.up_proj.weight": the first number between dots, or -1. */
 static int64_t layer_of(const char *name) {
-    static const char *const marks[] = {"h.", ".h.", "layers.", ".layers."};
-    const char *at = NULL;
-    char *end;
-    for (int i = 0; !at && i < 4; i++) {
-        bool inside = marks[i][0] == '.';
-        const char *found = strstr(name, marks[i]);
-        if (found && (inside || found == name)) at = found + strlen(marks[i]);
+    while ((name = strchr(name, '.'))) {
+        char *end;
+        long long layer = strtoll(++name, &end, 10);
+        if (*name >= '0' && *name <= '9' && *end == '.' && layer < INT32_MAX) return layer;
     }
-    if (!at) return -1;
-    long long layer = strtoll(at, &end, 10);
-    return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int64_t)layer : -1;
+    return -1;
 }
 
 /* Reports a different number of layers as such, with the first tensor that shows it. */
@@ -100,7 +94,7 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
     return fail(error,
                 "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
                 ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
-                surplus ? surplus->file->path : files->where, found, wanted,
+                surplus ? surplus->file->from.path : files->where, found, wanted,
                 surplus ? json_text_shown(surplus->entry->name).text : missing,
                 surplus ? "one too many" : "missing", found);
 }
@@ -132,7 +126,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
         return fail(error,
                     "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
                     "it, or use another file",
-                    place->file->path, json_text_shown(place->entry->name).text,
+                    place->file->from.path, json_text_shown(place->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
                     shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
     }
@@ -140,7 +134,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
     return fail(error,
                 "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
                 "file to F32",
-                place->file->path, json_text_shown(place->entry->name).text,
+                place->file->from.path, json_text_shown(place->entry->name).text,
                 safetensors_dtype_name(entry->dtype));
 }
 
@@ -164,11 +158,12 @@ int checkpoint_widen(float *values, const struct tensor_place *place, int64_t fi
     enum dtype dtype = checkpoint_dtype(place->entry);
     size_t size = dtype_bytes(dtype);
     if (dtype == DTYPE_F32)
-        return tensor_place_read(values, place, (uint64_t)first * size, (size_t)count * size,
-                                 error);
+        return safetensors_read(values, place->file, place->entry, (uint64_t)first * size,
+                                (size_t)count * size, error);
     for (int64_t done = 0; done < count; done += CHUNK) {
         size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
-        if (tensor_place_read(halves, place, (uint64_t)(first + done) * size, part * size, error))
+        if (safetensors_read(halves, place->file, place->entry, (uint64_t)(first + done) * size,
+                             part * size, error))
             return -1;
         dtype_widen(values + done, halves, dtype, 0, part);
     }
@@ -204,7 +199,7 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
     return fail(error,
                 "%.400s: lm_head.weight differs from the token embedding, but the config's model "
                 "shares the two\nuse a file with tied embeddings",
-                head->file->path);
+                head->file->from.path);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -226,7 +221,7 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
         if (!matched[i] && !is_extra(place->entry->name))
             return fail(error,
                         "%.400s: tensor %s is no part of the config's model\nuse another file",
-                        place->file->path, json_text_shown(place->entry->name).text);
+                        place->file->from.path, json_text_shown(place->entry->name).text);
     }
     return 0;
 }

@@ -9,11 +9,10 @@
 #include "data/util/error.h"
 #include "model/architecture/parameters.h"
 #include "model/io/tensor_files.h"
-#include "model/io/tensor_shards.h"
 #include "model/core/gpt.h"
 #include "model/core/optimizer.h"
 
-/* Stems of file names, for weights and for moments. */
+/* Stems of file names, for weights and for moments; checkpoint_manifest.c defines them. */
 extern const char checkpoint_model_stem[], checkpoint_optimizer_stem[];
 
 /* Returns the prefix of names in files: "transformer." for a GPT-2, else "". */
@@ -56,7 +55,7 @@ void checkpoint_free_entries(struct safetensors_entry *entries);
 
 /* Writes the fp32 master weights durably, from a copy on the host, or from the model if copy is
  * NULL. Files have at most limit bytes of data, unless a single tensor is larger, and are appended
- * to *files, an stb_ds array (tensor_shards.h). */
+ * to *files, an stb_ds array (tensor_files.h). */
 int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
                              const char *directory, uint64_t limit, struct stored_file **files,
                              struct error *error);

@@ -3,84 +3,69 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
 #include <stb/stb_ds.h>
 
-#include "data/util/printed.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "kernels/collectives.h"
+#include "model/io/amax_history.h"
 #include "model/io/checkpoint_directory.h"
-#include "model/io/checkpoint_history.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/huggingface.h"
 
 /* ---- the small files, by rank 0 */
 
-/* Appends an entry of that name and stores its path. The entry is valid until the next one is
- * appended. */
-static struct stored_file *add_file(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
-                                    const char *name, struct error *error) {
-    assert(strlen(name) < STORED_FILE_NAME_MAX);
-    struct stored_file *file = arraddnptr(writer->files, 1);
-    *file = (struct stored_file){0};
-    snprintf(file->name, sizeof file->name, "%s", name);
-    return file_path_join(path, writer->path, name, error) ? NULL : file;
-}
-
-static void print_config(FILE *out, const struct trainer *trainer) {
+static void print_config(FILE *out, const void *context) {
+    const struct trainer *trainer = context;
     struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
     huggingface_print_config(out, trainer->config, &tokens, DTYPE_F32);
 }
 
-static void print_generation_config(FILE *out, const struct trainer *trainer) {
+static void print_generation_config(FILE *out, const void *context) {
+    const struct trainer *trainer = context;
     struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
     huggingface_print_generation_config(out, &tokens);
 }
 
-static void print_tokenizer_config(FILE *out, const struct trainer *trainer) {
+static void print_tokenizer_config(FILE *out, const void *context) {
+    const struct trainer *trainer = context;
     huggingface_print_tokenizer_config(out, trainer->config, trainer->tokenizer);
 }
 
 static int write_text(struct checkpoint_writer *writer, const char *name,
-                      void (*print)(FILE *out, const struct trainer *trainer),
-                      struct error *error) {
-    char path[FILE_PATH_MAX];
-    struct printed text;
-    struct stored_file *file = add_file(writer, path, name, error);
-    if (!file) return -1;
-    if (printed_open(&text)) return fail(error, "out of memory while writing %.400s", path);
-    print(text.out, writer->trainer);
-    int status = printed_write(&text, path, file->sha256, error);
-    file->bytes = text.size;
-    return status;
+                      void (*print)(FILE *out, const void *context), struct error *error) {
+    return stored_file_print(&writer->files, writer->path, name, print, writer->trainer, error);
 }
 
 static int write_tokenizer(struct checkpoint_writer *writer, struct error *error) {
     const struct tokenizer *tokenizer = writer->trainer->tokenizer;
-    char path[FILE_PATH_MAX];
     if (!tokenizer || tokenizer->file_count == 0) return 0;
     for (int i = 0; i < tokenizer->file_count; i++) {
-        const struct tokenizer_file *from = &tokenizer->files[i];
-        struct stored_file *file = add_file(writer, path, from->name, error);
-        if (!file || file_write_whole(path, from->bytes, from->size, file->sha256, error))
+        const struct tokenizer_file *file = &tokenizer->files[i];
+        if (stored_file_write(&writer->files, writer->path, file->name, file->bytes, file->size,
+                              error))
             return -1;
-        file->bytes = from->size;
     }
     return write_text(writer, "tokenizer_config.json", print_tokenizer_config, error);
 }
 
 /* Writes the amax history, which is the same on all ranks. */
 static int write_history(struct checkpoint_writer *writer, struct error *error) {
-    const struct quantization *quantization = &writer->trainer->gpt.quantization;
-    const float *copy = writer->source ? writer->source->history : NULL;
-    char path[FILE_PATH_MAX];
-    if (quantization->history_length == 0) return 0;
-    struct stored_file *file = add_file(writer, path, checkpoint_history_name, error);
-    if (!file) return -1;
-    return checkpoint_write_history(quantization, copy, path, &file->bytes, file->sha256, error);
+    const struct quantization *q = &writer->trainer->gpt.quantization;
+    int64_t count = quantization_count(q);
+    size_t size = (size_t)(q->history_length * count) * sizeof(float);
+    if (size == 0) return 0;
+    float *live = writer->source ? NULL : malloc(size);
+    if (live) backend_download(q->be, live, q->history, size);
+    else if (!writer->source) return fail(error, "out of memory for the history of fp8");
+    int status = amax_history_write(live ? live : writer->source->history, q->history_length, count,
+                                    writer->path, &writer->files, error);
+    free(live);
+    return status;
 }
 
 /* ---- all files of a rank */
@@ -101,12 +86,6 @@ static int write_model(struct checkpoint_writer *writer, struct error *error) {
     return write_tokenizer(writer, error);
 }
 
-static int write_index(struct checkpoint_writer *writer, struct error *error) {
-    const struct tensor_division *division = &writer->moments.division;
-    if (arrlen(division->ends) == 1) return 0;
-    return tensor_division_write_index(division, writer->path, &writer->files, error);
-}
-
 /* Writes trainer.json, which lists all other files, last. */
 static int write_manifest(struct checkpoint_writer *writer, struct error *error) {
     char path[FILE_PATH_MAX];
@@ -125,7 +104,11 @@ static int publish(struct checkpoint_writer *writer) {
     int status = writer->status, warned = 0;
     moment_files_list(&writer->moments, &writer->files);
     if (status == 0 && ranks->rank == 0)
-        status = write_index(writer, error) || write_manifest(writer, error) ? -1 : 0;
+        status = tensor_division_write_index(&writer->moments.division, writer->path,
+                                             &writer->files, error) ||
+                         write_manifest(writer, error)
+                     ? -1
+                     : 0;
     status = ranks_agree(ranks, status, error);
     if (ranks->rank == 0 && status)
         directory_remove(writer->path, &ignored); /* frees space on a full disk */

@@ -14,35 +14,26 @@
 #include <stb/stb_ds.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Reads the whole file and a NUL into *text, which the caller frees. The file may be a pipe, so its
  * size is not known first. */
-static int read_stream(FILE *file, const char *where, char **text, size_t *length,
-                       struct error *error) {
-    *text = malloc(CONFIG_FILE_MAX + 1);
-    if (!*text) return fail(error, "%s: not enough memory to read it.", where);
-    *length = fread(*text, 1, CONFIG_FILE_MAX + 1, file);
-    if (ferror(file)) return fail(error, "cannot read %s: %s.", where, strerror(errno));
-    if (*length > CONFIG_FILE_MAX)
-        return fail(error, "%s: larger than 1 MiB, so it cannot be a config.", where);
-    (*text)[*length] = '\0';
-    return 0;
-}
-
 static int read_file(const char *path, char **text, size_t *length, struct error *error) {
     char where[FILE_SHOWN_MAX];
     file_path_shown(where, path);
     FILE *file = fopen(path, "rb");
     if (!file) return fail(error, "cannot open the config %s: %s.", where, strerror(errno));
-    struct stat status;
-    int result;
-    if (fstat(fileno(file), &status) == 0 && S_ISDIR(status.st_mode))
-        result = fail(error, "%s is a folder; --config takes a file.", where);
-    else result = read_stream(file, where, text, length, error);
+    *text = malloc(CONFIG_FILE_MAX + 1);
+    *length = *text ? fread(*text, 1, CONFIG_FILE_MAX + 1, file) : 0;
+    int number = ferror(file) ? errno : 0;
     fclose(file);
-    return result;
+    if (!*text) return fail(error, "%s: not enough memory to read it.", where);
+    if (number == EISDIR) return fail(error, "%s is a folder; --config takes a file.", where);
+    if (number) return fail(error, "cannot read %s: %s.", where, strerror(number));
+    if (*length > CONFIG_FILE_MAX)
+        return fail(error, "%s: larger than 1 MiB, so it cannot be a config.", where);
+    (*text)[*length] = '\0';
+    return 0;
 }
 
 /* Derives the run's name from the path: "configs/bf16.json" gives "bf16". */
@@ -101,18 +92,16 @@ static int take_from_model(struct config *config, const struct config_origins *o
     if (!file_exists_in(directory, "config.json")) return 0;
     if (huggingface_read_config(&read, directory, &reason))
         return config_refuse(&check, key, "model.init_from: %s", reason.text);
-#define X(size)                                                                              \
-    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #size)) \
-        config->model.size = read.model.size;
-    MODEL_SIZES(X)
+#define TAKE(key) \
+    if (!config_given(config, "model." #key)) config->model.key = read.model.key;
+#define X(type, part) TAKE(part)
+    if (config->model.preset == CONFIG_PRESET_NONE) {
+        MODEL_SIZES(TAKE)
+        MODEL_PARTS(X)
+        TAKE(type)
+    }
+#undef TAKE
 #undef X
-#define X(type, part)                                                                        \
-    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #part)) \
-        config->model.part = read.model.part;
-    MODEL_PARTS(X)
-#undef X
-    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model.type"))
-        config->model.type = read.model.type;
     if (!config_given(config, "data.tokenizer"))
         config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);
     return 0;
@@ -184,20 +173,15 @@ static int refuse_unfound(const char *name, const char *folder, struct error *er
 }
 
 int config_find(char *path, size_t size, const char *name, struct error *error) {
-    char folder[FILE_PATH_MAX], candidate[2 * FILE_PATH_MAX];
+    char folder[FILE_PATH_MAX];
     if (name[0] == '\0') return fail(error, "--config takes the name of a file.");
     shipped_folder(folder);
-    if (strlen(name) >= FILE_PATH_MAX || strlen(name) >= size)
-        return fail(error, "the name of the config is longer than a path can be.");
-    snprintf(candidate, sizeof candidate, "%s", name);
+    int length = snprintf(path, size, "%s", name);
     if (!strchr(name, '/') && !file_exists(name)) {
-        snprintf(candidate, sizeof candidate, "%s/%s", folder, name);
-        if (!folder[0] || !file_exists(candidate))
-            snprintf(candidate, sizeof candidate, "configs/%s", name);
-        if (!file_exists(candidate)) return refuse_unfound(name, folder, error);
+        length = snprintf(path, size, "%s/%s", folder, name);
+        if (!folder[0] || !file_exists(path)) length = snprintf(path, size, "configs/%s", name);
+        if (!file_exists(path)) return refuse_unfound(name, folder, error);
     }
-    if (strlen(candidate) >= size)
-        return fail(error, "the path of the config is longer than %zu bytes.", size - 1);
-    memcpy(path, candidate, strlen(candidate) + 1);
-    return 0;
+    if ((size_t)length < size) return 0;
+    return fail(error, "the path of the config is longer than %zu bytes.", size - 1);
 }

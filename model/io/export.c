@@ -12,14 +12,13 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
-#include "data/util/printed.h"
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/huggingface.h"
-#include "model/io/tensor_shards.h"
+#include "model/io/tensor_files.h"
 
 enum { COPIED_MAX_BYTES = 64 << 20 /* largest tokenizer file */ };
 
@@ -38,8 +37,8 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     const struct safetensors_entry *entry = place->entry;
     if (checkpoint_dtype(entry) == dtype) {
         size_t size = dtype_bytes(dtype);
-        return tensor_place_read(buffer, place, (uint64_t)first * size, (size_t)count * size,
-                                 error);
+        return safetensors_read(buffer, place->file, entry, (uint64_t)first * size,
+                                (size_t)count * size, error);
     }
     if (checkpoint_widen(values, place, first, count, error)) return -1;
     dtype_store(buffer, dtype, 0, values, (size_t)count);
@@ -50,8 +49,9 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
             return fail(error,
                         "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
                         "%s",
-                        place->file->path, entry->name, (long long)(first + i), (double)values[i],
-                        dtype_name(dtype), dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
+                        place->file->from.path, entry->name, (long long)(first + i),
+                        (double)values[i], dtype_name(dtype),
+                        dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
     }
     return 0;
 }
@@ -61,100 +61,85 @@ struct job {
     const char *from, *directory; /* directory: the one being written */
     enum dtype dtype;
     struct config config; /* sizes of the model, and the limit of file sizes */
-    struct error *error;
-};
-
-/* Source of the tensors. */
-struct weights {
-    const struct job *job;
-    const struct parameter *list;
-    const struct tensor_files *files;
+    struct huggingface_tokens tokens;
+    struct parameter *list;
+    struct tensor_files files;
     float *values; /* buffer for a piece in fp32 */
+    struct stored_file *written;
+    struct error *error;
 };
 
 static int read_weights(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
                         struct error *error) {
-    const struct weights *weights = context;
-    enum dtype dtype = weights->job->dtype;
-    size_t size = dtype_bytes(dtype);
-    return convert(buffer, weights->values,
-                   checkpoint_find_weight(weights->files, weights->list[entry].name),
-                   (int64_t)(first / size), (int64_t)(bytes / size), dtype, error);
+    const struct job *job = context;
+    size_t size = dtype_bytes(job->dtype);
+    return convert(buffer, job->values, checkpoint_find_weight(&job->files, job->list[entry].name),
+                   (int64_t)(first / size), (int64_t)(bytes / size), job->dtype, error);
 }
 
-static int write_tensors(const struct job *job, const struct parameter *list,
-                         const struct tensor_files *files) {
+static int write_weights(struct job *job) {
+    struct gpt_shape shape = config_shape(&job->config);
     struct safetensors_entry *entries = NULL;
-    struct stored_file *written = NULL;
-    struct weights weights = {job, list, files,
-                              malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof(float))};
-    const struct tensor_source source = {read_weights, &weights};
-    if (!weights.values)
+    const struct tensor_source source = {read_weights, job};
+    int64_t count;
+    if (tensor_files_open_directory(&job->files, job->from, checkpoint_model_stem, job->error))
+        return -1;
+    job->list = parameter_list(&shape, &count);
+    if (checkpoint_check_weights(job->list, &job->files, job->error)) return -1;
+    job->values = malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof *job->values);
+    if (!job->values)
         return fail(job->error, "out of memory while writing to %.400s", job->directory);
-    checkpoint_list_entries(&entries, list, arrlen(list), checkpoint_prefix(list), job->dtype);
+    checkpoint_list_entries(&entries, job->list, arrlen(job->list), checkpoint_prefix(job->list),
+                            job->dtype);
     int status = tensor_shards_write(
         job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
-        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source, &written, job->error);
+        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source, &job->written, job->error);
     checkpoint_free_entries(entries);
-    arrfree(written);
-    free(weights.values);
-    return status;
-}
-
-static int write_weights(const struct job *job) {
-    struct tensor_files files;
-    int64_t count;
-    if (tensor_files_open_directory(&files, job->from, checkpoint_model_stem, job->error))
-        return -1;
-    struct gpt_shape shape = config_shape(&job->config);
-    struct parameter *list = parameter_list(&shape, &count);
-    int status = checkpoint_check_weights(list, &files, job->error);
-    if (status == 0) status = write_tensors(job, list, &files);
-    arrfree(list);
-    tensor_files_close(&files);
     return status;
 }
 
 /* Copies a small file. Returns RESULT_NONE if the source does not have it. */
-static int copy_file(const struct job *job, const char *name) {
-    char path[FILE_PATH_MAX], copy[FILE_PATH_MAX], *bytes;
+static int copy_file(struct job *job, const char *name) {
+    char path[FILE_PATH_MAX], *bytes;
     size_t size;
     if (file_path_join(path, job->from, name, job->error)) return -1;
-    if (file_path_join(copy, job->directory, name, job->error)) return -1;
     if (!file_exists(path)) return RESULT_NONE;
     if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
-    int status = file_write_whole(copy, bytes, size, NULL, job->error);
+    int status = stored_file_write(&job->written, job->directory, name, bytes, size, job->error);
     free(bytes);
     return status;
 }
 
-static int begin_text(const struct job *job, struct printed *text, char path[FILE_PATH_MAX],
-                      const char *name) {
-    if (file_path_join(path, job->directory, name, job->error)) return -1;
-    if (printed_open(text) == 0) return 0;
-    return fail(job->error, "out of memory while writing %.400s", path);
+static void print_config(FILE *out, const void *context) {
+    const struct job *job = context;
+    huggingface_print_config(out, &job->config, &job->tokens, job->dtype);
 }
 
-static int write_configs(const struct job *job) {
-    struct huggingface_tokens tokens;
-    struct printed text;
-    char path[FILE_PATH_MAX];
-    if (huggingface_read_tokens(&tokens, &job->config, job->from, job->error)) return -1;
-    if (begin_text(job, &text, path, checkpoint_config_name)) return -1;
-    huggingface_print_config(text.out, &job->config, &tokens, job->dtype);
-    if (printed_write(&text, path, NULL, job->error)) return -1;
+static void print_generation_config(FILE *out, const void *context) {
+    const struct job *job = context;
+    huggingface_print_generation_config(out, &job->tokens);
+}
+
+static int write_configs(struct job *job) {
+    if (huggingface_read_tokens(&job->tokens, &job->config, job->from, job->error) ||
+        stored_file_print(&job->written, job->directory, checkpoint_config_name, print_config, job,
+                          job->error))
+        return -1;
     int copied = copy_file(job, checkpoint_generation_name);
     if (copied != RESULT_NONE) return copied;
-    if (begin_text(job, &text, path, checkpoint_generation_name)) return -1;
-    huggingface_print_generation_config(text.out, &tokens);
-    return printed_write(&text, path, NULL, job->error);
+    return stored_file_print(&job->written, job->directory, checkpoint_generation_name,
+                             print_generation_config, job, job->error);
 }
 
-static int write_all(const struct job *job) {
-    if (write_weights(job) || write_configs(job)) return -1;
-    for (size_t i = 0; i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
-        if (copy_file(job, tokenizer_files[i]) < 0) return -1;
-    return 0;
+static int write_all(struct job *job) {
+    int status = write_weights(job) || write_configs(job) ? -1 : 0;
+    for (size_t i = 0; status >= 0 && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
+        status = copy_file(job, tokenizer_files[i]);
+    tensor_files_close(&job->files);
+    arrfree(job->list);
+    arrfree(job->written);
+    free(job->values);
+    return status < 0 ? -1 : 0;
 }
 
 /* True if the directory at path is empty. */
@@ -221,7 +206,8 @@ static int publish(const struct places *places, struct error *error) {
 int export_model(const char *to, const char *from, const struct export_options *options,
                  struct error *error) {
     struct places places;
-    struct job job = {from, places.unfinished, options->dtype, .error = error};
+    struct job job = {
+        .from = from, .directory = places.unfinished, .dtype = options->dtype, .error = error};
     struct error ignored;
     config_defaults(&job.config);
     if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;

@@ -1,7 +1,7 @@
 /* Exports a model as a complete Hugging Face directory, optionally in a smaller dtype, without the
  * training state.
  *
- *     TO/model.safetensors        our order and names; a large one in shards (tensor_shards.h)
+ *     TO/model.safetensors        our order and names; a large one in shards (tensor_files.h)
  *        config.json              the source's, with its dtype
  *        generation_config.json   the source's, or one made from its config.json
  *        vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json

@@ -3,13 +3,18 @@
  * huggingface/transformers. */
 #pragma once
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include "data/util/error.h"
 #include "data/tokenize/tokenizer.h"
 #include "kernels/dtype.h"
 #include "model/config/config.h"
-#include "model/io/huggingface_tokens.h"
+
+/* Special tokens; -1 for none. */
+struct huggingface_tokens {
+    int64_t begin, end, pad; /* begin and end of texts, and padding */
+};
 
 /* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts, its stop
  * ends them. Without a tokenizer (NULL) they follow from config->data.tokenizer. */

@@ -10,6 +10,15 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/json.h"
+#include "data/util/json_escape.h"
+#include "data/util/printed.h"
+#include "data/util/utf8.h"
+
+static const char metadata_key[] = "__metadata__";
+enum { LENGTH_BYTES = sizeof(uint64_t) };
+
+/* JSON numbers are read as doubles, which are exact for integers up to 2^53. */
+static const uint64_t count_limit = (uint64_t)1 << 53;
 
 static const struct {
     const char *name;
@@ -34,75 +43,62 @@ bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *en
     return bits % 8 == 0;
 }
 
-int safetensors_out_of_memory(struct error *error, const char *path) {
+static int out_of_memory(const char *path, struct error *error) {
     return fail(error, "out of memory for the header of %.480s\nfree memory and try again", path);
 }
 
-static int compare_text(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-const char *safetensors_repeated(const char **texts, size_t count) {
-    if (count > 1) qsort(texts, count, sizeof(*texts), compare_text);
-    for (size_t i = 1; i < count; i++) {
-        if (strcmp(texts[i - 1], texts[i]) == 0) return texts[i];
-    }
-    return NULL;
-}
-
-/* A file being read, for messages. */
-struct reader {
-    const char *path;
-    struct error *error;
-};
+/* ---- reading */
 
 /* Fails with a message that the file is damaged, and the reason. */
-__attribute__((format(printf, 2, 3))) static int damaged(const struct reader *reader,
-                                                         const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static int
+damaged(const struct safetensors *file, struct error *error, const char *format, ...) {
     char reason[400];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(reason, sizeof(reason), format, arguments);
+    vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
-    return fail(reader->error,
+    return fail(error,
                 "%.480s: %s\nit is damaged, cut short or not a safetensors file: copy or download "
                 "it again, or use another one",
-                reader->path, reason);
+                file->from.path, reason);
+}
+
+static uint64_t data_bytes(const struct safetensors *file) {
+    return file->from.bytes - file->data_start;
 }
 
 static bool read_count(uint64_t *count, const cJSON *item) {
     if (!cJSON_IsNumber(item)) return false;
     const double value = item->valuedouble;
-    if (!(value >= 0 && value < (double)SAFETENSORS_COUNT_LIMIT)) return false;
+    if (!(value >= 0 && value < (double)count_limit)) return false;
     *count = (uint64_t)value;
     return (double)*count == value;
 }
 
 static int read_dtype(struct safetensors_entry *entry, const cJSON *item,
-                      const struct reader *reader) {
+                      const struct safetensors *file, struct error *error) {
     if (!cJSON_IsString(item))
-        return damaged(reader, "tensor %.150s needs one \"dtype\", a string", entry->name);
+        return damaged(file, error, "tensor %.150s needs one \"dtype\", a string", entry->name);
     for (int i = 0; i < SAFETENSORS_DTYPE_COUNT; i++) {
-        if (strcmp(safetensors_dtype_name((enum safetensors_dtype)i), item->valuestring) != 0)
-            continue;
+        if (strcmp(dtypes[i].name, item->valuestring) != 0) continue;
         entry->dtype = (enum safetensors_dtype)i;
         return 0;
     }
-    return damaged(reader, "tensor %.150s has the unknown dtype \"%.50s\"", entry->name,
+    return damaged(file, error, "tensor %.150s has the unknown dtype \"%.50s\"", entry->name,
                    item->valuestring);
 }
 
 static int read_shape(struct safetensors_entry *entry, const cJSON *item,
-                      const struct reader *reader) {
+                      const struct safetensors *file, struct error *error) {
     if (!cJSON_IsArray(item))
-        return damaged(reader, "tensor %.150s needs one \"shape\", a list", entry->name);
+        return damaged(file, error, "tensor %.150s needs one \"shape\", a list", entry->name);
     const cJSON *dimension;
     cJSON_ArrayForEach(dimension, item) {
         if (entry->rank == SAFETENSORS_RANK_MAX)
-            return damaged(reader, "tensor %.150s has more than %d dimensions", entry->name,
+            return damaged(file, error, "tensor %.150s has more than %d dimensions", entry->name,
                            SAFETENSORS_RANK_MAX);
         if (!read_count(&entry->shape[entry->rank++], dimension))
-            return damaged(reader,
+            return damaged(file, error,
                            "tensor %.150s: dimension %d of its shape is not a whole number from 0 "
                            "to 2^53 - 1",
                            entry->name, entry->rank - 1);
@@ -110,147 +106,138 @@ static int read_shape(struct safetensors_entry *entry, const cJSON *item,
     return 0;
 }
 
-static int read_offsets(struct safetensors_entry *entry, const cJSON *item, uint64_t data_bytes,
-                        const struct reader *reader) {
-    uint64_t begin = 0, end = 0, expected = 0;
-    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !read_count(&begin, item->child) ||
-        !read_count(&end, item->child->next))
-        return damaged(reader,
+static int read_offsets(struct safetensors_entry *entry, const cJSON *item,
+                        const struct safetensors *file, struct error *error) {
+    uint64_t end = 0, expected = 0;
+    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 ||
+        !read_count(&entry->offset, item->child) || !read_count(&end, item->child->next))
+        return damaged(file, error,
                        "tensor %.150s needs one \"data_offsets\", two whole numbers below 2^53",
                        entry->name);
-    if (begin > end)
-        return damaged(reader, "tensor %.150s begins at byte %" PRIu64 " but ends at byte %" PRIu64,
-                       entry->name, begin, end);
-    if (end > data_bytes)
-        return damaged(reader,
-                       "tensor %.150s ends at byte %" PRIu64
+    if (entry->offset > end || end > data_bytes(file))
+        return damaged(file, error,
+                       "tensor %.150s begins at byte %" PRIu64 " but ends at byte %" PRIu64
                        " of the data, of which the file holds %" PRIu64 " bytes",
-                       entry->name, end, data_bytes);
+                       entry->name, entry->offset, end, data_bytes(file));
+    entry->bytes = end - entry->offset;
     if (!safetensors_entry_bytes(&expected, entry))
-        return damaged(reader, "tensor %.150s has a shape whose size is not representable",
+        return damaged(file, error, "tensor %.150s has a shape whose size is not representable",
                        entry->name);
-    if (expected != end - begin)
-        return damaged(reader,
-                       "tensor %.150s needs %" PRIu64
-                       " bytes by shape and dtype, but its offsets span %" PRIu64,
-                       entry->name, expected, end - begin);
-    entry->offset = begin;
-    entry->bytes = end - begin;
-    return 0;
+    if (expected == entry->bytes) return 0;
+    return damaged(file, error,
+                   "tensor %.150s needs %" PRIu64
+                   " bytes by shape and dtype, but its offsets span %" PRIu64,
+                   entry->name, expected, entry->bytes);
 }
 
-static int read_entry(struct safetensors_entry *entry, const cJSON *item, uint64_t data_bytes,
-                      const struct reader *reader) {
+static int read_entry(struct safetensors_entry *entry, const cJSON *item,
+                      const struct safetensors *file, struct error *error) {
     *entry = (struct safetensors_entry){.name = item->string};
     if (!cJSON_IsObject(item))
-        return damaged(reader, "tensor %.150s is not described by an object", entry->name);
-    if (read_dtype(entry, json_member(item, "dtype"), reader) != 0) return -1;
-    if (read_shape(entry, json_member(item, "shape"), reader) != 0) return -1;
-    return read_offsets(entry, json_member(item, "data_offsets"), data_bytes, reader);
+        return damaged(file, error, "tensor %.150s is not described by an object", entry->name);
+    return read_dtype(entry, json_member(item, "dtype"), file, error) ||
+                   read_shape(entry, json_member(item, "shape"), file, error) ||
+                   read_offsets(entry, json_member(item, "data_offsets"), file, error)
+               ? -1
+               : 0;
 }
 
-static int compare_place(const void *a, const void *b) {
+static int compare_entries(const void *a, const void *b) {
     const struct safetensors_entry *left = a, *right = b;
     if (left->offset != right->offset) return left->offset < right->offset ? -1 : 1;
     if (left->bytes != right->bytes) return left->bytes < right->bytes ? -1 : 1;
     return strcmp(left->name, right->name);
 }
 
-static int check_metadata(const cJSON *metadata, const struct reader *reader) {
+static int check_metadata(const cJSON *metadata, const struct safetensors *file,
+                          struct error *error) {
     if (!cJSON_IsObject(metadata))
-        return damaged(reader, "its \"%s\" is not an object", SAFETENSORS_METADATA_KEY);
+        return damaged(file, error, "its \"%s\" is not an object", metadata_key);
     const cJSON *item;
     cJSON_ArrayForEach(item, metadata) {
         if (!cJSON_IsString(item))
-            return damaged(reader, "the value of metadata key \"%.150s\" is not a string",
+            return damaged(file, error, "the value of metadata key \"%.150s\" is not a string",
                            item->string);
     }
     return 0;
 }
 
 /* Checks that the entries, sorted by offset, fill the data section. */
-static int check_places(const struct safetensors *file, uint64_t data_bytes,
-                        const struct reader *reader) {
+static int check_offsets(const struct safetensors *file, struct error *error) {
     uint64_t end = 0;
     for (int i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
         if (entry->offset > end)
-            return damaged(reader, "a hole of %" PRIu64 " bytes lies before tensor %.150s",
+            return damaged(file, error, "a hole of %" PRIu64 " bytes lies before tensor %.150s",
                            entry->offset - end, entry->name);
         if (entry->offset < end)
-            return damaged(reader, "tensor %.150s overlaps tensor %.150s", entry->name,
+            return damaged(file, error, "tensor %.150s overlaps tensor %.150s", entry->name,
                            file->entries[i - 1].name);
         end += entry->bytes;
     }
-    if (end != data_bytes)
-        return damaged(reader, "%" PRIu64 " bytes that belong to no tensor follow the last",
-                       data_bytes - end);
-    return 0;
+    if (end == data_bytes(file)) return 0;
+    return damaged(file, error, "%" PRIu64 " bytes that belong to no tensor follow the last",
+                   data_bytes(file) - end);
 }
 
-static int read_entries(struct safetensors *file, uint64_t data_bytes,
-                        const struct reader *reader) {
+static int read_entries(struct safetensors *file, struct error *error) {
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
-    file->entries = malloc((members + 1) * sizeof(*file->entries));
-    if (!file->entries) return safetensors_out_of_memory(reader->error, reader->path);
+    file->entries = malloc((members + 1) * sizeof *file->entries);
+    if (!file->entries) return out_of_memory(file->from.path, error);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header) {
-        if (strcmp(item->string, SAFETENSORS_METADATA_KEY) == 0) {
-            if (check_metadata(item, reader) != 0) return -1;
-            continue;
-        }
-        struct safetensors_entry *entry = &file->entries[file->count];
-        if (read_entry(entry, item, data_bytes, reader) != 0) return -1;
-        file->count++;
+        const bool is_metadata = strcmp(item->string, metadata_key) == 0;
+        if (is_metadata ? check_metadata(item, file, error)
+                        : read_entry(&file->entries[file->count], item, file, error))
+            return -1;
+        file->count += !is_metadata;
     }
     if (file->count > 1)
-        qsort(file->entries, (size_t)file->count, sizeof(*file->entries), compare_place);
-    return check_places(file, data_bytes, reader);
+        qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_entries);
+    return check_offsets(file, error);
 }
 
 /* Parses `size` bytes of header text, which a NUL follows. */
 static int parse_header(struct safetensors *file, const char *text, size_t size,
-                        const struct reader *reader) {
+                        struct error *error) {
     struct error reason;
-    if (text[0] != '{') return damaged(reader, "its header does not begin with '{'");
-    if (json_parse(&file->header, text, size, "its header", &reason) == 0) return 0;
-    return damaged(reader, "%s", reason.text);
+    if (text[0] != '{') return damaged(file, error, "its header does not begin with '{'");
+    if (json_parse_limited(&file->header, text, size, SAFETENSORS_VALUES_MAX, "its header",
+                           &reason) == 0)
+        return 0;
+    return damaged(file, error, "%s", reason.text);
 }
 
-static int read_header(struct safetensors *file, const struct reader *reader) {
+static int read_header(struct safetensors *file, struct error *error) {
     const struct file_reader *from = &file->from;
-    uint8_t bytes[SAFETENSORS_LENGTH_BYTES];
-    uint64_t header_bytes = 0;
-    if (from->bytes < sizeof bytes)
-        return damaged(reader, "its %" PRIu64 " bytes are too few for a header", from->bytes);
-    if (file_reader_get(from, bytes, 0, sizeof bytes, reader->error)) return -1;
-    for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++)
-        header_bytes |= (uint64_t)bytes[i] << (8 * i);
+    uint64_t header_bytes;
+    if (from->bytes < LENGTH_BYTES)
+        return damaged(file, error, "its %" PRIu64 " bytes are too few for a header", from->bytes);
+    if (file_reader_get(from, &header_bytes, 0, LENGTH_BYTES, error)) return -1;
     if (header_bytes == 0 || header_bytes > SAFETENSORS_HEADER_MAX_BYTES)
-        return damaged(reader, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",
+        return damaged(file, error, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",
                        header_bytes, SAFETENSORS_HEADER_MAX_BYTES);
-    if (header_bytes > from->bytes - sizeof bytes)
-        return damaged(reader, "its header claims %" PRIu64 " bytes, but the file has %" PRIu64,
+    if (header_bytes > from->bytes - LENGTH_BYTES)
+        return damaged(file, error,
+                       "its header claims %" PRIu64 " bytes, but the file has %" PRIu64,
                        header_bytes, from->bytes);
+    file->data_start = LENGTH_BYTES + header_bytes;
     char *text = malloc(header_bytes + 1);
-    if (!text) return safetensors_out_of_memory(reader->error, reader->path);
+    if (!text) return out_of_memory(from->path, error);
     text[header_bytes] = '\0';
-    int result = file_reader_get(from, text, sizeof bytes, header_bytes, reader->error);
-    if (result == 0) result = parse_header(file, text, header_bytes, reader);
+    int result = file_reader_get(from, text, LENGTH_BYTES, header_bytes, error);
+    if (result == 0) result = parse_header(file, text, header_bytes, error);
     free(text);
-    if (result != 0) return -1;
-    file->data_start = sizeof bytes + header_bytes;
-    return read_entries(file, from->bytes - file->data_start, reader);
+    return result ? -1 : read_entries(file, error);
 }
 
 int safetensors_open(struct safetensors *file, const char *path, struct error *error) {
-    const struct reader reader = {path, error};
     struct error reason;
     *file = (struct safetensors){0};
     int status = file_reader_open(&file->from, path, &reason);
     if (status == RESULT_NONE) return fail(error, "%s\nname a safetensors file", reason.text);
     if (status) return fail(error, "%s", reason.text);
-    if (read_header(file, &reader) == 0) return 0;
+    if (read_header(file, error) == 0) return 0;
     safetensors_close(file);
     return -1;
 }
@@ -266,5 +253,107 @@ void safetensors_close(struct safetensors *file) {
     file_reader_close(&file->from);
     cJSON_Delete(file->header);
     free(file->entries);
-    memset(file, 0, sizeof(*file));
+    *file = (struct safetensors){0};
+}
+
+/* ---- writing */
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int check_names(const struct safetensors_entry *entries, size_t count, const char *path,
+                       struct error *error) {
+    const char **names = malloc((count + 1) * sizeof *names), *wrong = NULL;
+    if (!names) return out_of_memory(path, error);
+    for (size_t i = 0; i < count; i++) names[i] = entries[i].name;
+    if (count > 1) qsort(names, count, sizeof *names, compare_names);
+    for (size_t i = 0; i < count; i++)
+        if (!utf8_valid(names[i], strlen(names[i])) || strcmp(names[i], metadata_key) == 0 ||
+            (i > 0 && strcmp(names[i - 1], names[i]) == 0))
+            wrong = names[i];
+    free(names);
+    if (!wrong) return 0;
+    return fail(error,
+                "cannot write %.480s: the name \"%.150s\" is reserved or used twice, or is not "
+                "UTF-8\nchoose another one",
+                path, wrong);
+}
+
+/* Prints the header with its length. Stores the size of all data. */
+static int print_header(FILE *out, uint64_t *total, const struct safetensors_entry *entries,
+                        int count, const char *path, struct error *error) {
+    fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"}", LENGTH_BYTES, "", metadata_key);
+    *total = 0;
+    for (int i = 0; i < count; i++) {
+        const struct safetensors_entry *entry = &entries[i];
+        uint64_t begin = *total, bytes = 0;
+        if (!safetensors_entry_bytes(&bytes, entry) || bytes >= count_limit - begin)
+            return fail(error,
+                        "cannot write %.480s: tensor %.150s is too large or does not end at a "
+                        "whole byte",
+                        path, entry->name);
+        *total += bytes;
+        fputc(',', out);
+        json_print_string(out, entry->name);
+        fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtypes[entry->dtype].name);
+        for (int k = 0; k < entry->rank; k++)
+            fprintf(out, "%s%" PRIu64, k > 0 ? "," : "", entry->shape[k]);
+        fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, *total);
+    }
+    fputc('}', out);
+    for (long spaces = (8 - ftell(out) % 8) % 8; spaces > 0; spaces--) fputc(' ', out);
+    return 0;
+}
+
+static int write_header(struct safetensors_writer *writer, char *header, size_t size,
+                        const char *path, struct error *error) {
+    const uint64_t length = size - LENGTH_BYTES;
+    if (length > SAFETENSORS_HEADER_MAX_BYTES)
+        return fail(error,
+                    "cannot write %.480s: its header needs %" PRIu64
+                    " bytes (allowed: %d)\nuse fewer or shorter names",
+                    path, length, SAFETENSORS_HEADER_MAX_BYTES);
+    memcpy(header, &length, LENGTH_BYTES);
+    if (file_writer_open(&writer->file, path, error) != 0) return -1;
+    return file_writer_put(&writer->file, header, size, error);
+}
+
+int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
+                            const struct safetensors_entry *entries, int count,
+                            struct error *error) {
+    struct printed header;
+    *writer = (struct safetensors_writer){0};
+    if (check_names(entries, (size_t)count, path, error) != 0) return -1;
+    if (printed_open(&header)) return out_of_memory(path, error);
+    int result = print_header(header.out, &writer->announced, entries, count, path, error);
+    if (printed_close(&header) && result == 0) result = out_of_memory(path, error);
+    if (result == 0) result = write_header(writer, header.text, header.size, path, error);
+    free(header.text);
+    return result;
+}
+
+/* Removes the unfinished file, because it would not have the data that its header announces. */
+static int refuse_data(struct safetensors_writer *writer, const char *amount, struct error *error) {
+    safetensors_write_abandon(writer);
+    return fail(error,
+                "cannot write %.480s: %s data came than the %" PRIu64
+                " bytes that its header announces",
+                writer->file.path, amount, writer->announced);
+}
+
+int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
+                           struct error *error) {
+    if (size > writer->announced - writer->received) return refuse_data(writer, "more", error);
+    writer->received += size;
+    return file_writer_put(&writer->file, bytes, size, error);
+}
+
+int safetensors_write_end(struct safetensors_writer *writer, struct error *error) {
+    if (writer->received != writer->announced) return refuse_data(writer, "less", error);
+    return file_writer_commit(&writer->file, error);
+}
+
+void safetensors_write_abandon(struct safetensors_writer *writer) {
+    file_writer_abandon(&writer->file);
 }

@@ -15,12 +15,16 @@
 
 #include "data/util/error.h"
 #include "data/util/file_reader.h"
+#include "data/util/files.h"
 
 struct cJSON;
 
 enum {
     SAFETENSORS_RANK_MAX = 8,
     SAFETENSORS_HEADER_MAX_BYTES = 100000000,
+    /* Values in a header, 8 for a matrix: some 130,000 tensors, in about 120 MB while it is read.
+     */
+    SAFETENSORS_VALUES_MAX = 1 << 20,
 };
 
 /* X(NAME in the file, bits of an element), grouped by width. */
@@ -69,8 +73,8 @@ struct safetensors {
 
 /* Opens a file and checks its whole header: entries cover the data exactly, in known dtypes, with
  * sizes that fit their shapes. Values are not checked. Names are valid until the file is closed.
- * Fails on violations of the format, on more than SAFETENSORS_RANK_MAX dimensions, and if the file
- * cannot be read. Closing is not required after a failure, but harmless. */
+ * Fails on violations of the format, on more dimensions or values in the header than the limits,
+ * and if the file cannot be read. Closing is not required after a failure, but harmless. */
 int safetensors_open(struct safetensors *file, const char *path, struct error *error);
 
 /* Reads bytes first .. first + size - 1 of an entry's data. Thread-safe. Fails if the file was
@@ -82,20 +86,33 @@ int safetensors_read(void *to, const struct safetensors *file,
 /* Closes a file. A zero-filled or already closed struct is accepted. */
 void safetensors_close(struct safetensors *file);
 
-/* Shared with the writer: */
-
-/* JSON numbers are read as doubles, which are exact for integers up to 2^53. */
-#define SAFETENSORS_COUNT_LIMIT ((uint64_t)1 << 53)
-
-#define SAFETENSORS_METADATA_KEY "__metadata__"
-
-enum { SAFETENSORS_LENGTH_BYTES = 8 }; /* size of the header length at the start of a file */
-
 /* Stores the size of the entry's data. Returns false if it overflows or is not a whole number of
  * bytes. */
 bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry);
 
-/* Returns a text that occurs more than once, or NULL. Sorts the list. */
-const char *safetensors_repeated(const char **texts, size_t count);
+/* Writes a file, with the data in pieces. */
+struct safetensors_writer {
+    struct file_writer file; /* its size and hex describe the file after safetensors_write_end */
+    uint64_t announced;      /* bytes of data that the header promises */
+    uint64_t received;       /* bytes of data so far */
+};
 
-int safetensors_out_of_memory(struct error *error, const char *path);
+/* Starts a file with the given tensors, in the given order (name, dtype, rank and shape count; wide
+ * dtypes first keeps all data aligned). The metadata are {"format": "pt"}, which Hugging Face
+ * transformers requires. Fails on names that repeat, are reserved ("__metadata__") or not UTF-8, on
+ * sizes that do not fit in 2^53 bytes or in whole bytes, and as file_writer_open does. After a
+ * failure of this function or the next two, safetensors_write_abandon is not needed. */
+int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
+                            const struct safetensors_entry *entries, int count,
+                            struct error *error);
+
+/* Appends to the data of all tensors, which are contiguous. Pieces may have any size. */
+int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
+                           struct error *error);
+
+/* Makes the file durable under its name. Fails if less data was written than announced. */
+int safetensors_write_end(struct safetensors_writer *writer, struct error *error);
+
+/* Removes the unfinished file. An earlier file of that name is unchanged. Does nothing if the
+ * writer is not open. */
+void safetensors_write_abandon(struct safetensors_writer *writer);

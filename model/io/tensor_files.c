@@ -1,14 +1,19 @@
 #include "model/io/tensor_files.h"
 
+#include <assert.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "data/util/files.h"
 #include "data/util/json.h"
+#include "data/util/json_escape.h"
+#include "data/util/printed.h"
 
 enum { NAME_MAX_BYTES = 64 };
 
@@ -19,8 +24,11 @@ struct source {
     struct error *error;
 };
 
-static int out_of_memory(const char *path, struct error *error) {
-    return fail(error, "out of memory for the tensors of %.400s\nfree memory and try again", path);
+static int open_file(struct tensor_files *files, const char *path, struct error *error) {
+    struct safetensors file;
+    if (safetensors_open(&file, path, error)) return -1;
+    arrput(files->files, file);
+    return 0;
 }
 
 static int compare_places(const void *a, const void *b) {
@@ -32,13 +40,15 @@ static int compare_places(const void *a, const void *b) {
  * differ. */
 static int list_places(struct tensor_files *files, struct error *error) {
     size_t count = 0, next = 0;
-    for (int i = 0; i < files->file_count; i++) count += (size_t)files->files[i].safetensors.count;
+    for (ptrdiff_t i = 0; i < arrlen(files->files); i++) count += (size_t)files->files[i].count;
     files->places = malloc((count + 1) * sizeof *files->places);
-    if (!files->places || count > INT32_MAX) return out_of_memory(files->where, error);
-    for (int i = 0; i < files->file_count; i++) {
-        const struct tensor_file *file = &files->files[i];
-        for (int k = 0; k < file->safetensors.count; k++)
-            files->places[next++] = (struct tensor_place){&file->safetensors.entries[k], file};
+    if (!files->places || count > INT32_MAX)
+        return fail(error, "out of memory for the tensors of %.400s\nfree memory and try again",
+                    files->where);
+    for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
+        const struct safetensors *file = &files->files[i];
+        for (int k = 0; k < file->count; k++)
+            files->places[next++] = (struct tensor_place){&file->entries[k], file};
     }
     files->count = (int)count;
     qsort(files->places, count, sizeof *files->places, compare_places);
@@ -48,87 +58,46 @@ static int list_places(struct tensor_files *files, struct error *error) {
             return fail(error,
                         "%.300s: tensor %s is also in %.300s\nuse a model whose shards hold each "
                         "tensor once",
-                        place->file->path, json_text_shown(place->entry->name).text,
-                        place[-1].file->path);
+                        place->file->from.path, json_text_shown(place->entry->name).text,
+                        place[-1].file->from.path);
     }
     return 0;
 }
 
-/* Opens the files whose paths are in files->files. */
-static int open_all(struct tensor_files *files, struct error *error) {
-    for (int i = 0; i < files->file_count; i++)
-        if (safetensors_open(&files->files[i].safetensors, files->files[i].path, error)) return -1;
-    return list_places(files, error);
-}
+/* A set of names, which the index owns. */
+struct shard_name {
+    char *key;
+    bool value;
+};
 
-static int open_one(struct tensor_files *files, const char *path, struct error *error) {
-    files->where = strdup(path);
-    files->files = calloc(1, sizeof *files->files);
-    if (!files->where || !files->files) return out_of_memory(path, error);
-    files->files[0].path = strdup(path);
-    files->file_count = 1;
-    if (!files->files[0].path) return out_of_memory(path, error);
-    return open_all(files, error);
-}
-
-int tensor_files_open(struct tensor_files *files, const char *path, struct error *error) {
-    *files = (struct tensor_files){0};
-    if (open_one(files, path, error) == 0) return 0;
-    tensor_files_close(files);
-    return -1;
-}
-
-/* True if the untrusted name of a shard is a file in the directory of the index. */
-static bool is_plain_name(const char *name) {
-    return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
-}
-
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Stores the map's distinct file names, sorted, in *names ([*count], freed by the caller). */
-static int list_shards(const struct source *source, const cJSON *map, const char ***names,
-                       size_t *count) {
+static int list_shards(struct shard_name **names, const struct source *source, const cJSON *map) {
     const cJSON *member;
-    size_t used = 0;
-    *count = 0;
-    *names = malloc(((size_t)cJSON_GetArraySize(map) + 1) * sizeof **names);
-    if (!*names) return out_of_memory(source->where, source->error);
     cJSON_ArrayForEach(member, map) {
-        if (!cJSON_IsString(member) || !is_plain_name(member->valuestring))
+        if (!cJSON_IsString(member) || !file_name_is_plain(member->valuestring))
             return fail(source->error,
                         "%.300s: weight_map says that tensor %s is in \"%s\", which is no plain "
                         "file name\nuse an index whose shards lie beside it",
                         source->where, json_text_shown(member->string).text,
                         json_text_shown(cJSON_IsString(member) ? member->valuestring : "?").text);
-        (*names)[used++] = member->valuestring;
+        shput(*names, member->valuestring, true);
     }
-    if (used > 1) qsort(*names, used, sizeof **names, compare_names);
-    for (size_t i = 0; i < used; i++)
-        if (i == 0 || strcmp((*names)[i], (*names)[*count - 1]) != 0)
-            (*names)[(*count)++] = (*names)[i];
-    if (*count > 0 && *count <= TENSOR_FILES_MAX) return 0;
-    return fail(source->error, "%.300s: weight_map names %zu files (allowed: 1 to %d)",
-                source->where, *count, TENSOR_FILES_MAX);
+    if (shlen(*names) > 0 && shlen(*names) <= TENSOR_FILES_MAX) return 0;
+    return fail(source->error, "%.300s: weight_map names %d files (allowed: 1 to %d)",
+                source->where, (int)shlen(*names), TENSOR_FILES_MAX);
 }
 
-static int set_shards(struct tensor_files *files, const struct source *source,
-                      const char *const *names, size_t count) {
+static int open_shards(struct tensor_files *files, const struct source *source,
+                       const struct shard_name *names) {
     char path[FILE_PATH_MAX];
-    files->files = calloc(count, sizeof *files->files);
-    if (!files->files) return out_of_memory(source->where, source->error);
-    for (size_t i = 0; i < count; i++) {
-        if (file_path_join(path, source->directory, names[i], source->error)) return -1;
+    for (ptrdiff_t i = 0; i < shlen(names); i++) {
+        if (file_path_join(path, source->directory, names[i].key, source->error)) return -1;
         if (!file_exists(path))
             return fail(source->error,
                         "%.300s names %s, which is missing beside it\ncopy or download it too",
-                        source->where, json_text_shown(names[i]).text);
-        files->files[i].path = strdup(path);
-        files->file_count++;
-        if (!files->files[i].path) return out_of_memory(path, source->error);
+                        source->where, json_text_shown(names[i].key).text);
+        if (open_file(files, path, source->error)) return -1;
     }
-    return 0;
+    return list_places(files, source->error);
 }
 
 /* Checks that each tensor is in the file that the map gives for it. */
@@ -137,7 +106,7 @@ static int check_map(const struct tensor_files *files, const struct source *sour
     const cJSON *member;
     cJSON_ArrayForEach(member, map) {
         const struct tensor_place *place = tensor_files_find(files, member->string);
-        const char *name = place ? strrchr(place->file->path, '/') + 1 : NULL;
+        const char *name = place ? strrchr(place->file->from.path, '/') + 1 : NULL;
         if (name && strcmp(name, member->valuestring) == 0) continue;
         return fail(source->error,
                     "%.300s: tensor %s should be in %s, but is %s%s\nthe files do not belong "
@@ -149,30 +118,20 @@ static int check_map(const struct tensor_files *files, const struct source *sour
     return 0;
 }
 
-static int open_shards(struct tensor_files *files, const struct source *source, const cJSON *root) {
-    const cJSON *map = json_member(root, "weight_map");
-    const char **names = NULL;
-    size_t count;
-    if (!cJSON_IsObject(map))
-        return fail(source->error,
-                    "%.300s: \"weight_map\" is missing or no object\nuse another "
-                    "file",
-                    source->where);
-    int status = list_shards(source, map, &names, &count);
-    if (status == 0) status = set_shards(files, source, names, count);
-    free(names);
-    if (status == 0) status = open_all(files, source->error);
-    return status ? -1 : check_map(files, source, map);
-}
-
-static int open_index(struct tensor_files *files, const char *directory, const char *path,
-                      struct error *error) {
+static int open_index(struct tensor_files *files, const struct source *source) {
     struct json_file index;
-    struct source source = {directory, path, error};
-    files->where = strdup(path);
-    if (!files->where) return out_of_memory(path, error);
-    if (json_file_open(&index, path, error)) return -1;
-    int status = open_shards(files, &source, index.root);
+    struct shard_name *names = NULL;
+    if (json_file_open(&index, source->where, source->error)) return -1;
+    const cJSON *map = json_member(index.root, "weight_map");
+    int status = 0;
+    if (!cJSON_IsObject(map))
+        status =
+            fail(source->error, "%.300s: \"weight_map\" is missing or no object\nuse another file",
+                 source->where);
+    if (status == 0) status = list_shards(&names, source, map);
+    if (status == 0) status = open_shards(files, source, names);
+    if (status == 0) status = check_map(files, source, map);
+    shfree(names);
     json_file_close(&index);
     return status;
 }
@@ -199,18 +158,23 @@ static int no_weights(const char *directory, const char *stem, struct error *err
 
 int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error) {
-    char name[NAME_MAX_BYTES], single[FILE_PATH_MAX], index[FILE_PATH_MAX];
-    int status;
+    char name[NAME_MAX_BYTES], path[FILE_PATH_MAX];
     *files = (struct tensor_files){0};
     snprintf(name, sizeof name, "%s.safetensors", stem);
-    if (file_path_join(single, directory, name, error)) return -1;
-    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
-    if (file_path_join(index, directory, name, error)) return -1;
-    if (file_exists(single)) status = open_one(files, single, error);
-    else if (file_exists(index)) status = open_index(files, directory, index, error);
-    else status = no_weights(directory, stem, error);
+    if (file_path_join(path, directory, name, error)) return -1;
+    bool single = file_exists(path);
+    if (!single) {
+        snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
+        if (file_path_join(path, directory, name, error)) return -1;
+        if (!file_exists(path)) return no_weights(directory, stem, error);
+    }
+    files->where = strdup(path);
+    if (!files->where) return fail(error, "out of memory while opening %.400s", path);
+    const struct source source = {directory, path, error};
+    int status = single ? open_file(files, path, error) || list_places(files, error)
+                        : open_index(files, &source);
     if (status) tensor_files_close(files);
-    return status;
+    return status ? -1 : 0;
 }
 
 const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name) {
@@ -219,18 +183,198 @@ const struct tensor_place *tensor_files_find(const struct tensor_files *files, c
     return bsearch(&key, files->places, (size_t)files->count, sizeof key, compare_places);
 }
 
-int tensor_place_read(void *to, const struct tensor_place *place, uint64_t first, size_t size,
-                      struct error *error) {
-    return safetensors_read(to, &place->file->safetensors, place->entry, first, size, error);
-}
-
 void tensor_files_close(struct tensor_files *files) {
-    for (int i = 0; i < files->file_count; i++) {
-        safetensors_close(&files->files[i].safetensors);
-        free(files->files[i].path);
-    }
-    free(files->files);
+    for (ptrdiff_t i = 0; i < arrlen(files->files); i++) safetensors_close(&files->files[i]);
+    arrfree(files->files);
     free(files->places);
     free(files->where);
     *files = (struct tensor_files){0};
+}
+
+/* ---- writing */
+
+int stored_file_write(struct stored_file **files, const char *directory, const char *name,
+                      const void *bytes, size_t size, struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct stored_file file = {.bytes = size};
+    assert(strlen(name) < sizeof file.name);
+    strcpy(file.name, name);
+    if (file_path_join(path, directory, name, error) ||
+        file_write_whole(path, bytes, size, file.sha256, error))
+        return -1;
+    arrput(*files, file);
+    return 0;
+}
+
+int stored_file_print(struct stored_file **files, const char *directory, const char *name,
+                      void (*print)(FILE *out, const void *context), const void *context,
+                      struct error *error) {
+    struct printed text;
+    bool opened = printed_open(&text) == 0;
+    if (opened) print(text.out, context);
+    if (!opened || printed_close(&text))
+        return fail(error, "out of memory while writing %.400s/%s", directory, name);
+    int status = stored_file_write(files, directory, name, text.text, text.size, error);
+    free(text.text);
+    return status;
+}
+
+static uint64_t bytes_of(const struct safetensors_entry *entry) {
+    uint64_t bytes = 0; /* the writer refuses sizes that overflow */
+    return safetensors_entry_bytes(&bytes, entry) ? bytes : 0;
+}
+
+static uint64_t total_of(const struct tensor_division *division) {
+    uint64_t total = 0;
+    for (int i = 0; i < division->count; i++) total += bytes_of(&division->entries[i]);
+    return total;
+}
+
+/* Divides tensors so that each file has as many as fit. */
+static void divide_by_limit(struct tensor_division *division, uint64_t limit) {
+    int end = 0;
+    do {
+        int first = end;
+        uint64_t used = 0;
+        while (end < division->count) {
+            uint64_t bytes = bytes_of(&division->entries[end]);
+            if (end > first && (used > limit || bytes > limit - used)) break;
+            used += bytes;
+            end++;
+        }
+        arrput(division->ends, end);
+    } while (end < division->count);
+}
+
+/* Divides tensors among files of about the same size: each ends with the tensor that completes its
+ * share of all bytes. */
+static void divide_evenly(struct tensor_division *division, int files) {
+    double total = (double)total_of(division), used = 0;
+    int end = 0;
+    for (int file = 0; file < files; file++) {
+        int last =
+            division->count - (files - file - 1); /* leaves at least one for each later file */
+        do used += (double)bytes_of(&division->entries[end++]);
+        while (end < last && (file + 1 == files || used < total * (file + 1) / files));
+        arrput(division->ends, end);
+    }
+}
+
+int tensor_division_open(struct tensor_division *division, const char *stem,
+                         const struct safetensors_entry *entries, int count, uint64_t limit,
+                         int files, struct error *error) {
+    assert(limit > 0);
+    *division = (struct tensor_division){stem, entries, count, NULL};
+    if (files > 1 && count > 0) {
+        uint64_t share = total_of(division) / (uint64_t)files + 1;
+        uint64_t all = (uint64_t)files * ((share + limit - 1) / limit);
+        divide_evenly(division, all < (uint64_t)count ? (int)all : count);
+    } else divide_by_limit(division, limit);
+    if (arrlen(division->ends) <= TENSOR_FILES_MAX) return 0;
+    return fail(error,
+                "cannot write %.400s: with %" PRIu64 " bytes a file there would be %d files "
+                "(allowed: %d)\nallow larger files",
+                stem, limit, (int)arrlen(division->ends), TENSOR_FILES_MAX);
+}
+
+void tensor_division_close(struct tensor_division *division) {
+    arrfree(division->ends);
+}
+
+static int first_of(const struct tensor_division *division, int file) {
+    return file > 0 ? division->ends[file - 1] : 0;
+}
+
+/* Stores the name of a file: "STEM-00002-of-00003.safetensors", or "STEM.safetensors" for one. */
+static void name_file(char name[STORED_FILE_NAME_MAX], const struct tensor_division *division,
+                      int file) {
+    int files = (int)arrlen(division->ends);
+    if (files > 1)
+        snprintf(name, STORED_FILE_NAME_MAX, "%s-%05d-of-%05d.safetensors", division->stem,
+                 file + 1, files);
+    else snprintf(name, STORED_FILE_NAME_MAX, "%s.safetensors", division->stem);
+}
+
+int tensor_division_begin_file(struct safetensors_writer *writer,
+                               const struct tensor_division *division, int file,
+                               const char *directory, struct error *error) {
+    char name[STORED_FILE_NAME_MAX], path[FILE_PATH_MAX];
+    int first = first_of(division, file);
+    name_file(name, division, file);
+    if (file_path_join(path, directory, name, error)) return -1;
+    return safetensors_write_begin(writer, path, division->entries + first,
+                                   division->ends[file] - first, error);
+}
+
+int tensor_division_end_file(struct stored_file *stored, struct safetensors_writer *writer,
+                             const struct tensor_division *division, int file,
+                             struct error *error) {
+    if (safetensors_write_end(writer, error)) return -1;
+    *stored = (struct stored_file){.bytes = writer->file.size};
+    name_file(stored->name, division, file);
+    memcpy(stored->sha256, writer->file.hex, sizeof stored->sha256);
+    return 0;
+}
+
+static void print_index(FILE *out, const void *context) {
+    const struct tensor_division *division = context;
+    char name[STORED_FILE_NAME_MAX];
+    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n",
+            total_of(division));
+    fputs("  \"weight_map\": {", out);
+    for (int file = 0, i = 0; file < (int)arrlen(division->ends); file++) {
+        name_file(name, division, file);
+        for (; i < division->ends[file]; i++) {
+            fputs(i ? ",\n    " : "\n    ", out);
+            json_print_string(out, division->entries[i].name);
+            fprintf(out, ": \"%s\"", name);
+        }
+    }
+    fputs("\n  }\n}\n", out);
+}
+
+int tensor_division_write_index(const struct tensor_division *division, const char *directory,
+                                struct stored_file **files, struct error *error) {
+    char name[STORED_FILE_NAME_MAX];
+    if (arrlen(division->ends) == 1) return 0;
+    snprintf(name, sizeof name, "%s.safetensors.index.json", division->stem);
+    return stored_file_print(files, directory, name, print_index, division, error);
+}
+
+static int write_tensor(struct safetensors_writer *writer, const struct tensor_source *source,
+                        int entry, uint64_t total, void *buffer, struct error *error) {
+    for (uint64_t first = 0; first < total; first += TENSOR_PIECE_BYTES) {
+        uint64_t left = total - first;
+        size_t bytes = left < TENSOR_PIECE_BYTES ? left : TENSOR_PIECE_BYTES;
+        if (source->read(source->context, buffer, entry, first, bytes, error)) {
+            safetensors_write_abandon(writer);
+            return -1;
+        }
+        if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
+    }
+    return 0;
+}
+
+int tensor_shards_write(const char *directory, const char *stem,
+                        const struct safetensors_entry *entries, int count, uint64_t limit,
+                        const struct tensor_source *source, struct stored_file **files,
+                        struct error *error) {
+    struct tensor_division division;
+    struct safetensors_writer writer;
+    struct stored_file stored;
+    void *buffer = malloc(TENSOR_PIECE_BYTES);
+    if (!buffer) return fail(error, "out of memory while writing to %.400s", directory);
+    int status = tensor_division_open(&division, stem, entries, count, limit, 1, error);
+    for (int file = 0; status == 0 && file < (int)arrlen(division.ends); file++) {
+        status = tensor_division_begin_file(&writer, &division, file, directory, error);
+        for (int i = first_of(&division, file); status == 0 && i < division.ends[file]; i++)
+            status = write_tensor(&writer, source, i, bytes_of(&entries[i]), buffer, error);
+        if (status == 0)
+            status = tensor_division_end_file(&stored, &writer, &division, file, error);
+        if (status == 0) arrput(*files, stored);
+    }
+    if (status == 0) status = tensor_division_write_index(&division, directory, files, error);
+    tensor_division_close(&division);
+    free(buffer);
+    return status;
 }

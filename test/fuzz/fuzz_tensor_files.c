@@ -4,6 +4,7 @@
 #include "test/fuzz/fuzz_read.h"
 
 #include <fcntl.h>
+#include <stb/stb_ds.h>
 
 static char folder[] = "/dev/shm/fuzz_tensor_files_XXXXXX";
 
@@ -41,15 +42,15 @@ static void make_folder(void) {
 }
 
 static void read_everything(const struct tensor_files *files) {
-    for (int i = 0; i < files->file_count; i++) {
-        const char *path = files->files[i].path;
+    for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
+        const char *path = files->files[i].from.path;
         require(strncmp(path, folder, strlen(folder)) == 0 && path[strlen(folder)] == '/');
         require(!strchr(path + strlen(folder) + 1, '/') && !strstr(path, "/.."));
     }
     for (int i = 0; i < files->count; i++) {
         const struct safetensors_entry *entry = files->places[i].entry;
         require(tensor_files_find(files, entry->name) == &files->places[i]);
-        fuzz_read(&files->places[i].file->safetensors, entry);
+        fuzz_read(files->places[i].file, entry);
     }
 }
 

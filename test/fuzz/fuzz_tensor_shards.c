@@ -5,6 +5,7 @@
 #include "test/fuzz/fuzz_read.h"
 
 #include <fcntl.h>
+#include <stb/stb_ds.h>
 #include <stdbool.h>
 
 enum { SHARDS = 3, TENSORS = 6, TEXT_MAX = 4096 };
@@ -119,15 +120,15 @@ static void put_index(struct choices *choices) {
 
 static void read_everything(const struct tensor_files *files) {
     const size_t length = strlen(folder);
-    for (int i = 0; i < files->file_count; i++) {
-        const char *path = files->files[i].path;
+    for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
+        const char *path = files->files[i].from.path;
         require(strncmp(path, folder, length) == 0 && path[length] == '/');
         require(!strchr(path + length + 1, '/') && !strstr(path, "/.."));
     }
     for (int i = 0; i < files->count; i++) {
         const struct safetensors_entry *entry = files->places[i].entry;
         require(tensor_files_find(files, entry->name) == &files->places[i]);
-        fuzz_read(&files->places[i].file->safetensors, entry);
+        fuzz_read(files->places[i].file, entry);
     }
 }
 

@@ -45,6 +45,16 @@ Test(json, items_have_their_position) {
     cJSON_Delete(root);
 }
 
+Test(json, values_are_counted) {
+    const char *text = "{\"a\":[1,2],\"b\":\"3,4,5\"}"; /* five values */
+    cJSON *root;
+    cr_assert_eq(json_parse_limited(&root, text, strlen(text), 5, "x", &error), 0, "%s",
+                 error.text);
+    cJSON_Delete(root);
+    cr_expect_eq(json_parse_limited(&root, text, strlen(text), 4, "x", &error), -1);
+    cr_expect_not_null(strstr(error.text, "more than 4 values"), "%s", error.text);
+}
+
 Test(json, keys_differ_in_each_object) {
     static const char *const twice[] = {"{\"a\":1,\"b\":2,\"a\":3}", "[{\"a\":{},\"\\u0061\":1}]"};
     for (size_t i = 0; i < 2; i++) {

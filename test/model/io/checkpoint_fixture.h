@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +172,13 @@ static inline void save_step(struct subject *subject, const char *run, int64_t s
     cr_assert_eq(checkpoint_save(&subject->trainer, run, path, &reason), 0, "%s", reason.text);
 }
 
+/* Opens a tiny subject, and saves it as the checkpoint of a step in the test's folder. */
+static inline void subject_open_saved(struct subject *subject, enum config_precision precision,
+                                      int64_t step, char *path) {
+    subject_open_tiny(subject, precision);
+    save_step(subject, folder, step, path);
+}
+
 /* Returns "RUN/checkpoints/NAME" in one of a few buffers used in turn. */
 static inline const char *in_checkpoints(const char *run, const char *name) {
     static char paths[4][256];
@@ -180,11 +188,29 @@ static inline const char *in_checkpoints(const char *run, const char *name) {
     return path;
 }
 
+/* Returns the names in a directory of the folder, sorted, each followed by a space. */
+static inline const char *names_in(const char *directory) {
+    static char text[2000];
+    struct dirent **entries;
+    text[0] = '\0';
+    int count = scandir(in_folder("%s", directory), &entries, NULL, alphasort);
+    cr_assert_geq(count, 0);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        size_t used = strlen(text);
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            snprintf(text + used, sizeof text - used, "%s ", name);
+        free(entries[i]);
+    }
+    free(entries);
+    return text;
+}
+
 /* Returns the text of a file in the checkpoint at path, to be freed. */
 static inline char *read_text(const char *path, const char *name, size_t *size) {
     char *text, file[FILE_PATH_MAX + 64];
     snprintf(file, sizeof file, "%s/%s", path, name);
-    cr_assert_eq(file_read_all(&text, size, file, 1 << 20, &error), 0, "%s", error.text);
+    SUCCEEDS(file_read_all(&text, size, file, 1 << 20, &error));
     return text;
 }
 
@@ -198,6 +224,14 @@ static inline int64_t newest_step(const char *run, char **warnings) {
     fclose(out);
     cr_assert_neq(status, -1, "%s", reason.text);
     return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);
+}
+
+/* Expects the checkpoint of a step to be the newest, and no warnings. */
+static inline void expect_newest(const char *run, int64_t step) {
+    char *warnings;
+    cr_expect_eq(newest_step(run, &warnings), step);
+    cr_expect_str_eq(warnings, "");
+    free(warnings);
 }
 
 static inline void expect_text(const char *text, const char *part) {

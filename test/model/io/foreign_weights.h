@@ -4,7 +4,6 @@
 
 #include "model/architecture/parameters.h"
 #include "model/io/safetensors.h"
-#include "model/io/safetensors_write.h"
 
 struct foreign_format {
     enum safetensors_dtype dtype;
@@ -58,8 +57,7 @@ static inline void put_values(struct safetensors_writer *writer,
         uint32_t stored = 0;
         float value = value_of(tensor->id, (int64_t)k);
         dtype_store(&stored, dtype, 0, &value, 1);
-        cr_assert_eq(safetensors_write_data(writer, &stored, dtype_bytes(dtype), &error), 0, "%s",
-                     error.text);
+        SUCCEEDS(safetensors_write_data(writer, &stored, dtype_bytes(dtype), &error));
     }
 }
 
@@ -97,10 +95,9 @@ static inline void put_shard(const struct foreign_tensor *tensors, int count, in
     struct safetensors_writer writer;
     int used = 0;
     for (int i = shard; i < count; i += shards) entries[used++] = tensors[i].entry;
-    cr_assert_eq(safetensors_write_begin(&writer, in_folder("%s", name), entries, used, &error), 0,
-                 "%s", error.text);
+    SUCCEEDS(safetensors_write_begin(&writer, in_folder("%s", name), entries, used, &error));
     for (int i = shard; i < count; i += shards) put_values(&writer, &tensors[i]);
-    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+    SUCCEEDS(safetensors_write_end(&writer, &error));
 }
 
 static inline void put_index(const struct foreign_tensor *tensors, int count,

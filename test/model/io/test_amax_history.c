@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 
 #include <math.h>
+#include <stb/stb_ds.h>
 #include <string.h>
 
 #include "model/io/amax_history.h"
@@ -11,11 +12,10 @@
 enum { COUNT = 12 };
 
 static void write_rows(const float *rows, int64_t length) {
-    uint64_t bytes;
-    char sha256[SHA256_HEX_MAX];
-    cr_assert_eq(amax_history_write(rows, length, COUNT, in_folder("fp8"), &bytes, sha256, &error),
-                 0, "%s", error.text);
-    cr_expect_eq(strlen(sha256), 64u);
+    struct stored_file *files = NULL;
+    SUCCEEDS(amax_history_write(rows, length, COUNT, folder, &files, &error));
+    cr_expect(arrlen(files) == 1 && strcmp(files->name, AMAX_HISTORY_NAME) == 0);
+    arrfree(files);
 }
 
 TestSuite(amax_history, .init = make_folder, .fini = remove_folder);
@@ -33,8 +33,8 @@ Test(amax_history, rows_of_the_last_steps) {
             write_rows(rows, saved);
             for (int b = 0; b < 4; b++) {
                 int64_t length = lengths[b], last = saved < length ? saved : length;
-                cr_assert_eq(
-                    amax_history_read(history, length, COUNT, in_folder("fp8"), step, &error), 0);
+                SUCCEEDS(amax_history_read(history, length, COUNT, in_folder(AMAX_HISTORY_NAME),
+                                           step, &error));
                 float expected[7 * COUNT] = {0};
                 for (int64_t at = step - 1; at >= 0 && at >= step - last; at--)
                     for (int i = 0; i < COUNT; i++)
@@ -52,9 +52,12 @@ Test(amax_history, only_magnitudes) {
         float rows[2 * COUNT] = {0}, history[2 * (COUNT + 3)];
         rows[COUNT + 5] = wrong[i];
         write_rows(rows, 2);
-        cr_expect_eq(amax_history_read(history, 2, COUNT, in_folder("fp8"), 2, &error), -1);
-        cr_expect(strstr(error.text, "fp8: ") && strstr(error.text, "magnitude"), "%s", error.text);
-        cr_expect_eq(amax_history_read(history, 2, COUNT + 3, in_folder("fp8"), 2, &error), -1);
+        cr_expect_eq(amax_history_read(history, 2, COUNT, in_folder(AMAX_HISTORY_NAME), 2, &error),
+                     -1);
+        cr_expect(strstr(error.text, AMAX_HISTORY_NAME ": ") && strstr(error.text, "magnitude"),
+                  "%s", error.text);
+        cr_expect_eq(
+            amax_history_read(history, 2, COUNT + 3, in_folder(AMAX_HISTORY_NAME), 2, &error), -1);
         cr_expect(strstr(error.text, "not the history"), "%s", error.text);
     }
 }

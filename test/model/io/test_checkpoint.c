@@ -24,7 +24,7 @@ static char *load_noting(struct subject *subject, const char *from) {
     char *notes = NULL;
     size_t size;
     FILE *out = open_memstream(&notes, &size);
-    cr_assert_eq(checkpoint_load(&subject->trainer, from, out, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_load(&subject->trainer, from, out, &error));
     fclose(out);
     return notes;
 }
@@ -47,12 +47,10 @@ Test(checkpoint, loading_restores_every_bit) {
 Test(checkpoint, is_a_model_of_hugging_face) {
     struct subject subject;
     struct safetensors file;
-    subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
-    save_step(&subject, folder, 7, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_BF16, 7, path);
     cr_expect_str_eq(path, in_checkpoints(folder, "step-00000007"));
-    cr_assert_eq(
-        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), &error),
-        0, "%s", error.text);
+    SUCCEEDS(
+        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), &error));
     cr_expect_eq(file.count, 4 + 12 * 2);
     const struct safetensors_entry *wte = safetensors_find(&file, "transformer.wte.weight");
     cr_assert_not_null(wte);
@@ -63,16 +61,14 @@ Test(checkpoint, is_a_model_of_hugging_face) {
     cr_assert_not_null(bias);
     cr_expect(bias->rank == 1 && bias->shape[0] == 72);
     safetensors_close(&file);
-    cr_assert_eq(safetensors_open(
-                     &file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"), &error),
-                 0, "%s", error.text);
+    SUCCEEDS(safetensors_open(&file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"),
+                              &error));
     cr_expect_eq(file.count, 2 * (4 + 12 * 2));
     cr_expect_not_null(safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight"));
     safetensors_close(&file);
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/config.json")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/generation_config.json")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/trainer.json")));
-    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000007/tokenizer_config.json")));
+    cr_expect_str_eq(names_in("checkpoints/step-00000007"),
+                     "config.json generation_config.json model.safetensors optimizer.safetensors "
+                     "trainer.json ");
     subject_close(&subject);
 }
 
@@ -100,9 +96,8 @@ Test(checkpoint, has_the_files_of_the_tokenizer) {
     text = read_text(path, "generation_config.json", &size);
     expect_text(text, "\"bos_token_id\": 299,");
     free(text);
-    cr_assert_eq(checkpoint_manifest_open(
-                     &manifest, in_checkpoints(folder, "step-00000007/trainer.json"), &error),
-                 0, "%s", error.text);
+    SUCCEEDS(checkpoint_manifest_open(
+        &manifest, in_checkpoints(folder, "step-00000007/trainer.json"), &error));
     cr_expect_eq((int)arrlen(manifest.files), 7);
     checkpoint_manifest_close(&manifest);
     free(load_noting(&loaded, path));
@@ -115,20 +110,20 @@ Test(checkpoint, has_the_files_of_the_tokenizer) {
 static void open_data(struct tokens *tokens, struct loader *loader) {
     uint8_t *text;
     size_t bytes;
-    cr_assert_eq(tales_generate(&text, &bytes, 5, 4000, &error), 0, "%s", error.text);
+    SUCCEEDS(tales_generate(&text, &bytes, 5, 4000, &error));
     int32_t *values = malloc(bytes * sizeof *values);
     for (size_t i = 0; i < bytes; i++) values[i] = text[i];
     free(text);
-    cr_assert_eq(tokens_from_memory(tokens, values, bytes, "tales", &error), 0, "%s", error.text);
+    SUCCEEDS(tokens_from_memory(tokens, values, bytes, "tales", &error));
     struct loader_options options = {13, 1, true, 300};
-    cr_assert_eq(loader_open(loader, tokens, &options, &error), 0, "%s", error.text);
+    SUCCEEDS(loader_open(loader, tokens, &options, &error));
 }
 
 static void train(struct subject *subject, const struct loader *loader, int steps) {
     struct step_report report;
     for (int i = 0; i < steps; i++) {
-        cr_assert_eq(trainer_begin_step(&subject->trainer, loader, &error), 0, "%s", error.text);
-        cr_assert_eq(trainer_end_step(&subject->trainer, &report, &error), 0, "%s", error.text);
+        SUCCEEDS(trainer_begin_step(&subject->trainer, loader, &error));
+        SUCCEEDS(trainer_end_step(&subject->trainer, &report, &error));
     }
 }
 
@@ -154,7 +149,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
         open_restless(&second, precision, (int)i % FAMILIES);
         train(&whole, &loader, 12);
         train(&first, &loader, 7);
-        cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
+        SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
         train(&second, &loader, 1); /* its earlier state must not matter */
         char *notes = load_noting(&second, path);
         cr_expect_str_eq(notes, "");
@@ -183,7 +178,7 @@ Test(checkpoint, continuing_goes_on_with_moments_in_bf16) {
     subject_open_moments(&second, CONFIG_MOMENTS_BFLOAT16);
     train(&whole, &loader, 9);
     train(&first, &loader, 4);
-    cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
     char *notes = load_noting(&second, path);
     cr_expect_str_eq(notes, "");
     train(&second, &loader, 5);
@@ -231,12 +226,9 @@ Test(checkpoint, moments_resume_in_another_dtype) {
             }
             for (int moment = 0; moment < 2; moment++)
                 optimizer_upload(&saved.trainer.optimizer, moment, wanted, 0, count);
-            cr_assert_eq(checkpoint_save(&saved.trainer, folder, path, &error), 0, "%s",
-                         error.text);
-            cr_assert_eq(
-                safetensors_open(
-                    &file, in_checkpoints(folder, "step-00000000/optimizer.safetensors"), &error),
-                0, "%s", error.text);
+            SUCCEEDS(checkpoint_save(&saved.trainer, folder, path, &error));
+            SUCCEEDS(safetensors_open(
+                &file, in_checkpoints(folder, "step-00000000/optimizer.safetensors"), &error));
             cr_expect_eq(file.entries[0].dtype, from ? SAFETENSORS_BF16 : SAFETENSORS_F32);
             safetensors_close(&file);
             size_t size;
@@ -283,8 +275,7 @@ Test(checkpoint, resumes_in_another_precision) {
 
 Test(checkpoint, notes_say_which_settings_changed) {
     struct subject saved, loaded;
-    subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
-    save_step(&saved, folder, 5, path);
+    subject_open_saved(&saved, CONFIG_PRECISION_FP32, 5, path);
     subject_close(&saved);
 
     subject_config(&loaded.config, CONFIG_PRECISION_FP32);
@@ -339,8 +330,7 @@ static void expect_refused(const struct config *config, const char *first, const
 Test(checkpoint, shapes_that_do_not_fit_are_named) {
     struct subject saved;
     struct config config;
-    subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
-    save_step(&saved, folder, 5, path);
+    subject_open_saved(&saved, CONFIG_PRECISION_FP32, 5, path);
     const struct config tiny = saved.config;
     subject_close(&saved);
 
@@ -374,7 +364,7 @@ Test(checkpoint, keeps_the_config_to_the_last_bit) {
     strcpy(subject.config.sample.prompt, "\n  \"config\": }\n  },\t\"\\ \x01 \xc3\xa9");
     subject_open(&subject);
     save_step(&subject, folder, 5, path);
-    cr_assert_eq(checkpoint_config(&config, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_config(&config, path, &error));
     char *before = config_json_text(&subject.config, NULL);
     char *after = config_json_text(&config, NULL);
     cr_expect_str_eq(before, after);
@@ -392,9 +382,7 @@ Test(checkpoint, keeps_the_newest_ones) {
     subject_open(&subject);
     save_step(&subject, folder, 90, path); /* from an older run: a higher step, so never removed */
     for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, folder, step, path);
-    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000010")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000020")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
+    cr_expect_str_eq(names_in("checkpoints"), "step-00000020 step-00000030 step-00000090 ");
 
     /* Damaged, linked and foreign directories are neither counted nor removed. */
     cr_assert_eq(unlink(in_checkpoints(folder, "step-00000030/config.json")), 0);
@@ -406,15 +394,10 @@ Test(checkpoint, keeps_the_newest_ones) {
     save_step(&subject, folder, 40, path);
     save_step(&subject, folder, 45, path);
     save_step(&subject, folder, 50, path);
-    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000040")));
+    cr_expect_str_eq(names_in("checkpoints"),
+                     "best step-00000020 step-00000025 step-00000030 step-00000045 step-00000050 "
+                     "step-00000090 step-5 ");
     cr_expect(file_exists(in_checkpoints(folder, "step-00000020/model.safetensors")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000025")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000030")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000045")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000050")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-5")));
-    cr_expect(file_exists(in_checkpoints(folder, "best")));
     subject_close(&subject);
 }
 
@@ -439,9 +422,7 @@ Test(checkpoint, replaces_one_of_the_same_step) {
 
 Test(checkpoint, a_run_without_any_has_no_newest) {
     char *warnings;
-    cr_expect_eq(newest_step(folder, &warnings), -1);
-    cr_expect_str_eq(warnings, "");
-    free(warnings);
+    expect_newest(folder, -1);
     mkdir(in_checkpoints(folder, ""), 0755);
     cr_expect_eq(newest_step(folder, &warnings), -1);
     free(warnings);

@@ -57,7 +57,7 @@ static void expect_damage_shows(const char *const *names, size_t count) {
             flip(file, at);
         }
         close(file);
-        cr_assert_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
+        SUCCEEDS(checkpoint_verify(path, CHECKPOINT_WHOLE, &error));
     }
 }
 
@@ -74,8 +74,7 @@ Test(checkpoint_damage, any_changed_byte_shows) {
 Test(checkpoint_damage, of_the_optimizer_does_not_keep_weights_from_being_read) {
     struct subject subject;
     char found[FILE_PATH_MAX];
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 5, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 5, path);
     cr_assert_eq(truncate(file_of("optimizer.safetensors"), 9), 0);
     expect_damaged("optimizer.safetensors", "it has 9 bytes");
     cr_expect_eq(checkpoint_locate(found, folder, CHECKPOINT_WHOLE, stderr, &error), -1);
@@ -157,8 +156,7 @@ Test(checkpoint_damage, the_newest_whole_one_is_found_and_the_others_named) {
 Test(checkpoint_damage, leftovers_of_killed_writers_never_count_and_go) {
     struct subject subject;
     char *warnings;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 20, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 20, path);
     /* All files are complete, but the directory was not renamed, so the save had not finished. */
     cr_assert_eq(rename(path, in_checkpoints(folder, ".step-00000020.tmp")), 0);
     save_step(&subject, folder, 10, path);
@@ -169,19 +167,16 @@ Test(checkpoint_damage, leftovers_of_killed_writers_never_count_and_go) {
     cr_expect_eq(newest_step(folder, &warnings), 10);
     free(warnings);
     save_step(&subject, folder, 30, path);
-    cr_expect_eq(newest_step(folder, &warnings), 30);
-    cr_expect_str_eq(warnings, "");
+    expect_newest(folder, 30);
     cr_expect_not(file_exists(in_checkpoints(folder, "step-00000030/model.safetensors.tmp")));
     cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000005.old")));
-    free(warnings);
     subject_close(&subject);
 }
 
 Test(checkpoint_damage, the_step_in_the_name_must_be_that_inside) {
     struct subject subject;
     char *warnings;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 10, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 10, path);
     cr_assert_eq(rename(path, in_checkpoints(folder, "step-00000011")), 0);
     cr_expect_eq(newest_step(folder, &warnings), -1);
     expect_text(warnings, "step 11");
@@ -219,8 +214,7 @@ Test(checkpoint_damage, odd_texts_are_refused) {
     };
     struct subject subject;
     struct config config;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 5, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 5, path);
     for (size_t i = 0; i < COUNT(odd); i++) {
         put_bytes(file_of("trainer.json"), odd[i].text, odd[i].size);
         expect_damaged("trainer.json", odd[i].reason);
@@ -233,7 +227,6 @@ Test(checkpoint_damage, odd_texts_are_refused) {
 /* A save that cannot work must report it and leave existing checkpoints unchanged. */
 Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
     struct subject subject;
-    char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject.trainer.tokenizer = toy_tokenizer();
     save_step(&subject, folder, 10, path);
@@ -248,9 +241,7 @@ Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
         cr_expect_eq(status, -1, "saved in %lu bytes a file", (unsigned long)limit);
         expect_text(error.text, "disk full");
         cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000020.tmp")));
-        cr_expect_eq(newest_step(folder, &warnings), 10);
-        cr_expect_str_eq(warnings, "");
-        free(warnings);
+        expect_newest(folder, 10);
     }
     subject_close(&subject);
 }
@@ -316,8 +307,7 @@ static int64_t check_after_kill(struct subject *expected, struct subject *loaded
     free(warnings);
     if (found < 0) return found;
     snprintf(name, sizeof name, "step-%08lld", (long long)found);
-    cr_assert_eq(checkpoint_load(&loaded->trainer, in_checkpoints(folder, name), stderr, &error), 0,
-                 "%s", error.text);
+    SUCCEEDS(checkpoint_load(&loaded->trainer, in_checkpoints(folder, name), stderr, &error));
     subject_fill(expected, found);
     expect_same(expected, loaded);
     return found;

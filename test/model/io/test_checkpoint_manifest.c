@@ -20,7 +20,7 @@ static void put_sealed(const char *body) {
     sha256_end(hex, &hash);
     cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
     snprintf(file, sizeof file, "%s/trainer.json", path);
-    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, &error), 0, "%s", error.text);
+    SUCCEEDS(file_write_whole(file, text, strlen(text), NULL, &error));
     free(text);
 }
 
@@ -48,7 +48,7 @@ static char *list_of(const char *const *names, size_t count, const char *more) {
         char file[FILE_PATH_MAX + 64];
         uint64_t bytes;
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
-        cr_assert_eq(sha256_file(hex, &bytes, file, &error), 0, "%s", error.text);
+        SUCCEEDS(sha256_file(hex, &bytes, file, &error));
         fprintf(out, "%s\"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"}", i ? ", " : "", names[i],
                 (unsigned long long)bytes, hex);
     }
@@ -62,7 +62,6 @@ static const char *const three[] = {"model.safetensors", "config.json", "optimiz
 /* Manifests written before other files existed. */
 Test(checkpoint_manifest, of_three_files_resume) {
     struct subject subject, loaded;
-    char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
     save_step(&subject, folder, 7, path);
@@ -72,11 +71,9 @@ Test(checkpoint_manifest, of_three_files_resume) {
     char *list = list_of(three, COUNT(three), "");
     put_files(list);
     cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
-    cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_load(&loaded.trainer, path, stderr, &error));
     expect_same(&subject, &loaded);
-    cr_expect_eq(newest_step(folder, &warnings), 7);
-    cr_expect_str_eq(warnings, "");
-    free(warnings);
+    expect_newest(folder, 7);
     free(list);
     subject_close(&subject);
     subject_close(&loaded);
@@ -111,8 +108,7 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
         {3, FILE_OF("trainer.json"), "trainer.json: it has"},
     };
     struct subject subject;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 7, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 7, path);
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *list = list_of(three, cases[i].count, cases[i].count ? cases[i].more : "");
         put_files(list);
@@ -135,8 +131,7 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
     arrfree(many);
     list = list_of(three, 3, FILE_OF("empty"));
     put_files(list);
-    cr_assert_eq(
-        file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, &error), 0);
+    SUCCEEDS(file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, &error));
     cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
     free(list);
     subject_close(&subject);
@@ -165,10 +160,9 @@ Test(checkpoint_manifest, loss_scales_are_floats_above_zero) {
     struct subject subject;
     size_t size;
     char file[FILE_PATH_MAX], *text;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 7, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 7, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
-    cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
+    SUCCEEDS(file_read_all(&text, &size, file, 1 << 20, &error));
     char *scale = strstr(text, key) + strlen(key);
     for (size_t i = 0; i < COUNT(scales); i++) {
         char *rest = strchr(scale, ',');
@@ -192,20 +186,19 @@ Test(checkpoint_manifest, the_best_validation_is_kept) {
     struct subject subject;
     size_t size;
     char file[FILE_PATH_MAX], *text;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, folder, 6, path);
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 6, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000006/trainer.json"));
-    cr_assert_eq(checkpoint_manifest_open(&manifest, file, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_manifest_open(&manifest, file, &error));
     cr_expect_eq(manifest.state.best.step, 0, "there was no validation");
     checkpoint_manifest_close(&manifest);
     subject.trainer.state.best = (struct best_validation){.loss = 1.0 / 3, .step = 5, .since = 2};
     save_step(&subject, folder, 7, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
-    cr_assert_eq(checkpoint_manifest_open(&manifest, file, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_manifest_open(&manifest, file, &error));
     const struct best_validation *best = &manifest.state.best;
     cr_expect(best->loss == 1.0 / 3 && best->step == 5 && best->since == 2);
     checkpoint_manifest_close(&manifest);
-    cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
+    SUCCEEDS(file_read_all(&text, &size, file, 1 << 20, &error));
     char *at = strstr(text, key);
     cr_assert_not_null(at);
     at += strlen(key);

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "model/io/checkpoint_tensors.h"
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 #include "test/model/io/foreign_weights.h"
 
 TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
@@ -63,17 +63,16 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         struct safetensors_entry *entries = NULL;
         checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), "",
                                 wide ? DTYPE_F32 : DTYPE_BF16);
-        cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                             (int)arrlen(entries), &error),
-                     0, "%s", error.text);
+        SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                         (int)arrlen(entries), &error));
         size_t size = wide ? 4 : 2;
         for (uint64_t k = 0; k < writer.announced / size; k++) {
             uint64_t bits = random_bits(5, 0, k);
-            cr_assert_eq(safetensors_write_data(&writer, &bits, size, &error), 0);
+            SUCCEEDS(safetensors_write_data(&writer, &bits, size, &error));
         }
         uint64_t next = 0;
-        cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
-        cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%s", error.text);
+        SUCCEEDS(safetensors_write_end(&writer, &error));
+        SUCCEEDS(checkpoint_load_weights(gpt, folder, &error));
         float *values = masters_values(gpt);
         for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
             for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
@@ -175,12 +174,11 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     struct gpt *gpt = &subject.trainer.gpt;
     checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), "transformer.", DTYPE_F32);
     entries[3].dtype = SAFETENSORS_I32;
-    cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                         (int)arrlen(entries), &error),
-                 0, "%s", error.text);
+    SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                     (int)arrlen(entries), &error));
     char *zeros = calloc(1, writer.announced);
-    cr_assert_eq(safetensors_write_data(&writer, zeros, writer.announced, &error), 0);
-    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+    SUCCEEDS(safetensors_write_data(&writer, zeros, writer.announced, &error));
+    SUCCEEDS(safetensors_write_end(&writer, &error));
     char reason[200];
     snprintf(reason, sizeof reason, "tensor %s is I32, but only F32, F16 and BF16",
              entries[3].name);
@@ -201,7 +199,7 @@ Test(checkpoint_match, cut_shards_are_refused) {
     const char *name = shard_name(&sharded, 1);
     char *bytes;
     size_t size;
-    cr_assert_eq(file_read_all(&bytes, &size, in_folder("%s", name), 1 << 24, &error), 0);
+    SUCCEEDS(file_read_all(&bytes, &size, in_folder("%s", name), 1 << 24, &error));
     free(bytes);
     static const char *const reasons[] = {"too few", "cut short", "cut short", "ends at byte"};
     const size_t sizes[] = {0, 100, size / 2, size - 1};

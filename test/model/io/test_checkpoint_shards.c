@@ -38,17 +38,16 @@ Test(checkpoint_shards, large_ones_are_in_several_files) {
         expect_text(text, "\"optimizer-00002-of-000");
         free(text);
         char manifest_path[FILE_PATH_MAX];
-        cr_assert_eq(file_path_join(manifest_path, path, "trainer.json", &error), 0);
-        cr_assert_eq(checkpoint_manifest_open(&manifest, manifest_path, &error), 0);
+        SUCCEEDS(file_path_join(manifest_path, path, "trainer.json", &error));
+        SUCCEEDS(checkpoint_manifest_open(&manifest, manifest_path, &error));
         for (ptrdiff_t i = 0; i < arrlen(manifest.files); i++)
             cr_expect_lt(manifest.files[i].bytes, 33000, "%s", manifest.files[i].name);
         checkpoint_manifest_close(&manifest);
-        cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, &error), 0, "%s", error.text);
+        SUCCEEDS(checkpoint_load(&loaded.trainer, path, stderr, &error));
         expect_same(&saved, &loaded);
         subject_close(&loaded);
         open_sharded(&loaded, family);
-        cr_assert_eq(checkpoint_load_weights(&loaded.trainer.gpt, path, &error), 0, "%s",
-                     error.text);
+        SUCCEEDS(checkpoint_load_weights(&loaded.trainer.gpt, path, &error));
         expect_same_masters(&saved.trainer.gpt, &loaded.trainer.gpt);
         subject_close(&saved);
         subject_close(&loaded);
@@ -63,8 +62,8 @@ Test(checkpoint_shards, one_file_beside_several_is_refused) {
     save_step(&subject, folder, 7, path);
     for (int i = 0; i < 2; i++) {
         char file[FILE_PATH_MAX];
-        cr_assert_eq(file_path_join(file, path, names[i], &error), 0);
-        cr_assert_eq(file_write_whole(file, "x", 1, NULL, &error), 0);
+        SUCCEEDS(file_path_join(file, path, names[i], &error));
+        SUCCEEDS(file_write_whole(file, "x", 1, NULL, &error));
         cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1);
         expect_text(error.text, names[i]);
         expect_text(error.text, "is no part of this checkpoint");

@@ -2,7 +2,6 @@
 #include "model/config/config_keys.h"
 #include "test/model/io/checkpoint_fixture.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -13,7 +12,7 @@
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/export.h"
 #include "model/io/huggingface.h"
-#include "model/io/safetensors_write.h"
+#include "model/io/safetensors.h"
 #include "test/model/families.h"
 #include "test/model/io/foreign_weights.h"
 #include "test/safetensors_find.h"
@@ -24,35 +23,16 @@ TestSuite(export, .init = make_folder, .fini = remove_folder);
 
 static void expect_same_file(const char *a, const char *b) {
     char left[SHA256_HEX_MAX], right[SHA256_HEX_MAX];
-    cr_assert_eq(sha256_file(left, NULL, a, &error), 0, "%s", error.text);
-    cr_assert_eq(sha256_file(right, NULL, b, &error), 0, "%s", error.text);
+    SUCCEEDS(sha256_file(left, NULL, a, &error));
+    SUCCEEDS(sha256_file(right, NULL, b, &error));
     cr_expect_str_eq(left, right, "%s and %s differ", a, b);
 }
 
 static void export_well(const char *to, const char *from, enum dtype dtype) {
     char source[FILE_PATH_MAX];
     snprintf(source, sizeof source, "%s/%s", folder, from);
-    cr_assert_eq(export_model(in_folder("%s", to), source,
-                              &(const struct export_options){.dtype = dtype}, &error),
-                 0, "%s", error.text);
-}
-
-/* Returns the names in a directory of the folder, sorted, each followed by a space. */
-static const char *names_in(const char *directory) {
-    static char text[2000];
-    struct dirent **entries;
-    text[0] = '\0';
-    int count = scandir(in_folder("%s", directory), &entries, NULL, alphasort);
-    cr_assert_geq(count, 0);
-    for (int i = 0; i < count; i++) {
-        const char *name = entries[i]->d_name;
-        size_t used = strlen(text);
-        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
-            snprintf(text + used, sizeof text - used, "%s ", name);
-        free(entries[i]);
-    }
-    free(entries);
-    return text;
+    SUCCEEDS(export_model(in_folder("%s", to), source,
+                          &(const struct export_options){.dtype = dtype}, &error));
 }
 
 static void expect_refused(const char *to, const char *from, const char *reason) {
@@ -94,8 +74,7 @@ static void put_plain_model(void) {
 static void expect_values(const char *directory, const struct parameter *list, enum dtype dtype) {
     static const char *const names[] = {"F32", "F16", "BF16"};
     struct safetensors file;
-    cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", directory), &error), 0,
-                 "%s", error.text);
+    SUCCEEDS(safetensors_open(&file, in_folder("%s/model.safetensors", directory), &error));
     cr_assert_eq(file.count, arrlen(list));
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct safetensors_entry *entry = &file.entries[i];
@@ -154,14 +133,12 @@ Test(export, gives_every_dtype) {
         export_well(to, "", dtypes[i % 3]);
         expect_values(to, list, dtypes[i % 3]);
         cr_expect_str_eq(names_in(to), "config.json generation_config.json model.safetensors ");
-        cr_assert_eq(file_read_all(&text, &size, in_folder("%s/config.json", to), 10000, &error),
-                     0);
+        SUCCEEDS(file_read_all(&text, &size, in_folder("%s/config.json", to), 10000, &error));
         expect_text(text, names[i % 3]);
         expect_text(text, "\"eos_token_id\": 2,");
         free(text);
-        cr_assert_eq(
-            file_read_all(&text, &size, in_folder("%s/generation_config.json", to), 10000, &error),
-            0);
+        SUCCEEDS(
+            file_read_all(&text, &size, in_folder("%s/generation_config.json", to), 10000, &error));
         expect_text(text, "\"bos_token_id\": 1,");
         free(text);
         arrfree(list);
@@ -179,12 +156,12 @@ Test(export, a_mistral_stays_one) {
     subject.config.model.type = CONFIG_CLASS_MISTRAL;
     subject_open(&subject);
     save_step(&subject, folder, 5, path);
-    cr_assert_eq(checkpoint_config(&again, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_config(&again, path, &error));
     cr_expect_eq(again.model.type, CONFIG_CLASS_MISTRAL);
     export_well("out", "checkpoints/step-00000005", DTYPE_F32);
     expect_same_file(in_folder("out/config.json"),
                      in_folder("checkpoints/step-00000005/config.json"));
-    cr_assert_eq(file_read_all(&text, &size, in_folder("out/config.json"), 10000, &error), 0);
+    SUCCEEDS(file_read_all(&text, &size, in_folder("out/config.json"), 10000, &error));
     expect_text(text, "\"MistralForCausalLM\"");
     free(text);
     subject_close(&subject);
@@ -195,7 +172,7 @@ Test(export, a_mistral_stays_one) {
 Test(export, large_models_are_in_several_files) {
     const struct export_options small = {.dtype = DTYPE_BF16, .shard_gb = 2e-5};
     struct parameter *list = put_model(&plain);
-    cr_assert_eq(export_model(in_folder("a"), folder, &small, &error), 0, "%s", error.text);
+    SUCCEEDS(export_model(in_folder("a"), folder, &small, &error));
     cr_expect_str_eq(names_in("a"), "config.json generation_config.json "
                                     "model-00001-of-00003.safetensors "
                                     "model-00002-of-00003.safetensors "
@@ -227,7 +204,7 @@ Test(export, keeps_or_rounds_every_bit) {
         if (isfinite(masters[i]) && fabsf(masters[i]) >= 0x1p15f)
             masters[i] = ldexpf(masters[i], -130);
     masters_put(gpt, masters);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_save(&subject.trainer, folder, path, &error));
     for (int i = 1; i < 3; i++) {
         struct safetensors file;
         char back[24], first[24];
@@ -238,7 +215,7 @@ Test(export, keeps_or_rounds_every_bit) {
         expect_same_file(in_folder("%s/model.safetensors", first),
                          in_folder("%s/model.safetensors", back));
         expect_same_file(in_folder("%s/config.json", first), in_folder("%s/config.json", back));
-        cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", first), &error), 0);
+        SUCCEEDS(safetensors_open(&file, in_folder("%s/model.safetensors", first), &error));
         for (int t = 0; t < file.count; t++) {
             size_t count = (size_t)parameter_count(&gpt->list[t]);
             uint16_t *wanted = malloc(count * sizeof *wanted);
@@ -261,14 +238,13 @@ Test(export, keeps_the_bits_of_16_bit) {
         struct safetensors_entry *entries = NULL;
         struct safetensors_writer writer;
         checkpoint_list_entries(&entries, list, arrlen(list), "transformer.", dtypes[i]);
-        cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                             (int)arrlen(entries), &error),
-                     0, "%s", error.text);
+        SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                         (int)arrlen(entries), &error));
         for (uint64_t k = 0; k < writer.announced / 2; k++) {
             uint64_t bits = random_bits(5, 0, k);
-            cr_assert_eq(safetensors_write_data(&writer, &bits, 2, &error), 0);
+            SUCCEEDS(safetensors_write_data(&writer, &bits, 2, &error));
         }
-        cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+        SUCCEEDS(safetensors_write_end(&writer, &error));
         char to[24];
         snprintf(to, sizeof to, "out%d", i);
         export_well(to, "", dtypes[i]);
@@ -292,18 +268,18 @@ Test(export, values_too_large_are_named) {
     gpt_initialize(&subject.trainer.gpt, 1);
     set_weight(&subject, "h.1.mlp.c_fc.bias", 3, 65519.996f); /* rounds down to 65504 */
     set_weight(&subject, "h.1.mlp.c_fc.bias", 4, INFINITY);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_save(&subject.trainer, folder, path, &error));
     export_well("fits", "checkpoints/step-00000000", DTYPE_F16);
 
     set_weight(&subject, "h.1.mlp.c_fc.bias", 5, -65520);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_save(&subject.trainer, folder, path, &error));
     expect_refused(in_folder("out"), path,
                    "transformer.h.1.mlp.c_fc.bias: element 5 is -65520, too large for fp16\n"
                    "export as bf16 or fp32");
     export_well("bf16", "checkpoints/step-00000000", DTYPE_BF16);
 
     set_weight(&subject, "wte.weight", 7199, 3.4e38f);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    SUCCEEDS(checkpoint_save(&subject.trainer, folder, path, &error));
     cr_expect_eq(export_model(in_folder("out"), path,
                               &(const struct export_options){.dtype = DTYPE_BF16}, &error),
                  -1);
@@ -357,9 +333,7 @@ Test(export, goes_to_a_new_or_empty_directory) {
     cr_expect(file_exists(in_folder("link/model.safetensors")), "the link was replaced");
     expect_refused(in_folder("empty"), folder, "already exists and is not empty");
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(
-        export_model("here", ".", &(const struct export_options){.dtype = DTYPE_F16}, &error), 0,
-        "%s", error.text);
+    SUCCEEDS(export_model("here", ".", &(const struct export_options){.dtype = DTYPE_F16}, &error));
     expect_same_file(in_folder("here/model.safetensors"), in_folder("empty/model.safetensors"));
     char *deep = calloc(1, FILE_PATH_MAX + 1);
     memset(deep, 'x', FILE_PATH_MAX);
@@ -442,8 +416,8 @@ static void expect_no_half_export(double shard_gb, const char *names) {
         cr_expect_str_eq(names_in("out"), names);
         export_well("one", "out", DTYPE_BF16);
         expect_values("one", list, DTYPE_BF16);
-        cr_assert_eq(directory_remove(in_folder("one"), &error), 0);
-        cr_assert_eq(directory_remove(in_folder("out"), &error), 0);
+        SUCCEEDS(directory_remove(in_folder("one"), &error));
+        SUCCEEDS(directory_remove(in_folder("out"), &error));
     }
     cr_expect_geq(finished, 6);
     cr_expect_geq(interrupted, 10);

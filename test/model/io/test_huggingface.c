@@ -35,7 +35,7 @@ Test(huggingface, what_is_printed_is_read_back) {
     put_config(text);
     free(text);
     config_defaults(&read);
-    cr_assert_eq(huggingface_read_config(&read, folder, &error), 0, "%s", error.text);
+    SUCCEEDS(huggingface_read_config(&read, folder, &error));
     cr_expect_eq(memcmp(&read.model, &config.model, sizeof read.model), 0);
     cr_expect(config_given(&read, "model.n_layer"));
 }
@@ -70,47 +70,51 @@ Test(huggingface, dtypes_and_tokens_are_printed) {
     free(text);
 }
 
-static void expect_printed(const char *expected, char **text, FILE *out) {
-    fclose(out);
-    cr_expect_str_eq(*text, expected);
-    free(*text);
-}
-
-Test(huggingface, small_files) {
-    struct config config;
+static void expect_generation_config(struct huggingface_tokens tokens, const char *expected) {
     char *text;
     size_t size;
-    subject_config(&config, CONFIG_PRECISION_FP32);
-    const struct tokenizer bytes = {.kind = TOKENIZER_BYTES, .end_of_text = -1, .stop = -1};
-    const struct tokenizer gpt2 = {.kind = TOKENIZER_GPT2, .end_of_text = 50256, .stop = 50256};
-    const struct tokenizer without = {.kind = TOKENIZER_GPT2, .end_of_text = -1, .stop = -1};
     FILE *out = open_memstream(&text, &size);
-    huggingface_print_generation_config(out, &(struct huggingface_tokens){-1, -1, -1});
-    expect_printed("{\n  \"_from_model_config\": true\n}\n", &text, out);
-    out = open_memstream(&text, &size);
-    huggingface_print_generation_config(out, &(struct huggingface_tokens){1, 2, 0});
-    expect_printed("{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2,\n  \"pad_token_id\": 0,\n"
-                   "  \"_from_model_config\": true\n}\n",
-                   &text, out);
-    out = open_memstream(&text, &size);
-    huggingface_print_tokenizer_config(out, &config, &bytes);
-    expect_printed("{\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
-                   "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n",
-                   &text, out);
-    out = open_memstream(&text, &size);
-    huggingface_print_tokenizer_config(out, &config, &gpt2);
-    expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
-                   "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
-                   "  \"unk_token\": \"<|endoftext|>\",\n"
-                   "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
-                   "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
-                   &text, out);
-    out = open_memstream(&text, &size);
-    huggingface_print_tokenizer_config(out, &config, &without);
-    expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
-                   "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
-                   "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
-                   &text, out);
+    huggingface_print_generation_config(out, &tokens);
+    fclose(out);
+    cr_expect_str_eq(text, expected);
+    free(text);
+}
+
+/* Expects these lines before those that all tokenizers have. */
+static void expect_tokenizer_config(struct tokenizer tokenizer, const char *lines,
+                                    const char *class) {
+    struct config config;
+    char *text, expected[1000];
+    size_t size;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, &tokenizer);
+    fclose(out);
+    snprintf(expected, sizeof expected,
+             "{\n%s  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+             "  \"tokenizer_class\": \"%s\"\n}\n",
+             lines, class);
+    cr_expect_str_eq(text, expected);
+    free(text);
+}
+
+#define SPACES "  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+#define SPECIAL                                                                  \
+    "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n" \
+    "  \"unk_token\": \"<|endoftext|>\",\n"
+
+Test(huggingface, small_files) {
+    expect_generation_config((struct huggingface_tokens){-1, -1, -1},
+                             "{\n  \"_from_model_config\": true\n}\n");
+    expect_generation_config((struct huggingface_tokens){1, 2, 0},
+                             "{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2,\n"
+                             "  \"pad_token_id\": 0,\n  \"_from_model_config\": true\n}\n");
+    expect_tokenizer_config((struct tokenizer){.kind = TOKENIZER_BYTES, .end_of_text = -1}, "",
+                            "PreTrainedTokenizerFast");
+    expect_tokenizer_config((struct tokenizer){.kind = TOKENIZER_GPT2, .end_of_text = 50256},
+                            SPACES SPECIAL, "GPT2Tokenizer");
+    expect_tokenizer_config((struct tokenizer){.kind = TOKENIZER_GPT2, .end_of_text = -1}, SPACES,
+                            "GPT2Tokenizer");
 }
 
 Test(huggingface, tokens_of_others_are_read) {
@@ -133,14 +137,12 @@ Test(huggingface, tokens_of_others_are_read) {
         config.model.vocab_size = 50257;
         snprintf(text, sizeof text, "{\"model_type\":\"gpt2\"%s}", cases[i].members);
         put_config(text);
-        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, &error), 0, "%s",
-                     error.text);
+        SUCCEEDS(huggingface_read_tokens(&tokens, &config, folder, &error));
         cr_expect_eq(tokens.begin, cases[i].begin, "%s", text);
         cr_expect_eq(tokens.end, cases[i].end, "%s", text);
         cr_expect_eq(tokens.pad, cases[i].pad, "%s", text);
         config.model.vocab_size = 300;
-        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, &error), 0, "%s",
-                     error.text);
+        SUCCEEDS(huggingface_read_tokens(&tokens, &config, folder, &error));
         cr_expect(tokens.begin < 300 && tokens.end < 300 && tokens.pad < 300);
     }
 }
@@ -159,7 +161,7 @@ Test(huggingface, what_others_write_is_read) {
     for (size_t i = 0; i < COUNT(texts); i++) {
         config_defaults(&config);
         put_config(texts[i]);
-        cr_assert_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+        SUCCEEDS(huggingface_read_config(&config, folder, &error));
         cr_expect_eq(config.model.vocab_size, 300);
         cr_expect_eq(config.model.n_head, 3);
         cr_expect_eq(config.model.n_positions, 16);
@@ -177,7 +179,7 @@ static struct config read_llama(const char *type, const char *more) {
     config_defaults(&config);
     snprintf(text, sizeof text, "{\"model_type\":\"%s\"," LLAMA "%s}", type, more);
     put_config(text);
-    cr_assert_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+    SUCCEEDS(huggingface_read_config(&config, folder, &error));
     return config;
 }
 
@@ -235,7 +237,7 @@ Test(huggingface, a_window_ends_the_context) {
                  ",\"num_key_value_heads\":4,\"sliding_window\":%d}",
                  (int)window);
         put_config(text);
-        cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+        SUCCEEDS(checkpoint_config(&config, folder, &error));
         cr_expect_eq(config.model.n_positions, window < 64 ? window : 64);
         cr_expect_eq(config.data.seq_len, config.model.n_positions);
         config_defaults(&config);
@@ -247,11 +249,7 @@ Test(huggingface, a_window_ends_the_context) {
 }
 
 static void expect_class(const struct config *config, const char *class, const char *type) {
-    char *text = NULL, wanted[100];
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    huggingface_print_config(out, config, &(struct huggingface_tokens){-1, -1, -1}, DTYPE_F32);
-    fclose(out);
+    char *text = printed_config(config, NULL, DTYPE_F32), wanted[100];
     snprintf(wanted, sizeof wanted, "\"architectures\": [\"%s\"]", class);
     expect_text(text, wanted);
     snprintf(wanted, sizeof wanted, "\"model_type\": \"%s\"", type);
@@ -282,11 +280,7 @@ Test(huggingface, a_class_stays_what_it_was) {
 static void expect_reads_back(const struct config *config) {
     struct config back;
     struct gpt_shape before = config_shape(config), after;
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    huggingface_print_config(out, config, &(struct huggingface_tokens){-1, -1, -1}, DTYPE_F32);
-    fclose(out);
+    char *text = printed_config(config, NULL, DTYPE_F32);
     put_config(text);
     config_defaults(&back);
     cr_assert_eq(huggingface_read_config(&back, folder, &error), 0, "%s\n%s", error.text, text);
@@ -376,44 +370,39 @@ Test(huggingface, other_models_are_refused) {
     }
 }
 
+#define GPT2(positions, vocab_size)                                           \
+    "\"n_layer\":12,\"n_head\":12,\"n_embd\":768,\"n_positions\":" #positions \
+    ",\"vocab_size\":" #vocab_size
+
 Test(huggingface, a_directory_of_theirs_gives_a_config) {
+    static const struct {
+        const char *sizes, *because;
+        int64_t seq_len;
+        enum config_tokenizer tokenizer, with_files;
+    } cases[] = {
+        {SIZES, "small", 16, CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_FILES},
+        {GPT2(1024, 50257), "GPT-2's", 1024, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES},
+        {GPT2(131072, 256), "long context", 1024, CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_BYTES},
+        {GPT2(1024, 50304), "padded", 1024, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES},
+        {GPT2(1024, 128256), "large", 1024, CONFIG_TOKENIZER_FILES, CONFIG_TOKENIZER_FILES},
+        {GPT2(16, 1003), "small", 16, CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_FILES},
+    };
     struct config config;
+    char text[400];
     cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
     expect_text(error.text, "neither trainer.json nor config.json");
-    put_config("{\"model_type\":\"gpt2\"," SIZES "}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
-    cr_expect_eq(config.data.seq_len, 16);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
-               "\"n_positions\":1024,\"vocab_size\":50257}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
-    cr_expect_eq(config.model.vocab_size, 50257);
-    cr_expect_eq(config.data.seq_len, 1024);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
-               "\"n_positions\":131072,\"vocab_size\":256}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.seq_len, 1024, "a part of a long context");
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
-               "\"n_positions\":1024,\"vocab_size\":50304}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "padded");
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
-               "\"n_positions\":1024,\"vocab_size\":128256}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "too many for GPT-2's");
-    /* Files give the size of a small vocabulary, unless it is the one of bytes. */
-    char path[FILE_PATH_MAX];
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    cr_assert_eq(file_write_whole(path, "{}", 2, NULL, &error), 0, "%s", error.text);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
-               "\"n_positions\":16,\"vocab_size\":1003}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES);
-    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
-               "\"n_positions\":16,\"vocab_size\":256}");
-    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    for (int with_files = 0; with_files < 2; with_files++) {
+        for (size_t i = 0; i < COUNT(cases); i++) {
+            snprintf(text, sizeof text, "{\"model_type\":\"gpt2\",%s}", cases[i].sizes);
+            put_config(text);
+            SUCCEEDS(checkpoint_config(&config, folder, &error));
+            cr_expect_eq(config.data.tokenizer,
+                         with_files ? cases[i].with_files : cases[i].tokenizer, "%s",
+                         cases[i].because);
+            cr_expect_eq(config.data.seq_len, cases[i].seq_len, "%s", cases[i].because);
+        }
+        SUCCEEDS(file_write_whole(in_folder("tokenizer.json"), "{}", 2, NULL, &error));
+    }
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":5,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":300}");
     cr_expect_eq(checkpoint_config(&config, folder, &error), -1);

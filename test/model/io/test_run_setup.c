@@ -21,14 +21,13 @@ static void write_text(const char *prefix, enum tokenizer_kind kind, const char 
     char path[FILE_PATH_MAX];
     for (int i = 0; i < 1000; i++) tokens[i] = 65;
     snprintf(path, sizeof path, "%s_train", prefix);
-    cr_assert_eq(shard_writer_open(&writer, path, 256, 1000, &error), 0, "%s", error.text);
-    cr_assert_eq(shard_writer_put(&writer, tokens, 1000, &error), 0, "%s", error.text);
-    cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
-    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
-    cr_assert_eq(tokenizer_open(&tokenizer, kind, directory, &error), 0, "%s", error.text);
-    cr_assert_eq(tokenizer_record_stage(prefix, &tokenizer, directory, &error), 0, "%s",
-                 error.text);
-    cr_assert_eq(tokenizer_record_publish(prefix, &error), 0, "%s", error.text);
+    SUCCEEDS(shard_writer_open(&writer, path, 256, 1000, &error));
+    SUCCEEDS(shard_writer_put(&writer, tokens, 1000, &error));
+    SUCCEEDS(shard_writer_finish(&writer, &error));
+    SUCCEEDS(shard_writer_publish(&writer, &error));
+    SUCCEEDS(tokenizer_open(&tokenizer, kind, directory, &error));
+    SUCCEEDS(tokenizer_record_stage(prefix, &tokenizer, directory, &error));
+    SUCCEEDS(tokenizer_record_publish(prefix, &error));
     tokenizer_close(&tokenizer);
 }
 
@@ -42,7 +41,7 @@ static void text_config(struct config *config, enum config_tokenizer tokenizer) 
 static void open_text(struct source *source, const struct config *config, const char *prefix) {
     char pattern[FILE_PATH_MAX + 16];
     snprintf(pattern, sizeof pattern, "%s_train_*.bin", prefix);
-    cr_assert_eq(source_open(source, config, pattern, false, &error), 0, "%s", error.text);
+    SUCCEEDS(source_open(source, config, pattern, false, &error));
 }
 
 static int setup(struct tokenizer *tokenizer, const struct config *config, const char *from,

@@ -1,0 +1,209 @@
+#include "model/io/huggingface.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "data/util/json_escape.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+#include "model/io/huggingface_classes.h"
+
+struct huggingface_tokens huggingface_tokens_of(const struct config *config,
+                                                const struct tokenizer *tokenizer) {
+    int none = config->data.tokenizer == CONFIG_TOKENIZER_GPT2 ? GPT2_END_OF_TEXT : -1;
+    int64_t begin = tokenizer ? tokenizer->end_of_text : none;
+    int64_t end = tokenizer ? tokenizer->stop : none;
+    if (begin >= config->model.vocab_size) begin = -1;
+    if (end >= config->model.vocab_size) end = -1;
+    return (struct huggingface_tokens){begin, end, -1};
+}
+
+/* "float32", "float16", "bfloat16". */
+static const char *const dtype_names[DTYPE_COUNT] = {
+#define X(NAME, name, bytes, huggingface, ...) huggingface,
+    DTYPES(X)
+#undef X
+};
+
+/* A missing token is null, or left out. */
+static void print_tokens(FILE *out, const struct huggingface_tokens *tokens, bool with_null) {
+    const struct {
+        const char *key;
+        int64_t token;
+    } rows[] = {{"bos_token_id", tokens->begin},
+                {"eos_token_id", tokens->end},
+                {"pad_token_id", tokens->pad}};
+    for (int i = 0; i < 3; i++) {
+        if (rows[i].token >= 0)
+            fprintf(out, "  \"%s\": %" PRId64 ",\n", rows[i].key, rows[i].token);
+        else if (with_null) fprintf(out, "  \"%s\": null,\n", rows[i].key);
+    }
+}
+
+static void print_gpt2(FILE *out, const struct config *config,
+                       const struct huggingface_tokens *tokens, const char *dtype) {
+    char eps[CONFIG_NUMBER_MAX] = "1e-05", inner[32] = "null"; /* as transformers prints them */
+    struct gpt_shape s = config_shape(config);
+    if (s.norm_eps != 1e-5) config_format_number(eps, s.norm_eps);
+    if (s.n_inner != 4 * s.n_embd) snprintf(inner, sizeof inner, "%" PRId64, s.n_inner);
+    fprintf(out,
+            "{\n"
+            "  \"activation_function\": \"gelu_new\",\n"
+            "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+            "  \"attn_pdrop\": 0.0,\n"
+            "  \"embd_pdrop\": 0.0,\n"
+            "  \"initializer_range\": 0.02,\n"
+            "  \"layer_norm_epsilon\": %s,\n"
+            "  \"model_type\": \"gpt2\",\n",
+            eps);
+    print_tokens(out, tokens, true);
+    fprintf(out,
+            "  \"n_ctx\": %" PRId64 ",\n"
+            "  \"n_embd\": %" PRId64 ",\n"
+            "  \"n_head\": %" PRId64 ",\n"
+            "  \"n_inner\": %s,\n"
+            "  \"n_layer\": %" PRId64 ",\n"
+            "  \"n_positions\": %" PRId64 ",\n"
+            "  \"resid_pdrop\": 0.0,\n"
+            "  \"scale_attn_by_inverse_layer_idx\": false,\n"
+            "  \"scale_attn_weights\": true,\n"
+            "  \"tie_word_embeddings\": true,\n"
+            "  \"torch_dtype\": \"%s\",\n"
+            "  \"use_cache\": true,\n"
+            "  \"vocab_size\": %" PRId64 "\n"
+            "}\n",
+            s.n_positions, s.n_embd, s.n_head, inner, s.n_layer, s.n_positions, dtype,
+            s.vocab_size);
+}
+
+/* Returns the class for a model's parts. Parts that no class has are still written, so that the
+ * file can be read back. Mistral has no biases. */
+static int class_for(const struct config *config, const struct gpt_shape *s) {
+    if (s->qk_norm) return HUGGINGFACE_QWEN3;
+    if (s->bias == BIAS_QKV) return HUGGINGFACE_QWEN2;
+    bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
+    return named ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
+}
+
+/* Prints both spellings, for older and newer versions of transformers. */
+static void print_rope(FILE *out, const struct gpt_shape *s) {
+    char theta[CONFIG_NUMBER_MAX], factor[CONFIG_NUMBER_MAX], low[CONFIG_NUMBER_MAX];
+    char high[CONFIG_NUMBER_MAX], scaling[400] = "\"rope_type\": \"default\"";
+    bool scaled = s->rope_scaling == ROPE_LLAMA3;
+    config_format_number(theta, s->rope_theta);
+    if (scaled)
+        snprintf(scaling, sizeof scaling,
+                 "\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
+                 "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %" PRId64,
+                 config_format_number(factor, s->rope_factor),
+                 config_format_number(low, s->rope_low_freq_factor),
+                 config_format_number(high, s->rope_high_freq_factor), s->rope_original_positions);
+    fprintf(out, "  \"rope_parameters\": {%s, \"rope_theta\": %s},\n", scaling, theta);
+    if (scaled) fprintf(out, "  \"rope_scaling\": {%s},\n", scaling);
+    else fputs("  \"rope_scaling\": null,\n", out);
+    fprintf(out, "  \"rope_theta\": %s,\n", theta);
+}
+
+static void print_llama(FILE *out, const struct config *config,
+                        const struct huggingface_tokens *tokens, const char *dtype) {
+    struct gpt_shape s = config_shape(config);
+    int class = class_for(config, &s);
+    const char *biased = s.bias == BIAS_ALL ? "true" : "false";
+    char eps[CONFIG_NUMBER_MAX];
+    fprintf(out, "{\n  \"architectures\": [\"%sForCausalLM\"],\n",
+            huggingface_classes[class].family);
+    if (class == HUGGINGFACE_LLAMA || class == HUGGINGFACE_QWEN3)
+        fprintf(out, "  \"attention_bias\": %s,\n", biased);
+    if (class == HUGGINGFACE_LLAMA) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
+    fputs("  \"attention_dropout\": 0.0,\n", out);
+    print_tokens(out, tokens, true);
+    fprintf(out,
+            "  \"head_dim\": %" PRId64 ",\n"
+            "  \"hidden_act\": \"silu\",\n"
+            "  \"hidden_size\": %" PRId64 ",\n"
+            "  \"initializer_range\": 0.02,\n"
+            "  \"intermediate_size\": %" PRId64 ",\n"
+            "  \"max_position_embeddings\": %" PRId64 ",\n"
+            "  \"model_type\": \"%s\",\n"
+            "  \"num_attention_heads\": %" PRId64 ",\n"
+            "  \"num_hidden_layers\": %" PRId64 ",\n"
+            "  \"num_key_value_heads\": %" PRId64 ",\n"
+            "  \"rms_norm_eps\": %s,\n",
+            s.head_dim, s.n_embd, s.n_inner, s.n_positions, huggingface_classes[class].type,
+            s.n_head, s.n_layer, s.n_kv_head, config_format_number(eps, s.norm_eps));
+    print_rope(out, &s);
+    if (class == HUGGINGFACE_MISTRAL)
+        fputs("  \"sliding_window\": null,\n", out); /* absent means 4096 */
+    fprintf(out,
+            "  \"tie_word_embeddings\": %s,\n"
+            "  \"torch_dtype\": \"%s\",\n"
+            "  \"use_cache\": true,\n"
+            "  \"vocab_size\": %" PRId64 "\n"
+            "}\n",
+            s.tied_head ? "true" : "false", dtype, s.vocab_size);
+}
+
+static void print_own(FILE *out, const struct config *config,
+                      const struct huggingface_tokens *tokens, const char *dtype) {
+    fputs("{\n  \"model_type\": \"mantissa\",\n", out);
+    for (const char *const *path = huggingface_own_keys; *path; path++) {
+        const struct config_option *option =
+            &config_options[config_option_index(*path, strlen(*path))];
+        fprintf(out, "  \"%s\": ", config_option_name(option));
+        config_print_value(out, config, option);
+        fputs(",\n", out);
+    }
+    print_tokens(out, tokens, false);
+    fprintf(out, "  \"torch_dtype\": \"%s\"\n}\n", dtype);
+}
+
+void huggingface_print_config(FILE *out, const struct config *config,
+                              const struct huggingface_tokens *tokens, enum dtype dtype) {
+    struct gpt_shape shape = config_shape(config);
+    if (shape_is_gpt2(&shape)) print_gpt2(out, config, tokens, dtype_names[dtype]);
+    else if (shape_is_llama(&shape)) print_llama(out, config, tokens, dtype_names[dtype]);
+    else print_own(out, config, tokens, dtype_names[dtype]);
+}
+
+void huggingface_print_generation_config(FILE *out, const struct huggingface_tokens *tokens) {
+    fputs("{\n", out);
+    print_tokens(out, tokens, false);
+    fputs("  \"_from_model_config\": true\n}\n", out);
+}
+
+static void print_token_name(FILE *out, const char *key, const struct tokenizer *tokenizer,
+                             int token) {
+    char name[256] = "";
+    size_t size;
+    const void *bytes = tokenizer_bytes(tokenizer, token, &size);
+    if (size == 0 || size >= sizeof name) return;
+    memcpy(name, bytes, size);
+    fprintf(out, "  \"%s\": ", key);
+    json_print_string(out, name);
+    fputs(",\n", out);
+}
+
+/* Decoding must restore the exact bytes, so cleanup of spaces is disabled. */
+void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
+                                        const struct tokenizer *tokenizer) {
+    bool gpt2 = tokenizer->kind == TOKENIZER_GPT2;
+    fputs("{\n", out);
+    if (gpt2)
+        fputs("  \"add_bos_token\": false,\n"
+              "  \"add_prefix_space\": false,\n",
+              out);
+    if (tokenizer->kind == TOKENIZER_FILES) {
+        print_token_name(out, "bos_token", tokenizer, tokenizer->end_of_text);
+        print_token_name(out, "eos_token", tokenizer, tokenizer->stop);
+    } else if (tokenizer->end_of_text >= 0) /* transformers would add a token that does not exist */
+        fputs("  \"bos_token\": \"<|endoftext|>\",\n"
+              "  \"eos_token\": \"<|endoftext|>\",\n"
+              "  \"unk_token\": \"<|endoftext|>\",\n",
+              out);
+    fprintf(out,
+            "  \"clean_up_tokenization_spaces\": false,\n"
+            "  \"model_max_length\": %" PRId64 ",\n"
+            "  \"tokenizer_class\": \"%s\"\n"
+            "}\n",
+            config->model.n_positions, gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
+}

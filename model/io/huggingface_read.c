@@ -1,0 +1,323 @@
+#include "model/io/huggingface.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "data/util/files.h"
+#include "data/util/json.h"
+#include "model/config/config_print.h"
+#include "model/io/huggingface_classes.h"
+
+enum { SHOWN_MAX = 80 };
+
+/* A config.json, or an object in it, while it is read into a config. */
+struct source {
+    const cJSON *root;
+    struct config *config;
+    const char *where;  /* the path, for messages */
+    const char *family; /* family whose rules apply: "GPT-2", "Llama" */
+    struct error *error;
+};
+
+/* Fails with the value of the key and the expected one. */
+static int refuse(const struct source *source, const char *key, const char *wanted) {
+    const cJSON *member = json_member(source->root, key);
+    char *found = member ? cJSON_PrintUnformatted(member) : NULL;
+    int status = fail(source->error, "%s: %s is %.*s,\nbut mantissa's %s needs %s", source->where,
+                      key, SHOWN_MAX, found ? found : "missing", source->family, wanted);
+    cJSON_free(found);
+    return status;
+}
+
+/* True if the key is absent, which means the default of the model's class in transformers. */
+static bool is_absent(const struct source *source, const char *key) {
+    return !json_member(source->root, key);
+}
+
+/* True if the key is null or absent. */
+static bool is_null(const struct source *source, const char *key) {
+    return is_absent(source, key) || cJSON_IsNull(json_member(source->root, key));
+}
+
+static bool text_is(const cJSON *member, const char *text) {
+    return cJSON_IsString(member) && strcmp(member->valuestring, text) == 0;
+}
+
+/* Fails if the key is present and its value, which the caller has compared, is not allowed. */
+static int need(const struct source *source, const char *key, bool allowed, const char *wanted) {
+    return is_absent(source, key) || allowed ? 0 : refuse(source, key, wanted);
+}
+
+/* Reads a flag; an absent key leaves *value as it is. */
+static int read_flag(bool *value, const struct source *source, const char *key) {
+    const cJSON *member = json_member(source->root, key);
+    if (cJSON_IsBool(member)) *value = cJSON_IsTrue(member);
+    return need(source, key, cJSON_IsBool(member), "true or false");
+}
+
+/* ---- keys that have a key of the config */
+
+static const struct config_option *option_of(const char *path) {
+    return &config_options[config_option_index(path, strlen(path))];
+}
+
+/* Sets a key of the config ("model.n_layer") and marks it as given. */
+static void set(const struct source *source, const char *path, double value) {
+    const struct config_option *option = option_of(path);
+    config_set(source->config, option, value);
+    source->config->sources[option - config_options] = CONFIG_SOURCE_FILE;
+}
+
+/* Stores a JSON value for config_set. Returns false if the row of the option table does not allow
+ * it. */
+static bool value_of(double *value, const struct config_option *option, const cJSON *member) {
+    if (option->type == CONFIG_BOOLEAN) {
+        *value = cJSON_IsTrue(member);
+        return cJSON_IsBool(member);
+    }
+    if (option->type == CONFIG_ENUM) {
+        int word = 0;
+        while (option->words[word] && !text_is(member, option->words[word])) word++;
+        *value = word;
+        return option->words[word];
+    }
+    *value = cJSON_IsNumber(member) ? member->valuedouble : NAN;
+    return *value >= option->minimum && *value <= option->maximum &&
+           (option->type == CONFIG_NUMBER || *value == floor(*value));
+}
+
+/* A key of a file and its key of the config. Without a value for an absent key, or for null, there
+ * must be another one. */
+struct key {
+    const char *key, *path;
+    double absent, null; /* NAN: none */
+};
+
+static int read_key(const struct source *source, const struct key *key) {
+    const struct config_option *option = option_of(key->path);
+    const cJSON *member = json_member(source->root, key->key);
+    double value = !member ? key->absent : cJSON_IsNull(member) ? key->null : NAN;
+    char allowed[320];
+    if (isnan(value) && !value_of(&value, option, member)) {
+        config_describe_allowed(option, allowed, sizeof allowed);
+        return refuse(source, key->key, allowed);
+    }
+    set(source, key->path, value);
+    return 0;
+}
+
+static int read_keys(const struct source *source, const struct key *keys, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (read_key(source, &keys[i])) return -1;
+    return 0;
+}
+
+#define READ_KEYS(source, keys) read_keys(source, keys, sizeof(keys) / sizeof *(keys))
+
+/* ---- GPT-2 */
+
+static int read_gpt2(const struct source *source) {
+    /* Old files call n_positions n_ctx. */
+    bool old = is_absent(source, "n_positions") && !is_absent(source, "n_ctx");
+    const struct key sizes[] = {
+        {"n_layer", "model.n_layer", NAN, NAN},
+        {"n_head", "model.n_head", NAN, NAN},
+        {"n_embd", "model.n_embd", NAN, NAN},
+        {old ? "n_ctx" : "n_positions", "model.n_positions", NAN, NAN},
+        {"vocab_size", "model.vocab_size", NAN, NAN},
+    };
+    const struct key inner = {"n_inner", "model.n_inner", NAN, NAN};
+    const struct key eps = {"layer_norm_epsilon", "model.norm_eps", NAN, NAN};
+    const cJSON *root = source->root, *activation = json_member(root, "activation_function");
+    if (need(source, "activation_function",
+             text_is(activation, "gelu_new") || text_is(activation, "gelu_pytorch_tanh"),
+             "\"gelu_new\" or \"gelu_pytorch_tanh\"") ||
+        need(source, "scale_attn_weights", cJSON_IsTrue(json_member(root, "scale_attn_weights")),
+             "true") ||
+        need(source, "scale_attn_by_inverse_layer_idx",
+             cJSON_IsFalse(json_member(root, "scale_attn_by_inverse_layer_idx")), "false") ||
+        need(source, "tie_word_embeddings", cJSON_IsTrue(json_member(root, "tie_word_embeddings")),
+             "true") ||
+        READ_KEYS(source, sizes))
+        return -1;
+    if (!is_null(source, inner.key) && read_key(source, &inner)) return -1;
+    return is_absent(source, eps.key) ? 0 : read_key(source, &eps);
+}
+
+/* ---- Llama's family */
+
+const struct huggingface_class huggingface_classes[] = {
+    [HUGGINGFACE_LLAMA] = {"llama", "Llama", BIAS_NONE, false, 0, 0},
+    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", BIAS_NONE, false, 8, 0},
+    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", BIAS_QKV, false, 32, 0},
+    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", BIAS_NONE, true, 32, 128},
+};
+
+/* Reads the keys common to rope_scaling of older files and rope_parameters of newer ones. */
+static int read_scaling(const struct source *source) {
+    static const struct key keys[] = {
+        {"factor", "model.rope_factor", NAN, NAN},
+        {"low_freq_factor", "model.rope_low_freq_factor", NAN, NAN},
+        {"high_freq_factor", "model.rope_high_freq_factor", NAN, NAN},
+        {"original_max_position_embeddings", "model.rope_original_positions", NAN, NAN},
+    };
+    const char *key = is_absent(source, "rope_type") ? "type" : "rope_type";
+    const cJSON *type = json_member(source->root, key);
+    if (text_is(type, "default")) return 0;
+    if (!text_is(type, "llama3")) return refuse(source, key, "\"default\" or \"llama3\"");
+    set(source, "model.rope_scaling", ROPE_LLAMA3);
+    return READ_KEYS(source, keys);
+}
+
+static int read_rope(const struct source *source) {
+    static const struct key theta = {"rope_theta", "model.rope_theta", 10000, 10000};
+    bool renamed = !is_null(source, "rope_parameters");
+    const char *key = renamed ? "rope_parameters" : "rope_scaling";
+    struct source inner = *source;
+    inner.root = json_member(source->root, key);
+    set(source, "model.positions", POSITIONS_ROPE);
+    set(source, "model.rope_scaling", ROPE_UNSCALED);
+    if (!is_null(source, key)) {
+        if (!cJSON_IsObject(inner.root)) return refuse(source, key, "an object");
+        if (read_scaling(&inner)) return -1;
+    }
+    return read_key(renamed ? &inner : source, &theta);
+}
+
+/* Llama's attention_bias covers all four matrices of attention, and mlp_bias all three of the MLP.
+ * Supported are all biases together, or those of q, k and v. */
+static int read_bias(const struct source *source, const struct huggingface_class *class) {
+    bool attention = false, mlp = false;
+    set(source, "model.bias", class->bias);
+    if (class->bias == BIAS_QKV) return 0;
+    if (read_flag(&attention, source, "attention_bias")) return -1;
+    if (class->qk_norm && attention) return refuse(source, "attention_bias", "false");
+    if (read_flag(&mlp, source, "mlp_bias")) return -1;
+    if (attention != mlp) return refuse(source, "attention_bias", "that of mlp_bias");
+    if (attention) set(source, "model.bias", BIAS_ALL);
+    return 0;
+}
+
+/* Reads the attention window. It has no effect up to its own length, so it limits the model's
+ * context; a run with a longer context is rejected. */
+static int read_window(const struct source *source) {
+    struct config *config = source->config;
+    bool used = true;
+    int64_t window;
+    if (is_null(source, "sliding_window")) return 0;
+    if (read_flag(&used, source, "use_sliding_window")) return -1;
+    bool whole = json_whole(&window, source->root, "sliding_window", 1, INT64_C(1) << 40);
+    if (!used || (whole && window >= config->model.n_positions)) return 0;
+    if (!whole || (window < config->data.seq_len && config_given(config, "data.seq_len")))
+        return refuse(source, "sliding_window",
+                      "null, or at least data.seq_len: attention here sees all before it");
+    config->model.n_positions = window;
+    return 0;
+}
+
+static int read_llama(const struct source *source, const struct huggingface_class *class) {
+    const struct key sizes[] = {
+        {"num_hidden_layers", "model.n_layer", NAN, NAN},
+        {"num_attention_heads", "model.n_head", NAN, NAN},
+        {"num_key_value_heads", "model.n_kv_head", (double)class->n_kv_head, 0},
+        {"head_dim", "model.head_dim", (double)class->head_dim, 0},
+        {"hidden_size", "model.n_embd", NAN, NAN},
+        {"intermediate_size", "model.n_inner", NAN, NAN},
+        {"max_position_embeddings", "model.n_positions", NAN, NAN},
+        {"vocab_size", "model.vocab_size", NAN, NAN},
+    };
+    static const struct key parts[] = {
+        {"rms_norm_eps", "model.norm_eps", 1e-6, NAN},
+        {"tie_word_embeddings", "model.tied_head", false, NAN},
+    };
+    const cJSON *ranks = json_member(source->root, "pretraining_tp");
+    bool mistral = class == &huggingface_classes[HUGGINGFACE_MISTRAL];
+    set(source, "model.type", mistral ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
+    set(source, "model.norm", NORM_RMSNORM);
+    set(source, "model.qk_norm", class->qk_norm);
+    set(source, "model.mlp", MLP_SWIGLU);
+    if (need(source, "pretraining_tp", cJSON_IsNumber(ranks) && ranks->valuedouble == 1, "1") ||
+        READ_KEYS(source, sizes) ||
+        need(source, "hidden_act", text_is(json_member(source->root, "hidden_act"), "silu"),
+             "\"silu\"") ||
+        READ_KEYS(source, parts) || read_bias(source, class) || read_rope(source))
+        return -1;
+    return read_window(source);
+}
+
+/* ---- models of other parts */
+
+#define X(size)       "model." #size,
+#define Y(type, part) "model." #part,
+const char *const huggingface_own_keys[] = {MODEL_SIZES(X) MODEL_PARTS(Y) NULL};
+#undef X
+#undef Y
+
+/* Files older than a flag lack it, which means the option's default. */
+static int read_own(const struct source *source) {
+    for (const char *const *path = huggingface_own_keys; *path; path++) {
+        const struct config_option *option = option_of(*path);
+        double absent = option->type == CONFIG_BOOLEAN ? option->initial : NAN;
+        const struct key key = {config_option_name(option), *path, absent, NAN};
+        if (read_key(source, &key)) return -1;
+    }
+    return 0;
+}
+
+/* ---- the file */
+
+static int read_family(struct source *source) {
+    const cJSON *type = json_member(source->root, "model_type");
+    if (text_is(type, "gpt2")) return read_gpt2(source);
+    source->family = "own model";
+    if (text_is(type, "mantissa")) return read_own(source);
+    for (int i = 0; i < HUGGINGFACE_CLASSES; i++) {
+        const struct huggingface_class *class = &huggingface_classes[i];
+        source->family = class->family;
+        if (text_is(type, class->type)) return read_llama(source, class);
+    }
+    source->family = "list of models";
+    return refuse(source, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
+}
+
+static int open_config(struct json_file *file, const char *directory, struct error *error) {
+    char path[FILE_PATH_MAX];
+    return file_path_join(path, directory, "config.json", error) ||
+                   json_file_open(file, path, error)
+               ? -1
+               : 0;
+}
+
+int huggingface_read_config(struct config *config, const char *directory, struct error *error) {
+    struct json_file file;
+    struct config read = *config;
+    if (open_config(&file, directory, error)) return -1;
+    struct source source = {file.root, &read, file.where, "GPT-2", error};
+    int status = read_family(&source);
+    if (status == 0) *config = read;
+    json_file_close(&file);
+    return status;
+}
+
+/* Reads a token; an absent key has GPT2Config's default. */
+static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
+                          const struct config *config) {
+    const cJSON *member = json_member(root, key);
+    double token = member ? -1 : (double)absent;
+    if (cJSON_IsArray(member)) member = member->child;
+    if (cJSON_IsNumber(member)) token = member->valuedouble;
+    return token >= 0 && token < (double)config->model.vocab_size ? (int64_t)token : -1;
+}
+
+int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
+                            const char *directory, struct error *error) {
+    struct json_file file;
+    if (open_config(&file, directory, error)) return -1;
+    tokens->begin = read_token(file.root, "bos_token_id", GPT2_END_OF_TEXT, config);
+    tokens->end = read_token(file.root, "eos_token_id", GPT2_END_OF_TEXT, config);
+    tokens->pad = read_token(file.root, "pad_token_id", -1, config);
+    json_file_close(&file);
+    return 0;
+}
