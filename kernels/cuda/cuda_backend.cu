@@ -33,9 +33,14 @@ static const struct operations plan_operations = {
 };
 
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
+    if (status == cudaErrorMemoryAllocation && !be->failure.text[0])
+        fail(&be->failure,
+             "CUDA: %s: out of memory\nthe GPU has no memory left for kernels that are loaded "
+             "when they are first used: lower train.micro_batch_size (and raise "
+             "train.grad_accum_steps), or end other programs on this GPU (nvidia-smi lists them)",
+             what);
     if (status != cudaSuccess && !be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text, "CUDA: %s: %s", what,
-                 cudaGetErrorString(status));
+        fail(&be->failure, "CUDA: %s: %s", what, cudaGetErrorString(status));
     return be->failure.text[0] != 0;
 }
 
@@ -231,14 +236,53 @@ static void open_streams(struct backend *be) {
     }
 }
 
-static const char *why_no_device(cudaError_t status) {
+/* True if the machine has no GPU, or no NVIDIA driver. Every other error means that there is one
+ * that does not work. */
+static bool has_no_gpu(cudaError_t status) {
     int driver = 0;
-    if (status == cudaSuccess || status == cudaErrorNoDevice) return "there is no GPU here";
-    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
-        return "there is no NVIDIA driver here";
-    if (status == cudaErrorInsufficientDriver)
-        return "the NVIDIA driver is older than the CUDA toolkit that this program was built with";
-    return cudaGetErrorString(status);
+    if (status == cudaSuccess || status == cudaErrorNoDevice) return true;
+    return status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+           driver == 0;
+}
+
+/* Returns what to do about an error that the device reports when it is opened. */
+static const char *device_remedy(cudaError_t status) {
+    switch ((int)status) {
+    case cudaErrorInsufficientDriver:
+        return "install a newer driver, or rebuild this program with an older CUDA toolkit";
+    case cudaErrorSystemNotReady:
+        return "start the fabric manager (systemctl start nvidia-fabricmanager) and see that "
+               "nvidia-smi -q reports its state as completed";
+    case cudaErrorDevicesUnavailable:
+        return "another process uses this GPU exclusively (nvidia-smi lists it): end it, or set "
+               "nvidia-smi -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES";
+    case cudaErrorSystemDriverMismatch:
+        return "the driver was updated while its module was loaded: restart the machine";
+    case cudaErrorStubLibrary: return "remove the toolkit's folder of stubs from LD_LIBRARY_PATH";
+    case cudaErrorCompatNotSupportedOnDevice:
+        return "remove the cuda-compat package, or its folder from LD_LIBRARY_PATH";
+    }
+    return "run nvidia-smi; if it fails too, load the driver again (modprobe nvidia-uvm) or "
+           "restart the machine";
+}
+
+/* Writes the message of a device that cannot be opened. */
+static int fail_device(struct error *error, cudaError_t status) {
+    int driver = 0;
+    char detail[64] = "";
+    cudaGetLastError(); /* clears the error */
+    if (has_no_gpu(status))
+        return fail(error, "device \"cuda\": there is no %s here\nuse --device cpu",
+                    status == cudaErrorInsufficientDriver ? "NVIDIA driver" : "GPU");
+    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess)
+        snprintf(detail, sizeof detail, "; it supports CUDA %d.%d, this program needs %d.%d",
+                 driver / 1000, driver / 10 % 100, CUDART_VERSION / 1000,
+                 CUDART_VERSION / 10 % 100);
+    return fail(error,
+                "device \"cuda\": there is a GPU, but it cannot be used: error %d (%s): %s%s\n"
+                "%s; or use --device cpu",
+                (int)status, cudaGetErrorName(status), cudaGetErrorString(status), detail,
+                device_remedy(status));
 }
 
 /* Exists only to check that there is machine code for the device. */
@@ -254,9 +298,8 @@ static int find_device(struct backend *be, int gpu, struct error *error) {
     if (found) status = cudaSetDevice(gpu);
     if (found && status == cudaSuccess) status = cudaGetDeviceProperties(&properties, gpu);
     if (!found || status != cudaSuccess) {
-        fail(error, "device \"cuda\": %s\nuse --device cpu", why_no_device(status));
-        cudaGetLastError();
-        return found ? RESULT_FAILED : RESULT_NONE;
+        fail_device(error, status);
+        return !found && has_no_gpu(status) ? RESULT_NONE : RESULT_FAILED;
     }
     cuda->major = properties.major;
     cuda->minor = properties.minor;

@@ -85,6 +85,10 @@ void count_graph_launch();
 
 bool device_range(const void *p, size_t bytes); /* true if the range lies in one allocation */
 
+/* Takes device memory for something that the driver or a library makes at its first use, named by
+ * an address. Returns false if there is too little. CUDA_EMULATOR_LAZY has the bytes. */
+bool take_lazily(const void *what);
+
 /* Brackets work on a stream: what was queued before is done, and the host may touch device
  * memory (AddressSanitizer forbids that otherwise). */
 void work_begin(cudaStream_t stream);

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -151,3 +152,43 @@ Test(backend, a_device_that_is_not_there_is_an_error) {
         backend_close(&be);
     else cr_assert(strstr(error.text, "cuda") || strstr(error.text, "CUDA"), "%s", error.text);
 }
+
+#ifdef EMULATED
+/* Opens a device while a variable of test/cuda_emulator/control.h is set, in this process only. */
+static int open_with(enum device device, const char *name, const char *value, struct error *error) {
+    struct backend be;
+    setenv(name, value, 1);
+    int status = backend_open(&be, &(const struct backend_options){.device = device}, error);
+    int kind = status ? status : (int)be.device.kind;
+    if (status == 0) backend_close(&be);
+    unsetenv(name);
+    return kind;
+}
+
+/* Only a machine without a GPU or without a driver trains on the CPU by itself. */
+Test(backend, auto_takes_the_cpu_only_without_a_gpu) {
+    static const struct {
+        const char *name, *value;
+        bool absent;
+        const char *says[2];
+    } machines[] = {
+        {"CUDA_EMULATOR_DEVICES", "0", true, {"there is no GPU here", "use --device cpu"}},
+        {"CUDA_VISIBLE_DEVICES", "", true, {"there is no GPU here", "use --device cpu"}},
+        {"CUDA_EMULATOR_DRIVER", "0", true, {"there is no NVIDIA driver", "use --device cpu"}},
+        {"CUDA_EMULATOR_DRIVER", "11080", false, {"supports CUDA 11.8", "newer driver"}},
+        {"CUDA_EMULATOR_BROKEN", "802", false, {"error 802", "fabric manager"}},
+        {"CUDA_EMULATOR_BROKEN", "46", false, {"error 46", "another process"}},
+        {"CUDA_EMULATOR_BROKEN", "999", false, {"error 999", "nvidia-smi"}},
+    };
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        struct error asked = {""}, automatic = {""};
+        const char *name = machines[i].name, *value = machines[i].value;
+        cr_expect_eq(open_with(DEVICE_CUDA, name, value, &asked), -1, "%s=%s", name, value);
+        cr_expect_eq(open_with(DEVICE_AUTO, name, value, &automatic),
+                     machines[i].absent ? (int)BACKEND_CPU : -1, "%s=%s", name, value);
+        for (int j = 0; j < 2; j++)
+            cr_expect(strstr(asked.text, machines[i].says[j]), "%s", asked.text);
+        if (!machines[i].absent) cr_expect_str_eq(automatic.text, asked.text);
+    }
+}
+#endif
