@@ -90,6 +90,9 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
                                          struct error *error);
 void cuda_products_close(struct cuda_products *products);
 
+/* See backend_fallback. */
+const char *cuda_products_fallback(const struct cuda_products *products, int index);
+
 /* Read and write the algorithms chosen by timing, one product a line, so that a resumed run uses
  * the same. Return -1 with a message on failure. A missing file is no error. */
 int cuda_products_read(struct cuda_products *products, const char *path, struct error *error);

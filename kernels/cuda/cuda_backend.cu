@@ -203,6 +203,10 @@ static int cuda_write_choices(struct backend *be, const char *path, struct error
     return cuda_products_write(cuda_state(be)->products, path, error);
 }
 
+static const char *cuda_fallback(const struct backend *be, int index) {
+    return cuda_products_fallback(cuda_state(be)->products, index);
+}
+
 static void cuda_close(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
     cuda_graphs_close(cuda);
@@ -335,6 +339,7 @@ static const struct device_functions cuda_functions = {
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,
+    .fallback = cuda_fallback,
     .close = cuda_close,
 };
 
