@@ -46,7 +46,8 @@ struct backend_description {
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     double link;          /* assumed bandwidth to the host in bytes a second, each way */
     size_t chunk_bytes;   /* approximate scratch of a chunk of work that keeps the device busy */
-    size_t library_bytes; /* estimated memory that the library of products allocates itself */
+    size_t library_bytes; /* estimated memory that libraries and the driver allocate themselves,
+                             beyond what is taken when the device has been opened */
 };
 
 /* Bytes to copy to the host. */

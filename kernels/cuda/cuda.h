@@ -31,6 +31,9 @@ struct cuda_state {
     size_t memory_bytes;        /* total device memory */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* peak use of device memory */
+    size_t pinned_bytes; /* large allocations of pinned memory */
+    size_t may_pin;      /* host memory that could be pinned when the device was opened */
+    int ranks_here;      /* ranks on this machine, which pin memory too */
     struct cuda_graph graphs[BACKEND_GRAPHS];
     bool uses_graphs, without_wgmma;
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */

@@ -6,7 +6,9 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/products.h"
 extern "C" {
+#include "data/util/host_memory.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/ranks.h"
 }
 
 #define X(name)
@@ -103,12 +105,27 @@ static void cuda_download(struct backend *be, void *host, const void *from, size
     cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
 }
 
+/* Buffers of batches and results are below this size: every run needs them. */
+static const size_t LARGE_PIN = (size_t)64 << 20;
+
+/* The system cannot swap or move pinned memory, so some must stay free. Each rank of this machine
+ * may pin an equal share of what was free before any did. */
+static bool may_pin(const struct cuda_state *cuda, size_t bytes) {
+    size_t share = cuda->may_pin / (size_t)cuda->ranks_here;
+    size_t left = share > cuda->pinned_bytes ? share - cuda->pinned_bytes : 0;
+    return bytes < LARGE_PIN || (bytes <= left && bytes <= host_memory_pinnable());
+}
+
 /* Allocates pinned memory. With unified addressing, which all 64-bit systems have, it is mapped:
  * kernels access it over the link by the same pointer. */
 static void *cuda_host_allocate(struct backend *be, size_t bytes) {
-    (void)be;
+    struct cuda_state *cuda = cuda_state(be);
     void *memory = NULL;
-    if (cudaMallocHost(&memory, bytes ? bytes : 1) == cudaSuccess) return memory;
+    if (!may_pin(cuda, bytes)) return NULL;
+    if (cudaMallocHost(&memory, bytes ? bytes : 1) == cudaSuccess) {
+        if (bytes >= LARGE_PIN) cuda->pinned_bytes += bytes;
+        return memory;
+    }
     cudaGetLastError();
     return NULL;
 }
@@ -198,6 +215,17 @@ static bool cuda_snapshot_ready(struct backend *be, bool wait) {
  * of the head once more: 0.3 GB for a 50k vocabulary of 768 in fp32, 0.1 ms on an H100, and adds
  * four launches. Beyond 2 GiB, which hold 20000 rows in 16 bit, larger chunks gain nothing. */
 static const size_t CHUNK_SHARE = 64, CHUNK_BYTES_MAX = (size_t)2 << 30;
+
+/* Memory that the driver takes after the plan. It is a reserve, not a measurement:
+ *     128 MiB  machine code of kernels, loaded when they are first launched; all of PyTorch's take
+ *              380 MB (its pull request 86509)
+ *      32 MiB  rounding of 16 allocations to 2 MiB, the granularity of device memory that
+ *              cuMemGetAllocationGranularity documents
+ *      16 MiB  graphs: 4 of 1000 nodes with 4 KiB of parameters, the most that a kernel documents
+ *       9 MiB  heap and printf buffer of kernels: defaults of cudaLimitMallocHeapSize and
+ *              cudaLimitPrintfFifoSize
+ * nccl.cu adds that of NCCL. */
+static const size_t CONTEXT_RESERVE = (size_t)(128 + 32 + 16 + 9) << 20;
 
 static int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
     return cuda_products_write(cuda_state(be)->products, path, error);
@@ -353,6 +381,7 @@ static void fill(struct backend *be) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
     device->steps_ahead = 1;
+    device->library_bytes = CONTEXT_RESERVE;
     device->link = 25e9; /* PCI Express 4.0 with 16 lanes, as measured by copies of pinned memory */
     be->functions = &cuda_functions;
     be->op = be->run = &run_operations;
@@ -370,6 +399,8 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
         open_streams(be);
         cuda_state(be)->uses_graphs = options->graphs;
         cuda_state(be)->without_wgmma = options->without_wgmma;
+        cuda_state(be)->ranks_here = options->ranks ? options->ranks->local_size : 1;
+        cuda_state(be)->may_pin = host_memory_pinnable();
         cuda_state(be)->free_at_open = cuda_available(be);
         failed = be->failure.text[0] ? -1 : 0;
         if (failed) fail(error, "%s", be->failure.text);

@@ -111,12 +111,13 @@ cudaError_t cudaFree(void *p) {
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
     if (emu::must_fail("cudaHostAlloc"))
         return emu::runtime_error(cudaErrorMemoryAllocation, "cudaHostAlloc was told to fail");
+    const size_t FILLED = (size_t)1 << 28; /* the rest of a huge one takes no memory */
     const size_t most =
         (size_t)1 << 40; /* a larger request would end the program under a sanitizer */
     *p = bytes > 0 && bytes <= most ? malloc(bytes) : NULL;
     if (bytes && !*p) return runtime_error(cudaErrorMemoryAllocation, "cudaMallocHost");
     if (!*p) return cudaSuccess;
-    memset(*p, 0xff, bytes);
+    memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
     pinned[(uintptr_t)*p] = bytes;
     return cudaSuccess;
 }

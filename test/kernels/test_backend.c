@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "data/util/host_memory.h"
 #include "kernels/arena.h"
 #include "kernels/open/backend_open.h"
+#include "kernels/ranks.h"
 #include "test/device.h"
 
 static struct backend open_cpu(int threads) {
@@ -190,5 +192,33 @@ Test(backend, auto_takes_the_cpu_only_without_a_gpu) {
             cr_expect(strstr(asked.text, machines[i].says[j]), "%s", asked.text);
         if (!machines[i].absent) cr_expect_str_eq(automatic.text, asked.text);
     }
+}
+
+/* Requests more than may be pinned, although it is available. Buffers that every run needs are
+ * always allowed. */
+Test(backend, pinned_memory_leaves_some_free) {
+    struct backend be = open_here();
+    size_t available = host_memory_available(), most = host_memory_pinnable();
+    cr_assert_lt(most, available);
+    cr_expect(most == 0 || available - most >= (size_t)2 << 30);
+    cr_expect_null(backend_host_allocate(&be, available - ((size_t)1 << 30)));
+    void *small = backend_host_allocate(&be, 1 << 20);
+    cr_expect_not_null(small);
+    cr_expect_str_empty(be.failure.text);
+    backend_host_release(&be, small);
+    backend_close(&be);
+}
+
+/* Ranks of one machine share what may be pinned. */
+Test(backend, ranks_share_pinned_memory) {
+    struct ranks ranks = {.size = 1, .local_size = 1 << 20};
+    struct error error;
+    struct backend be;
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA, .ranks = &ranks},
+                     &error),
+        0, "%s", error.text);
+    cr_expect_null(backend_host_allocate(&be, (size_t)64 << 20));
+    backend_close(&be);
 }
 #endif
