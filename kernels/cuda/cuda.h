@@ -26,6 +26,7 @@ struct cuda_state {
     cudaEvent_t
         snapshot_begun; /* marks the position in `compute` where the snapshot was requested */
     cudaEvent_t snapshot_taken; /* the snapshot is on the host */
+    cudaEvent_t settled;        /* marks the position in `compute` that the host waits for */
     int major, minor;           /* compute capability */
     size_t shared_bytes;        /* maximum of shared memory of a block */
     size_t memory_bytes;        /* total device memory */

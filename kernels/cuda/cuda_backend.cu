@@ -2,13 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/products.h"
 extern "C" {
 #include "data/util/host_memory.h"
+#include "kernels/collectives.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/ranks.h"
 }
 
 #define X(name)
@@ -90,19 +91,51 @@ static void cuda_release(struct backend *be, void *memory) {
     cudaFree(memory);
 }
 
+/* ---- waiting */
+
+/* Waits for an event of the compute stream. With several ranks it polls for their failures too,
+ * since an operation whose neighbour has died never ends: returns false then, with be->failure
+ * set. */
+static bool await(struct backend *be, cudaEvent_t event, const char *what) {
+    enum { POLL_US = 50, FAILURE_POLLS = 1000 }; /* 50 ms between polls for failures */
+    const struct timespec pause = {0, POLL_US * 1000};
+    const struct collectives *c = be->collectives;
+    if (!c || c->ranks->size == 1) return !cuda_failed(be, cudaEventSynchronize(event), what);
+    cudaError_t status = cudaEventQuery(event);
+    for (int i = 0; status == cudaErrorNotReady; i++) {
+        cudaGetLastError(); /* not an error, but recorded as one by the runtime */
+        if (i % FAILURE_POLLS == 0 && collectives_failed(c)) return false;
+        nanosleep(&pause, NULL);
+        status = cudaEventQuery(event);
+    }
+    return !cuda_failed(be, status, what);
+}
+
+/* Waits for the operations called before. */
+static bool await_compute(struct backend *be, const char *what) {
+    struct cuda_state *cuda = cuda_state(be);
+    cuda_failed(be, cudaEventRecord(cuda->settled, cuda->compute), what);
+    return await(be, cuda->settled, what);
+}
+
+/* A copy from or to memory that is not pinned waits within the runtime, where nothing polls, so
+ * several ranks wait before. */
+static void copy_and_wait(struct backend *be, void *to, const void *from, size_t bytes,
+                          const char *what) {
+    struct cuda_state *cuda = cuda_state(be);
+    bool several = be->collectives && be->collectives->ranks->size > 1;
+    if (several && !await_compute(be, what)) return;
+    cuda_failed(be, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->compute), what);
+    await_compute(be, what);
+}
+
 /* Optimizer state may be in pinned host memory, so cudaMemcpyDefault infers the direction. */
 static void cuda_upload(struct backend *be, void *to, const void *host, size_t bytes) {
-    struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyDefault, cuda->compute),
-                "copying to the device");
-    cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying to the device");
+    copy_and_wait(be, to, host, bytes, "copying to the device");
 }
 
 static void cuda_download(struct backend *be, void *host, const void *from, size_t bytes) {
-    struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDefault, cuda->compute),
-                "copying from the device");
-    cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
+    copy_and_wait(be, host, from, bytes, "copying from the device");
 }
 
 /* Buffers of batches and results are below this size: every run needs them. */
@@ -131,7 +164,7 @@ static void *cuda_host_allocate(struct backend *be, size_t bytes) {
 }
 
 static void cuda_host_release(struct backend *be, void *memory) {
-    cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->compute), "waiting for the device");
+    await_compute(be, "waiting for the device");
     cudaFreeHost(memory);
 }
 
@@ -151,7 +184,7 @@ static void cuda_send(struct backend *be, int slot, void *to, const void *host, 
 }
 
 static void cuda_sent(struct backend *be, int slot) {
-    cuda_failed(be, cudaEventSynchronize(cuda_state(be)->sent[slot]), "sending a batch");
+    await(be, cuda_state(be)->sent[slot], "sending a batch");
 }
 
 static void cuda_fetch(struct backend *be, int slot, void *host, const void *from, size_t bytes) {
@@ -163,8 +196,7 @@ static void cuda_fetch(struct backend *be, int slot, void *host, const void *fro
 }
 
 static void cuda_fetched(struct backend *be, int slot) {
-    cuda_failed(be, cudaEventSynchronize(cuda_state(be)->fetched[slot]),
-                "fetching the state of a step");
+    await(be, cuda_state(be)->fetched[slot], "fetching the state of a step");
 }
 
 /* ---- snapshots of the state, copied during training in pieces, so that a step's fetch waits for
@@ -199,13 +231,15 @@ static void cuda_snapshot_guard(struct backend *be) {
 
 static bool cuda_snapshot_ready(struct backend *be, bool wait) {
     struct cuda_state *cuda = cuda_state(be);
-    cudaError_t status =
-        wait ? cudaEventSynchronize(cuda->snapshot_taken) : cudaEventQuery(cuda->snapshot_taken);
+    const char *what = "copying the state for a checkpoint";
+    cudaError_t status = cudaSuccess;
+    if (wait) await(be, cuda->snapshot_taken, what);
+    else status = cudaEventQuery(cuda->snapshot_taken);
     if (status == cudaErrorNotReady) {
         cudaGetLastError(); /* not an error, but recorded as one by the runtime */
         return false;
     }
-    cuda_failed(be, status, "copying the state for a checkpoint");
+    cuda_failed(be, status, what);
     return true;
 }
 
@@ -244,6 +278,7 @@ static void cuda_close(struct backend *be) {
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
     }
+    if (cuda->settled) cudaEventDestroy(cuda->settled);
     if (cuda->snapshot_begun) cudaEventDestroy(cuda->snapshot_begun);
     if (cuda->snapshot_taken) cudaEventDestroy(cuda->snapshot_taken);
     if (cuda->snapshot) cudaStreamDestroy(cuda->snapshot);
@@ -259,6 +294,7 @@ static void open_streams(struct backend *be) {
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->snapshot, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaEventCreateWithFlags(&cuda->settled, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_begun, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_taken, flags), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {

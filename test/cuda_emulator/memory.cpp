@@ -54,13 +54,22 @@ void device_open_range(const void *p, size_t bytes, bool on) {
     open_bytes((void *)first, end - first, on);
 }
 
+bool take_memory(size_t bytes) {
+    if (bytes > total - allocated) return false;
+    allocated += bytes;
+    return true;
+}
+
+void give_memory(size_t bytes) {
+    allocated -= bytes;
+}
+
 bool take_lazily(const void *what) {
     static const char *const wanted = getenv("CUDA_EMULATOR_LAZY");
     static std::set<const void *> taken;
     size_t bytes = wanted ? strtoull(wanted, NULL, 10) : 0;
     if (!bytes || taken.count(what)) return true;
-    if (bytes > total - allocated) return false;
-    allocated += bytes;
+    if (!take_memory(bytes)) return false;
     taken.insert(what);
     return true;
 }
