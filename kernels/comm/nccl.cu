@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
@@ -213,11 +214,24 @@ static void nccl_wait(const struct collectives *c, uint64_t ticket) {
 
 /* ---- opening and closing */
 
+/* Waits for the operations under way, unless one of them will never end. */
+static void finish(const struct collectives *c) {
+    const struct timespec pause = {0, 1000000};
+    struct nccl_state *s = state_of(c);
+    cudaError_t status;
+    while ((status = cudaStreamQuery(s->stream)) == cudaErrorNotReady) {
+        cudaGetLastError(); /* not an error, but recorded as one by the runtime */
+        if (nccl_fails(c)) return;
+        nanosleep(&pause, NULL);
+    }
+    cuda_failed(s->be, status, "closing NCCL");
+}
+
 static void nccl_close(const struct collectives *c) {
     struct nccl_state *s = state_of(c);
-    if (!has_failed(s)) {
-        cuda_failed(s->be, cudaStreamSynchronize(s->stream), "closing NCCL");
-        if (!has_failed(s) && s->comm) s->nccl.CommDestroy(s->comm);
+    if (!has_failed(s) && s->comm) {
+        finish(c);
+        if (!has_failed(s)) s->nccl.CommDestroy(s->comm);
     }
     for (int i = 0; i < MARKS; i++)
         if (s->done[i]) cudaEventDestroy(s->done[i]);

@@ -478,8 +478,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return last_error;
 }
 
+/* Each query does one task. */
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-    return cudaStreamSynchronize(handle);
+    if (!is_pending(stream_of(handle), ALL)) return cudaStreamSynchronize(handle);
+    advance(stream_of(handle), ALL);
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaDeviceSynchronize(void) {

@@ -71,6 +71,27 @@ Test(device_training, a_plan_that_fits_also_runs) {
         rig_close(&rig);
     }
 }
+
+/* Here so many ranks share the host that none may pin the moments. */
+Test(device_training, offload_fails_at_the_start_if_the_host_is_full) {
+    static struct rig rig;
+    struct ranks ranks = {.size = 1, .local_size = 1 << 20};
+    struct backend_options options = {.device = DEVICE_CUDA, .ranks = &ranks};
+    char note[PRECISION_NOTE_MAX];
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.model.n_embd = 512;
+    rig.config.model.vocab_size = 8000; /* moments of 77 MiB */
+    rig.config.offload.optimizer = true;
+    rig_open_data(&rig);
+    cr_assert_eq(backend_open(&rig.be, &options, &rig.error), 0, "%s", rig.error.text);
+    cr_assert_eq(precision_resolve(&rig.precision, note, &rig.config, &rig.be, &rig.error), 0);
+    cr_assert_eq(
+        trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, TRAINER_EMPTY, &rig.error),
+        -1);
+    cr_expect(strstr(rig.error.text, "of the host"), "%s", rig.error.text);
+    cr_expect(strstr(rig.error.text, "leave out offload.optimizer"), "%s", rig.error.text);
+    rig_close(&rig);
+}
 #endif
 
 static struct result train_on(enum device device, const struct config *config) {
