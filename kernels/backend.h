@@ -46,7 +46,8 @@ struct backend_description {
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     double link;          /* assumed bandwidth to the host in bytes a second, each way */
     size_t chunk_bytes;   /* approximate scratch of a chunk of work that keeps the device busy */
-    size_t library_bytes; /* estimated memory that the library of products allocates itself */
+    size_t library_bytes; /* estimated memory that libraries and the driver allocate themselves,
+                             beyond what is taken when the device has been opened */
 };
 
 /* Bytes to copy to the host. */
@@ -75,6 +76,7 @@ struct device_functions {
     void (*graph)(struct backend *be, int which, void (*work)(void *), void *argument);
     size_t (*peak_bytes)(struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
+    const char *(*fallback)(const struct backend *be, int index);
     void (*close)(struct backend *be);
 };
 
@@ -190,6 +192,12 @@ static inline size_t backend_peak_bytes(struct backend *be) {
  * Does nothing if there is nothing to choose. */
 static inline int backend_write_choices(struct backend *be, const char *path, struct error *error) {
     return be->functions->write_choices(be, path, error);
+}
+
+/* Returns a line about the index-th matmul that does not run as it was asked for, and why; NULL if
+ * there are fewer. Known once the matmuls are planned. */
+static inline const char *backend_fallback(const struct backend *be, int index) {
+    return be->functions->fallback(be, index);
 }
 
 /* Returns the number of sums that gradient_squares computes for these gradients. */

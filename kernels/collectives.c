@@ -21,5 +21,5 @@ static void alone_close(const struct collectives *c) {
 }
 
 static const struct collective_functions alone_functions = {alone_reduce_scatter, alone_all_gather,
-                                                            alone_wait, alone_close};
+                                                            alone_wait, alone_close, NULL};
 const struct collectives collectives_alone = {&ranks_alone, &alone_functions, NULL, ""};

@@ -22,6 +22,7 @@ struct collective_functions {
                            int64_t count);
     void (*wait)(const struct collectives *c, uint64_t ticket);
     void (*close)(const struct collectives *c);
+    bool (*failed)(const struct collectives *c); /* NULL: a failure ends all ranks by itself */
 };
 
 struct collectives {
@@ -51,4 +52,11 @@ static inline uint64_t collectives_all_gather(const struct collectives *c, void 
  * always complete. */
 static inline void collectives_wait(const struct collectives *c, uint64_t ticket) {
     if (ticket) c->functions->wait(c, ticket);
+}
+
+/* Returns true if an operation that was started will never complete, since another rank or the
+ * network has failed; the message is in the backend's `failure` then. A device that waits for
+ * results of other ranks polls it. */
+static inline bool collectives_failed(const struct collectives *c) {
+    return c->functions->failed && c->functions->failed(c);
 }

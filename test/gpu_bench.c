@@ -173,6 +173,12 @@ static int open_training(struct rig *rig) {
     return 0;
 }
 
+/* Prints the matmuls that do not run as they were asked for: their figures are of another form. */
+static void print_fallbacks(const struct backend *be) {
+    const char *line;
+    for (int i = 0; (line = backend_fallback(be, i)); i++) printf("  fallback: %s\n", line);
+}
+
 static void close_rig(struct rig *rig) {
     gpu_clock_close();
     trainer_close(&rig->trainer);
@@ -230,6 +236,7 @@ static int measure(struct bench *bench, enum bench_precision precision, struct f
     int failed = open_training(rig) || time_steps(rig, bench, &figures->step) ||
                  time_parts(rig, figures->parts);
     if (failed) fail(error, "%s", rig->error.text);
+    print_fallbacks(&rig->be);
     const struct gpt *gpt = &rig->trainer.gpt;
     const struct gpt_shape *s = &gpt->shape;
     figures->plan = (double)memory_total(&gpt->memory);

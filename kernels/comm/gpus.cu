@@ -4,6 +4,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/plain_c.h"
 extern "C" {
+#include "kernels/comm/binding.h"
 #include "kernels/comm/gpus.h"
 }
 
@@ -20,7 +21,9 @@ static struct gpu_of_rank find_gpu(const struct ranks *ranks, int *gpu) {
     own.local_size = ranks->local_size;
     *gpu = 0;
     if (cudaGetDeviceCount(&seen) == cudaSuccess && seen > 0) {
+        char bus[32];
         *gpu = ranks->local_rank % seen;
+        if (cudaDeviceGetPCIBusId(bus, sizeof bus, *gpu) == cudaSuccess) binding_near(bus, "/sys");
         if (cudaGetDeviceProperties(&properties, *gpu) == cudaSuccess) {
             own.seen = seen;
             memcpy(own.uuid, properties.uuid.bytes, sizeof own.uuid);

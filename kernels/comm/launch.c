@@ -138,6 +138,19 @@ static int next_signal(int signals, bool *watches_output) {
     return read(signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : SIGCHLD;
 }
 
+/* A rank that was killed or crashed has printed nothing, and mpirun, which has ended the others, is
+ * told to be quiet. Signals that stop a run in order are reported by the ranks. */
+static void report_end(int status) {
+    int number = status - 128;
+    if (number <= 0 || number == SIGINT || number == SIGTERM || number == SIGUSR1) return;
+    fprintf(stderr,
+            "train: --ranks: a rank was ended by signal %d (%s), and so were the others\n%s; "
+            "continue with --resume\n",
+            number, strsignal(number),
+            number == SIGKILL ? "if nobody killed it, the system was out of memory (see dmesg)"
+                              : "this is a bug if its messages name no reason");
+}
+
 /* mpirun ends all ranks two seconds after a signal to end, but it passes SIGUSR1 on, and the ranks
  * save a checkpoint. A second signal goes to mpirun itself, unless the terminal or the reader has
  * gone, which is reported several times. */
@@ -151,6 +164,7 @@ static int wait_for_mpirun(pid_t mpirun, int signals) {
         kill(mpirun, times++ == 0 ? SIGUSR1 : SIGTERM);
     }
     bool stopped = first && (times > 1 || exit_status(status) == 128 + SIGUSR1);
+    if (!first) report_end(exit_status(status));
     return stopped ? 128 + first : exit_status(status);
 }
 

@@ -429,8 +429,8 @@ static void mpi_collectives_close(const struct collectives *c) {
     free((struct collectives *)c);
 }
 
-static const struct collective_functions collective_functions = {mpi_reduce_scatter, mpi_all_gather,
-                                                                 mpi_wait, mpi_collectives_close};
+static const struct collective_functions collective_functions = {
+    mpi_reduce_scatter, mpi_all_gather, mpi_wait, mpi_collectives_close, NULL};
 
 const struct collectives *mpi_collectives(const struct ranks *ranks,
                                           const struct mpi_arithmetic *arithmetic) {

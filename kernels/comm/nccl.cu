@@ -1,5 +1,7 @@
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
@@ -193,25 +195,43 @@ static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t 
 
 /* Failures of other ranks or of the network are reported only after the calls that started
  * operations. */
+static bool nccl_fails(const struct collectives *c) {
+    struct nccl_state *s = state_of(c);
+    ncclResult_t later = ncclSuccess;
+    if (has_failed(s)) return true;
+    ncclResult_t result = s->nccl.CommGetAsyncError(s->comm, &later);
+    return nccl_failed(s, first_error(result, later), "waiting for other ranks");
+}
+
 static void nccl_wait(const struct collectives *c, uint64_t ticket) {
     struct nccl_state *s = state_of(c);
     const char *what = "waiting for other ranks";
-    ncclResult_t result, later = ncclSuccess;
     assert(ticket <= s->tickets);
-    if (has_failed(s)) return;
-    result = s->nccl.CommGetAsyncError(s->comm, &later);
-    if (nccl_failed(s, first_error(result, later), what)) return;
+    if (nccl_fails(c)) return;
     cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % MARKS], 0),
                 what);
 }
 
 /* ---- opening and closing */
 
+/* Waits for the operations under way, unless one of them will never end. */
+static void finish(const struct collectives *c) {
+    const struct timespec pause = {0, 1000000};
+    struct nccl_state *s = state_of(c);
+    cudaError_t status;
+    while ((status = cudaStreamQuery(s->stream)) == cudaErrorNotReady) {
+        cudaGetLastError(); /* not an error, but recorded as one by the runtime */
+        if (nccl_fails(c)) return;
+        nanosleep(&pause, NULL);
+    }
+    cuda_failed(s->be, status, "closing NCCL");
+}
+
 static void nccl_close(const struct collectives *c) {
     struct nccl_state *s = state_of(c);
-    if (!has_failed(s)) {
-        cuda_failed(s->be, cudaStreamSynchronize(s->stream), "closing NCCL");
-        if (!has_failed(s) && s->comm) s->nccl.CommDestroy(s->comm);
+    if (!has_failed(s) && s->comm) {
+        finish(c);
+        if (!has_failed(s)) s->nccl.CommDestroy(s->comm);
     }
     for (int i = 0; i < MARKS; i++)
         if (s->done[i]) cudaEventDestroy(s->done[i]);
@@ -222,15 +242,26 @@ static void nccl_close(const struct collectives *c) {
 }
 
 static const struct collective_functions nccl_functions = {nccl_reduce_scatter, nccl_all_gather,
-                                                           nccl_wait, nccl_close};
+                                                           nccl_wait, nccl_close, nccl_fails};
 
+/* NCCL's blocks start before those of the matmuls beside them: a transfer that waits for a free
+ * multiprocessor on one rank delays all ranks. */
 static void open_stream(struct nccl_state *s) {
     const char *what = "making a stream for NCCL";
-    cuda_failed(s->be, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), what);
+    int lowest = 0, highest = 0;
+    cuda_failed(s->be, cudaDeviceGetStreamPriorityRange(&lowest, &highest), what);
+    cuda_failed(s->be, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, highest),
+                what);
     cuda_failed(s->be, cudaEventCreateWithFlags(&s->ready, cudaEventDisableTiming), what);
     for (int i = 0; i < MARKS; i++)
         cuda_failed(s->be, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming), what);
 }
+
+/* Memory of connections, if the user wants them to be made by the first operations, which come
+ * after the memory plan. It is a reserve, not a measurement: 32 channels, to and from a neighbour,
+ * with a buffer of 4 MiB each (the default of NCCL_BUFFSIZE), and as much for the buffers of the
+ * protocols of low latency. */
+static const size_t CONNECTION_RESERVE = (size_t)(32 * 2 * 4 * 2) << 20;
 
 /* Does all steps that one rank can do alone, before other ranks wait for it in NCCL. */
 static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId *id,
@@ -240,6 +271,9 @@ static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId
     snprintf(s->collectives.description, sizeof s->collectives.description, "NCCL %d.%d.%d",
              version / 10000, version / 100 % 100, version % 100);
     setenv("NCCL_ALGO", "Ring", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    if (strcmp(getenv("NCCL_RUNTIME_CONNECT"), "0") != 0)
+        s->be->device.library_bytes += CONNECTION_RESERVE;
     open_stream(s);
     if (ranks->rank == 0) nccl_failed(s, s->nccl.GetUniqueId(id), "opening");
     return s->be->failure.text[0] ? fail(error, "%s", s->be->failure.text) : 0;

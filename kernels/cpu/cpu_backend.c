@@ -76,6 +76,13 @@ static bool cpu_snapshot_ready(struct backend *be, bool wait) {
     return true;
 }
 
+/* A matmul that the library does not support runs as documented in matmul.c. */
+static const char *cpu_fallback(const struct backend *be, int index) {
+    (void)be;
+    (void)index;
+    return NULL;
+}
+
 static size_t cpu_peak_bytes(struct backend *be) {
     struct rusage usage;
     (void)be;
@@ -113,6 +120,7 @@ static const struct device_functions cpu_functions = {
     .snapshot_ready = cpu_snapshot_ready,
     .graph = cpu_graph,
     .peak_bytes = cpu_peak_bytes,
+    .fallback = cpu_fallback,
     .write_choices = cpu_write_choices,
     .close = cpu_close,
 };

@@ -26,11 +26,15 @@ struct cuda_state {
     cudaEvent_t
         snapshot_begun; /* marks the position in `compute` where the snapshot was requested */
     cudaEvent_t snapshot_taken; /* the snapshot is on the host */
+    cudaEvent_t settled;        /* marks the position in `compute` that the host waits for */
     int major, minor;           /* compute capability */
     size_t shared_bytes;        /* maximum of shared memory of a block */
     size_t memory_bytes;        /* total device memory */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* peak use of device memory */
+    size_t pinned_bytes; /* large allocations of pinned memory */
+    size_t may_pin;      /* host memory that could be pinned when the device was opened */
+    int ranks_here;      /* ranks on this machine, which pin memory too */
     struct cuda_graph graphs[BACKEND_GRAPHS];
     bool uses_graphs, without_wgmma;
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
@@ -89,6 +93,9 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
                                          const struct backend_options *options,
                                          struct error *error);
 void cuda_products_close(struct cuda_products *products);
+
+/* See backend_fallback. */
+const char *cuda_products_fallback(const struct cuda_products *products, int index);
 
 /* Read and write the algorithms chosen by timing, one product a line, so that a resumed run uses
  * the same. Return -1 with a message on failure. A missing file is no error. */

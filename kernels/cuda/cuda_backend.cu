@@ -2,10 +2,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/products.h"
 extern "C" {
+#include "data/util/host_memory.h"
+#include "kernels/collectives.h"
 #include "kernels/cuda/cuda_backend.h"
 }
 
@@ -33,9 +36,14 @@ static const struct operations plan_operations = {
 };
 
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
+    if (status == cudaErrorMemoryAllocation && !be->failure.text[0])
+        fail(&be->failure,
+             "CUDA: %s: out of memory\nthe GPU has no memory left for kernels that are loaded "
+             "when they are first used: lower train.micro_batch_size (and raise "
+             "train.grad_accum_steps), or end other programs on this GPU (nvidia-smi lists them)",
+             what);
     if (status != cudaSuccess && !be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text, "CUDA: %s: %s", what,
-                 cudaGetErrorString(status));
+        fail(&be->failure, "CUDA: %s: %s", what, cudaGetErrorString(status));
     return be->failure.text[0] != 0;
 }
 
@@ -83,33 +91,80 @@ static void cuda_release(struct backend *be, void *memory) {
     cudaFree(memory);
 }
 
+/* ---- waiting */
+
+/* Waits for an event of the compute stream. With several ranks it polls for their failures too,
+ * since an operation whose neighbour has died never ends: returns false then, with be->failure
+ * set. */
+static bool await(struct backend *be, cudaEvent_t event, const char *what) {
+    enum { POLL_US = 50, FAILURE_POLLS = 1000 }; /* 50 ms between polls for failures */
+    const struct timespec pause = {0, POLL_US * 1000};
+    const struct collectives *c = be->collectives;
+    if (!c || c->ranks->size == 1) return !cuda_failed(be, cudaEventSynchronize(event), what);
+    cudaError_t status = cudaEventQuery(event);
+    for (int i = 0; status == cudaErrorNotReady; i++) {
+        cudaGetLastError(); /* not an error, but recorded as one by the runtime */
+        if (i % FAILURE_POLLS == 0 && collectives_failed(c)) return false;
+        nanosleep(&pause, NULL);
+        status = cudaEventQuery(event);
+    }
+    return !cuda_failed(be, status, what);
+}
+
+/* Waits for the operations called before. */
+static bool await_compute(struct backend *be, const char *what) {
+    struct cuda_state *cuda = cuda_state(be);
+    cuda_failed(be, cudaEventRecord(cuda->settled, cuda->compute), what);
+    return await(be, cuda->settled, what);
+}
+
+/* A copy from or to memory that is not pinned waits within the runtime, where nothing polls, so
+ * several ranks wait before. */
+static void copy_and_wait(struct backend *be, void *to, const void *from, size_t bytes,
+                          const char *what) {
+    struct cuda_state *cuda = cuda_state(be);
+    bool several = be->collectives && be->collectives->ranks->size > 1;
+    if (several && !await_compute(be, what)) return;
+    cuda_failed(be, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->compute), what);
+    await_compute(be, what);
+}
+
 /* Optimizer state may be in pinned host memory, so cudaMemcpyDefault infers the direction. */
 static void cuda_upload(struct backend *be, void *to, const void *host, size_t bytes) {
-    struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyDefault, cuda->compute),
-                "copying to the device");
-    cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying to the device");
+    copy_and_wait(be, to, host, bytes, "copying to the device");
 }
 
 static void cuda_download(struct backend *be, void *host, const void *from, size_t bytes) {
-    struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDefault, cuda->compute),
-                "copying from the device");
-    cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
+    copy_and_wait(be, host, from, bytes, "copying from the device");
+}
+
+/* Buffers of batches and results are below this size: every run needs them. */
+static const size_t LARGE_PIN = (size_t)64 << 20;
+
+/* The system cannot swap or move pinned memory, so some must stay free. Each rank of this machine
+ * may pin an equal share of what was free before any did. */
+static bool may_pin(const struct cuda_state *cuda, size_t bytes) {
+    size_t share = cuda->may_pin / (size_t)cuda->ranks_here;
+    size_t left = share > cuda->pinned_bytes ? share - cuda->pinned_bytes : 0;
+    return bytes < LARGE_PIN || (bytes <= left && bytes <= host_memory_pinnable());
 }
 
 /* Allocates pinned memory. With unified addressing, which all 64-bit systems have, it is mapped:
  * kernels access it over the link by the same pointer. */
 static void *cuda_host_allocate(struct backend *be, size_t bytes) {
-    (void)be;
+    struct cuda_state *cuda = cuda_state(be);
     void *memory = NULL;
-    if (cudaMallocHost(&memory, bytes ? bytes : 1) == cudaSuccess) return memory;
+    if (!may_pin(cuda, bytes)) return NULL;
+    if (cudaMallocHost(&memory, bytes ? bytes : 1) == cudaSuccess) {
+        if (bytes >= LARGE_PIN) cuda->pinned_bytes += bytes;
+        return memory;
+    }
     cudaGetLastError();
     return NULL;
 }
 
 static void cuda_host_release(struct backend *be, void *memory) {
-    cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->compute), "waiting for the device");
+    await_compute(be, "waiting for the device");
     cudaFreeHost(memory);
 }
 
@@ -129,7 +184,7 @@ static void cuda_send(struct backend *be, int slot, void *to, const void *host, 
 }
 
 static void cuda_sent(struct backend *be, int slot) {
-    cuda_failed(be, cudaEventSynchronize(cuda_state(be)->sent[slot]), "sending a batch");
+    await(be, cuda_state(be)->sent[slot], "sending a batch");
 }
 
 static void cuda_fetch(struct backend *be, int slot, void *host, const void *from, size_t bytes) {
@@ -141,8 +196,7 @@ static void cuda_fetch(struct backend *be, int slot, void *host, const void *fro
 }
 
 static void cuda_fetched(struct backend *be, int slot) {
-    cuda_failed(be, cudaEventSynchronize(cuda_state(be)->fetched[slot]),
-                "fetching the state of a step");
+    await(be, cuda_state(be)->fetched[slot], "fetching the state of a step");
 }
 
 /* ---- snapshots of the state, copied during training in pieces, so that a step's fetch waits for
@@ -177,13 +231,15 @@ static void cuda_snapshot_guard(struct backend *be) {
 
 static bool cuda_snapshot_ready(struct backend *be, bool wait) {
     struct cuda_state *cuda = cuda_state(be);
-    cudaError_t status =
-        wait ? cudaEventSynchronize(cuda->snapshot_taken) : cudaEventQuery(cuda->snapshot_taken);
+    const char *what = "copying the state for a checkpoint";
+    cudaError_t status = cudaSuccess;
+    if (wait) await(be, cuda->snapshot_taken, what);
+    else status = cudaEventQuery(cuda->snapshot_taken);
     if (status == cudaErrorNotReady) {
         cudaGetLastError(); /* not an error, but recorded as one by the runtime */
         return false;
     }
-    cuda_failed(be, status, "copying the state for a checkpoint");
+    cuda_failed(be, status, what);
     return true;
 }
 
@@ -194,8 +250,23 @@ static bool cuda_snapshot_ready(struct backend *be, bool wait) {
  * four launches. Beyond 2 GiB, which hold 20000 rows in 16 bit, larger chunks gain nothing. */
 static const size_t CHUNK_SHARE = 64, CHUNK_BYTES_MAX = (size_t)2 << 30;
 
+/* Memory that the driver takes after the plan. It is a reserve, not a measurement:
+ *     128 MiB  machine code of kernels, loaded when they are first launched; all of PyTorch's take
+ *              380 MB (its pull request 86509)
+ *      32 MiB  rounding of 16 allocations to 2 MiB, the granularity of device memory that
+ *              cuMemGetAllocationGranularity documents
+ *      16 MiB  graphs: 4 of 1000 nodes with 4 KiB of parameters, the most that a kernel documents
+ *       9 MiB  heap and printf buffer of kernels: defaults of cudaLimitMallocHeapSize and
+ *              cudaLimitPrintfFifoSize
+ * nccl.cu adds that of NCCL. */
+static const size_t CONTEXT_RESERVE = (size_t)(128 + 32 + 16 + 9) << 20;
+
 static int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
     return cuda_products_write(cuda_state(be)->products, path, error);
+}
+
+static const char *cuda_fallback(const struct backend *be, int index) {
+    return cuda_products_fallback(cuda_state(be)->products, index);
 }
 
 static void cuda_close(struct backend *be) {
@@ -207,6 +278,7 @@ static void cuda_close(struct backend *be) {
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
     }
+    if (cuda->settled) cudaEventDestroy(cuda->settled);
     if (cuda->snapshot_begun) cudaEventDestroy(cuda->snapshot_begun);
     if (cuda->snapshot_taken) cudaEventDestroy(cuda->snapshot_taken);
     if (cuda->snapshot) cudaStreamDestroy(cuda->snapshot);
@@ -222,6 +294,7 @@ static void open_streams(struct backend *be) {
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->snapshot, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaEventCreateWithFlags(&cuda->settled, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_begun, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_taken, flags), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
@@ -231,14 +304,53 @@ static void open_streams(struct backend *be) {
     }
 }
 
-static const char *why_no_device(cudaError_t status) {
+/* True if the machine has no GPU, or no NVIDIA driver. Every other error means that there is one
+ * that does not work. */
+static bool has_no_gpu(cudaError_t status) {
     int driver = 0;
-    if (status == cudaSuccess || status == cudaErrorNoDevice) return "there is no GPU here";
-    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
-        return "there is no NVIDIA driver here";
-    if (status == cudaErrorInsufficientDriver)
-        return "the NVIDIA driver is older than the CUDA toolkit that this program was built with";
-    return cudaGetErrorString(status);
+    if (status == cudaSuccess || status == cudaErrorNoDevice) return true;
+    return status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+           driver == 0;
+}
+
+/* Returns what to do about an error that the device reports when it is opened. */
+static const char *device_remedy(cudaError_t status) {
+    switch ((int)status) {
+    case cudaErrorInsufficientDriver:
+        return "install a newer driver, or rebuild this program with an older CUDA toolkit";
+    case cudaErrorSystemNotReady:
+        return "start the fabric manager (systemctl start nvidia-fabricmanager) and see that "
+               "nvidia-smi -q reports its state as completed";
+    case cudaErrorDevicesUnavailable:
+        return "another process uses this GPU exclusively (nvidia-smi lists it): end it, or set "
+               "nvidia-smi -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES";
+    case cudaErrorSystemDriverMismatch:
+        return "the driver was updated while its module was loaded: restart the machine";
+    case cudaErrorStubLibrary: return "remove the toolkit's folder of stubs from LD_LIBRARY_PATH";
+    case cudaErrorCompatNotSupportedOnDevice:
+        return "remove the cuda-compat package, or its folder from LD_LIBRARY_PATH";
+    }
+    return "run nvidia-smi; if it fails too, load the driver again (modprobe nvidia-uvm) or "
+           "restart the machine";
+}
+
+/* Writes the message of a device that cannot be opened. */
+static int fail_device(struct error *error, cudaError_t status) {
+    int driver = 0;
+    char detail[64] = "";
+    cudaGetLastError(); /* clears the error */
+    if (has_no_gpu(status))
+        return fail(error, "device \"cuda\": there is no %s here\nuse --device cpu",
+                    status == cudaErrorInsufficientDriver ? "NVIDIA driver" : "GPU");
+    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess)
+        snprintf(detail, sizeof detail, "; it supports CUDA %d.%d, this program needs %d.%d",
+                 driver / 1000, driver / 10 % 100, CUDART_VERSION / 1000,
+                 CUDART_VERSION / 10 % 100);
+    return fail(error,
+                "device \"cuda\": there is a GPU, but it cannot be used: error %d (%s): %s%s\n"
+                "%s; or use --device cpu",
+                (int)status, cudaGetErrorName(status), cudaGetErrorString(status), detail,
+                device_remedy(status));
 }
 
 /* Exists only to check that there is machine code for the device. */
@@ -254,9 +366,8 @@ static int find_device(struct backend *be, int gpu, struct error *error) {
     if (found) status = cudaSetDevice(gpu);
     if (found && status == cudaSuccess) status = cudaGetDeviceProperties(&properties, gpu);
     if (!found || status != cudaSuccess) {
-        fail(error, "device \"cuda\": %s\nuse --device cpu", why_no_device(status));
-        cudaGetLastError();
-        return found ? RESULT_FAILED : RESULT_NONE;
+        fail_device(error, status);
+        return !found && has_no_gpu(status) ? RESULT_NONE : RESULT_FAILED;
     }
     cuda->major = properties.major;
     cuda->minor = properties.minor;
@@ -292,6 +403,7 @@ static const struct device_functions cuda_functions = {
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,
+    .fallback = cuda_fallback,
     .close = cuda_close,
 };
 
@@ -305,6 +417,7 @@ static void fill(struct backend *be) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
     device->steps_ahead = 1;
+    device->library_bytes = CONTEXT_RESERVE;
     device->link = 25e9; /* PCI Express 4.0 with 16 lanes, as measured by copies of pinned memory */
     be->functions = &cuda_functions;
     be->op = be->run = &run_operations;
@@ -322,6 +435,8 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
         open_streams(be);
         cuda_state(be)->uses_graphs = options->graphs;
         cuda_state(be)->without_wgmma = options->without_wgmma;
+        cuda_state(be)->ranks_here = options->ranks ? options->ranks->local_size : 1;
+        cuda_state(be)->may_pin = host_memory_pinnable();
         cuda_state(be)->free_at_open = cuda_available(be);
         failed = be->failure.text[0] ? -1 : 0;
         if (failed) fail(error, "%s", be->failure.text);

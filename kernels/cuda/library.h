@@ -6,7 +6,7 @@
 
 enum { CUDA_REASON_BYTES = 640 };
 
-/* Searches for file ("libnccl.so.2") in the loader's path and in CUDA toolkits. `check` fills a
+/* Searches for file ("libnccl.so.2") in the paths of library_paths.h. `check` fills a
  * table of functions by dlsym and returns true if the library can be used; otherwise it writes the
  * reason to `why` ("has no ncclReduce"). Returns NULL on success, otherwise reason, which says why
  * the first candidate was rejected. The library is never unloaded, so loading it once more costs

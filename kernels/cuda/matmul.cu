@@ -283,10 +283,11 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     if (status && !be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
                  "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld, %s to %s, "
-                 "epilogue %s: %s",
+                 "epilogue %s: %s (status %d)",
                  (long long)r->key.m, (long long)r->key.n, (long long)r->key.k,
                  dtype_name((enum dtype)r->key.a_in), dtype_name((enum dtype)r->key.out),
-                 epilogue_names[r->key.epilogue], products->lt.GetStatusString(status));
+                 epilogue_names[r->key.epilogue], products->lt.GetStatusString(status),
+                 (int)status);
     return !status;
 }
 
@@ -407,6 +408,34 @@ static bool keeps_fused(struct backend *be, const struct matmul_args *args,
     return kept;
 }
 
+/* ---- what was asked, what runs and why */
+
+struct fallback {
+    struct product_key asked;
+    char why[PRODUCT_REFUSAL_MAX]; /* first refusal; "": runs as asked */
+};
+
+/* Begins with the product that the library should run. The missing tensor cores of an older GPU are
+ * reported once for the device, not for each matmul. */
+static struct fallback fallback_begin(const struct cuda_products *products,
+                                      const struct matmul_args *args, unsigned fused, bool eight) {
+    struct fallback fallback = {};
+    bool wanted = matmul_scales(args) && products->eight_bit;
+    if (wanted && !eight) {
+        fused = fusible(products, args, true);
+        snprintf(fallback.why, sizeof fallback.why, "its sizes are not multiples of %d",
+                 (int)EIGHT_BIT_UNIT);
+    }
+    fallback.asked = key_of(products, args, wanted);
+    fallback.asked.epilogue = epilogue_of(fused);
+    return fallback;
+}
+
+/* A form that autotune found slower has no refusal and does not count. */
+static void fallback_because(struct fallback *fallback, const char *refusal) {
+    if (!fallback->why[0]) snprintf(fallback->why, sizeof fallback->why, "%s", refusal);
+}
+
 /* Finds the recipe that fuses most, or with autotune the fastest. Returns false with
  * be->failure.text set if there is none. */
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
@@ -415,8 +444,10 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
     bool eight = takes_eight(products, args);
     bool compares = planning && !be->only_sizes && products->autotune && !be->failure.text[0];
     unsigned fused = fusible(products, args, eight);
+    struct fallback fallback = fallback_begin(products, args, fused, eight);
     for (;;) {
         bool found = find_form(be, args, r, fused, eight, planning);
+        if (!found) fallback_because(&fallback, products->refusal);
         if (found && compares &&
             fused & ~FUSE_BIAS) /* found again, because the trial may have moved the product */
             found = keeps_fused(be, args, &r->key, fused) &&
@@ -430,6 +461,8 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
         }
     }
     if (r->product) r->bytes += r->product->workspace_bytes;
+    if (r->product && planning && !be->only_sizes && fallback.why[0])
+        product_note_fallback(products, &r->key, &fallback.asked, fallback.why);
     if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
     if (!be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,

@@ -50,9 +50,9 @@ bool product_fill(const struct cuda_products *products, void *to, size_t bytes) 
     return ok;
 }
 
-static void note(struct cuda_products *products, const char *said) {
+static void note(struct cuda_products *products, const char *said, int status) {
     snprintf(products->refusal, sizeof products->refusal,
-             "cuBLASLt offers an algorithm and then fails: %s", said);
+             "cuBLASLt offers an algorithm and then fails: %.80s (status %d)", said, status);
 }
 
 /* True if the library queues the product; otherwise records its error. */
@@ -60,7 +60,7 @@ static bool queues(void *argument) {
     const struct trial *trial = (const struct trial *)argument;
     struct cuda_products *products = trial->products;
     cublasStatus_t status = product_run(products, trial->product, &trial->operands);
-    if (status) note(products, products->lt.GetStatusString(status));
+    if (status) note(products, products->lt.GetStatusString(status), (int)status);
     return !status;
 }
 
@@ -68,7 +68,7 @@ static bool queues(void *argument) {
 static bool works(struct trial *trial) {
     if (!queues(trial)) return false;
     cudaError_t error = cudaStreamSynchronize(trial->products->stream);
-    if (error != cudaSuccess) note(trial->products, cudaGetErrorString(error));
+    if (error != cudaSuccess) note(trial->products, cudaGetErrorString(error), (int)error);
     return error == cudaSuccess;
 }
 

@@ -21,6 +21,8 @@ enum product_epilogue {
 enum { EPILOGUES = EPILOGUE_DGELU + 1 };
 extern const char *const epilogue_names[EPILOGUES];
 
+enum { PRODUCT_REFUSAL_MAX = 256, PRODUCT_FALLBACK_MAX = 512 };
+
 /* Identifies a product. Compared as bytes: there is no padding. */
 struct product_key {
     int64_t m, n, k;     /* out [m, n] = op(a) [m, k] op(b) [k, n] */
@@ -43,7 +45,8 @@ struct cuda_product {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, out; /* b is the library's first operand */
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace_bytes; /* workspace of the algorithm */
+    size_t workspace_bytes;            /* workspace of the algorithm */
+    char refusal[PRODUCT_REFUSAL_MAX]; /* reason why it is not possible */
 };
 
 struct product_choice {
@@ -64,7 +67,9 @@ struct cuda_products {
     int count, capacity;
     struct product_choice *choices; /* timed choices, of this run or read from the file */
     int choice_count, choice_capacity;
-    char refusal[160]; /* reason why the last product_find returned NULL */
+    char refusal[PRODUCT_REFUSAL_MAX];       /* reason why the last product_find returned NULL */
+    char (*fallbacks)[PRODUCT_FALLBACK_MAX]; /* see backend_fallback */
+    int fallback_count;
 };
 
 enum { VECTOR_ALIGNMENT = 16 /* alignment of a bias, in bytes */ };
@@ -94,6 +99,14 @@ struct product_memory {
 /* Queues the product. */
 cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
                            const struct product_memory *memory);
+
+/* Writes the refusal: the call of the library that failed, with its status. */
+void product_refuse(struct cuda_products *products, cublasStatus_t status, const char *call);
+
+/* Records a line for backend_fallback, once: the product that runs, the one that was asked for, and
+ * why. */
+void product_note_fallback(struct cuda_products *products, const struct product_key *runs,
+                           const struct product_key *asked, const char *why);
 
 /* product_trial.cu. Runs the algorithms on memory of its own and returns the index of the first one
  * that works, or with autotune of the fastest. Returns 0 if there is no memory for the trial, -1 if

@@ -13,7 +13,9 @@ void backend_prepare_process(char **argv);
  * too old. */
 const char *backend_cpu_level(char *names, size_t size, struct error *error);
 
-/* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message.
+/* Opens a device; DEVICE_AUTO takes a GPU if there is one, and fails if it cannot be used, since a
+ * run that continued on the CPU would not be noticed for hours. On failure returns -1 with a
+ * message.
  * With several ranks all must call it; each takes a GPU of its own, if one fails all fail, and `be`
  * must not move until it is closed. */
 int backend_open(struct backend *be, const struct backend_options *options, struct error *error);

@@ -128,6 +128,9 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             config_schedule_name(config->optimizer.schedule), config->optimizer.lr,
             config->optimizer.min_lr);
     print_ranks(out, trainer);
+    const char *line;
+    for (int i = 0; (line = backend_fallback(trainer->be, i)); i++)
+        fprintf(out, "  fallback   %s\n", line);
     if (report->deadline > 0)
         fprintf(out, "  ends       after %g minutes, if not done before; continue with --resume\n",
                 config->train.minutes);

@@ -169,6 +169,10 @@ static int write_profile(const struct profile *profile, const struct trainer *tr
             cJSON_AddNumberToObject(parts, operation_name((enum operation_id)i),
                                     1e3 * profile->operations[i]);
     cJSON_AddItemToObject(root, "operations", parts);
+    cJSON *fallbacks = cJSON_AddArrayToObject(root, "fallbacks");
+    const char *line;
+    for (int i = 0; (line = backend_fallback(be, i)); i++)
+        cJSON_AddItemToArray(fallbacks, cJSON_CreateString(line));
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     if (!text) return fail(error, "out of memory for %.500s", path);
@@ -188,6 +192,9 @@ static int profile_run(const struct config *config, struct trainer *trainer,
     profile_print(stdout, &profile);
     printf("%.0f tokens/s; the step takes %.3f times that of its matmuls alone\n",
            profile.tokens / profile.step, profile.step / profile.products);
+    const char *fallback;
+    for (int i = 0; (fallback = backend_fallback(trainer->be, i)); i++)
+        printf("fallback: %s\n", fallback);
     return line->out ? write_profile(&profile, trainer, line->out, error) : 0;
 }
 

@@ -249,7 +249,10 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     if (gpt->remainder_bytes) {
         gpt->host_memory = backend_host_allocate(be, gpt->remainder_bytes);
         if (!gpt->host_memory)
-            return fail(error, "out of memory of the host: offload.optimizer needs %zu MiB",
+            return fail(error,
+                        "out of memory of the host: offload.optimizer needs %zu MiB; at least 2 "
+                        "GiB and 10 %% of the memory stay free\n"
+                        "leave out offload.optimizer, or choose a smaller model",
                         m->host >> 20);
         memset(gpt->host_memory, 0, gpt->remainder_bytes);
     }

@@ -9,7 +9,7 @@
  *   lower      16-bit copies of weights
  *   batches, workspace  of a trainer; not planned for other uses
  *   exchange   buffers for gradients and sums sent between ranks
- *   library    memory of the matmul library itself; an estimate
+ *   library    memory that libraries and the driver take themselves; an estimate
  *   host       offloaded tensors
  *   snapshot   copy that checkpoints are written from (model/core/snapshot.h); optional, so a run
  *              continues without it if memory is short */

@@ -55,12 +55,17 @@ int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
     bool offload = optimizer->gpt->offload;
     if (exchange_allocate(&optimizer->exchange, error)) return -1;
     optimizer->memory = (offload ? backend_host_allocate : backend_allocate)(be, optimizer->bytes);
+    if (!optimizer->memory && offload)
+        return fail(error,
+                    "out of memory of the host: the optimizer's moments need %zu MiB there; at "
+                    "least 2 GiB and 10 %% of the memory stay free\n"
+                    "leave out offload.optimizer, or choose a smaller model",
+                    optimizer->bytes >> 20);
     if (!optimizer->memory)
-        return fail(
-            error,
-            "out of memory%s: the optimizer's moments need %zu MiB%s\n%schoose a smaller model",
-            offload ? " of the host" : "", optimizer->bytes >> 20, offload ? " there" : "",
-            offload ? "leave out offload.optimizer, or " : "");
+        return fail(error,
+                    "out of memory: the optimizer's moments need %zu MiB\n"
+                    "choose a smaller model",
+                    optimizer->bytes >> 20);
     assign_memory(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
     if (offload) memset(optimizer->memory, 0, optimizer->bytes);
     else OP(be, clear, .data = optimizer->memory, .bytes = optimizer->bytes);

@@ -7,6 +7,12 @@
  * CUDA_EMULATOR_FAIL=cudaMalloc:3 makes the third call of cudaMalloc fail. Other calls that
  * allocate or start work can be named too, as can kernels ("launch") and calls of cublasLt.
  * CUDA_EMULATOR_SM=75 sets the compute capability.
+ * CUDA_EMULATOR_BROKEN=802 makes the devices fail with this cudaError_t: 46 when one is selected,
+ * others when they are counted.
+ * CUDA_EMULATOR_DRIVER=12040 sets the driver's version: one of an older major version than the
+ * runtime is too old, 0 means that no driver is installed.
+ * CUDA_EMULATOR_LAZY=65536 takes this many bytes of device memory at the first launch of each
+ * kernel, as modules take them that are loaded lazily: memory that runs out after planning.
  * CUBLASLT_REFUSE=EPILOGUE and CUBLASLT_LIE=EPILOGUE are described in fake_cublaslt.h. */
 #ifndef TEST_CUDA_EMULATOR_CONTROL_H
 #define TEST_CUDA_EMULATOR_CONTROL_H

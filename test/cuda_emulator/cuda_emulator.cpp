@@ -409,6 +409,10 @@ static cudaError_t check_launch(const launch &what) {
     if (!reason && must_fail("launch")) reason = "it was told to fail";
     if (!reason && threads > (uint64_t)bounds) reason = "more threads than its launch bounds";
     if (!reason && what.shared_bytes > limit) reason = "more shared memory than allowed";
+    if (!reason && !take_lazily(what.kernel)) {
+        snprintf(failure, sizeof failure, "no device memory is left to load %s", what.name);
+        return cudaErrorMemoryAllocation;
+    }
     if (!reason) return cudaSuccess;
     snprintf(failure, sizeof failure,
              "launch of %s is not possible: %s (grid %u,%u,%u, block %u,%u,%u, threads %u of %d, "

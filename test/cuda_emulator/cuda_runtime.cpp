@@ -58,6 +58,18 @@ static int visible_devices(int numbers[DEVICES_MAX]) {
     return count;
 }
 
+/* The error that the test wants of this call. */
+static cudaError_t broken(bool selecting) {
+    const char *wanted = getenv("CUDA_EMULATOR_BROKEN");
+    cudaError_t error = wanted ? (cudaError_t)atoi(wanted) : cudaSuccess;
+    return selecting == (error == cudaErrorDevicesUnavailable) ? error : cudaSuccess;
+}
+
+static int driver_version() {
+    const char *wanted = getenv("CUDA_EMULATOR_DRIVER");
+    return wanted ? atoi(wanted) : CUDART_VERSION;
+}
+
 int current_device() {
     return device_set;
 }
@@ -101,6 +113,12 @@ static const struct {
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
+     "CUDA-capable device(s) is/are busy or unavailable"},
+    {cudaErrorSystemNotReady, "cudaErrorSystemNotReady", "system not yet initialized"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
 } // namespace emu
@@ -149,16 +167,22 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaGetDeviceCount(int *count) {
     int numbers[DEVICES_MAX];
-    *count = visible_devices(numbers);
-    if (*count) return cudaSuccess;
-    last_error = cudaErrorNoDevice;
-    return last_error;
+    *count = 0;
+    cudaError_t error = broken(false);
+    if (driver_version() / 1000 < CUDART_VERSION / 1000) error = cudaErrorInsufficientDriver;
+    if (error == cudaSuccess) {
+        *count = visible_devices(numbers);
+        if (*count == 0) error = cudaErrorNoDevice;
+    }
+    if (error != cudaSuccess) last_error = error;
+    return error;
 }
 
 cudaError_t cudaSetDevice(int device) {
     int numbers[DEVICES_MAX];
     if (device < 0 || device >= visible_devices(numbers))
         return runtime_error(cudaErrorInvalidDevice, "cudaSetDevice");
+    if (broken(true) != cudaSuccess) return last_error = broken(true);
     device_set = device;
     return cudaSuccess;
 }
@@ -169,7 +193,7 @@ cudaError_t cudaGetDevice(int *device) {
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
-    *version = CUDART_VERSION;
+    *version = driver_version();
     return cudaSuccess;
 }
 
@@ -205,6 +229,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     int sizes[3] = {MAX_THREADS, MAX_THREADS, 64}, grid[3] = {0x7fffffff, 65535, 65535};
     memcpy(p->maxThreadsDim, sizes, sizeof sizes);
     memcpy(p->maxGridSize, grid, sizeof grid);
+    return cudaSuccess;
+}
+
+/* No machine has this domain, so the host's own devices are not found by it. */
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
+    int numbers[DEVICES_MAX];
+    if (device < 0 || device >= visible_devices(numbers))
+        return runtime_error(cudaErrorInvalidDevice, "cudaDeviceGetPCIBusId");
+    snprintf(id, (size_t)length, "FFFF:%02X:00.0", (unsigned)numbers[device]);
     return cudaSuccess;
 }
 

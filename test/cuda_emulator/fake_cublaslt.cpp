@@ -34,7 +34,8 @@ uint32_t asked(const char *variable) {
     return value ? (uint32_t)atoi(value) : 0;
 }
 
-uint32_t refused[8] = {asked("CUBLASLT_REFUSE")}, refusals = refused[0] != 0, slow, slow_epilogue;
+uint32_t refused[8] = {asked("CUBLASLT_REFUSE")}, refusals = refused[0] != 0, slow, slow_epilogue,
+         misused;
 struct {
     uint32_t epilogue, algorithm;
 } lie = {asked("CUBLASLT_LIE"), 0};
@@ -109,6 +110,7 @@ cublasStatus_t examine_epilogue(const problem &p) {
     bool found = false;
     for (uint32_t epilogue : supported) found |= p.op->epilogue == epilogue;
     SUPPORT(found, "an epilogue that is not emulated");
+    if (misused && p.op->epilogue == misused) return CUBLAS_STATUS_INVALID_VALUE;
     for (uint32_t i = 0; i < refusals; i++)
         if (p.op->epilogue == refused[i]) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p.has_vector) {
@@ -342,6 +344,9 @@ const struct fake_cublaslt *fake_cublaslt_counts(void) {
 void fake_cublaslt_refuse(int epilogue) {
     if (epilogue == 0) refusals = 0;
     else refused[refusals++ % 8] = (uint32_t)epilogue;
+}
+void fake_cublaslt_misuse(int epilogue) {
+    misused = (uint32_t)epilogue;
 }
 void fake_cublaslt_slow(int algorithm) {
     slow = (uint32_t)algorithm;

@@ -45,6 +45,9 @@ const struct fake_cublaslt *fake_cublaslt_counts(void);
 /* Makes matmuls with this epilogue unsupported as well; 0 supports all again. */
 void fake_cublaslt_refuse(int epilogue);
 
+/* Makes the heuristics answer as if matmuls with this epilogue were described wrongly; 0: none. */
+void fake_cublaslt_misuse(int epilogue);
+
 /* Makes matmuls with this epilogue fail when run, although the heuristics offer algorithms for
  * them. Only `algorithm` fails, or every algorithm if it is 0. Epilogue 0: none. */
 void fake_cublaslt_lie(int epilogue, int algorithm);

@@ -19,6 +19,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "test/cuda_emulator/fake_nccl_meeting.h"
@@ -66,6 +67,7 @@ struct ncclComm {
     ncclResult_t later;  /* error found on the stream */
     cudaStream_t stream; /* stream of its operations */
     bool has_stream;
+    bool connected; /* has the memory of its connections */
 };
 
 namespace {
@@ -147,6 +149,14 @@ char poison_at(const char *p) {
 }
 
 ncclResult_t meet(const work &w) {
+    if (emu::host_is_blocked() && !all_have_called(w.comm->own, w.number)) {
+        trouble lost = lost_rank(w.comm->own);
+        if (lost.result != ncclSuccess)
+            return mistake(ncclRemoteError,
+                           "%s: the host waits in the runtime, where it cannot ask "
+                           "ncclCommGetAsyncError: it would hang",
+                           lost.text);
+    }
     ncclResult_t result = report(wait_for_all(w.comm->own, w.number, w.o));
     if (result != ncclSuccess) return result;
     for (size_t i = 0; i < w.region_bytes; i++)
@@ -167,6 +177,14 @@ void perform(void *argument) {
     }
     done(w->comm->own, w->number);
     delete w;
+}
+
+/* True if the operation of every rank has begun, so that this one completes. A rank that has died
+ * never begins: the operation never ends, as on a GPU. */
+bool has_all(void *argument) {
+    const work *w = (const work *)argument;
+    return w->comm->ended || w->comm->later != ncclSuccess ||
+           all_have_called(w->comm->own, w->number);
 }
 
 /* ---- calls */
@@ -203,7 +221,17 @@ ncclResult_t check_place(ncclComm *comm, const char *function, cudaStream_t stre
                        comm->own.rank);
     comm->stream = stream;
     comm->has_stream = true;
+    counts.priority = emu::priority_of_stream(stream);
     return ncclSuccess;
+}
+
+/* Takes the memory of the connections. */
+ncclResult_t connect(ncclComm *comm) {
+    if (comm->connected) return ncclSuccess;
+    comm->connected = emu::take_memory(FAKE_NCCL_CONNECTION);
+    return comm->connected
+               ? ncclSuccess
+               : mistake(ncclUnhandledCudaError, "no device memory is left for connections");
 }
 
 /* Number of bytes that a rank sends and receives. */
@@ -269,7 +297,7 @@ ncclResult_t end_group() {
     }
     for (const work &w : group)
         if (!w.comm->failed)
-            emu::queue_work(w.stream, perform, new work(w), w.region, w.region_bytes);
+            emu::queue_work(w.stream, perform, has_all, new work(w), w.region, w.region_bytes);
     group.clear();
     return result;
 }
@@ -284,6 +312,9 @@ ncclResult_t call(const operation &o, const void *send, void *receive, ncclComm 
         if (std::find(known.begin(), known.end(), w.comm) != known.end()) w.comm->failed = true;
         return result;
     }
+    counts.connected_late += !w.comm->connected;
+    result = connect(w.comm);
+    if (result != ncclSuccess) return result;
     group.push_back(w);
     return open_groups ? ncclSuccess : end_group();
 }
@@ -296,6 +327,7 @@ ncclResult_t end(ncclComm *comm, state how, const char *function) {
     counts.alive--;
     counts.aborted += how == ABORTED;
     comm->ended = true;
+    if (comm->connected) emu::give_memory(FAKE_NCCL_CONNECTION);
     leave(comm->own, how);
     if (how == DESTROYED && (comm->failed || comm->later != ncclSuccess))
         return mistake(ncclInvalidUsage, "%s: rank %d continues after an error", function,
@@ -360,10 +392,11 @@ ncclResult_t ncclCommInitRank(ncclComm_t *handle, int size, ncclUniqueId id, int
     cudaGetDeviceProperties(&properties, device);
     result = report(join(&own, id, rank, size, properties.uuid.bytes));
     if (result != ncclSuccess) return result;
-    *handle = new ncclComm{own, device, false, false, ncclSuccess, NULL, false};
+    *handle = new ncclComm{own, device, false, false, ncclSuccess, NULL, false, false};
     known.push_back(*handle);
     counts.alive++;
-    return ncclSuccess;
+    const char *late = getenv("NCCL_RUNTIME_CONNECT");
+    return late && strcmp(late, "0") == 0 ? connect(*handle) : ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -380,6 +413,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *later) {
     result = check_comm(comm, "ncclCommGetAsyncError");
     if (result != ncclSuccess) return result;
     if (later_error) snprintf(last_text, sizeof last_text, "planned by the test");
+    if (comm->later == ncclSuccess) comm->later = report(late_rank(&comm->own));
+    trouble lost = lost_rank(comm->own);
+    if (comm->later == ncclSuccess && lost.result != ncclSuccess) {
+        snprintf(last_text, sizeof last_text, "%s", lost.text);
+        comm->later = lost.result;
+    }
     *later = later_error ? (ncclResult_t)later_error : comm->later;
     comm->failed |= *later != ncclSuccess;
     return ncclSuccess;

@@ -12,6 +12,8 @@ struct fake_nccl {
     long mistakes; /* calls that the real library forbids, or that would hang */
     long alive;    /* communicators neither destroyed nor aborted */
     long aborted;
+    long connected_late; /* communicators that connected in their first operation */
+    int priority;        /* stream priority of the last operation; 0 is the lowest */
 };
 
 const struct fake_nccl *fake_nccl_counts(void);
@@ -22,6 +24,10 @@ void fake_nccl_fail(const char *function, int nth, int result);
 
 /* Makes ncclCommGetAsyncError report this ncclResult_t from now on. */
 void fake_nccl_fail_later(int result);
+
+/* As NCCL 2.22 and later, a communicator connects in its first operation, and takes this much
+ * device memory there, unless the environment has NCCL_RUNTIME_CONNECT=0. */
+enum { FAKE_NCCL_CONNECTION = 8 << 20 };
 
 /* Suppresses messages on stderr about mistakes that a test makes on purpose. */
 void fake_nccl_quiet(int quiet);

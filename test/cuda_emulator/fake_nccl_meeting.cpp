@@ -118,16 +118,24 @@ trouble wait_for_members(const rank_slot &own) {
     return none();
 }
 
+/* Says why a rank does not call an operation; "" if it still may. */
+void reason(const rank_slot &own, int rank, char *why, size_t size) {
+    const member &other = own.memory->members[rank];
+    why[0] = 0;
+    if (other.state == ABORTED) snprintf(why, size, "rank %d has aborted", rank);
+    else if (other.state == DESTROYED) snprintf(why, size, "rank %d has left", rank);
+    else if (kill(other.pid, 0) && errno == ESRCH) snprintf(why, size, "rank %d died", rank);
+}
+
 /* Waits until the rank has called this operation. `why` is "", or the reason why it never will. */
 void wait_for(const rank_slot &own, int rank, uint64_t number, char *why, size_t size) {
     const member &other = own.memory->members[rank];
     double begun = now();
     why[0] = 0;
     while (other.called.load() <= number) {
-        if (other.state == ABORTED) snprintf(why, size, "rank %d has aborted", rank);
-        else if (other.state == DESTROYED) snprintf(why, size, "rank %d has left", rank);
-        else if (kill(other.pid, 0) && errno == ESRCH) snprintf(why, size, "rank %d died", rank);
-        else if (now() - begun > patience) snprintf(why, size, "rank %d does not call it", rank);
+        reason(own, rank, why, size);
+        if (!why[0] && now() - begun > patience)
+            snprintf(why, size, "rank %d does not call it", rank);
         if (why[0] && other.called.load() <= number) return;
         why[0] = 0;
         pause_briefly();
@@ -160,7 +168,7 @@ trouble create(ncclUniqueId *id) {
 trouble join(rank_slot *own, const ncclUniqueId &id, int rank, int size, const char device[16]) {
     unique_id point;
     memcpy(&point, &id, sizeof point);
-    *own = {NULL, rank, size, 0, 0};
+    *own = {NULL, rank, size, 0, 0, 0, 0};
     if (size < 1 || size > RANKS_MAX || rank < 0 || rank >= size)
         return say(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
     trouble mapping = map(point, &own->memory);
@@ -214,6 +222,38 @@ trouble wait_for_all(const rank_slot &own, uint64_t number, const operation &cal
                        (unsigned long long)number, rank, name_of(o.what), o.count, o.type, o.root,
                        own.rank, name, called.count, called.type, called.root);
     }
+    return none();
+}
+
+bool all_have_called(const rank_slot &own, uint64_t number) {
+    for (int rank = 0; rank < own.size; rank++)
+        if (own.memory->members[rank].called.load() <= number) return false;
+    return true;
+}
+
+trouble lost_rank(const rank_slot &own) {
+    char why[80];
+    uint64_t oldest = member_of(own)->done.load();
+    for (int rank = 0; rank < own.size && oldest < own.called; rank++) {
+        reason(own, rank, why, sizeof why);
+        if (why[0] && own.memory->members[rank].called.load() <= oldest)
+            return say(ncclRemoteError, "rank %d waits in operation %llu: %s", own.rank,
+                       (unsigned long long)oldest, why);
+    }
+    return none();
+}
+
+trouble late_rank(rank_slot *own) {
+    uint64_t oldest = member_of(*own)->done.load();
+    if (oldest != own->stalled_at || own->stalled_since == 0) {
+        own->stalled_at = oldest;
+        own->stalled_since = now();
+    }
+    if (oldest == own->called || now() - own->stalled_since < patience) return none();
+    for (int rank = 0; rank < own->size; rank++)
+        if (own->memory->members[rank].called.load() <= oldest)
+            return say(ncclRemoteError, "rank %d waits in operation %llu: rank %d does not call it",
+                       own->rank, (unsigned long long)oldest, rank);
     return none();
 }
 

@@ -34,8 +34,10 @@ struct shared;
 struct rank_slot {
     shared *memory;
     int rank, size;
-    size_t used;     /* bytes used of its buffer */
-    uint64_t called; /* number of operations it has published */
+    size_t used;         /* bytes used of its buffer */
+    uint64_t called;     /* number of operations it has published */
+    uint64_t stalled_at; /* number of the operation that does not end, and since when */
+    double stalled_since;
 };
 
 /* Creates the shared memory, and the id by which ranks find it. */
@@ -58,6 +60,15 @@ trouble publish(rank_slot *own, const operation &called, const char *input, size
 trouble wait_for_all(const rank_slot &own, uint64_t number, const operation &called);
 
 /* Returns a rank's input of an operation, valid until all ranks have finished it. */
+bool all_have_called(const rank_slot &own, uint64_t number);
+
+/* A rank that has died or ended without calling this rank's oldest operation under way;
+ * ncclSuccess if there is none. */
+trouble lost_rank(const rank_slot &own);
+
+/* The same for a rank that has not called it for too long since this was first asked. */
+trouble late_rank(rank_slot *own);
+
 const char *input(const rank_slot &own, int rank, uint64_t number);
 
 void done(const rank_slot &own, uint64_t number);

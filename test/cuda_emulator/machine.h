@@ -85,6 +85,15 @@ void count_graph_launch();
 
 bool device_range(const void *p, size_t bytes); /* true if the range lies in one allocation */
 
+/* Takes device memory for something that the driver makes at its first use, named by an address.
+ * Returns false if there is too little. CUDA_EMULATOR_LAZY has the bytes. */
+bool take_lazily(const void *what);
+
+/* Takes and returns device memory of a library. take_memory returns false if there is too little.
+ */
+bool take_memory(size_t bytes);
+void give_memory(size_t bytes);
+
 /* Brackets work on a stream: what was queued before is done, and the host may touch device
  * memory (AddressSanitizer forbids that otherwise). */
 void work_begin(cudaStream_t stream);
@@ -98,9 +107,13 @@ void touched(const void *p, size_t bytes, bool written);
 void device_access(bool on);
 
 /* Queues a library's work: run(argument) is called once, when the stream reaches it. It must
- * write into [to, to + bytes) only. */
-void queue_work(cudaStream_t stream, void (*run)(void *argument), void *argument, void *to,
-                size_t bytes);
+ * write into [to, to + bytes) only. Work that waits for other processes has `ready`: while it
+ * returns false, queries of events do not do the work. */
+void queue_work(cudaStream_t stream, void (*run)(void *argument), bool (*ready)(void *argument),
+                void *argument, void *to, size_t bytes);
+
+/* True while the host waits within the runtime, where it can do nothing else. */
+bool host_is_blocked();
 
 /* Like work_begin, but skips work from queue_work that does not write into those bytes. For
  * inputs that a library reads at once although the stream would read them later. */
@@ -109,6 +122,7 @@ void inputs_begin(cudaStream_t stream, const void *from, size_t bytes);
 /* The current device, and that of a stream, if there are several (CUDA_EMULATOR_DEVICES). */
 int current_device();
 int device_of_stream(cudaStream_t stream);
+int priority_of_stream(cudaStream_t stream); /* 0, or less for a higher one */
 
 int capability(); /* 90 for sm_90 */
 

@@ -1,6 +1,7 @@
 /* Device memory and pinned host memory. New allocations read as NaN (all bits set) until they
  * are written. Under AddressSanitizer only kernels and copies may touch device memory. */
 #include <map>
+#include <set>
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,26 @@ void device_open_range(const void *p, size_t bytes, bool on) {
     open_bytes((void *)first, end - first, on);
 }
 
+bool take_memory(size_t bytes) {
+    if (bytes > total - allocated) return false;
+    allocated += bytes;
+    return true;
+}
+
+void give_memory(size_t bytes) {
+    allocated -= bytes;
+}
+
+bool take_lazily(const void *what) {
+    static const char *const wanted = getenv("CUDA_EMULATOR_LAZY");
+    static std::set<const void *> taken;
+    size_t bytes = wanted ? strtoull(wanted, NULL, 10) : 0;
+    if (!bytes || taken.count(what)) return true;
+    if (!take_memory(bytes)) return false;
+    taken.insert(what);
+    return true;
+}
+
 } // namespace emu
 
 using namespace emu;
@@ -99,12 +120,13 @@ cudaError_t cudaFree(void *p) {
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
     if (emu::must_fail("cudaHostAlloc"))
         return emu::runtime_error(cudaErrorMemoryAllocation, "cudaHostAlloc was told to fail");
+    const size_t FILLED = (size_t)1 << 28; /* the rest of a huge one takes no memory */
     const size_t most =
         (size_t)1 << 40; /* a larger request would end the program under a sanitizer */
     *p = bytes > 0 && bytes <= most ? malloc(bytes) : NULL;
     if (bytes && !*p) return runtime_error(cudaErrorMemoryAllocation, "cudaMallocHost");
     if (!*p) return cudaSuccess;
-    memset(*p, 0xff, bytes);
+    memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
     pinned[(uintptr_t)*p] = bytes;
     return cudaSuccess;
 }

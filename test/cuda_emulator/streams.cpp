@@ -46,13 +46,14 @@ struct task {
     stream *other; /* WAIT: does the tasks of `other` up to number `until` */
     uint64_t until;
 
-    void (*run)(void *argument); /* WORK */
+    void (*run)(void *argument);   /* WORK */
+    bool (*ready)(void *argument); /* NULL: always */
     void *argument;
 };
 
 struct stream {
     bool blocking; /* waits for the legacy stream, and the legacy stream for it */
-    int device;
+    int device, priority;
     std::deque<task> tasks;
     void *tsan;            /* its thread in ThreadSanitizer */
     uint64_t told, passed; /* sync addresses: acquired from the host, released for others */
@@ -63,6 +64,7 @@ struct event {
     uint64_t number;
     bool timed;
     double time; /* in milliseconds */
+    int queries; /* since it was recorded */
 };
 
 static stream legacy;
@@ -224,6 +226,37 @@ static void settle(stream *s, uint64_t until) {
     }
 }
 
+static bool blocked;
+
+bool host_is_blocked() {
+    return blocked;
+}
+
+/* The host waits within the runtime. */
+static void block_for(stream *s, uint64_t until) {
+    blocked = true;
+    settle(s, until);
+    blocked = false;
+}
+
+static bool is_pending(const stream *s, uint64_t until) {
+    return std::any_of(s->tasks.begin(), s->tasks.end(),
+                       [until](const task &t) { return !t.done && t.number < until; });
+}
+
+/* Does the next task up to number `until`, in s or in the stream it waits for, if it is ready. */
+static void advance(stream *s, uint64_t until) {
+    for (task &t : s->tasks) {
+        if (t.done || t.number > until) continue;
+        if (t.kind == WAIT && exists(t.other) && is_pending(t.other, t.until)) {
+            advance(t.other, t.until);
+        } else if (t.kind != WORK || !t.ready || t.ready(t.argument)) {
+            perform(s, t.number);
+        }
+        return;
+    }
+}
+
 /* The legacy stream and blocking streams wait for each other. */
 static void order_with_legacy(stream *s) {
     if (s != &legacy && s->blocking) follow(s, &legacy);
@@ -297,15 +330,20 @@ static void queue(stream *s, task &&next) {
     append(s, std::move(next));
 }
 
-void queue_work(cudaStream_t handle, void (*run)(void *argument), void *argument, void *to,
-                size_t bytes) {
+void queue_work(cudaStream_t handle, void (*run)(void *argument), bool (*ready)(void *argument),
+                void *argument, void *to, size_t bytes) {
     task work = {};
     work.kind = WORK;
     work.run = run;
+    work.ready = ready;
     work.argument = argument;
     work.to = to;
     work.bytes = bytes;
     append(stream_of(handle), std::move(work));
+}
+
+int priority_of_stream(cudaStream_t handle) {
+    return stream_of(handle)->priority;
 }
 
 int device_of_stream(cudaStream_t handle) {
@@ -356,7 +394,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (kind == cudaMemcpyHostToDevice && !pinned_range(from, bytes))
         copy.staged.assign((const char *)from, (const char *)from + bytes);
     queue(s, std::move(copy));
-    if (kind == cudaMemcpyDeviceToHost && !pinned_range(to, bytes)) settle(s, ALL);
+    if (kind == cudaMemcpyDeviceToHost && !pinned_range(to, bytes)) block_for(s, ALL);
     return cudaSuccess;
 }
 
@@ -406,8 +444,16 @@ cudaError_t cudaStreamCreate(cudaStream_t *handle) {
     return cudaStreamCreateWithFlags(handle, cudaStreamDefault);
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int) {
-    return cudaStreamCreateWithFlags(handle, flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int priority) {
+    cudaError_t error = cudaStreamCreateWithFlags(handle, flags);
+    if (error == cudaSuccess) stream_of(*handle)->priority = priority;
+    return error;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest) {
+    *lowest = 0;
+    *highest = -5;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
@@ -428,12 +474,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
         return emu::runtime_error(cudaErrorLaunchFailure, "cudaStreamSynchronize was told to fail");
     if (spoils_recording_on(handle, "cudaStreamSynchronize")) return last_error;
     order_with_legacy(stream_of(handle));
-    settle(stream_of(handle), ALL);
+    block_for(stream_of(handle), ALL);
     return last_error;
 }
 
+/* Each query does one task. */
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-    return cudaStreamSynchronize(handle);
+    if (!is_pending(stream_of(handle), ALL)) return cudaStreamSynchronize(handle);
+    advance(stream_of(handle), ALL);
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
@@ -484,6 +533,7 @@ cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
     e->on = stream_of(handle);
     e->number = ++numbers;
     e->time = now();
+    e->queries = 0;
     return cudaSuccess;
 }
 
@@ -492,16 +542,19 @@ cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
         return emu::runtime_error(cudaErrorLaunchFailure, "cudaEventSynchronize was told to fail");
     const event *e = (const event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventSynchronize");
-    if (e->on && exists(e->on)) settle(e->on, e->number);
+    if (e->on && exists(e->on)) block_for(e->on, e->number);
     return last_error;
 }
 
+/* A stream lags behind the first queries, then each query does one task: a program that polls comes
+ * to its end. */
 cudaError_t cudaEventQuery(cudaEvent_t mark) {
-    const event *e = (const event *)mark;
-    bool waits = e && e->on && exists(e->on) &&
-                 std::any_of(e->on->tasks.begin(), e->on->tasks.end(),
-                             [e](const task &t) { return !t.done && t.number < e->number; });
-    return waits ? cudaErrorNotReady : cudaEventSynchronize(mark);
+    enum { LAG = 8 };
+    event *e = (event *)mark;
+    if (!e || !e->on || !exists(e->on) || !is_pending(e->on, e->number))
+        return cudaEventSynchronize(mark);
+    if (++e->queries > LAG) advance(e->on, e->number);
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {

@@ -3,12 +3,15 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "data/util/host_memory.h"
 #include "kernels/arena.h"
 #include "kernels/open/backend_open.h"
+#include "kernels/ranks.h"
 #include "test/device.h"
 
 static struct backend open_cpu(int threads) {
@@ -151,3 +154,71 @@ Test(backend, a_device_that_is_not_there_is_an_error) {
         backend_close(&be);
     else cr_assert(strstr(error.text, "cuda") || strstr(error.text, "CUDA"), "%s", error.text);
 }
+
+#ifdef EMULATED
+/* Opens a device while a variable of test/cuda_emulator/control.h is set, in this process only. */
+static int open_with(enum device device, const char *name, const char *value, struct error *error) {
+    struct backend be;
+    setenv(name, value, 1);
+    int status = backend_open(&be, &(const struct backend_options){.device = device}, error);
+    int kind = status ? status : (int)be.device.kind;
+    if (status == 0) backend_close(&be);
+    unsetenv(name);
+    return kind;
+}
+
+/* Only a machine without a GPU or without a driver trains on the CPU by itself. */
+Test(backend, auto_takes_the_cpu_only_without_a_gpu) {
+    static const struct {
+        const char *name, *value;
+        bool absent;
+        const char *says[2];
+    } machines[] = {
+        {"CUDA_EMULATOR_DEVICES", "0", true, {"there is no GPU here", "use --device cpu"}},
+        {"CUDA_VISIBLE_DEVICES", "", true, {"there is no GPU here", "use --device cpu"}},
+        {"CUDA_EMULATOR_DRIVER", "0", true, {"there is no NVIDIA driver", "use --device cpu"}},
+        {"CUDA_EMULATOR_DRIVER", "11080", false, {"supports CUDA 11.8", "newer driver"}},
+        {"CUDA_EMULATOR_BROKEN", "802", false, {"error 802", "fabric manager"}},
+        {"CUDA_EMULATOR_BROKEN", "46", false, {"error 46", "another process"}},
+        {"CUDA_EMULATOR_BROKEN", "999", false, {"error 999", "nvidia-smi"}},
+    };
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        struct error asked = {""}, automatic = {""};
+        const char *name = machines[i].name, *value = machines[i].value;
+        cr_expect_eq(open_with(DEVICE_CUDA, name, value, &asked), -1, "%s=%s", name, value);
+        cr_expect_eq(open_with(DEVICE_AUTO, name, value, &automatic),
+                     machines[i].absent ? (int)BACKEND_CPU : -1, "%s=%s", name, value);
+        for (int j = 0; j < 2; j++)
+            cr_expect(strstr(asked.text, machines[i].says[j]), "%s", asked.text);
+        if (!machines[i].absent) cr_expect_str_eq(automatic.text, asked.text);
+    }
+}
+
+/* Requests more than may be pinned, although it is available. Buffers that every run needs are
+ * always allowed. */
+Test(backend, pinned_memory_leaves_some_free) {
+    struct backend be = open_here();
+    size_t available = host_memory_available(), most = host_memory_pinnable();
+    cr_assert_lt(most, available);
+    cr_expect(most == 0 || available - most >= (size_t)2 << 30);
+    cr_expect_null(backend_host_allocate(&be, available - ((size_t)1 << 30)));
+    void *small = backend_host_allocate(&be, 1 << 20);
+    cr_expect_not_null(small);
+    cr_expect_str_empty(be.failure.text);
+    backend_host_release(&be, small);
+    backend_close(&be);
+}
+
+/* Ranks of one machine share what may be pinned. */
+Test(backend, ranks_share_pinned_memory) {
+    struct ranks ranks = {.size = 1, .local_size = 1 << 20};
+    struct error error;
+    struct backend be;
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA, .ranks = &ranks},
+                     &error),
+        0, "%s", error.text);
+    cr_expect_null(backend_host_allocate(&be, (size_t)64 << 20));
+    backend_close(&be);
+}
+#endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/collectives.h"
 #include "test/cuda_emulator/control.h"
@@ -257,6 +258,50 @@ Test(nccl, errors_come_late) {
     cr_assert_eq(forked_ranks(2, fail_under_way, NULL), 0);
 }
 
+/* Errors that appear while the host already waits for a result that never comes. */
+enum trouble { NETWORK, OTHER_RANK, CLOSING, TROUBLES };
+
+static void meet_trouble(const struct ranks *ranks, struct backend *be, enum trouble what,
+                         const struct gpu_array *a) {
+    uint64_t ticket = collectives_all_gather(be->collectives, a->device, sizeof(float), a->count);
+    if (what == NETWORK) fake_nccl_fail("ncclCommGetAsyncError", 3, REMOTE_ERROR);
+    collectives_wait(be->collectives, ticket);
+    RANK_CHECK(ranks, be->failure.text[0] == 0);
+    ranks_barrier(ranks);
+    if (what == CLOSING) return;
+    backend_fetch(be, 0, a->host, a->device, gpu_array_bytes(a));
+    backend_fetched(be, 0);
+    check_failure(ranks, be, "NCCL: waiting for other ranks: remote process exited");
+    RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1);
+}
+
+static void fail_while_waiting(const struct ranks *ranks, const void *given) {
+    enum trouble what = *(const enum trouble *)given;
+    struct backend be;
+    struct timespec begun, ended;
+    gpu_rank_open(&be, ranks);
+    fake_nccl_patience(40);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1000);
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    if (ranks->rank == 0) {
+        meet_trouble(ranks, &be, what, &a);
+    } else {
+        ranks_barrier(ranks);
+        if (what != NETWORK) fail(&be.failure, "CUDA: planned by the test");
+        if (what != NETWORK) RANK_CHECK(ranks, collectives_failed(be.collectives));
+    }
+    ranks_barrier(ranks);
+    backend_close(&be);
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    RANK_CHECK(ranks, ended.tv_sec - begun.tv_sec < 30);
+    RANK_CHECK(ranks, fake_nccl_counts()->mistakes == 0 && fake_nccl_counts()->alive == 0);
+}
+
+Test(nccl, errors_are_polled_while_the_host_waits) {
+    for (enum trouble what = 0; what < TROUBLES; what++)
+        cr_assert_eq(forked_ranks(2, fail_while_waiting, &what), 0, "%d", (int)what);
+}
+
 /* Another failure of the device ends NCCL too. */
 static void fail_elsewhere(const struct ranks *ranks, const void *given) {
     (void)given;
@@ -403,6 +448,34 @@ static void no_connection(const struct ranks *ranks, const void *given) {
 
 Test(nccl, a_rank_that_cannot_connect_ends_all) {
     cr_assert_eq(forked_ranks(2, no_connection, NULL), 2);
+}
+
+/* The memory of connections is taken before the plan; if the user connects late, the plan reserves
+ * it. NCCL's stream has priority. */
+static void connect(const struct ranks *ranks, const void *given) {
+    const char *chosen = given;
+    struct backend be;
+    if (chosen) setenv("NCCL_RUNTIME_CONNECT", chosen, 1);
+    else unsetenv("NCCL_RUNTIME_CONNECT");
+    bool late = chosen && strcmp(chosen, "0") != 0;
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1000);
+    size_t before = backend_available(&be);
+    collectives_wait(be.collectives, collectives_all_gather(be.collectives, a.device, 4, a.count));
+    gpu_array_read(&be, &a);
+    size_t taken = before - backend_available(&be);
+    RANK_CHECK(ranks, taken == (late ? FAKE_NCCL_CONNECTION : 0));
+    RANK_CHECK(ranks, taken <= be.device.library_bytes);
+    RANK_CHECK(ranks, fake_nccl_counts()->connected_late == late);
+    RANK_CHECK(ranks, (be.device.library_bytes > (size_t)512 << 20) == late);
+    RANK_CHECK(ranks, fake_nccl_counts()->priority < 0);
+    gpu_array_free(&be, &a);
+    gpu_rank_close(&be, ranks);
+}
+
+Test(nccl, connections_are_in_the_memory_plan) {
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(forked_ranks(2, connect, (const char *[]){NULL, "0", "1"}[i]), 0);
 }
 
 /* The user's choice of an algorithm is respected. */

@@ -9,6 +9,7 @@
 #include "kernels/open/backend_open.h"
 #include "test/scratch.h"
 #ifdef EMULATED
+#include "test/cuda_emulator/control.h"
 #include "test/cuda_emulator/fake_cublaslt.h"
 
 enum { M = 24, N = 40, K = 72, LONG = 600 };
@@ -276,6 +277,112 @@ Test(products, autotune_fuses_what_is_faster_so) {
     for (int i = 0; i < 2; i++) {
         cr_expect_eq(epilogue_with(FAKE_DEFAULT, one), FAKE_DEFAULT);
         cr_expect_eq(epilogue_with(FAKE_GELU_AUX, other), FAKE_GELU_AUX);
+    }
+}
+
+/* ---- what runs otherwise than asked */
+
+/* Plans and runs bf16 matmuls with a bias and GELU, and frees their tensors. Returns the epilogue
+ * of the library's matmul. */
+static int run_gelu(struct bench *bench) {
+    struct error message;
+    struct tensor of[] = {lower(bench, M, N), lower(bench, M, N), lower(bench, M, K),
+                          lower(bench, K, N), lower(bench, 1, N)};
+    of[4].rank = 1, of[4].shape[0] = N;
+    for (int pass = 0; pass < 3; pass++) {
+        if (pass < 2) backend_plan_begin(&bench->be);
+        OP(&bench->be, matmul, .out = &of[0], .gelu_in = &of[1], .a = &of[2], .b = &of[3],
+           .bias = &of[4]);
+        if (pass < 2) cr_assert_eq(backend_plan_end(&bench->be, &message), 0, "%s", message.text);
+    }
+    cr_assert_str_empty(bench->be.failure.text);
+    for (int i = 0; i < 5; i++) backend_release(&bench->be, of[i].data);
+    return fake_cublaslt_counts()->epilogue;
+}
+
+/* Checks that exactly one matmul fell back, whose line has these texts. */
+static void check_fallback(struct bench *bench, const char *what, const char *why) {
+    const char *line = backend_fallback(&bench->be, 0);
+    cr_assert(line, "nothing is recorded");
+    cr_expect(strstr(line, what), "%s", line);
+    cr_expect(strstr(line, why), "%s", line);
+    cr_expect_null(backend_fallback(&bench->be, 1), "recorded twice");
+}
+
+Test(products, record_what_runs_and_why) {
+    const char *what = "matmul 24 x 40 x 72: bf16 x bf16, epilogue bias, instead of bf16 x bf16, "
+                       "gelu_bias: ";
+    struct bench bench;
+    open_bench(&bench, &plain);
+    cr_expect_eq(run_gelu(&bench), FAKE_GELU_AUX_BIAS);
+    cr_expect_null(backend_fallback(&bench.be, 0), "%s", backend_fallback(&bench.be, 0));
+    close_bench(&bench);
+    fake_cublaslt_lie(FAKE_GELU_AUX_BIAS, 0);
+    open_bench(&bench, &plain);
+    cr_expect_eq(run_gelu(&bench), FAKE_BIAS);
+    check_fallback(&bench, what, "then fails: not supported (fake) (status 15)");
+    close_bench(&bench);
+    fake_cublaslt_lie(0, 0);
+    fake_cublaslt_misuse(FAKE_GELU_AUX_BIAS);
+    open_bench(&bench, &plain);
+    cr_expect_eq(run_gelu(&bench), FAKE_BIAS);
+    check_fallback(&bench, what,
+                   "cublasLtMatmulAlgoGetHeuristic: failure (fake) (status 7); this "
+                   "is a bug of mantissa");
+    close_bench(&bench);
+    fake_cublaslt_misuse(0);
+    fake_cublaslt_refuse(FAKE_GELU_AUX_BIAS);
+    open_bench(&bench, &plain);
+    cr_expect_eq(run_gelu(&bench), FAKE_BIAS);
+    check_fallback(&bench, what,
+                   "cublasLtMatmulAlgoGetHeuristic: not supported (fake) (status 15)");
+    close_bench(&bench);
+}
+
+/* A choice of autotune is not a fallback. */
+Test(products, record_no_choice_of_autotune) {
+    struct backend_options options = tuned(NULL);
+    struct bench bench;
+    fake_cublaslt_slow_epilogue(FAKE_GELU_AUX_BIAS);
+    open_bench(&bench, &options);
+    cr_expect_eq(run_gelu(&bench), FAKE_BIAS);
+    cr_expect_null(backend_fallback(&bench.be, 0), "%s", backend_fallback(&bench.be, 0));
+    close_bench(&bench);
+}
+
+Test(products, record_8_bit_operands_of_odd_sizes) {
+    struct bench bench;
+    struct error message;
+    for (int capable = 0; capable < 2; capable++) {
+        cuda_emulator_capability(capable ? 90 : 80);
+        open_bench(&bench, &plain);
+        struct tensor a = bench.a, b = bench.b;
+        a.dtype = b.dtype = DTYPE_E4M3;
+        backend_plan_begin(&bench.be);
+        OP(&bench.be, matmul, .out = &bench.out, .a = &a, .b = &b, .a_scales = bench.a.data,
+           .b_scales = bench.b.data);
+        cr_assert_eq(backend_plan_end(&bench.be, &message), 0, "%s", message.text);
+        if (capable)
+            check_fallback(&bench, "bf16 x bf16, epilogue none, instead of e4m3 x e4m3, none",
+                           "its sizes are not multiples of 16");
+        else cr_expect_null(backend_fallback(&bench.be, 0), "reported for the device");
+        close_bench(&bench);
+    }
+}
+
+/* On GeForce cards of Blackwell (sm_120) and before Hopper a pass of its own is faster. */
+Test(products, gelu_is_fused_where_that_is_faster) {
+    static const struct {
+        int capability, epilogue;
+    } gpus[] = {{80, FAKE_BIAS},           {89, FAKE_BIAS},  {90, FAKE_GELU_AUX_BIAS},
+                {100, FAKE_GELU_AUX_BIAS}, {120, FAKE_BIAS}, {121, FAKE_BIAS}};
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
+        struct bench bench;
+        cuda_emulator_capability(gpus[i].capability);
+        open_bench(&bench, &plain);
+        cr_expect_eq(run_gelu(&bench), gpus[i].epilogue, "sm_%d", gpus[i].capability);
+        cr_expect_null(backend_fallback(&bench.be, 0), "not a fallback");
+        close_bench(&bench);
     }
 }
 

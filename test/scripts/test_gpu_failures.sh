@@ -59,7 +59,9 @@ measures "a card without bf16" "bf16.*failed: .*bf16" CUDA_EMULATOR_SM=75
 measures "one without 8 bits" "Without 8-bit tensor cores" CUDA_EMULATOR_SM=80
 measures "one with one attention" "Attention, causal" CUDA_EMULATOR_SM=80
 measures "one with two" "Attention, mma.sync" CUDA_EMULATOR_SM=90
-measures "a library without GELU" "^  bf16 .*tokens/s" CUBLASLT_REFUSE=164
+measures "a library without GELU" \
+    "fallback: matmul .*epilogue bias, instead of bf16 x bf16, gelu_bias: .*status 15" \
+    CUBLASLT_REFUSE=164
 measures "one that lies about GELU" "what its heuristics have offered" CUBLASLT_LIE=164
 measures "and about its gradient" "what its heuristics have offered" CUBLASLT_LIE=192
 
@@ -88,5 +90,13 @@ for call in cudaStreamBeginCapture cudaStreamEndCapture cudaGraphInstantiate cud
 done
 left=$(trains update CUDA_EMULATOR_FAIL=cudaGraphExecUpdate:1)
 [ "$left" = "$whole" ] || wrong cudaGraphExecUpdate:1 "other weights: $left, not $whole"
+trains refused CUBLASLT_REFUSE=164 >/dev/null
+grep -q "^  fallback   matmul .*gelu_bias: " "$folder/said" || wrong "(banner)" "no fallback in it"
+# Memory that runs out after planning.
+ran=$((ran + 1))
+left=$(trains lazy CUDA_EMULATOR_LAZY=$((4 << 30)))
+[ "$left" = "status 1" ] || wrong "(late memory)" "not an end with status 1: $left"
+grep -q "out of memory" "$folder/said" || wrong "(late memory)" "no reason"
+grep -q "train.micro_batch_size" "$folder/said" || wrong "(late memory)" "no remedy"
 [ $failures = 0 ] || exit 1
 echo "gpu_bench and train: $ran runs amid failures, all as expected"

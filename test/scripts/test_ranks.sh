@@ -171,6 +171,7 @@ cases=$((cases + 1))
 long killed
 kill -KILL "$(rank_of killed 1)"
 ended killed 137
+expect killed "a rank was ended by signal 9 "
 train 3 killed --set train.steps=100000 --set train.minutes=0.01 --set eval.every=0 --resume ||
     { cat "$folder/killed.out" >&2; fail "not resumed after kill -9"; }
 

@@ -2,6 +2,9 @@
  * precision: the whole model, with head widths and lengths that take the kernels' special paths.
  * On the CPU itself there is nothing to compare. */
 #include "test/model/trainer_fixture.h"
+#ifdef EMULATED
+#include "test/cuda_emulator/control.h"
+#endif
 
 enum { STEPS = 10 };
 
@@ -42,6 +45,54 @@ static void configure(struct config *config, enum config_precision precision) {
     config->loss_scale.backoff_factor = 0x1p-8;
     config->loss_scale.growth_interval = 4;
 }
+
+#ifdef EMULATED
+/* Memory that runs out after planning: kernels take some when they are first launched. The plan
+ * reserves it, so a plan that fits also runs. */
+Test(device_training, a_plan_that_fits_also_runs) {
+    static struct rig rig;
+    setenv("CUDA_EMULATOR_LAZY", "1500000", 1);
+    for (int fits = 0; fits < 2; fits++) {
+        memset(&rig, 0, sizeof rig);
+        configure(&rig.config, CONFIG_PRECISION_BF16);
+        rig_open_data(&rig);
+        rig_open_backend(&rig, DEVICE_CUDA, 1);
+        cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                  TRAINER_PLANNED, &rig.error),
+                     0, "%s", rig.error.text);
+        size_t total = memory_total(&rig.trainer.gpt.memory);
+        trainer_close(&rig.trainer);
+        cuda_emulator_memory(fits ? total + 4096 : total); /* the state of a step is not in it */
+        int status = trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                  TRAINER_INITIALIZED, &rig.error);
+        cr_assert_eq(status, fits ? 0 : -1);
+        if (!fits) cr_expect(strstr(rig.error.text, "not enough memory"), "%s", rig.error.text);
+        for (int step = 0; fits && step < 3; step++) rig_step(&rig);
+        rig_close(&rig);
+    }
+}
+
+/* Here so many ranks share the host that none may pin the moments. */
+Test(device_training, offload_fails_at_the_start_if_the_host_is_full) {
+    static struct rig rig;
+    struct ranks ranks = {.size = 1, .local_size = 1 << 20};
+    struct backend_options options = {.device = DEVICE_CUDA, .ranks = &ranks};
+    char note[PRECISION_NOTE_MAX];
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.model.n_embd = 512;
+    rig.config.model.vocab_size = 8000; /* moments of 77 MiB */
+    rig.config.offload.optimizer = true;
+    rig_open_data(&rig);
+    cr_assert_eq(backend_open(&rig.be, &options, &rig.error), 0, "%s", rig.error.text);
+    cr_assert_eq(precision_resolve(&rig.precision, note, &rig.config, &rig.be, &rig.error), 0);
+    cr_assert_eq(
+        trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, TRAINER_EMPTY, &rig.error),
+        -1);
+    cr_expect(strstr(rig.error.text, "of the host"), "%s", rig.error.text);
+    cr_expect(strstr(rig.error.text, "leave out offload.optimizer"), "%s", rig.error.text);
+    rig_close(&rig);
+}
+#endif
 
 static struct result train_on(enum device device, const struct config *config) {
     static struct rig rig;

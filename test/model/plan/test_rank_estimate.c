@@ -46,7 +46,7 @@ static void no_close(const struct collectives *c) {
 /* Takes a training step as rank 0 of RANKS, without the others. */
 static void count_step(struct count *counts, struct rig *rig) {
     static const struct collective_functions functions = {count_scatter, count_gather, no_wait,
-                                                          no_close};
+                                                          no_close, NULL};
     struct ranks ranks = {.rank = 0, .size = RANKS, .local_size = 1};
     struct collectives counting = {&ranks, &functions, counts, "counts"};
     const struct collectives *own = rig->be.collectives;
