@@ -156,7 +156,7 @@ enum { EIGHT_BIT_UNIT = 16 };
 
 /* True if the operands have scales (which may be NULL while planning). */
 static inline bool matmul_scales(const struct matmul_args *args) {
-    return dtype_is_8_bit(args->a->dtype);
+    return dtype_is_quantized(args->a->dtype);
 }
 
 /* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */

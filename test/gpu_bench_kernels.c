@@ -16,7 +16,7 @@ static void copy_body(const struct subject *s) {
 
 /* 8-bit operands have a scale each, and b has the layout that tensor cores need. */
 static void product_body(const struct subject *s) {
-    if (dtype_is_8_bit(s->t[1].dtype)) {
+    if (dtype_is_quantized(s->t[1].dtype)) {
         OP(s->be, matmul, .out = &s->t[0], .a = &s->t[1], .b = &s->t[2], .transpose_b = true,
            .a_scales = s->a, .b_scales = s->a, .fast_accumulation = true);
         return;

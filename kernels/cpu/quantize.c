@@ -161,7 +161,7 @@ static void note(struct quantize_record *record, const struct amax *all) {
 void cpu_quantize(struct backend *be, const struct quantize_args *args) {
     struct amax all;
     (void)be;
-    assert(dtype_is_8_bit(quantize_result(args)->dtype));
+    assert(dtype_is_quantized(quantize_result(args)->dtype));
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
     assert(!(args->amax || args->track_amax) || args->by == QUANTIZE_WHOLE);
     assert(!args->transposed || args->by != QUANTIZE_ROWS);

@@ -180,7 +180,7 @@ static int32_t epilogue_of(unsigned fused) {
 }
 
 static void check(const struct matmul_args *args, const struct product_key *key) {
-    bool both = dtype_is_8_bit(args->b->dtype);
+    bool both = dtype_is_quantized(args->b->dtype);
     assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
@@ -265,8 +265,8 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
 static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
     struct cast_args args = {copy, from, false};
     if (copy->data == from->data) return;
-    if (!dtype_is_8_bit(from->dtype)) cuda_cast(be, &args);
-    else if (dtype_is_8_bit(copy->dtype)) cuda_transpose_8_bit(be, copy, from);
+    if (!dtype_is_quantized(from->dtype)) cuda_cast(be, &args);
+    else if (dtype_is_quantized(copy->dtype)) cuda_transpose_8_bit(be, copy, from);
     else cuda_widen_8_bit(be, copy, from);
 }
 

@@ -395,7 +395,7 @@ static void round_all(const struct quantize_args *args, const struct scratch *s,
 }
 
 static void check(const struct quantize_args *args) {
-    assert(dtype_is_8_bit(quantize_result(args)->dtype));
+    assert(dtype_is_quantized(quantize_result(args)->dtype));
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
     assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
     assert(!(args->amax || args->track_amax) || args->by == QUANTIZE_WHOLE);
