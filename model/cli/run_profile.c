@@ -10,6 +10,7 @@
 #include "data/util/files.h"
 #include "data/util/statistics.h"
 #include "model/cli/report.h"
+#include "model/core/linear.h"
 #include "model/io/run_setup.h"
 #include "model/plan/setup_trainer.h"
 
@@ -18,8 +19,8 @@ enum { REPETITIONS_DEFAULT = 5 };
 /* Recorded arguments of a matmul, with copies of its tensors, which are on the caller's stack. */
 struct product {
     struct tensor out, a, b;
-    const float *a_scales, *b_scales;
-    bool transpose_a, transpose_b, accumulate, scales_by_vector, fast_accumulation;
+    struct tensor a_scales, b_scales; /* rank 0 if there are none */
+    bool transpose_a, transpose_b, accumulate, fast_accumulation;
 };
 
 struct clock {
@@ -57,12 +58,11 @@ static void record(struct observer *observer, enum operation_id id, const void *
     struct product product = {*(args->gelu_in ? args->gelu_in : args->out),
                               *args->a,
                               *args->b,
-                              args->a_scales,
-                              args->b_scales,
+                              args->a_scales ? *args->a_scales : (struct tensor){0},
+                              args->b_scales ? *args->b_scales : (struct tensor){0},
                               args->transpose_a,
                               args->transpose_b,
                               args->accumulate,
-                              args->scales_by_vector,
                               args->fast_accumulation};
     arrput(clock->products, product);
 }
@@ -76,10 +76,10 @@ static int step(struct trainer *trainer, const struct loader *loader, struct err
 static void replay(struct backend *be, const struct product *products) {
     for (ptrdiff_t i = 0; i < arrlen(products); i++) {
         const struct product *p = &products[i];
-        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .a_scales = p->a_scales,
-           .b_scales = p->b_scales, .transpose_a = p->transpose_a, .transpose_b = p->transpose_b,
-           .accumulate = p->accumulate, .scales_by_vector = p->scales_by_vector,
-           .fast_accumulation = p->fast_accumulation);
+        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b,
+           .a_scales = optional_tensor(&p->a_scales), .b_scales = optional_tensor(&p->b_scales),
+           .transpose_a = p->transpose_a, .transpose_b = p->transpose_b,
+           .accumulate = p->accumulate, .fast_accumulation = p->fast_accumulation);
     }
 }
 
