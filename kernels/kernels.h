@@ -128,8 +128,8 @@ struct layernorm_backward_args {
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
  * transpose; then at most one epilogue. The dtypes of a and b may differ; the product is then
  * computed as if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at
- * most one is E5M2; they have the scales of quantize: out = (A B) * (scale of a * scale of b) +
- * bias. */
+ * most one is E5M2; they have the scales of quantize, which multiply the operands' elements.
+ * Both backends need matmul_scales_sums: out = (A B) * (scale of a * scale of b) + bias. */
 struct matmul_args {
     const struct tensor *out;      /* [M, N]; += if accumulate */
     const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
@@ -141,9 +141,9 @@ struct matmul_args {
                                     * first, * gelu'(it) */
     const struct tensor *column_sums; /* optional += [N], of out as stored, with dgelu_in only: the
                                        * gradient of the bias before the gelu */
-    const struct tensor *a_scales;    /* given exactly with quantized operands, fp32: of a as
-                                       * stored; one, or one for each row of A */
-    const struct tensor *b_scales; /* the same: of b as stored; one, or one for each column of B */
+    const struct tensor *a_scales;    /* fp32, given exactly with quantized operands: as quantize
+                                       * writes them for a, or for b */
+    const struct tensor *b_scales;
     struct amax
         *track_amax; /* optional, of out; only for quantized operands with gelu_in or dgelu_in */
     bool transpose_a, transpose_b, accumulate;
@@ -160,12 +160,16 @@ static inline bool matmul_scales(const struct matmul_args *args) {
     return dtype_is_quantized(args->a->dtype);
 }
 
-/* True if the scales of a matmul with out [m, n] are those of the contract. */
-static inline bool matmul_scales_valid(const struct matmul_args *args, int64_t m, int64_t n) {
-    if (!matmul_scales(args)) return !args->a_scales && !args->b_scales;
-    int64_t a = tensor_count(args->a_scales), b = tensor_count(args->b_scales);
-    return args->a_scales->dtype == DTYPE_F32 && args->b_scales->dtype == DTYPE_F32 &&
-           (a == 1 || a == m) && (b == 1 || b == n);
+/* True if scales can multiply sums: A has one, or one for each row, B one, or one for each column.
+ * True without scales. */
+static inline bool matmul_scales_sums(const struct matmul_args *args) {
+    if (!matmul_scales(args)) return true;
+    const struct tensor *a = args->a_scales, *b = args->b_scales;
+    int64_t of_rows = args->transpose_a ? tensor_columns(a) : tensor_rows(a);
+    int64_t of_columns = args->transpose_b ? tensor_rows(b) : tensor_columns(b);
+    return tensor_count(a) == of_rows && (of_rows == 1 || of_rows == tensor_rows(args->out)) &&
+           tensor_count(b) == of_columns &&
+           (of_columns == 1 || of_columns == tensor_columns(args->out));
 }
 
 /* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */

@@ -54,7 +54,7 @@ struct product_shape product_shape_of(const struct matmul_args *args) {
     assert(shape.k == (args->transpose_b ? b_columns : b_rows));
     assert(tensor_rows(out) == shape.m && tensor_columns(out) == shape.n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
-    assert(matmul_scales_valid(args, shape.m, shape.n));
+    assert(matmul_scales_sums(args));
     return shape;
 }
 

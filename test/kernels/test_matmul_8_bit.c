@@ -39,7 +39,8 @@ static struct tensor codes(struct check *c, enum dtype dtype, int64_t rows, int6
     return tensor;
 }
 
-static struct tensor scales(struct check *c, int64_t count, float **values) {
+/* Scales of an operand, one or `count`: a column, or a row if turned. */
+static struct tensor scales(struct check *c, int64_t count, bool turned, float **values) {
     static float all[2][4096];
     uint64_t stream = c->stream++;
     *values = all[stream & 1];
@@ -47,7 +48,10 @@ static struct tensor scales(struct check *c, int64_t count, float **values) {
     for (int64_t i = 0; i < count; i++)
         (*values)[i] = 0.01f + 0.1f * (float)random_uniform(9, stream, (uint64_t)i);
     const size_t bytes = (size_t)count * sizeof **values;
-    return (struct tensor){check_memory(c, CHECK_READ, *values, bytes), DTYPE_F32, 2, {count, 1}};
+    return (struct tensor){check_memory(c, CHECK_READ, *values, bytes),
+                           DTYPE_F32,
+                           2,
+                           {turned ? 1 : count, turned ? count : 1}};
 }
 
 struct operands {
@@ -95,8 +99,8 @@ static void body(struct check *c, const void *given) {
     bool sums = p->epilogue == ACCUMULATE;
     o.a = codes(c, p->a, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k, &o.a_values);
     o.b = codes(c, p->b, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n, &o.b_values);
-    struct tensor a_scales = scales(c, p->by_row ? p->m : 1, &o.a_scales);
-    struct tensor b_scales = scales(c, p->by_column ? p->n : 1, &o.b_scales);
+    struct tensor a_scales = scales(c, p->by_row ? p->m : 1, p->transpose_a, &o.a_scales);
+    struct tensor b_scales = scales(c, p->by_column ? p->n : 1, !p->transpose_b, &o.b_scales);
     o.out = sums ? check_sum(c, p->out, p->m, p->n) : check_output(c, p->out, p->m, p->n);
     if (sums) o.before = check_read(c, &o.out);
     if (p->epilogue == BIAS || p->epilogue == GELU) o.bias = check_normal(c, DTYPE_F32, p->n, 0, 1);
@@ -229,8 +233,8 @@ static void biased(struct check *c, const void *given) {
                         false, true, by_vector, by_vector,  BIAS};
     o.a = codes(c, p.a, p.m, p.k, &o.a_values);
     o.b = codes(c, p.b, p.n, p.k, &o.b_values);
-    struct tensor a_scales = scales(c, by_vector ? p.m : 1, &o.a_scales);
-    struct tensor b_scales = scales(c, by_vector ? p.n : 1, &o.b_scales);
+    struct tensor a_scales = scales(c, by_vector ? p.m : 1, false, &o.a_scales);
+    struct tensor b_scales = scales(c, by_vector ? p.n : 1, false, &o.b_scales);
     o.out = check_output(c, DTYPE_BF16, p.m, p.n);
     o.bias = check_normal(c, DTYPE_BF16, p.n, 0, 1);
     CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = &a_scales,
