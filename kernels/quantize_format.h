@@ -1,5 +1,5 @@
-/* Formats of quantized matrices, as data: the operation quantize and the matmuls that read its
- * results take their tensors and scales from here.
+/* Formats of quantized matrices, as data. The operation quantize and the matmuls that read its
+ * results see only the tensors of values and scales that a format describes.
  *
  * A matrix [rows, columns] is cut into blocks. The elements of a block share a scale, so the scales
  * are a tensor [rows / block rows, columns / block columns]:
@@ -23,7 +23,7 @@ enum scale_rounding {
 
 struct quantize_format {
     enum dtype element;    /* a quantized dtype */
-    int64_t rows, columns; /* of a block; 0: the whole extent */
+    int64_t rows, columns; /* a block's; 0: the whole extent */
     enum dtype scale;      /* dtype of the scales */
     enum scale_rounding rounding;
 };

@@ -294,7 +294,7 @@ static bool is_whole(const struct quantize_args *args) {
 }
 
 static bool by_columns(const struct quantize_args *args) {
-    return !is_whole(args) && tensor_columns(args->scales) == tensor_columns(args->in);
+    return !is_whole(args) && tensor_rows(args->scales) == 1;
 }
 
 static bool by_rows(const struct quantize_args *args) {
@@ -419,8 +419,8 @@ static void check(const struct quantize_args *args) {
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
     assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
     assert(args->scales->dtype == DTYPE_F32);
-    assert(tensor_rows(args->scales) == (by_rows(args) ? tensor_rows(args->in) : 1));
-    assert(!by_rows(args) || tensor_columns(args->scales) == 1);
+    assert(!by_rows(args) || tensor_rows(args->scales) == tensor_rows(args->in));
+    assert(tensor_columns(args->scales) == (by_columns(args) ? tensor_columns(args->in) : 1));
     assert(!(args->amax || args->track_amax) || is_whole(args));
     assert(!args->transposed || !by_rows(args));
     assert(!args->found || args->track_amax);

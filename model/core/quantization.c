@@ -14,7 +14,7 @@
 #define NOT_READ \
     { 0 }
 
-/* Blocks of one shape for all operands. Columns: forward, input gradient, weight gradient. */
+/* Formats with blocks of one shape. Columns: forward, input gradient, weight gradient. */
 #define BLOCKS(rows, columns)                                                                      \
     {                                                                                              \
         [QUANTIZED_INPUT] = {FORMAT(E4M3, rows, columns), NOT_READ, FORMAT(E4M3, rows, columns)},  \

@@ -178,7 +178,8 @@ static void body(struct check *c, const void *given) {
 }
 
 Test(quantize, shapes_and_scales) {
-    static const int64_t sizes[][2] = {{1, 1}, {77, 72}, {33, 50}, {64, 512}, {300, 40}, {3, 500}};
+    static const int64_t sizes[][2] = {{1, 1},    {77, 72}, {33, 50}, {64, 512},
+                                       {300, 40}, {3, 500}, {40, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int by = 0; by < 3; by++)
             for (int variant = 0; variant < 4; variant++) {
