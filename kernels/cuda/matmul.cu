@@ -39,14 +39,13 @@ struct scales {
 /* Scales the values from element `at` on. */
 static __device__ __forceinline__ void scale_pack(float *values, struct scales scales, int64_t at,
                                                   int64_t columns, int count) {
-    bool by_vector = scales.by_row || scales.by_column;
-    int64_t row = by_vector ? at / columns : 0, column = at - row * columns;
-    float both = scales.a[0] * scales.b[0];
+    int64_t row = scales.by_row || scales.by_column ? at / columns : 0, column = at - row * columns;
+    float a = scales.a[0], b = scales.b[0];
 #pragma unroll
     for (int i = 0; i < PACK; i++) {
-        if (by_vector && i < count)
-            both = scales.a[scales.by_row ? row : 0] * scales.b[scales.by_column ? column : 0];
-        values[i] *= both;
+        if (scales.by_row && i < count) a = scales.a[row];
+        if (scales.by_column && i < count) b = scales.b[column];
+        values[i] *= a * b;
         if (++column == columns) column = 0, row++;
     }
 }
