@@ -1,5 +1,6 @@
 #include "kernels/dtype.h"
 
+#include <assert.h>
 #include <string.h>
 #ifdef __F16C__
 #include <immintrin.h>
@@ -9,15 +10,25 @@
 
 static const struct {
     const char *name;
-    size_t bytes;
+    size_t bits;
 } dtypes[DTYPE_ALL_COUNT] = {
-#define X(NAME, name, bytes, ...) {name, bytes},
-    DTYPES(X) DTYPES_8_BIT(X)
+#define X(NAME, name, bits, ...) {name, bits},
+    DTYPES(X) DTYPES_QUANTIZED(X)
 #undef X
 };
 
+size_t dtype_bits(enum dtype dtype) {
+    return dtypes[dtype].bits;
+}
+
 size_t dtype_bytes(enum dtype dtype) {
-    return dtypes[dtype].bytes;
+    return dtype_size(dtype, 1);
+}
+
+size_t dtype_size(enum dtype dtype, int64_t count) {
+    size_t bits = (size_t)count * dtypes[dtype].bits;
+    assert(bits % 8 == 0);
+    return bits / 8;
 }
 
 const char *dtype_name(enum dtype dtype) {

@@ -8,39 +8,46 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each dtype: X(NAME, name in configs, bytes, name in config.json of Hugging Face's models, name in
+/* Each dtype: X(NAME, name in configs, bits, name in config.json of Hugging Face's models, name in
  * cuBLAS). Safetensors uses NAME. */
-#define DTYPES(X)                            \
-    X(F32, "fp32", 4, "float32", CUDA_R_32F) \
-    X(F16, "fp16", 2, "float16", CUDA_R_16F) \
-    X(BF16, "bf16", 2, "bfloat16", CUDA_R_16BF)
+#define DTYPES(X)                             \
+    X(F32, "fp32", 32, "float32", CUDA_R_32F) \
+    X(F16, "fp16", 16, "float16", CUDA_R_16F) \
+    X(BF16, "bf16", 16, "bfloat16", CUDA_R_16BF)
 
-/* Operands of matrix products, with separate scales; never computed in and never in a file.
- * Micikevicius et al. 2022: E4M3 (its variant without infinities) and E5M2. The last column is the
- * largest value. */
-#define DTYPES_8_BIT(X)                        \
-    X(E4M3, "e4m3", 1, CUDA_R_8F_E4M3, 448.0f) \
-    X(E5M2, "e5m2", 1, CUDA_R_8F_E5M2, 57344.0f)
+/* Quantized operands of matrix products, with separate scales; never computed in and never in a
+ * file. Micikevicius et al. 2022: E4M3 (its variant without infinities) and E5M2. The last column
+ * is the largest value. */
+#define DTYPES_QUANTIZED(X)                    \
+    X(E4M3, "e4m3", 8, CUDA_R_8F_E4M3, 448.0f) \
+    X(E5M2, "e5m2", 8, CUDA_R_8F_E5M2, 57344.0f)
 
 enum dtype {
 #define X(NAME, ...) DTYPE_##NAME,
-    DTYPES(X) DTYPES_8_BIT(X)
+    DTYPES(X) DTYPES_QUANTIZED(X)
 #undef X
 };
 
 /* Lengths of the first list, and of both. */
 #define X(...) +1
-enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_8_BIT(X) };
+enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_QUANTIZED(X) };
 #undef X
 
-static inline int dtype_is_8_bit(enum dtype dtype) {
+static inline int dtype_is_quantized(enum dtype dtype) {
     return (int)dtype >= (int)DTYPE_COUNT;
 }
 
+size_t dtype_bits(enum dtype dtype);
+
+/* Returns the bytes of an element, which has whole bytes. */
 size_t dtype_bytes(enum dtype dtype);
+
+/* Returns the bytes of `count` elements, which fill whole bytes. */
+size_t dtype_size(enum dtype dtype, int64_t count);
+
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
 
-/* Returns the dtype of this name, 8-bit dtypes excluded, or -1. */
+/* Returns the dtype of this name, quantized dtypes excluded, or -1. */
 int dtype_named(const char *name);
 
 float f32_from_f16(uint16_t bits);

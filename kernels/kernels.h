@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/quantize_format.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
 
@@ -126,9 +127,9 @@ struct layernorm_backward_args {
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
  * transpose; then at most one epilogue. The dtypes of a and b may differ; the product is then
- * computed as if both were fp32. If one operand has 8 bits (kernels/dtype.h), both have, and at
- * most one is E5M2; they have the scales of quantize: out = (A B) * (scale of a * scale of b) +
- * bias. */
+ * computed as if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at
+ * most one is E5M2; they have the scales of quantize, which multiply the operands' elements.
+ * Both backends need matmul_scales_sums: out = (A B) * (scale of a * scale of b) + bias. */
 struct matmul_args {
     const struct tensor *out;      /* [M, N]; += if accumulate */
     const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
@@ -140,12 +141,12 @@ struct matmul_args {
                                     * first, * gelu'(it) */
     const struct tensor *column_sums; /* optional += [N], of out as stored, with dgelu_in only: the
                                        * gradient of the bias before the gelu */
-    const float *a_scales;            /* given exactly with 8-bit operands: [1]; [M] if by_vector */
-    const float *b_scales;            /* the same: [1]; [N] if by_vector */
+    const struct tensor *a_scales;    /* fp32, given exactly with quantized operands: as quantize
+                                       * writes them for a, or for b */
+    const struct tensor *b_scales;
     struct amax
-        *track_amax; /* optional, of out; only for 8-bit operands with gelu_in or dgelu_in */
+        *track_amax; /* optional, of out; only for quantized operands with gelu_in or dgelu_in */
     bool transpose_a, transpose_b, accumulate;
-    bool scales_by_vector;
     bool fast_accumulation; /* 8-bit operands on tensor cores: faster sums with fewer bits */
     const struct trace_label *label; /* optional */
 };
@@ -154,9 +155,21 @@ struct matmul_args {
  * of this. Other operands are transposed first, or multiplied as bf16. */
 enum { EIGHT_BIT_UNIT = 16 };
 
-/* True if the operands have scales (which may be NULL while planning). */
+/* True if the operands have scales. */
 static inline bool matmul_scales(const struct matmul_args *args) {
-    return dtype_is_8_bit(args->a->dtype);
+    return dtype_is_quantized(args->a->dtype);
+}
+
+/* True if scales can multiply sums: A has one, or one for each row, B one, or one for each column.
+ * True without scales. */
+static inline bool matmul_scales_sums(const struct matmul_args *args) {
+    if (!matmul_scales(args)) return true;
+    const struct tensor *a = args->a_scales, *b = args->b_scales;
+    int64_t of_rows = args->transpose_a ? tensor_columns(a) : tensor_rows(a);
+    int64_t of_columns = args->transpose_b ? tensor_rows(b) : tensor_columns(b);
+    return tensor_count(a) == of_rows && (of_rows == 1 || of_rows == tensor_rows(args->out)) &&
+           tensor_count(b) == of_columns &&
+           (of_columns == 1 || of_columns == tensor_columns(args->out));
 }
 
 /* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */
@@ -304,8 +317,6 @@ struct cast_args {
     bool masters;
 };
 
-enum quantize_by { QUANTIZE_WHOLE, QUANTIZE_ROWS, QUANTIZE_COLUMNS };
-
 /* Statistics of the tensors that quantize has processed since this was cleared, in backend
  * memory. */
 struct quantize_record {
@@ -314,24 +325,24 @@ struct quantize_record {
     int32_t zero;       /* tensors of zeros only */
 };
 
-/* out = in * s, rounded to 8 bits (f8_from_f32), where s = max / amax: the format's largest value
- * over the largest finite magnitude of the tensor, of each row or of each column. If amax is 0, s =
- * 1; s is at most 2^126; with power_of_two it is rounded down to a power of two. in * s is rounded
- * to fp32 first. scales = 1 / s, the factors of matmul.
+/* out = in * s, rounded to out's dtype (f8_from_f32), where s = max / amax: the dtype's largest
+ * value over the largest finite magnitude of the block. If amax is 0, s = 1; s is at most 2^126,
+ * and then rounded by scale_rounding. in * s is rounded to fp32 first. scales = 1 / s, the factors
+ * of matmul.
  *
- * transposed has the same values in the order in which tensor cores read an operand of a matmul
- * that reduces over rows. */
+ * The shape of scales gives the blocks (kernels/quantize_format.h). CUDA has those of a tensor, a
+ * row and a column, the CPU all. transposed has the same values in the order in which tensor cores
+ * read an operand of a matmul that reduces over rows. */
 struct quantize_args {
-    const struct tensor *out;        /* [N, C], 8 bit; optional if transposed is given */
-    const struct tensor *transposed; /* optional [C, N], not QUANTIZE_ROWS: the same values */
-    float *scales;                   /* [1], [N] or [C] */
+    const struct tensor *out;        /* [N, C], quantized; optional if transposed is given */
+    const struct tensor *transposed; /* optional [C, N], with one scale or one for each column */
+    const struct tensor *scales;     /* fp32 [1, 1], [N, 1], [1, C], or [R, S] that divide N, C */
     const struct tensor *in;         /* [N, C] */
-    const float *amax;       /* optional [1], QUANTIZE_WHOLE only: replaces in's own amax if > 0 */
-    struct amax *track_amax; /* optional, of in, QUANTIZE_WHOLE only: read if found, else updated;
+    const float *amax;       /* optional [1], with one scale only: replaces in's own amax if > 0 */
+    struct amax *track_amax; /* optional, of in, with one scale only: read if found, else updated;
                                 then added to record */
     struct quantize_record *record; /* optional, of in: updated */
-    enum quantize_by by;
-    bool power_of_two;
+    enum scale_rounding scale_rounding;
     bool found; /* track_amax is known: no pass over in to find it */
 };
 

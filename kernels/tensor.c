@@ -9,7 +9,7 @@ int64_t tensor_count(const struct tensor *tensor) {
 }
 
 size_t tensor_bytes(const struct tensor *tensor) {
-    return (size_t)tensor_count(tensor) * dtype_bytes(tensor->dtype);
+    return dtype_size(tensor->dtype, tensor_count(tensor));
 }
 
 int64_t tensor_columns(const struct tensor *tensor) {
@@ -27,14 +27,13 @@ struct tensor tensor_slice(const struct tensor *tensor, int64_t first, int64_t r
     assert(first >= 0 && first + rows <= tensor_rows(tensor));
     struct tensor slice = tensor_view(tensor, rows, columns);
     if (tensor->data)
-        slice.data = (char *)tensor->data + (size_t)(first * columns) * dtype_bytes(tensor->dtype);
+        slice.data = (char *)tensor->data + dtype_size(tensor->dtype, first * columns);
     return slice;
 }
 
 struct tensor tensor_range(const struct tensor *tensor, int64_t first, int64_t count) {
     struct tensor range = {NULL, tensor->dtype, 1, {count}};
-    if (tensor->data)
-        range.data = (char *)tensor->data + (size_t)first * dtype_bytes(tensor->dtype);
+    if (tensor->data) range.data = (char *)tensor->data + dtype_size(tensor->dtype, first);
     return range;
 }
 

@@ -16,9 +16,10 @@ static void copy_body(const struct subject *s) {
 
 /* 8-bit operands have a scale each, and b has the layout that tensor cores need. */
 static void product_body(const struct subject *s) {
-    if (dtype_is_8_bit(s->t[1].dtype)) {
+    const struct tensor one = {s->a, DTYPE_F32, 2, {1, 1}};
+    if (dtype_is_quantized(s->t[1].dtype)) {
         OP(s->be, matmul, .out = &s->t[0], .a = &s->t[1], .b = &s->t[2], .transpose_b = true,
-           .a_scales = s->a, .b_scales = s->a, .fast_accumulation = true);
+           .a_scales = &one, .b_scales = &one, .fast_accumulation = true);
         return;
     }
     OP(s->be, matmul, .out = &s->t[0], .a = &s->t[1], .b = &s->t[2]);
@@ -219,16 +220,19 @@ static void cast_body(const struct subject *s) {
 /* Quantizes the MLP's gradient for both matmuls that read it. Its amax is computed here, or
  * known from the operation that wrote it. */
 static void quantize_body(const struct subject *s) {
-    OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1]);
+    const struct tensor scale = {s->a, DTYPE_F32, 2, {1, 1}};
+    OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = &scale, .in = &s->t[1]);
 }
 
 static void quantize_found_body(const struct subject *s) {
-    OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1],
+    const struct tensor scale = {s->a, DTYPE_F32, 2, {1, 1}};
+    OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = &scale, .in = &s->t[1],
        .track_amax = s->scratch, .found = true);
 }
 
 static void quantize_rows_body(const struct subject *s) {
-    OP(s->be, quantize, .out = &s->t[0], .scales = s->a, .in = &s->t[1], .by = QUANTIZE_ROWS);
+    const struct tensor scales = {s->a, DTYPE_F32, 2, {tensor_rows(&s->t[1]), 1}};
+    OP(s->be, quantize, .out = &s->t[0], .scales = &scales, .in = &s->t[1]);
 }
 
 static void clear_body(const struct subject *s) {

@@ -1,5 +1,7 @@
-/* Quantizes to 8 bits in two passes over the tensor: one for the amax, unless it is known, and one
- * for the codes. */
+/* Quantizes to 8 bits in two passes over each block: one for the amax, unless it is known, and one
+ * for the codes. Three loops share the work: a tensor with one scale is divided among threads, and
+ * its amax merged; blocks of several columns are each one thread's; of blocks one column wide a
+ * thread takes some that are adjacent, and reads along rows. */
 #include <assert.h>
 #include <string.h>
 
@@ -9,7 +11,12 @@
 enum { COLUMN_SHARE = 64 /* columns of a thread, where threads divide columns */ };
 
 static float scale_of(float amax, const struct quantize_args *args) {
-    return f8_scale(amax, quantize_result(args)->dtype == DTYPE_E4M3, args->power_of_two);
+    return f8_scale(amax, quantize_result(args)->dtype == DTYPE_E4M3,
+                    args->scale_rounding == SCALE_POWER_OF_TWO);
+}
+
+static float *scales_of(const struct quantize_args *args) {
+    return args->scales->data;
 }
 
 static void store(const struct quantize_args *args, int64_t at, int64_t count, float scale) {
@@ -44,15 +51,21 @@ static struct amax find(const struct quantize_args *args) {
     return all;
 }
 
-/* Stores n columns, each with its scale, in row order and transposed. */
-static void store_columns(const struct quantize_args *args, int64_t c, int64_t n,
+/* Rows first..last-1 of n columns from column c on. */
+struct columns {
+    int64_t first, last, c, n;
+};
+
+/* Stores the columns, each with its scale, in row order and transposed. */
+static void store_columns(const struct quantize_args *args, const struct columns *some,
                           const float scales[COLUMN_SHARE]) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
+    int64_t c = some->c, n = some->n;
     bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3;
     uint8_t *out = args->out ? args->out->data : NULL;
     uint8_t *transposed = args->transposed ? args->transposed->data : NULL;
     float buffer[COLUMN_SHARE];
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = some->first; row < some->last; row++) {
         size_t at = (size_t)(row * columns + c);
         uint8_t codes[COLUMN_SHARE];
         const float *values = dtype_widen(buffer, args->in->data, args->in->dtype, at, (size_t)n);
@@ -75,7 +88,8 @@ static void store_whole_transposed(const struct quantize_args *args, float scale
 #pragma omp parallel for schedule(static)
     for (int64_t share = 0; share < blocks_of(columns, COLUMN_SHARE); share++) {
         int64_t c = share * COLUMN_SHARE;
-        store_columns(args, c, block_length(c, columns, COLUMN_SHARE), scales);
+        struct columns some = {0, tensor_rows(args->in), c, block_length(c, columns, COLUMN_SHARE)};
+        store_columns(args, &some, scales);
     }
 }
 
@@ -84,7 +98,7 @@ static void whole(const struct quantize_args *args, struct amax *all) {
     *all = find(args);
     bool given = args->amax && *args->amax > 0;
     float scale = scale_of(given ? *args->amax : f8_float(all->largest), args);
-    args->scales[0] = 1 / scale;
+    scales_of(args)[0] = 1 / scale;
     if (args->transposed) {
         store_whole_transposed(args, scale);
         return;
@@ -96,31 +110,46 @@ static void whole(const struct quantize_args *args, struct amax *all) {
     }
 }
 
-static void by_rows(const struct quantize_args *args, struct amax *all) {
-    int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
+/* Quantizes a block of rows x columns, whose first element is number `at`. */
+static struct amax quantize_block(const struct quantize_args *args, float *scale_out, int64_t at,
+                                  int64_t rows, int64_t columns) {
+    int64_t stride = tensor_columns(args->in);
+    struct amax all = {0, 0};
+    for (int64_t row = 0; row < rows; row++) {
+        struct amax one = cpu_amax(args->in, at + row * stride, columns);
+        all.largest = one.largest > all.largest ? one.largest : all.largest;
+        all.not_finite |= one.not_finite;
+    }
+    float scale = scale_of(f8_float(all.largest), args);
+    *scale_out = 1 / scale;
+    for (int64_t row = 0; row < rows; row++) store(args, at + row * stride, columns, scale);
+    return all;
+}
+
+static void by_blocks(const struct quantize_args *args, struct amax *all) {
+    int64_t across = tensor_columns(args->scales), columns = tensor_columns(args->in) / across;
+    int64_t rows = tensor_rows(args->in) / tensor_rows(args->scales);
     uint32_t largest = 0, bad = 0;
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
-    for (int64_t row = 0; row < rows; row++) {
-        struct amax one = cpu_amax(args->in, row * columns, columns);
-        float scale = scale_of(f8_float(one.largest), args);
-        args->scales[row] = 1 / scale;
-        store(args, row * columns, columns, scale);
+    for (int64_t block = 0; block < tensor_count(args->scales); block++) {
+        int64_t at = block / across * rows * tensor_columns(args->in) + block % across * columns;
+        struct amax one = quantize_block(args, scales_of(args) + block, at, rows, columns);
         largest = one.largest > largest ? one.largest : largest;
         bad = one.not_finite > bad ? one.not_finite : bad;
     }
     *all = (struct amax){largest, bad};
 }
 
-/* Finds the largest finite magnitude of each of n columns, and computes their scales. */
-static struct amax scale_columns(const struct quantize_args *args, int64_t c, int64_t n,
-                                 float scales[COLUMN_SHARE]) {
-    int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
+/* Finds the largest finite magnitude of each column, and computes their scales. */
+static struct amax scale_columns(const struct quantize_args *args, const struct columns *some,
+                                 float *scales_out, float scales[COLUMN_SHARE]) {
+    int64_t columns = tensor_columns(args->in), n = some->n;
     struct amax all = {0, 0};
     uint32_t largest[COLUMN_SHARE] = {0}, any[COLUMN_SHARE] = {0};
     float buffer[COLUMN_SHARE];
-    for (int64_t row = 0; row < rows; row++) {
-        const float *values =
-            dtype_widen(buffer, args->in->data, args->in->dtype, (size_t)(row * columns + c), n);
+    for (int64_t row = some->first; row < some->last; row++) {
+        const float *values = dtype_widen(buffer, args->in->data, args->in->dtype,
+                                          (size_t)(row * columns + some->c), (size_t)n);
         for (int64_t i = 0; i < n; i++) {
             uint32_t bits = f8_bits(values[i]) & 0x7fffffff;
             uint32_t finite = bits < 0x7f800000 ? bits : 0;
@@ -132,23 +161,28 @@ static struct amax scale_columns(const struct quantize_args *args, int64_t c, in
         all.largest = largest[i] > all.largest ? largest[i] : all.largest;
         all.not_finite |= any[i] >= 0x7f800000;
         scales[i] = scale_of(f8_float(largest[i]), args);
-        args->scales[c + i] = 1 / scales[i];
+        scales_out[i] = 1 / scales[i];
     }
     return all;
 }
 
 static void by_columns(const struct quantize_args *args, struct amax *all) {
-    int64_t columns = tensor_columns(args->in);
+    int64_t columns = tensor_columns(args->in), bands = tensor_rows(args->scales);
+    int64_t rows = tensor_rows(args->in) / bands;
     uint32_t largest = 0, bad = 0;
-#pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
-    for (int64_t share = 0; share < blocks_of(columns, COLUMN_SHARE); share++) {
-        int64_t c = share * COLUMN_SHARE, n = block_length(c, columns, COLUMN_SHARE);
-        float scales[COLUMN_SHARE];
-        struct amax one = scale_columns(args, c, n, scales);
-        store_columns(args, c, n, scales);
-        largest = one.largest > largest ? one.largest : largest;
-        bad = one.not_finite > bad ? one.not_finite : bad;
-    }
+#pragma omp parallel for schedule(static) collapse(2) reduction(max : largest) reduction(max : bad)
+    for (int64_t band = 0; band < bands; band++)
+        for (int64_t share = 0; share < blocks_of(columns, COLUMN_SHARE); share++) {
+            int64_t c = share * COLUMN_SHARE;
+            struct columns some = {band * rows, (band + 1) * rows, c,
+                                   block_length(c, columns, COLUMN_SHARE)};
+            float scales[COLUMN_SHARE];
+            struct amax one =
+                scale_columns(args, &some, scales_of(args) + band * columns + c, scales);
+            store_columns(args, &some, scales);
+            largest = one.largest > largest ? one.largest : largest;
+            bad = one.not_finite > bad ? one.not_finite : bad;
+        }
     *all = (struct amax){largest, bad};
 }
 
@@ -159,15 +193,20 @@ static void note(struct quantize_record *record, const struct amax *all) {
 }
 
 void cpu_quantize(struct backend *be, const struct quantize_args *args) {
+    bool one_scale = tensor_count(args->scales) == 1;
+    bool one_column = tensor_columns(args->scales) == tensor_columns(args->in);
     struct amax all;
     (void)be;
-    assert(dtype_is_8_bit(quantize_result(args)->dtype));
+    assert(dtype_is_quantized(quantize_result(args)->dtype));
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
-    assert(!(args->amax || args->track_amax) || args->by == QUANTIZE_WHOLE);
-    assert(!args->transposed || args->by != QUANTIZE_ROWS);
-    if (args->by == QUANTIZE_WHOLE) whole(args, &all);
-    else if (args->by == QUANTIZE_ROWS) by_rows(args, &all);
-    else by_columns(args, &all);
+    assert(args->scales->dtype == DTYPE_F32);
+    assert(tensor_rows(args->in) % tensor_rows(args->scales) == 0);
+    assert(tensor_columns(args->in) % tensor_columns(args->scales) == 0);
+    assert(!(args->amax || args->track_amax) || one_scale);
+    assert(!args->transposed || one_scale || one_column);
+    if (one_scale) whole(args, &all);
+    else if (one_column) by_columns(args, &all);
+    else by_blocks(args, &all);
     if (args->record) note(args->record, &all);
 }
 

@@ -54,6 +54,7 @@ struct product_shape product_shape_of(const struct matmul_args *args) {
     assert(shape.k == (args->transpose_b ? b_columns : b_rows));
     assert(tensor_rows(out) == shape.m && tensor_columns(out) == shape.n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
+    assert(matmul_scales_sums(args));
     return shape;
 }
 
@@ -84,7 +85,8 @@ static struct region region_of(const struct tensor *tensor, const struct panel *
                            panel->count[columns]};
 }
 
-/* 8-bit operands are multiplied without their scales, which bf16 represents as exactly as fp32. */
+/* Quantized operands are multiplied without their scales, which bf16 represents as exactly as fp32.
+ */
 static enum dtype operand_dtype(const struct backend *be, const struct matmul_args *args) {
     return matmul_scales(args) && be->device.native[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
 }
@@ -132,13 +134,13 @@ static void move(const struct region *r, void *dense, enum dtype dtype, enum dir
 static void finish_row(float *sums, const struct matmul_args *args, const struct tensor *out,
                        int64_t row, int64_t c, int64_t n) {
     float buffer[COLUMN_BLOCK];
-    bool by_vector = args->scales_by_vector;
-    float scale = args->a_scales[by_vector ? row : 0];
+    const float *a_scales = args->a_scales->data, *b_scales = args->b_scales->data;
+    float scale = a_scales[tensor_count(args->a_scales) > 1 ? row : 0];
     int64_t at = row * tensor_columns(out) + c;
-    if (by_vector)
-        for (int64_t i = 0; i < n; i++) sums[i] *= scale * args->b_scales[c + i];
+    if (tensor_count(args->b_scales) > 1)
+        for (int64_t i = 0; i < n; i++) sums[i] *= scale * b_scales[c + i];
     else
-        for (int64_t i = 0; i < n; i++) sums[i] *= scale * args->b_scales[0];
+        for (int64_t i = 0; i < n; i++) sums[i] *= scale * b_scales[0];
     if (args->bias) {
         const float *bias =
             dtype_widen(buffer, args->bias->data, args->bias->dtype, (size_t)c, (size_t)n);

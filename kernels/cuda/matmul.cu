@@ -33,18 +33,19 @@ enum { STORE_THREADS = 256 };
 /* Scales of 8-bit operands that the library has not applied; a is NULL if there are none. */
 struct scales {
     const float *a, *b;
-    bool by_vector;
+    bool by_row, by_column; /* a has one for each row, b one for each column; else one */
 };
 
 /* Scales the values from element `at` on. */
 static __device__ __forceinline__ void scale_pack(float *values, struct scales scales, int64_t at,
                                                   int64_t columns, int count) {
-    int64_t row = scales.by_vector ? at / columns : 0, column = at - row * columns;
-    float both = scales.a[row] * scales.b[0];
+    int64_t row = scales.by_row || scales.by_column ? at / columns : 0, column = at - row * columns;
+    float a = scales.a[0], b = scales.b[0];
 #pragma unroll
     for (int i = 0; i < PACK; i++) {
-        if (scales.by_vector && i < count) both = scales.a[row] * scales.b[column];
-        values[i] *= both;
+        if (scales.by_row && i < count) a = scales.a[row];
+        if (scales.by_column && i < count) b = scales.b[column];
+        values[i] *= a * b;
         if (++column == columns) column = 0, row++;
     }
 }
@@ -127,9 +128,18 @@ static bool takes_eight(const struct cuda_products *products, const struct matmu
            is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
 }
 
+static bool by_vector(const struct matmul_args *args) {
+    return tensor_count(args->a_scales) > 1 || tensor_count(args->b_scales) > 1;
+}
+
 /* True if store_kernel has to apply the scales. */
 static bool scales_later(const struct matmul_args *args, bool eight) {
-    return matmul_scales(args) && (!eight || args->scales_by_vector);
+    return matmul_scales(args) && (!eight || by_vector(args));
+}
+
+static struct scales scales_of(const struct matmul_args *args) {
+    return {(const float *)args->a_scales->data, (const float *)args->b_scales->data,
+            tensor_count(args->a_scales) > 1, tensor_count(args->b_scales) > 1};
 }
 
 /* Returns the dtype in which the library reads an operand. */
@@ -180,13 +190,14 @@ static int32_t epilogue_of(unsigned fused) {
 }
 
 static void check(const struct matmul_args *args, const struct product_key *key) {
-    bool both = dtype_is_8_bit(args->b->dtype);
+    bool both = dtype_is_quantized(args->b->dtype);
     assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
     assert(!args->track_amax || (both && (args->gelu_in || args->dgelu_in)));
     assert(!(args->gelu_in && args->dgelu_in) && matmul_scales(args) == both);
     assert(!args->column_sums || args->dgelu_in);
+    assert(matmul_scales_sums(args));
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
 }
 
@@ -202,7 +213,7 @@ static struct product_key key_of(const struct cuda_products *products,
     key.transpose_b = eight || args->transpose_b;
     key.tf32 = products->tf32 && key.a_in == DTYPE_F32;
     key.fast = eight && args->fast_accumulation;
-    key.scaled = eight && !args->scales_by_vector;
+    key.scaled = eight && !by_vector(args);
     check(args, &key);
     return key;
 }
@@ -265,8 +276,8 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
 static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
     struct cast_args args = {copy, from, false};
     if (copy->data == from->data) return;
-    if (!dtype_is_8_bit(from->dtype)) cuda_cast(be, &args);
-    else if (dtype_is_8_bit(copy->dtype)) cuda_transpose_8_bit(be, copy, from);
+    if (!dtype_is_quantized(from->dtype)) cuda_cast(be, &args);
+    else if (dtype_is_quantized(copy->dtype)) cuda_transpose_8_bit(be, copy, from);
     else cuda_widen_8_bit(be, copy, from);
 }
 
@@ -276,7 +287,10 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     struct product_memory memory = {};
     memory.out = r->result.data;
     memory.a = r->a.data, memory.b = r->b.data;
-    memory.a_scale = args->a_scales, memory.b_scale = args->b_scales;
+    if (r->key.scaled) {
+        memory.a_scale = (const float *)args->a_scales->data;
+        memory.b_scale = (const float *)args->b_scales->data;
+    }
     memory.vector = r->bias.data, memory.aux = aux ? aux->data : NULL;
     memory.workspace = r->scratch;
     cublasStatus_t status = product_run(products, r->product, &memory);
@@ -295,9 +309,8 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct tensor *sum = sum_of(args);
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
-    const struct scales none = {NULL, NULL, false};
-    struct scales scales = {args->a_scales, args->b_scales, args->scales_by_vector};
-    if (!scales_later(args, r->eight)) scales = none;
+    struct scales scales = {};
+    if (scales_later(args, r->eight)) scales = scales_of(args);
     if (r->elsewhere || bias || scales.a)
         store(be, sum, (const float *)r->result.data, scales, bias,
               args->accumulate && r->elsewhere);

@@ -21,10 +21,8 @@ static size_t place(struct product_memory *operands, const struct product_key *k
                     size_t workspace_bytes, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     size_t out = dtype_bytes((enum dtype)key->out);
-    operands->a =
-        arena_take(&arena, (size_t)(key->m * key->k) * dtype_bytes((enum dtype)key->a_in));
-    operands->b =
-        arena_take(&arena, (size_t)(key->k * key->n) * dtype_bytes((enum dtype)key->b_in));
+    operands->a = arena_take(&arena, dtype_size((enum dtype)key->a_in, key->m * key->k));
+    operands->b = arena_take(&arena, dtype_size((enum dtype)key->b_in, key->k * key->n));
     operands->a_scale = (const float *)arena_take(&arena, sizeof(float));
     operands->b_scale = (const float *)arena_take(&arena, sizeof(float));
     operands->out = arena_take(&arena, (size_t)(key->m * key->n) * out);

@@ -19,18 +19,18 @@ static uint32_t reductions_of(const struct product_key *key) {
 }
 
 size_t product_alignment(enum dtype dtype, int64_t columns) {
-    size_t bytes = (size_t)columns * dtype_bytes(dtype), alignment = ARENA_ALIGNMENT;
+    size_t bytes = dtype_size(dtype, columns), alignment = ARENA_ALIGNMENT;
     while (bytes % alignment) alignment /= 2;
     return alignment;
 }
 
 static cudaDataType_t type_of(int dtype) {
     static const cudaDataType_t types[DTYPE_ALL_COUNT] = {
-#define X(NAME, name, bytes, huggingface, type) type,
+#define X(NAME, name, bits, huggingface, type) type,
         DTYPES(X)
 #undef X
-#define X(NAME, name, bytes, type, max) type,
-            DTYPES_8_BIT(X)
+#define X(NAME, name, bits, type, max) type,
+            DTYPES_QUANTIZED(X)
 #undef X
     };
     return types[dtype];
@@ -99,7 +99,7 @@ static bool describe_scales(struct cuda_products *products, const struct cuda_pr
     cublasLtMatmulDesc_t operation = product->operation;
     const void *scale = (const void *)(uintptr_t)VECTOR_ALIGNMENT;
     int8_t fast = (int8_t)key->fast;
-    if (!dtype_is_8_bit((enum dtype)key->a_in)) return true;
+    if (!dtype_is_quantized((enum dtype)key->a_in)) return true;
     bool ok = SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
     if (!key->scaled) return ok;
     ok &= SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);

@@ -289,6 +289,26 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launching */
 
+static bool is_whole(const struct quantize_args *args) {
+    return tensor_count(args->scales) == 1;
+}
+
+static bool by_columns(const struct quantize_args *args) {
+    return !is_whole(args) && tensor_rows(args->scales) == 1;
+}
+
+static bool by_rows(const struct quantize_args *args) {
+    return !is_whole(args) && !by_columns(args);
+}
+
+static bool power_of_two(const struct quantize_args *args) {
+    return args->scale_rounding == SCALE_POWER_OF_TWO;
+}
+
+static float *scales_of(const struct quantize_args *args) {
+    return (float *)args->scales->data;
+}
+
 struct scratch {
     struct amax *found;
     uint32_t *largest;  /* [C], for scales per column */
@@ -302,7 +322,7 @@ struct scratch {
 static struct scratch scratch_of(const struct quantize_args *args, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     struct scratch s = {};
-    size_t columns = args->by == QUANTIZE_COLUMNS ? (size_t)tensor_columns(args->in) : 0;
+    size_t columns = by_columns(args) ? (size_t)tensor_columns(args->in) : 0;
     s.found = args->track_amax;
     s.cleared = memory;
     if (!args->track_amax) s.found = (struct amax *)arena_take(&arena, sizeof *s.found);
@@ -338,7 +358,7 @@ static void find(const struct quantize_args *args, const struct scratch *s, cuda
     int64_t count = tensor_count(args->in), columns = tensor_columns(args->in);
     int64_t rows = tensor_rows(args->in);
     const T *in = (const T *)args->in->data;
-    if (args->by == QUANTIZE_WHOLE) {
+    if (is_whole(args)) {
         LAUNCH(find_kernel<T>, (unsigned)blocks_of(count, THREADS * CHUNKS * N), THREADS, 0, stream,
                s->found, in, count, args->amax, aligned_to(in, N * sizeof(T)));
         return;
@@ -378,7 +398,7 @@ static void round_rows(const struct quantize_args *args, const struct scratch *s
                        cudaStream_t stream) {
     LAUNCH((is_packed<T>(args, true) ? rows_kernel<T, E4M3, true> : rows_kernel<T, E4M3, false>),
            (unsigned)tensor_rows(args->in), THREADS, 0, stream, (uint8_t *)args->out->data,
-           args->scales, (const T *)args->in->data, tensor_columns(args->in), args->power_of_two,
+           scales_of(args), (const T *)args->in->data, tensor_columns(args->in), power_of_two(args),
            s->found);
 }
 
@@ -386,36 +406,40 @@ template <typename T, bool E4M3>
 static void round_all(const struct quantize_args *args, const struct scratch *s,
                       cudaStream_t stream) {
     bool tracks = args->amax && !args->found;
-    const struct scaling scaling = {s->multipliers,     args->amax,   s->found,    tracks,
-                                    args->power_of_two, args->scales, args->record};
-    if (args->by == QUANTIZE_ROWS) round_rows<T, E4M3>(args, s, stream);
-    else if (args->by == QUANTIZE_COLUMNS) round_flat<T, E4M3, BY_COLUMN>(args, scaling, stream);
+    const struct scaling scaling = {s->multipliers,     args->amax,      s->found,    tracks,
+                                    power_of_two(args), scales_of(args), args->record};
+    if (by_rows(args)) round_rows<T, E4M3>(args, s, stream);
+    else if (by_columns(args)) round_flat<T, E4M3, BY_COLUMN>(args, scaling, stream);
     else if (scaling.tracks) round_flat<T, E4M3, ONE_TRACKED>(args, scaling, stream);
     else round_flat<T, E4M3, ONE>(args, scaling, stream);
 }
 
 static void check(const struct quantize_args *args) {
-    assert(dtype_is_8_bit(quantize_result(args)->dtype));
+    assert(dtype_is_quantized(quantize_result(args)->dtype));
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
     assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
-    assert(!(args->amax || args->track_amax) || args->by == QUANTIZE_WHOLE);
-    assert(!args->transposed || args->by != QUANTIZE_ROWS);
+    assert(args->scales->dtype == DTYPE_F32);
+    assert(!by_rows(args) || tensor_rows(args->scales) == tensor_rows(args->in));
+    assert(tensor_columns(args->scales) == (by_columns(args) ? tensor_columns(args->in) : 1));
+    assert(!(args->amax || args->track_amax) || is_whole(args));
+    assert(!args->transposed || !by_rows(args));
     assert(!args->found || args->track_amax);
 }
 
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {
     cudaStream_t stream = cuda_state(be)->compute;
-    bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3, whole = args->by == QUANTIZE_WHOLE;
+    bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3, whole = is_whole(args);
     struct scratch s = scratch_of(args, backend_workspace(be, cuda_quantize_scratch(be, args)));
     int64_t columns = tensor_columns(args->in);
     check(args);
     if (tensor_count(args->in) == 0) return;
     if (s.to_clear) cuda_failed(be, cudaMemsetAsync(s.cleared, 0, s.to_clear, stream), "quantize");
-    if (args->by != QUANTIZE_ROWS && !args->found)
+    if (!by_rows(args) && !args->found)
         STORAGE_SWITCH(args->in->dtype, T, find<T>(args, &s, stream));
-    if (args->by == QUANTIZE_COLUMNS)
+    if (by_columns(args))
         LAUNCH(columns_kernel, (unsigned)blocks_of(columns, THREADS), THREADS, 0, stream,
-               s.multipliers, args->scales, s.found, s.largest, columns, e4m3, args->power_of_two);
+               s.multipliers, scales_of(args), s.found, s.largest, columns, e4m3,
+               power_of_two(args));
     STORAGE_SWITCH(args->in->dtype, T, {
         if (e4m3) round_all<T, true>(args, &s, stream);
         else round_all<T, false>(args, &s, stream);

@@ -10,6 +10,7 @@
 #include "data/util/files.h"
 #include "data/util/statistics.h"
 #include "model/cli/report.h"
+#include "model/core/linear.h"
 #include "model/io/run_setup.h"
 #include "model/plan/setup_trainer.h"
 
@@ -20,6 +21,7 @@ enum { REPETITIONS_DEFAULT = 5 };
 struct product {
     struct matmul_args args;
     struct tensor out, a, b;
+    struct tensor a_scales, b_scales; /* unset if there are none */
 };
 
 struct clock {
@@ -53,8 +55,12 @@ static void record(struct observer *observer, enum operation_id id, const void *
     struct clock *clock = (struct clock *)observer;
     const struct matmul_args *args = all_args;
     if (id != ID_matmul) return;
-    struct product product = {*args, *(args->gelu_in ? args->gelu_in : args->out), *args->a,
-                              *args->b};
+    struct product product = {*args,
+                              *(args->gelu_in ? args->gelu_in : args->out),
+                              *args->a,
+                              *args->b,
+                              args->a_scales ? *args->a_scales : (struct tensor){0},
+                              args->b_scales ? *args->b_scales : (struct tensor){0}};
     product.args.bias = product.args.gelu_in = NULL;
     product.args.dgelu_in = product.args.column_sums = NULL;
     product.args.track_amax = NULL;
@@ -72,6 +78,7 @@ static void replay(struct backend *be, struct product *products) {
     for (ptrdiff_t i = 0; i < arrlen(products); i++) {
         struct product *p = &products[i];
         p->args.out = &p->out, p->args.a = &p->a, p->args.b = &p->b;
+        if (p->args.a_scales) p->args.a_scales = &p->a_scales, p->args.b_scales = &p->b_scales;
         be->op->matmul(be, &p->args);
     }
 }

@@ -9,25 +9,64 @@
 #include "kernels/collectives.h"
 #include "model/core/precision.h"
 
+#define FORMAT(ELEMENT, rows, columns) \
+    { DTYPE_##ELEMENT, rows, columns, DTYPE_F32, SCALE_NEAREST }
+#define NOT_READ \
+    { 0 }
+
+/* Formats with blocks of one shape. Columns: forward, input gradient, weight gradient. */
+#define BLOCKS(rows, columns)                                                                      \
+    {                                                                                              \
+        [QUANTIZED_INPUT] = {FORMAT(E4M3, rows, columns), NOT_READ, FORMAT(E4M3, rows, columns)},  \
+        [QUANTIZED_WEIGHT] = {FORMAT(E4M3, rows, columns), FORMAT(E4M3, rows, columns), NOT_READ}, \
+        [QUANTIZED_GRADIENT] = {NOT_READ, FORMAT(E5M2, rows, columns),                             \
+                                FORMAT(E5M2, rows, columns)},                                      \
+    }
+
+static const struct recipe {
+    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
+    bool delayed; /* scales come from the amax history */
+} recipes[] = {
+    [CONFIG_RECIPE_TENSOR] = {BLOCKS(0, 0)},
+    [CONFIG_RECIPE_DELAYED] = {BLOCKS(0, 0), .delayed = true},
+    [CONFIG_RECIPE_ROW] = {BLOCKS(1, 0)},
+};
+
+/* Matmuls that read an operand of each kind, in the order of a step. */
+static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
+    [QUANTIZED_INPUT] = {MATMUL_FORWARD, MATMUL_WEIGHT_GRADIENT},
+    [QUANTIZED_WEIGHT] = {MATMUL_FORWARD, MATMUL_INPUT_GRADIENT},
+    [QUANTIZED_GRADIENT] = {MATMUL_WEIGHT_GRADIENT, MATMUL_INPUT_GRADIENT},
+};
+
+/* Applies the config's choices to the formats of its recipe. */
+static void choose_formats(struct quantization *q, const struct config *config) {
+    memcpy(q->format, recipes[config->fp8.recipe].format, sizeof q->format);
+    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
+        for (int matmul = 0; matmul < LINEAR_MATMULS; matmul++) {
+            struct quantize_format *format = &q->format[kind][matmul];
+            if (config->fp8.format == CONFIG_FORMAT_E4M3 && format->element == DTYPE_E5M2)
+                format->element = DTYPE_E4M3;
+            if (config->fp8.power_of_two) format->rounding = SCALE_POWER_OF_TWO;
+        }
+}
+
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,
                       const bool keeps[LINEAR_COUNT], struct error *error) {
     *quantization = (struct quantization){0};
     if (!precision->fp8) return 0;
-    bool e4m3 = config->fp8.format == CONFIG_FORMAT_E4M3;
-    bool delayed = config->fp8.recipe == CONFIG_RECIPE_DELAYED;
+    bool delayed = recipes[config->fp8.recipe].delayed;
     *quantization = (struct quantization){
         .be = be,
-        .recipe = config->fp8.recipe,
-        .power_of_two = config->fp8.power_of_two,
         .fast_accumulation = config->fp8.fast_accumulation,
         .margin = delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
         .history_length = delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,
         .gated = mlp_is_gated(config->model.mlp),
         .tensor_cores = be->device.native_8_bit,
-        .dtype = {DTYPE_E4M3, DTYPE_E4M3, e4m3 ? DTYPE_E4M3 : DTYPE_E5M2},
     };
+    choose_formats(quantization, config);
     memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
     memcpy(quantization->fp8_site, precision->fp8_site, sizeof quantization->fp8_site);
     quantization->kept =
@@ -40,54 +79,103 @@ void quantization_close(struct quantization *quantization) {
     *quantization = (struct quantization){0};
 }
 
-/* Largest number of elements, and largest dimension, of the operands of a kind. */
-struct bounds {
-    int64_t elements, side;
-};
-
-static void grow(struct bounds *bounds, int64_t rows, int64_t columns) {
-    if (rows * columns > bounds->elements) bounds->elements = rows * columns;
-    if (rows > bounds->side) bounds->side = rows;
-    if (columns > bounds->side) bounds->side = columns;
+/* True if the matmul reduces over the rows of the operand as stored. */
+static bool is_over_rows(const struct quantization *q, enum quantized kind,
+                         enum linear_matmul matmul) {
+    if (kind == QUANTIZED_WEIGHT) return (matmul == MATMUL_FORWARD) != q->weights_out_in;
+    return matmul == MATMUL_WEIGHT_GRADIENT;
 }
 
-struct sides {
-    int64_t inputs, outputs; /* features of a linear layer */
-};
-
-static struct sides sides_of(const struct gpt_shape *s, int linear) {
-    const struct sides sides[LINEAR_COUNT] = {{s->n_embd, shape_qkv(s)},
-                                              {shape_q(s), s->n_embd},
-                                              {s->n_embd, shape_hidden(s)},
-                                              {s->n_inner, s->n_embd}};
-    return sides[linear];
+/* Returns the format in which an operand is quantized as stored. */
+static struct quantize_format format_of(const struct quantization *q, enum quantized kind,
+                                        enum linear_matmul matmul) {
+    const struct quantize_format *format = &q->format[kind][matmul];
+    bool over_rows = is_over_rows(q, kind, matmul);
+    return over_rows ? quantize_format_transposed(format) : *format;
 }
 
-/* Finds the bounds over all linear layers: in [N, inputs], W [inputs, outputs] or its transpose,
- * dout [N, outputs]. */
-static void find_bounds(struct bounds bounds[QUANTIZED_KINDS], const struct gpt_shape *s) {
-    for (int i = 0; i < LINEAR_COUNT; i++) {
-        struct sides sides = sides_of(s, i);
-        grow(&bounds[QUANTIZED_INPUT], s->rows, sides.inputs);
-        grow(&bounds[QUANTIZED_WEIGHT], sides.inputs, sides.outputs);
-        grow(&bounds[QUANTIZED_GRADIENT], s->rows, sides.outputs);
+bool quantization_serves_both(const struct quantization *quantization, enum quantized kind) {
+    const struct quantize_format first = format_of(quantization, kind, readers[kind][0]);
+    const struct quantize_format second = format_of(quantization, kind, readers[kind][1]);
+    return quantize_format_equal(&first, &second);
+}
+
+/* True if operands of the kind have one scale in both of their matmuls, so that its amax can be
+ * tracked. */
+static bool per_tensor(const struct quantization *q, enum quantized kind) {
+    return quantize_format_per_tensor(&q->format[kind][readers[kind][0]]) &&
+           quantize_format_per_tensor(&q->format[kind][readers[kind][1]]);
+}
+
+static bool tracks_amax(const struct quantization *q) {
+    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
+        if (per_tensor(q, (enum quantized)kind)) return true;
+    return false;
+}
+
+struct size {
+    int64_t rows, columns;
+};
+
+/* Returns the size of an operand of a linear layer, as stored. */
+static struct size size_of(const struct quantization *q, const struct gpt_shape *s, int linear,
+                           enum quantized kind) {
+    const struct size features[LINEAR_COUNT] = {{s->n_embd, shape_qkv(s)}, /* inputs, outputs */
+                                                {shape_q(s), s->n_embd},
+                                                {s->n_embd, shape_hidden(s)},
+                                                {s->n_inner, s->n_embd}};
+    int64_t inputs = features[linear].rows, outputs = features[linear].columns;
+    if (kind == QUANTIZED_INPUT) return (struct size){s->rows, inputs};
+    if (kind == QUANTIZED_GRADIENT) return (struct size){s->rows, outputs};
+    return q->weights_out_in ? (struct size){outputs, inputs} : features[linear];
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* Lays out a buffer for the largest operand of each kind, and one for its scales. */
+static void layout_operands(struct quantization *q, struct arena *arena,
+                            const struct gpt_shape *s) {
+    size_t gradient = 0;
+    for (int kind = 0; kind < QUANTIZED_KINDS; kind++) {
+        size_t values = 0, scale_bytes = 0;
+        for (int i = 0; i < LINEAR_COUNT * 2; i++) {
+            struct size size = size_of(q, s, i / 2, (enum quantized)kind);
+            struct quantize_format format =
+                format_of(q, (enum quantized)kind, readers[kind][i % 2]);
+            struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
+            values = larger(values, dtype_size(format.element, size.rows * size.columns));
+            scale_bytes = larger(scale_bytes, tensor_bytes(&scales));
+        }
+        q->values[kind] = arena_take(arena, values);
+        q->scales[kind] = arena_take(arena, scale_bytes);
+        if (kind == QUANTIZED_GRADIENT) gradient = values;
     }
+    if (q->tensor_cores && quantization_serves_both(q, QUANTIZED_GRADIENT))
+        q->transposed = arena_take(arena, gradient);
 }
 
-/* The scales of saved inputs come first and are contiguous. */
+/* Inputs are saved in the format of the weight gradient. Their scales come first and are
+ * contiguous. */
 static void layout_saved_inputs(struct quantization *q, struct arena *arena,
                                 const struct gpt_shape *s) {
-    int64_t scales = 0, count = q->layers * LINEAR_COUNT;
-    for (int64_t i = 0; i < count; i++)
-        scales += quantization_by_vector(q) ? sides_of(s, i % LINEAR_COUNT).inputs : 1;
-    float *scale = arena_take(arena, (size_t)scales * sizeof *scale);
+    const struct quantize_format format = format_of(q, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT);
+    int64_t count = q->layers * LINEAR_COUNT;
+    size_t bytes = 0;
     for (int64_t i = 0; i < count; i++) {
-        struct operand *kept = &q->kept[i];
-        int64_t inputs = sides_of(s, i % LINEAR_COUNT).inputs;
+        struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
+        q->kept[i].scales = quantize_format_scales(&format, size.rows, size.columns);
+        bytes += tensor_bytes(&q->kept[i].scales);
+    }
+    char *scales = arena_take(arena, bytes);
+    for (int64_t i = 0; i < count; i++) {
+        struct scaled_tensor *kept = &q->kept[i];
+        struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
         if (!q->keeps[i % LINEAR_COUNT]) continue;
-        kept->values = arena_tensor(arena, q->dtype[QUANTIZED_INPUT], s->rows, inputs);
-        kept->scales = scale;
-        if (scale) scale += quantization_by_vector(q) ? inputs : 1;
+        kept->values = arena_tensor(arena, format.element, size.rows, size.columns);
+        kept->scales.data = scales;
+        if (scales) scales += tensor_bytes(&kept->scales);
     }
 }
 
@@ -108,26 +196,18 @@ int64_t quantization_records(const struct quantization *quantization) {
 void quantization_layout(struct quantization *quantization, struct arena *arena,
                          const struct gpt_shape *shape) {
     struct quantization *q = quantization;
-    struct bounds bounds[QUANTIZED_KINDS] = {{0, 0}};
     if (!q->be) return;
+    q->weights_out_in = shape->weights_out_in;
     int64_t count = quantization_count(q);
-    find_bounds(bounds, shape);
     /* These come first, so that their addresses do not depend on the batch; their values
      * persist. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
-    if (!quantization_by_vector(q))
-        q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
+    if (tracks_amax(q)) q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
     if (q->history_length) {
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
     }
-    for (int kind = 0; kind < QUANTIZED_KINDS; kind++) {
-        int64_t scales = quantization_by_vector(q) ? bounds[kind].side : 1;
-        q->values[kind] = arena_take(arena, (size_t)bounds[kind].elements);
-        q->scales[kind] = arena_take(arena, (size_t)scales * sizeof(float));
-    }
-    if (q->tensor_cores && !quantization_by_vector(q))
-        q->transposed = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
+    layout_operands(q, arena, shape);
     layout_saved_inputs(q, arena, shape);
 }
 
@@ -179,31 +259,44 @@ static bool writer_tracks_amax(const struct quantization *q, enum quantized kind
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
-    if (!q->be || !q->fp8_site[site] || !q->tracked || !writer_tracks_amax(q, kind, site))
+    if (!q->be || !q->fp8_site[site] || !q->tracked || !per_tensor(q, kind) ||
+        !writer_tracks_amax(q, kind, site))
         return NULL;
     return q->tracked + quantization_place(q, kind, site, layer);
 }
 
 /* True if the operand is stored transposed, beside its own layout or instead of it. */
 static bool has_transposed(const struct quantization *q, const struct quantized_operand *operand) {
-    return q->tensor_cores && operand->over != OVER_COLUMNS &&
+    return q->tensor_cores && is_over_rows(q, operand->kind, operand->matmul) &&
            tensor_rows(operand->in) % EIGHT_BIT_UNIT == 0 &&
            tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
 }
 
-/* Returns the operand with its values and its transpose at the given addresses. */
+/* Memory of an operand. */
+struct operand_memory {
+    void *values, *transposed, *scales;
+};
+
+/* Returns the operand with its values, its transpose, or `both`. */
 static struct operand operand_at(const struct quantization *q,
-                                 const struct quantized_operand *operand, void *values,
-                                 void *transposed, float *scales) {
+                                 const struct quantized_operand *operand, bool both,
+                                 const struct operand_memory *memory) {
     const struct tensor *in = operand->in;
-    struct operand out = {.scales = scales};
+    const struct quantize_format format = format_of(q, operand->kind, operand->matmul);
+    int64_t rows = tensor_rows(in), columns = tensor_columns(in);
+    struct tensor scales = quantize_format_scales(&format, rows, columns);
+    struct operand out = {.stored.scales = scales, .transposed.scales = scales};
     bool is_transposed = has_transposed(q, operand);
-    if (!is_transposed || operand->over == OVER_BOTH) out.values = *in, out.values.data = values;
+    if (!is_transposed || both) out.stored.values = *in, out.stored.values.data = memory->values;
     if (is_transposed) {
-        out.transposed = tensor_view(in, tensor_columns(in), tensor_rows(in));
-        out.transposed.data = transposed;
+        /* The scales of a row and of a column are the same in memory. */
+        assert(tensor_rows(&scales) == 1 || tensor_columns(&scales) == 1);
+        out.transposed.scales = tensor_view(&scales, tensor_columns(&scales), tensor_rows(&scales));
+        out.transposed.values = tensor_view(in, columns, rows);
+        out.transposed.values.data = memory->transposed;
     }
-    out.values.dtype = out.transposed.dtype = q->dtype[operand->kind];
+    out.stored.values.dtype = out.transposed.values.dtype = format.element;
+    out.stored.scales.data = out.transposed.scales.data = memory->scales;
     return out;
 }
 
@@ -211,25 +304,27 @@ static void round_into(const struct quantization *q, const struct operand *out,
                        const struct quantized_operand *operand) {
     int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
     struct quantize_record *records = own_records(q);
-    enum quantize_by by = operand->over == OVER_ROWS ? QUANTIZE_COLUMNS : QUANTIZE_ROWS;
-    assert(!(quantization_by_vector(q) && operand->over == OVER_BOTH));
-    OP(q->be, quantize, .out = out->values.rank ? &out->values : NULL,
-       .transposed = out->transposed.rank ? &out->transposed : NULL, .scales = (float *)out->scales,
-       .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
-       .track_amax = q->tracked ? q->tracked + place : NULL,
+    bool tracked = q->tracked && per_tensor(q, operand->kind);
+    OP(q->be, quantize, .out = out->stored.values.rank ? &out->stored.values : NULL,
+       .transposed = out->transposed.values.rank ? &out->transposed.values : NULL,
+       .scales = &out->stored.scales, .in = operand->in,
+       .amax = q->amax && tracked ? q->amax + place : NULL,
+       .track_amax = tracked ? q->tracked + place : NULL,
        .found =
-           q->tracked && (operand->repeated || writer_tracks_amax(q, operand->kind, operand->site)),
+           tracked && (operand->repeated || writer_tracks_amax(q, operand->kind, operand->site)),
        .record = records && !operand->repeated ? records + place : NULL,
-       .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
+       .scale_rounding = q->format[operand->kind][operand->matmul].rounding);
 }
 
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand) {
     const struct quantization *q = quantization;
+    bool both = operand->kind == QUANTIZED_GRADIENT && operand->matmul == MATMUL_WEIGHT_GRADIENT &&
+                quantization_serves_both(q, QUANTIZED_GRADIENT);
     void *values = q->values[operand->kind];
-    struct operand out =
-        operand_at(q, operand, values, operand->over == OVER_BOTH ? q->transposed : values,
-                   q->scales[operand->kind]);
+    const struct operand_memory memory = {values, both ? q->transposed : values,
+                                          q->scales[operand->kind]};
+    struct operand out = operand_at(q, operand, both, &memory);
     round_into(q, &out, operand);
     return out;
 }
@@ -238,19 +333,31 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
     return linear_index(site) >= 0 && quantization->keeps[linear_index(site)];
 }
 
+static const struct scaled_tensor *kept_input(const struct quantization *q, enum autocast_site site,
+                                              int64_t layer) {
+    return &q->kept[layer * LINEAR_COUNT + linear_index(site)];
+}
+
 struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
                                   int64_t layer, const struct tensor *in, bool repeated) {
     const struct quantization *q = quantization;
-    const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
-    struct quantized_operand operand = {
-        .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .repeated = repeated};
+    struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
+                                        .site = site,
+                                        .layer = layer,
+                                        .in = in,
+                                        .matmul = MATMUL_FORWARD,
+                                        .repeated = repeated};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
-    operand.over = quantization_by_vector(q) ? OVER_ROWS : OVER_BOTH;
-    void *values = has_transposed(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
-    struct operand out = operand_at(q, &operand, values, kept->values.data, (float *)kept->scales);
+    const struct scaled_tensor *kept = kept_input(q, site, layer);
+    bool both = quantization_serves_both(q, QUANTIZED_INPUT);
+    operand.matmul = MATMUL_WEIGHT_GRADIENT;
+    void *own = kept->values.data, *shared = q->values[QUANTIZED_INPUT];
+    const struct operand_memory memory = {has_transposed(q, &operand) ? shared : own, own,
+                                          kept->scales.data};
+    struct operand out = operand_at(q, &operand, both, &memory);
     round_into(q, &out, &operand);
-    if (operand.over == OVER_BOTH) return out;
-    operand.over = OVER_COLUMNS, operand.repeated = true;
+    if (both) return out;
+    operand.matmul = MATMUL_FORWARD, operand.repeated = true;
     return quantization_round(q, &operand);
 }
 
@@ -259,20 +366,21 @@ struct operand quantization_input_backward(const struct quantization *quantizati
                                            enum autocast_site site, int64_t layer,
                                            const struct tensor *in) {
     const struct quantization *q = quantization;
-    const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
     struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
                                         .site = site,
                                         .layer = layer,
                                         .in = in,
-                                        .over = OVER_ROWS,
+                                        .matmul = MATMUL_WEIGHT_GRADIENT,
                                         .repeated = true};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
-    return operand_at(q, &operand, kept->values.data, kept->values.data, (float *)kept->scales);
+    const struct scaled_tensor *kept = kept_input(q, site, layer);
+    void *own = kept->values.data;
+    return operand_at(q, &operand, false, &(struct operand_memory){own, own, kept->scales.data});
 }
 
 void quantization_begin_pass(const struct quantization *quantization) {
     const struct quantization *q = quantization;
-    if (!q->be || quantization_by_vector(q)) return;
+    if (!q->be || !q->tracked) return;
     OP(q->be, clear, .data = q->tracked,
        .bytes = (size_t)quantization_count(q) * sizeof *q->tracked);
 }

@@ -3,16 +3,19 @@
  * A linear layer of a block has the same bf16 operands as in bf16, and quantizes them (the
  * operation quantize in kernels/kernels.h). Three matmuls read them:
  *
- *     forward         out = in W          in by row, W by output
- *     input gradient  din = dout W'       dout by row, W by input
- *     weight gradient dW  = in' dout      in by input column, dout by output column
+ *     forward         out = in W
+ *     input gradient  din = dout W'
+ *     weight gradient dW  = in' dout
  *
- * "by" is the granularity of scales in the recipe "row": each matmul has scales along the dimension
- * that it does not reduce over. The other recipes have one scale per tensor: from its own amax
- * ("tensor"), or from the largest amax of previous steps ("delayed"; the tensor's own until there
- * is one). Norms and the MLP's activation function track the amax of the tensors that they write,
- * in both passes. The amax of weights and of tensors written by attention is computed when they are
- * first quantized in a pass. Bias gradients are sums of unquantized values. */
+ * A recipe is a table of formats (kernels/quantize_format.h): one for each operand of each matmul.
+ * In "row" a scale belongs to the elements that one result of the matmul sums over, so an operand
+ * has other scales in each of its two matmuls and is quantized twice. The other recipes have one
+ * scale per tensor: from its own amax ("tensor"), or from the largest amax of previous steps
+ * ("delayed"; the tensor's own until there is one).
+ *
+ * Norms and the MLP's activation function track the amax of the tensors that they write, in both
+ * passes. The amax of weights and of tensors written by attention is computed when they are first
+ * quantized in a pass. Bias gradients are sums of unquantized values. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,6 +24,7 @@
 #include "data/util/error.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
+#include "kernels/quantize_format.h"
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parameters.h"
 #include "model/config/config.h"
@@ -29,35 +33,45 @@ struct precision;
 
 enum quantized { QUANTIZED_INPUT, QUANTIZED_WEIGHT, QUANTIZED_GRADIENT, QUANTIZED_KINDS };
 
-/* Operand of a matmul: 8 bits with scales, or unquantized without scales. */
-struct operand {
-    struct tensor values;
-    const float *scales;
-    struct tensor transposed; /* rank 0, or the operand of a matmul that reduces over rows */
+enum linear_matmul {
+    MATMUL_FORWARD,
+    MATMUL_INPUT_GRADIENT,
+    MATMUL_WEIGHT_GRADIENT,
+    LINEAR_MATMULS
 };
 
-/* Dimension of the stored operand that a matmul reduces over; OVER_BOTH: two matmuls, one over
- * each. */
-enum quantized_over { OVER_COLUMNS, OVER_ROWS, OVER_BOTH };
+struct scaled_tensor {
+    struct tensor values;
+    struct tensor scales; /* rank 0 if values are not quantized */
+};
+
+/* Operand of a matmul. */
+struct operand {
+    struct scaled_tensor stored;
+    struct scaled_tensor transposed; /* rank 0, or the operand of a matmul that reduces over rows;
+                                        stored may then have rank 0 */
+};
 
 struct quantization {
     struct backend *be; /* NULL: nothing is quantized */
-    enum config_recipe recipe;
-    bool power_of_two, fast_accumulation;
-    float margin;                      /* 2^fp8.margin */
-    int64_t history_length;            /* 0: no history */
-    enum dtype dtype[QUANTIZED_KINDS]; /* DTYPE_E4M3 or DTYPE_E5M2 */
+    /* Formats by matmul, of matrices whose columns it reduces over; unused where it does not read
+     * an operand of the kind. */
+    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
+    bool fast_accumulation;
+    float margin;           /* 2^fp8.margin */
+    int64_t history_length; /* 0: no history */
     int64_t layers;
+    bool weights_out_in; /* as in struct gpt_shape */
     bool fp8_site[AUTOCAST_SITE_COUNT];
     bool gated;        /* the MLP is gated */
     bool tensor_cores; /* the device multiplies 8-bit operands, reducing over columns only */
 
-    bool keeps[LINEAR_COUNT]; /* inputs saved in 8 bits for the backward pass */
-    struct operand *kept;     /* [layers, LINEAR_COUNT] saved inputs: [N, inputs] or transposed */
-    void *values[QUANTIZED_KINDS];   /* the current operand of each kind */
-    void *transposed;                /* transpose of a gradient, if both layouts are used */
-    float *scales[QUANTIZED_KINDS];  /* scales of the current operand of each kind */
-    struct amax *tracked;            /* [count] amax of this pass; NULL in the recipe "row" */
+    bool keeps[LINEAR_COUNT];      /* inputs saved in 8 bits for the backward pass */
+    struct scaled_tensor *kept;    /* [layers, LINEAR_COUNT] saved inputs, or their transposes */
+    void *values[QUANTIZED_KINDS]; /* the current operand of each kind */
+    void *transposed;              /* transpose of a gradient, if both layouts are used */
+    void *scales[QUANTIZED_KINDS]; /* scales of the current operand of each kind */
+    struct amax *tracked; /* [count] amax of this pass; NULL unless scales are per tensor */
     struct quantize_record *records; /* [ranks, padded count], of this step */
     float *amax;    /* [count] largest amax of previous steps; with a history only */
     float *history; /* [history_length, count] */
@@ -69,8 +83,8 @@ struct quantized_operand {
     enum autocast_site site;
     int64_t layer;
     const struct tensor *in;
-    enum quantized_over over; /* not OVER_BOTH in the recipe "row" */
-    bool repeated;            /* the tensor was quantized before: no record is made */
+    enum linear_matmul matmul;
+    bool repeated; /* the tensor was quantized before: no record is made */
 };
 
 /* Reads the recipe. Nothing is quantized unless precision->fp8. keeps: linear layers whose
@@ -89,9 +103,13 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
 void quantization_clear(const struct quantization *quantization);
 
 /* Quantizes an operand into a buffer that the next operand of its kind reuses. For tensor cores, an
- * operand that a matmul reduces over rows is also transposed. */
+ * operand that a matmul reduces over rows is transposed. A gradient for MATMUL_WEIGHT_GRADIENT
+ * serves both of its matmuls if quantization_serves_both. */
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand);
+
+/* True if the two matmuls that read an operand of this kind read the same values and scales. */
+bool quantization_serves_both(const struct quantization *quantization, enum quantized kind);
 
 /* Return the quantized input of a linear layer for the matmul of the forward pass, and for that of
  * the weight gradient. An input that is saved is quantized for both in the forward pass. */
@@ -109,17 +127,13 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer);
 
-/* Operand for a matmul that reduces over rows. */
-static inline const struct tensor *operand_over_rows(const struct operand *operand) {
-    return operand->transposed.rank ? &operand->transposed : &operand->values;
+/* Returns the operand as its only matmul reads it, or, if it serves two, as the one that reduces
+ * over rows does. The other reads `stored`. */
+static inline const struct scaled_tensor *operand_over_rows(const struct operand *operand) {
+    return operand->transposed.values.rank ? &operand->transposed : &operand->stored;
 }
 static inline bool operand_is_transposed(const struct operand *operand) {
-    return operand->transposed.rank > 0;
-}
-
-/* True for per-row scaling: a scale for each row of A and each column of B. */
-static inline bool quantization_by_vector(const struct quantization *quantization) {
-    return quantization->recipe == CONFIG_RECIPE_ROW;
+    return operand->transposed.values.rank > 0;
 }
 
 /* Returns the number of records of all ranks. */

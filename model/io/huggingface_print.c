@@ -20,7 +20,7 @@ struct huggingface_tokens huggingface_tokens_of(const struct config *config,
 
 /* "float32", "float16", "bfloat16". */
 static const char *const dtype_names[DTYPE_COUNT] = {
-#define X(NAME, name, bytes, huggingface, ...) huggingface,
+#define X(NAME, name, bits, huggingface, ...) huggingface,
     DTYPES(X)
 #undef X
 };

@@ -17,7 +17,7 @@ enum epilogue { PLAIN, BIAS, ACCUMULATE, GELU, DGELU };
 struct product {
     int64_t m, n, k;
     enum dtype a, b, out;
-    bool transpose_a, transpose_b, by_vector;
+    bool transpose_a, transpose_b, by_row, by_column;
     enum epilogue epilogue;
 };
 
@@ -39,14 +39,19 @@ static struct tensor codes(struct check *c, enum dtype dtype, int64_t rows, int6
     return tensor;
 }
 
-static const float *scales(struct check *c, int64_t count, float **values) {
+/* Scales of an operand, one or `count`: a column, or a row if turned. */
+static struct tensor scales(struct check *c, int64_t count, bool turned, float **values) {
     static float all[2][4096];
     uint64_t stream = c->stream++;
     *values = all[stream & 1];
     cr_assert_leq(count, 4096);
     for (int64_t i = 0; i < count; i++)
         (*values)[i] = 0.01f + 0.1f * (float)random_uniform(9, stream, (uint64_t)i);
-    return check_memory(c, CHECK_READ, *values, (size_t)count * sizeof **values);
+    const size_t bytes = (size_t)count * sizeof **values;
+    return (struct tensor){check_memory(c, CHECK_READ, *values, bytes),
+                           DTYPE_F32,
+                           2,
+                           {turned ? 1 : count, turned ? count : 1}};
 }
 
 struct operands {
@@ -67,8 +72,8 @@ static void verify(struct check *c, const struct product *p, const struct operan
             double y = o->b_values[p->transpose_b ? column * p->k + l : l * p->n + column];
             sum += x * y, all += fabs(x * y);
         }
-        double scale = (double)o->a_scales[p->by_vector ? row : 0] *
-                       (double)o->b_scales[p->by_vector ? column : 0];
+        double scale = (double)o->a_scales[p->by_row ? row : 0] *
+                       (double)o->b_scales[p->by_column ? column : 0];
         double added = bias ? bias[column] : o->before ? o->before[i] : 0;
         expected[i] = sum * scale + added;
         size[i] = all * scale + fabs(added);
@@ -94,8 +99,8 @@ static void body(struct check *c, const void *given) {
     bool sums = p->epilogue == ACCUMULATE;
     o.a = codes(c, p->a, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k, &o.a_values);
     o.b = codes(c, p->b, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n, &o.b_values);
-    const float *a_scales = scales(c, p->by_vector ? p->m : 1, &o.a_scales);
-    const float *b_scales = scales(c, p->by_vector ? p->n : 1, &o.b_scales);
+    struct tensor a_scales = scales(c, p->by_row ? p->m : 1, p->transpose_a, &o.a_scales);
+    struct tensor b_scales = scales(c, p->by_column ? p->n : 1, !p->transpose_b, &o.b_scales);
     o.out = sums ? check_sum(c, p->out, p->m, p->n) : check_output(c, p->out, p->m, p->n);
     if (sums) o.before = check_read(c, &o.out);
     if (p->epilogue == BIAS || p->epilogue == GELU) o.bias = check_normal(c, DTYPE_F32, p->n, 0, 1);
@@ -103,12 +108,11 @@ static void body(struct check *c, const void *given) {
     if (p->epilogue == DGELU) o.dgelu_in = check_normal(c, p->out, p->m, p->n, 1.5);
     bool looks = p->epilogue == GELU || p->epilogue == DGELU;
     if (looks) o.track_amax = check_amax(c, 0, false);
-    CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = a_scales,
-             .b_scales = b_scales, .bias = o.bias.data ? &o.bias : NULL,
+    CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = &a_scales,
+             .b_scales = &b_scales, .bias = o.bias.data ? &o.bias : NULL,
              .gelu_in = o.gelu_in.data ? &o.gelu_in : NULL,
              .dgelu_in = o.dgelu_in.data ? &o.dgelu_in : NULL, .transpose_a = p->transpose_a,
-             .transpose_b = p->transpose_b, .accumulate = sums, .track_amax = o.track_amax,
-             .scales_by_vector = p->by_vector);
+             .transpose_b = p->transpose_b, .accumulate = sums, .track_amax = o.track_amax);
     if (c->verify) verify(c, p, &o);
     if (c->verify && looks) check_joined(c, o.track_amax, 0, false, &o.out);
 }
@@ -119,8 +123,9 @@ static void each_type(int64_t m, int64_t n, int64_t k, enum epilogue epilogue) {
                                           {DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32}};
     for (int t = 0; t < 3; t++)
         for (int variant = 0; variant < 8; variant++) {
-            struct product p = {m,           n,           k,           types[t][0], types[t][1],
-                                types[t][2], variant & 1, variant & 2, variant & 4, epilogue};
+            struct product p = {m,           n,           k,           types[t][0],
+                                types[t][1], types[t][2], variant & 1, variant & 2,
+                                variant & 4, variant & 4, epilogue};
             check_products(body, &p);
         }
 }
@@ -129,6 +134,17 @@ Test(matmul_8_bit, shapes) {
     each_type(1, 1, 1, PLAIN);
     each_type(33, 50, 72, PLAIN);
     each_type(64, 48, 128, PLAIN);
+}
+
+/* One operand has a scale, the other one for each row or column. */
+Test(matmul_8_bit, scales_of_both_kinds) {
+    for (int by_row = 0; by_row < 2; by_row++)
+        for (int i = 0; i < 2; i++) {
+            struct product p = {i ? 32 : 33, i ? 48 : 50, i ? 64 : 72, DTYPE_E4M3,
+                                DTYPE_E4M3,  DTYPE_BF16,  false,       true,
+                                by_row,      !by_row,     BIAS};
+            check_products(body, &p);
+        }
 }
 
 Test(matmul_8_bit, epilogues) {
@@ -141,9 +157,9 @@ Test(matmul_8_bit, epilogues) {
 /* Two panels each of the CPU's: of rows, columns and sums. */
 Test(matmul_8_bit, panels) {
     const struct product products[] = {
-        {50021, 19, 26, DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32, true, true, false, ACCUMULATE},
-        {19, 50021, 26, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, false, false, BIAS},
-        {19, 26, 50021, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, true, true, GELU},
+        {50021, 19, 26, DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32, true, true, false, false, ACCUMULATE},
+        {19, 50021, 26, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, false, false, false, BIAS},
+        {19, 26, 50021, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, true, true, true, GELU},
     };
     if (test_device() != DEVICE_CPU) cr_skip_test("panels are the CPU's");
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
@@ -160,15 +176,16 @@ static void each_on_the_library(int64_t m, int64_t n, int64_t k, enum epilogue e
                                           {DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32}};
     for (int t = 0; t < 3; t++)
         for (int variant = 0; variant < 8; variant++) {
-            struct product p = {m,           n,           k,           types[t][0], types[t][1],
-                                types[t][2], variant & 1, variant & 2, variant & 4, epilogue};
+            struct product p = {m,           n,           k,           types[t][0],
+                                types[t][1], types[t][2], variant & 1, variant & 2,
+                                variant & 4, variant & 4, epilogue};
             check_products(body, &p);
             const struct fake_cublaslt *got = fake_cublaslt_counts();
             int a = p.a == DTYPE_E4M3 ? FAKE_E4M3 : FAKE_E5M2;
             int b = p.b == DTYPE_E4M3 ? FAKE_E4M3 : FAKE_E5M2;
             cr_assert_eq(got->b_type, takes_them ? a : FAKE_BF16);
             cr_assert_eq(got->a_type, takes_them ? b : FAKE_BF16);
-            cr_assert_eq(got->scaled, takes_them && !p.by_vector);
+            cr_assert_eq(got->scaled, takes_them && !p.by_row);
         }
 }
 
@@ -202,8 +219,8 @@ Test(matmul_8_bit, the_first_with_them_is_sm_89) {
 
 /* Large sizes exercise whole and partial tiles of the transposing kernel. */
 Test(matmul_8_bit, transposed_tiles) {
-    struct product p = {400,        144,  272,   DTYPE_E4M3, DTYPE_E5M2,
-                        DTYPE_BF16, true, false, false,      PLAIN};
+    struct product p = {400,  144,   272,   DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16,
+                        true, false, false, false,      PLAIN};
     check_products(body, &p);
     cr_assert_eq(fake_cublaslt_counts()->b_type, FAKE_E4M3);
 }
@@ -212,17 +229,17 @@ Test(matmul_8_bit, transposed_tiles) {
 static void biased(struct check *c, const void *given) {
     bool by_vector = *(const bool *)given;
     struct operands o = {0};
-    struct product p = {16,         32,    48,   DTYPE_E4M3, DTYPE_E4M3,
-                        DTYPE_BF16, false, true, by_vector,  BIAS};
+    struct product p = {16,    32,   48,        DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16,
+                        false, true, by_vector, by_vector,  BIAS};
     o.a = codes(c, p.a, p.m, p.k, &o.a_values);
     o.b = codes(c, p.b, p.n, p.k, &o.b_values);
-    const float *a_scales = scales(c, by_vector ? p.m : 1, &o.a_scales);
-    const float *b_scales = scales(c, by_vector ? p.n : 1, &o.b_scales);
+    struct tensor a_scales = scales(c, by_vector ? p.m : 1, false, &o.a_scales);
+    struct tensor b_scales = scales(c, by_vector ? p.n : 1, false, &o.b_scales);
     o.out = check_output(c, DTYPE_BF16, p.m, p.n);
     o.bias = check_normal(c, DTYPE_BF16, p.n, 0, 1);
-    CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = a_scales,
-             .b_scales = b_scales, .bias = &o.bias, .transpose_b = true,
-             .scales_by_vector = by_vector, .fast_accumulation = by_vector);
+    CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = &a_scales,
+             .b_scales = &b_scales, .bias = &o.bias, .transpose_b = true,
+             .fast_accumulation = by_vector);
     if (c->verify) verify(c, &p, &o);
 }
 

@@ -4,14 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "test/device.h"
 #include "test/kernels/check.h"
+
+/* Blocks that share a scale; 0: the whole extent. The CPU takes them all, CUDA the first three. */
+enum granularity {
+    WHOLE,
+    BY_ROWS,
+    BY_COLUMNS,
+    ROWS_OF_8,
+    COLUMNS_OF_4,
+    TILES,
+    BANDS,
+    GRANULARITIES
+};
+static const int64_t blocks[GRANULARITIES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 8},
+                                                 {4, 1}, {4, 8}, {4, 0}};
 
 enum plant { NOTHING, ZEROS, BAD_ZEROS, INFINITE, TINY, LARGE, ZERO_ROW };
 
 struct shape {
     int64_t rows, columns;
     enum dtype in, out;
-    enum quantize_by by;
+    enum granularity by;
     bool power_of_two;
     enum plant plant;
     float amax; /* given amax; 0: none, negative: an amax of zero is given */
@@ -39,13 +54,16 @@ static double *planted(struct check *c, const struct shape *s) {
     return values;
 }
 
-static int64_t group_of(const struct shape *s, int64_t i) {
-    if (s->by == QUANTIZE_WHOLE) return 0;
-    return s->by == QUANTIZE_ROWS ? i / s->columns : i % s->columns;
+static struct tensor scales_of(const struct shape *s) {
+    const struct quantize_format format = {s->out, blocks[s->by][0], blocks[s->by][1], DTYPE_F32,
+                                           SCALE_NEAREST};
+    return quantize_format_scales(&format, s->rows, s->columns);
 }
 
-static int64_t groups_of(const struct shape *s) {
-    return s->by == QUANTIZE_WHOLE ? 1 : s->by == QUANTIZE_ROWS ? s->rows : s->columns;
+static int64_t group_of(const struct shape *s, int64_t i) {
+    int64_t rows = blocks[s->by][0], columns = blocks[s->by][1];
+    int64_t row = rows ? i / s->columns / rows : 0, column = columns ? i % s->columns / columns : 0;
+    return row * (columns ? s->columns / columns : 1) + column;
 }
 
 /* The formula of struct quantize_args, in the arithmetic that it specifies. */
@@ -65,10 +83,11 @@ static uint8_t code_of(double value, float factor, enum dtype dtype) {
 
 static void verify(const struct shape *s, const double *values, const uint8_t *codes,
                    const float *scales, const struct quantize_record *record) {
-    int64_t count = s->rows * s->columns, groups = groups_of(s);
-    double amax[512] = {0}, largest = 0;
+    const struct tensor shape = scales_of(s);
+    int64_t count = s->rows * s->columns, groups = tensor_count(&shape);
+    double amax[4096] = {0}, largest = 0;
     bool bad = false;
-    cr_assert_leq(groups, 512);
+    cr_assert_leq(groups, 4096);
     for (int64_t i = 0; i < count; i++) {
         double *group = &amax[group_of(s, i)];
         if (!isfinite(values[i])) bad = true;
@@ -123,7 +142,8 @@ static void check_transposed(struct check *c, const struct shape *s, uint8_t *co
 static void body(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t count = s->rows * s->columns;
-    size_t bytes = (size_t)groups_of(s) * sizeof(float);
+    struct tensor scales = scales_of(s);
+    size_t bytes = tensor_bytes(&scales);
     const struct quantize_record before = {0.125f, 5, 7};
     float amax = s->amax > 0 ? s->amax : 0;
     double *values = planted(c, s);
@@ -135,13 +155,14 @@ static void body(struct check *c, const void *given) {
     if (s->order != OUT)
         transposed = (struct tensor){
             check_memory(c, CHECK_WRITE, NULL, (size_t)count), s->out, 2, {s->columns, s->rows}};
-    float *scales = check_memory(c, CHECK_WRITE, NULL, bytes);
+    scales.data = check_memory(c, CHECK_WRITE, NULL, bytes);
     struct quantize_record *record = check_memory(c, CHECK_WRITE, &before, sizeof before);
     const float *handed = s->amax == 0 ? NULL : check_memory(c, CHECK_READ, &amax, sizeof amax);
     CHECK_OP(c, quantize, .out = s->order == TRANSPOSED ? NULL : &out,
              .transposed = s->order == OUT ? NULL : &transposed, .track_amax = magnitude,
-             .found = s->track_amax == FOUND, .scales = scales, .in = &in, .amax = handed,
-             .record = record, .by = s->by, .power_of_two = s->power_of_two);
+             .found = s->track_amax == FOUND, .scales = &scales, .in = &in, .amax = handed,
+             .record = record,
+             .scale_rounding = s->power_of_two ? SCALE_POWER_OF_TWO : SCALE_NEAREST);
     if (!c->verify) return;
     uint8_t *codes = malloc((size_t)count);
     float *found = malloc(bytes);
@@ -149,7 +170,7 @@ static void body(struct check *c, const void *given) {
     if (s->order != TRANSPOSED) backend_download(&c->be, codes, out.data, (size_t)count);
     if (s->order != OUT) check_transposed(c, s, codes, &transposed);
     if (s->track_amax == JOINED) check_joined(c, magnitude, 0, false, &in);
-    backend_download(&c->be, found, scales, bytes);
+    backend_download(&c->be, found, scales.data, bytes);
     backend_download(&c->be, &after, record, sizeof after);
     verify(s, values, codes, found, &after);
     free(codes);
@@ -157,7 +178,8 @@ static void body(struct check *c, const void *given) {
 }
 
 Test(quantize, shapes_and_scales) {
-    static const int64_t sizes[][2] = {{1, 1}, {77, 72}, {33, 50}, {64, 512}, {300, 40}, {3, 500}};
+    static const int64_t sizes[][2] = {{1, 1},    {77, 72}, {33, 50}, {64, 512},
+                                       {300, 40}, {3, 500}, {40, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int by = 0; by < 3; by++)
             for (int variant = 0; variant < 4; variant++) {
@@ -165,7 +187,7 @@ Test(quantize, shapes_and_scales) {
                                   sizes[i][1],
                                   DTYPE_BF16,
                                   variant & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
-                                  (enum quantize_by)by,
+                                  (enum granularity)by,
                                   variant & 2,
                                   NOTHING,
                                   0,
@@ -182,7 +204,7 @@ Test(quantize, other_dtypes) {
                               72,
                               variant & 1 ? DTYPE_F32 : DTYPE_F16,
                               variant & 2 ? DTYPE_E5M2 : DTYPE_E4M3,
-                              (enum quantize_by)by,
+                              (enum granularity)by,
                               false,
                               NOTHING,
                               0,
@@ -190,6 +212,47 @@ Test(quantize, other_dtypes) {
                               UNKNOWN};
             check_everywhere(body, &s);
         }
+}
+
+/* Blocks of other shapes; those one column wide are also more than a thread takes at a time. */
+Test(quantize, blocks) {
+    static const int64_t sizes[][2] = {{4, 8}, {12, 72}, {64, 168}};
+    if (test_device() != DEVICE_CPU) cr_skip_test("blocks are the CPU's");
+    for (int i = 0; i < 3 * 4 * 2 * 2; i++) {
+        struct shape s = {sizes[i % 3][0],
+                          sizes[i % 3][1],
+                          i & 1 ? DTYPE_BF16 : DTYPE_F32,
+                          i / 24 ? DTYPE_E5M2 : DTYPE_E4M3,
+                          (enum granularity)(ROWS_OF_8 + i / 3 % 4),
+                          i / 12 % 2,
+                          i % 5 ? NOTHING : INFINITE,
+                          0,
+                          OUT,
+                          UNKNOWN};
+        check_everywhere(body, &s);
+    }
+}
+
+/* ---- formats */
+
+Test(quantize, scales_of_formats) {
+    const struct quantize_format format = {DTYPE_E4M3, 1, 32, DTYPE_F32, SCALE_NEAREST};
+    const struct quantize_format turned = quantize_format_transposed(&format);
+    const struct quantize_format again = quantize_format_transposed(&turned);
+    const struct quantize_format whole = {.element = DTYPE_E4M3, .scale = DTYPE_F32};
+    struct tensor scales = quantize_format_scales(&format, 48, 128);
+    cr_expect_eq(tensor_rows(&scales), 48);
+    cr_expect_eq(tensor_columns(&scales), 4);
+    cr_expect_eq(scales.dtype, DTYPE_F32);
+    scales = quantize_format_scales(&turned, 128, 48);
+    cr_expect_eq(tensor_rows(&scales), 4);
+    cr_expect_eq(tensor_columns(&scales), 48);
+    scales = quantize_format_scales(&whole, 48, 128);
+    cr_expect_eq(tensor_count(&scales), 1);
+    cr_expect(quantize_format_equal(&format, &again));
+    cr_expect_not(quantize_format_equal(&format, &turned));
+    cr_expect(quantize_format_per_tensor(&whole));
+    cr_expect_not(quantize_format_per_tensor(&format));
 }
 
 /* Zeros keep their signs, non-finite values are counted and stay, and the smallest numbers do
@@ -202,7 +265,7 @@ Test(quantize, special_values) {
                                   40,
                                   DTYPE_BF16,
                                   variant & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
-                                  (enum quantize_by)by,
+                                  (enum granularity)by,
                                   variant & 2,
                                   (enum plant)plant,
                                   0,
@@ -218,16 +281,9 @@ Test(quantize, an_amax_that_is_handed_in) {
     static const float amaxes[] = {-1, 1e-30f, 0.3f, 5, 1e30f};
     for (size_t i = 0; i < sizeof amaxes / sizeof *amaxes; i++)
         for (int plant = 0; plant < ZERO_ROW; plant++) {
-            struct shape s = {21,
-                              40,
-                              DTYPE_BF16,
-                              i & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
-                              QUANTIZE_WHOLE,
-                              false,
-                              (enum plant)plant,
-                              amaxes[i],
-                              OUT,
-                              UNKNOWN};
+            struct shape s = {21,    40,     DTYPE_BF16,        i & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
+                              WHOLE, false,  (enum plant)plant, amaxes[i],
+                              OUT,   UNKNOWN};
             check_everywhere(body, &s);
         }
 }
@@ -246,7 +302,7 @@ Test(quantize, transposed_and_known) {
                           sizes[i / 54][1],
                           types[i % 4],
                           i % 3 ? DTYPE_E4M3 : DTYPE_E5M2,
-                          by ? QUANTIZE_COLUMNS : QUANTIZE_WHOLE,
+                          by ? BY_COLUMNS : WHOLE,
                           i % 5 == 0,
                           i % 7 == 0 ? (enum plant)(i / 7 % ZERO_ROW) : NOTHING,
                           handed == 0   ? 0

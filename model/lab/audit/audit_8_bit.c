@@ -15,6 +15,7 @@
 /* Sums over the nonzero values of an operand of a layer. */
 struct sums {
     double values, to_zero, saturated, signal, noise;
+    enum dtype element;
 };
 
 /* State of the audit; its observer records the operands that the config quantizes. */
@@ -48,28 +49,30 @@ static void after(struct observer *observer, enum operation_id id, const void *a
     const struct quantize_args *args = all_args;
     struct backend *be = audit->gpt->be;
     if (id != ID_quantize || !args->record) return;
-    int64_t columns = tensor_columns(args->in);
-    int64_t groups = args->by == QUANTIZE_WHOLE  ? 1
-                     : args->by == QUANTIZE_ROWS ? tensor_rows(args->in)
-                                                 : columns;
-    arrsetlen(audit->scales, groups);
-    backend_download(be, audit->scales, args->scales, (size_t)groups * sizeof *audit->scales);
+    const struct tensor *scales = args->scales;
+    int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
+    int64_t block_rows = rows / tensor_rows(scales);
+    int64_t block_columns = columns / tensor_columns(scales);
+    arrsetlen(audit->scales, tensor_count(scales));
+    backend_download(be, audit->scales, scales->data, tensor_bytes(scales));
     const float *values = fetch(&audit->in, be, args->in);
-    const float *codes = fetch(&audit->out, be, args->out);
+    const float *codes = fetch(&audit->out, be, quantize_result(args));
     struct sums *sums = &audit->sums[args->record - audit->gpt->quantization.records];
-    for (int64_t i = 0; i < tensor_count(args->in); i++) {
-        float scale = audit->scales[args->by == QUANTIZE_WHOLE  ? 0
-                                    : args->by == QUANTIZE_ROWS ? i / columns
-                                                                : i % columns];
-        add_value(sums, (double)values[i], (double)(codes[i] * scale),
-                  (double)(1.0001f * dtype_f8_max(args->out->dtype) * scale));
+    sums->element = quantize_result(args)->dtype;
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t row = i / columns, column = i % columns;
+        float code = codes[args->out ? i : column * rows + row];
+        float scale =
+            audit->scales[row / block_rows * tensor_columns(scales) + column / block_columns];
+        add_value(sums, (double)values[i], (double)(code * scale),
+                  (double)(1.0001f * dtype_f8_max(sums->element) * scale));
     }
 }
 
 /* Adds the figures of an operand: all layers together, and the layer with the lowest SNR. */
 static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, int kind) {
     static const char *const kinds[] = {"input", "weight", "gradient"};
-    struct sums all = {0, 0, 0, 0, 0};
+    struct sums all = {0};
     double worst = INFINITY;
     int worst_layer = 0;
     char name[60];
@@ -79,6 +82,7 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
         double snr = 10 * log10(one->signal / one->noise);
         all.values += one->values, all.to_zero += one->to_zero, all.saturated += one->saturated;
         all.signal += one->signal, all.noise += one->noise;
+        all.element = one->element;
         if (snr < worst) worst = snr, worst_layer = layer;
     }
     cJSON *operand = json_add_item(operands);
@@ -86,7 +90,7 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
     cJSON_AddStringToObject(operand, "name", name);
     cJSON_AddStringToObject(operand, "layer", linear_words[linear]);
     cJSON_AddStringToObject(operand, "operand", kinds[kind]);
-    cJSON_AddStringToObject(operand, "format", dtype_name(audit->gpt->quantization.dtype[kind]));
+    cJSON_AddStringToObject(operand, "format", dtype_name(all.element));
     double values = all.values > 0 ? all.values : 1;
     JSON_NUMBERS(operand, {"to_zero", all.to_zero / values}, {"saturated", all.saturated / values},
                  {"snr", 10 * log10(all.signal / all.noise)}, {"worst_snr", worst},

@@ -1,0 +1,30 @@
+#include "kernels/quantize_format.h"
+
+#include <assert.h>
+
+struct quantize_format quantize_format_transposed(const struct quantize_format *format) {
+    struct quantize_format transposed = *format;
+    transposed.rows = format->columns;
+    transposed.columns = format->rows;
+    return transposed;
+}
+
+bool quantize_format_equal(const struct quantize_format *a, const struct quantize_format *b) {
+    return a->element == b->element && a->rows == b->rows && a->columns == b->columns &&
+           a->scale == b->scale && a->rounding == b->rounding;
+}
+
+bool quantize_format_per_tensor(const struct quantize_format *format) {
+    return format->rows == 0 && format->columns == 0;
+}
+
+static int64_t blocks(int64_t size, int64_t block) {
+    assert(block == 0 || size % block == 0);
+    return block ? size / block : 1;
+}
+
+struct tensor quantize_format_scales(const struct quantize_format *format, int64_t rows,
+                                     int64_t columns) {
+    return (struct tensor){
+        NULL, format->scale, 2, {blocks(rows, format->rows), blocks(columns, format->columns)}};
+}

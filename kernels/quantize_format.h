@@ -1,0 +1,42 @@
+/* Formats of quantized matrices, as data. The operation quantize and the matmuls that read its
+ * results see only the tensors of values and scales that a format describes.
+ *
+ * A matrix [rows, columns] is cut into blocks. The elements of a block share a scale, so the scales
+ * are a tensor [rows / block rows, columns / block columns]:
+ *
+ *                     block      scales of [M, K]
+ *     per tensor      0 x 0      [1, 1]             0: the whole extent
+ *     per row         1 x 0      [M, 1]
+ *     per column      0 x 1      [1, K]
+ *     1 x 32          1 x 32     [M, K / 32] */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/tensor.h"
+
+/* Rounding of the factor that values are multiplied by, 1 / scale. */
+enum scale_rounding {
+    SCALE_NEAREST,
+    SCALE_POWER_OF_TWO /* down to a power of two, so that values do not saturate */
+};
+
+struct quantize_format {
+    enum dtype element;    /* a quantized dtype */
+    int64_t rows, columns; /* a block's; 0: the whole extent */
+    enum dtype scale;      /* dtype of the scales */
+    enum scale_rounding rounding;
+};
+
+/* Returns the format of the transposed matrix. */
+struct quantize_format quantize_format_transposed(const struct quantize_format *format);
+
+bool quantize_format_equal(const struct quantize_format *a, const struct quantize_format *b);
+
+/* True if all elements share one scale. */
+bool quantize_format_per_tensor(const struct quantize_format *format);
+
+/* Returns the scales of a matrix of this size, without data. The block's sizes must divide the
+ * matrix's. */
+struct tensor quantize_format_scales(const struct quantize_format *format, int64_t rows,
+                                     int64_t columns);
