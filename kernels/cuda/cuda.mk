@@ -25,9 +25,11 @@ EMULATOR     := test/cuda_emulator/cuda_emulator
 EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
                 $(CUDA_INCLUDES) $(WITH_NCCL) -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
+KERNELS_emulated         := -fsanitize=alignment
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
                             -fsanitize-sections=emu_shared
 EMULATE_emulated-thread  := -O1 -fsanitize=thread
+KERNELS_emulated-thread  := -fsanitize=alignment
 EMULATE_emulated-coverage := -O1 --coverage
 CFLAGS  := $(if $(filter %-address,$(BUILD)),-O1,-O2)
 OPTIONS += -DWITH_CUDA -DEMULATED $(WITH_NCCL)
@@ -56,14 +58,19 @@ endif
 
 ifneq ($(EMULATED),)
 # The emulator puts shared variables into a section of their own. The compiler ignores that in
-# templates, so objcopy renames the sections of those variables.
-SHARED_OF_TEMPLATES = objcopy $$(objdump -h $@ | awk '$$2 ~ /^\.bss\._ZZ/ { \
-  printf "--rename-section %s=emu_shared,alloc,load,data,contents ", $$2 }') $@
+# templates, so the sections of those variables are renamed. A variable is moved to an odd multiple
+# of its alignment: an access that needs a larger one then fails always, not by chance.
+PLACE_SHARED = awk '$$1 ~ /^\.(section|text|data|bss)$$/ { \
+    shared = sub(/\.bss\._ZZ[^,]*,"aw",@nobits/, "emu_shared,\"aw\"") || /\temu_shared/ } \
+  shared && $$1 == ".align" { print "\t.balign " 2 * $$2 "\n\t.skip " $$2; next } \
+  { print }'
 $(OUT)/%.o: %.cu Makefile kernels/cuda/cuda.mk $(OUT)/options
 	@mkdir -p $(@D)
 	$(call say,CXX)
-	$(QUIET)$(CXX) -x c++ -fdata-sections $(EMULATE) $(EMULATE_$(BUILD)) -c -o $@ $<
-	$(QUIET)$(SHARED_OF_TEMPLATES)
+	$(QUIET)$(CXX) -x c++ -fdata-sections $(EMULATE) $(EMULATE_$(BUILD)) $(KERNELS_$(BUILD)) \
+	  -MT $@ -S -o $(@:.o=.s) $<
+	$(QUIET)$(PLACE_SHARED) $(@:.o=.s) >$(@:.o=.placed.s)
+	$(QUIET)$(CXX) -c -o $@ $(@:.o=.placed.s)
 
 # The emulator describes its fibers to ThreadSanitizer, so it is not instrumented itself.
 $(OUT)/test/cuda_emulator/%.o: test/cuda_emulator/%.cpp Makefile kernels/cuda/cuda.mk

@@ -15,10 +15,11 @@
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     (kernel)<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
 
-/* The block's dynamic shared memory, aligned to 128 bytes. */
-#define DYNAMIC_SHARED(type, name)                                   \
-    extern __shared__ __align__(128) unsigned char dynamic_shared[]; \
+/* The block's dynamic shared memory, aligned to SHARED_ALIGNMENT. */
+#define DYNAMIC_SHARED(type, name)                \
+    extern __shared__ __align__(SHARED_ALIGNMENT) \
+    unsigned char dynamic_shared[];               \
     type *name = reinterpret_cast<type *>(dynamic_shared)
 #endif
 
-enum { WARP = 32 };
+enum { WARP = 32, SHARED_ALIGNMENT = 128 /* bytes: all banks once */ };

@@ -11,7 +11,7 @@ enum { THREADS = 256, WIDEN_CHUNKS = 4 };
 static __global__ void __launch_bounds__(TILE_THREADS)
     transpose_kernel(uint8_t *__restrict__ out, const uint8_t *__restrict__ in, int64_t rows,
                      int64_t columns) {
-    __shared__ struct tile tile;
+    __shared__ __align__(16) struct tile tile;
     int64_t first = (int64_t)blockIdx.y * TILE_SIDE;
     int64_t column = (int64_t)blockIdx.x * TILE_SIDE + threadIdx.x % TILE_UNITS * TILE_UNIT;
     for (int row = (int)threadIdx.x / TILE_UNITS; row < TILE_SIDE; row += TILE_STEP)

@@ -18,6 +18,9 @@ typedef uint64_t phase_barrier;
 /* Columns of a tile; rows of an accumulator of a warp group, and its values in a thread; threads of
  * a warp group. */
 enum { TILE_VALUES = 64, GROUP_ROWS = 64, GROUP_SUMS = 32, GROUP_THREADS = 128 };
+/* In bytes. The 128-byte swizzle repeats every 1024 bytes of the absolute shared address, so a tile
+ * that begins elsewhere is read permuted. */
+enum { TILE_ALIGNMENT = 1024 };
 
 #ifdef __CUDACC__
 #if defined __CUDA_ARCH__ && !defined __CUDA_ARCH_FEAT_SM90_ALL
@@ -26,10 +29,10 @@ enum { TILE_VALUES = 64, GROUP_ROWS = 64, GROUP_SUMS = 32, GROUP_THREADS = 128 }
 #define SM90A(...) asm volatile(__VA_ARGS__)
 #endif
 
-/* Declares the block's dynamic shared memory for swizzled tiles. The 128-byte swizzle repeats every
- * 1024 bytes of the absolute shared address, so a tile that begins elsewhere is read permuted. */
-#define DYNAMIC_TILES(name)                                          \
-    extern __shared__ __align__(1024) unsigned char dynamic_tiles[]; \
+/* Declares the block's dynamic shared memory for swizzled tiles. */
+#define DYNAMIC_TILES(name)                     \
+    extern __shared__ __align__(TILE_ALIGNMENT) \
+    unsigned char dynamic_tiles[];              \
     unsigned char *name = dynamic_tiles
 
 static __device__ __forceinline__ void phase_init(phase_barrier *barrier, int count) {

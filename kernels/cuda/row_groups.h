@@ -61,7 +61,7 @@ static __device__ __forceinline__ struct own_rows own_rows_of(const struct row_g
 /* Adds up the sums of the block's warps, each of its own rows, and stores them in partials. */
 static __device__ __forceinline__ void store_partials(float *partials, const float sum[PACK],
                                                       const struct row_groups &cut) {
-    __shared__ float part[TILE_WARPS][TILE_COLUMNS];
+    __shared__ __align__(16) float part[TILE_WARPS][TILE_COLUMNS];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, own = (int)threadIdx.x;
     int64_t column = (int64_t)blockIdx.x * TILE_COLUMNS + own;
     store_pack(&part[warp][lane * PACK], sum);

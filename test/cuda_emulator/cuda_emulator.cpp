@@ -19,7 +19,7 @@ extern "C" char __stop_emu_shared[] __attribute__((weak));
 
 namespace emu {
 
-enum { STACK_BYTES = 64 << 10, PAGE_BYTES = 4096, SHARED_ALIGNMENT = 1024 };
+enum { STACK_BYTES = 64 << 10, PAGE_BYTES = 4096 };
 
 fiber fibers[MAX_THREADS], *self;
 int thread_count, live_count;
@@ -37,7 +37,6 @@ static warp_state warps[MAX_THREADS / LANES];
 static const launch *current;
 static void (*kernel_body)(void *);
 static void *kernel_argument;
-static char *dynamic_memory;
 static char failure[1024];
 static bool failed;
 
@@ -70,7 +69,7 @@ void touched(const void *p, size_t bytes, bool written) {
 #ifdef EMU_TSAN
 static struct {
     uint64_t barriers[BARRIERS][2], lanes[MAX_THREADS / LANES][16][2];
-    char dynamic[SHARED_OPT_IN + 2 * SHARED_ALIGNMENT];
+    char dynamic[SHARED_OPT_IN + 2 * MOST_ALIGNMENT];
 } own __attribute__((section("emu_block")));
 
 static void renew(void *p, size_t bytes) {
@@ -323,7 +322,7 @@ static void run_block() {
     for (int i = 0; i < thread_count; i++) start_fiber(i);
 
     /* Poisoned from its last byte on, so that AddressSanitizer detects overruns. */
-    size_t bytes = current->shared_bytes, whole = bytes + 2 * SHARED_ALIGNMENT;
+    size_t whole = current->shared_bytes + 2 * MOST_ALIGNMENT;
 #ifdef EMU_TSAN
     char *memory = own.dynamic;
     renew(own.barriers, sizeof own.barriers + sizeof own.lanes);
@@ -333,10 +332,8 @@ static void run_block() {
 #else
     char *memory = (char *)malloc(whole);
 #endif
-    dynamic_memory = memory + SHARED_ALIGNMENT - (uintptr_t)memory % SHARED_ALIGNMENT;
+    shared_block_begins(memory, current->shared_bytes);
     ASAN_POISON_MEMORY_REGION(memory, whole);
-    ASAN_UNPOISON_MEMORY_REGION(dynamic_memory, bytes);
-    poison(dynamic_memory, bytes);
     if (__start_emu_shared)
         poison(__start_emu_shared, (size_t)(__stop_emu_shared - __start_emu_shared));
 
@@ -462,18 +459,6 @@ void run(const launch &what, void (*body)(void *), void *argument,
         later.stream = stream;
         run_now(later, body, kept.get());
     });
-}
-
-void *dynamic_shared() {
-    return dynamic_memory;
-}
-
-size_t shared_in_use() {
-    return current->shared_bytes;
-}
-
-unsigned shared_offset(const void *p) {
-    return (unsigned)((const char *)p - dynamic_memory);
 }
 
 int lane() {

@@ -22,10 +22,12 @@
 
 /* Shared variables go into one section, which the emulator fills with NaN before every block. A
  * function that holds one must have internal linkage (static): g++ does not mix data of
- * templates and other data in one section. */
+ * templates and other data in one section. g++ would align large arrays to 32 bytes; they get the
+ * 8 that no type of kernels/cuda exceeds, except where a variable has an __align__. cuda.mk moves
+ * each to an odd multiple of its alignment. */
 #undef __shared__
 #undef __launch_bounds__
-#define __shared__                      static __attribute__((section("emu_shared"), used))
+#define __shared__                      static __attribute__((section("emu_shared"), used, aligned(8)))
 #define __launch_bounds__(threads, ...) /* read by launch_bounds in kernels.cpp */ \
     __attribute__((patchable_function_entry(1 * (threads), 1 * (threads))))
 
@@ -63,7 +65,8 @@ launcher<P...> make_launcher(const char *name, void (*kernel)(P...), dim3 grid, 
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     emu::make_launcher(#kernel, kernel, grid, block, shared_bytes, stream)(__VA_ARGS__)
 
-#define DYNAMIC_SHARED(type, name) type *name = static_cast<type *>(emu::dynamic_shared())
+#define DYNAMIC_SHARED(type, name) \
+    type *name = static_cast<type *>(emu::dynamic_shared(SHARED_ALIGNMENT))
 
 /* C++ overloads that take a kernel; the CUDA headers declare them for nvcc only. */
 template <class T>

@@ -120,6 +120,15 @@ void poison(void *p, size_t bytes);
 void meetings_begin();      /* before a block */
 void meetings_check_exit(); /* self is about to end */
 
+/* shared.cpp: a block of that much dynamic memory begins. `memory` is not aligned, and has
+ * 2 MOST_ALIGNMENT bytes more. */
+void shared_block_begins(char *memory, size_t bytes);
+
+/* Offsets of the first byte and of the end, as shared_offset counts them, and the address of an
+ * offset. */
+unsigned shared_begin(), shared_end();
+char *at_shared(unsigned offset);
+
 /* Last error of the runtime. */
 extern cudaError_t last_error;
 

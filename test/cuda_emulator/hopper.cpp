@@ -82,9 +82,8 @@ static copy_in_flight copies[COPIES];
 static int copy_count;
 static fiber *phase_waiters[MAX_THREADS];
 static int phase_waiter_count;
-static char view[SHARED_OPT_IN]; /* shared memory as copies and matmuls see it */
+static char view[SHARED_OPT_IN + MOST_ALIGNMENT]; /* shared memory as copies and matmuls see it */
 static bool used;
-static bool holds_tiles; /* true if the kernel declared its shared memory by DYNAMIC_TILES */
 
 /* Not memcpy: AddressSanitizer's red zones may lie in between, and ThreadSanitizer must not
  * count the emulator's own reads as accesses. */
@@ -124,7 +123,7 @@ void hopper_block_begins() {
         for (accumulator &a : threads[i].accumulators) a.d = NULL;
     }
     copy_count = phase_waiter_count = 0;
-    used = holds_tiles = false;
+    used = false;
 }
 
 const char *hopper_block_ends() {
@@ -132,18 +131,6 @@ const char *hopper_block_ends() {
     for (int i = 0; used && i < thread_count; i++)
         if (threads[i].count > 0) return "products of a group were never waited for";
     return NULL;
-}
-
-/* Marks the memory as aligned for tiles. The emulator aligns all shared memory to 1024 bytes, so an
- * address alone cannot show that a kernel declared too little; check_tiles reports it. */
-unsigned char *dynamic_tiles() {
-    holds_tiles = true;
-    return (unsigned char *)dynamic_shared();
-}
-
-static void check_tiles(site at) {
-    if (!holds_tiles)
-        fail(at, "a swizzled tile lies in shared memory that was not declared by DYNAMIC_TILES");
 }
 
 /* ---- barriers */
@@ -174,7 +161,7 @@ static void change_phase(uint64_t *barrier, int arrivals, int64_t bytes, site at
 }
 
 void phase_init(uint64_t *barrier, int count, site at) {
-    if ((uintptr_t)barrier % 8) fail(at, "a barrier that is not aligned");
+    check_aligned("a barrier", barrier, 8, at);
     phase p = {};
     p.count = p.awaited = (uint64_t)count;
     look(barrier, &p, sizeof p);
@@ -252,10 +239,8 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
     const tensor_map &m = copy.map;
     size_t bytes = m.element;
     for (int d = 0; d < RANK; d++) bytes *= m.box[d];
-    if (shared_offset(to) % (m.swizzled ? EIGHT_ROWS : ROW))
-        fail(at, "the target of a tensor copy is not aligned");
-    if (m.swizzled) check_tiles(at);
-    if (shared_offset(to) + bytes > SHARED_OPT_IN) fail(at, "a tensor copy leaves shared memory");
+    check_aligned("the target of a tensor copy", to, m.swizzled ? EIGHT_ROWS : ROW, at);
+    if (shared_offset(to) + bytes > shared_end()) fail(at, "a tensor copy leaves shared memory");
     if (copy_count == COPIES) fail(at, "more tensor copies at once than are emulated");
     copy.to = (char *)to;
     copy.barrier = barrier;
@@ -269,7 +254,8 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
 }
 
 void shared_stores_done() {
-    look(view, dynamic_shared(), shared_in_use());
+    unsigned first = shared_begin();
+    look(view + first, at_shared(first), shared_end() - first);
     used = true;
 }
 
@@ -308,7 +294,6 @@ static void gather(unsigned mask, void **payload, site at) {
  * lie within a row for columns, or at whole groups of rows. */
 static unsigned tile_of(uint64_t descriptor, bool transposed, site at) {
     unsigned start = (unsigned)(descriptor & 0x3fff) * UNIT;
-    check_tiles(at);
     if (descriptor >> 62 != 1) fail(at, "a descriptor that is not swizzled over 128 bytes");
     if ((descriptor >> 32 & 0x3fff) != EIGHT_ROWS / UNIT)
         fail(at, "a descriptor whose groups of eight rows are not 1024 bytes apart");
@@ -352,16 +337,17 @@ __attribute__((no_sanitize("address"))) static float value_at(const product_in_f
                                                               unsigned offset) {
     uint16_t seen;
     offset = swizzle(offset);
-    if (offset + 2 > shared_in_use()) fail(p.at, "a product reads beyond shared memory");
+    if (offset < shared_begin() || offset + 2 > shared_end())
+        fail(p.at, "a product reads beyond shared memory");
     look(&seen, view + offset, sizeof seen);
-    if (seen != *(const volatile uint16_t *)((const char *)dynamic_shared() + offset))
+    if (seen != *(const volatile uint16_t *)at_shared(offset))
         fail(p.at, "a product reads what threads have stored, without shared_stores_done");
     return p.value(seen);
 }
 
 /* Reports the reads to ThreadSanitizer, each lane's part of the warp's rows. */
 static void touched_by(const product_in_flight &p) {
-    char *shared = (char *)dynamic_shared();
+    char *shared = at_shared(0);
     unsigned a_row = p.a_at + (unsigned)(self->id / LANES % 4 * 16) * ROW;
     for (unsigned i = 0; !p.in_registers && i < 16 * 2; i++)
         touched(shared + swizzle(a_row + i / 2 * ROW + i % 2 * UNIT), UNIT, false);

@@ -10,7 +10,6 @@ namespace emu {
 
 void hopper_block_begins();
 const char *hopper_block_ends(); /* describes unfinished work, or NULL */
-size_t shared_in_use();          /* bytes of dynamic shared memory of the block */
 
 } // namespace emu
 

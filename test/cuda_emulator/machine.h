@@ -44,9 +44,15 @@ void run(const launch &what, void (*body)(void *), void *argument,
 /* Reports a mistake of the running thread. */
 [[noreturn]] void fail(site at, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-void *dynamic_shared();                /* memory of this block, aligned to 1024 bytes */
+/* Returns this block's dynamic memory: an odd multiple of the declared alignment, so that code
+ * that needs a larger one fails. */
+enum { MOST_ALIGNMENT = 1024 };
+void *dynamic_shared(unsigned alignment);
 unsigned shared_offset(const void *p); /* the value that __cvta_generic_to_shared returns */
 int lane();
+
+/* Reports an address that is not a multiple of `bytes`. */
+void check_aligned(const char *what, const void *p, unsigned bytes, site at);
 
 /* ---- barriers and collectives */
 

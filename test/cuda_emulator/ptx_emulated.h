@@ -93,7 +93,7 @@ template <bool trans> EMU_NO_TSAN static void ldmatrix_all(unsigned mask, void *
 
 template <bool trans> static inline void ldmatrix(uint32_t r[4], const void *row, site at) {
     ldmatrix_lane lane;
-    if ((uintptr_t)row % 16) fail(at, "ldmatrix: the address of a row is not 16-byte aligned");
+    check_aligned("ldmatrix", row, 16, at);
     memcpy(lane.row, row, sizeof lane.row);
     lane.offset = shared_offset(row);
     lane.r = r;

@@ -7,7 +7,6 @@
 
 namespace emu {
 
-unsigned char *dynamic_tiles();
 void phase_init(uint64_t *barrier, int count, site at);
 void phase_arrive(uint64_t *barrier, int bytes, site at);
 void phase_wait(uint64_t *barrier, int parity, site at);
@@ -29,7 +28,8 @@ void group_wait(int pending, site at);
 
 } // namespace emu
 
-#define DYNAMIC_TILES(name) unsigned char *name = emu::dynamic_tiles()
+#define DYNAMIC_TILES(name) \
+    unsigned char *name = static_cast<unsigned char *>(emu::dynamic_shared(TILE_ALIGNMENT))
 
 static inline void phase_init(uint64_t *barrier, int count, EMU_SITE) {
     emu::phase_init(barrier, count, EMU_HERE);

@@ -397,6 +397,7 @@ int main(int count, char **arguments) {
     run_group("Hopper, mistakes", in_all_orders<test_hopper_mistakes>);
     run_group("memory", test_memory);
     run_group("mistakes", in_all_orders<test_mistakes>);
+    run_group("alignment", in_all_orders<test_alignment>);
     run_group("limits", test_limits_of_kernels);
     run_group("bank conflicts", test_bank_conflicts);
     run_group("devices", test_devices);

@@ -72,6 +72,7 @@ enum { SEES_MISSING_WAITS = 0 };
 extern const char *program;
 void test_memory();
 void test_mistakes();
+void test_alignment();
 void test_limits_of_kernels();
 void test_bank_conflicts();
 void test_sanitizers();

@@ -191,8 +191,8 @@ static void finish_cp_async(deferred &copy) {
 }
 
 void cp_async(void *to, const void *from, unsigned bytes, unsigned from_bytes, site at) {
-    if ((uintptr_t)to % bytes || (from_bytes && (uintptr_t)from % bytes))
-        fail(at, "cp.async: an address is not aligned to %u", bytes);
+    check_aligned("cp.async: the target", to, bytes, at);
+    if (from_bytes) check_aligned("cp.async: the source", from, bytes, at);
     memset(to, 0xff, bytes);
     defer({finish_cp_async, to, from, bytes, from_bytes, 0}, at);
 }
