@@ -29,7 +29,8 @@ static inline struct attention_shape attention_shape(const struct tensor *qkv, i
 
 bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* qkv and out have the same 16-bit dtype, and attention_mma_supports returned true. */
+/* All tensors have the same 16-bit dtype and start at multiples of 16 bytes, and
+ * attention_mma_supports returned true. */
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape);
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
@@ -39,8 +40,7 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* The same, if attention_wgmma_supports returned true and qkv and dout start at multiples of 16
- * bytes. */
+/* The same, if attention_wgmma_supports returned true, too. */
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,

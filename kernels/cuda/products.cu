@@ -373,6 +373,7 @@ cublasStatus_t product_run(const struct cuda_products *products, const struct cu
 
 static int open_library(struct cuda_products *products, struct error *error) {
     cudaDeviceProp properties;
+    int device;
     if (cublaslt_load(&products->lt, error)) return -1;
     cublasStatus_t status = products->lt.Create(&products->handle);
     if (status) {
@@ -380,7 +381,6 @@ static int open_library(struct cuda_products *products, struct error *error) {
         product_refuse(products, status, "Create");
         return fail(error, "device \"cuda\": cuBLASLt cannot be started: %s", products->refusal);
     }
-    int device = 0;
     if (cudaGetDevice(&device) == cudaSuccess &&
         cudaGetDeviceProperties(&properties, device) == cudaSuccess)
         snprintf(products->name, sizeof products->name, "%s", properties.name);
