@@ -10,9 +10,9 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/amax.h"
+#include "kernels/cuda/float8_code.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/tile.h"
-#include "kernels/float8.h"
 
 enum {
     THREADS = 256,
@@ -173,15 +173,16 @@ round_share(uint8_t *out, const T *in, float scale, const float *multipliers, in
                 if (++column == columns) column = 0;
             }
             if (KIND == ONE_TRACKED) track_value(&own, values[c][i]);
-            codes[i] = f8_round(values[c][i], scale, E4M3);
+            codes[i] = float8_code<E4M3>(values[c][i], scale);
         }
         store_codes<WHOLE, N>(out + place, codes, count - place);
     }
     return own;
 }
 
+/* By column, the compiler would load the multipliers of all values first, into 32 registers. */
 template <typename T, bool E4M3, int KIND>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, KIND == BY_COLUMN ? 4 : 0)
     round_kernel(uint8_t *__restrict__ out, const T *__restrict__ in, int64_t count,
                  int64_t columns, struct scaling scaling, bool aligned) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
@@ -210,7 +211,7 @@ static __device__ __forceinline__ uint4 round_unit(struct magnitudes *own, const
         for (int i = 0; i < N; i++) {
             if (KIND == ONE_TRACKED) track_value(own, values[i]);
             float scale = scales[KIND == BY_COLUMN ? c * N + i : 0];
-            unit.codes[c * N + i] = (uint8_t)f8_round(values[i], scale, E4M3);
+            unit.codes[c * N + i] = (uint8_t)float8_code<E4M3>(values[i], scale);
         }
     }
     return unit.bits;
@@ -254,7 +255,7 @@ static __global__ void __launch_bounds__(THREADS)
     float scale = KIND == BY_COLUMN ? scaling.multipliers[column] : scale_of(scaling, E4M3);
     if (i < rows * columns) {
         float value = widen(in[i]);
-        uint8_t code = (uint8_t)f8_round(value, scale, E4M3);
+        uint8_t code = (uint8_t)float8_code<E4M3>(value, scale);
         if (KIND == ONE_TRACKED) track_value(&own, value);
         if (out) out[i] = code;
         transposed[column * rows + row] = code;
@@ -282,7 +283,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (int64_t column = start; column < columns; column += step) {
         uint32_t codes[N];
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) codes[i] = f8_round(values[i], multiplier, E4M3);
+        for (int i = 0; i < N; i++) codes[i] = float8_code<E4M3>(values[i], multiplier);
         store_codes<PACKED, N>(out + row * columns + column, codes, columns - column);
     }
 }

@@ -147,6 +147,36 @@ static inline float reciprocal_approx(float x) {
     float y = 1.0f / x;
     return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
 }
+/* The value among those of the format that is nearest, and among two the one with an even code:
+ * found by search, so that no step is shared with kernels/float8.h. `codes` finite ones: of E4M3,
+ * code 0x7f is a NaN, and of E5M2 those from 0x7c on are infinity and NaNs. */
+static inline uint32_t emu_float8_code(float x, int fraction_bits, int bias, unsigned codes) {
+    if (isnan(x)) return 0x7f;
+    auto value = [=](unsigned code) {
+        int exponent = (int)(code >> fraction_bits), one = 1 << fraction_bits;
+        int fraction = (int)code & (one - 1);
+        return exponent ? ldexp(one + fraction, exponent - bias - fraction_bits)
+                        : ldexp(fraction, 1 - bias - fraction_bits);
+    };
+    double size = fabs((double)x);
+    unsigned low = 0, high = codes - 1; /* value(low) <= size < value(high), except at the end */
+    if (size >= value(high)) low = high;
+    while (high - low > 1) {
+        unsigned middle = (low + high) / 2;
+        if (value(middle) <= size) low = middle;
+        else high = middle;
+    }
+    double below = size - value(low), above = value(high) - size;
+    unsigned code = below < above || (below == above && low % 2 == 0) || low == high ? low : high;
+    return code | (signbit(x) ? 0x80u : 0);
+}
+#define FLOAT8_INSTRUCTIONS (emu::capability() >= 89)
+static inline uint32_t e4m3_code(float x) {
+    return emu_float8_code(x, 3, 7, 0x7f);
+}
+static inline uint32_t e5m2_code(float x) {
+    return emu_float8_code(x, 2, 15, 0x7c);
+}
 static inline int thread_index_again() {
     return (int)threadIdx.x;
 }

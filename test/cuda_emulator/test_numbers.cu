@@ -2,7 +2,7 @@
  * storage.h. */
 #include <float.h>
 
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/float8_code.h"
 #include "kernels/cuda/storage.h"
 #include "test/cuda_emulator/test_emulator.h"
 
@@ -106,6 +106,61 @@ template <class T> static void test_widening(format f) {
         else CHECK(value == value_of(f, bits) && (signbit(value) != 0) == negative);
     }
     drop(out);
+}
+
+/* ---- conversion to 8 bits: the bits of kernels/float8.h, with the instruction and without */
+
+static __device__ uint32_t code_of(bool e4m3, float x, float scale) {
+    return e4m3 ? float8_code<true>(x, scale) : float8_code<false>(x, scale);
+}
+
+/* Every sign, exponent and upper fraction, and below them nothing, the least, one less than half,
+ * half, and all ones: 16 bits decide a code but for ties, and those need the lower 16 to be 0. */
+static __global__ void float8_kernel(int *wrong, bool e4m3, float scale) {
+    static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0xffff};
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int j = 0; j < 5; j++) {
+        float x = __uint_as_float(i << 16 | below[j]);
+        if (code_of(e4m3, x, scale) != f8_round(x, scale, e4m3)) atomicAdd(wrong, 1);
+    }
+}
+
+/* The instruction alone. */
+static __global__ void float8_special_kernel(uint32_t *out, float one) {
+    const float infinity = one * INFINITY;
+    if (!FLOAT8_INSTRUCTIONS) return;
+    int i = 0;
+    out[i++] = e4m3_code(infinity); /* 448, not a NaN */
+    out[i++] = e4m3_code(-1e30f * one);
+    out[i++] = e4m3_code(infinity - infinity) & 0x7f;
+    out[i++] = e5m2_code(-infinity);
+    out[i++] = e5m2_code(infinity - infinity) & 0x7f;
+    out[i++] = e4m3_code(1.0625f * one); /* a tie goes to the even code */
+    out[i++] = e4m3_code(1.1875f * one);
+    out[i++] = e5m2_code(-0.0f * one);
+}
+
+static void test_float8() {
+    static const uint32_t expected[] = {0x7e, 0xfe, 0x7f, 0xfb, 0x7f, 0x38, 0x3a, 0x80};
+    buffer<int> wrong = make_buffer<int>(1);
+    buffer<uint32_t> out = make_buffer<uint32_t>(8);
+    for (int run = 0; run < 6; run++) {
+        const float scales[] = {1, 0.37f, 0x1p126f};
+        upload(wrong);
+        LAUNCH(float8_kernel, PATTERNS / NUMBER_THREADS / STEP, NUMBER_THREADS, 0, 0, wrong.device,
+               run % 2 == 0, scales[run / 2]);
+        finish();
+        download(wrong);
+        CHECK(wrong.host[0] == 0);
+        wrong.host[0] = 0;
+    }
+    for (int i = 0; i < 8; i++) out.host[i] = expected[i]; /* for GPUs without the instruction */
+    upload(out);
+    LAUNCH(float8_special_kernel, 1, 1, 0, 0, out.device, 1.0f);
+    finish();
+    download(out);
+    for (int i = 0; i < 8; i++) CHECK(out.host[i] == expected[i]);
+    drop(wrong), drop(out);
 }
 
 /* ---- functions: within the errors that the CUDA programming guide promises */
@@ -231,6 +286,7 @@ void test_numbers() {
     test_rounding<__nv_bfloat16>(BF16);
     test_widening<__half>(FP16);
     test_widening<__nv_bfloat16>(BF16);
+    test_float8();
     test_functions();
     test_specials();
     test_packs<float>();
