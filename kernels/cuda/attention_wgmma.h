@@ -201,7 +201,9 @@ static __device__ __forceinline__ int chunk_at(int row, int chunk) {
 }
 
 /* Rounds the warp's sums times a factor for each of the thread's rows and stores them, through
- * `staged`, held rows that no other warp multiplies. `valid` of the group's rows exist. SUMS: adds
+ * `staged`, held rows of the group: all its warps have to be past their products before any of the
+ * rows is overwritten, since nothing says that a warp's products read its own rows only. `valid` of
+ * the group's rows exist. SUMS: adds
  * up the stored values down the columns, for the warp's part of the column sums. */
 template <typename T, int D, bool SUMS>
 static __device__ __forceinline__ void store_rows(T *to, int64_t stride, int valid, T *staged,
@@ -209,6 +211,7 @@ static __device__ __forceinline__ void store_rows(T *to, int64_t stride, int val
                                                   const float factor[2], float *column_sums) {
     const int chunks = D / PACK;
     int thread = (int)threadIdx.x % GROUP_THREADS, lane = thread % WARP, first = thread / WARP * 16;
+    named_barrier(1 + group_of_warps(), GROUP_THREADS);
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll

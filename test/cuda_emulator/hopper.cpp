@@ -356,8 +356,16 @@ static void touched_by(const product_in_flight &p) {
     if (p.transposed) touched(shared + p.b_at, DEPTH * ROW, false);
 }
 
+/* Reads two of A's rows, with the other lanes all of them: the hardware does not promise that a
+ * warp's product reads its own 16 rows alone. */
+static void check_all_rows(const product_in_flight &p) {
+    unsigned first = p.a_at + (unsigned)self->lane * 2 * ROW;
+    for (unsigned i = 0; i < 2 * DEPTH; i++) value_at(p, first + i / DEPTH * ROW + i % DEPTH * 2);
+}
+
 static void multiply(const product_in_flight &p) {
     if (self->lane == 0) touched_by(p);
+    if (!p.in_registers) check_all_rows(p);
     accumulator *a = accumulator_of(p.d);
     unsigned first = (unsigned)(self->id / LANES % 4 * 16 + self->lane / 4);
     for (unsigned i = 0; i < SUMS; i++) {
