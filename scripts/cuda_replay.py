@@ -20,8 +20,8 @@ Tensor = collections.namedtuple("Tensor", "file name inner")
 Memory = collections.namedtuple("Memory", "file name moved least")
 
 KERNELS = [
-    Tensor("attention_mma_forward", "forward<bf16, 64>", 0),
-    Tensor("attention_mma_forward", "forward<bf16, 128>", 0),
+    Tensor("attention_mma_forward", "forward<bf16, 64, 3>", 0),
+    Tensor("attention_mma_forward", "forward<bf16, 128, 3>", 0),
     # steps of 16 in tiles of 64, two of them unrolled
     Tensor("attention_mma_backward", "query_gradients<bf16, 64>", 2),
     Tensor("attention_mma_backward", "query_gradients<bf16, 128>", 2),

@@ -22,7 +22,9 @@
  * whole, 48 compute less in vain than 64.
  *
  * Keys and values stream through a ring of three tiles: while one is used, the next is ready or in
- * flight, and the third, which no warp uses any more, is being filled. */
+ * flight, and the third, which no warp uses any more, is being filled. With D = 128, two such
+ * blocks do not fit the 100 KB of sm_86, sm_89 and sm_120. There the ring has two slots of 32 keys:
+ * a tile is fetched while the other slot's is used. (FlashAttention-2 does the same.) */
 #include "kernels/cuda/attention_mma.h"
 
 enum {
@@ -31,13 +33,17 @@ enum {
     THREADS = WARPS * WARP,
     WARP_ROWS = QUERIES / WARPS,
     ROW_TILES = WARP_ROWS / 16,
-    RING = 3,
     SLACK = 8
 };
 
-/* Keys of a tile. */
-template <int D> static __device__ __host__ __forceinline__ constexpr int tile_keys() {
-    return D <= 64 ? 64 : 48;
+/* Keys of a tile, by the slots of the ring. */
+template <int D, int SLOTS> static __device__ __host__ __forceinline__ constexpr int tile_keys() {
+    return D <= 64 ? 64 : SLOTS == 2 ? 32 : 48;
+}
+
+/* Shared memory of a block. */
+template <typename T, int D, int SLOTS> static constexpr size_t shared_bytes() {
+    return (QUERIES + SLOTS * tile_keys<D, SLOTS>()) * D * sizeof(T);
 }
 
 /* Rows that a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
@@ -55,11 +61,10 @@ static __device__ __forceinline__ int warp_row() {
 }
 
 /* s = q k' */
-template <typename T, int D>
-static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][tile_keys<D>() / 8][4],
+template <typename T, int D, int KEYS>
+static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8][4],
                                                      const uint32_t q[ROW_TILES][D / 16][4],
                                                      const T *queries, const T *keys) {
-    const int KEYS = tile_keys<D>();
     struct tile_lanes lanes = right_then_down<D>(keys);
 #pragma unroll
     for (int i = 0; i < ROW_TILES; i++)
@@ -103,10 +108,10 @@ static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int
 /* Raises the rows' shifts to the maxima of s, and scales sums and outputs down accordingly. A shift
  * changes only when the maximum exceeds it by more than SLACK, a factor of 2^SLACK: nothing
  * overflows, relative errors are the same, and most tiles do not touch the outputs. */
-template <int D>
+template <int D, int KEYS>
 static __device__ __forceinline__ void
 follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
-              const float s[ROW_TILES][tile_keys<D>() / 8][4], float factor) {
+              const float s[ROW_TILES][KEYS / 8][4], float factor) {
     float shrink[ROW_TILES][2];
     bool any = false;
 #pragma unroll
@@ -115,7 +120,7 @@ follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
         for (int half = 0; half < 2; half++) {
             float max = -INFINITY, shift = rows->shift[i][half];
 #pragma unroll
-            for (int n = 0; n < tile_keys<D>() / 8; n++)
+            for (int n = 0; n < KEYS / 8; n++)
                 max = fmaxf(max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2)) * factor;
@@ -152,13 +157,13 @@ static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softma
 
 /* o += p v. The exponentials of 16 keys come right before their products, so that they can overlap
  * with the products of the 16 keys before. */
-template <typename T, int D>
+template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void
 multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
-                const float s[ROW_TILES][tile_keys<D>() / 8][4], const T *values, float factor) {
+                const float s[ROW_TILES][KEYS / 8][4], const T *values, float factor) {
     struct tile_lanes lanes = down_then_right<D>(values);
 #pragma unroll
-    for (int k = 0; k < tile_keys<D>() / 16; k++) {
+    for (int k = 0; k < KEYS / 16; k++) {
         uint32_t p[ROW_TILES][4], b[4];
 #pragma unroll
         for (int i = 0; i < ROW_TILES; i++)
@@ -177,42 +182,48 @@ multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
 
 /* Input of a block, and its current position. */
 template <typename T> struct stream {
-    const T *keys, *values;           /* first rows of the head, in global memory */
-    int64_t stride;                   /* between rows */
-    int sequence;                     /* number of rows */
-    T *now_keys, *now_values, *spare; /* the ring: this tile's slots, and the slot to fill next */
+    const T *keys, *values; /* first rows of the head, in global memory */
+    int64_t stride;         /* between rows */
+    int sequence;           /* number of rows */
+    /* The ring: this tile's slots, and, of three, the slot to fill next. */
+    T *now_keys, *now_values, *spare;
 };
 
-template <typename T, int D>
+template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct stream<T> *in,
                                              int first) {
-    load_tile<T, D, tile_keys<D>(), THREADS>(to, rows + first * in->stride, in->stride,
-                                             in->sequence - first);
+    load_tile<T, D, KEYS, THREADS>(to, rows + first * in->stride, in->stride, in->sequence - first);
 }
 
 /* Processes one tile of keys from `first` on; this warp's queries start `ahead` after it. */
-template <typename T, int D, bool DIAGONAL>
+template <typename T, int D, int SLOTS, bool DIAGONAL>
 static __device__ __forceinline__ void
 attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T> *in,
        const uint32_t q[ROW_TILES][D / 16][4], const T *queries, int first, int ahead, bool more,
        float factor) {
-    const int KEYS = tile_keys<D>();
+    const int KEYS = tile_keys<D, SLOTS>();
     float s[ROW_TILES][KEYS / 8][4];
     bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* the warp has a pair below the diagonal */
-    cp_async_wait<1>();
+    cp_async_wait<SLOTS - 2>();
     __syncthreads(); /* keys are ready; the previous values are no longer read */
-    if (more) fetch<T, D>(in->spare, in->keys, in, first + KEYS);
+    if (SLOTS == 2) fetch<T, D, KEYS>(in->now_values, in->values, in, first);
+    else if (more) fetch<T, D, KEYS>(in->spare, in->keys, in, first + KEYS);
     cp_async_commit();
     if (seen) {
-        multiply_keys<T, D>(s, q, queries, in->now_keys);
+        multiply_keys<T, D, KEYS>(s, q, queries, in->now_keys);
         if (DIAGONAL) mask<KEYS>(s, ahead);
-        follow_maxima<D>(rows, o, s, factor);
+        follow_maxima<D, KEYS>(rows, o, s, factor);
     }
-    cp_async_wait<1>();
+    cp_async_wait<SLOTS - 2>();
     __syncthreads(); /* values are ready; the keys are no longer read */
-    if (more) fetch<T, D>(in->now_keys, in->values, in, first + KEYS);
+    if (more) fetch<T, D, KEYS>(in->now_keys, SLOTS == 2 ? in->keys : in->values, in, first + KEYS);
     cp_async_commit();
-    if (seen) multiply_values<T, D>(o, rows, s, in->now_values, factor);
+    if (seen) multiply_values<T, D, KEYS>(o, rows, s, in->now_values, factor);
+    if (SLOTS == 2) { /* the slots stay, but their addresses are not worth registers */
+        in->now_keys = (T *)opaque(in->now_keys);
+        in->now_values = (T *)opaque(in->now_values);
+        return;
+    }
     T *spare = in->now_values;
     in->now_values = in->now_keys;
     in->now_keys = in->spare;
@@ -254,12 +265,12 @@ static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float 
 }
 
 /* factor: scale * log2(e). The grid: B H times the tiles of 128 queries, see attention_work. */
-template <typename T, int D>
+template <typename T, int D, int SLOTS>
 static __global__ void __launch_bounds__(THREADS, 2)
     attention_forward_kernel(T *__restrict__ out, float *__restrict__ lse,
                              const T *__restrict__ qkv, struct attention_shape shape, int group,
                              float factor) {
-    const int KEYS = tile_keys<D>();
+    const int KEYS = tile_keys<D, SLOTS>();
     DYNAMIC_SHARED(T, queries);
     T *ring = queries + QUERIES * D;
     int sequence = (int)shape.sequence, heads = (int)shape.heads;
@@ -272,17 +283,18 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const T *q_rows = qkv + batch * sequence * stride + head * D;
     const T *k_rows = qkv + batch * sequence * stride + all + head / (heads / kv_heads) * D;
     struct stream<T> in = {
-        k_rows, k_rows + values, stride, sequence, ring, ring + KEYS *D, ring + 2 * KEYS *D
+        k_rows, k_rows + values, stride, sequence, ring, ring + KEYS *D,
+            ring + (SLOTS - 1) * KEYS *D
     };
 
     load_tile<T, D, QUERIES, THREADS>(queries, q_rows + begin * in.stride, in.stride,
                                       sequence - begin);
     cp_async_commit();
-    fetch<T, D>(in.now_keys, in.keys, &in, 0);
+    fetch<T, D, KEYS>(in.now_keys, in.keys, &in, 0);
     cp_async_commit();
-    fetch<T, D>(in.now_values, in.values, &in, 0);
-    cp_async_commit();
-    cp_async_wait<2>();
+    if (SLOTS == 3) fetch<T, D, KEYS>(in.now_values, in.values, &in, 0);
+    if (SLOTS == 3) cp_async_commit();
+    cp_async_wait<SLOTS - 1>();
     __syncthreads();
 
     struct tile_lanes lanes = down_then_right<D>(queries + warp_row() * D);
@@ -302,10 +314,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     int ahead = begin + warp_row(), first = 0;
     int whole = begin / KEYS * KEYS; /* keys in tiles that all queries see */
     for (; first < whole; first += KEYS)
-        attend<T, D, false>(o, &rows, &in, q, queries, first, ahead - first, true, factor);
+        attend<T, D, SLOTS, false>(o, &rows, &in, q, queries, first, ahead - first, true, factor);
     for (; first < end; first += KEYS)
-        attend<T, D, true>(o, &rows, &in, q, queries, first, ahead - first, first + KEYS < end,
-                           factor);
+        attend<T, D, SLOTS, true>(o, &rows, &in, q, queries, first, ahead - first,
+                                  first + KEYS < end, factor);
     finish<T, D>(out + (batch * sequence + begin) * all + head * D, all,
                  lse + (int64_t)work.head * sequence + begin, sequence - begin, queries, o, &rows);
 }
@@ -314,19 +326,27 @@ bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int
     return cuda->major >= 8 && dtype != DTYPE_F32 && (width == 64 || width == 128);
 }
 
-template <typename T, int D>
-static void launch(struct backend *be, const struct attention_forward_args *args,
-                   const struct attention_shape *shape) {
+template <typename T, int D, int SLOTS>
+static void launch_with(struct backend *be, const struct attention_forward_args *args,
+                        const struct attention_shape *shape) {
     int64_t blocks = shape->batch * shape->heads * blocks_of(shape->sequence, QUERIES);
-    size_t shared = (QUERIES + RING * tile_keys<D>()) * D * sizeof(T);
+    size_t shared = shared_bytes<T, D, SLOTS>();
     float factor = (float)(LOG2_OF_E / sqrt((double)D));
+    const void *kernel = (const void *)attention_forward_kernel<T, D, SLOTS>;
     if (blocks == 0) return;
-    const void *kernel = (const void *)attention_forward_kernel<T, D>;
     if (!cuda_shared(be, kernel, shared, "attention_forward")) return;
-    LAUNCH((attention_forward_kernel<T, D>), (unsigned)blocks, THREADS, shared,
+    LAUNCH((attention_forward_kernel<T, D, SLOTS>), (unsigned)blocks, THREADS, shared,
            cuda_state(be)->compute, (T *)args->out->data, args->lse, (const T *)args->qkv->data,
            *shape, attention_group(shape, shape->batch * shape->heads), factor);
     cuda_launched(be, "attention_forward");
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_forward_args *args,
+                   const struct attention_shape *shape) {
+    if (D == 64 || cuda_two_blocks_fit(cuda_state(be), shared_bytes<T, D, 3>()))
+        launch_with<T, D, 3>(be, args, shape);
+    else launch_with<T, D, D == 64 ? 3 : 2>(be, args, shape);
 }
 
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,

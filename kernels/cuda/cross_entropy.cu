@@ -4,8 +4,8 @@
  * once. Maximum and sum of exponentials are computed in one pass (the sum is rescaled when the
  * maximum grows; Milakov, Gimelshein 2018), and the row is kept in shared memory, if it fits, for
  * the gradient. Two such blocks fit on a multiprocessor of an H200, so that one reads while the
- * other computes or writes. A row that does not fit is read twice, the second time possibly from
- * the L2 cache. */
+ * other computes or writes; one fits 100 KB, with 512 bytes left. A row that does not fit is read
+ * twice, the second time possibly from the L2 cache. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/ptx.h"
@@ -19,9 +19,9 @@ static constexpr float LOWEST = -1e38f; /* an initial offset below any logit */
 enum {
     SHORT_THREADS = 128,
     SHORT_COLUMNS = 4096,
-    SUM_CHUNKS = 4,      /* chunks in flight for each thread */
-    GRADIENT_CHUNKS = 2, /* the same for the gradient, which has two arrays */
-    STATIC_SHARED = 1024 /* bytes left for block_sum and block_max */
+    SUM_CHUNKS = 4,                     /* chunks in flight for each thread */
+    GRADIENT_CHUNKS = 2,                /* the same for the gradient, which has two arrays */
+    STATIC_SHARED = 2 * 1024 / WARP * 4 /* most bytes that block_sum and block_max have */
 };
 
 /* Two blocks of 512 threads have 64 registers for each thread; in fp32 one row fills shared memory,

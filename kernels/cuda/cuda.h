@@ -47,6 +47,13 @@ static inline bool cuda_has_8_bit(const struct cuda_state *cuda) {
     return cuda->major >= 9 || (cuda->major == 8 && cuda->minor >= 9);
 }
 
+/* True if the shared memory of a multiprocessor holds two blocks of `bytes` each. The system takes
+ * another 1024 bytes of every block; one block can have everything but those. */
+static inline bool cuda_two_blocks_fit(const struct cuda_state *cuda, size_t bytes) {
+    const size_t reserved = 1024;
+    return 2 * (bytes + reserved) <= cuda->shared_bytes + reserved;
+}
+
 static inline struct cuda_state *cuda_state(const struct backend *be) {
     return (struct cuda_state *)be->state;
 }

@@ -31,7 +31,8 @@ void cuda_emulator_schedule(unsigned seed);
 /* Leaves `bytes` of device memory free beyond what is allocated now. Initially 16 GiB. */
 void cuda_emulator_memory(size_t bytes);
 
-/* Sets compute capability sm / 10 . sm % 10 for devices opened from now on. Initially sm_90. */
+/* Sets compute capability sm / 10 . sm % 10 for devices opened from now on, with its shared memory.
+ * Initially sm_90. */
 void cuda_emulator_capability(int sm);
 
 /* Counters since the last reset. A bank conflict is an extra cycle of an ldmatrix (one of its
@@ -39,6 +40,8 @@ void cuda_emulator_capability(int sm);
 struct cuda_emulator_stats {
     uint64_t launches, blocks, threads, switches, barriers, collectives;
     uint64_t ldmatrix, ldmatrix_conflicts;
+    int blocks_held; /* fewest blocks of a launch that a multiprocessor can hold at once, by their
+                        threads and shared memory */
     uint64_t graph_launches; /* launched graphs; their kernels count as launches, too */
 };
 struct cuda_emulator_stats cuda_emulator_stats(void);

@@ -69,7 +69,7 @@ void touched(const void *p, size_t bytes, bool written) {
 #ifdef EMU_TSAN
 static struct {
     uint64_t barriers[BARRIERS][2], lanes[MAX_THREADS / LANES][16][2];
-    char dynamic[SHARED_OPT_IN + 2 * MOST_ALIGNMENT];
+    char dynamic[SHARED_MOST + 2 * MOST_ALIGNMENT];
 } own __attribute__((section("emu_block")));
 
 static void renew(void *p, size_t bytes) {
@@ -438,6 +438,8 @@ static void run_now(const launch &what, void (*body)(void *), void *argument) {
     stream_leave(failed); /* the host reads the failure */
     work_end();
     stats.launches++;
+    int held = blocks_held(what.kernel, thread_count, what.shared_bytes);
+    if (stats.blocks_held == 0 || held < stats.blocks_held) stats.blocks_held = held;
     if (failed) runtime_error(cudaErrorLaunchFailure, failure);
 }
 

@@ -217,12 +217,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     p->multiProcessorCount = MULTIPROCESSORS;
     p->warpSize = LANES;
     p->maxThreadsPerBlock = MAX_THREADS;
-    p->maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR;
+    p->maxThreadsPerMultiProcessor = threads_per_multiprocessor();
     p->maxBlocksPerMultiProcessor = BLOCKS_PER_MULTIPROCESSOR;
     p->regsPerBlock = p->regsPerMultiprocessor = REGISTERS;
     p->sharedMemPerBlock = SHARED_DEFAULT;
-    p->sharedMemPerBlockOptin = SHARED_OPT_IN;
-    p->sharedMemPerMultiprocessor = SHARED_PER_MULTIPROCESSOR;
+    p->sharedMemPerBlockOptin = shared_per_block();
+    p->sharedMemPerMultiprocessor = shared_per_multiprocessor();
     p->reservedSharedMemPerBlock = SHARED_RESERVED;
     p->l2CacheSize = 50 << 20;
     p->memoryBusWidth = 5120;

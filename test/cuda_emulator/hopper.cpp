@@ -82,7 +82,7 @@ static copy_in_flight copies[COPIES];
 static int copy_count;
 static fiber *phase_waiters[MAX_THREADS];
 static int phase_waiter_count;
-static char view[SHARED_OPT_IN + MOST_ALIGNMENT]; /* shared memory as copies and matmuls see it */
+static char view[SHARED_MOST + MOST_ALIGNMENT]; /* shared memory as copies and matmuls see it */
 static bool used;
 
 /* Not memcpy: AddressSanitizer's red zones may lie in between, and ThreadSanitizer must not

@@ -129,14 +129,41 @@ size_t static_shared(const void *kernel) {
     return use.bytes;
 }
 
+/* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". */
+static bool is_small() {
+    int sm = capability();
+    return sm == 86 || sm == 89 || sm / 10 == 12;
+}
+
+int threads_per_multiprocessor() {
+    return is_small() ? 1536 : 2048;
+}
+
+size_t shared_per_multiprocessor() {
+    return is_small() ? 100 << 10 : capability() < 90 ? 164 << 10 : SHARED_MOST;
+}
+
+size_t shared_per_block() {
+    return shared_per_multiprocessor() - SHARED_RESERVED;
+}
+
 static size_t known_static(const void *kernel) {
     std::map<const void *, shared_use>::const_iterator at = uses.find(kernel);
     return at == uses.end() ? 0 : at->second.bytes;
 }
 
+int blocks_held(const void *kernel, int threads, size_t shared_bytes) {
+    size_t bytes = known_static(kernel) + shared_bytes + SHARED_RESERVED;
+    int by_threads = threads_per_multiprocessor() / ((threads + LANES - 1) / LANES * LANES);
+    int by_memory = (int)(shared_per_multiprocessor() / bytes);
+    int held = by_threads < by_memory ? by_threads : by_memory;
+    return held < BLOCKS_PER_MULTIPROCESSOR ? held : BLOCKS_PER_MULTIPROCESSOR;
+}
+
 size_t shared_limit(const void *kernel) {
     std::map<const void *, size_t>::const_iterator at = limits.find(kernel);
-    size_t known = known_static(kernel), most = known < SHARED_OPT_IN ? SHARED_OPT_IN - known : 0;
+    size_t known = known_static(kernel), of_block = shared_per_block();
+    size_t most = known < of_block ? of_block - known : 0;
     if (at != limits.end()) return at->second < most ? at->second : most;
     return known < SHARED_DEFAULT ? SHARED_DEFAULT - known : 0;
 }
@@ -151,7 +178,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
     if (emu::must_fail("cudaFuncSetAttribute"))
         return emu::runtime_error(cudaErrorInvalidValue, "cudaFuncSetAttribute was told to fail");
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value + known_static(kernel) > SHARED_OPT_IN)
+    if (value < 0 || (size_t)value + known_static(kernel) > shared_per_block())
         return runtime_error(cudaErrorInvalidValue,
                              "cudaFuncSetAttribute: more shared memory than a block can have");
     limits[kernel] = (size_t)value;
@@ -173,10 +200,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
                                                           int threads, size_t shared_bytes) {
     if (threads <= 0 || threads > MAX_THREADS)
         return runtime_error(cudaErrorInvalidValue, "cudaOccupancy: the size of a block");
-    int by_threads = THREADS_PER_MULTIPROCESSOR / ((threads + LANES - 1) / LANES * LANES);
-    int by_memory = SHARED_PER_MULTIPROCESSOR / ((int)shared_bytes + SHARED_RESERVED);
-    *blocks = by_threads < by_memory ? by_threads : by_memory;
-    if (*blocks > BLOCKS_PER_MULTIPROCESSOR) *blocks = BLOCKS_PER_MULTIPROCESSOR;
+    *blocks = blocks_held(kernel, threads, shared_bytes);
     if (shared_bytes > shared_limit(kernel) || threads > launch_bounds(kernel)) *blocks = 0;
     return cudaSuccess;
 }

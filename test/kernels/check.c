@@ -304,6 +304,20 @@ void check_on_each_gpu(void (*body)(struct check *c, const void *given), const v
     check_everywhere(body, given);
 }
 
+int check_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
+                 const void *given) {
+#ifdef EMULATED
+    cuda_emulator_capability(sm);
+    cuda_emulator_stats_reset();
+    check_everywhere(body, given);
+    cuda_emulator_capability(90);
+    return cuda_emulator_stats().blocks_held;
+#else
+    (void)sm, (void)body, (void)given;
+    return held;
+#endif
+}
+
 void check_products(void (*body)(struct check *c, const void *given), const void *given) {
     for (int threads = 1; threads <= 3; threads++) {
         uint64_t first = run_once(body, given, threads, true);

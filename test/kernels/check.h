@@ -44,6 +44,11 @@ void check_everywhere(void (*body)(struct check *c, const void *given), const vo
  * sm_80 and sm_90. */
 void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given);
 
+/* Like check_everywhere, on an emulated GPU of compute capability sm; returns the fewest blocks of
+ * a kernel that its multiprocessors hold. Elsewhere does nothing and returns `held`. */
+int check_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
+                 const void *given);
+
 /* Like check_everywhere for matmuls, whose sums a library may split among threads. The bits must
  * repeat with 1, with 2 and with 3 threads; each result is compared with the reference. */
 void check_products(void (*body)(struct check *c, const void *given), const void *given);

@@ -114,6 +114,36 @@ Test(attention_mma, key_tiles) {
     }
 }
 
+/* Two blocks share the 100 KB of sm_86, sm_89 and sm_120, with tiles of 32 keys for wide heads. */
+Test(attention_mma, two_blocks_in_100_KB) {
+    const int64_t lengths[] = {1, 31, 32, 33, 64, 97, 150, 290};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        enum dtype dtype = i % 2 ? DTYPE_F16 : DTYPE_BF16;
+        const struct shape wide = {1, lengths[i], 2, 128, dtype, 1, 1};
+        cr_assert_geq(check_on_gpu(86, 2, forward, &wide), 2);
+    }
+    const struct shape narrow = {1, 150, 1, 64, DTYPE_BF16, 1, 0};
+    cr_assert_geq(check_on_gpu(120, 2, forward, &narrow), 2);
+}
+
+/* A qkv that starts 2 bytes after a multiple of 16 goes to plain threads. */
+static void odd_place(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t columns = row_of(s).columns, rows = s->batch * s->length;
+    struct tensor all = check_normal(c, s->dtype, 1, rows * columns + 1, s->spread);
+    struct tensor range = tensor_range(&all, 1, rows * columns);
+    struct tensor flat = tensor_view(&range, rows, columns);
+    struct results r = {.qkv = check_rank3(flat, s->batch, s->length, columns)};
+    run(c, s, &r);
+    if (!c->verify) return;
+    reference(c, s, &r);
+    check_close(c, "attention_forward_lower", &r.out, r.out_exact, r.out_size);
+}
+
+Test(attention_mma, odd_place) {
+    check_on_each_gpu(odd_place, &(const struct shape){1, 33, 2, 64, DTYPE_BF16, 1, 1});
+}
+
 Test(attention_mma, batches_and_heads) {
     check_on_each_gpu(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1, 0});
     check_on_each_gpu(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1, 0});

@@ -120,6 +120,13 @@ Test(cross_entropy, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
+/* A row of GPT-2's vocabulary in 16 bits stays in the 99 KB that a block of sm_86, sm_89 and sm_120
+ * can have: a multiprocessor then holds one such block. */
+Test(cross_entropy, row_kept_in_99_KB) {
+    const struct shape gpt2 = {2, 50257, 50304, DTYPE_BF16, 4};
+    cr_assert_eq(check_on_gpu(86, 1, backward, &gpt2), 1);
+}
+
 /* Rows whose target does not count contribute nothing, whatever they hold, and the other rows
  * get the same results as without them. */
 static void ignored(struct check *c, const void *given) {
