@@ -58,8 +58,8 @@ endif
 
 ifneq ($(EMULATED),)
 # The emulator puts shared variables into a section of their own. The compiler ignores that in
-# templates, so the sections of those variables are renamed. A variable is moved to an odd multiple
-# of its alignment: an access that needs a larger one then fails always, not by chance.
+# templates, so the sections of those variables are renamed. Variables move to odd multiples of
+# their alignment, so an access that needs a larger one always fails.
 PLACE_SHARED = awk '$$1 ~ /^\.(section|text|data|bss)$$/ { \
     shared = sub(/\.bss\._ZZ[^,]*,"aw",@nobits/, "emu_shared,\"aw\"") || /\temu_shared/ } \
   shared && $$1 == ".align" { print "\t.balign " 2 * $$2 "\n\t.skip " $$2; next } \
