@@ -17,17 +17,22 @@ none), and the barriers that the instruction waits for.
 
 Products of warp groups (HGMMA): 84..86 are 7 unless the product ends a group. WARPGROUP: if bit
 80 is set, it waits until at most as many groups as in bits 72..79 are in flight.
+
+Registers: bits 16..23 are the destination, 24..31 the first operand, 64..71 the last one, and
+32..39 the one between, if the form is 1; 255 is none, and so is mostly 0, which fields without a
+use hold. Stores have their data in 32..39.
 """
 import collections
 import struct
 import sys
 
 Instruction = collections.namedtuple(
-    "Instruction", "at operation form predicate width stall write read wait target group")
+    "Instruction", "at operation form predicate width stall write read wait target group registers")
 
 HMMA, HGMMA, WARPGROUP, BRA = 0x03C, 0x1F0, 0x1C5, 0x147
 LDG, STG, LDSM, LDGSTS, LDL, STL = 0x181, 0x186, 0x03B, 0x1AE, 0x183, 0x187
 WIDTH_128 = 6
+REGISTER_FORM = 1
 MAX_THREADS = 0x05  # an attribute in .nv.info.KERNEL: three 32-bit numbers
 SIZED = 0x04        # the format of attributes that have a size of their own
 
@@ -85,9 +90,11 @@ def decode(code, arch):
         low, high = struct.unpack_from("<QQ", code, at)
         operation, control = low & 0x1FF, high >> 41
         target = branch_target(at, low | high << 64, arch) if operation == BRA else None
+        between = low >> 32 & 255 if low >> 9 & 7 == REGISTER_FORM else 255
+        registers = low >> 16 & 255, low >> 24 & 255, between, high & 255
         decoded.append(Instruction(at, operation, low >> 9 & 7, low >> 12 & 15, high >> 9 & 7,
                                    control & 15, control >> 5 & 7, control >> 8 & 7,
-                                   control >> 11 & 63, target, group_of(operation, high)))
+                                   control >> 11 & 63, target, group_of(operation, high), registers))
     return decoded
 
 

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Reports the compiler's result for each CUDA kernel: registers, spills, shared memory, occupancy,
 # tensor-core products and 128-bit memory accesses, checked against scripts/cuda_report.expected.
-# Needs nvcc and python3, but no GPU.
-#   scripts/cuda_report.sh [--write] [--arch "80 90"] [FILE.cu ...]     default: all of kernels/cuda
-# With sm_80, sm_90 and all files it also estimates the speed of kernels and steps from the machine
-# code (cuda_estimates.md), and checks it against scripts/cuda_replay.expected. --write updates
-# both.
+# Registers of products of warp groups must not be used before the wait for them. Needs nvcc and
+# python3, but no GPU.
+#   scripts/cuda_report.sh [--write] [--arch "80 90"] [FILE.cu ...]     default: all of kernels/cuda,
+#                               for sm_80 and sm_90, and for sm_100 and sm_120 from the PTX of sm_90
+# Occupancy is that of 164 and 228 KB of shared memory, and for sm_80 (whose code runs on sm_86 and
+# sm_89) and sm_120 that of 100 KB. With sm_80, sm_90 and all files the report also estimates the
+# speed of kernels and steps from the machine code (cuda_estimates.md), and checks it against
+# scripts/cuda_replay.expected. --write updates both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-archs="80 90" write=()
+archs="80 90" later="" write=()
 if [ "${1:-}" = --write ]; then
     write=(--write)
     shift
@@ -22,27 +25,41 @@ files=("$@")
 estimates=0
 if [ ${#files[@]} -eq 0 ]; then
     files=(kernels/cuda/*.cu)
-    if [ "$archs" = "80 90" ]; then estimates=1; fi
+    if [ "$archs" = "80 90" ]; then estimates=1 later="100 120"; fi
 fi
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 if ! command -v "$nvcc" >/dev/null; then
     echo "cuda_report: there is no nvcc here: install the CUDA toolkit, or set NVCC=PATH" >&2
     exit 1
 fi
+for arch in $later; do # where this nvcc knows them
+    if "$nvcc" --list-gpu-code | grep -qx "sm_$arch"; then archs+=" $arch"; fi
+done
 work=build/cuda_report
 mkdir -p "$work"
 
 # compile ARCH FILE: writes the cubin and ptxas' report of each kernel to $work.
 compile() {
-    local name feature=
+    local name from=$1 feature=
     name=$work/$(basename "$2" .cu).sm_$1
     case $2 in *wgmma*) feature=a ;; esac
-    if ! "$nvcc" -std=c++17 -O3 -I. -gencode="arch=compute_$1$feature,code=sm_$1$feature" \
+    if [ "$1" -gt 90 ]; then from=90; fi
+    if ! "$nvcc" -std=c++17 -O3 -I. -gencode="arch=compute_$from$feature,code=sm_$1$feature" \
         -Xptxas -v -cubin -o "$name.cubin" "$2" >"$name.ptxas" 2>&1; then
         cat "$name.ptxas" >&2
         return 1
     fi
-    if grep -h "wgmma.*are serialized" "$name.ptxas" >&2; then return 1; fi
+    if grep -hE "wgmma.*are serialized|warpgroup.wait is injected" "$name.ptxas" >&2; then
+        return 1
+    fi
+    case $2 in *wgmma*)
+        if ! python3 scripts/cubin_in_flight.py "$name.cubin" >"$name.in_flight"; then
+            echo "$2: these use registers of products in flight:" >&2
+            c++filt <"$name.in_flight" >&2
+            return 1
+        fi
+        ;;
+    esac
     python3 scripts/cubin.py "$name.cubin" >"$name.opcodes"
     paste <(cut -f 1 "$name.opcodes") \
         <(cut -f 1 "$name.opcodes" | sed 's/$/\t/' | short_names | cut -f 1) >"$name.names"
@@ -81,32 +98,33 @@ judge() {
             gsub(/\*/, ".*", text)
             return "^" text "$"
         }
-        function warps(registers, threads, shared,    of_block, blocks, most) {
+        # limit and bytes: the most warps and the shared memory of a multiprocessor
+        function warps(registers, threads, shared, limit, bytes,    of_block, blocks, most) {
             of_block = int((threads + 31) / 32)
             # registers are allocated to four warps at a time
             most = int(int(65536 / (32 * int((registers + 7) / 8) * 8) / 4) * 4 / of_block)
-            blocks = int(64 / of_block)
+            blocks = int(limit / of_block)
             if (most < blocks) blocks = most
-            # 164 and 228 KiB of shared memory; each block takes 1 KiB more than it declares
-            most = int((arch == 80 ? 167936 : 233472) / (shared + 1024))
+            most = int(bytes / (shared + 1024)) # each block takes 1 KiB more than it declares
             if (most < blocks) blocks = most
             return blocks * of_block
         }
         FNR == NR {
             k = split($0, f, / +/)
-            if (/^#/ || k < 6) next
+            if (/^#/ || k < 7) next
             # names may contain blanks after commas, so fields count from the end
-            name = f[1]; for (i = 2; i <= k - 5; i++) name = name " " f[i]
+            name = f[1]; for (i = 2; i <= k - 6; i++) name = name " " f[i]
             expect[++n] = pattern(name)
-            tensor[n] = f[k - 4]; wide[n] = f[k - 3]; threads[n] = f[k - 2]
-            dynamic[n] = f[k - 1]; least[n] = f[k]
+            tensor[n] = f[k - 5]; wide[n] = f[k - 4]; threads[n] = f[k - 3]
+            dynamic[n] = f[k - 2]; least[n] = f[k - 1]; least_100[n] = f[k]
             next
         }
         $1 != file { file = $1; print file ".cu" }
         {
-            name = $2; wrong = ""; occupancy = "-"
+            name = $2; wrong = ""; occupancy = occupancy_100 = "-"
             for (e = 1; e <= n && (file "/" name) !~ expect[e]; e++);
-            if ($4 + $5 > 0) wrong = wrong " SPILLS"
+            # 8 bytes, stored, reloaded and reserved: the PTX of sm_90 on later GPUs
+            if ($4 + $5 > (arch > 90 ? 24 : 0)) wrong = wrong " SPILLS"
             if (e > n && wrong == "") wrong = "?"
             if (e <= n) {
                 if (tensor[e] == "yes" && !$8) wrong = wrong " NO-TENSOR-CORES"
@@ -115,14 +133,21 @@ judge() {
             }
             block = e <= n && threads[e] != "-" ? threads[e] : $14
             if (block > 0) {
-                occupancy = warps($3, block, $6 + (e <= n ? dynamic[e] : 0))
-                if (e <= n && least[e] != "-" && occupancy < least[e]) wrong = wrong " FEW-WARPS"
+                bytes = $6 + (e <= n ? dynamic[e] : 0)
+                if (arch != 120)
+                    occupancy = warps($3, block, bytes, 64, arch == 80 ? 167936 : 233472)
+                if (arch == 80 || arch == 120)
+                    occupancy_100 = warps($3, block, bytes, 48, 102400)
+                few = e <= n && least[e] != "-" && occupancy != "-" && occupancy < least[e]
+                few_100 = e <= n && least_100[e] != "-" && occupancy_100 != "-" &&
+                    occupancy_100 < least_100[e]
+                if (few || few_100) wrong = wrong " FEW-WARPS"
             }
             print file "\t" name "\t" occupancy >held
             mark = wrong ~ /[A-Z]/ ? "!" : wrong
             if (mark == "!") complaint[++bad] = file "/" name ":" wrong
-            printf "%-2s%-32s %4d %5d %6d %5s %4d %3d %3d %4d %3d\n", mark, name, $3, $4 + $5, $6,
-                occupancy, $8, $9, $10, $11, $12
+            printf "%-2s%-32s %4d %5d %6d %5s %6s %4d %3d %3d %4d %3d\n", mark, name, $3, $4 + $5,
+                $6, occupancy, occupancy_100, $8, $9, $10, $11, $12
         }
         END {
             for (i = 1; i <= bad; i++) print "! sm_" arch " " complaint[i]
@@ -152,11 +177,12 @@ for arch in $archs; do
         name=$(basename "$file" .cu)
         joined "$work/$name.sm_$arch" | short_names | sort | sed "s/^/$name\t/"
     done >"$work/sm_$arch.tsv"
-    printf '%-34s %4s %5s %6s %5s %4s %3s %3s %4s %3s\n' "sm_$arch" regs spill shared warps \
-        HMMA LDG STG LDSM CPA
+    printf '%-34s %4s %5s %6s %5s %6s %4s %3s %3s %4s %3s\n' "sm_$arch" regs spill shared warps \
+        100_KB HMMA LDG STG LDSM CPA
     judge "$arch" "$work/sm_$arch.tsv" || status=1
 done
-echo "spill: bytes, local arrays too; shared: static bytes; warps: of a multiprocessor"
+echo "spill: bytes, local arrays too; shared: static bytes; warps: of a multiprocessor; 100_KB:"
+echo "the same on sm_86, sm_89 and sm_120"
 echo "LDG, STG: of 128 bits; LDSM: ldmatrix; CPA: cp.async of 16 bytes"
 echo "!: not as expected; ?: not in scripts/cuda_report.expected"
 if [ "$estimates" -eq 1 ]; then

@@ -48,7 +48,8 @@ def attention_parts(model, card, of):
     kind, blocks, multiprocessors = ("wgmma", 1, 132) if card.arch == 90 else ("mma", 2, 108)
 
     def kernel(name, rows=128):
-        tflops = of("attention_%s%s/%s<bf16, %d>" % (kind, *name, wide))["tflops"]
+        slots = ", 3" if kind == "mma" and name[1] == "forward" else ""
+        tflops = of("attention_%s%s/%s<bf16, %d%s>" % (kind, *name, wide, slots))["tflops"]
         return Attention(tflops, rows, blocks * multiprocessors)
 
     forward = kernel(("_forward", "forward"), 16384 // wide if kind == "wgmma" else 128)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the estimates by replay on made-up machine code with known cycles, and the check of figures
-that have become worse."""
+"""Tests the estimates by replay on made-up machine code with known cycles, the check of registers in
+flight, and the check of figures that have become worse."""
 import contextlib
 import io
 import os
@@ -11,6 +11,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
 import check_estimates  # noqa: E402
 import cubin  # noqa: E402
+import cubin_in_flight  # noqa: E402
 import cuda_replay  # noqa: E402
 from cubin import BRA, HGMMA, HMMA, LDG, WARPGROUP  # noqa: E402
 
@@ -42,6 +43,27 @@ def branch(distance, arch):
     word = field << 34 if arch < 90 else (field & 0xFF) << 16 | (field >> 8) << 34
     low, high = word & (1 << 64) - 1, word >> 64
     return struct.pack("<QQ", BRA | 7 << 12 | low, high | (5 | 7 << 5 | 7 << 8) << 41)
+
+
+def registers_in_flight():
+    """Sums in 24..55 and A in 120..123; what follows writes, reads, or waits before it does."""
+    product = instruction(HGMMA, low=6 << 9 | 24 << 16 | 120 << 24)
+    def add(to, first, second):
+        return instruction(FADD, low=1 << 9 | to << 16 | first << 24 | second << 32)
+    def store(data):
+        return instruction(0x186, width=6, low=1 << 9 | 10 << 24 | data << 32)
+    for what, code, wanted in (
+            ("other registers", add(56, 23, 119), 0),
+            ("a sum written", add(24, 8, 8), 1),
+            ("a sum read", add(60, 8, 55), 1),
+            ("a sum stored, of four", store(52), 1),
+            ("A read", add(60, 120, 123), 0),
+            ("A written", add(123, 8, 8), 1),
+            ("after the wait", group_wait(0) + add(24, 8, 8), 0),
+            ("after a wait that leaves it", group_wait(1) + add(24, 8, 8), 1)):
+        products, touches = cubin_in_flight.check(cubin.decode(product + code, 90))
+        expect("products before " + what, products, 1)
+        expect("in flight: " + what, len(touches), wanted)
 
 
 def decoding():
@@ -133,7 +155,7 @@ def comparing():
         expect("worse, by another compiler", status(0.7, "13.1.0"), 0)
 
 
-for test in (decoding, replaying, replaying_groups, choosing, comparing):
+for test in (decoding, registers_in_flight, replaying, replaying_groups, choosing, comparing):
     test()
 for failure in failures:
     print("FAIL: " + failure)
