@@ -105,8 +105,10 @@ part_brim() {
     local run=("$folder/train" --config bf16.json --device cuda --set run_dir="$out/brim"
         --set train.steps=3 --set eval.every=0 --set sample.every=0 "${gpt2[@]}")
     local fit=(--fit) found line
-    if [ "$rehearsal" -eq 1 ]; then
-        run+=(--set train.micro_batch_size=16) fit=(--fit 0.001)
+    if [ "$rehearsal" -eq 1 ]; then # 0.15 MiB less than it takes
+        run+=(--set train.micro_batch_size=16)
+        fit+=("$("${run[@]}" --dry-run --fit 0.0001 |
+            awk '/it takes [0-9.]+ MiB/ { sub(/.*it takes /, ""); print ($1 - 0.15) / 1024 }')")
     else
         run+=(--set train.micro_batch_size=1024)
     fi
