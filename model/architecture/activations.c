@@ -2,9 +2,9 @@
 
 #define BETWEEN(WRITER, READER) .writer = SITE_##WRITER, .reader = SITE_##READER
 #define RESIDUAL_STREAM         .residual = true
-#define OWN(level)              .shared = level
-#define READ_ONCE(level)        .shared = level, .read_once = true
-#define IN(scratch, level)      .memory = SCRATCH_##scratch, .shared = level
+#define OWN(level)              .recomputed = level
+#define READ_ONCE(level)        .recomputed = level, .read_once = true
+#define IN(scratch, level)      .memory = SCRATCH_##scratch, .recomputed = level
 #define GRADIENT_IN(scratch)    .gradient = SCRATCH_##scratch
 #define GRADIENT_IN_PLACE       .gradient_in_place = true
 #define NO_GRADIENT             .gradient = SCRATCH_NONE
@@ -32,12 +32,12 @@ const struct activation activation_table[] = {
 #define X(member, elements, level) \
     {.layered = true,              \
      .statistic = true,            \
-     .shared = level,              \
+     .recomputed = level,          \
      .field = offsetof(struct layer_activations, member)},
             LAYER_STATISTICS(X)
 #undef X
 #define X(member, elements, level) \
-    {.statistic = true, .shared = level, .field = offsetof(struct activations, member)},
+    {.statistic = true, .recomputed = level, .field = offsetof(struct activations, member)},
                 MODEL_STATISTICS(X)
 #undef X
 };

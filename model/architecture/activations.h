@@ -9,10 +9,15 @@
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parameters.h"
 
-/* Activations that all layers share in one buffer; a level includes those before it. The first
- * three are the values of train.recompute: the backward pass recomputes shared activations, bit for
- * bit the same. The last level is for models without a backward pass. */
-enum sharing { SHARE_NOTHING, SHARE_GELU, SHARE_LAYER /* all but its input */, SHARE_ALL };
+/* Activations that the backward pass recomputes, bit for bit the same, so that all layers share one
+ * buffer for them. A level includes those before it. The first three are the values of
+ * train.recompute; the last is for models without a backward pass, which save nothing. */
+enum recompute {
+    RECOMPUTE_NONE,
+    RECOMPUTE_GELU,
+    RECOMPUTE_LAYER, /* all of a layer but its input */
+    RECOMPUTE_NOT_SAVED
+};
 
 /* Activations in the order of the forward pass, then the statistics. */
 enum activation_id {
@@ -58,7 +63,7 @@ struct activation {
     bool statistic;   /* a vector of fp32 */
     bool residual;    /* part of the residual stream; else writer and reader determine the dtype */
     enum autocast_site writer, reader;
-    enum sharing shared;           /* lowest level at which layers share it */
+    enum recompute recomputed;     /* lowest level that includes it */
     bool read_once;                /* only its reader uses it, in both passes */
     enum scratch memory, gradient; /* SCRATCH_NONE: a buffer of its own; no gradient */
     bool gradient_in_place;

@@ -134,57 +134,57 @@
 /* X(field, name in an audit, dtype, rows, columns, memory, gradient), in the order of the forward
  * pass. The gradient has the tensor's dtype and shape.
  *   dtype: BETWEEN(site that writes it, site that reads it), or the RESIDUAL_STREAM's
- *   memory: OWN(level), one tensor for each layer, or IN(scratch, level). From this level of
- *           sharing on (enum sharing in model/architecture/activations.h) the layers share one
- *           tensor, and the backward pass recomputes it. READ_ONCE(level) is OWN, except that
- *           layers also share the tensor if its only reader saves it in 8 bits (fp8)
+ *   memory: OWN(level), one tensor for each layer, or IN(scratch, level). From this level of enum
+ *           recompute on (model/architecture/activations.h) the layers share one tensor, and the
+ *           backward pass recomputes it. READ_ONCE(level) is OWN, except that layers also share
+ *           the tensor if its only reader saves it in 8 bits (fp8)
  *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT: no later operation reads
  *             it; the gradient of a gated SiLU overwrites the activation */
-#define LAYER_ACTIVATIONS(X)                                                                       \
-    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),                \
-      GRADIENT_IN(dresidual))                                                                      \
-    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, READ_ONCE(SHARE_LAYER),         \
-      GRADIENT_IN(dnorm))                                                                          \
-    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, shape_qkv(s), OWN(SHARE_LAYER),                \
-      GRADIENT_IN(dqkv))                                                                           \
-    X(qk_raw, "qk_raw", BETWEEN(QKV, ATTENTION), s->qk_norm ? s->rows : 0, shape_qk(s),            \
-      OWN(SHARE_LAYER), NO_GRADIENT)                                                               \
-    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s),   \
-      OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                        \
-    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),      \
-      s->rows, s->n_embd, IN(branch, SHARE_LAYER), GRADIENT_IN(dbranch))                           \
-    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_LAYER),         \
-      GRADIENT_IN(dresidual))                                                                      \
-    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, READ_ONCE(SHARE_LAYER),      \
-      GRADIENT_IN(dnorm))                                                                          \
-    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, shape_hidden(s), OWN(SHARE_LAYER),         \
-      GRADIENT_IN(dhidden))                                                                        \
-    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, s->n_inner, READ_ONCE(SHARE_GELU), \
-      NO_GRADIENT)                                                                                 \
-    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd,    \
-      IN(branch, SHARE_ALL), GRADIENT_IN(dbranch))
+#define LAYER_ACTIVATIONS(X)                                                                      \
+    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(RECOMPUTE_NOT_SAVED),     \
+      GRADIENT_IN(dresidual))                                                                     \
+    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, READ_ONCE(RECOMPUTE_LAYER),    \
+      GRADIENT_IN(dnorm))                                                                         \
+    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, shape_qkv(s), OWN(RECOMPUTE_LAYER),           \
+      GRADIENT_IN(dqkv))                                                                          \
+    X(qk_raw, "qk_raw", BETWEEN(QKV, ATTENTION), s->qk_norm ? s->rows : 0, shape_qk(s),           \
+      OWN(RECOMPUTE_LAYER), NO_GRADIENT)                                                          \
+    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s),  \
+      OWN(RECOMPUTE_LAYER), GRADIENT_IN(dnorm))                                                   \
+    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),     \
+      s->rows, s->n_embd, IN(branch, RECOMPUTE_LAYER), GRADIENT_IN(dbranch))                      \
+    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(RECOMPUTE_LAYER),    \
+      GRADIENT_IN(dresidual))                                                                     \
+    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, READ_ONCE(RECOMPUTE_LAYER), \
+      GRADIENT_IN(dnorm))                                                                         \
+    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, shape_hidden(s), OWN(RECOMPUTE_LAYER),    \
+      GRADIENT_IN(dhidden))                                                                       \
+    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, s->n_inner,                       \
+      READ_ONCE(RECOMPUTE_GELU), NO_GRADIENT)                                                     \
+    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd,   \
+      IN(branch, RECOMPUTE_NOT_SAVED), GRADIENT_IN(dbranch))
 
 /* The same, once per model. Logits exist for a chunk of rows at a time. */
-#define MODEL_ACTIVATIONS(X)                                                                     \
-    X(residual_final, "residual_final", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_NOTHING), \
-      GRADIENT_IN(dresidual))                                                                    \
-    X(lnf_out, "ln_f", BETWEEN(LAYERNORM, LM_HEAD), s->rows, s->n_embd, OWN(SHARE_NOTHING),      \
-      GRADIENT_IN(dnorm))                                                                        \
-    X(logits, "lm_head", BETWEEN(LM_HEAD, CROSS_ENTROPY), s->logit_rows, s->padded_vocab,        \
-      OWN(SHARE_NOTHING), GRADIENT_IN_PLACE)
+#define MODEL_ACTIVATIONS(X)                                                                      \
+    X(residual_final, "residual_final", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(RECOMPUTE_NONE), \
+      GRADIENT_IN(dresidual))                                                                     \
+    X(lnf_out, "ln_f", BETWEEN(LAYERNORM, LM_HEAD), s->rows, s->n_embd, OWN(RECOMPUTE_NONE),      \
+      GRADIENT_IN(dnorm))                                                                         \
+    X(logits, "lm_head", BETWEEN(LM_HEAD, CROSS_ENTROPY), s->logit_rows, s->padded_vocab,         \
+      OWN(RECOMPUTE_NONE), GRADIENT_IN_PLACE)
 
-/* X(field, elements, sharing): fp32 vectors of statistics, for each layer or for the model: means
+/* X(field, elements, level): fp32 vectors of statistics, for each layer or for the model: means
  * and reciprocal standard deviations of norms, log-sum-exps of attention, losses of tokens. */
-#define LAYER_STATISTICS(X)                  \
-    X(ln1_mean, shape_means(s), SHARE_LAYER) \
-    X(ln1_rstd, s->rows, SHARE_LAYER)        \
-    X(lse, s->rows * s->n_head, SHARE_LAYER) \
-    X(ln2_mean, shape_means(s), SHARE_LAYER) \
-    X(ln2_rstd, s->rows, SHARE_LAYER)
-#define MODEL_STATISTICS(X)                    \
-    X(lnf_mean, shape_means(s), SHARE_NOTHING) \
-    X(lnf_rstd, s->rows, SHARE_NOTHING)        \
-    X(losses, s->rows, SHARE_NOTHING)
+#define LAYER_STATISTICS(X)                      \
+    X(ln1_mean, shape_means(s), RECOMPUTE_LAYER) \
+    X(ln1_rstd, s->rows, RECOMPUTE_LAYER)        \
+    X(lse, s->rows * s->n_head, RECOMPUTE_LAYER) \
+    X(ln2_mean, shape_means(s), RECOMPUTE_LAYER) \
+    X(ln2_rstd, s->rows, RECOMPUTE_LAYER)
+#define MODEL_STATISTICS(X)                     \
+    X(lnf_mean, shape_means(s), RECOMPUTE_NONE) \
+    X(lnf_rstd, s->rows, RECOMPUTE_NONE)        \
+    X(losses, s->rows, RECOMPUTE_NONE)
 
 /* Scratch buffers that several tensors share; each is as large as its largest tensor. branch holds
  * the output of attention or MLP, which is added to the residual stream. dbranch is the same memory

@@ -262,8 +262,8 @@ static void run(const struct pass *pass) {
 void gpt_recompute(struct gpt *gpt, int64_t layer) {
     struct pass pass = {gpt, 0, gpt->shape.rows, .recomputing = true};
     struct layer_activations *a = &gpt->activations.layers[layer];
-    if (gpt->sharing == SHARE_NOTHING || layer == gpt->shape.n_layer - 1) return;
-    if (gpt->sharing == SHARE_LAYER) {
+    if (gpt->recompute == RECOMPUTE_NONE || layer == gpt->shape.n_layer - 1) return;
+    if (gpt->recompute == RECOMPUTE_LAYER) {
         /* The first norm reads the stored sum, so its summands are not recomputed. */
         normalize_in(&pass, layer);
         attention_block(&pass, layer);

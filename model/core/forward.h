@@ -20,8 +20,8 @@ void gpt_prefill(struct gpt *gpt, int64_t rows);
 void gpt_decode(struct gpt *gpt, int64_t row);
 
 /* Recomputes the activations that a layer shares with others, bit for bit the same (see
- * gpt->sharing). Call it after gpt_forward, from the last layer, whose activations are still valid,
- * to the first. */
+ * gpt->recompute). Call it after gpt_forward, from the last layer, whose activations are still
+ * valid, to the first. */
 void gpt_recompute(struct gpt *gpt, int64_t layer);
 
 /* Fills activations.losses with the loss of each token, after gpt_forward. Logits are computed a

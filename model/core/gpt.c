@@ -119,7 +119,7 @@ static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scra
                                   {extent.rows, extent.columns}};
         if (a->memory != SCRATCH_NONE) continue;
         bool kept = a->read_once && quantization_keeps(&gpt->quantization, a->reader);
-        if (layer <= 0 || (gpt->sharing < a->shared && !kept))
+        if (layer <= 0 || (gpt->recompute < a->recomputed && !kept))
             tensor->data = arena_take(arena, tensor_bytes(tensor));
         else tensor->data = activation_tensor(all, i, 0)->data;
     }
@@ -159,7 +159,7 @@ static int open_quantization(struct gpt *gpt, const struct config *config, struc
     bool keeps[LINEAR_COUNT] = {false};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
-        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->sharing < a->shared)
+        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->recompute < a->recomputed)
             keeps[linear_index(a->reader)] = true;
     }
     return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);
@@ -176,9 +176,10 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
               be->device.chunk_bytes);
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
-    gpt->sharing = use == GPT_TRAINING ? (enum sharing)config->train.recompute : SHARE_ALL;
+    gpt->recompute =
+        use == GPT_TRAINING ? (enum recompute)config->train.recompute : RECOMPUTE_NOT_SAVED;
     gpt->has_cache =
-        use == GPT_SAMPLING || (gpt->sharing == SHARE_LAYER && config->sample.every > 0);
+        use == GPT_SAMPLING || (gpt->recompute == RECOMPUTE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
     /* Decoding reads all weights for each token, so casting them each time would cost more than it
      * saves. */

@@ -53,7 +53,7 @@ struct gpt {
     bool accumulate;
     bool last_micro_batch; /* the backward pass sends its gradients to other ranks */
     enum gpt_use use;
-    enum sharing sharing;
+    enum recompute recompute;
     bool offload;   /* the optimizer's state is in host memory */
     bool has_cache; /* keys and values are saved in `cache`, because layers share their qkv */
 

@@ -150,9 +150,11 @@ static int64_t recomputed_products(const struct gpt_shape *shape, const struct c
     int64_t total = 0;
     for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
         const struct activation *a = &activation_table[i];
-        if (!a->layered || a->residual || (int)a->shared > (int)config->train.recompute) continue;
+        if (!a->layered || a->residual || (int)a->recomputed > (int)config->train.recompute)
+            continue;
         recomputing[a->writer] = true;
-        if (a->shared == SHARE_GELU && fused) recomputing[activation_table[i - 1].writer] = true;
+        if (a->recomputed == RECOMPUTE_GELU && fused)
+            recomputing[activation_table[i - 1].writer] = true;
     }
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (recomputing[i]) total += shape_layer_products(shape, i);

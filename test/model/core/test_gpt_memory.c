@@ -72,14 +72,14 @@ static void add_scratch(struct span **spans, const struct gpt *gpt) {
 
 /* Adds tensors with their own memory, of a layer or of the model (layer -1). */
 static void add_own(struct span **spans, const struct gpt *gpt, const char *name, bool layered,
-                    size_t field, enum sharing shared, bool kept) {
+                    size_t field, enum recompute recomputed, bool kept) {
     const struct activations *a = &gpt->activations;
     if (!layered) add_span(spans, name, tensor_at(a, field));
     for (int layer = 0; layered && layer < gpt->shape.n_layer; layer++) {
         const struct tensor *tensor = tensor_at(&a->layers[layer], field);
         bool first = tensor->data == tensor_at(a->layers, field)->data;
         if (layer == 0 || !first) add_span(spans, name, tensor);
-        if (layer > 0) cr_expect_eq(gpt->sharing >= shared || kept, first, "%s", name);
+        if (layer > 0) cr_expect_eq(gpt->recompute >= recomputed || kept, first, "%s", name);
     }
 }
 
@@ -142,7 +142,8 @@ static void check_plan(const struct trainer *trainer) {
     for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
         if (!a->memory)
-            add_own(&spans, gpt, a->name ? a->name : "statistics", a->layered, a->field, a->shared,
+            add_own(&spans, gpt, a->name ? a->name : "statistics", a->layered, a->field,
+                    a->recomputed,
                     a->read_once && quantization_keeps(&gpt->quantization, a->reader));
     }
     if (gpt->has_cache) add_span(&spans, "cache", &gpt->cache);

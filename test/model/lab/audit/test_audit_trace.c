@@ -51,7 +51,7 @@ static int outputs_of(enum operation_id id, const void *all_args) {
 static void expect_outputs(const struct gpt *gpt, enum operation_id id, const void *args,
                            int named) {
     const struct layernorm_backward_args *norm = args;
-    if (gpt->sharing != SHARE_NOTHING || !shape_is_gpt2(&gpt->shape)) return;
+    if (gpt->recompute != RECOMPUTE_NONE || !shape_is_gpt2(&gpt->shape)) return;
     int expected = outputs_of(id, args);
     /* The branch below the first norm does not exist; its gradient is read by no operation. */
     if (id == ID_layernorm_backward && norm->din_lower &&
