@@ -4,17 +4,22 @@
 # it uses.
 # shellcheck disable=SC2154
 
-numbers=$out/numbers
+# Runs, whose checkpoints have 1.5 GB, are written to memory if there is enough.
+numbers=$out/numbers runs=$out/numbers/runs
+free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
+if [ "${free:-0}" -gt 8000000 ]; then runs=/dev/shm/gpu_check.$(id -u); fi
+export CUBLASLT_LOG_MASK=5 CUBLASLT_LOG_FILE=$out/cublaslt-%i.txt # errors and hints
 
-# train NAME DEVICE MORE ...: three steps. Keeps metrics.jsonl, and trainer.json as NAME.json, which
-# has the SHA-256 of weights and moments, and drops the 1.5 GB of a checkpoint unless KEEP is set.
+# train NAME DEVICE MORE ...: three steps. Keeps metrics.jsonl as NAME.jsonl, and trainer.json, which
+# has the SHA-256 of weights and moments, as NAME.json; and the run if KEEP is set.
 train() {
-    local name=$1 device=$2 run=$numbers/$1
+    local name=$1 device=$2
     shift 2
-    rm -rf "$run"
-    "$folder/train" --config fp32.json --device "$device" --set run_dir="$numbers" \
+    rm -rf "${runs:?}/$name"
+    "$folder/train" --config fp32.json --device "$device" --set run_dir="$runs" \
         --set name="$name" --set train.steps=3 --set optimizer.warmup_steps=2 \
-        --set eval.every=0 --set log.every=10 --set checkpoint.background=false \
+        --set eval.every=0 --set sample.every=0 --set log.every=10 \
+        --set checkpoint.background=false \
         "${gpt2[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
         echo "$name: failed"
         tail -n 5 "$numbers/$name.txt"
@@ -24,26 +29,31 @@ train() {
 }
 finish() { # NAME
     local last
-    last=$(find "$numbers/$1/checkpoints" -name trainer.json | sort | tail -n 1)
+    last=$(find "$runs/$1/checkpoints" -name trainer.json | sort | tail -n 1)
     if [ -n "$last" ]; then cp "$last" "$numbers/$1.json"; fi
-    if [ -z "${KEEP:-}" ]; then rm -rf "$numbers/$1/checkpoints"; fi
+    cp "$runs/$1/metrics.jsonl" "$numbers/$1.jsonl"
+    if [ -z "${KEEP:-}" ]; then rm -rf "${runs:?}/$1"; fi
 }
 
-# The CPU's runs, which need no GPU: started beside the build's tests.
+# The CPU's runs, which need no GPU: started beside the tests, on half of the cores.
 part_reference() {
     local precision status=0
     mkdir -p "$numbers"
     for precision in fp32 bf16 fp16 fp8; do
-        train "cpu-$precision" cpu --set precision="$precision" || status=1
+        train "cpu-$precision" cpu --set precision="$precision" \
+            --set threads=$((($(nproc) + 1) / 2)) || status=1
     done
     return "$status"
 }
 
 # close A B LOSS NORM WHAT: the losses of each step agree to LOSS, the norms to NORM, relatively.
 close() {
-    local a=$numbers/$1/metrics.jsonl b=$numbers/$2/metrics.jsonl
-    if [ ! -s "$a" ] || [ ! -s "$b" ]; then
-        echo "NO   $5: a run is missing"
+    local a=$numbers/$1.jsonl b=$numbers/$2.jsonl
+    if [ ! -s "$b" ]; then
+        echo "-    $5: there was no time for $2"
+        return 0
+    elif [ ! -s "$a" ]; then
+        echo "NO   $5: there is no run"
         return 1
     fi
     paste "$a" "$b" | awk -v loss="$3" -v norm="$4" -v what="$5" '
@@ -104,8 +114,8 @@ part_numbers() {
     train one-by-one cuda --set precision=bf16 --set cuda_graphs=false &&
         same one-by-one gpu-bf16 "bf16 without graphs" || status=1
     KEEP=1 train resumed cuda --set precision=bf16 --set checkpoint.every=2 &&
-        rm -rf "$numbers"/resumed/checkpoints/*3 "$numbers/resumed.json" &&
-        "$folder/train" --resume "$numbers/resumed" >"$numbers/resumed.txt" 2>&1
+        rm -rf "$runs"/resumed/checkpoints/*3 "$numbers/resumed.json" &&
+        "$folder/train" --resume "$runs/resumed" >"$numbers/resumed.txt" 2>&1
     finish resumed
     same resumed gpu-bf16 "bf16 resumed after step 2" || status=1
     if [ "$arch" -eq 90 ]; then

@@ -87,17 +87,17 @@ part_large() { # GPT-2 XL's shape: master weights, moments and gradients take 25
 }
 
 part_torch() {
-    local options=(--json "$out/torch_bench.json" --batch "$batch")
+    local options=(--json "$out/torch_bench.json" --batch "$batch" --seconds 1)
     if [ "$rehearsal" -eq 1 ]; then options+=(--tiny); fi
     python3 scripts/torch_bench.py "${options[@]}"
 }
 
 part_save() {
-    local model='{"preset": "gpt2", "vocab_size": 50257}' rounds=2
+    local model='{"preset": "gpt2", "vocab_size": 50257}'
     if [ "$rehearsal" -eq 1 ]; then
-        model='{"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 64}' rounds=1
+        model='{"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 64}'
     fi
-    TRAIN=$folder/train DEVICE=cuda MODEL=$model scripts/bench_checkpoint.sh "$rounds"
+    TRAIN=$folder/train DEVICE=cuda MODEL=$model scripts/bench_checkpoint.sh 1
 }
 
 # The largest batch that --fit allows must train: memory as planned, up to the brim.
@@ -120,11 +120,6 @@ part_brim() {
     local status=$?
     rm -rf "$out/brim"
     return "$status"
-}
-
-# NCCL with one rank is never used by ./train; its tests open it.
-part_nccl() {
-    NCCL_DEBUG=INFO NCCL_DEBUG_FILE=$out/nccl-%p.txt tests 30 'nccl/*'
 }
 
 # compute-sanitizer: four tools in parallel, on small shapes. A tool passes if it ends without

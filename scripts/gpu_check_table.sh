@@ -134,7 +134,6 @@ advice() { # NAME of a part that failed
     attention) echo "attention: train with --set cuda_wgmma=false; figures here are without it" ;;
     operations) echo "operations: the log names operation, shape and error; the CPU is right" ;;
     models) echo "models: try --set cuda_graphs=false, then --set cuda_wgmma=false" ;;
-    nccl) echo "nccl: one GPU trains without it; nccl-*.txt has its log" ;;
     numbers) echo "numbers: the first NO; try --set cuda_graphs=false and cuda_wgmma=false" ;;
     bench | autotune | graphs | large) echo "$1: $1.log names what could not be measured" ;;
     brim) echo "brim: memory was planned too tight; cublaslt-*.txt and brim.log have the sizes" ;;

@@ -239,9 +239,12 @@ def attempt(function, *arguments):
             torch.cuda.empty_cache()
 
 
-def write(path, options, training, attention):
+def write(options, training, attention):
+    """Writes all figures so far, so that a time limit loses only the rest."""
+    if not options.json:
+        return
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    with open(path, "w", encoding="utf-8") as out:
+    with open(options.json, "w", encoding="utf-8") as out:
         head = {"device": name, "torch": torch.__version__, "rehearsal": options.tiny,
                 "batch": options.batch, "seq_len": options.seq}
         out.write(json.dumps(head)[:-1])
@@ -282,8 +285,10 @@ def main():
     options = read_options()
     print(f"PyTorch {torch.__version__}, batch {options.batch} x {options.seq}"
           + (": a rehearsal, no figure below means anything" if options.tiny else ""), flush=True)
-    training = [attempt(bench_training, options, precision)
-                for precision in reversed(options.precision or PRECISIONS)]
+    training, attention = [], []
+    for precision in reversed(options.precision or PRECISIONS):  # bf16 first: time may be short
+        training.append(attempt(bench_training, options, precision))
+        write(options, training, attention)
     if options.warm_up:
         return
     shapes = [("bf16", 16, 12, 1024, 64), ("bf16", 8, 12, 2048, 64), ("bf16", 4, 12, 4096, 64),
@@ -294,9 +299,9 @@ def main():
         shapes = []
     else:
         print(f"SDPA, causal {'forward':>29} {'backward':>17}")
-    attention = [attempt(bench_attention, options, *shape) for shape in shapes]
-    if options.json:
-        write(options.json, options, training, attention)
+    for shape in shapes:
+        attention.append(attempt(bench_attention, options, *shape))
+        write(options, training, attention)
     if any("failed" in line for line in training + attention):
         sys.exit(1)
 

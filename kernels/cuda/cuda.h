@@ -17,6 +17,10 @@ struct cuda_graph {
     bool begun;           /* the operations ran once without a graph */
 };
 
+/* Large allocations of pinned memory that are known: moments, remainders and a snapshot of each of
+ * a few trainers. More of them count until the device is closed. */
+enum { CUDA_PINS = 16 };
+
 struct cuda_state {
     cudaStream_t compute, copy, snapshot;
     cudaEvent_t
@@ -32,7 +36,11 @@ struct cuda_state {
     size_t memory_bytes;        /* total device memory */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* peak use of device memory */
-    size_t pinned_bytes; /* large allocations of pinned memory */
+    struct {
+        void *memory;
+        size_t bytes;
+    } pins[CUDA_PINS];   /* large allocations of pinned memory; memory NULL: a free entry */
+    size_t pinned_bytes; /* their sum */
     size_t may_pin;      /* host memory that could be pinned when the device was opened */
     int ranks_here;      /* ranks on this machine, which pin memory too */
     struct cuda_graph graphs[BACKEND_GRAPHS];

@@ -156,7 +156,11 @@ static void *cuda_host_allocate(struct backend *be, size_t bytes) {
     void *memory = NULL;
     if (!may_pin(cuda, bytes)) return NULL;
     if (cudaMallocHost(&memory, bytes ? bytes : 1) == cudaSuccess) {
+        int free_pin = 0;
+        while (free_pin < CUDA_PINS && cuda->pins[free_pin].memory) free_pin++;
         if (bytes >= LARGE_PIN) cuda->pinned_bytes += bytes;
+        if (bytes >= LARGE_PIN && free_pin < CUDA_PINS)
+            cuda->pins[free_pin].memory = memory, cuda->pins[free_pin].bytes = bytes;
         return memory;
     }
     cudaGetLastError();
@@ -164,8 +168,14 @@ static void *cuda_host_allocate(struct backend *be, size_t bytes) {
 }
 
 static void cuda_host_release(struct backend *be, void *memory) {
+    struct cuda_state *cuda = cuda_state(be);
     await_compute(be, "waiting for the device");
     cudaFreeHost(memory);
+    for (int i = 0; memory && i < CUDA_PINS; i++) {
+        if (cuda->pins[i].memory != memory) continue;
+        cuda->pinned_bytes -= cuda->pins[i].bytes;
+        cuda->pins[i].memory = NULL;
+    }
 }
 
 /* ---- transfers during a step, on a stream of their own, without waiting */
@@ -324,6 +334,10 @@ static const char *device_remedy(cudaError_t status) {
     case cudaErrorDevicesUnavailable:
         return "another process uses this GPU exclusively (nvidia-smi lists it): end it, or set "
                "nvidia-smi -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES";
+    case cudaErrorMemoryAllocation:
+        return "other processes fill this GPU's memory (nvidia-smi lists them): end them, or "
+               "choose "
+               "another GPU with CUDA_VISIBLE_DEVICES";
     case cudaErrorSystemDriverMismatch:
         return "the driver was updated while its module was loaded: restart the machine";
     case cudaErrorStubLibrary: return "remove the toolkit's folder of stubs from LD_LIBRARY_PATH";
@@ -353,6 +367,12 @@ static int fail_device(struct error *error, cudaError_t status) {
                 device_remedy(status));
 }
 
+/* True if the program has no machine code for the device, nor PTX that its driver compiles. */
+static bool lacks_code(cudaError_t status) {
+    return status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction ||
+           status == cudaErrorInvalidPtx || status == cudaErrorUnsupportedPtxVersion;
+}
+
 /* Exists only to check that there is machine code for the device. */
 static __global__ void probe_kernel(void) {}
 
@@ -377,8 +397,13 @@ static int find_device(struct backend *be, int gpu, struct error *error) {
     if (be->device.chunk_bytes > CHUNK_BYTES_MAX) be->device.chunk_bytes = CHUNK_BYTES_MAX;
     snprintf(be->device.description, sizeof be->device.description, "%.200s (sm_%d%d, %zu GiB)",
              properties.name, cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
-    if (cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess) return 0;
+    status = cudaFuncGetAttributes(&attributes, probe_kernel);
+    if (status == cudaSuccess) return 0;
     cudaGetLastError();
+    if (!lacks_code(status)) {
+        fail_device(error, status);
+        return RESULT_FAILED;
+    }
     return fail(error,
                 "device \"cuda\": this program was not built for %s\n"
                 "rebuild it with make CUDA_ARCH=%d%d, or use --device cpu",

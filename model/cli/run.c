@@ -212,8 +212,12 @@ static int validate(struct run *run, bool *best, struct error *error) {
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
     saving_watch(&run->saving, step, loss);
+    struct best_validation before = run->trainer.state.best;
     if (validation_record(&run->trainer.state.best, step, loss)) *best = true;
     if (!run->log_failure.text[0]) metrics_validation(&run->metrics, step, loss, &run->log_failure);
+    /* A resume repeats a validation without a line in the metrics, so it must not count twice.
+     * Several ranks stop early together, so none of them forgets it. */
+    if (run->log_failure.text[0] && run->ranks->size == 1) run->trainer.state.best = before;
     return 0;
 }
 

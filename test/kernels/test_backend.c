@@ -209,6 +209,25 @@ Test(backend, pinned_memory_leaves_some_free) {
     backend_close(&be);
 }
 
+/* This rank's share holds one allocation of 64 MiB, again and again. */
+Test(backend, released_memory_may_be_pinned_again) {
+    const size_t bytes = (size_t)64 << 20;
+    struct ranks ranks = {.size = 1, .local_size = (int)(host_memory_pinnable() / (bytes * 3 / 2))};
+    struct error error;
+    struct backend be;
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA, .ranks = &ranks},
+                     &error),
+        0, "%s", error.text);
+    for (int i = 0; i < 2; i++) {
+        void *memory = backend_host_allocate(&be, bytes);
+        cr_expect_not_null(memory);
+        cr_expect_null(backend_host_allocate(&be, bytes));
+        backend_host_release(&be, memory);
+    }
+    backend_close(&be);
+}
+
 /* Ranks of one machine share what may be pinned. */
 Test(backend, ranks_share_pinned_memory) {
     struct ranks ranks = {.size = 1, .local_size = 1 << 20};
