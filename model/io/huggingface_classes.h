@@ -17,12 +17,13 @@ enum {
     HUGGINGFACE_CLASSES
 };
 
-/* The defaults are those of keys that a config.json may lack; 0: n_head, n_embd / n_head. */
+/* The defaults are those of keys that a config.json may lack; 0: n_head, n_embd / n_head,
+ * no window. */
 struct huggingface_class {
     const char *type, *family; /* "llama", and the class is "Llama" + "ForCausalLM" */
     enum model_bias bias;
     bool qk_norm;
-    int64_t n_kv_head, head_dim;
+    int64_t n_kv_head, head_dim, window;
 };
 
 extern const struct huggingface_class huggingface_classes[HUGGINGFACE_CLASSES];

@@ -149,10 +149,10 @@ static int read_gpt2(const struct source *source) {
 /* ---- Llama's family */
 
 const struct huggingface_class huggingface_classes[] = {
-    [HUGGINGFACE_LLAMA] = {"llama", "Llama", BIAS_NONE, false, 0, 0},
-    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", BIAS_NONE, false, 8, 0},
-    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", BIAS_QKV, false, 32, 0},
-    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", BIAS_NONE, true, 32, 128},
+    [HUGGINGFACE_LLAMA] = {"llama", "Llama", BIAS_NONE, false, 0, 0, 0},
+    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", BIAS_NONE, false, 8, 0, 4096},
+    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", BIAS_QKV, false, 32, 0, 0},
+    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", BIAS_NONE, true, 32, 128, 0},
 };
 
 /* Reads the keys common to rope_scaling of older files and rope_parameters of newer ones. */
@@ -202,13 +202,14 @@ static int read_bias(const struct source *source, const struct huggingface_class
 
 /* Reads the attention window. It has no effect up to its own length, so it limits the model's
  * context; a run with a longer context is rejected. */
-static int read_window(const struct source *source) {
+static int read_window(const struct source *source, const struct huggingface_class *class) {
     struct config *config = source->config;
     bool used = true;
-    int64_t window;
-    if (is_null(source, "sliding_window")) return 0;
+    int64_t window = class->window;
+    bool absent = is_absent(source, "sliding_window");
+    if (absent ? window == 0 : is_null(source, "sliding_window")) return 0;
     if (read_flag(&used, source, "use_sliding_window")) return -1;
-    bool whole = json_whole(&window, source->root, "sliding_window", 1, INT64_C(1) << 40);
+    bool whole = absent || json_whole(&window, source->root, "sliding_window", 1, INT64_C(1) << 40);
     if (!used || (whole && window >= config->model.n_positions)) return 0;
     if (!whole || (window < config->data.seq_len && config_given(config, "data.seq_len")))
         return refuse(source, "sliding_window",
@@ -244,7 +245,7 @@ static int read_llama(const struct source *source, const struct huggingface_clas
              "\"silu\"") ||
         READ_KEYS(source, parts) || read_bias(source, class) || read_rope(source))
         return -1;
-    return read_window(source);
+    return read_window(source, class);
 }
 
 /* ---- models of other parts */

@@ -248,6 +248,24 @@ Test(huggingface, a_window_ends_the_context) {
     }
 }
 
+/* MistralConfig's window is 4096 unless the file says otherwise; other classes have none. */
+Test(huggingface, an_absent_window_is_that_of_the_class) {
+    static const char *const types[] = {"mistral", "llama", "qwen2", "qwen3"};
+    for (int i = 0; i < 4; i++) {
+        char text[1000];
+        struct config config;
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\"," LLAMA ",\"num_key_value_heads\":4}",
+                 types[i]);
+        char *positions = strstr(text, "ings\":64");
+        cr_assert_not_null(positions);
+        memmove(positions + 10, positions + 8, strlen(positions + 8) + 1);
+        memcpy(positions, "ings\":8192", 10);
+        put_config(text);
+        SUCCEEDS(checkpoint_config(&config, folder, &error));
+        cr_expect_eq(config.model.n_positions, i == 0 ? 4096 : 8192, "%s", types[i]);
+    }
+}
+
 static void expect_class(const struct config *config, const char *class, const char *type) {
     char *text = printed_config(config, NULL, DTYPE_F32), wanted[100];
     snprintf(wanted, sizeof wanted, "\"architectures\": [\"%s\"]", class);
