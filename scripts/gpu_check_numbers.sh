@@ -20,7 +20,7 @@ train() {
         --set name="$name" --set train.steps=3 --set optimizer.warmup_steps=2 \
         --set eval.every=0 --set sample.every=0 --set log.every=10 \
         --set checkpoint.background=false \
-        "${gpt2[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
+        "${gpt2[@]}" "${hopper[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
         echo "$name: failed"
         tail -n 5 "$numbers/$name.txt"
         return 1
@@ -90,13 +90,16 @@ same() {
     fi
 }
 
-# Loss and norm of a step may differ by this much, relatively: LIMITS below. The two machines
-# round in the same places but add in another order.
+# Prints how much the loss and the norm of a step may differ, relatively. GPU and CPU round in the same
+# places but add in another order, as two levels of CPU instructions do. Those (MANTISSA_CPU=v3 and
+# v4, the same three steps) differ by at most 1.1e-7 and 2.3e-7 in fp32, 5.9e-5 and 2.5e-4 in 16 bit,
+# 2.2e-4 and 9.2e-4 in fp8; about 15 times that is allowed, and more in fp32, since a GPU's
+# exponentials and roots are approximations.
 limits() { # PRECISION
     case $1 in
     fp32) echo "1e-5 1e-4" ;;
-    bf16 | fp16) echo "1e-3 2e-2" ;;
-    fp8) echo "3e-3 5e-2" ;;
+    bf16 | fp16) echo "1e-3 4e-3" ;;
+    fp8) echo "3e-3 1.4e-2" ;;
     esac
 }
 
@@ -118,7 +121,7 @@ part_numbers() {
         "$folder/train" --resume "$runs/resumed" >"$numbers/resumed.txt" 2>&1
     finish resumed
     same resumed gpu-bf16 "bf16 resumed after step 2" || status=1
-    if [ "$arch" -eq 90 ]; then
+    if [ "$arch" -eq 90 ] && [ ${#hopper[@]} -eq 0 ]; then
         read -r loss norm < <(limits bf16)
         train mma cuda --set precision=bf16 --set cuda_wgmma=false &&
             close mma gpu-bf16 "$loss" "$norm" "bf16 without wgmma, and with" || status=1

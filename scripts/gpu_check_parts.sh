@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.." || exit 1
 export TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
 : "${nvcc:?}" "${jobs:?}" "${wgmma:?}" "${batch:?}" "${seconds:?}" "${large:?}" "${sanitizer:?}"
 tiny=() tiny_model=() # options of gpu_bench and ./train in a rehearsal
+hopper=() # without Hopper's attention, if it failed
+if [ "$wgmma" = "--wgmma 0" ]; then hopper=(--set cuda_wgmma=false); fi
 gpt2=(--set model.preset=gpt2 --set data.seq_len=1024 --set train.micro_batch_size=1)
 if [ "$rehearsal" -eq 1 ]; then
     tiny=(--tiny 1)
@@ -103,7 +105,7 @@ part_save() {
 # The largest batch that --fit allows must train: memory as planned, up to the brim.
 part_brim() {
     local run=("$folder/train" --config bf16.json --device cuda --set run_dir="$out/brim"
-        --set train.steps=3 --set eval.every=0 --set sample.every=0 "${gpt2[@]}")
+        --set train.steps=3 --set eval.every=0 --set sample.every=0 "${gpt2[@]}" "${hopper[@]}")
     local fit=(--fit) found line
     if [ "$rehearsal" -eq 1 ]; then # 0.15 MiB less than it takes
         run+=(--set train.micro_batch_size=16)
@@ -154,8 +156,7 @@ part_sanitizer() {
 # The precision lab. Random differences between runs are no failure of this machine, so the
 # comparison's verdict is only shown.
 part_lab() {
-    local status=0 run=(--device cuda --set "cuda_wgmma=$([ "$wgmma" = "--wgmma 1" ] && echo true ||
-        echo false)" "${tiny_model[@]}")
+    local status=0 run=(--device cuda "${hopper[@]}" "${tiny_model[@]}")
     if [ "$rehearsal" -eq 1 ]; then run+=(--set train.steps=40 --set optimizer.warmup_steps=4); fi
     rm -rf "$out/lab"
     TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \

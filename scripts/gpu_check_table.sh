@@ -129,7 +129,7 @@ show_verdict() {
 }
 advice() { # NAME of a part that failed
     case $1 in
-    build) echo "build: its end names the file; CUDA 12 or newer and gcc 9 or newer are needed" ;;
+    build) echo "build: its end names the file; CUDA 12.1 or newer and gcc 9 or newer are needed" ;;
     conformance) echo "conformance: an instruction does other than the emulator: trust no figure" ;;
     attention) echo "attention: train with --set cuda_wgmma=false; figures here are without it" ;;
     operations) echo "operations: the log names operation, shape and error; the CPU is right" ;;

@@ -58,12 +58,13 @@ static bool has_aux(const struct product_key *key) {
 /* ---- preparing */
 
 /* INVALID_VALUE means that the library was called wrongly: it checks descriptors only when it is
- * asked for algorithms. */
+ * asked for algorithms. A stored algorithm is checked with it too, and may be of another version.
+ */
 void product_refuse(struct cuda_products *products, cublasStatus_t status, const char *call) {
+    bool ours = status == CUBLAS_STATUS_INVALID_VALUE && strcmp(call, "MatmulAlgoCheck") != 0;
     const char *bug = "; this is a bug of mantissa, not of the GPU: please report it";
     snprintf(products->refusal, sizeof products->refusal, "cublasLt%s: %.60s (status %d)%s", call,
-             products->lt.GetStatusString(status), (int)status,
-             status == CUBLAS_STATUS_INVALID_VALUE ? bug : "");
+             products->lt.GetStatusString(status), (int)status, ours ? bug : "");
 }
 
 static bool succeeds(struct cuda_products *products, cublasStatus_t status, const char *call) {

@@ -2,8 +2,8 @@
  *
  * Parameters have one flat order (model/architecture/parameters.h), which gradients, master weights
  * (model/core/masters.h) and moments share; gradients and moments end where frozen parameters
- * begin. Element i of each array belongs to the same parameter
- * element, so an operation on all parameters is a loop over arrays. */
+ * begin. Element i of each array belongs to the same parameter element, so an operation on all
+ * parameters is a loop over arrays. */
 #pragma once
 
 #include <stdbool.h>

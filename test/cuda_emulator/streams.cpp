@@ -1,4 +1,4 @@
-/* Streams, events, and copies that happen as late as CUDA allows, so that a missing wait shows.
+/* Streams, and copies that happen as late as CUDA allows, so that a missing wait shows.
  *
  * A stream is a list of tasks: copies, fills, work of libraries (queue_work), and waits for a
  * point of another stream. Queueing does nothing yet. The tasks of a stream are done in order
@@ -24,6 +24,7 @@
 
 #include "test/cuda_emulator/fibers.h"
 #include "test/cuda_emulator/graphs.h"
+#include "test/cuda_emulator/streams.h"
 
 namespace emu {
 
@@ -59,18 +60,14 @@ struct stream {
     uint64_t told, passed; /* sync addresses: acquired from the host, released for others */
 };
 
-struct event {
-    stream *on; /* NULL: never recorded */
-    uint64_t number;
-    bool timed;
-    double time; /* in milliseconds */
-    int queries; /* since it was recorded */
-};
-
 static stream legacy;
 static std::vector<stream *> streams = {&legacy};
 static uint64_t numbers;
 static const uint64_t ALL = UINT64_MAX;
+
+uint64_t next_number() {
+    return ++numbers;
+}
 
 static double passed; /* milliseconds */
 
@@ -78,17 +75,17 @@ void time_passes(double milliseconds) {
     passed += milliseconds;
 }
 
-static double now() {
+double now() {
     timespec used;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     return passed + 1e3 * (double)used.tv_sec + 1e-6 * (double)used.tv_nsec;
 }
 
-static bool exists(const stream *s) {
+bool exists(const stream *s) {
     return std::find(streams.begin(), streams.end(), s) != streams.end();
 }
 
-static stream *stream_of(cudaStream_t handle) {
+stream *stream_of(cudaStream_t handle) {
     if (handle == NULL || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
         return &legacy;
     return (stream *)handle;
@@ -233,19 +230,19 @@ bool host_is_blocked() {
 }
 
 /* The host waits within the runtime. */
-static void block_for(stream *s, uint64_t until) {
+void block_for(stream *s, uint64_t until) {
     blocked = true;
     settle(s, until);
     blocked = false;
 }
 
-static bool is_pending(const stream *s, uint64_t until) {
+bool is_pending(const stream *s, uint64_t until) {
     return std::any_of(s->tasks.begin(), s->tasks.end(),
                        [until](const task &t) { return !t.done && t.number < until; });
 }
 
 /* Does the next task up to number `until`, in s or in the stream it waits for, if it is ready. */
-static void advance(stream *s, uint64_t until) {
+void advance(stream *s, uint64_t until) {
     for (task &t : s->tasks) {
         if (t.done || t.number > until) continue;
         if (t.kind == WAIT && exists(t.other) && is_pending(t.other, t.until)) {
@@ -304,7 +301,7 @@ static void append(stream *s, task &&next) {
     while (!s->tasks.empty() && s->tasks.front().done && !s->tasks.front().to_host &&
            s->tasks.front().kind != WAIT)
         s->tasks.pop_front(); /* its result is useless to a host that does not wait later */
-    next.number = ++numbers;
+    next.number = next_number();
     s->tasks.push_back(std::move(next));
 }
 
@@ -501,69 +498,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned)
     wait.other = e->on;
     wait.until = e->number;
     append(stream_of(handle), std::move(wait));
-    return cudaSuccess;
-}
-
-/* ---- events */
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *mark, unsigned flags) {
-    if (emu::must_fail("cudaEventCreateWithFlags"))
-        return emu::runtime_error(cudaErrorUnknown, "cudaEventCreateWithFlags was told to fail");
-    event *e = new event();
-    e->timed = !(flags & cudaEventDisableTiming);
-    *mark = (cudaEvent_t)e;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t *mark) {
-    return cudaEventCreateWithFlags(mark, cudaEventDefault);
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t mark) {
-    delete (event *)mark;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
-    if (emu::must_fail("cudaEventRecord"))
-        return emu::runtime_error(cudaErrorUnknown, "cudaEventRecord was told to fail");
-    event *e = (event *)mark;
-    if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
-    if (spoils_recording_on(handle, "cudaEventRecord")) return last_error;
-    e->on = stream_of(handle);
-    e->number = ++numbers;
-    e->time = now();
-    e->queries = 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
-    if (emu::must_fail("cudaEventSynchronize"))
-        return emu::runtime_error(cudaErrorLaunchFailure, "cudaEventSynchronize was told to fail");
-    const event *e = (const event *)mark;
-    if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventSynchronize");
-    if (e->on && exists(e->on)) block_for(e->on, e->number);
-    return last_error;
-}
-
-/* A stream lags behind the first queries, then each query does one task: a program that polls comes
- * to its end. */
-cudaError_t cudaEventQuery(cudaEvent_t mark) {
-    enum { LAG = 8 };
-    event *e = (event *)mark;
-    if (!e || !e->on || !exists(e->on) || !is_pending(e->on, e->number))
-        return cudaEventSynchronize(mark);
-    if (++e->queries > LAG) advance(e->on, e->number);
-    return cudaErrorNotReady;
-}
-
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
-    if (emu::must_fail("cudaEventElapsedTime"))
-        return emu::runtime_error(cudaErrorUnknown, "cudaEventElapsedTime was told to fail");
-    const event *a = (const event *)from, *b = (const event *)to;
-    if (!a || !b || !a->on || !b->on || !a->timed || !b->timed)
-        return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime");
-    *milliseconds = (float)(b->time - a->time);
     return cudaSuccess;
 }
 

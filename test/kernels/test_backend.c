@@ -209,16 +209,21 @@ Test(backend, pinned_memory_leaves_some_free) {
     backend_close(&be);
 }
 
+static struct backend open_as_rank(const struct ranks *ranks) {
+    struct error error;
+    struct backend be;
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA, .ranks = ranks},
+                     &error),
+        0, "%s", error.text);
+    return be;
+}
+
 /* This rank's share holds one allocation of 64 MiB, again and again. */
 Test(backend, released_memory_may_be_pinned_again) {
     const size_t bytes = (size_t)64 << 20;
     struct ranks ranks = {.size = 1, .local_size = (int)(host_memory_pinnable() / (bytes * 3 / 2))};
-    struct error error;
-    struct backend be;
-    cr_assert_eq(
-        backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA, .ranks = &ranks},
-                     &error),
-        0, "%s", error.text);
+    struct backend be = open_as_rank(&ranks);
     for (int i = 0; i < 2; i++) {
         void *memory = backend_host_allocate(&be, bytes);
         cr_expect_not_null(memory);
@@ -231,12 +236,7 @@ Test(backend, released_memory_may_be_pinned_again) {
 /* Ranks of one machine share what may be pinned. */
 Test(backend, ranks_share_pinned_memory) {
     struct ranks ranks = {.size = 1, .local_size = 1 << 20};
-    struct error error;
-    struct backend be;
-    cr_assert_eq(
-        backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA, .ranks = &ranks},
-                     &error),
-        0, "%s", error.text);
+    struct backend be = open_as_rank(&ranks);
     cr_expect_null(backend_host_allocate(&be, (size_t)64 << 20));
     backend_close(&be);
 }

@@ -92,3 +92,18 @@ Test(parameter_list, joined_parameters_leave_no_gap) {
     cr_expect_str_eq(parameter_head(list)->name, "lm_head.weight");
     arrfree(list);
 }
+
+/* Frozen parameters come last, so the trained ones are those before the first of them. */
+Test(parameter_list, trained_ones_end_where_frozen_ones_begin) {
+    struct config config;
+    config_defaults(&config);
+    int64_t count;
+    struct gpt_shape shape = config_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count);
+    cr_expect_eq(parameter_trained_count(list), arrlen(list));
+    for (ptrdiff_t first = arrlen(list) - 1; first >= 0; first--) {
+        list[first].group = GROUP_FROZEN;
+        cr_expect_eq(parameter_trained_count(list), first);
+    }
+    arrfree(list);
+}
