@@ -10,8 +10,8 @@ free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
 if [ "${free:-0}" -gt 8000000 ]; then runs=/dev/shm/gpu_check.$(id -u); fi
 export CUBLASLT_LOG_MASK=5 CUBLASLT_LOG_FILE=$out/cublaslt-%i.txt # errors and hints
 
-# train NAME DEVICE MORE ...: three steps. Keeps metrics.jsonl as NAME.jsonl, and trainer.json, which
-# has the SHA-256 of weights and moments, as NAME.json; and the run if KEEP is set.
+# train NAME DEVICE MORE ...: three steps. Keeps metrics.jsonl as NAME.jsonl, and trainer.json,
+# which has the SHA-256 of weights and moments, as NAME.json; and the run if KEEP is set.
 train() {
     local name=$1 device=$2
     shift 2
@@ -90,11 +90,11 @@ same() {
     fi
 }
 
-# Prints how much the loss and the norm of a step may differ, relatively. GPU and CPU round in the same
-# places but add in another order, as two levels of CPU instructions do. Those (MANTISSA_CPU=v3 and
-# v4, the same three steps) differ by at most 1.1e-7 and 2.3e-7 in fp32, 5.9e-5 and 2.5e-4 in 16 bit,
-# 2.2e-4 and 9.2e-4 in fp8; about 15 times that is allowed, and more in fp32, since a GPU's
-# exponentials and roots are approximations.
+# Prints how much the loss and the norm of a step may differ, relatively. GPU and CPU round in the
+# same places but add in another order, as two levels of CPU instructions do. Those
+# (MANTISSA_CPU=v3 and v4, the same three steps) differ by at most 1.1e-7 and 2.3e-7 in fp32,
+# 5.9e-5 and 2.5e-4 in 16 bit, 2.2e-4 and 9.2e-4 in fp8; about 15 times that is allowed, and more
+# in fp32, since a GPU's exponentials and roots are approximations.
 limits() { # PRECISION
     case $1 in
     fp32) echo "1e-5 1e-4" ;;
