@@ -42,7 +42,7 @@ struct backend_description {
     bool native_8_bit;                 /* products of 8-bit operands are faster than in bf16 */
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype that one element of gradient_squares
                                           covers */
-    bool gelu_of_stored;  /* gelu_forward of any matmul's gelu_in gives the bits of its out */
+    bool gelu_of_stored;  /* gelu_forward of a matmul's pre_activation gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     double link;          /* assumed bandwidth to the host in bytes a second, each way */
     size_t chunk_bytes;   /* approximate scratch of a chunk of work that keeps the device busy */

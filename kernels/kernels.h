@@ -12,6 +12,7 @@
  * Every operation gives the same bits for the same arguments and thread count. */
 #pragma once
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -125,27 +126,33 @@ struct layernorm_backward_args {
     const struct trace_label *label;  /* optional */
 };
 
+/* The last step of a matmul. A B + bias may be rounded to the dtype of out before it. */
+enum matmul_epilogue {
+    MATMUL_STORE, /* out = A B + bias */
+    MATMUL_GELU,  /* pre_activation = A B + bias; out = gelu of it, before or after rounding; after,
+                   * with 8-bit operands */
+    MATMUL_DGELU  /* out = A B * gelu'(pre_activation) */
+};
+
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
- * transpose; then at most one epilogue. The dtypes of a and b may differ; the product is then
+ * transpose; then the epilogue. The dtypes of a and b may differ; the product is then
  * computed as if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at
  * most one is E5M2; they have the scales of quantize, which multiply the operands' elements.
  * Both backends need matmul_scales_sums: out = (A B) * (scale of a * scale of b) + bias. */
 struct matmul_args {
-    const struct tensor *out;      /* [M, N]; += if accumulate */
-    const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
-    const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
-    const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
-    const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it, before
-                                      or after rounding; after, with 8-bit operands */
-    const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
-                                    * first, * gelu'(it) */
-    const struct tensor *column_sums; /* optional += [N], of out as stored, with dgelu_in only: the
-                                       * gradient of the bias before the gelu */
+    const struct tensor *out;            /* [M, N]; += if accumulate */
+    const struct tensor *a;              /* [M, K], or [K, M] if transpose_a */
+    const struct tensor *b;              /* [K, N], or [N, K] if transpose_b */
+    const struct tensor *bias;           /* optional [N], same dtype as b or fp32 */
+    const struct tensor *pre_activation; /* [M, N], given exactly with MATMUL_GELU, which writes
+                                          * it, and MATMUL_DGELU, which reads it */
+    const struct tensor *column_sums; /* optional += [N], of out as stored, with MATMUL_DGELU only:
+                                       * the gradient of the bias before the gelu */
     const struct tensor *a_scales;    /* fp32, given exactly with quantized operands: as quantize
                                        * writes them for a, or for b */
     const struct tensor *b_scales;
-    struct amax
-        *track_amax; /* optional, of out; only for quantized operands with gelu_in or dgelu_in */
+    struct amax *track_amax; /* optional, of out; only for quantized operands with pre_activation */
+    enum matmul_epilogue epilogue;
     bool transpose_a, transpose_b, accumulate;
     bool fast_accumulation; /* 8-bit operands on tensor cores: faster sums with fewer bits */
     const struct trace_label *label; /* optional */
@@ -170,6 +177,19 @@ static inline bool matmul_scales_sums(const struct matmul_args *args) {
     return tensor_count(a) == of_rows && (of_rows == 1 || of_rows == tensor_rows(args->out)) &&
            tensor_count(b) == of_columns &&
            (of_columns == 1 || of_columns == tensor_columns(args->out));
+}
+
+/* Returns the tensor that holds A B + bias, before an activation. */
+static inline const struct tensor *matmul_sum(const struct matmul_args *args) {
+    return args->epilogue == MATMUL_GELU ? args->pre_activation : args->out;
+}
+
+/* Asserts what holds for the epilogue of every matmul. */
+static inline void matmul_check_epilogue(const struct matmul_args *args) {
+    assert(!args->pre_activation == (args->epilogue == MATMUL_STORE));
+    assert(!(args->accumulate && args->pre_activation));
+    assert(!args->column_sums || args->epilogue == MATMUL_DGELU);
+    assert(!args->track_amax || (matmul_scales(args) && args->pre_activation));
 }
 
 /* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */

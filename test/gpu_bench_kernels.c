@@ -77,8 +77,8 @@ void bench_ceilings(struct bench *bench) {
 /* ---- matmuls of the MLP with fused GELU or its gradient, and with a separate pass for it */
 
 static void gelu_body(const struct subject *s) {
-    OP(s->be, matmul, .out = &s->t[0], .gelu_in = &s->t[1], .a = &s->t[2], .b = &s->t[3],
-       .bias = &s->t[4]);
+    OP(s->be, matmul, .out = &s->t[0], .epilogue = MATMUL_GELU, .pre_activation = &s->t[1],
+       .a = &s->t[2], .b = &s->t[3], .bias = &s->t[4]);
 }
 
 static void dgelu_body(const struct subject *s) {

@@ -20,15 +20,13 @@ static bool multiply(struct backend *be, const struct matmul_args *args) {
         void *scratch = backend_workspace(be, widened_scratch(be, args, false));
         return widened_multiply(be, args, scratch);
     }
-    const struct tensor *out = args->gelu_in ? args->gelu_in : args->out;
     void *scratch = backend_workspace(be, library_scratch_bytes(product));
-    return cpu_products_run(be->state, product, out->data, args->a->data, args->b->data,
-                            args->bias ? args->bias->data : NULL, scratch);
+    return cpu_products_run(be->state, product, matmul_sum(args)->data, args->a->data,
+                            args->b->data, args->bias ? args->bias->data : NULL, scratch);
 }
 
 void cpu_matmul(struct backend *be, const struct matmul_args *args) {
-    assert(!args->column_sums || args->dgelu_in);
-    assert(!args->track_amax || (matmul_scales(args) && (args->gelu_in || args->dgelu_in)));
+    matmul_check_epilogue(args);
     if (!multiply(be, args)) {
         struct product_shape shape = product_shape_of(args);
         snprintf(be->failure.text, sizeof be->failure.text,
@@ -36,13 +34,17 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
                  (long long)shape.n, (long long)shape.k);
         return;
     }
-    if (args->gelu_in)
-        cpu_gelu_forward(
-            be, &(const struct gelu_forward_args){args->out, args->gelu_in, args->track_amax});
-    if (args->dgelu_in)
-        cpu_gelu_backward(be,
-                          &(const struct gelu_backward_args){args->out, args->out, args->dgelu_in,
-                                                             args->track_amax, args->column_sums});
+    switch (args->epilogue) {
+    case MATMUL_STORE: return;
+    case MATMUL_GELU:
+        cpu_gelu_forward(be, &(const struct gelu_forward_args){args->out, args->pre_activation,
+                                                               args->track_amax});
+        return;
+    case MATMUL_DGELU:
+        cpu_gelu_backward(
+            be, &(const struct gelu_backward_args){args->out, args->out, args->pre_activation,
+                                                   args->track_amax, args->column_sums});
+    }
 }
 
 size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {

@@ -32,14 +32,10 @@ struct region {
     int64_t row, rows, column, columns;
 };
 
-static const struct tensor *result_of(const struct matmul_args *args) {
-    return args->gelu_in ? args->gelu_in : args->out;
-}
-
 struct product_shape product_shape_of(const struct matmul_args *args) {
     int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
     int64_t b_rows = tensor_rows(args->b), b_columns = tensor_columns(args->b);
-    const struct tensor *out = result_of(args);
+    const struct tensor *out = matmul_sum(args);
     struct product_shape shape;
     memset(&shape, 0, sizeof shape);
     shape.m = args->transpose_a ? a_columns : a_rows;
@@ -53,7 +49,6 @@ struct product_shape product_shape_of(const struct matmul_args *args) {
     shape.accumulate = args->accumulate;
     assert(shape.k == (args->transpose_b ? b_columns : b_rows));
     assert(tensor_rows(out) == shape.m && tensor_columns(out) == shape.n);
-    assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
     assert(matmul_scales_sums(args));
     return shape;
 }
@@ -192,7 +187,7 @@ static struct parts parts_of(const struct matmul_args *args, const struct panel 
     struct product_shape *s = &parts.shape;
     parts.of[A] = region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
     parts.of[B] = region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
-    parts.of[OUT] = region_of(result_of(args), panel, M, N);
+    parts.of[OUT] = region_of(matmul_sum(args), panel, M, N);
     s->m = panel->count[M], s->n = panel->count[N], s->k = panel->count[K];
     s->in = (int32_t)in;
     s->out = DTYPE_F32;

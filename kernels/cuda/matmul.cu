@@ -14,7 +14,7 @@
  *     such copies
  *     bias of a wider dtype     the product is fp32, in the workspace; store_kernel adds the
  *     than out, fp32 to 16 bit  bias and rounds, once
- *     gelu                      from gelu_in, after the product
+ *     gelu                      from pre_activation, after the product
  *     gelu'                     in place, on the product rounded to out, with its column sums
  *     column sums               in a pass of their own, where the library does gelu'
  *
@@ -113,11 +113,6 @@ struct recipe {
     size_t bytes;             /* size of the workspace */
 };
 
-/* Returns the tensor that holds A B + bias: gelu_in if there is one. */
-static const struct tensor *sum_of(const struct matmul_args *args) {
-    return args->gelu_in ? args->gelu_in : args->out;
-}
-
 static bool is_multiple(int64_t size) {
     return size % EIGHT_BIT_UNIT == 0;
 }
@@ -151,7 +146,7 @@ static enum dtype read_as(const struct matmul_args *args, const struct tensor *o
 
 /* True if the library stores the sum itself, except for a bias. */
 static bool is_direct(const struct matmul_args *args, bool eight) {
-    enum dtype to = sum_of(args)->dtype;
+    enum dtype to = matmul_sum(args)->dtype;
     if (scales_later(args, eight)) return to == DTYPE_F32 && !args->accumulate;
     return eight || to == DTYPE_F32 || to == read_as(args, args->a, eight);
 }
@@ -161,8 +156,8 @@ static bool is_direct(const struct matmul_args *args, bool eight) {
  * needs an 8-bit output. */
 static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args,
                         bool eight) {
-    enum dtype to = sum_of(args)->dtype;
-    const struct tensor *other = args->gelu_in ? args->gelu_in : args->dgelu_in;
+    enum dtype to = matmul_sum(args)->dtype;
+    const struct tensor *other = args->pre_activation;
     bool packed = tensor_columns(args->out) % PACK == 0;
     bool gelu = other && products->fuses && packed && other->dtype == args->out->dtype;
     if (other && other->dtype == DTYPE_F32)
@@ -171,8 +166,8 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
     if (!is_direct(args, eight) || scales_later(args, eight)) return 0;
     if (eight) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
     if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;
-    if (args->gelu_in && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
-    if (args->dgelu_in && gelu && !args->bias) fused |= FUSE_DGELU;
+    if (args->epilogue == MATMUL_GELU && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
+    if (args->epilogue == MATMUL_DGELU && gelu && !args->bias) fused |= FUSE_DGELU;
     return fused;
 }
 
@@ -193,10 +188,8 @@ static void check(const struct matmul_args *args, const struct product_key *key)
     bool both = dtype_is_quantized(args->b->dtype);
     assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
-    assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
-    assert(!args->track_amax || (both && (args->gelu_in || args->dgelu_in)));
-    assert(!(args->gelu_in && args->dgelu_in) && matmul_scales(args) == both);
-    assert(!args->column_sums || args->dgelu_in);
+    matmul_check_epilogue(args);
+    assert(matmul_scales(args) == both);
     assert(matmul_scales_sums(args));
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
 }
@@ -238,7 +231,7 @@ static struct tensor operand_place(struct arena *arena, const struct tensor *ten
 static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
                   void *memory) {
     struct arena arena = {(char *)memory, 0, r->bytes};
-    const struct tensor *sum = sum_of(args);
+    const struct tensor *sum = matmul_sum(args);
     r->a = operand_place(&arena, args->a, (enum dtype)r->key.a_in,
                          (bool)r->key.transpose_a != args->transpose_a);
     r->b = operand_place(&arena, args->b, (enum dtype)r->key.b_in,
@@ -283,7 +276,7 @@ static void copy_in(struct backend *be, const struct tensor *copy, const struct 
 
 static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct cuda_products *products = cuda_state(be)->products;
-    const struct tensor *aux = args->gelu_in ? args->gelu_in : args->dgelu_in;
+    const struct tensor *aux = args->pre_activation;
     struct product_memory memory = {};
     memory.out = r->result.data;
     memory.a = r->a.data, memory.b = r->b.data;
@@ -307,20 +300,20 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
 
 /* Does the operations that the library has not fused. */
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
-    const struct tensor *sum = sum_of(args);
+    const struct tensor *sum = matmul_sum(args);
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
     struct scales scales = {};
     if (scales_later(args, r->eight)) scales = scales_of(args);
     if (r->elsewhere || bias || scales.a)
         store(be, sum, (const float *)r->result.data, scales, bias,
               args->accumulate && r->elsewhere);
-    if (args->gelu_in && !(r->fused & FUSE_GELU)) {
-        struct gelu_forward_args gelu = {args->out, args->gelu_in, args->track_amax};
+    if (args->epilogue == MATMUL_GELU && !(r->fused & FUSE_GELU)) {
+        struct gelu_forward_args gelu = {args->out, args->pre_activation, args->track_amax};
         cuda_gelu_forward(be, &gelu);
     }
-    if (args->dgelu_in && !(r->fused & FUSE_DGELU)) {
-        struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->track_amax,
-                                          args->column_sums};
+    if (args->epilogue == MATMUL_DGELU && !(r->fused & FUSE_DGELU)) {
+        struct gelu_backward_args gelu = {args->out, args->out, args->pre_activation,
+                                          args->track_amax, args->column_sums};
         cuda_gelu_derivative(be, &gelu, r->sums);
     } else if (args->column_sums) {
         struct column_sums_args sums = {args->column_sums, args->out};
@@ -377,15 +370,18 @@ static float time_form(struct backend *be, const struct matmul_args *args, unsig
 /* Tensors like those of args, in other memory. */
 struct twins {
     struct matmul_args args;
-    struct tensor tensors[7];
+    struct tensor tensors[6];
 };
 
 static void make_twins(struct twins *twins, const struct matmul_args *args, struct arena *arena) {
     twins->args = *args;
-    const struct tensor **of[] = {
-        &twins->args.out,     &twins->args.a,        &twins->args.b,          &twins->args.bias,
-        &twins->args.gelu_in, &twins->args.dgelu_in, &twins->args.column_sums};
-    for (int i = 0; i < 7; i++) {
+    const struct tensor **of[] = {&twins->args.out,
+                                  &twins->args.a,
+                                  &twins->args.b,
+                                  &twins->args.bias,
+                                  &twins->args.pre_activation,
+                                  &twins->args.column_sums};
+    for (int i = 0; i < 6; i++) {
         if (!*of[i]) continue;
         twins->tensors[i] = **of[i];
         twins->tensors[i].data = arena_take(arena, tensor_bytes(&twins->tensors[i]));

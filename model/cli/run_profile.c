@@ -56,13 +56,13 @@ static void record(struct observer *observer, enum operation_id id, const void *
     const struct matmul_args *args = all_args;
     if (id != ID_matmul) return;
     struct product product = {*args,
-                              *(args->gelu_in ? args->gelu_in : args->out),
+                              *matmul_sum(args),
                               *args->a,
                               *args->b,
                               args->a_scales ? *args->a_scales : (struct tensor){0},
                               args->b_scales ? *args->b_scales : (struct tensor){0}};
-    product.args.bias = product.args.gelu_in = NULL;
-    product.args.dgelu_in = product.args.column_sums = NULL;
+    product.args.epilogue = MATMUL_STORE;
+    product.args.bias = product.args.pre_activation = product.args.column_sums = NULL;
     product.args.track_amax = NULL;
     product.args.label = NULL;
     arrput(clock->products, product);

@@ -70,7 +70,8 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
         ARGS(linear_backward, .site = SITE_MLP_PROJECTION, .layer = l,
              .dweight = &dw->mlp_projection_weight, .din = gated ? &a->mlp_gelu : &d->mlp_fc,
              .dout = &d->mlp_projection, .in = &a->mlp_gelu, .weight = &w->mlp_projection_weight,
-             .dgelu_in = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
+             .epilogue = gated ? MATMUL_STORE : MATMUL_DGELU,
+             .pre_activation = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
              .track_amax = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
     if (gated)
         OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,

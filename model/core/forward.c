@@ -163,7 +163,8 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
     linear_forward(pass->gpt,
                    ARGS(linear_forward, .site = SITE_MLP_FC, .layer = l,
                         .out = gated ? &hidden : &out, .in = &in, .weight = &w->mlp_fc_weight,
-                        .bias = &w->mlp_fc_bias, .gelu_in = gated ? NULL : &hidden,
+                        .bias = &w->mlp_fc_bias, .epilogue = gated ? MATMUL_STORE : MATMUL_GELU,
+                        .pre_activation = gated ? NULL : &hidden,
                         .track_amax = gated ? NULL : track_amax, .recomputing = pass->recomputing,
                         .label = &label));
     if (!gated) return;

@@ -23,7 +23,8 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     const struct scaled_tensor *b = operand_over_rows(&weight);
     OP(gpt->be, matmul, .out = args->out, .a = &a->values, .a_scales = optional_tensor(&a->scales),
        .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .bias = optional_tensor(args->bias), .gelu_in = args->gelu_in,
+       .bias = optional_tensor(args->bias), .epilogue = args->epilogue,
+       .pre_activation = args->pre_activation,
        .transpose_b = out_in || operand_is_transposed(&weight), .track_amax = args->track_amax,
        .fast_accumulation = gpt->quantization.fast_accumulation, .label = args->label);
 }
@@ -70,6 +71,7 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
     const struct scaled_tensor *b = operand_over_rows(&weight);
     OP(gpt->be, matmul, .out = args->din, .a = &a->values, .a_scales = optional_tensor(&a->scales),
        .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .transpose_b = !out_in || operand_is_transposed(&weight), .dgelu_in = args->dgelu_in,
-       .track_amax = args->track_amax, .column_sums = args->din_sums, .label = args->label);
+       .transpose_b = !out_in || operand_is_transposed(&weight), .epilogue = args->epilogue,
+       .pre_activation = args->pre_activation, .track_amax = args->track_amax,
+       .column_sums = args->din_sums, .label = args->label);
 }

@@ -4,15 +4,16 @@
 
 #include "model/core/gpt.h"
 
-/* out = in weight + bias, or the GELU of that. */
+/* out = in weight + bias, or its MATMUL_GELU. */
 struct linear_forward_args {
     enum autocast_site site; /* the linear layer */
     int64_t layer;           /* index of the block */
     const struct tensor *out, *in, *weight;
-    const struct tensor *bias;    /* rank 0 if the model has none */
-    const struct tensor *gelu_in; /* optional, written: in weight + bias before the GELU */
-    struct amax *track_amax;      /* optional, of out, with gelu_in only */
-    bool recomputing;             /* quantization is not recorded a second time */
+    const struct tensor *bias; /* rank 0 if the model has none */
+    enum matmul_epilogue epilogue;
+    const struct tensor *pre_activation; /* with MATMUL_GELU: in weight + bias, written */
+    struct amax *track_amax;             /* optional, of out, with MATMUL_GELU only */
+    bool recomputing;                    /* quantization is not recorded a second time */
     const struct trace_label *label;
 };
 
@@ -22,11 +23,12 @@ struct linear_backward_args {
     int64_t layer;
     const struct tensor *dweight; /* accumulated or replaced: see gpt->accumulate */
     const struct tensor *dbias;   /* optional +=; NULL: the operation that wrote dout computed it */
-    const struct tensor *din;     /* times gelu'(dgelu_in), if that is given */
+    const struct tensor *din;     /* times gelu'(pre_activation) with MATMUL_DGELU */
     const struct tensor *dout, *in, *weight; /* din may be written over in */
-    const struct tensor *dgelu_in;           /* optional */
-    const struct tensor *din_sums;   /* optional += column sums of din, with dgelu_in only */
-    struct amax *track_amax;         /* optional, of din, with dgelu_in only */
+    enum matmul_epilogue epilogue;
+    const struct tensor *pre_activation; /* with MATMUL_DGELU */
+    const struct tensor *din_sums;   /* optional += column sums of din, with MATMUL_DGELU only */
+    struct amax *track_amax;         /* optional, of din, with MATMUL_DGELU only */
     const struct trace_label *label; /* label of din */
 };
 

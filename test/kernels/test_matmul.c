@@ -35,7 +35,7 @@ struct product {
 };
 
 struct operands {
-    struct tensor a, b, out, bias, gelu_in, dgelu_in, sums;
+    struct tensor a, b, out, bias, pre_activation, sums;
     double *out_before, *sums_before;
 };
 
@@ -57,11 +57,15 @@ static void make(struct check *c, const struct product *p, struct operands *o) {
     if (accumulates(p)) o->out_before = check_read(c, &o->out);
     enum dtype bias = p->epilogue == BIAS_F32 ? DTYPE_F32 : p->types.b;
     if (has_bias(p)) o->bias = check_normal(c, bias, n, 0, 1.0);
-    if (p->epilogue == GELU) o->gelu_in = check_output(c, p->types.out, m, n);
-    if (p->epilogue >= DGELU) o->dgelu_in = check_normal(c, p->types.out, m, n, 1.5);
+    if (p->epilogue == GELU) o->pre_activation = check_output(c, p->types.out, m, n);
+    if (p->epilogue >= DGELU) o->pre_activation = check_normal(c, p->types.out, m, n, 1.5);
     if (p->epilogue != DGELU_SUMS) return;
     o->sums = check_sum(c, DTYPE_F32, n, 0);
     o->sums_before = check_read(c, &o->sums);
+}
+
+static enum matmul_epilogue epilogue_of(const struct product *p) {
+    return p->epilogue == GELU ? MATMUL_GELU : p->epilogue >= DGELU ? MATMUL_DGELU : MATMUL_STORE;
 }
 
 static const struct tensor *given_only(const struct tensor *tensor) {
@@ -70,7 +74,7 @@ static const struct tensor *given_only(const struct tensor *tensor) {
 
 static void run(struct check *c, const struct product *p, struct operands *o) {
     CHECK_OP(c, matmul, .out = &o->out, .a = &o->a, .b = &o->b, .bias = given_only(&o->bias),
-             .gelu_in = given_only(&o->gelu_in), .dgelu_in = given_only(&o->dgelu_in),
+             .epilogue = epilogue_of(p), .pre_activation = given_only(&o->pre_activation),
              .column_sums = given_only(&o->sums), .transpose_a = p->transpose_a,
              .transpose_b = p->transpose_b, .accumulate = accumulates(p));
 }
@@ -95,12 +99,12 @@ static void multiply(struct check *c, const struct product *p, const struct oper
     }
 }
 
-/* On the CPU gelu is applied to the stored gelu_in; on a GPU it may be applied to the unrounded
- * sum. */
+/* On the CPU gelu is applied to the stored pre_activation; on a GPU it may be applied to the
+ * unrounded sum. */
 static void verify_gelu(struct check *c, const struct operands *o, const double *expected,
                         const double *size) {
-    check_close(c, "matmul", &o->gelu_in, expected, size);
-    double *x = check_read(c, &o->gelu_in), *out = check_doubles(c, tensor_count(&o->out));
+    check_close(c, "matmul", &o->pre_activation, expected, size);
+    double *x = check_read(c, &o->pre_activation), *out = check_doubles(c, tensor_count(&o->out));
     for (int64_t i = 0; i < tensor_count(&o->out); i++) out[i] = reference_gelu(x[i]);
     const char *kind = c->be.device.kind != BACKEND_CPU ? "matmul_gelu" : "gelu_forward";
     check_close(c, kind, &o->out, out, x);
@@ -120,7 +124,7 @@ static void verify(struct check *c, const struct product *p, const struct operan
         return;
     }
     if (o->sums.data) check_column_sums(c, &o->sums, o->sums_before, &o->out);
-    double *x = o->dgelu_in.data ? check_read(c, &o->dgelu_in) : NULL;
+    double *x = o->pre_activation.data ? check_read(c, &o->pre_activation) : NULL;
     for (int64_t i = 0; x && i < count; i++) {
         expected[i] *= reference_gelu_derivative(x[i]);
         size[i] *= reference_gelu_sensitivity(x[i]);
@@ -229,12 +233,12 @@ static void slices(struct check *c, const void *given) {
     struct operands o = {0};
     struct tensor a = check_normal(c, p->types.a, m + 3, k, 1.0);
     struct tensor b = check_normal(c, p->types.b, k + 1, n, 0.5);
-    struct tensor gelu_in = check_output(c, p->types.out, m + 1, n);
+    struct tensor pre_activation = check_output(c, p->types.out, m + 1, n);
     struct tensor out = check_output(c, p->types.out, m + 2, n);
     o.bias = check_normal(c, p->epilogue == BIAS_F32 ? DTYPE_F32 : p->types.b, n, 0, 1.0);
     o.a = tensor_slice(&a, 3, m);
     o.b = tensor_slice(&b, 1, k);
-    if (p->epilogue == GELU) o.gelu_in = tensor_slice(&gelu_in, 1, m);
+    if (p->epilogue == GELU) o.pre_activation = tensor_slice(&pre_activation, 1, m);
     o.out = tensor_slice(&out, 1, m);
     run(c, p, &o);
     if (c->verify) verify(c, p, &o);
@@ -273,8 +277,10 @@ static void differences(struct check *c, const void *given) {
     struct tensor before = check_output(c, DTYPE_F32, 1, 1), out = check_output(c, DTYPE_F32, 1, 1);
     struct tensor dbefore = check_output(c, DTYPE_F32, 1, 1);
     struct tensor da = check_output(c, DTYPE_F32, 1, 3), db = check_output(c, DTYPE_F32, 3, 1);
-    CHECK_OP(c, matmul, .out = &out, .a = &a, .b = &b, .bias = &bias, .gelu_in = &before);
-    CHECK_OP(c, matmul, .out = &dbefore, .a = &dout, .b = &identity, .dgelu_in = &before);
+    CHECK_OP(c, matmul, .out = &out, .a = &a, .b = &b, .bias = &bias, .epilogue = MATMUL_GELU,
+             .pre_activation = &before);
+    CHECK_OP(c, matmul, .out = &dbefore, .a = &dout, .b = &identity, .epilogue = MATMUL_DGELU,
+             .pre_activation = &before);
     CHECK_OP(c, matmul, .out = &da, .a = &dbefore, .b = &b, .transpose_b = true);
     CHECK_OP(c, matmul, .out = &db, .a = &a, .b = &dbefore, .transpose_a = true);
     if (!c->verify) return;
@@ -308,10 +314,12 @@ static void golden(struct check *c, const void *given) {
     struct tensor da = check_output(c, DTYPE_F32, rows, in);
     struct tensor db = check_output(c, DTYPE_F32, in, out);
     struct tensor dbias = check_tensor(c, CHECK_WRITE, DTYPE_F32, out, 0, check_doubles(c, out));
-    CHECK_OP(c, matmul, .out = &gelu, .a = &a, .b = &b, .bias = &bias, .gelu_in = &linear);
+    CHECK_OP(c, matmul, .out = &gelu, .a = &a, .b = &b, .bias = &bias, .epilogue = MATMUL_GELU,
+             .pre_activation = &linear);
     CHECK_OP(c, matmul, .out = &da, .a = &dout, .b = &b, .transpose_b = true);
     CHECK_OP(c, matmul, .out = &db, .a = &a, .b = &dout, .transpose_a = true);
-    CHECK_OP(c, matmul, .out = &dgelu, .a = &dout, .b = &identity, .dgelu_in = &before);
+    CHECK_OP(c, matmul, .out = &dgelu, .a = &dout, .b = &identity, .epilogue = MATMUL_DGELU,
+             .pre_activation = &before);
     CHECK_OP(c, column_sums, .sums = &dbias, .in = &dout);
     if (!c->verify) return;
     golden_close(c, "golden_sum", &linear, "linear.out", NULL);

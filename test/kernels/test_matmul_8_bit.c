@@ -55,7 +55,7 @@ static struct tensor scales(struct check *c, int64_t count, bool turned, float *
 }
 
 struct operands {
-    struct tensor a, b, out, bias, gelu_in, dgelu_in;
+    struct tensor a, b, out, bias, pre_activation;
     struct amax *track_amax;
     double *a_values, *b_values, *before;
     float *a_scales, *b_scales;
@@ -79,13 +79,13 @@ static void verify(struct check *c, const struct product *p, const struct operan
         size[i] = all * scale + fabs(added);
     }
     if (p->epilogue == GELU) {
-        check_close(c, "matmul_8_bit", &o->gelu_in, expected, size);
-        const double *x = check_read(c, &o->gelu_in);
+        check_close(c, "matmul_8_bit", &o->pre_activation, expected, size);
+        const double *x = check_read(c, &o->pre_activation);
         for (int64_t i = 0; i < p->m * p->n; i++) expected[i] = reference_gelu(x[i]);
         check_close(c, "gelu_forward", &o->out, expected, x);
         return;
     }
-    const double *x = p->epilogue == DGELU ? check_read(c, &o->dgelu_in) : NULL;
+    const double *x = p->epilogue == DGELU ? check_read(c, &o->pre_activation) : NULL;
     for (int64_t i = 0; x && i < p->m * p->n; i++) {
         expected[i] *= reference_gelu_derivative(x[i]);
         size[i] *= reference_gelu_sensitivity(x[i]);
@@ -104,14 +104,16 @@ static void body(struct check *c, const void *given) {
     o.out = sums ? check_sum(c, p->out, p->m, p->n) : check_output(c, p->out, p->m, p->n);
     if (sums) o.before = check_read(c, &o.out);
     if (p->epilogue == BIAS || p->epilogue == GELU) o.bias = check_normal(c, DTYPE_F32, p->n, 0, 1);
-    if (p->epilogue == GELU) o.gelu_in = check_output(c, p->out, p->m, p->n);
-    if (p->epilogue == DGELU) o.dgelu_in = check_normal(c, p->out, p->m, p->n, 1.5);
+    if (p->epilogue == GELU) o.pre_activation = check_output(c, p->out, p->m, p->n);
+    if (p->epilogue == DGELU) o.pre_activation = check_normal(c, p->out, p->m, p->n, 1.5);
     bool looks = p->epilogue == GELU || p->epilogue == DGELU;
     if (looks) o.track_amax = check_amax(c, 0, false);
     CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = &a_scales,
              .b_scales = &b_scales, .bias = o.bias.data ? &o.bias : NULL,
-             .gelu_in = o.gelu_in.data ? &o.gelu_in : NULL,
-             .dgelu_in = o.dgelu_in.data ? &o.dgelu_in : NULL, .transpose_a = p->transpose_a,
+             .epilogue = p->epilogue == GELU    ? MATMUL_GELU
+                         : p->epilogue == DGELU ? MATMUL_DGELU
+                                                : MATMUL_STORE,
+             .pre_activation = looks ? &o.pre_activation : NULL, .transpose_a = p->transpose_a,
              .transpose_b = p->transpose_b, .accumulate = sums, .track_amax = o.track_amax);
     if (c->verify) verify(c, p, &o);
     if (c->verify && looks) check_joined(c, o.track_amax, 0, false, &o.out);

@@ -258,7 +258,8 @@ static int epilogue_with(int slow, const char *choices) {
                           lower(&bench, K, N)};
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 0) backend_plan_begin(&bench.be);
-        OP(&bench.be, matmul, .out = &of[0], .gelu_in = &of[1], .a = &of[2], .b = &of[3]);
+        OP(&bench.be, matmul, .out = &of[0], .epilogue = MATMUL_GELU, .pre_activation = &of[1],
+           .a = &of[2], .b = &of[3]);
         if (pass == 0) cr_assert_eq(backend_plan_end(&bench.be, &message), 0, "%s", message.text);
     }
     cr_assert_str_empty(bench.be.failure.text);
@@ -291,8 +292,8 @@ static int run_gelu(struct bench *bench) {
     of[4].rank = 1, of[4].shape[0] = N;
     for (int pass = 0; pass < 3; pass++) {
         if (pass < 2) backend_plan_begin(&bench->be);
-        OP(&bench->be, matmul, .out = &of[0], .gelu_in = &of[1], .a = &of[2], .b = &of[3],
-           .bias = &of[4]);
+        OP(&bench->be, matmul, .out = &of[0], .epilogue = MATMUL_GELU, .pre_activation = &of[1],
+           .a = &of[2], .b = &of[3], .bias = &of[4]);
         if (pass < 2) cr_assert_eq(backend_plan_end(&bench->be, &message), 0, "%s", message.text);
     }
     cr_assert_str_empty(bench->be.failure.text);
