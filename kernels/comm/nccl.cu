@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 extern "C" {
+#include "data/util/progress.h"
 #include "kernels/collectives.h"
 #include "kernels/comm/nccl.h"
 }
@@ -60,6 +61,9 @@ struct nccl_state {
     cudaEvent_t done[MARKS]; /* at ticket % MARKS: that operation or, once reused, a later one,
                                 which completes after it */
     uint64_t tickets;        /* number of tickets issued */
+    double stall_limit;      /* seconds */
+    uint64_t late_ticket;    /* newest ticket when its operation was found waiting for ranks */
+    double late_since;       /* progress_clock() then */
 };
 
 static struct nccl_state *state_of(const struct collectives *c) {
@@ -193,21 +197,44 @@ static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t 
     return end_group(s, result, what);
 }
 
+/* True once the newest operation has waited for other ranks, not for this GPU, for too long: NCCL
+ * reports a connection that closes, but not a rank that hangs or a machine that is cut off. */
+static bool has_stalled(struct nccl_state *s) {
+    bool late = s->tickets && cudaEventQuery(s->ready) == cudaSuccess &&
+                cudaEventQuery(s->done[s->tickets % MARKS]) == cudaErrorNotReady;
+    cudaGetLastError(); /* "not ready" is not an error, but recorded as one by the runtime */
+    if (!late || s->late_ticket != s->tickets) {
+        s->late_ticket = late ? s->tickets : 0;
+        s->late_since = progress_clock();
+    }
+    return progress_clock() - s->late_since > s->stall_limit;
+}
+
 /* Failures of other ranks or of the network are reported only after the calls that started
  * operations. */
-static bool nccl_fails(const struct collectives *c) {
-    struct nccl_state *s = state_of(c);
+static bool has_reported(struct nccl_state *s) {
     ncclResult_t later = ncclSuccess;
     if (has_failed(s)) return true;
     ncclResult_t result = s->nccl.CommGetAsyncError(s->comm, &later);
     return nccl_failed(s, first_error(result, later), "waiting for other ranks");
 }
 
+static bool nccl_fails(const struct collectives *c) {
+    struct nccl_state *s = state_of(c);
+    if (has_reported(s)) return true;
+    if (has_stalled(s))
+        fail(&s->be->failure,
+             "NCCL: other ranks have not answered for %g seconds: look for one that hangs or a "
+             "network that does, or wait longer with MANTISSA_NCCL_TIMEOUT=SECONDS",
+             s->stall_limit);
+    return has_failed(s);
+}
+
 static void nccl_wait(const struct collectives *c, uint64_t ticket) {
     struct nccl_state *s = state_of(c);
     const char *what = "waiting for other ranks";
     assert(ticket <= s->tickets);
-    if (nccl_fails(c)) return;
+    if (has_reported(s)) return;
     cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % MARKS], 0),
                 what);
 }
@@ -263,11 +290,21 @@ static void open_stream(struct nccl_state *s) {
  * protocols of low latency. */
 static const size_t CONNECTION_RESERVE = (size_t)(32 * 2 * 4 * 2) << 20;
 
+/* Reads how long a rank may keep others waiting: ten minutes, as in PyTorch, unless the user says
+ * otherwise. */
+static int read_stall_limit(struct nccl_state *s, struct error *error) {
+    const char *asked = getenv("MANTISSA_NCCL_TIMEOUT");
+    char *end = NULL;
+    s->stall_limit = asked ? strtod(asked, &end) : 600;
+    if (!asked || (end != asked && !*end && s->stall_limit > 0)) return 0;
+    return fail(error, "MANTISSA_NCCL_TIMEOUT=%.80s is not a number of seconds above 0", asked);
+}
+
 /* Does all steps that one rank can do alone, before other ranks wait for it in NCCL. */
 static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId *id,
                    struct error *error) {
     int version = 0;
-    if (load(s, &version, error)) return -1;
+    if (read_stall_limit(s, error) || load(s, &version, error)) return -1;
     snprintf(s->collectives.description, sizeof s->collectives.description, "NCCL %d.%d.%d",
              version / 10000, version / 100 % 100, version % 100);
     setenv("NCCL_ALGO", "Ring", 0);

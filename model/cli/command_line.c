@@ -365,7 +365,8 @@ static void print_overview(FILE *out) {
     fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
           "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
           "Environment: MANTISSA_CPU=v3, for instance, limits CPU operations to that\n"
-          "instruction-set level; --version lists the levels.\n",
+          "instruction-set level; --version lists the levels. MANTISSA_NCCL_TIMEOUT is\n"
+          "how long a GPU may wait for other ranks, in seconds (600).\n",
           out);
 }
 

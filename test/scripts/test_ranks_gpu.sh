@@ -48,4 +48,10 @@ done
 export CUDA_EMULATOR_DEVICES=1
 train 2 few && fail "two ranks shared a GPU"
 grep -q 'GPU' "$folder/few.out" || { cat "$folder/few.out" >&2; exit 1; }
+export CUDA_EMULATOR_DEVICES=2
+for seconds in 10m 0; do
+    MANTISSA_NCCL_TIMEOUT=$seconds train 2 seconds && fail "MANTISSA_NCCL_TIMEOUT=$seconds is taken"
+    grep -q "$seconds is not a number of seconds" "$folder/seconds.out" ||
+        { cat "$folder/seconds.out" >&2; exit 1; }
+done
 echo "test_ranks_gpu.sh: $cases cases: ok"
