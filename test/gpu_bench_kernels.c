@@ -82,7 +82,8 @@ static void gelu_body(const struct subject *s) {
 }
 
 static void dgelu_body(const struct subject *s) {
-    OP(s->be, matmul, .out = &s->t[0], .dgelu_in = &s->t[1], .a = &s->t[2], .b = &s->t[3]);
+    OP(s->be, matmul, .out = &s->t[0], .epilogue = MATMUL_DGELU, .pre_activation = &s->t[1],
+       .a = &s->t[2], .b = &s->t[3]);
 }
 
 static double time_fusion(struct bench *bench, struct backend *be, const char *name,
