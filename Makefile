@@ -11,7 +11,8 @@
 #
 # MPI=1 builds the module for several ranks, MPI=0 leaves it out; by default mpicc decides.
 # CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
-# CUDA_ARCH="80 90" are the GPUs that machine code is made for; later ones translate the last.
+# CUDA_ARCH="80 90" are the GPUs that machine code is made for, and PTX of the last for later GPUs;
+# CUDA_ARCH=native are the GPUs of this machine. Default: 80, 90 and, where nvcc has them, 100, 120.
 # ONEDNN=0 and CRITERION=0 build with our plain fallbacks; NCCL=0 builds the CUDA backend for one GPU;
 # by default the headers decide.
 # PACKAGES is a folder with cJSON and stb_ds for a machine that lacks them, see gpu_check.sh.

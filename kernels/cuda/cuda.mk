@@ -4,7 +4,6 @@
 # CUDA_HEADERS is the directory of cuda_runtime.h, which the emulator needs as well.
 NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_ARCH ?= 80 90
 EMULATED  := $(filter emulated%,$(BUILD))
 CUDA_HEADERS := $(firstword $(patsubst %/cuda_runtime.h,%,$(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h \
@@ -41,8 +40,20 @@ endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
+ifeq ($(CUDA_ARCH),native)
+override CUDA_ARCH := $(sort $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d .))
+ifeq ($(CUDA_ARCH),)
+$(error CUDA_ARCH=native, but nvidia-smi lists no GPU: set CUDA_ARCH="80 90", for example)
+endif
+endif
+# By default also for Blackwell, where this nvcc knows it, translated from the PTX of sm_90.
+ifndef CUDA_ARCH
+CUDA_ARCH := 80 90
+LATER     := $(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)))
+endif
+PTX          := compute_$(lastword $(CUDA_ARCH))
 GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
-  -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+  $(foreach code,$(LATER:%=sm_%) $(PTX),-gencode=arch=$(PTX),code=$(code))
 # wgmma exists on Hopper only, not on later GPUs.
 $(OUT)/kernels/cuda/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
 OPTIONS += -DWITH_CUDA
