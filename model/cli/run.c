@@ -115,7 +115,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
     /* The saved config names the resolved precision, which another machine could resolve
      * differently when it samples from the checkpoint. */
     run->config.precision = precision_setting(&run->precision, config);
-    if (run->precision.lower != DTYPE_F32 &&
+    if (run->precision.compute_dtype != DTYPE_F32 &&
         config_dimension_notes(config, warnings, sizeof warnings))
         print_notes("note", warnings);
     if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
@@ -276,7 +276,7 @@ static int end_step(struct run *run, struct error *error) {
 static int settle(struct run *run, struct error *error) {
     while (run->trainer.unfinished > 0)
         if (end_step(run, error)) return -1;
-    trainer_settle(&run->trainer);
+    trainer_wait_for_weights(&run->trainer);
     return 0;
 }
 

@@ -59,7 +59,7 @@ static const char *const mlp_words[] = {
 #define PRESET          COMPUTED(PRESET_RULE)
 #define BELOW_MAXIMUM   .below_maximum = true
 
-_Static_assert((int)AUTOCAST_WORD_COUNT <= (int)CONFIG_WORDS_MAX,
+_Static_assert((int)AUTOCAST_NAME_COUNT <= (int)CONFIG_WORDS_MAX,
                "struct config_words must hold every site");
 
 const struct config_option config_options[] = {
@@ -96,6 +96,12 @@ int config_option_index(const char *name, size_t length) {
     for (int i = 0; i < config_option_count; i++)
         if (text_is(config_options[i].key, name, length)) return i;
     return -1;
+}
+
+const struct config_option *config_option_of(const char *key) {
+    int row = config_option_index(key, strlen(key));
+    assert(row >= 0);
+    return &config_options[row];
 }
 
 int config_block_index(const char *name, size_t length) {
@@ -193,7 +199,7 @@ struct gpt_shape config_shape(const struct config *config) {
 }
 
 static const char *word_of(const char *key, unsigned value) {
-    return config_options[config_option_index(key, strlen(key))].words[value];
+    return config_option_of(key)->words[value];
 }
 
 const char *config_preset_name(enum config_preset preset) {

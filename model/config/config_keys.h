@@ -38,6 +38,9 @@ extern const int config_option_count;
 extern const struct config_block config_blocks[];
 extern const int config_block_count;
 
+/* Returns the row of a key, which must exist. */
+const struct config_option *config_option_of(const char *key);
+
 /* Index of the row or block whose name is name[0..length), or -1. */
 int config_option_index(const char *name, size_t length);
 int config_block_index(const char *name, size_t length);

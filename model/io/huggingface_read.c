@@ -59,13 +59,9 @@ static int read_flag(bool *value, const struct source *source, const char *key) 
 
 /* ---- keys that have a key of the config */
 
-static const struct config_option *option_of(const char *path) {
-    return &config_options[config_option_index(path, strlen(path))];
-}
-
 /* Sets a key of the config ("model.n_layer") and marks it as given. */
 static void set(const struct source *source, const char *path, double value) {
-    const struct config_option *option = option_of(path);
+    const struct config_option *option = config_option_of(path);
     config_set(source->config, option, value);
     source->config->sources[option - config_options] = CONFIG_SOURCE_FILE;
 }
@@ -96,7 +92,7 @@ struct key {
 };
 
 static int read_key(const struct source *source, const struct key *key) {
-    const struct config_option *option = option_of(key->path);
+    const struct config_option *option = config_option_of(key->path);
     const cJSON *member = json_member(source->root, key->key);
     double value = !member ? key->absent : cJSON_IsNull(member) ? key->null : NAN;
     char allowed[320];
@@ -259,7 +255,7 @@ const char *const huggingface_own_keys[] = {MODEL_SIZES(X) MODEL_PARTS(Y) NULL};
 /* Files older than a flag lack it, which means the option's default. */
 static int read_own(const struct source *source) {
     for (const char *const *path = huggingface_own_keys; *path; path++) {
-        const struct config_option *option = option_of(*path);
+        const struct config_option *option = config_option_of(*path);
         double absent = option->type == CONFIG_BOOLEAN ? option->initial : NAN;
         const struct key key = {config_option_name(option), *path, absent, NAN};
         if (read_key(source, &key)) return -1;

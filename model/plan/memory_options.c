@@ -31,19 +31,15 @@ static const struct row {
 #undef ROW
 };
 
-static const struct config_option *option_of(const char *key) {
-    return &config_options[config_option_index(key, strlen(key))];
-}
-
 /* ---- effect of an option */
 
 /* True if the option would change a run of config, whose resolved precision is p. */
 static bool has_effect(enum memory_option option, const struct config *config,
                        const struct precision *p, const struct backend *be) {
-    bool lower = p->lower != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
+    bool lower = p->compute_dtype != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
     switch (option) {
-    case MEMORY_SPLIT: return kept && p->lower == DTYPE_BF16;
-    case MEMORY_CAST: return kept && p->lower == DTYPE_F16;
+    case MEMORY_SPLIT: return kept && p->compute_dtype == DTYPE_BF16;
+    case MEMORY_CAST: return kept && p->compute_dtype == DTYPE_F16;
     case MEMORY_RECOMPUTE_GELU:
     case MEMORY_RECOMPUTE_LAYER: return config->train.recompute < rows[option].value;
     case MEMORY_GRADIENTS: return lower && p->gradients == DTYPE_F32;
@@ -60,7 +56,8 @@ static bool smaller_batch(struct config *config) {
     int64_t sequences = batch * config->train.grad_accum_steps;
     do batch--;
     while (batch > 0 && sequences % batch);
-    if (batch == 0 || (double)(sequences / batch) > option_of("train.grad_accum_steps")->maximum)
+    if (batch == 0 ||
+        (double)(sequences / batch) > config_option_of("train.grad_accum_steps")->maximum)
         return false;
     config->train.micro_batch_size = batch;
     config->train.grad_accum_steps = sequences / batch;
@@ -70,15 +67,14 @@ static bool smaller_batch(struct config *config) {
 bool memory_apply(struct config *config, enum memory_option option, const struct backend *be) {
     struct precision precision;
     struct error ignored;
-    char note[PRECISION_NOTE_MAX];
-    if (precision_resolve(&precision, note, config, be, &ignored) ||
+    if (precision_resolve(&precision, NULL, config, be, &ignored) ||
         !has_effect(option, config, &precision, be))
         return false;
     if (option == MEMORY_MICRO_BATCH) return smaller_batch(config);
     unsigned value = rows[option].value;
     if (option == MEMORY_PRECISION && !be->device.computes[DTYPE_BF16])
         value = CONFIG_PRECISION_FP16;
-    const struct config_option *row = option_of(rows[option].key);
+    const struct config_option *row = config_option_of(rows[option].key);
     char *field = (char *)config + row->offset;
     if (row->type == CONFIG_BOOLEAN) *(bool *)field = value;
     else memcpy(field, &value, sizeof value);
@@ -89,7 +85,7 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
                            const struct config *config) {
     const char *const keys[] = {rows[option].key, "train.grad_accum_steps"};
     if (index > (option == MEMORY_MICRO_BATCH)) return false;
-    const struct config_option *row = option_of(keys[index]);
+    const struct config_option *row = config_option_of(keys[index]);
     const char *field = (const char *)config + row->offset;
     unsigned word = 0;
     if (row->type == CONFIG_ENUM) memcpy(&word, field, sizeof word);

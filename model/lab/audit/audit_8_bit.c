@@ -86,9 +86,9 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
         if (snr < worst) worst = snr, worst_layer = layer;
     }
     cJSON *operand = json_add_item(operands);
-    snprintf(name, sizeof name, "%s %s", linear_words[linear], kinds[kind]);
+    snprintf(name, sizeof name, "%s %s", linear_names[linear], kinds[kind]);
     cJSON_AddStringToObject(operand, "name", name);
-    cJSON_AddStringToObject(operand, "layer", linear_words[linear]);
+    cJSON_AddStringToObject(operand, "layer", linear_names[linear]);
     cJSON_AddStringToObject(operand, "operand", kinds[kind]);
     cJSON_AddStringToObject(operand, "format", dtype_name(all.element));
     double values = all.values > 0 ? all.values : 1;
@@ -150,8 +150,8 @@ static int try_all(struct eight_bit *audit, const struct config *given, struct e
         struct config_words *words = &other.autocast.lower16;
         char name[48];
         if (!audit->rounds[i]) continue;
-        words->items[words->count++] = linear_words[i];
-        snprintf(name, sizeof name, "%s in bf16", linear_words[i]);
+        words->items[words->count++] = linear_names[i];
+        snprintf(name, sizeof name, "%s in bf16", linear_names[i]);
         status = try(audit, name, &other, false, error);
     }
     return status;

@@ -25,9 +25,8 @@ static void set_config(struct config *own, const struct config *config) {
 
 static int open_trainer(struct subject *subject, struct trainer *trainer,
                         const struct config *config, struct error *error) {
-    char note[PRECISION_NOTE_MAX];
     struct precision precision;
-    if (precision_resolve(&precision, note, config, &subject->be, error)) return -1;
+    if (precision_resolve(&precision, NULL, config, &subject->be, error)) return -1;
     if (trainer_open(trainer, config, &precision, &subject->be, TRAINER_INITIALIZED, error)) {
         trainer_close(trainer);
         return -1;

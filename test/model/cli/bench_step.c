@@ -60,8 +60,7 @@ static void train(struct config *config, const char *precision_name, int repetit
 }
 
 static enum config_preset preset_named(const char *name) {
-    const struct config_option *option =
-        &config_options[config_option_index("model.preset", strlen("model.preset"))];
+    const struct config_option *option = config_option_of("model.preset");
     for (int i = 1; option->words[i]; i++)
         if (strcmp(option->words[i], name) == 0) return (enum config_preset)i;
     bench_die("--preset takes a model of configs/README.md");

@@ -71,7 +71,7 @@ Test(audit_8_bit, trials) {
     for (int i = 0; i < LINEAR_COUNT; i++) {
         const cJSON *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS + i);
         const char *name = cJSON_GetObjectItem(trial, "name")->valuestring;
-        cr_expect_eq(strncmp(name, linear_words[i], strlen(linear_words[i])), 0);
+        cr_expect_eq(strncmp(name, linear_names[i], strlen(linear_names[i])), 0);
         cr_expect_lt(number(trials, EIGHT_BIT_LAYERS + i, "gradient_error"), own, "%s", name);
     }
     cJSON_Delete(report);
@@ -82,7 +82,7 @@ Test(audit_8_bit, a_config_that_keeps_all_out) {
     struct config config;
     make_config(&config);
     for (int i = 0; i < LINEAR_COUNT; i++)
-        config.autocast.lower16.items[config.autocast.lower16.count++] = linear_words[i];
+        config.autocast.lower16.items[config.autocast.lower16.count++] = linear_names[i];
     cJSON *report = audit_of(&config), *trials = cJSON_GetObjectItem(report, "trials");
     cr_expect_eq(cJSON_GetArraySize(trials), EIGHT_BIT_LAYERS);
     cr_expect_eq(number(trials, 1, "gradient_error"), number(trials, 0, "gradient_error"));
