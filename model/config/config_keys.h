@@ -23,7 +23,7 @@ struct config_option {
     const char *computed;     /* rule of a default that depends on other keys, or NULL */
     double minimum, maximum;  /* inclusive */
     bool below_maximum;       /* the maximum itself is not allowed */
-    const char *const *words; /* names of an enum or list, ended by NULL */
+    const char *const *names; /* names of an enum or list, ended by NULL */
     const char *help;
 };
 
@@ -50,7 +50,7 @@ int config_option_block(const struct config_option *option);
 const char *config_option_name(const struct config_option *option);
 
 /* Number of names of an enum or a list. */
-int config_word_count(const struct config_option *option);
+int config_name_count(const struct config_option *option);
 
 /* Value of a number, a boolean (0 or 1) or an enum (the index of the name). */
 double config_number(const struct config *config, const struct config_option *option);

@@ -93,7 +93,7 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
         snprintf(text, MEMORY_SETTING_MAX, "%s=%" PRId64, row->key, *(const int64_t *)field);
     else
         snprintf(text, MEMORY_SETTING_MAX, "%s=%s", row->key,
-                 row->words             ? row->words[word]
+                 row->names             ? row->names[word]
                  : *(const bool *)field ? "true"
                                         : "false");
     return true;

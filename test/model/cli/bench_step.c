@@ -61,8 +61,8 @@ static void train(struct config *config, const char *precision_name, int repetit
 
 static enum config_preset preset_named(const char *name) {
     const struct config_option *option = config_option_of("model.preset");
-    for (int i = 1; option->words[i]; i++)
-        if (strcmp(option->words[i], name) == 0) return (enum config_preset)i;
+    for (int i = 1; option->names[i]; i++)
+        if (strcmp(option->names[i], name) == 0) return (enum config_preset)i;
     bench_die("--preset takes a model of configs/README.md");
 }
 
