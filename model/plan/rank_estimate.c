@@ -14,8 +14,7 @@
 
 /* ---- traffic of model/core/exchange.c */
 
-/* Returns the bytes that a rank sends to scatter or gather `count` elements, averaged over ranks.
- */
+/* Returns the mean number of bytes that a rank sends to scatter or gather `count` elements. */
 static double sent(int ranks, int64_t count, size_t element_bytes) {
     return (double)count * (double)element_bytes * (double)(ranks - 1) / (double)ranks;
 }

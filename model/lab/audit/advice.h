@@ -24,7 +24,7 @@ enum { ADVICE_MARGIN = 1 };
 
 struct advice_format {
     bool fit;
-    unsigned words; /* operations of autocast.float32, as bits */
+    unsigned sites; /* operations of autocast.float32, as bits */
     double error;   /* error of the gradients, measured with at most one added operation */
     int init_scale; /* fp16: exponent of the scale, at least the config's loss_scale.min_scale */
 };

@@ -14,8 +14,7 @@
 #include "model/core/forward.h"
 #include "model/page/section.h"
 
-/* Sets the precision to fp32 and enables autocast, because an audit chooses its precisions itself.
- */
+/* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions. */
 static void set_config(struct config *own, const struct config *config) {
     *own = *config;
     own->precision = CONFIG_PRECISION_FP32;
@@ -98,7 +97,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
              : init_from[0] ? init_from
                             : "initial weights");
     subject->fresh = true;
-    subject->said = progress_clock();
+    subject->last_progress = progress_clock();
     subject->loss_scale = (float)config->loss_scale.init_scale;
     if (setup_backend(&subject->be, config, NULL, NULL, error)) return -1;
     subject->open = true;
@@ -154,12 +153,12 @@ uint64_t subject_counted(const struct subject *subject, int first, int count) {
                           (uint64_t)(count * config->train.micro_batch_size));
 }
 
-void subject_say(struct subject *subject, const char *format, ...) {
+void subject_print_progress(struct subject *subject, const char *format, ...) {
     enum { SILENCE_SECONDS = 4 };
     va_list arguments;
     double now = progress_clock();
-    if (now - subject->said < SILENCE_SECONDS) return;
-    subject->said = now;
+    if (now - subject->last_progress < SILENCE_SECONDS) return;
+    subject->last_progress = now;
     fprintf(stderr, "audit: ");
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);

@@ -4,12 +4,16 @@
  * batches, so batch noise is the same in both and cancels in their difference. Figures use the
  * steps that all compared runs have in common.
  *
- *   window       number of averaged steps: 5 % of the common steps, at least 10. The loss differs
- * by several % from batch to batch; over 10 batches of the same text, two runs differ by some
- * hundredths of a %. final loss   mean over the last `window` steps smoothed     mean over the
- * `window` steps around a step settled      step after which curves are judged: after the warmup
- * and 10 % of the steps. Earlier, the loss falls so fast that a single skipped step shifts the
- * curve by a few %.
+ * window: number of averaged steps, 5 % of the common steps and at least 10. The loss differs by
+ * several % from batch to batch; over 10 batches of the same text, two runs differ by some
+ * hundredths of a %.
+ *
+ * final loss: mean over the last `window` steps.
+ *
+ * smoothed: mean over the `window` steps around a step.
+ *
+ * settled: step after which curves are judged, after the warmup and 10 % of the steps. Earlier, the
+ * loss falls so fast that a single skipped step shifts the curve by a few %.
  *
  * A step whose loss is not finite in one of two paired runs is left out in both. */
 #pragma once

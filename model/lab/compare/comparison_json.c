@@ -1,6 +1,5 @@
 #include "model/lab/compare/comparison_print.h"
 
-/* A report as JSON, from which text, Markdown and HTML are made. */
 #include <math.h>
 
 #include <cjson/cJSON.h>

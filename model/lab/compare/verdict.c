@@ -60,7 +60,7 @@ static enum check_outcome judge(const struct difference *difference, double limi
     return difference->count > 1 && !difference->real ? CHECK_NOISE : CHECK_FAIL;
 }
 
-bool verdict_only_named(const struct run_group *group) {
+bool verdict_computed_in_fp32(const struct run_group *group) {
     const struct run_record *run = group->runs[0];
     return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
 }
@@ -70,7 +70,7 @@ static void check_format(struct check *check, const struct comparison *c,
                          const struct limits *limits) {
     (void)limits;
     set_rule(check, "it computed in the precision that its config names");
-    if (verdict_only_named(c->group))
+    if (verdict_computed_in_fp32(c->group))
         set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
     else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
 }
