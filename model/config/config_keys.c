@@ -198,26 +198,18 @@ struct gpt_shape config_shape(const struct config *config) {
     return shape;
 }
 
-static const char *name_of(const char *key, unsigned value) {
+const char *config_name_of(const char *key, unsigned value) {
     return config_option_of(key)->names[value];
 }
 
 const char *config_preset_name(enum config_preset preset) {
-    return name_of("model.preset", preset);
+    return config_name_of("model.preset", preset);
 }
 
 const char *config_precision_name(enum config_precision precision) {
-    return name_of("precision", precision);
-}
-
-const char *config_schedule_name(enum config_schedule schedule) {
-    return name_of("optimizer.schedule", schedule);
-}
-
-const char *config_recompute_name(enum config_recompute recompute) {
-    return name_of("train.recompute", recompute);
+    return config_name_of("precision", precision);
 }
 
 const char *config_tokenizer_name(enum config_tokenizer tokenizer) {
-    return name_of("data.tokenizer", tokenizer);
+    return config_name_of("data.tokenizer", tokenizer);
 }

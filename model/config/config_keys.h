@@ -73,9 +73,8 @@ bool config_given(const struct config *config, const char *name);
 /* Returns the sizes in config->model, without a batch. */
 struct gpt_shape config_shape(const struct config *config);
 
-/* Names of enum values in a config file. */
+/* Returns the name of an enum key's value in a config file. */
+const char *config_name_of(const char *key, unsigned value);
 const char *config_preset_name(enum config_preset preset);
 const char *config_precision_name(enum config_precision precision);
-const char *config_schedule_name(enum config_schedule schedule);
-const char *config_recompute_name(enum config_recompute recompute);
 const char *config_tokenizer_name(enum config_tokenizer tokenizer);

@@ -37,8 +37,7 @@ static void assign_memory(struct exchange *exchange, struct arena *arena) {
     int64_t ranks = exchange->collectives->ranks->size;
     exchange->wire = arena_tensor(arena, exchange->wire_dtype, count, 0);
     exchange->squares =
-        arena_take(arena, (size_t)(exchange->collectives->ranks->size * exchange->squares_count) *
-                              sizeof *exchange->squares);
+        arena_take(arena, (size_t)(ranks * exchange->squares_count) * sizeof *exchange->squares);
     exchange->losses = arena_take(arena, (size_t)exchange->losses_count * sizeof(float));
     if (exchange->embedded_rows == 0) return;
     exchange->embedded = arena_tensor(arena, exchange->residual, ranks, embedded_values(exchange));

@@ -1,10 +1,9 @@
 /* Exchange between ranks in a training step, through the collectives of the backend:
  *
  *     backward pass    gradients, each bucket as soon as it is complete: each rank gets the sum of
- *                      its own parts, or of all if the optimizer is not sharded. The gradient of
- *                      wte is sent after the head, before the embedding adds its share; the share
- *                      of the last micro-batch is sent as rows, if these are smaller (struct
- *                      embedded)
+ *                      its own parts, or of all if the optimizer is not sharded. If that takes
+ *                      fewer bytes, wte is sent early, after the head, and the embedding's
+ *                      contribution of the last micro-batch later (struct embedding_rows)
  *     gradient norm    the sums of squares and the losses of all ranks
  *     update           the weights that operations read, bucket by bucket; the next forward pass
  *                      waits for those of a layer before it runs the layer
@@ -22,8 +21,8 @@
 #include "model/config/config.h"
 #include "model/core/shards.h"
 
-/* Input of the embedding's backward pass on one rank: the gradient of its output in the last
- * micro-batch. */
+/* Input of the embedding's backward pass on one rank, in the last micro-batch: the gradient of its
+ * output, and the tokens. */
 struct embedding_rows {
     struct tensor dout;    /* [N, C] */
     const int32_t *tokens; /* [N] */

@@ -18,7 +18,7 @@ static enum dtype choose_compute_dtype(const struct config *config, const struct
     return chosen;
 }
 
-static bool lists_site(const struct config_words *list, enum autocast_site site) {
+bool precision_lists_site(const struct config_words *list, enum autocast_site site) {
     for (int i = 0; i < list->count; i++)
         if (strcmp(list->items[i], autocast_site_name(site)) == 0) return true;
     return false;
@@ -42,7 +42,8 @@ static void resolve_activations(struct precision *p) {
 /* Sites with POLICY_INPUT take the dtype of the site that writes their input. */
 static void resolve_sites(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        bool float32 = !autocast_site_is_choice(i) || lists_site(&config->autocast.float32, i);
+        bool float32 =
+            !autocast_site_is_choice(i) || precision_lists_site(&config->autocast.float32, i);
         p->site[i] = float32 ? DTYPE_F32 : p->compute_dtype;
     }
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
@@ -55,7 +56,8 @@ static void resolve_sites(struct precision *p, const struct config *config) {
 static void resolve_fp8(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         p->fp8_site[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
-                         linear_index(i) >= 0 && !lists_site(&config->autocast.lower16, i);
+                         linear_index(i) >= 0 &&
+                         !precision_lists_site(&config->autocast.lower16, i);
         p->fp8 = p->fp8 || p->fp8_site[i];
     }
 }

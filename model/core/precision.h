@@ -39,6 +39,9 @@ enum { PRECISION_NOTE_MAX = 256 };
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error);
 
+/* True if a list, such as config->autocast.float32, has the site's name. */
+bool precision_lists_site(const struct config_words *list, enum autocast_site site);
+
 /* Returns config->precision, or for "auto" the effective precision. */
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config);

@@ -24,13 +24,6 @@ struct sampler {
     float *scratch;     /* [padded vocabulary] */
 };
 
-/* Returns the padded length of a context. Padding follows the context, where causal attention
- * ignores it. */
-static int64_t padded_length(const struct gpt *gpt, int64_t length) {
-    int64_t padded = round_up(length, LENGTH_STEP);
-    return padded < gpt->capacity.sequence_length ? padded : gpt->capacity.sequence_length;
-}
-
 int64_t sample_length(int64_t tokens, int64_t limit) {
     int64_t padded = round_up(tokens, LENGTH_STEP);
     return padded < limit ? padded : limit;
@@ -152,10 +145,10 @@ static int draw(struct sampler *sampler, int64_t position) {
     return (int)best;
 }
 
-/* Runs the model on the whole context. */
+/* Runs the model on the whole context, padded at its end, where causal attention ignores it. */
 static void read_context(struct sampler *sampler) {
     struct gpt *gpt = sampler->gpt;
-    int64_t padded = padded_length(gpt, sampler->length);
+    int64_t padded = sample_length(sampler->length, sampler->window);
     for (int64_t i = sampler->length; i < padded; i++) sampler->context[i] = 0;
     backend_upload(gpt->be, gpt->activations.tokens, sampler->context,
                    (size_t)padded * sizeof *sampler->context);

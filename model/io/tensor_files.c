@@ -15,8 +15,6 @@
 #include "data/util/json_escape.h"
 #include "data/util/printed.h"
 
-enum { NAME_MAX_BYTES = 64 };
-
 /* An index being read, for messages. */
 struct index_reader {
     const char *directory;
@@ -159,7 +157,7 @@ static int no_weights(const char *directory, const char *stem, struct error *err
 
 int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error) {
-    char name[NAME_MAX_BYTES], path[FILE_PATH_MAX];
+    char name[STORED_FILE_NAME_MAX], path[FILE_PATH_MAX];
     *files = (struct tensor_files){0};
     snprintf(name, sizeof name, "%s.safetensors", stem);
     if (file_path_join(path, directory, name, error)) return -1;

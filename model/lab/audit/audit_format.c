@@ -9,10 +9,8 @@
 
 unsigned sites_of_config(const struct config *config) {
     unsigned sites = 0;
-    for (int i = 0; i < config->autocast.float32.count; i++)
-        for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
-            if (strcmp(config->autocast.float32.items[i], autocast_site_name(id)) == 0)
-                sites |= 1u << id;
+    for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
+        if (precision_lists_site(&config->autocast.float32, id)) sites |= 1u << id;
     return sites;
 }
 
