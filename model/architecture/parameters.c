@@ -168,7 +168,7 @@ int64_t shape_parameter_count(const struct gpt_shape *shape) {
     return model + shape->n_layer * layer;
 }
 
-int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site) {
+int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     int64_t total = 0;
     list_kinds(kinds, shape);

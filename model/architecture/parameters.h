@@ -135,6 +135,6 @@ struct tensor *parameter_tensor(struct parameters *parameters, const struct para
 /* Number of elements of all parameters, without padding. */
 int64_t shape_parameter_count(const struct gpt_shape *shape);
 
-/* Number of multiplications, for one row, by the matrices of one layer that the site reads;
+/* Number of multiply-adds, for one row, by the matrices of one layer that the site reads;
  * AUTOCAST_SITE_COUNT: by all matrices of the layer. */
-int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site);
+int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site);

@@ -139,8 +139,8 @@ static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *co
 
 /* Returns the multiply-adds that recomputing adds per row of a layer: those of the matmuls whose
  * output is recomputed. GELU's input is saved, but a fused GELU still recomputes its matmul. */
-static int64_t recomputed_products(const struct gpt_shape *shape, const struct config *config,
-                                   const struct backend *be) {
+static int64_t recomputed_multiply_adds(const struct gpt_shape *shape, const struct config *config,
+                                        const struct backend *be) {
     bool recomputing[AUTOCAST_SITE_COUNT] = {false};
     bool fused = gelu_is_fused(shape, config, be);
     int64_t total = 0;
@@ -153,17 +153,17 @@ static int64_t recomputed_products(const struct gpt_shape *shape, const struct c
             recomputing[activation_table[i - 1].writer] = true;
     }
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        if (recomputing[i]) total += shape_layer_products(shape, i);
+        if (recomputing[i]) total += shape_layer_multiply_adds(shape, i);
     return total;
 }
 
 struct step_work step_work_of(const struct config *config, const struct backend *be) {
     struct gpt_shape shape = config_shape(config);
-    double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
+    double products = (double)shape_layer_multiply_adds(&shape, AUTOCAST_SITE_COUNT);
     /* Scores and weighted values, half of each because of the causal mask. The backward pass has
      * five such matmuls instead of two: the recomputed scores and four gradients. */
     double attention = (double)(shape_q(&shape) * config->data.seq_len);
-    double recompute = (double)recomputed_products(&shape, config, be);
+    double recompute = (double)recomputed_multiply_adds(&shape, config, be);
     if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) recompute += attention;
     return (struct step_work){.forward = products + attention,
                               .backward = 2 * products + 2.5 * attention,

@@ -55,8 +55,8 @@ static void compare_operand(struct observer *observer, enum operation_id id, con
     int64_t block_columns = columns / tensor_columns(scales);
     arrsetlen(audit->scales, tensor_count(scales));
     backend_download(be, audit->scales, scales->data, tensor_bytes(scales));
-    const float *values = fetch(&audit->in, be, args->in);
-    const float *codes = fetch(&audit->out, be, quantize_result(args));
+    const float *values = fetch_tensor(&audit->in, be, args->in);
+    const float *codes = fetch_tensor(&audit->out, be, quantize_result(args));
     struct sums *sums = &audit->sums[args->record - audit->gpt->quantization.records];
     sums->element = quantize_result(args)->dtype;
     for (int64_t i = 0; i < rows * columns; i++) {

@@ -24,7 +24,7 @@ static const struct record *add(struct recorder *recorder, int id, int layer,
     struct record *record = &recorder->pass->records[id][layer];
     const struct audit_pass *reference = recorder->reference;
     struct record_values values = {
-        .values = fetch(&recorder->fetched, recorder->gpt->be, tensor),
+        .values = fetch_tensor(&recorder->fetched, recorder->gpt->be, tensor),
         .first = first,
         .count = tensor_count(tensor),
         .total = total,
@@ -63,7 +63,7 @@ static void record_parameters(struct recorder *recorder) {
 static double sum_of_losses(struct recorder *recorder) {
     const struct tensor *losses = &recorder->gpt->activations.losses;
     int64_t count = tensor_count(losses);
-    const float *values = fetch(&recorder->fetched, recorder->gpt->be, losses);
+    const float *values = fetch_tensor(&recorder->fetched, recorder->gpt->be, losses);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += (double)values[i];
     return total;
@@ -184,7 +184,7 @@ static enum pass_outcome outcome_of(struct recorder *recorder) {
     if (!isfinite(sum_of_losses(recorder))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)parameter_trained_count(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
-        magnitudes_add(&magnitudes, fetch(&recorder->fetched, gpt->be, &view),
+        magnitudes_add(&magnitudes, fetch_tensor(&recorder->fetched, gpt->be, &view),
                        (size_t)tensor_count(&view));
     }
     return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;

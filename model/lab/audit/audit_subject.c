@@ -178,7 +178,8 @@ struct cJSON *subject_report(const struct subject *subject) {
     return report;
 }
 
-const float *fetch(struct fetched *fetched, struct backend *be, const struct tensor *tensor) {
+const float *fetch_tensor(struct fetched *fetched, struct backend *be,
+                          const struct tensor *tensor) {
     size_t count = (size_t)tensor_count(tensor), bytes = tensor_bytes(tensor);
     arrsetlen(fetched->raw, bytes);
     arrsetlen(fetched->values, count);

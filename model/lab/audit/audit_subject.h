@@ -58,12 +58,12 @@ void subject_print_progress(struct subject *subject, const char *format, ...)
 /* Returns a new report (report.h) with its common members; the caller deletes it. */
 struct cJSON *subject_report(const struct subject *subject);
 
-/* Host memory for tensors, reused between calls of fetch. */
+/* Host memory for tensors, reused between calls of fetch_tensor. */
 struct fetched {
     char *raw;     /* stb_ds array */
     float *values; /* stb_ds array */
 };
 
 /* Returns the values of a tensor as fp32, valid until the next call or fetched_free. */
-const float *fetch(struct fetched *fetched, struct backend *be, const struct tensor *tensor);
+const float *fetch_tensor(struct fetched *fetched, struct backend *be, const struct tensor *tensor);
 void fetched_free(struct fetched *fetched);

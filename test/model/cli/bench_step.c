@@ -25,7 +25,7 @@ static void measure(struct trainer *trainer, const struct loader *loader, int re
     profile_print(stdout, &profile);
     printf("batch %lld T %lld %s tokens/s %.0f, ratio %.3f\n",
            (long long)config->train.micro_batch_size, (long long)config->data.seq_len, precision,
-           profile.tokens / profile.step, profile.step / profile.products);
+           profile.tokens / profile.step, profile.step / profile.matmuls);
     fflush(stdout);
 }
 
