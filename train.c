@@ -129,12 +129,12 @@ static int audit(const struct command_line *line, struct error *error) {
 
 /* Trains, the only command that supports several ranks. Unless a rank rejects the config, the ranks
  * stay open, for main() to abort or close. */
-static int train(const struct command_line *line, struct ranks *ranks, int *messages,
+static int train(const struct command_line *line, struct ranks *ranks, int *stderr_copy,
                  struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX];
     if (ranks_open(ranks, error)) return EXIT_FAILED;
-    *messages = rank_output_quiet(ranks);
+    *stderr_copy = rank_output_quiet(ranks);
     if (line->ranks > 0 && line->ranks != ranks->size) {
         fail(error, "--ranks %" PRId64 ", but %d processes were started", line->ranks, ranks->size);
         return EXIT_USAGE;
@@ -150,8 +150,8 @@ static int train(const struct command_line *line, struct ranks *ranks, int *mess
     return run_train(&config, line, ranks, error);
 }
 
-/* Starts the ranks through mpirun. An invalid config fails here, before mpirun adds messages of its
- * own. */
+/* Starts the ranks through mpirun. An invalid config fails here, before mpirun adds messages of
+ * its own. */
 static int launch(const struct command_line *line, char **argv, struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX];
@@ -162,13 +162,13 @@ static int launch(const struct command_line *line, char **argv, struct error *er
     return status < 0 ? EXIT_FAILED : status;
 }
 
-static int run(const struct command_line *line, struct ranks *ranks, int *messages,
+static int run(const struct command_line *line, struct ranks *ranks, int *stderr_copy,
                struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX], levels[64];
     if (line->command >= COMMAND_HELP) return print(line, error);
     if (!backend_cpu_level(levels, sizeof levels, error)) return EXIT_USAGE;
-    if (line->command == COMMAND_TRAIN) return train(line, ranks, messages, error);
+    if (line->command == COMMAND_TRAIN) return train(line, ranks, stderr_copy, error);
     if (ranks_launched() > 1) {
         fail(error, "several processes were started, but only training is for several ranks");
         return EXIT_USAGE;
@@ -185,9 +185,9 @@ static int run(const struct command_line *line, struct ranks *ranks, int *messag
 
 /* Prints the error. With several ranks the first to fail prints it and ends the others during their
  * delay, so that they print nothing. */
-static void print_failure(const struct ranks *ranks, int messages, const char *program,
+static void print_failure(const struct ranks *ranks, int stderr_copy, const char *program,
                           struct error *error) {
-    FILE *out = messages >= 0 ? fdopen(messages, "w") : NULL;
+    FILE *out = stderr_copy >= 0 ? fdopen(stderr_copy, "w") : NULL;
     if (!out) out = stderr;
     double seconds = rank_output_delay(ranks);
     struct timespec left = {(time_t)seconds, (long)(1e9 * (seconds - floor(seconds)))};
@@ -203,14 +203,14 @@ int main(int argc, char **argv) {
     struct command_line line;
     struct ranks ranks = ranks_alone;
     struct error error = {0};
-    int messages = -1, status = EXIT_USAGE;
+    int stderr_copy = -1, status = EXIT_USAGE;
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error instead */
     if (command_line_parse(&line, argc, argv, &error) == 0) {
         if (line.command == COMMAND_TRAIN && line.ranks > 1 && ranks_launched() == 1) {
             status = launch(&line, argv, &error);
         } else {
             if (line.command < COMMAND_HELP) backend_prepare_process(argv);
-            status = run(&line, &ranks, &messages, &error);
+            status = run(&line, &ranks, &stderr_copy, &error);
         }
     }
     command_line_free(&line);
@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
     bool failed = status == EXIT_FAILED || status == EXIT_USAGE;
     /* Before ranks_open, the rank is known only from the launcher's environment. */
     bool prints = ranks.size > 1 || ranks_launched_as() == 0;
-    if (failed && error.text[0] && prints) print_failure(&ranks, messages, argv[0], &error);
+    if (failed && error.text[0] && prints) print_failure(&ranks, stderr_copy, argv[0], &error);
     if (failed && !prints) sleep(1); /* once a process has failed, mpirun kills the others */
     if (failed) ranks_abort(&ranks, status);
     ranks_close(&ranks);

@@ -62,16 +62,16 @@
  *   decay: weight decay applies, as usual to matrices only
  *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
  *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
- *   gradient: PRODUCT: a matmul, so the first micro-batch of a step replaces it; ADDED: always
+ *   gradient: MATMUL: a matmul, so the first micro-batch of a step replaces it; ADDED: always
  *             accumulated; FUSED_WITH_PREVIOUS: like the previous parameter, which it follows
  *             without a gap, so that operations read both as one tensor (the first's field) */
 #define MODEL_PARAMETERS(X)                                                                       \
     X(wte, "wte.weight", "model.embed_tokens.weight",                                             \
       TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),                       \
-      s->tied_head ? SITE_LM_HEAD : SITE_EMBEDDING, true, 0.02f, s->tied_head ? PRODUCT : ADDED)  \
+      s->tied_head ? SITE_LM_HEAD : SITE_EMBEDDING, true, 0.02f, s->tied_head ? MATMUL : ADDED)   \
     X(lm_head, NONE, "lm_head.weight",                                                            \
       IF(!s->tied_head, TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size")),    \
-      SITE_LM_HEAD, true, 0.02f, PRODUCT)                                                         \
+      SITE_LM_HEAD, true, 0.02f, MATMUL)                                                          \
     X(wpe, "wpe.weight", "model.embed_positions.weight",                                          \
       IF(s->positions == POSITIONS_LEARNED,                                                       \
          TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions")),                  \
@@ -89,7 +89,7 @@
       IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
     X(qkv_weight, "attn.c_attn.weight", "self_attn.q_proj.weight",                               \
       MATRIX(s->n_embd, s->weights_out_in ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f,   \
-      PRODUCT)                                                                                   \
+      MATMUL)                                                                                    \
     X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
       0.02f, FUSED_WITH_PREVIOUS)                                                                \
     X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
@@ -107,7 +107,7 @@
       SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
     X(attention_projection_weight, "attn.c_proj.weight", "self_attn.o_proj.weight",              \
       MATRIX(shape_q(s), s->n_embd), SITE_ATTENTION_PROJECTION, true,                            \
-      0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \
+      0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                           \
     X(attention_projection_bias, "attn.c_proj.bias", "self_attn.o_proj.bias",                    \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_ATTENTION_PROJECTION, false, INIT_ZERO,   \
       ADDED)                                                                                     \
@@ -116,7 +116,7 @@
     X(ln2_bias, "ln_2.bias", "post_attention_layernorm.bias",                                    \
       IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
     X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),   \
-      SITE_MLP_FC, true, 0.02f, PRODUCT)                                                         \
+      SITE_MLP_FC, true, 0.02f, MATMUL)                                                          \
     X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                 \
       IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f,         \
       FUSED_WITH_PREVIOUS)                                                                       \
@@ -127,7 +127,7 @@
       INIT_ZERO, FUSED_WITH_PREVIOUS)                                                            \
     X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                        \
       MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, true,                                  \
-      0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \
+      0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                           \
     X(mlp_projection_bias, "mlp.c_proj.bias", "mlp.down_proj.bias",                              \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_MLP_PROJECTION, false, INIT_ZERO, ADDED)
 

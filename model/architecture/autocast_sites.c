@@ -15,7 +15,7 @@ static const struct {
 #define WORD_LINEAR(word) word,
 #define WORD_INPUT(word)  word,
 #define WORD_FLOAT32(word)
-const char *const autocast_words[AUTOCAST_WORD_COUNT + 1] = {
+const char *const autocast_names[AUTOCAST_NAME_COUNT + 1] = {
 #define X(SITE, word, policy) WORD_##policy(word)
     AUTOCAST_SITES(X)
 #undef X
@@ -25,7 +25,7 @@ const char *const autocast_words[AUTOCAST_WORD_COUNT + 1] = {
 #define LINEAR_LINEAR(word) word,
 #define LINEAR_INPUT(word)
 #define LINEAR_FLOAT32(word)
-const char *const linear_words[LINEAR_COUNT + 1] = {
+const char *const linear_names[LINEAR_COUNT + 1] = {
 #define X(SITE, word, policy) LINEAR_##policy(word)
     AUTOCAST_SITES(X)
 #undef X

@@ -23,14 +23,14 @@ bool autocast_site_is_choice(enum autocast_site site);
 
 /* Names that autocast.float32 accepts, ended by NULL. */
 #define X(SITE, word, policy) +(POLICY_##policy != POLICY_FLOAT32)
-enum { AUTOCAST_WORD_COUNT = AUTOCAST_SITES(X) };
+enum { AUTOCAST_NAME_COUNT = AUTOCAST_SITES(X) };
 #undef X
-extern const char *const autocast_words[AUTOCAST_WORD_COUNT + 1];
+extern const char *const autocast_names[AUTOCAST_NAME_COUNT + 1];
 
 /* Linear layers of a block, in the order of the sites, and their names, which autocast.lower16
  * accepts, ended by NULL. linear_index returns the index of a site in that list. */
 #define X(SITE, word, policy) +(POLICY_##policy == POLICY_LINEAR)
 enum { LINEAR_COUNT = AUTOCAST_SITES(X) };
 #undef X
-extern const char *const linear_words[LINEAR_COUNT + 1];
+extern const char *const linear_names[LINEAR_COUNT + 1];
 int linear_index(enum autocast_site site); /* -1: not a linear layer */

@@ -13,7 +13,7 @@
 enum { MODEL_KINDS = MODEL_PARAMETERS(X), LAYER_KINDS = LAYER_PARAMETERS(X) };
 #undef X
 
-enum { ADDED, PRODUCT, FUSED_WITH_PREVIOUS };
+enum { ADDED, MATMUL, FUSED_WITH_PREVIOUS };
 #define NONE NULL
 
 /* One row of the lists, with the names of both families. */
@@ -45,12 +45,13 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
         struct parameter *p = &kinds[i].parameter;
         p->kind = kinds[i].names[s->weights_out_in];
         p->fused_with_previous = kinds[i].gradient == FUSED_WITH_PREVIOUS;
-        p->from_product = p->fused_with_previous ? kinds[i - 1].parameter.from_product
-                                                 : kinds[i].gradient == PRODUCT;
+        p->gradient_from_matmul = p->fused_with_previous
+                                      ? kinds[i - 1].parameter.gradient_from_matmul
+                                      : kinds[i].gradient == MATMUL;
     }
 }
 
-static bool is_there(const struct kind *kind) {
+static bool is_present(const struct kind *kind) {
     return kind->parameter.kind && kind->parameter.extent.rows > 0;
 }
 
@@ -67,8 +68,7 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
     added.offset = *end;
     if (added.fused_with_previous) {
         struct parameter *before = &arrlast(*list);
-        const struct extent *its = &before->extent;
-        before->elements = its->rows * (its->columns ? its->columns : 1);
+        before->elements = parameter_count(before);
         added.offset = before->offset + before->elements;
     }
     *end = round_up(added.offset + elements, PARAMETER_ALIGNMENT);
@@ -82,11 +82,11 @@ static void list_group(struct parameter **list, const struct gpt_shape *s,
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     list_kinds(kinds, s);
     for (int i = 0; i < MODEL_KINDS; i++)
-        if (kinds[i].parameter.group == group && is_there(&kinds[i]))
+        if (kinds[i].parameter.group == group && is_present(&kinds[i]))
             append(list, &kinds[i], -1, s, end);
     for (int layer = 0; layer < s->n_layer; layer++)
         for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++)
-            if (kinds[i].parameter.group == group && is_there(&kinds[i]))
+            if (kinds[i].parameter.group == group && is_present(&kinds[i]))
                 append(list, &kinds[i], layer, s, end);
 }
 
@@ -163,18 +163,18 @@ int64_t shape_parameter_count(const struct gpt_shape *shape) {
     int64_t model = 0, layer = 0;
     list_kinds(kinds, shape);
     for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++)
-        if (is_there(&kinds[i]))
+        if (is_present(&kinds[i]))
             *(i < MODEL_KINDS ? &model : &layer) += parameter_count(&kinds[i].parameter);
     return model + shape->n_layer * layer;
 }
 
-int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site) {
+int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     int64_t total = 0;
     list_kinds(kinds, shape);
     for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++) {
         const struct parameter *p = &kinds[i].parameter;
-        if (is_there(&kinds[i]) && p->from_product &&
+        if (is_present(&kinds[i]) && p->gradient_from_matmul &&
             (site == AUTOCAST_SITE_COUNT || p->site == site))
             total += parameter_count(p);
     }

@@ -74,7 +74,7 @@ struct extent {
 #define MATRIX(in, out)                       (s->weights_out_in ? ROWS(out, in) : ROWS(in, out))
 #define VECTOR(count)                         ROWS(count, 0)
 #define TABLE(padded, in_files, columns, key) ((struct extent){in_files, columns, padded, key})
-#define IF(condition, there)                  ((condition) ? (there) : (struct extent){0, 0, 0, ""})
+#define IF(condition, present)                ((condition) ? (present) : (struct extent){0, 0, 0, ""})
 
 #define INIT_ZERO 0.0f
 #define INIT_ONE  (-1.0f)
@@ -108,10 +108,10 @@ struct parameter {
     int64_t offset;   /* index of the first element in the flat arrays */
     int64_t elements; /* including the padding before the next parameter */
     enum parameter_group group;
-    enum autocast_site site;  /* operation that reads it */
-    float init;               /* standard deviation, or INIT_ONE, INIT_ZERO */
-    bool from_product;        /* its gradient is the result of a matmul */
-    bool fused_with_previous; /* operations read it as part of the previous one */
+    enum autocast_site site;   /* operation that reads it */
+    float init;                /* standard deviation, or INIT_ONE, INIT_ZERO */
+    bool gradient_from_matmul; /* its gradient is the result of a matmul */
+    bool fused_with_previous;  /* operations read it as part of the previous one */
 };
 
 /* Returns an stb_ds array in the order of the flat arrays, and stores the number of elements of a
@@ -135,6 +135,6 @@ struct tensor *parameter_tensor(struct parameters *parameters, const struct para
 /* Number of elements of all parameters, without padding. */
 int64_t shape_parameter_count(const struct gpt_shape *shape);
 
-/* Number of multiplications, for one row, by the matrices of one layer that the site reads;
+/* Number of multiply-adds, for one row, by the matrices of one layer that the site reads;
  * AUTOCAST_SITE_COUNT: by all matrices of the layer. */
-int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site);
+int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site);

@@ -21,9 +21,6 @@ enum model_mlp {
 bool mlp_is_gated(enum model_mlp mlp);
 enum gate_function mlp_gate(enum model_mlp mlp);
 
-enum model_bias {
-    BIAS_ALL,
-    BIAS_QKV,
-    BIAS_NONE
-}; /* linear layers only; the kind of norm determines its own bias */
+/* Linear layers with a bias. The kind of norm determines the bias of norms. */
+enum model_bias { BIAS_ALL, BIAS_QKV, BIAS_NONE };
 enum rope_scaling { ROPE_UNSCALED, ROPE_LLAMA3 };

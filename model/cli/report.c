@@ -125,7 +125,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     print_length(out, config, train != NULL);
     fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens, %s lr %g to %g\n",
             config->train.grad_accum_steps, config->train.micro_batch_size, config->data.seq_len,
-            config_schedule_name(config->optimizer.schedule), config->optimizer.lr,
+            config_name_of("optimizer.schedule", config->optimizer.schedule), config->optimizer.lr,
             config->optimizer.min_lr);
     print_ranks(out, trainer);
     const char *line;

@@ -32,8 +32,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
 /* Prints the memory plan: the total and each part, in MiB. */
 void report_memory(FILE *out, const struct memory_plan *plan);
 
-/* Prints a line every `every` steps and after the last step. On a terminal, also redraws the bar.
- */
+/* Prints a line every `every` steps and after the last one. On a terminal, redraws the bar. */
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
 void report_validation(struct report *report, int64_t step, double loss);

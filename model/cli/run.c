@@ -115,7 +115,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
     /* The saved config names the resolved precision, which another machine could resolve
      * differently when it samples from the checkpoint. */
     run->config.precision = precision_setting(&run->precision, config);
-    if (run->precision.lower != DTYPE_F32 &&
+    if (run->precision.compute_dtype != DTYPE_F32 &&
         config_dimension_notes(config, warnings, sizeof warnings))
         print_notes("note", warnings);
     if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
@@ -148,8 +148,8 @@ static double loss_floor(const struct config *config) {
 
 /* Rank 0 locks the directory and chooses the checkpoint to resume from; all ranks receive its path
  * in `from`, or "". Returns an exit status. */
-static int find_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
-                      struct error *error) {
+static int choose_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
+                        struct error *error) {
     const struct config *config = &run->config;
     int status = EXIT_DONE;
     from[0] = 0;
@@ -191,13 +191,13 @@ static int open_files(struct run *run, struct error *error) {
 static int start(struct run *run, const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
     bool first = run->ranks->rank == 0;
-    int status = find_start(run, from, line, error);
+    int status = choose_start(run, from, line, error);
     if (status) return status;
     status = first ? open_tokenizer(run, from[0] ? from : NULL, error) : 0;
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
     if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
-    status = first ? saving_check_room(&run->trainer, run->directory, error) : 0;
+    status = first ? saving_check_disk_space(&run->trainer, run->directory, error) : 0;
     if (status == 0 && first) status = open_files(run, error);
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     return run_ranks_check_visible(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
@@ -273,10 +273,10 @@ static int end_step(struct run *run, struct error *error) {
 }
 
 /* Finishes all steps, before work that reads the trainer's state or takes time of its own. */
-static int settle(struct run *run, struct error *error) {
+static int finish_steps(struct run *run, struct error *error) {
     while (run->trainer.unfinished > 0)
         if (end_step(run, error)) return -1;
-    trainer_settle(&run->trainer);
+    trainer_wait_for_weights(&run->trainer);
     return 0;
 }
 
@@ -295,24 +295,24 @@ static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
-/* A run whose metrics cannot be written ends like one that is out of time. */
-static void decide(struct rank_decisions *own, void *context) {
+/* Sets this rank's decisions. A run whose metrics cannot be written ends as if out of time. */
+static void own_decisions(struct rank_decisions *own, void *context) {
     struct run *run = context;
-    bool late = report_out_of_time(&run->report) || run->log_failure.text[0];
-    *own = (struct rank_decisions){*run->stop, late, saving_in_progress(&run->saving)};
+    bool out_of_time = report_out_of_time(&run->report) || run->log_failure.text[0];
+    *own = (struct rank_decisions){*run->stop, out_of_time, saving_in_progress(&run->saving)};
 }
 
-/* Applies the decisions that the ranks reduced during the step. One rank alone, or all ranks after
- * a pause, which may have been long, make them now. Completes a checkpoint that no rank is still
+/* Applies the decisions reduced over all ranks during the step. They are made now if there is one
+ * rank, or after a pause, which may have been long. Completes a checkpoint that no rank is still
  * writing. */
-static int agree(struct run *run, bool paused, bool *late, struct error *error) {
+static int apply_decisions(struct run *run, bool paused, bool *out_of_time, struct error *error) {
     struct exchange *exchange = &run->trainer.optimizer.exchange;
     if (run->ranks->size == 1 || paused) {
-        decide(&exchange->decisions, run);
+        own_decisions(&exchange->decisions, run);
         rank_decisions_reduce(&exchange->decisions, run->ranks);
     }
     run->agreed_stop = (int)exchange->decisions.signal;
-    *late = exchange->decisions.out_of_time;
+    *out_of_time = exchange->decisions.out_of_time;
     return exchange->decisions.saving ? 0 : saving_end(&run->saving, error);
 }
 
@@ -320,14 +320,13 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
     return every > 0 && (step % every == 0 || step == steps);
 }
 
-/* Takes a step. If it cannot begin, the state is still that of the previous step, which is saved.
- */
+/* Takes a step. If it cannot begin, saves the state, which is still that of the previous step. */
 static int step_or_save(struct run *run, struct error *error) {
     struct error ignored;
     int64_t step = run->trainer.state.step;
     if (step_once(run, error) == 0) return 0;
     if (run->ranks->size > 1) return -1; /* the other ranks are in the middle of the step */
-    bool intact = run->trainer.state.step == step && settle(run, &ignored) == 0;
+    bool intact = run->trainer.state.step == step && finish_steps(run, &ignored) == 0;
     if (intact) saving_finish(&run->saving, &ignored);
     return -1;
 }
@@ -341,7 +340,7 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     bool samples = can_sample && due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;
     *paused = validates || samples || saves;
-    if (*paused && settle(run, error)) return -1;
+    if (*paused && finish_steps(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, &best, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;
     saves = saves || (best && config->checkpoint.keep_best);
@@ -350,7 +349,7 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
 
 /* Saves the last step. If metrics could not be written, the run fails after that. */
 static int finish(struct run *run, struct error *error) {
-    if (settle(run, error)) return -1;
+    if (finish_steps(run, error)) return -1;
     int status = saving_finish(&run->saving, error);
     if (run->log_failure.text[0]) {
         if (status) saving_warn(run->trainer.state.step, error);
@@ -372,13 +371,13 @@ static int train(struct run *run, struct error *error) {
     /* With its line in metrics.jsonl, a later resume would not repeat this validation: save now. */
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
-    bool paused, late = false; /* checked after a step, so that each process takes at least one */
-    run->trainer.optimizer.exchange.decide = decide;
+    bool paused, out_of_time = false; /* checked after a step: each process takes at least one */
+    run->trainer.optimizer.exchange.decide = own_decisions;
     run->trainer.optimizer.exchange.context = run;
-    while (*step < steps && !stopped(run) && !late &&
+    while (*step < steps && !stopped(run) && !out_of_time &&
            !validation_stops_early(config, &run->trainer.state.best)) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
-        if (agree(run, paused, &late, error)) return -1;
+        if (apply_decisions(run, paused, &out_of_time, error)) return -1;
     }
     return finish(run, error);
 }
@@ -433,8 +432,7 @@ int run_train(const struct config *config, const struct command_line *line,
         report_pause(&run.report);
         status = failed ? EXIT_FAILED : report_end(&run);
     }
-    /* After a failure, data may still be in flight between ranks: main() aborts them all instead.
-     */
+    /* After a failure, data may still be in flight between ranks: main() aborts them instead. */
     if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
     return status;
 }

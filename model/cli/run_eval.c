@@ -81,8 +81,7 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
     return status;
 }
 
-/* Plans the full batch, and the smaller batch at the end if there is one; then loads the weights.
- */
+/* Plans the full batch, and the smaller one at the end if there is one. Then loads the weights. */
 static int load(struct gpt *gpt, const struct evaluation *evaluation, struct error *error) {
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     int64_t rest = evaluation->sequences % batch;

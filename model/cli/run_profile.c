@@ -18,7 +18,7 @@ enum { REPETITIONS_DEFAULT = 5 };
 
 /* Recorded arguments of a matmul without bias and epilogue, with copies of its tensors, which are
  * on the caller's stack. */
-struct product {
+struct recorded_matmul {
     struct matmul_args args;
     struct tensor out, a, b;
     struct tensor a_scales, b_scales; /* unset if there are none */
@@ -28,8 +28,8 @@ struct clock {
     struct observer observer; /* the first member, so that a pointer to it casts to this struct */
     struct trainer *trainer;
     double began;
-    double seconds[OPERATION_IDS]; /* time per operation since the last clear */
-    struct product *products;      /* stb_ds array, filled by recording */
+    double seconds[OPERATION_IDS];   /* time per operation since the last clear */
+    struct recorded_matmul *matmuls; /* stb_ds array, filled by recording */
 };
 
 /* Waits for all queued operations: a download returns only after they are done. */
@@ -55,17 +55,17 @@ static void record(struct observer *observer, enum operation_id id, const void *
     struct clock *clock = (struct clock *)observer;
     const struct matmul_args *args = all_args;
     if (id != ID_matmul) return;
-    struct product product = {*args,
-                              *matmul_sum(args),
-                              *args->a,
-                              *args->b,
-                              args->a_scales ? *args->a_scales : (struct tensor){0},
-                              args->b_scales ? *args->b_scales : (struct tensor){0}};
-    product.args.epilogue = MATMUL_STORE;
-    product.args.bias = product.args.pre_activation = product.args.column_sums = NULL;
-    product.args.track_amax = NULL;
-    product.args.label = NULL;
-    arrput(clock->products, product);
+    struct recorded_matmul matmul = {*args,
+                                     *matmul_sum(args),
+                                     *args->a,
+                                     *args->b,
+                                     args->a_scales ? *args->a_scales : (struct tensor){0},
+                                     args->b_scales ? *args->b_scales : (struct tensor){0}};
+    matmul.args.epilogue = MATMUL_STORE;
+    matmul.args.bias = matmul.args.pre_activation = matmul.args.column_sums = NULL;
+    matmul.args.track_amax = NULL;
+    matmul.args.label = NULL;
+    arrput(clock->matmuls, matmul);
 }
 
 static int step(struct trainer *trainer, const struct loader *loader, struct error *error) {
@@ -74,9 +74,9 @@ static int step(struct trainer *trainer, const struct loader *loader, struct err
     return trainer_end_step(trainer, &report, error);
 }
 
-static void replay(struct backend *be, struct product *products) {
-    for (ptrdiff_t i = 0; i < arrlen(products); i++) {
-        struct product *p = &products[i];
+static void replay(struct backend *be, struct recorded_matmul *matmuls) {
+    for (ptrdiff_t i = 0; i < arrlen(matmuls); i++) {
+        struct recorded_matmul *p = &matmuls[i];
         p->args.out = &p->out, p->args.a = &p->a, p->args.b = &p->b;
         if (p->args.a_scales) p->args.a_scales = &p->a_scales, p->args.b_scales = &p->b_scales;
         be->op->matmul(be, &p->args);
@@ -86,13 +86,13 @@ static void replay(struct backend *be, struct product *products) {
 /* Plans the replayed matmuls: without biases and epilogues they may differ from any in a step. */
 static int prepare(struct backend *be, struct clock *clock, struct error *error) {
     backend_plan_begin(be);
-    replay(be, clock->products);
+    replay(be, clock->matmuls);
     return backend_plan_end(be, error);
 }
 
 /* Measures one round: an unmodified step, a step with each operation timed, the matmuls alone. */
 static int measure(struct profile *profile, struct clock *clock, const struct loader *loader,
-                   int round, double *steps, double *products, double *parts, struct error *error) {
+                   int round, double *steps, double *matmuls, double *parts, struct error *error) {
     struct trainer *trainer = clock->trainer;
     double began = progress_clock();
     if (step(trainer, loader, error)) return -1;
@@ -106,9 +106,9 @@ static int measure(struct profile *profile, struct clock *clock, const struct lo
     for (int i = 0; i < OPERATION_IDS; i++)
         parts[i * profile->repetitions + round] = clock->seconds[i];
     began = progress_clock();
-    replay(trainer->be, clock->products);
+    replay(trainer->be, clock->matmuls);
     synchronize(trainer);
-    products[round] = progress_clock() - began;
+    matmuls[round] = progress_clock() - began;
     return trainer->be->failure.text[0] ? fail(error, "%s", trainer->be->failure.text) : 0;
 }
 
@@ -128,19 +128,19 @@ int profile_trainer(struct profile *profile, struct trainer *trainer, const stru
     size_t count = (size_t)repetitions;
     double *figures = malloc(count * (2 + OPERATION_IDS) * sizeof *figures);
     if (!figures) return fail(error, "out of memory for %d repetitions", repetitions);
-    double *steps = figures, *products = steps + count, *parts = products + count;
+    double *steps = figures, *matmuls = steps + count, *parts = matmuls + count;
     *profile = (struct profile){.repetitions = repetitions};
     profile->tokens = (double)batches_step_tokens(config);
     int status = warm_up(&clock, loader, error);
     for (int i = 0; status == 0 && i < repetitions; i++)
-        status = measure(profile, &clock, loader, i, steps, products, parts, error);
+        status = measure(profile, &clock, loader, i, steps, matmuls, parts, error);
     if (status == 0) {
         profile->step = median_of(steps, repetitions);
-        profile->products = median_of(products, repetitions);
+        profile->matmuls = median_of(matmuls, repetitions);
         for (int i = 0; i < OPERATION_IDS; i++)
             profile->operations[i] = median_of(parts + (size_t)i * count, repetitions);
     }
-    arrfree(clock.products);
+    arrfree(clock.matmuls);
     free(figures);
     return status;
 }
@@ -151,7 +151,7 @@ void profile_print(FILE *out, const struct profile *profile) {
             fprintf(out, "    %-20s %9.1f ms\n", operation_name((enum operation_id)i),
                     1e3 * profile->operations[i]);
     fprintf(out, "    %-20s %9.1f ms\n    %-20s %9.1f ms\n", "step", 1e3 * profile->step,
-            "matmuls alone", 1e3 * profile->products);
+            "matmuls alone", 1e3 * profile->matmuls);
 }
 
 static int write_profile(const struct profile *profile, const struct trainer *trainer,
@@ -169,8 +169,8 @@ static int write_profile(const struct profile *profile, const struct trainer *tr
     cJSON_AddNumberToObject(root, "tokens_per_step", profile->tokens);
     cJSON_AddNumberToObject(root, "step_ms", 1e3 * profile->step);
     cJSON_AddNumberToObject(root, "tokens_per_s", profile->tokens / profile->step);
-    cJSON_AddNumberToObject(root, "products_ms", 1e3 * profile->products);
-    cJSON_AddNumberToObject(root, "ratio", profile->step / profile->products);
+    cJSON_AddNumberToObject(root, "products_ms", 1e3 * profile->matmuls);
+    cJSON_AddNumberToObject(root, "ratio", profile->step / profile->matmuls);
     for (int i = 0; i < OPERATION_IDS; i++)
         if (profile->operations[i] > 0)
             cJSON_AddNumberToObject(parts, operation_name((enum operation_id)i),
@@ -198,7 +198,7 @@ static int profile_run(const struct config *config, struct trainer *trainer,
            precision_name(&trainer->gpt.precision), repetitions);
     profile_print(stdout, &profile);
     printf("%.0f tokens/s; the step takes %.3f times that of its matmuls alone\n",
-           profile.tokens / profile.step, profile.step / profile.products);
+           profile.tokens / profile.step, profile.step / profile.matmuls);
     const char *fallback;
     for (int i = 0; (fallback = backend_fallback(trainer->be, i)); i++)
         printf("fallback: %s\n", fallback);

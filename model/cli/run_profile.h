@@ -11,7 +11,7 @@ struct profile {
     int repetitions;
     double step;                      /* unmodified step */
     double operations[OPERATION_IDS]; /* all calls of an operation, each timed separately */
-    double products;                  /* matmuls of the step replayed alone, without epilogues */
+    double matmuls;                   /* matmuls of the step replayed alone, without epilogues */
     double tokens;                    /* tokens per step */
 };
 

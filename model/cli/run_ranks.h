@@ -8,8 +8,7 @@
 #include "model/io/run_setup.h"
 #include "model/core/trainer.h"
 
-/* Splits the batch of the config among `rank_count` ranks. Fails if the config does not allow it.
- */
+/* Splits the config's batch among `rank_count` ranks. Fails if the config does not allow it. */
 int run_ranks_split(struct config *config, int rank_count, struct error *error);
 
 /* Compares the program version and the resolved config, except `threads`. */

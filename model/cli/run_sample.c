@@ -24,8 +24,7 @@ static bool may_become_character(const uint8_t *bytes, size_t size) {
     return true;
 }
 
-/* Adds a byte and prints the complete characters. At most one incomplete character stays pending.
- */
+/* Adds a byte and prints the complete characters. An incomplete one stays pending. */
 static void put_byte(struct text_stream *stream, uint8_t byte) {
     stream->pending[stream->pending_size++] = byte;
     while (stream->pending_size > 0) {

@@ -9,7 +9,8 @@
 #include "data/util/progress.h"
 #include "model/io/checkpoint.h"
 
-int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error) {
+int saving_check_disk_space(const struct trainer *trainer, const char *directory,
+                            struct error *error) {
     const struct config *config = trainer->config;
     struct error warning;
     int64_t left = config->train.steps - trainer->state.step, every = config->checkpoint.every;
@@ -17,8 +18,8 @@ int saving_check_room(const struct trainer *trainer, const char *directory, stru
     int64_t held = checkpoint_directory_count(directory), more = held < keep ? keep + 1 - held : 1;
     if (left <= 0) return 0;
     if (config->checkpoint.keep_best) count = ++more; /* the number of best ones is unknown */
-    if (checkpoint_check_room(trainer, directory, 1, error)) return -1;
-    if (checkpoint_check_room(trainer, directory, count < more ? count : more, &warning))
+    if (checkpoint_check_disk_space(trainer, directory, 1, error)) return -1;
+    if (checkpoint_check_disk_space(trainer, directory, count < more ? count : more, &warning))
         fprintf(stderr, "warning: %s\n", warning.text);
     return 0;
 }

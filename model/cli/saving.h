@@ -15,19 +15,19 @@
 struct saving {
     struct report *report;
     struct checkpoint_writer writer;
-    int64_t saved; /* step of the newest complete checkpoint, or of the start */
-    int64_t begun; /* step of the checkpoint being written, or -1 */
-    int64_t count; /* number of checkpoints before the last step */
-    int64_t
-        not_finite_since;   /* first step of the current run of losses that are not finite, or 0 */
-    bool warned;            /* the warning about such losses has been printed */
-    double paused_seconds;  /* time that training waited for saving */
-    double writing_seconds; /* time spent writing, mostly in the background */
+    int64_t saved;            /* step of the newest complete checkpoint, or of the start */
+    int64_t begun;            /* step of the checkpoint being written, or -1 */
+    int64_t count;            /* number of checkpoints before the last step */
+    int64_t not_finite_since; /* first step in a row with a loss that is not finite; 0: none */
+    bool warned;              /* the warning about such losses has been printed */
+    double paused_seconds;    /* time that training waited for saving */
+    double writing_seconds;   /* time spent writing, mostly in the background */
 };
 
 /* Checks the disk before training. Fails without space for one more checkpoint. Warns without space
  * for all that the run keeps, plus the one written before the oldest is removed. */
-int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error);
+int saving_check_disk_space(const struct trainer *trainer, const char *directory,
+                            struct error *error);
 
 /* Starts saving after the weights are loaded. The caller keeps ownership of all arguments. */
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,

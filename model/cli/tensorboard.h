@@ -25,8 +25,7 @@ struct scalar {
     double value;    /* stored in fp32 */
 };
 
-/* Writes up to 16 scalars of a step as one event, and flushes. Does nothing if board->file is NULL.
- */
+/* Writes up to 16 scalars of a step as one event, and flushes, unless board->file is NULL. */
 int tensorboard_write(struct tensorboard *board, int64_t step, const struct scalar *scalars,
                       int count, struct error *error);
 

@@ -12,13 +12,10 @@
  * is used twice, but at least 1. */
 int64_t validation_batches(const struct config *config, const struct loader *val);
 
-/* Fails if no target of these batches counts in the loss, so that the error comes before training.
- */
+/* Fails if no target of these batches counts in the loss. Called before training starts. */
 int validation_check(const struct config *config, const struct loader *val, struct error *error);
 
-/* Records the loss of a validation after `step`. Returns true if it is finite and the lowest so
- * far.
- */
+/* Records the loss of a validation after `step`. True if it is finite and the lowest so far. */
 bool validation_record(struct best_validation *best, int64_t step, double loss);
 
 /* True if train.patience validations have passed without a lower loss. */

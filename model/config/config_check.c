@@ -12,7 +12,7 @@ static const double PARAMETERS_MAX = 1e12;   /* a thousand times the largest pre
 static const double RUN_TOKENS_MAX = 0x1p53; /* counted in int64, written as JSON numbers */
 
 static int row_of(const char *key) {
-    return config_option_index(key, strlen(key));
+    return (int)(config_option_of(key) - config_options);
 }
 
 static int source_of(const struct config *config, const char *key) {
@@ -132,8 +132,8 @@ int config_refuse(const struct config_check *check, const char *key, const char 
     return fail(check->error, "%s: %s", where, message.text);
 }
 
-/* Returns the one of two conflicting keys that was given last, to name in the message. */
-static const char *blame(const struct config_check *check, const char *a, const char *b) {
+/* Returns the key from the later source, of two conflicting ones, for the message. */
+static const char *later_key(const struct config_check *check, const char *a, const char *b) {
     return source_of(check->config, b) > source_of(check->config, a) ? b : a;
 }
 
@@ -162,29 +162,29 @@ static int check_heads(const struct config_check *check) {
     struct gpt_shape s = config_shape(c);
     if (!c->model.head_dim && s.n_embd % s.n_head != 0)
         return config_refuse(
-            check, blame(check, "model.n_embd", "model.n_head"),
+            check, later_key(check, "model.n_embd", "model.n_head"),
             "model.n_embd is %" PRId64 " and model.n_head is %" PRId64
             ":\nn_embd must be a multiple of n_head, since each head takes an equal part.",
             s.n_embd, s.n_head);
     if (s.head_dim > CONFIG_HEAD_MAX)
         return config_refuse(
-            check, blame(check, "model.n_embd", "model.n_head"),
+            check, later_key(check, "model.n_embd", "model.n_head"),
             "the head size, model.n_embd / model.n_head, is %" PRId64
             ";\nattention handles at most %d. Raise n_head, to at least %" PRId64 ".",
             s.head_dim, (int)CONFIG_HEAD_MAX, (s.n_embd + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
     if (s.n_head % s.n_kv_head != 0)
-        return config_refuse(check, blame(check, "model.n_head", "model.n_kv_head"),
+        return config_refuse(check, later_key(check, "model.n_head", "model.n_kv_head"),
                              "model.n_head is %" PRId64 " and model.n_kv_head is %" PRId64
                              ":\nas many heads of queries must share each head of keys.",
                              s.n_head, s.n_kv_head);
     if (s.positions == POSITIONS_ROPE && s.head_dim % 2 != 0)
-        return config_refuse(check, blame(check, "model.positions", "model.head_dim"),
+        return config_refuse(check, later_key(check, "model.positions", "model.head_dim"),
                              "the head size is %" PRId64
                              ", but rope turns pairs of columns:\nit must be even.",
                              s.head_dim);
     if (s.rope_scaling == ROPE_LLAMA3 && s.rope_low_freq_factor >= s.rope_high_freq_factor)
         return config_refuse(
-            check, blame(check, "model.rope_low_freq_factor", "model.rope_high_freq_factor"),
+            check, later_key(check, "model.rope_low_freq_factor", "model.rope_high_freq_factor"),
             "model.rope_low_freq_factor must be less than model.rope_high_freq_factor.");
     return 0;
 }
@@ -195,7 +195,7 @@ static int check_model(const struct config_check *check) {
     if (check_heads(check)) return -1;
     if (c->data.seq_len > c->model.n_positions)
         return config_refuse(
-            check, blame(check, "data.seq_len", "model.n_positions"),
+            check, later_key(check, "data.seq_len", "model.n_positions"),
             "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
             "%" PRId64 "\npositions. Lower data.seq_len or raise model.n_positions.",
             c->data.seq_len, c->model.n_positions);
@@ -203,12 +203,12 @@ static int check_model(const struct config_check *check) {
     const int64_t needed = 256;
     if (vocabulary < needed)
         return config_refuse(
-            check, blame(check, "model.vocab_size", "data.tokenizer"),
+            check, later_key(check, "model.vocab_size", "data.tokenizer"),
             "model.vocab_size is %" PRId64 ", but data.tokenizer \"%s\" makes tokens up "
             "to %" PRId64 ":\nvocab_size must be at least %" PRId64 ".",
             vocabulary, config_tokenizer_name(c->data.tokenizer), needed - 1, needed);
     if ((double)config_parameter_count(c) > PARAMETERS_MAX)
-        return config_refuse(check, blame(check, "model.n_embd", "model.n_layer"),
+        return config_refuse(check, later_key(check, "model.n_embd", "model.n_layer"),
                              "the model would have %.3g parameters; at most %.3g make sense here.\n"
                              "Look at model.n_layer (%" PRId64 ") and model.n_embd (%" PRId64 ").",
                              (double)config_parameter_count(c), PARAMETERS_MAX, c->model.n_layer,
@@ -222,7 +222,7 @@ static int check_data(const struct config_check *check) {
     bool tales_val = strcmp(c->data.val, "tales") == 0;
     if (c->data.tokenizer != CONFIG_TOKENIZER_BYTES && (tales_train || tales_val)) {
         const char *key = tales_train ? "data.train" : "data.val";
-        return config_refuse(check, blame(check, "data.tokenizer", key),
+        return config_refuse(check, later_key(check, "data.tokenizer", key),
                              "%s is \"tales\", a corpus of bytes, but data.tokenizer is \"%s\".\n"
                              "Set data.tokenizer to \"bytes\", or name token shards.",
                              key, config_tokenizer_name(c->data.tokenizer));
@@ -239,13 +239,13 @@ static int check_data(const struct config_check *check) {
                              "Name its text in data.val, and set eval.every above 0.",
                              needs_validation);
     if (c->eval.every > 0 && c->data.val[0] == '\0')
-        return config_refuse(check, blame(check, "eval.every", "data.val"),
+        return config_refuse(check, later_key(check, "eval.every", "data.val"),
                              "eval.every is %" PRId64 ", but there is no validation text.\n"
                              "Name it in data.val, or set eval.every to 0.",
                              c->eval.every);
     int64_t micro = c->train.micro_batch_size * c->data.seq_len;
     if (micro > CONFIG_MICRO_TOKENS_MAX)
-        return config_refuse(check, blame(check, "train.micro_batch_size", "data.seq_len"),
+        return config_refuse(check, later_key(check, "train.micro_batch_size", "data.seq_len"),
                              "train.micro_batch_size * data.seq_len is %" PRId64
                              " tokens; at most %" PRId64
                              " fit in one pass.\nLower it and raise train.grad_accum_steps.",
@@ -272,7 +272,7 @@ static int check_schedule(const struct config_check *check) {
     char fraction[CONFIG_NUMBER_MAX];
     if (c->optimizer.warmup_steps > c->train.steps)
         return config_refuse(
-            check, blame(check, "optimizer.warmup_steps", "train.steps"),
+            check, later_key(check, "optimizer.warmup_steps", "train.steps"),
             "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
             ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
             c->optimizer.warmup_steps, c->train.steps);
@@ -280,7 +280,7 @@ static int check_schedule(const struct config_check *check) {
     if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
         (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
         return config_refuse(
-            check, blame(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
+            check, later_key(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
             "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
             "%" PRId64 " steps) overlap:\nlower one of them.",
             c->optimizer.warmup_steps, config_format_number(fraction, c->optimizer.decay_fraction),
@@ -294,7 +294,7 @@ int config_resolve_epochs(struct config *config, uint64_t sequences, struct erro
     double batch = (double)config->rank_count * (double)config->train.grad_accum_steps *
                    (double)config->train.micro_batch_size;
     double steps = ceil(config->train.epochs * (double)sequences / batch);
-    double limit = config_options[row_of("train.steps")].maximum;
+    double limit = config_option_of("train.steps")->maximum;
     if (steps > limit)
         return config_refuse(&check, "train.epochs",
                              "train.epochs %g would take %.3g steps; at most %.3g make sense "
@@ -309,7 +309,7 @@ static int check_optimizer(const struct config_check *check) {
     const struct config *c = check->config;
     char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
     if (c->optimizer.min_lr > c->optimizer.lr)
-        return config_refuse(check, blame(check, "optimizer.min_lr", "optimizer.lr"),
+        return config_refuse(check, later_key(check, "optimizer.min_lr", "optimizer.lr"),
                              "optimizer.min_lr is %s, more than optimizer.lr, %s:\n"
                              "the rate falls from lr to min_lr, so min_lr must not be larger.",
                              config_format_number(low, c->optimizer.min_lr),
@@ -320,7 +320,8 @@ static int check_optimizer(const struct config_check *check) {
                              "Set it to 0 for no clipping, or to 1e-30 at least.",
                              config_format_number(low, c->optimizer.grad_clip));
     if (c->loss_scale.min_scale > c->loss_scale.init_scale)
-        return config_refuse(check, blame(check, "loss_scale.min_scale", "loss_scale.init_scale"),
+        return config_refuse(check,
+                             later_key(check, "loss_scale.min_scale", "loss_scale.init_scale"),
                              "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s:\n"
                              "the scale starts at init_scale and never falls below min_scale.",
                              config_format_number(low, c->loss_scale.min_scale),

@@ -8,24 +8,24 @@
 #include "kernels/arena.h"
 #include "model/architecture/autocast_sites.h"
 
-static const char *const precision_words[] = {
+static const char *const precision_names[] = {
 #define X(NAME, name, ...) name,
     DTYPES(X)
 #undef X
         "fp8",
     "auto", NULL};
-static const char *const preset_words[] = {"",
+static const char *const preset_names[] = {"",
 #define X(NAME, name, ...) name,
                                            MODEL_PRESETS(X)
 #undef X
                                                NULL};
-static const char *const dtype_words[] = {"float32", "lower", NULL};
-static const char *const optimizer_words[] = {
+static const char *const dtype_names[] = {"float32", "lower", NULL};
+static const char *const optimizer_names[] = {
 #define X(NAME, name) #name,
     OPTIMIZERS(X)
 #undef X
         NULL};
-static const char *const mlp_words[] = {
+static const char *const mlp_names[] = {
 #define X(NAME, name, ...) name,
     MLPS(X)
 #undef X
@@ -49,17 +49,17 @@ static const char *const mlp_words[] = {
     ROW(STRING, char *, field_, .text = (initial_), .minimum = (least_length_), \
         .maximum = CONFIG_STRING_MAX - 1, .help = __VA_ARGS__)
 /* gcc and clang give an enum without negative values the type unsigned int. */
-#define ENUM(field_, initial_, words_, ...) \
-    ROW(ENUM, unsigned, field_, .initial = (initial_), .words = (words_), .help = __VA_ARGS__)
-#define LIST(field_, words_, ...) \
-    ROW(LIST, struct config_words, field_, .words = (words_), .help = __VA_ARGS__)
-#define WORDS(...)      ((const char *const[]){__VA_ARGS__, NULL})
+#define ENUM(field_, initial_, names_, ...) \
+    ROW(ENUM, unsigned, field_, .initial = (initial_), .names = (names_), .help = __VA_ARGS__)
+#define LIST(field_, names_, ...) \
+    ROW(LIST, struct config_words, field_, .names = (names_), .help = __VA_ARGS__)
+#define NAMES(...)      ((const char *const[]){__VA_ARGS__, NULL})
 #define COMPUTED(rule_) .computed = rule_
 #define PRESET_RULE     "or the preset's, or init_from's"
 #define PRESET          COMPUTED(PRESET_RULE)
 #define BELOW_MAXIMUM   .below_maximum = true
 
-_Static_assert((int)AUTOCAST_WORD_COUNT <= (int)CONFIG_WORDS_MAX,
+_Static_assert((int)AUTOCAST_NAME_COUNT <= (int)CONFIG_WORDS_MAX,
                "struct config_words must hold every site");
 
 const struct config_option config_options[] = {
@@ -98,6 +98,12 @@ int config_option_index(const char *name, size_t length) {
     return -1;
 }
 
+const struct config_option *config_option_of(const char *key) {
+    int row = config_option_index(key, strlen(key));
+    assert(row >= 0);
+    return &config_options[row];
+}
+
 int config_block_index(const char *name, size_t length) {
     for (int i = 0; i < config_block_count; i++)
         if (text_is(config_blocks[i].name, name, length)) return i;
@@ -114,9 +120,9 @@ const char *config_option_name(const struct config_option *option) {
     return dot ? dot + 1 : option->key;
 }
 
-int config_word_count(const struct config_option *option) {
+int config_name_count(const struct config_option *option) {
     int count = 0;
-    while (option->words[count]) count++;
+    while (option->names[count]) count++;
     return count;
 }
 
@@ -192,26 +198,18 @@ struct gpt_shape config_shape(const struct config *config) {
     return shape;
 }
 
-static const char *word_of(const char *key, unsigned value) {
-    return config_options[config_option_index(key, strlen(key))].words[value];
+const char *config_name_of(const char *key, unsigned value) {
+    return config_option_of(key)->names[value];
 }
 
 const char *config_preset_name(enum config_preset preset) {
-    return word_of("model.preset", preset);
+    return config_name_of("model.preset", preset);
 }
 
 const char *config_precision_name(enum config_precision precision) {
-    return word_of("precision", precision);
-}
-
-const char *config_schedule_name(enum config_schedule schedule) {
-    return word_of("optimizer.schedule", schedule);
-}
-
-const char *config_recompute_name(enum config_recompute recompute) {
-    return word_of("train.recompute", recompute);
+    return config_name_of("precision", precision);
 }
 
 const char *config_tokenizer_name(enum config_tokenizer tokenizer) {
-    return word_of("data.tokenizer", tokenizer);
+    return config_name_of("data.tokenizer", tokenizer);
 }

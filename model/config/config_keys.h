@@ -23,7 +23,7 @@ struct config_option {
     const char *computed;     /* rule of a default that depends on other keys, or NULL */
     double minimum, maximum;  /* inclusive */
     bool below_maximum;       /* the maximum itself is not allowed */
-    const char *const *words; /* names of an enum or list, ended by NULL */
+    const char *const *names; /* names of an enum or list, ended by NULL */
     const char *help;
 };
 
@@ -38,6 +38,9 @@ extern const int config_option_count;
 extern const struct config_block config_blocks[];
 extern const int config_block_count;
 
+/* Returns the row of a key, which must exist. */
+const struct config_option *config_option_of(const char *key);
+
 /* Index of the row or block whose name is name[0..length), or -1. */
 int config_option_index(const char *name, size_t length);
 int config_block_index(const char *name, size_t length);
@@ -47,7 +50,7 @@ int config_option_block(const struct config_option *option);
 const char *config_option_name(const struct config_option *option);
 
 /* Number of names of an enum or a list. */
-int config_word_count(const struct config_option *option);
+int config_name_count(const struct config_option *option);
 
 /* Value of a number, a boolean (0 or 1) or an enum (the index of the name). */
 double config_number(const struct config *config, const struct config_option *option);
@@ -70,9 +73,8 @@ bool config_given(const struct config *config, const char *name);
 /* Returns the sizes in config->model, without a batch. */
 struct gpt_shape config_shape(const struct config *config);
 
-/* Names of enum values in a config file. */
+/* Returns the name of an enum key's value in a config file. */
+const char *config_name_of(const char *key, unsigned value);
 const char *config_preset_name(enum config_preset preset);
 const char *config_precision_name(enum config_precision precision);
-const char *config_schedule_name(enum config_schedule schedule);
-const char *config_recompute_name(enum config_recompute recompute);
 const char *config_tokenizer_name(enum config_tokenizer tokenizer);

@@ -6,7 +6,7 @@
 
 enum { NAME_LIMIT = 64 /* longer names are not typing mistakes */, NOT_CLOSE = 1000 };
 
-static int least(int a, int b) {
+static int smaller(int a, int b) {
     return a < b ? a : b;
 }
 
@@ -19,10 +19,10 @@ static int edit_distance(const char *a, int a_length, const char *b, int b_lengt
             distance[i][j] = i + j;
             if (i == 0 || j == 0) continue;
             int replaced = distance[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            int changed = least(distance[i][j - 1], distance[i - 1][j]) + 1;
+            int changed = smaller(distance[i][j - 1], distance[i - 1][j]) + 1;
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                changed = least(changed, distance[i - 2][j - 2] + 1);
-            distance[i][j] = least(replaced, changed);
+                changed = smaller(changed, distance[i - 2][j - 2] + 1);
+            distance[i][j] = smaller(replaced, changed);
         }
     return distance[a_length][b_length];
 }
@@ -38,7 +38,7 @@ static int distance_if_close(const char *name, size_t name_length, const char *t
     int length = (int)strlen(text);
     if (name_length > NAME_LIMIT || length > NAME_LIMIT || length == 0) return NOT_CLOSE;
     int given = (int)name_length;
-    int allowed = least(given, length) <= 3 ? 1 : 1 + least(given, length) / 4;
+    int allowed = smaller(given, length) <= 3 ? 1 : 1 + smaller(given, length) / 4;
     int distance = edit_distance(name, given, text, length);
     if (distance <= allowed) return distance;
     if (contains(text, length, name, given) || contains(name, given, text, length)) return allowed;
@@ -59,7 +59,7 @@ int config_nearest_option(const char *name, size_t length, int block) {
         const struct config_option *option = &config_options[i];
         int whole = distance_if_close(name, length, option->key);
         int last = distance_if_close(name + part, length - part, config_option_name(option));
-        int distance = least(whole, last);
+        int distance = smaller(whole, last);
         /* On a tie the row in the given block wins. */
         int score = 2 * distance + (config_option_block(option) != block);
         if (distance < NOT_CLOSE && score < best_score) {

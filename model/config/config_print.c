@@ -6,10 +6,10 @@
 #include "data/util/json_escape.h"
 #include "data/util/printed.h"
 
-static void print_words(FILE *out, const char *const *words, int count) {
+static void print_names(FILE *out, const char *const *names, int count) {
     for (int i = 0; i < count; i++) {
         if (i) fputs(", ", out);
-        json_print_string(out, words[i]);
+        json_print_string(out, names[i]);
     }
 }
 
@@ -25,12 +25,12 @@ void config_print_value(FILE *out, const struct config *config,
     switch (option->type) {
     case CONFIG_STRING: json_print_string(out, field); break;
     case CONFIG_ENUM:
-        json_print_string(out, option->words[(int)config_number(config, option)]);
+        json_print_string(out, option->names[(int)config_number(config, option)]);
         break;
     case CONFIG_BOOLEAN: fputs(config_number(config, option) ? "true" : "false", out); break;
     case CONFIG_LIST:
         fputc('[', out);
-        print_words(out, list->items, list->count);
+        print_names(out, list->items, list->count);
         fputc(']', out);
         break;
     case CONFIG_INTEGER:
@@ -54,7 +54,7 @@ static int block_begun(int row) {
 }
 
 /* True for a block of another precision that was not given. */
-static bool left_out(const struct config *config, int block) {
+static bool is_omitted(const struct config *config, int block) {
     bool scaled =
         config->precision == CONFIG_PRECISION_FP16 || config->precision == CONFIG_PRECISION_AUTO;
     bool rounded = config->precision == CONFIG_PRECISION_FP8;
@@ -68,7 +68,7 @@ void config_print_json(FILE *out, const struct config *config) {
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
         int block = config_option_block(option), begun = block_begun(i);
-        if (block >= 0 && left_out(config, block)) continue;
+        if (block >= 0 && is_omitted(config, block)) continue;
         if (begun > 0) fputs("\n  }", out);
         if (i > 0) fputc(',', out);
         if (begun >= 0) fprintf(out, "\n  \"%s\": {", config_blocks[block].name);
@@ -117,7 +117,7 @@ static void print_allowed(FILE *out, const struct config_option *option) {
     case CONFIG_ENUM:
     case CONFIG_LIST:
         fputs(option->type == CONFIG_ENUM ? "one of " : "a list of some of ", out);
-        print_words(out, option->words, config_word_count(option));
+        print_names(out, option->names, config_name_count(option));
         break;
     }
 }
@@ -145,11 +145,11 @@ static void print_constraints(FILE *out, const struct config_option *option, int
         fprintf(out, "%*s\"maxLength\": %.0f,\n", indent, "", option->maximum);
     } else if (option->type == CONFIG_ENUM) {
         fprintf(out, "%*s\"enum\": [", indent, "");
-        print_words(out, option->words, config_word_count(option));
+        print_names(out, option->names, config_name_count(option));
         fputs("],\n", out);
     } else if (option->type == CONFIG_LIST) {
         fprintf(out, "%*s\"items\": {\"enum\": [", indent, "");
-        print_words(out, option->words, config_word_count(option));
+        print_names(out, option->names, config_name_count(option));
         fprintf(out, "]},\n%*s\"uniqueItems\": true,\n", indent, "");
     } else if (option->type != CONFIG_BOOLEAN) {
         fprintf(out, "%*s\"minimum\": ", indent, "");

@@ -91,20 +91,20 @@ static int set_string(const struct candidate *c) {
 }
 
 static int find_word(const struct config_option *option, const char *text) {
-    for (int i = 0; option->words[i]; i++)
-        if (strcmp(option->words[i], text) == 0) return i;
+    for (int i = 0; option->names[i]; i++)
+        if (strcmp(option->names[i], text) == 0) return i;
     return -1;
 }
 
 static int refuse_word(const struct candidate *c, const char *text) {
     char found[JSON_EXCERPT_MAX], allowed[320], hint[64] = "";
-    int count = config_word_count(c->option);
-    int nearest = config_nearest_text(c->option->words, count, text, strlen(text));
+    int count = config_name_count(c->option);
+    int nearest = config_nearest_text(c->option->names, count, text, strlen(text));
     static const char *const others[] = {"float32", "fp32", "float16", "fp16", "bfloat16", "bf16"};
     for (int i = 0; i < 6; i += 2)
         if (strcmp(text, others[i]) == 0) nearest = find_word(c->option, others[i + 1]);
     if (nearest >= 0)
-        snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->words[nearest]);
+        snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->names[nearest]);
     json_text_excerpt(found, text, strlen(text));
     config_describe_allowed(c->option, allowed, sizeof allowed);
     return fail(c->error, "%s: %s%s \"%s\",\nbut must be %s.%s", c->where, c->option->key,
@@ -131,9 +131,9 @@ static int set_list(const struct candidate *c) {
         if (word < 0) return refuse_word(c, text);
         /* Each name of the table occurs at most once, so CONFIG_WORDS_MAX suffices. */
         for (int i = 0; i < list.count; i++)
-            if (list.items[i] == c->option->words[word])
+            if (list.items[i] == c->option->names[word])
                 return fail(c->error, "%s: %s names \"%s\" twice.", c->where, c->option->key, text);
-        list.items[list.count++] = c->option->words[word];
+        list.items[list.count++] = c->option->names[word];
     }
     memcpy((char *)c->config + c->option->offset, &list, sizeof list);
     return 0;
@@ -172,7 +172,7 @@ static void list_names(char *text, size_t size, int block) {
 }
 
 /* Returns a hint for a key name of other trainers, or NULL. */
-static const char *known_elsewhere(const char *name) {
+static const char *hint_for_foreign_key(const char *name) {
     static const struct {
         const char *name, *hint;
     } names[] = {
@@ -200,7 +200,7 @@ static int refuse_name(const char *where, int block, const char *name, bool obje
                          block >= 0 ? "." : "", name);
     if (length >= sizeof full) length = sizeof full - 1;
     json_text_excerpt(excerpt, full, length);
-    const char *dot = strrchr(name, '.'), *hint = known_elsewhere(dot ? dot + 1 : name);
+    const char *dot = strrchr(name, '.'), *hint = hint_for_foreign_key(dot ? dot + 1 : name);
     if (hint) return fail(error, "%s: there is no key \"%s\". %s", where, excerpt, hint);
     int near_block = config_nearest_block(name, strlen(name));
     int near = config_nearest_option(full, length, block);

@@ -83,8 +83,8 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
                               .weight = &w->mlp_fc_weight, .label = &label));
 }
 
-/* Turns the gradient of attention's q and k, in place, into the gradient of the QKV matmul's
- * output. */
+/* Backward pass of prepare_heads, in place: from the gradient of attention's q and k to that of the
+ * QKV matmul's output. */
 static void heads_backward(const struct gpt *gpt, int64_t l) {
     const struct gpt_shape *s = &gpt->shape;
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
@@ -107,8 +107,8 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
-    /* With a norm or rope on q and k, attention_backward does not write the gradient of the
-     * matmul's output. */
+    /* With a norm or rope on q and k, the bias gradient sums what heads_backward writes, not what
+     * attention_backward writes. */
     bool prepared = s->qk_norm || s->positions == POSITIONS_ROPE;
     const struct trace_label out_label = label_of(gpt, ACTIVATION_attention_out, l);
     const struct trace_label qkv_label = label_of(gpt, ACTIVATION_qkv, l);
@@ -132,7 +132,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
 }
 
 /* Adds the embedding gradient of one rank's rows. A frozen embedding has none. */
-static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own) {
+static void add_embedded(struct gpt *gpt, const struct embedding_rows *rows, bool own) {
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
     if (!gpt->dweights.wte.rank) return;
     OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
@@ -141,14 +141,14 @@ static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own)
 }
 
 static void embed_backward(struct gpt *gpt, struct exchange *exchange) {
-    struct embedded own = {gpt->activations.gradients.residual_in, gpt->activations.tokens};
+    struct embedding_rows own = {gpt->activations.gradients.residual_in, gpt->activations.tokens};
     const struct ranks *ranks = gpt->be->collectives->ranks;
-    if (!exchange_embedded(exchange, &own)) {
+    if (!exchange_embedding_rows(exchange, &own)) {
         add_embedded(gpt, &own, true);
         return;
     }
     for (int rank = 0; rank < ranks->size; rank++) {
-        struct embedded rows = exchange_embedded_of(exchange, rank);
+        struct embedding_rows rows = exchange_embedding_rows_of(exchange, rank);
         add_embedded(gpt, &rows, rank == ranks->rank);
     }
 }

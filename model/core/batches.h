@@ -36,7 +36,7 @@ static inline int64_t batches_step_tokens(const struct config *config) {
  * 0 if there are none. */
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
 
-/* Makes the samples from first_sample on the model's batch, as many as its shape has. Does not wait
- * for operations on the previous batch. Fails on bad data. */
+/* Sends the samples from first_sample on, as many as the model's shape has, and makes them its
+ * current batch. Does not wait for operations on the previous batch. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
                 int64_t first_sample, struct error *error);

@@ -24,7 +24,7 @@ void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
 }
 
-int evaluate_refuse(int64_t sequences, struct error *error) {
+int evaluate_fail_masked(int64_t sequences, struct error *error) {
     return fail(error,
                 "no token of the first %" PRId64 " sequences of the validation text counts in the "
                 "loss: all are prompts\ntake more of them (eval.batches) or longer ones "
@@ -107,7 +107,7 @@ static int mean_loss(double *loss, struct evaluator *evaluator, struct batch_res
         total += results[i].weight * results[i].loss;
         weight += results[i].weight;
     }
-    if (weight <= 0) return evaluate_refuse(sequences, error);
+    if (weight <= 0) return evaluate_fail_masked(sequences, error);
     *loss = total / weight;
     return 0;
 }

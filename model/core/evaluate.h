@@ -27,4 +27,4 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
              int64_t sequences, struct error *error);
 
 /* Fails with the error for a validation text whose targets are all masked. Returns -1. */
-int evaluate_refuse(int64_t sequences, struct error *error);
+int evaluate_fail_masked(int64_t sequences, struct error *error);

@@ -19,7 +19,7 @@ static void wait_for(struct exchange *exchange, uint64_t ticket) {
     exchange->waited += progress_clock() - began;
 }
 
-static bool is_lowered(const struct exchange *exchange) {
+static bool casts_gradients(const struct exchange *exchange) {
     return exchange->wire_dtype != exchange->gradients->dtype;
 }
 
@@ -33,12 +33,11 @@ static int64_t embedded_tokens(const struct exchange *exchange) {
 }
 
 static void assign_memory(struct exchange *exchange, struct arena *arena) {
-    int64_t count = is_lowered(exchange) ? tensor_count(exchange->gradients) : 0;
+    int64_t count = casts_gradients(exchange) ? tensor_count(exchange->gradients) : 0;
     int64_t ranks = exchange->collectives->ranks->size;
-    exchange->lower = arena_tensor(arena, exchange->wire_dtype, count, 0);
+    exchange->wire = arena_tensor(arena, exchange->wire_dtype, count, 0);
     exchange->squares =
-        arena_take(arena, (size_t)(exchange->collectives->ranks->size * exchange->squares_count) *
-                              sizeof *exchange->squares);
+        arena_take(arena, (size_t)(ranks * exchange->squares_count) * sizeof *exchange->squares);
     exchange->losses = arena_take(arena, (size_t)exchange->losses_count * sizeof(float));
     if (exchange->embedded_rows == 0) return;
     exchange->embedded = arena_tensor(arena, exchange->residual, ranks, embedded_values(exchange));
@@ -86,7 +85,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
         .collectives = be->collectives,
         .masters = masters,
         .gradients = gradients,
-        .wire_dtype = lower ? precision->lower : gradients->dtype,
+        .wire_dtype = lower ? precision->compute_dtype : gradients->dtype,
         .losses_count = ranks->size > 1 ? (int64_t)ranks->size * RANKS_ALIGNMENT : 0,
         .residual = precision->residual,
         .embedded_columns = parameter_wte(list)->extent.columns,
@@ -118,7 +117,7 @@ int exchange_allocate(struct exchange *exchange, struct error *error) {
 void exchange_close(struct exchange *exchange) {
     if (!exchange->be) return;
     if (exchange->memory) {
-        exchange_settle(exchange);
+        exchange_wait_for_weights(exchange);
         backend_release(exchange->be, exchange->memory);
     }
     shards_close(&exchange->shards);
@@ -133,8 +132,8 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct bucket *bucket = &exchange->shards.buckets[i];
     const struct collectives *c = exchange->collectives;
     struct tensor data = tensor_range(exchange->gradients, bucket->first, bucket->count);
-    if (is_lowered(exchange)) {
-        struct tensor lower = tensor_range(&exchange->lower, bucket->first, bucket->count);
+    if (casts_gradients(exchange)) {
+        struct tensor lower = tensor_range(&exchange->wire, bucket->first, bucket->count);
         OP(exchange->be, cast, .out = &lower, .in = &data);
         data = lower;
     }
@@ -145,7 +144,7 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
 }
 
 /* The gradient of wte is sent early if the embedding's share of it is sent later, as rows. */
-int exchange_leaves_after(const struct exchange *exchange, const struct bucket *bucket) {
+int exchange_sent_after(const struct exchange *exchange, const struct bucket *bucket) {
     bool early = bucket->embedding && exchange->embedded_rows > 0;
     return early ? exchange->shards.head : bucket->layer;
 }
@@ -153,7 +152,7 @@ int exchange_leaves_after(const struct exchange *exchange, const struct bucket *
 void exchange_gradients(struct exchange *exchange, int64_t layer) {
     if (idle(exchange)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
-        if (exchange_leaves_after(exchange, &exchange->shards.buckets[i]) == layer)
+        if (exchange_sent_after(exchange, &exchange->shards.buckets[i]) == layer)
             send_gradients(exchange, i);
 }
 
@@ -164,9 +163,9 @@ static void receive_gradients(struct exchange *exchange, ptrdiff_t i) {
     if (ticket == 0) return;
     wait_for(exchange, ticket);
     exchange->gradient_tickets[i] = 0;
-    if (!is_lowered(exchange) || own->count == 0) return;
+    if (!casts_gradients(exchange) || own->count == 0) return;
     struct tensor sums = tensor_range(exchange->gradients, own->first, own->count);
-    struct tensor lower = tensor_range(&exchange->lower, own->first, own->count);
+    struct tensor lower = tensor_range(&exchange->wire, own->first, own->count);
     OP(exchange->be, cast, .out = &sums, .in = &lower);
 }
 
@@ -175,9 +174,9 @@ void exchange_gradients_arrived(struct exchange *exchange) {
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) receive_gradients(exchange, i);
 }
 
-struct embedded exchange_embedded_of(const struct exchange *exchange, int rank) {
+struct embedding_rows exchange_embedding_rows_of(const struct exchange *exchange, int rank) {
     struct tensor row = tensor_slice(&exchange->embedded, rank, 1);
-    return (struct embedded){
+    return (struct embedding_rows){
         .dout = tensor_view(&row, exchange->embedded_rows, exchange->embedded_columns),
         .tokens = (const int32_t *)tensor_slice(&exchange->tokens, rank, 1).data,
     };
@@ -189,13 +188,14 @@ static uint64_t gather_rows(const struct exchange *exchange, const struct tensor
 }
 
 /* Tokens are copied as bits, by an operation for fp32 tensors that does no arithmetic. */
-bool exchange_embedded(struct exchange *exchange, const struct embedded *own) {
+bool exchange_embedding_rows(struct exchange *exchange, const struct embedding_rows *own) {
     if (idle(exchange) || exchange->embedded_rows == 0) return false;
-    struct embedded place = exchange_embedded_of(exchange, exchange->collectives->ranks->rank);
+    struct embedding_rows slot =
+        exchange_embedding_rows_of(exchange, exchange->collectives->ranks->rank);
     int64_t count = exchange->embedded_rows;
-    struct tensor to = {(void *)place.tokens, DTYPE_F32, 2, {1, count}};
+    struct tensor to = {(void *)slot.tokens, DTYPE_F32, 2, {1, count}};
     struct tensor from = {(void *)own->tokens, DTYPE_F32, 2, {1, count}};
-    OP(exchange->be, copy_last_columns, .out = &place.dout, .in = &own->dout);
+    OP(exchange->be, copy_last_columns, .out = &slot.dout, .in = &own->dout);
     OP(exchange->be, copy_last_columns, .out = &to, .in = &from);
     gather_rows(exchange, &exchange->embedded);
     wait_for(exchange, gather_rows(exchange, &exchange->tokens));
@@ -267,7 +267,7 @@ void exchange_weights_arrived(struct exchange *exchange, int64_t layer) {
     }
 }
 
-void exchange_settle(struct exchange *exchange) {
+void exchange_wait_for_weights(struct exchange *exchange) {
     uint64_t last = 0;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
         if (exchange->weight_tickets[i] > last) last = exchange->weight_tickets[i];
@@ -278,7 +278,7 @@ void exchange_settle(struct exchange *exchange) {
 
 void exchange_masters(struct exchange *exchange) {
     uint64_t last = 0;
-    exchange_settle(exchange);
+    exchange_wait_for_weights(exchange);
     if (!exchange->shards.divided) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
         const struct bucket *bucket = &exchange->shards.buckets[i];

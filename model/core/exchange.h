@@ -1,10 +1,9 @@
 /* Exchange between ranks in a training step, through the collectives of the backend:
  *
  *     backward pass    gradients, each bucket as soon as it is complete: each rank gets the sum of
- *                      its own parts, or of all if the optimizer is not sharded. The gradient of
- *                      wte is sent after the head, before the embedding adds its share; the share
- *                      of the last micro-batch is sent as rows, if these are smaller (struct
- *                      embedded)
+ *                      its own parts, or of all if the optimizer is not sharded. If that takes
+ *                      fewer bytes, wte is sent early, after the head, and the embedding's
+ *                      contribution of the last micro-batch later (struct embedding_rows)
  *     gradient norm    the sums of squares and the losses of all ranks
  *     update           the weights that operations read, bucket by bucket; the next forward pass
  *                      waits for those of a layer before it runs the layer
@@ -22,9 +21,9 @@
 #include "model/config/config.h"
 #include "model/core/shards.h"
 
-/* Input of the embedding's backward pass on one rank: the gradient of its output in the last
- * micro-batch. */
-struct embedded {
+/* Input of the embedding's backward pass on one rank, in the last micro-batch: the gradient of its
+ * output, and the tokens. */
+struct embedding_rows {
     struct tensor dout;    /* [N, C] */
     const int32_t *tokens; /* [N] */
 };
@@ -46,7 +45,7 @@ struct exchange {
     const struct masters *masters;
     const struct tensor *gradients; /* [count] gradients of the model */
     enum dtype wire_dtype;          /* dtype in which gradients go to other ranks */
-    struct tensor lower; /* [count] gradients in wire_dtype, if that differs from their dtype */
+    struct tensor wire; /* [count] gradients in wire_dtype, if that differs from their dtype */
     uint64_t *gradient_tickets; /* [buckets]; 0: no transfer in flight */
     uint64_t *weight_tickets;   /* [buckets]; the same */
     int64_t squares_count;      /* sums of squares of one rank's parts: see shards_run */
@@ -55,9 +54,9 @@ struct exchange {
     float *losses;              /* [losses_count]: the first element of each rank is its loss */
     void *memory;               /* holds the arrays above; NULL until exchange_allocate */
     size_t bytes;
-    enum dtype residual;            /* dtype of the gradient of the embedding's output */
-    int64_t embedded_columns;       /* C */
-    int64_t embedded_rows;          /* N of each rank's struct embedded; 0: rows are not sent */
+    enum dtype residual;      /* dtype of the gradient of the embedding's output */
+    int64_t embedded_columns; /* C */
+    int64_t embedded_rows;    /* N of each rank's struct embedding_rows; 0: rows are not sent */
     struct tensor embedded, tokens; /* [ranks, N C]; int32 [ranks, N]; padded */
     /* Optional, used with several ranks: called in each step for this rank's decisions. */
     void (*decide)(struct rank_decisions *own, void *context);
@@ -75,18 +74,18 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
 int exchange_allocate(struct exchange *exchange, struct error *error);
 void exchange_close(struct exchange *exchange);
 
-/* Returns the layer after whose backward pass the gradients of a bucket are sent. */
-int exchange_leaves_after(const struct exchange *exchange, const struct bucket *bucket);
+/* Returns the layer whose backward pass is followed by sending the bucket's gradients. */
+int exchange_sent_after(const struct exchange *exchange, const struct bucket *bucket);
 
 /* Sends the gradients that the backward pass of this layer completes. Only for the last backward
  * pass of a step. */
 void exchange_gradients(struct exchange *exchange, int64_t layer);
 
-/* Gathers the embedding's gradient as rows, in the same pass after its last layer. True if wte's
- * gradient then holds the sums over all ranks, to which the caller adds the rows of each rank in
- * order (exchange_embedded_of). False if the caller adds its own rows alone. */
-bool exchange_embedded(struct exchange *exchange, const struct embedded *own);
-struct embedded exchange_embedded_of(const struct exchange *exchange, int rank);
+/* Gathers the rows of all ranks after the last layer of the same pass. Returns true if wte's
+ * gradient now has the sums over all ranks: the caller then adds the rows of each rank, in order
+ * (exchange_embedding_rows_of). Returns false if rows are not sent: the caller adds its own. */
+bool exchange_embedding_rows(struct exchange *exchange, const struct embedding_rows *own);
+struct embedding_rows exchange_embedding_rows_of(const struct exchange *exchange, int rank);
 
 /* After this call, operations see the sums over all ranks in this rank's parts of the gradients. */
 void exchange_gradients_arrived(struct exchange *exchange);
@@ -97,12 +96,12 @@ void exchange_sums(struct exchange *exchange, float *loss);
 /* Sends the weights that operations read of this rank's part of a bucket, after its update. */
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket);
 
-/* After this call, operations see the updated weights of a layer; -1: those of no layer, including
- * all vectors. */
+/* After this call, operations see the updated weights of a layer; -1: all vectors, and the weights
+ * outside the layers. */
 void exchange_weights_arrived(struct exchange *exchange, int64_t layer);
 
 /* The same for all layers. */
-void exchange_settle(struct exchange *exchange);
+void exchange_wait_for_weights(struct exchange *exchange);
 
 /* Gathers the complete master weights on every rank, so that they can be downloaded. Between steps
  * a rank has only its own parts and the weights that operations read. */

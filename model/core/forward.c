@@ -9,8 +9,8 @@
 struct pass {
     struct gpt *gpt;
     int64_t first, rows;
-    bool decodes;     /* its one row attends to the keys and values stored by earlier passes */
-    bool keeps;       /* stores its keys and values for later passes */
+    bool decoding;    /* its one row attends to the keys and values stored by earlier passes */
+    bool stores_kv;   /* stores its keys and values for later passes */
     bool recomputing; /* for the backward pass; operations are not labelled a second time */
 };
 
@@ -103,7 +103,7 @@ static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int
 }
 
 /* Stores keys and values for later rows, unless qkv itself is the cache. */
-static void keep_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
+static void store_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     struct tensor cache = gpt_cache(pass->gpt, l), rows = rows_of(pass, &cache);
     if (pass->gpt->has_cache) OP(pass->gpt->be, copy_last_columns, .out = &rows, .in = qkv);
 }
@@ -114,7 +114,7 @@ static void attend(const struct pass *pass, int64_t l) {
     const struct gpt_shape *s = &pass->gpt->shape;
     struct tensor out = rows_of(pass, &a->attention_out);
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
-    if (pass->decodes) {
+    if (pass->decoding) {
         struct tensor cache = gpt_cache(pass->gpt, l), q = rows_of(pass, &a->qkv);
         cache = tensor_split(&cache, 1, tensor_rows(&cache));
         OP(be, attention_decode, .out = &out, .q = &q, .cache = &cache, .position = pass->first,
@@ -141,7 +141,7 @@ static void attention_block(const struct pass *pass, int64_t l) {
                                    .recomputing = pass->recomputing,
                                    .label = pass->gpt->shape.qk_norm ? NULL : &qkv_label));
     prepare_heads(pass, &qkv, l);
-    if (pass->keeps) keep_keys_and_values(pass, &qkv, l);
+    if (pass->stores_kv) store_keys_and_values(pass, &qkv, l);
     attend(pass, l);
     linear_forward(pass->gpt,
                    ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
@@ -281,17 +281,17 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
 }
 
 void gpt_forward(struct gpt *gpt) {
-    run(&(struct pass){gpt, 0, gpt->shape.rows, .keeps = false});
+    run(&(struct pass){gpt, 0, gpt->shape.rows, .stores_kv = false});
 }
 
 void gpt_prefill(struct gpt *gpt, int64_t rows) {
     assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, 0, rows, .keeps = true});
+    run(&(struct pass){gpt, 0, rows, .stores_kv = true});
 }
 
 void gpt_decode(struct gpt *gpt, int64_t row) {
     assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, row, 1, .decodes = true, .keeps = true});
+    run(&(struct pass){gpt, row, 1, .decoding = true, .stores_kv = true});
 }
 
 /* Returns the trace label of an operation that writes rows of lnf_out or logits, or of their

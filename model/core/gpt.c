@@ -28,8 +28,8 @@ static void set_batch(struct gpt_shape *s, int64_t batch, int64_t sequence_lengt
     s->logit_rows = choose_logit_rows(s, logits, chunk_bytes);
 }
 
-static struct tensor place(const struct tensor *flat, int64_t offset, int64_t rows,
-                           int64_t columns) {
+static struct tensor tensor_at(const struct tensor *flat, int64_t offset, int64_t rows,
+                               int64_t columns) {
     struct tensor tensor = {NULL, flat->dtype, columns ? 2 : 1, {rows, columns}};
     if (flat->data) tensor.data = (char *)flat->data + (size_t)offset * dtype_bytes(flat->dtype);
     return tensor;
@@ -47,9 +47,9 @@ static void fuse(struct gpt *gpt, const struct parameter *p) {
 static struct tensor gradient_of(const struct gpt *gpt, const struct parameter *p) {
     const struct extent *extent = &p->extent;
     if (p->group != GROUP_FROZEN)
-        return place(&gpt->gradients, p->offset, extent->padded_rows, extent->columns);
+        return tensor_at(&gpt->gradients, p->offset, extent->padded_rows, extent->columns);
     if (p->site == SITE_LAYERNORM)
-        return place(&gpt->unused_gradients, 0, extent->padded_rows, extent->columns);
+        return tensor_at(&gpt->unused_gradients, 0, extent->padded_rows, extent->columns);
     return (struct tensor){0};
 }
 
@@ -68,22 +68,22 @@ static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena
     masters_layout(&gpt->masters, arena, host);
     m->master = arena->used;
     masters_layout_copies(&gpt->masters, arena);
-    m->lower = arena->used - m->master;
+    m->copies = arena->used - m->master;
     if (gpt->use == GPT_TRAINING) {
         gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->trained_count, 0);
         gpt->unused_gradients = arena_tensor(arena, gpt->precision.gradients, unused_count(gpt), 0);
     }
-    m->gradients = arena->used - m->master - m->lower;
+    m->gradients = arena->used - m->master - m->copies;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
-        *parameter_tensor(&gpt->weights, p) = masters_read_place(&gpt->masters, p);
+        *parameter_tensor(&gpt->weights, p) = masters_read_tensor(&gpt->masters, p);
         if (gpt->use == GPT_TRAINING) *parameter_tensor(&gpt->dweights, p) = gradient_of(gpt, p);
         if (p->fused_with_previous) fuse(gpt, p);
     }
     gpt->head = parameter_tensor(&gpt->weights, parameter_head(gpt->list));
     gpt->dhead = parameter_tensor(&gpt->dweights, parameter_head(gpt->list));
     gpt->token_table =
-        masters_place(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
+        masters_tensor(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
 }
 
 /* Lays out the scratch buffers, each as large as the largest tensor that uses it. */
@@ -126,7 +126,7 @@ static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scra
 }
 
 /* Gradients have the shapes and dtypes of their tensors. */
-static void place_gradients(struct gpt *gpt, void *const *scratch) {
+static void layout_gradients(struct gpt *gpt, void *const *scratch) {
     struct activations *all = &gpt->activations;
     for (enum activation_id i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
@@ -151,7 +151,7 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     quantization_layout(&gpt->quantization, arena, s);
     layout_scratch(gpt, arena, scratch);
     for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
-    place_gradients(gpt, scratch);
+    layout_gradients(gpt, scratch);
 }
 
 /* An activation with one reader is saved in 8 bits for an fp8 layer, unless it is recomputed. */
@@ -210,7 +210,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
 }
 
 static size_t parameter_bytes(const struct memory_plan *m) {
-    return m->master + m->lower + m->gradients;
+    return m->master + m->copies + m->gradients;
 }
 
 static int fill_angles(struct gpt *gpt, struct error *error) {
@@ -292,7 +292,7 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     layout_activations(gpt, &arena);
 }
 
-enum { DRAWN = 8192, SENT = 16 * DRAWN };
+enum { DRAW_CHUNK = 8192, SEND_CHUNK = 16 * DRAW_CHUNK };
 
 /* Draws elements first..first+count of a parameter's initial value. */
 static void draw(float *values, const struct parameter *parameter, uint64_t seed, uint64_t stream,
@@ -309,9 +309,9 @@ static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index)
     const struct parameter *p = &gpt->list[index];
     int64_t total = parameter_count(p);
 #pragma omp parallel for schedule(static)
-    for (int64_t first = 0; first < total; first += DRAWN) {
-        float values[DRAWN];
-        int64_t count = total - first < DRAWN ? total - first : DRAWN;
+    for (int64_t first = 0; first < total; first += DRAW_CHUNK) {
+        float values[DRAW_CHUNK];
+        int64_t count = total - first < DRAW_CHUNK ? total - first : DRAW_CHUNK;
         draw(values, p, seed, (uint64_t)index + 1, first, count);
         masters_upload(&gpt->masters, gpt->be, values, p->offset + first, count);
     }
@@ -320,13 +320,13 @@ static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index)
 /* For a device all threads draw values and one thread sends them. */
 static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
     const struct parameter *p = &gpt->list[index];
-    float values[SENT];
-    for (int64_t begin = 0, total = parameter_count(p); begin < total; begin += SENT) {
-        int64_t sent = total - begin < SENT ? total - begin : SENT;
+    float values[SEND_CHUNK];
+    for (int64_t begin = 0, total = parameter_count(p); begin < total; begin += SEND_CHUNK) {
+        int64_t sent = total - begin < SEND_CHUNK ? total - begin : SEND_CHUNK;
 #pragma omp parallel for schedule(static)
-        for (int64_t first = 0; first < sent; first += DRAWN)
+        for (int64_t first = 0; first < sent; first += DRAW_CHUNK)
             draw(values + first, p, seed, (uint64_t)index + 1, begin + first,
-                 sent - first < DRAWN ? sent - first : DRAWN);
+                 sent - first < DRAW_CHUNK ? sent - first : DRAW_CHUNK);
         masters_upload(&gpt->masters, gpt->be, values, p->offset + begin, sent);
     }
 }
@@ -340,7 +340,7 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed) {
     masters_refresh(&gpt->masters, be);
 }
 
-static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
+static void clear_range(struct gpt *gpt, int64_t first, int64_t end) {
     struct tensor range = tensor_range(&gpt->gradients, first, end - first);
     if (end > first) OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
 }
@@ -350,14 +350,14 @@ void gpt_clear_gradients(struct gpt *gpt) {
     int64_t first = 0, end = 0;
     for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
-        if (p->from_product) continue;
+        if (p->gradient_from_matmul) continue;
         if (p->offset != end) {
-            clear_gradients(gpt, first, end);
+            clear_range(gpt, first, end);
             first = p->offset;
         }
         end = p->offset + p->elements;
     }
-    clear_gradients(gpt, first, end);
+    clear_range(gpt, first, end);
     gpt->accumulate = false;
 }
 
@@ -368,5 +368,5 @@ struct tensor gpt_cache(const struct gpt *gpt, int64_t layer) {
 }
 
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {
-    return place(flat, parameter->offset, parameter->extent.rows, parameter->extent.columns);
+    return tensor_at(flat, parameter->offset, parameter->extent.rows, parameter->extent.columns);
 }

@@ -25,7 +25,7 @@
 enum gpt_use {
     GPT_TRAINING,   /* gradients, each layer's activations */
     GPT_EVALUATION, /* layers share their activations */
-    GPT_SAMPLING,   /* the same for one sequence; each layer saves its keys and values */
+    GPT_SAMPLING,   /* like evaluation, for one sequence; each layer saves its keys and values */
 };
 
 /* Trace label of an operation: up to two activations, or their gradients, and the rows that it
@@ -70,10 +70,10 @@ struct gpt {
     struct parameters weights;         /* as operations read them */
     struct parameters dweights;        /* gradients; rank 0: frozen */
     const struct tensor *head, *dhead; /* the head's table: wte, or its own */
-    struct tensor token_table; /* master weights of wte, which the embedding reads, and their */
-    int16_t *token_remainder;  /* remainders if they are split, else NULL */
-    struct tensor angles;      /* fp32 [capacity's T, D], for rope: see struct rope_args */
-    struct tensor cache;       /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
+    struct tensor token_table;         /* master weights of wte, which the embedding reads */
+    int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
+    struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
+    struct tensor cache; /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
     struct activations activations;
 
     struct memory_plan memory;

@@ -3,14 +3,14 @@
 #include <stb/stb_ds.h>
 
 static enum master_form form_of(const struct precision *precision, const struct parameter *p) {
-    if (precision->lower == DTYPE_F32) return MASTERS_FLOAT32;
+    if (precision->compute_dtype == DTYPE_F32) return MASTERS_FLOAT32;
     if (p->extent.columns == 0) return MASTERS_KEPT;
     return precision->site[p->site] == DTYPE_F32 ? MASTERS_FLOAT32 : precision->masters;
 }
 
 /* Returns the offset of a parameter's copy in scratch, which begins with the first CAST parameter
  * of its layer. Matrices of a layer are adjacent. */
-static int64_t scratch_place(const struct masters *masters, const struct parameter *parameter) {
+static int64_t scratch_offset(const struct masters *masters, const struct parameter *parameter) {
     int64_t first = parameter->offset;
     for (const struct parameter *p = parameter;
          p > masters->list && p[-1].layer == parameter->layer; p--)
@@ -34,7 +34,7 @@ void masters_open(struct masters *masters, const struct parameter *list,
         }
         last->count = p->offset + p->elements - last->first;
         if (form != MASTERS_CAST) continue;
-        int64_t end = scratch_place(masters, p) + p->elements;
+        int64_t end = scratch_offset(masters, p) + p->elements;
         if (end > masters->scratch_count) masters->scratch_count = end;
     }
 }
@@ -56,7 +56,7 @@ void masters_layout(struct masters *masters, struct arena *arena, struct arena *
 }
 
 void masters_layout_copies(struct masters *masters, struct arena *arena) {
-    enum dtype lower = masters->precision->lower;
+    enum dtype lower = masters->precision->compute_dtype;
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
         if (group->form == MASTERS_KEPT) group->copy = arena_tensor(arena, lower, group->count, 0);
@@ -81,21 +81,22 @@ static struct tensor shaped(const struct tensor *array, int64_t first,
     return tensor;
 }
 
-struct tensor masters_place(const struct masters *masters, const struct parameter *parameter,
-                            int16_t **remainder) {
+struct tensor masters_tensor(const struct masters *masters, const struct parameter *parameter,
+                             int16_t **remainder) {
     const struct master_group *group = group_of(masters, parameter->offset);
     int64_t first = parameter->offset - group->first;
     *remainder = group->remainder ? group->remainder + first : NULL;
     return shaped(&group->master, first, parameter);
 }
 
-struct tensor masters_read_place(const struct masters *masters, const struct parameter *parameter) {
+struct tensor masters_read_tensor(const struct masters *masters,
+                                  const struct parameter *parameter) {
     const struct master_group *group = group_of(masters, parameter->offset);
     int64_t first = parameter->offset - group->first;
     bool float32 = masters->precision->site[parameter->site] == DTYPE_F32;
     if (group->form == MASTERS_KEPT && !float32) return shaped(&group->copy, first, parameter);
     if (group->form == MASTERS_CAST)
-        return shaped(&masters->scratch, scratch_place(masters, parameter), parameter);
+        return shaped(&masters->scratch, scratch_offset(masters, parameter), parameter);
     return shaped(&group->master, first, parameter);
 }
 
@@ -135,21 +136,22 @@ static void upload_split(const struct master_group *group, struct backend *be, c
 }
 
 /* Part of a range of elements that lies in one group. */
-struct stretch {
+struct group_range {
     const struct master_group *group;
     int64_t first, count; /* first: index in the group */
 };
 
-static struct stretch stretch_of(const struct masters *masters, int64_t first, int64_t count) {
+static struct group_range range_in_group(const struct masters *masters, int64_t first,
+                                         int64_t count) {
     const struct master_group *group = group_of(masters, first);
     int64_t at = first - group->first, left = group->count - at;
-    return (struct stretch){group, at, count < left ? count : left};
+    return (struct group_range){group, at, count < left ? count : left};
 }
 
 void masters_download(const struct masters *masters, struct backend *be, float *values,
                       int64_t first, int64_t count) {
     while (count > 0) {
-        struct stretch s = stretch_of(masters, first, count);
+        struct group_range s = range_in_group(masters, first, count);
         const float *master = (const float *)s.group->master.data + s.first;
         if (s.group->remainder) download_split(s.group, be, values, s.first, s.count);
         else fetch(be, values, master, (size_t)s.count * sizeof *values);
@@ -160,7 +162,7 @@ void masters_download(const struct masters *masters, struct backend *be, float *
 void masters_upload(const struct masters *masters, struct backend *be, const float *values,
                     int64_t first, int64_t count) {
     while (count > 0) {
-        struct stretch s = stretch_of(masters, first, count);
+        struct group_range s = range_in_group(masters, first, count);
         float *master = (float *)s.group->master.data + s.first;
         if (s.group->remainder) upload_split(s.group, be, values, s.first, s.count);
         else backend_upload(be, master, values, (size_t)s.count * sizeof *values);
@@ -182,8 +184,8 @@ void masters_cast(const struct masters *masters, struct backend *be, int64_t lay
         const struct parameter *p = &masters->list[i];
         if (p->layer != layer || form_of(masters->precision, p) != MASTERS_CAST) continue;
         int16_t *none;
-        struct tensor copy = masters_read_place(masters, p),
-                      master = masters_place(masters, p, &none);
+        struct tensor copy = masters_read_tensor(masters, p),
+                      master = masters_tensor(masters, p, &none);
         OP(be, cast, .out = &copy, .in = &master, .masters = true);
     }
 }

@@ -44,17 +44,17 @@ void masters_open(struct masters *masters, const struct parameter *list,
                   const struct precision *precision, bool offload);
 void masters_close(struct masters *masters);
 
-/* Lay out the master weights, with offloaded remainders in `host`; and the 16-bit copies. Each is
- * called once to measure and once to assign addresses. */
+/* The first lays out the master weights, with offloaded remainders in `host`; the second the 16-bit
+ * copies. Each is called once to measure and once to assign addresses. */
 void masters_layout(struct masters *masters, struct arena *arena, struct arena *host);
 void masters_layout_copies(struct masters *masters, struct arena *arena);
 
-/* Return the tensor that operations read for a parameter, and its master weights: fp32, or the
- * upper half of split ones, whose remainder is stored in *remainder, else NULL. Both include rows
- * of padding. */
-struct tensor masters_read_place(const struct masters *masters, const struct parameter *parameter);
-struct tensor masters_place(const struct masters *masters, const struct parameter *parameter,
-                            int16_t **remainder);
+/* The first returns the tensor that operations read for a parameter. The second returns its master
+ * weights: in fp32, or if they are split their upper halves, with *remainder set to the lower ones
+ * (else NULL). Both include rows of padding. */
+struct tensor masters_read_tensor(const struct masters *masters, const struct parameter *parameter);
+struct tensor masters_tensor(const struct masters *masters, const struct parameter *parameter,
+                             int16_t **remainder);
 
 /* Copy elements first .. first + count of the flat order to or from fp32 on the host. Call
  * masters_refresh after uploads, before operations read the weights. be is NULL to download master

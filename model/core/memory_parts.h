@@ -6,7 +6,7 @@
 /* X(PART, field, name): in the order in which they are printed. The total is the sum of the
  * device parts.
  *   master     master weights, including the remainders of split ones
- *   lower      16-bit copies of weights
+ *   copies     16-bit copies of weights
  *   batches, workspace  of a trainer; not planned for other uses
  *   exchange   buffers for gradients and sums sent between ranks
  *   library    memory that libraries and the driver take themselves; an estimate
@@ -15,7 +15,7 @@
  *              continues without it if memory is short */
 #define MEMORY_DEVICE_PARTS(X)                 \
     X(MASTER, master, "fp32 weights")          \
-    X(LOWER, lower, "16-bit copy")             \
+    X(COPIES, copies, "16-bit copy")           \
     X(GRADIENTS, gradients, "gradients")       \
     X(MOMENTS, moments, "moments")             \
     X(ACTIVATIONS, activations, "activations") \

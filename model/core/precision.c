@@ -4,20 +4,21 @@
 
 #include "model/config/config_keys.h"
 
-static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
+static enum dtype choose_compute_dtype(const struct config *config, const struct backend *be,
+                                       char *note) {
     if (config->precision == CONFIG_PRECISION_FP8) return DTYPE_BF16;
     if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
     const bool *native = be->device.native;
-    enum dtype lower = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
+    enum dtype chosen = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
     snprintf(note, PRECISION_NOTE_MAX, "precision \"auto\": %s, because this %s has %s",
-             dtype_name(lower), be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
+             dtype_name(chosen), be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
              native[DTYPE_BF16]  ? "bf16 matrix products"
              : native[DTYPE_F16] ? "fp16 matrix products but no bf16"
                                  : "no fast 16-bit matrix products");
-    return lower;
+    return chosen;
 }
 
-static bool names(const struct config_words *list, enum autocast_site site) {
+bool precision_lists_site(const struct config_words *list, enum autocast_site site) {
     for (int i = 0; i < list->count; i++)
         if (strcmp(list->items[i], autocast_site_name(site)) == 0) return true;
     return false;
@@ -41,8 +42,9 @@ static void resolve_activations(struct precision *p) {
 /* Sites with POLICY_INPUT take the dtype of the site that writes their input. */
 static void resolve_sites(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        bool float32 = !autocast_site_is_choice(i) || names(&config->autocast.float32, i);
-        p->site[i] = float32 ? DTYPE_F32 : p->lower;
+        bool float32 =
+            !autocast_site_is_choice(i) || precision_lists_site(&config->autocast.float32, i);
+        p->site[i] = float32 ? DTYPE_F32 : p->compute_dtype;
     }
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
@@ -51,10 +53,11 @@ static void resolve_sites(struct precision *p, const struct config *config) {
     }
 }
 
-static void resolve_8_bit(struct precision *p, const struct config *config) {
+static void resolve_fp8(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         p->fp8_site[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
-                         linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
+                         linear_index(i) >= 0 &&
+                         !precision_lists_site(&config->autocast.lower16, i);
         p->fp8 = p->fp8 || p->fp8_site[i];
     }
 }
@@ -62,25 +65,28 @@ static void resolve_8_bit(struct precision *p, const struct config *config) {
 /* MASTERS_SPLIT needs bf16, which is the upper half of fp32. */
 static enum master_form resolve_masters(const struct precision *p, const struct config *config) {
     enum config_copy copy = config->weights.copy;
-    if (p->lower == DTYPE_F32) return MASTERS_FLOAT32;
+    if (p->compute_dtype == DTYPE_F32) return MASTERS_FLOAT32;
     if (copy == CONFIG_COPY_CAST) return MASTERS_CAST;
-    if (p->lower == DTYPE_BF16 && copy != CONFIG_COPY_KEPT) return MASTERS_SPLIT;
+    if (p->compute_dtype == DTYPE_BF16 && copy != CONFIG_COPY_KEPT) return MASTERS_SPLIT;
     return MASTERS_KEPT;
 }
 
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error) {
     struct precision *p = precision;
+    char ignored[PRECISION_NOTE_MAX];
+    if (!note) note = ignored;
     memset(p, 0, sizeof *p);
     note[0] = 0;
-    p->lower = config->autocast.enabled ? choose_lower(config, be, note) : DTYPE_F32;
-    if (p->lower == DTYPE_BF16 && !be->device.computes[DTYPE_BF16])
+    p->compute_dtype =
+        config->autocast.enabled ? choose_compute_dtype(config, be, note) : DTYPE_F32;
+    if (p->compute_dtype == DTYPE_BF16 && !be->device.computes[DTYPE_BF16])
         return fail(error,
                     "precision \"%s\": %s cannot compute in bf16\n"
                     "use \"precision\": \"fp16\", which scales the loss to make up for its range",
                     config_precision_name(config->precision), be->device.description);
     resolve_sites(p, config);
-    resolve_8_bit(p, config);
+    resolve_fp8(p, config);
     if (p->fp8 && be->device.kind == BACKEND_CUDA && !be->device.native_8_bit) {
         if (config->fp8.require)
             return fail(error,
@@ -91,11 +97,11 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
                  "precision \"fp8\": this GPU has no 8-bit matrix products; bf16 products compute "
                  "the same numbers, slower than precision \"bf16\"");
     }
-    p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
-    p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
+    p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
+    p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
     p->masters = resolve_masters(p, config);
-    p->scale_loss = p->lower == DTYPE_F16;
+    p->scale_loss = p->compute_dtype == DTYPE_F16;
     resolve_activations(p);
     return 0;
 }
@@ -107,7 +113,7 @@ enum config_precision precision_setting(const struct precision *precision,
 }
 
 enum config_precision precision_effective(const struct precision *precision) {
-    return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->lower;
+    return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->compute_dtype;
 }
 
 const char *precision_name(const struct precision *precision) {
@@ -134,12 +140,14 @@ void precision_warnings(const struct precision *precision, const struct config *
         {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
         {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
     };
-    for (size_t i = 0; precision->lower == DTYPE_F32 && i < sizeof lowered / sizeof *lowered; i++)
+    for (size_t i = 0;
+         precision->compute_dtype == DTYPE_F32 && i < sizeof lowered / sizeof *lowered; i++)
         if (lowered[i].set && used < size)
             used += (size_t)snprintf(text + used, size - used,
                                      "%s has no effect: this run computes in fp32 everywhere\n",
                                      lowered[i].key);
-    if (precision->lower == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT && used < size)
+    if (precision->compute_dtype == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT &&
+        used < size)
         snprintf(text + used, size - used,
                  "weights.copy \"split\" has no effect: the upper half of fp32 is bf16, and this "
                  "run computes in fp16, with a copy that is kept\n");
@@ -168,7 +176,7 @@ static void print_word(FILE *out, const char *word, int *column) {
 void precision_print(FILE *out, const struct precision *precision) {
     const struct precision *p = precision;
     int column = 12;
-    if (p->lower == DTYPE_F32) {
+    if (p->compute_dtype == DTYPE_F32) {
         print_word(out, "fp32 everywhere", &column);
         return;
     }
@@ -179,7 +187,7 @@ void precision_print(FILE *out, const struct precision *precision) {
         column = 1 << 16; /* forces a new line */
     }
     for (int pass = 0; pass < 2; pass++) {
-        enum dtype wanted = pass == 0 ? p->lower : DTYPE_F32;
+        enum dtype wanted = pass == 0 ? p->compute_dtype : DTYPE_F32;
         char label[16];
         snprintf(label, sizeof label, "%s:", dtype_name(wanted));
         if (pass > 0) column = 1 << 16;

@@ -19,7 +19,8 @@
 enum master_form { MASTERS_FLOAT32, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 
 struct precision {
-    enum dtype lower; /* low precision compute dtype; DTYPE_F32: nothing runs in 16 bit */
+    enum dtype
+        compute_dtype; /* 16-bit dtype of matmuls and attention; DTYPE_F32: nothing is in 16 bit */
     enum dtype site[AUTOCAST_SITE_COUNT]; /* dtype of each operation's inputs and output */
     bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are rounded to 8 bits */
     bool fp8;                             /* true if any fp8_site is true */
@@ -33,10 +34,13 @@ struct precision {
 
 /* Resolves config->precision ("auto" by the device's abilities) and the autocast block. Fails if
  * the device cannot compute in the dtype; a CPU supports all. An automatic choice is explained in
- * note, which is "" otherwise. */
+ * note (optional), which is "" otherwise. */
 enum { PRECISION_NOTE_MAX = 256 };
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error);
+
+/* True if a list, such as config->autocast.float32, has the site's name. */
+bool precision_lists_site(const struct config_words *list, enum autocast_site site);
 
 /* Returns config->precision, or for "auto" the effective precision. */
 enum config_precision precision_setting(const struct precision *precision,

@@ -4,14 +4,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "data/util/progress.h"
 #include "data/util/random.h"
 #include "model/core/forward.h"
 
-enum {
-    LENGTH_STEP = 64
-}; /* prompts are padded to multiples of this, so that few matmul shapes occur */
+/* Prompts are padded to multiples of this, so that few matmul shapes occur. */
+enum { LENGTH_STEP = 64 };
 
 /* State of one text being generated. */
 struct sampler {
@@ -24,13 +23,6 @@ struct sampler {
     float *logits;      /* [padded vocabulary] */
     float *scratch;     /* [padded vocabulary] */
 };
-
-/* Returns the padded length of a context. Padding follows the context, where causal attention
- * ignores it. */
-static int64_t padded_length(const struct gpt *gpt, int64_t length) {
-    int64_t padded = round_up(length, LENGTH_STEP);
-    return padded < gpt->capacity.sequence_length ? padded : gpt->capacity.sequence_length;
-}
 
 int64_t sample_length(int64_t tokens, int64_t limit) {
     int64_t padded = round_up(tokens, LENGTH_STEP);
@@ -82,10 +74,10 @@ static int64_t likeliest(const float *logits, int64_t count) {
 static void keep_largest(float *values, float *scratch, int64_t count, int64_t k, float none) {
     if (k <= 0 || k >= count) return;
     memcpy(scratch, values, (size_t)count * sizeof *values);
-    float border = kth_largest(scratch, count, k);
-    for (int64_t i = 0; i < count; i++) k -= values[i] > border;
+    float threshold = kth_largest(scratch, count, k);
+    for (int64_t i = 0; i < count; i++) k -= values[i] > threshold;
     for (int64_t i = 0; i < count; i++) {
-        bool kept = values[i] > border || (values[i] == border && k-- > 0);
+        bool kept = values[i] > threshold || (values[i] == threshold && k-- > 0);
         if (!kept) values[i] = none;
     }
 }
@@ -102,12 +94,12 @@ static int64_t nucleus_size(const float *weights, float *scratch, int64_t count,
     for (int64_t sorted = 64;; sorted *= 8) {
         if (sorted > count) sorted = count;
         memcpy(scratch, weights, (size_t)count * sizeof *weights);
-        float border = kth_largest(scratch, count, sorted);
+        float threshold = kth_largest(scratch, count, sorted);
         int64_t found = 0;
         for (int64_t i = 0; i < count && found < sorted; i++)
-            if (weights[i] > border) scratch[found++] = weights[i];
+            if (weights[i] > threshold) scratch[found++] = weights[i];
         qsort(scratch, (size_t)found, sizeof *scratch, descending);
-        for (; found < sorted; found++) scratch[found] = border;
+        for (; found < sorted; found++) scratch[found] = threshold;
         double sum = 0;
         for (int64_t i = 0; i < sorted; i++) {
             sum += scratch[i];
@@ -153,10 +145,10 @@ static int draw(struct sampler *sampler, int64_t position) {
     return (int)best;
 }
 
-/* Runs the model on the whole context. */
+/* Runs the model on the whole context, padded at its end, where causal attention ignores it. */
 static void read_context(struct sampler *sampler) {
     struct gpt *gpt = sampler->gpt;
-    int64_t padded = padded_length(gpt, sampler->length);
+    int64_t padded = sample_length(sampler->length, sampler->window);
     for (int64_t i = sampler->length; i < padded; i++) sampler->context[i] = 0;
     backend_upload(gpt->be, gpt->activations.tokens, sampler->context,
                    (size_t)padded * sizeof *sampler->context);
@@ -175,9 +167,9 @@ static void read_token(struct sampler *sampler, int token) {
         read_context(sampler);
         return;
     }
-    int32_t *place = &sampler->context[sampler->length];
-    *place = token;
-    backend_upload(gpt->be, gpt->activations.tokens + sampler->length, place, sizeof *place);
+    int32_t *slot = &sampler->context[sampler->length];
+    *slot = token;
+    backend_upload(gpt->be, gpt->activations.tokens + sampler->length, slot, sizeof *slot);
     gpt_decode(gpt, sampler->length++);
 }
 
@@ -220,12 +212,6 @@ static void close_sampler(struct sampler *sampler) {
     free(sampler->scratch);
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static bool is_finite(const float *logits, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY) return false;
@@ -235,10 +221,10 @@ static bool is_finite(const float *logits, int64_t count) {
 static int run(struct sampler *sampler, struct sample_result *result, struct error *error) {
     const struct sample_options *options = sampler->options;
     const struct backend *be = sampler->gpt->be;
-    double began = seconds();
+    double began = progress_clock();
     read_context(sampler);
     predict(sampler);
-    double read = seconds();
+    double read = progress_clock();
     while (result->tokens < options->tokens && !be->failure.text[0]) {
         if (options->stop && *options->stop) break;
         if (!is_finite(sampler->logits, sampler->vocabulary))
@@ -254,7 +240,7 @@ static int run(struct sampler *sampler, struct sample_result *result, struct err
         predict(sampler);
     }
     result->prompt_seconds = read - began;
-    result->tokens_seconds = seconds() - read;
+    result->tokens_seconds = progress_clock() - read;
     return 0;
 }
 

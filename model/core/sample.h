@@ -2,7 +2,7 @@
  *
  * Keys and values of earlier tokens are cached in the layers' activations, so a new token costs a
  * forward pass of one row. When the context is full, its older half is dropped and the model runs
- * on the rest again, since positions are absolute. */
+ * on the remaining tokens, since positions are absolute. */
 #pragma once
 
 #include <signal.h>

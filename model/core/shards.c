@@ -30,13 +30,12 @@ static bool same_bucket(const struct bucket *bucket, const struct bucket *next) 
 }
 
 static void list_buckets(struct shards *shards, const struct parameter *list,
-                         const struct masters *masters, bool travels) {
+                         const struct masters *masters, bool several_ranks) {
     for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
         const struct parameter *p = &list[i];
         struct bucket next = {p->offset, p->elements, group_of(masters, p->offset),
-
-                              .layer = travels ? layer_of(list, p, shards->head) : -1,
-                              .embedding = travels && p == parameter_wte(list)};
+                              .layer = several_ranks ? layer_of(list, p, shards->head) : -1,
+                              .embedding = several_ranks && p == parameter_wte(list)};
         struct bucket *last = arrlen(shards->buckets) ? &arrlast(shards->buckets) : NULL;
         if (last && same_bucket(last, &next)) last->count += next.count;
         else arrput(shards->buckets, next);

@@ -17,11 +17,11 @@
 struct bucket {
     int64_t first, count; /* range of elements in the flat arrays */
     int group;            /* index of its group of master weights */
-    int layer; /* layer whose backward pass completes its gradients; n_layer: the head, the first;
-                * -1: the end of the whole pass */
-    bool embedding;       /* the bucket is wte, whose master weights the embedding reads */
+    int layer;      /* layer whose backward pass completes its gradients; n_layer: the head, whose
+                     * backward pass runs first; -1: complete at the end of the pass */
+    bool embedding; /* the bucket is wte, whose master weights the embedding reads */
     struct rank_part own; /* the part that this rank updates; first: in the flat arrays */
-    int64_t place;        /* offset of that part in an array of own elements */
+    int64_t place;        /* offset of `own` in the arrays of this rank's elements (moments) */
 };
 
 struct shards {

@@ -63,12 +63,12 @@ static void *touch(void *argument) {
 }
 
 /* Planned memory that has not been touched yet still counts as available. */
-static bool has_room(const struct trainer *trainer, size_t bytes) {
+static bool fits_in_memory(const struct trainer *trainer, size_t bytes) {
     struct backend *be = trainer->be;
     size_t planned = be->device.host_memory ? memory_total(&trainer->gpt.memory) : 0;
-    size_t held = backend_peak_bytes(be), to_come = planned > held ? planned - held : 0;
+    size_t used = backend_peak_bytes(be), pending = planned > used ? planned - used : 0;
     size_t available = host_memory_available();
-    return to_come <= available && bytes <= available - to_come;
+    return pending <= available && bytes <= available - pending;
 }
 
 int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, size_t moment_bytes,
@@ -76,7 +76,7 @@ int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, size
     struct backend *be = trainer->be;
     size_t bytes = bytes_of(trainer, moment_bytes);
     *snapshot = (struct snapshot){.bytes = bytes};
-    if (has_room(trainer, bytes)) snapshot->memory = backend_host_allocate(be, bytes);
+    if (fits_in_memory(trainer, bytes)) snapshot->memory = backend_host_allocate(be, bytes);
     if (!snapshot->memory) {
         fail(error, "there is no memory of the host for a copy of %zu MiB", bytes >> 20);
         return RESULT_NONE;

@@ -208,14 +208,14 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
     return check_overflow(trainer, queued->step, error);
 }
 
-void trainer_settle(struct trainer *trainer) {
+void trainer_wait_for_weights(struct trainer *trainer) {
     assert(trainer->unfinished == 0);
-    exchange_settle(&trainer->optimizer.exchange);
+    exchange_wait_for_weights(&trainer->optimizer.exchange);
 }
 
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, struct error *error) {
-    trainer_settle(trainer);
+    trainer_wait_for_weights(trainer);
     struct evaluator evaluator = {
         .gpt = &trainer->gpt,
         .batches = &trainer->batches,

@@ -97,7 +97,7 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
 
 /* Waits for the weights that other ranks updated, so that code other than the next step may read
  * them. Only when no step is unfinished. */
-void trainer_settle(struct trainer *trainer);
+void trainer_wait_for_weights(struct trainer *trainer);
 
 /* Computes the mean loss over the unmasked targets of the first `batches` micro-batches; the
  * weights do not change. Returns RESULT_STOPPED, without a loss, once *trainer->stop is nonzero. */

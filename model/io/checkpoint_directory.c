@@ -15,7 +15,7 @@
 
 enum { STEP_NAME_MAX = 48 };
 
-static const char stem[] = "step-", unfinished[] = ".tmp", leaving[] = ".old";
+static const char stem[] = "step-", unfinished[] = ".tmp", being_removed[] = ".old";
 
 static void step_name(char name[STEP_NAME_MAX], int64_t step, const char *ending) {
     snprintf(name, STEP_NAME_MAX, "%s%s%08" PRId64 "%s", *ending ? "." : "", stem, step, ending);
@@ -203,7 +203,8 @@ int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_par
 
 /* Stores the path of RUN/checkpoints for functions that create and remove files there. Fails if it
  * is a symbolic link. */
-static int own_directory(char path[FILE_PATH_MAX], const char *run_directory, struct error *error) {
+static int checkpoints_path(char path[FILE_PATH_MAX], const char *run_directory,
+                            struct error *error) {
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     return directory_refuse_link(path, error);
 }
@@ -212,7 +213,7 @@ static void remove_leftovers(const char *run_directory, const char *ending) {
     char path[FILE_PATH_MAX];
     struct error ignored;
     int64_t *steps = NULL;
-    int status = own_directory(path, run_directory, &ignored);
+    int status = checkpoints_path(path, run_directory, &ignored);
     if (status == 0) status = list_steps(&steps, run_directory, ending, &ignored);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++)
         if (step_path(path, run_directory, steps[i], ending, &ignored) == 0)
@@ -222,7 +223,7 @@ static void remove_leftovers(const char *run_directory, const char *ending) {
 
 void checkpoint_directory_clean(const char *run_directory) {
     remove_leftovers(run_directory, unfinished);
-    remove_leftovers(run_directory, leaving);
+    remove_leftovers(run_directory, being_removed);
 }
 
 int64_t checkpoint_directory_count(const char *run_directory) {
@@ -241,7 +242,7 @@ bool checkpoint_directory_find(char path[FILE_PATH_MAX], const char *run_directo
 
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error) {
-    if (own_directory(path, run_directory, error) || directory_create(path, error)) return -1;
+    if (checkpoints_path(path, run_directory, error) || directory_create(path, error)) return -1;
     /* Leftovers of other steps only waste space, so training continues if one cannot be removed. */
     checkpoint_directory_clean(run_directory);
     if (step_path(path, run_directory, step, unfinished, error)) return -1;
@@ -260,21 +261,21 @@ static int rename_durably(const char *from, const char *to, const char *parent,
 }
 
 /* Renames a checkpoint before its removal, so that a partly removed one never looks complete. */
-static int retire(const char *run_directory, int64_t step, struct error *error) {
-    char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
-    if (own_directory(parent, run_directory, error) ||
+static int remove_checkpoint(const char *run_directory, int64_t step, struct error *error) {
+    char path[FILE_PATH_MAX], renamed[FILE_PATH_MAX], parent[FILE_PATH_MAX];
+    if (checkpoints_path(parent, run_directory, error) ||
         step_path(path, run_directory, step, "", error) ||
-        step_path(away, run_directory, step, leaving, error) || directory_remove(away, error) ||
-        rename_durably(path, away, parent, error))
+        step_path(renamed, run_directory, step, being_removed, error) ||
+        directory_remove(renamed, error) || rename_durably(path, renamed, parent, error))
         return -1;
-    return directory_remove(away, error);
+    return directory_remove(renamed, error);
 }
 
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                  struct error *error) {
     char from[FILE_PATH_MAX], parent[FILE_PATH_MAX];
     struct error ignored;
-    if (own_directory(parent, run_directory, error) ||
+    if (checkpoints_path(parent, run_directory, error) ||
         step_path(from, run_directory, step, unfinished, error) ||
         step_path(path, run_directory, step, "", error))
         return -1;
@@ -288,7 +289,7 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
         }
         /* Some network file systems cannot exchange names. Between the two renames this step is
          * absent, but earlier checkpoints exist. */
-        if (retire(run_directory, step, error)) return -1;
+        if (remove_checkpoint(run_directory, step, error)) return -1;
     }
     return rename_durably(from, path, parent, error);
 }
@@ -298,7 +299,7 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
     char path[FILE_PATH_MAX];
     struct error ignored;
     int64_t *steps = NULL, kept = 1;
-    int status = own_directory(path, run_directory, error);
+    int status = checkpoints_path(path, run_directory, error);
     if (status == 0) status = list_steps(&steps, run_directory, "", error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++) {
         if (steps[i] >= step || (best > 0 && steps[i] == best)) continue;
@@ -307,7 +308,7 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
             check(path, CHECKPOINT_WHOLE, false, &ignored))
             continue;
         if (kept < keep) kept++;
-        else status = retire(run_directory, steps[i], error);
+        else status = remove_checkpoint(run_directory, steps[i], error);
     }
     arrfree(steps);
     return status;

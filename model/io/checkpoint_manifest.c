@@ -23,14 +23,14 @@ const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "opt
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
 
-static const char seal_format[] = ",\n  \"sha256\": \"%s\"\n}\n";
-enum { SEAL_BYTES = sizeof seal_format - 3 + SHA256_HEX_MAX - 1 };
+static const char hash_line_format[] = ",\n  \"sha256\": \"%s\"\n}\n";
+enum { HASH_LINE_BYTES = sizeof hash_line_format - 3 + SHA256_HEX_MAX - 1 };
 
 /* Writes the text that ends a file with this body. */
-static void make_seal(char seal[SEAL_BYTES + 1], const char *body, size_t size) {
+static void make_hash_line(char hash_line[HASH_LINE_BYTES + 1], const char *body, size_t size) {
     char hex[SHA256_HEX_MAX];
     sha256_of(hex, body, size);
-    snprintf(seal, SEAL_BYTES + 1, seal_format, hex);
+    snprintf(hash_line, HASH_LINE_BYTES + 1, hash_line_format, hex);
 }
 
 /* Counts of the scaler that persist between steps. */
@@ -108,13 +108,13 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct tra
 int checkpoint_write_manifest(const struct trainer *trainer, const struct training_state *state,
                               const struct stored_file *files, const char *path,
                               struct error *error) {
-    char seal[SEAL_BYTES + 1];
+    char hash_line[HASH_LINE_BYTES + 1];
     struct printed body;
     if (printed_open(&body)) return fail(error, "out of memory while writing %.400s", path);
     int status = print_body(body.out, trainer, state, files, error);
     if (status == 0 && fflush(body.out) == 0) {
-        make_seal(seal, body.text, body.size);
-        fputs(seal, body.out);
+        make_hash_line(hash_line, body.text, body.size);
+        fputs(hash_line, body.out);
     }
     if (status == 0) return printed_write(&body, path, NULL, error);
     if (printed_close(&body) == 0) free(body.text);
@@ -122,90 +122,93 @@ int checkpoint_write_manifest(const struct trainer *trainer, const struct traini
 }
 
 /* A file being read, for messages. */
-struct source {
+struct manifest_reader {
     const cJSON *root;
     const char *where;
     struct error *error;
 };
 
-static int lacks(const struct source *source, const char *key) {
-    return fail(source->error,
+static int missing_key(const struct manifest_reader *reader, const char *key) {
+    return fail(reader->error,
                 "%s: \"%s\" is missing or has no possible value\nuse another "
                 "checkpoint",
-                source->where, key);
+                reader->where, key);
 }
 
-static int check_seal(const struct source *source, const struct json_file *file) {
-    char seal[SEAL_BYTES + 1];
+static int check_hash(const struct manifest_reader *reader, const struct json_file *file) {
+    char hash_line[HASH_LINE_BYTES + 1];
     int64_t format = 0;
-    if (!json_whole(&format, source->root, "format", 0, WHOLE_MAX)) return lacks(source, "format");
+    if (!json_whole(&format, reader->root, "format", 0, WHOLE_MAX))
+        return missing_key(reader, "format");
     if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_SHARDS)
         return fail(
-            source->error,
+            reader->error,
             "%s: its format is %" PRId64 ", this mantissa (%s) reads formats %d to %d\nuse the "
             "mantissa that wrote it",
-            source->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_SHARDS);
-    size_t body = file->size > SEAL_BYTES ? file->size - SEAL_BYTES : 0;
-    make_seal(seal, file->text, body);
-    if (body > 0 && memcmp(file->text + body, seal, SEAL_BYTES) == 0) return 0;
-    return fail(source->error,
+            reader->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_SHARDS);
+    size_t body = file->size > HASH_LINE_BYTES ? file->size - HASH_LINE_BYTES : 0;
+    make_hash_line(hash_line, file->text, body);
+    if (body > 0 && memcmp(file->text + body, hash_line, HASH_LINE_BYTES) == 0) return 0;
+    return fail(reader->error,
                 "%s: it was changed after it was written: its own sha256 differs\n"
                 "restore it, or use another checkpoint",
-                source->where);
+                reader->where);
 }
 
-static int read_whole(int64_t *value, const struct source *source, const char *key) {
-    return json_whole(value, source->root, key, 0, WHOLE_MAX) ? 0 : lacks(source, key);
+static int read_whole(int64_t *value, const struct manifest_reader *reader, const char *key) {
+    return json_whole(value, reader->root, key, 0, WHOLE_MAX) ? 0 : missing_key(reader, key);
 }
 
 /* Reads "best", which is absent before the first validation and in files of older versions. */
-static int read_best(const struct source *source, struct best_validation *best) {
-    const cJSON *saved = json_member(source->root, "best"), *loss = json_member(saved, "val_loss");
+static int read_best(const struct manifest_reader *reader, struct best_validation *best) {
+    const cJSON *saved = json_member(reader->root, "best"), *loss = json_member(saved, "val_loss");
     if (!saved) return 0;
     if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) ||
         !json_whole(&best->step, saved, "step", 1, WHOLE_MAX) ||
         !json_whole(&best->since, saved, "since", 0, WHOLE_MAX))
-        return lacks(source, "best");
+        return missing_key(reader, "best");
     best->loss = loss->valuedouble;
     return 0;
 }
 
-static int read_scaler(const struct source *source, struct step_state *scaler) {
-    const cJSON *saved = json_member(source->root, "scaler");
+static int read_scaler(const struct manifest_reader *reader, struct step_state *scaler) {
+    const cJSON *saved = json_member(reader->root, "scaler");
     const cJSON *scale = json_member(saved, "loss_scale");
     double value = cJSON_IsNumber(scale) ? scale->valuedouble : 0;
     int64_t whole;
     scaler->loss_scale = value <= FLT_MAX ? (float)value : 0;
-    if (!(scaler->loss_scale > 0)) return lacks(source, "loss_scale");
-#define X(count)                                                                        \
-    if (!json_whole(&whole, saved, #count, 0, INT32_MAX)) return lacks(source, #count); \
+    if (!(scaler->loss_scale > 0)) return missing_key(reader, "loss_scale");
+#define X(count)                                                                              \
+    if (!json_whole(&whole, saved, #count, 0, INT32_MAX)) return missing_key(reader, #count); \
     scaler->count = (int32_t)whole;
     SCALER_COUNTS(X)
 #undef X
     return 0;
 }
 
-static int read_precision(const struct source *source, struct checkpoint_manifest *manifest) {
-    const cJSON *name = json_member(source->root, "precision");
+static int read_precision(const struct manifest_reader *reader,
+                          struct checkpoint_manifest *manifest) {
+    const cJSON *name = json_member(reader->root, "precision");
     enum config_precision *precision = &manifest->precision;
     for (*precision = 0; cJSON_IsString(name) && *precision < CONFIG_PRECISION_AUTO; ++*precision)
         if (strcmp(name->valuestring, config_precision_name(*precision)) == 0) return 0;
-    return lacks(source, "precision");
+    return missing_key(reader, "precision");
 }
 
-static int read_file(const struct source *source, const cJSON *member, struct stored_file *file) {
+static int read_file(const struct manifest_reader *reader, const cJSON *member,
+                     struct stored_file *file) {
     const cJSON *hex = json_member(member, "sha256");
     const char *name = member->string;
     int64_t bytes = 0;
     /* Only files in the checkpoint's own directory may be verified, and removed with it. */
     if (!file_name_is_plain(name) || strlen(name) >= sizeof file->name)
-        return fail(source->error,
+        return fail(reader->error,
                     "%s: \"files\" names \"%.80s\", which is no plain file name\nuse another "
                     "checkpoint",
-                    source->where, name);
+                    reader->where, name);
     if (!json_whole(&bytes, member, "bytes", 0, WHOLE_MAX) || !cJSON_IsString(hex) ||
         strlen(hex->valuestring) != SHA256_HEX_MAX - 1)
-        return lacks(source, name);
+        return missing_key(reader, name);
     snprintf(file->name, sizeof file->name, "%s", name);
     file->bytes = (uint64_t)bytes;
     memcpy(file->sha256, hex->valuestring, SHA256_HEX_MAX);
@@ -219,42 +222,42 @@ bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const
 }
 
 /* Checks that the manifest lists one file of tensors, or the index of several. */
-static int need_tensors(const struct source *source, const struct checkpoint_manifest *manifest,
-                        const char *stem) {
+static int need_tensors(const struct manifest_reader *reader,
+                        const struct checkpoint_manifest *manifest, const char *stem) {
     char single[STORED_FILE_NAME_MAX], index[STORED_FILE_NAME_MAX];
     snprintf(single, sizeof single, "%s.safetensors", stem);
     snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
     if (checkpoint_manifest_lists(manifest, single) || checkpoint_manifest_lists(manifest, index))
         return 0;
-    return lacks(source, single);
+    return missing_key(reader, single);
 }
 
-static int read_files(const struct source *source, struct checkpoint_manifest *manifest) {
-    const cJSON *files = json_member(source->root, "files"), *member;
+static int read_files(const struct manifest_reader *reader, struct checkpoint_manifest *manifest) {
+    const cJSON *files = json_member(reader->root, "files"), *member;
     struct stored_file file;
     if (cJSON_GetArraySize(files) > CHECKPOINT_FILES_MAX)
-        return fail(source->error, "%s: \"files\" has more than %d entries\nuse another checkpoint",
-                    source->where, CHECKPOINT_FILES_MAX);
+        return fail(reader->error, "%s: \"files\" has more than %d entries\nuse another checkpoint",
+                    reader->where, CHECKPOINT_FILES_MAX);
     cJSON_ArrayForEach(member, files) {
-        if (read_file(source, member, &file)) return -1;
+        if (read_file(reader, member, &file)) return -1;
         arrput(manifest->files, file);
     }
-    if (need_tensors(source, manifest, checkpoint_model_stem)) return -1;
+    if (need_tensors(reader, manifest, checkpoint_model_stem)) return -1;
     if (!checkpoint_manifest_lists(manifest, checkpoint_config_name))
-        return lacks(source, checkpoint_config_name);
-    return need_tensors(source, manifest, checkpoint_optimizer_stem);
+        return missing_key(reader, checkpoint_config_name);
+    return need_tensors(reader, manifest, checkpoint_optimizer_stem);
 }
 
 /* The config stays text, because cJSON would lose the last bit of some doubles when it prints. */
-static int read_config(const struct source *source, struct checkpoint_manifest *manifest,
+static int read_config(const struct manifest_reader *reader, struct checkpoint_manifest *manifest,
                        const char *text) {
-    const cJSON *config = json_member(source->root, "config");
+    const cJSON *config = json_member(reader->root, "config");
     size_t length;
-    if (!cJSON_IsObject(config)) return lacks(source, "config");
+    if (!cJSON_IsObject(config)) return missing_key(reader, "config");
     const char *begin = json_source(config, text, &length);
     manifest->config = strndup(begin, length);
     if (manifest->config) return 0;
-    return fail(source->error, "out of memory while reading %s", source->where);
+    return fail(reader->error, "out of memory while reading %s", reader->where);
 }
 
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
@@ -262,14 +265,14 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
     struct json_file file;
     *manifest = (struct checkpoint_manifest){0};
     if (json_file_open(&file, path, error)) return -1;
-    struct source source = {file.root, file.where, error};
-    int status = check_seal(&source, &file) || read_whole(&manifest->state.step, &source, "step") ||
-                 read_whole(&manifest->state.tokens, &source, "tokens") ||
-                 read_whole(&manifest->next_sample, &source, "next_sample") ||
-                 read_best(&source, &manifest->state.best) ||
-                 read_scaler(&source, &manifest->state.scaler) ||
-                 read_precision(&source, manifest) || read_files(&source, manifest) ||
-                 read_config(&source, manifest, file.text);
+    struct manifest_reader reader = {file.root, file.where, error};
+    int status = check_hash(&reader, &file) || read_whole(&manifest->state.step, &reader, "step") ||
+                 read_whole(&manifest->state.tokens, &reader, "tokens") ||
+                 read_whole(&manifest->next_sample, &reader, "next_sample") ||
+                 read_best(&reader, &manifest->state.best) ||
+                 read_scaler(&reader, &manifest->state.scaler) ||
+                 read_precision(&reader, manifest) || read_files(&reader, manifest) ||
+                 read_config(&reader, manifest, file.text);
     json_file_close(&file);
     if (status) checkpoint_manifest_close(manifest);
     return status ? -1 : 0;

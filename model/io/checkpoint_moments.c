@@ -21,7 +21,7 @@ struct piece {
     ptrdiff_t bucket;     /* the bucket that contains all of them */
 };
 
-static int files_of(const struct moment_files *files) {
+static int file_count(const struct moment_files *files) {
     return (int)arrlen(files->division.ends);
 }
 
@@ -40,10 +40,10 @@ static int allocate(struct moment_files *files, struct error *error) {
     files->cursors = calloc(size, sizeof *files->cursors);
     files->out = calloc(size, sizeof *files->out);
     files->in = calloc(size, sizeof *files->in);
-    files->row = calloc(size, sizeof *files->row);
+    files->gathered = calloc(size, sizeof *files->gathered);
     files->sent = malloc(size * PIECE * files->element_bytes);
     files->piece = malloc(PIECE * files->element_bytes);
-    if (files->cursors && files->out && files->in && files->row && files->sent && files->piece)
+    if (files->cursors && files->out && files->in && files->gathered && files->sent && files->piece)
         return 0;
     return fail(error, "out of memory for the moments of other ranks");
 }
@@ -69,7 +69,7 @@ void moment_files_close(struct moment_files *files) {
     free(files->cursors);
     free(files->out);
     free(files->in);
-    free(files->row);
+    free(files->gathered);
     free(files->sent);
     free(files->piece);
     arrfree(files->written);
@@ -80,7 +80,7 @@ void moment_files_close(struct moment_files *files) {
 
 size_t moment_files_bytes(const struct moment_files *files) {
     int64_t elements = 0;
-    for (int file = files->ranks->rank; file < files_of(files); file += files->ranks->size)
+    for (int file = files->ranks->rank; file < file_count(files); file += files->ranks->size)
         for (int i = first_entry(files, file); i < files->division.ends[file]; i++)
             elements += parameter_count(parameter_of(files, i));
     return (size_t)elements * files->element_bytes;
@@ -88,13 +88,12 @@ size_t moment_files_bytes(const struct moment_files *files) {
 
 /* ---- pieces */
 
-/* Begins a row of files: ranks write files first .. first + ranks - 1 at the same time, one
- * each. */
-static void begin_row(struct moment_files *files, int first) {
+/* Begins a round, in which ranks write files first .. first + ranks - 1, one each. */
+static void begin_round(struct moment_files *files, int first) {
     for (int rank = 0; rank < files->ranks->size; rank++) {
         int file = first + rank;
         files->cursors[rank] = (struct moment_cursor){0};
-        if (file < files_of(files))
+        if (file < file_count(files))
             files->cursors[rank] =
                 (struct moment_cursor){first_entry(files, file), files->division.ends[file], 0};
     }
@@ -140,7 +139,7 @@ static void copy_part(const struct moment_files *files, const struct piece *piec
                      (size_t)part.count * files->element_bytes);
 }
 
-/* Sends the next piece of each file of the row to the rank that writes it. This rank receives
+/* Sends the next piece of each file of the round to the rank that writes it. This rank receives
  * *count elements at `to`. With a snapshot, snapshot_take copies the rank's own part. Returns false
  * at the end of all files. */
 static bool move_pieces(struct moment_files *files, char *to, int64_t *count,
@@ -176,8 +175,8 @@ static bool move_pieces(struct moment_files *files, char *to, int64_t *count,
 
 void moment_files_copy(struct moment_files *files, struct snapshot *snapshot) {
     char *to = snapshot->moments;
-    for (int first = 0; first < files_of(files); first += files->ranks->size) {
-        begin_row(files, first);
+    for (int first = 0; first < file_count(files); first += files->ranks->size) {
+        begin_round(files, first);
         for (int64_t count; move_pieces(files, to, &count, snapshot);)
             to += (size_t)count * files->element_bytes;
     }
@@ -204,13 +203,13 @@ int moment_files_write(struct moment_files *files, const struct snapshot *snapsh
     const struct tensor_division *division = &files->division;
     const char *copy = snapshot ? snapshot->moments : NULL;
     bool sends = !snapshot && files->ranks->size > 1;
-    for (int first = 0; first < files_of(files) && (status == 0 || sends);
+    for (int first = 0; first < file_count(files) && (status == 0 || sends);
          first += files->ranks->size) {
         int file = first + files->ranks->rank;
         struct safetensors_writer writer;
         struct stored_file stored;
-        begin_row(files, first);
-        bool writes = file < files_of(files);
+        begin_round(files, first);
+        bool writes = file < file_count(files);
         if (writes && status == 0)
             status = tensor_division_begin_file(&writer, division, file, directory, error);
         if (writes || sends) status = write_data(files, &writer, &copy, status, error);
@@ -222,11 +221,11 @@ int moment_files_write(struct moment_files *files, const struct snapshot *snapsh
 }
 
 void moment_files_list(const struct moment_files *files, struct stored_file **list) {
-    for (int row = 0; row * files->ranks->size < files_of(files); row++) {
+    for (int round = 0; round * files->ranks->size < file_count(files); round++) {
         struct stored_file own = {0};
-        if (row < (int)arrlen(files->written)) own = files->written[row];
-        ranks_gather(files->ranks, files->row, &own, sizeof own);
+        if (round < (int)arrlen(files->written)) own = files->written[round];
+        ranks_gather(files->ranks, files->gathered, &own, sizeof own);
         for (int rank = 0; rank < files->ranks->size; rank++)
-            if (files->row[rank].name[0]) arrput(*list, files->row[rank]);
+            if (files->gathered[rank].name[0]) arrput(*list, files->gathered[rank]);
     }
 }

@@ -25,7 +25,7 @@ struct moment_files {
     struct stored_file *written;   /* stb_ds array: the files that this rank has written */
     struct moment_cursor *cursors; /* [ranks]: positions in the files that ranks write */
     struct rank_message *out, *in; /* [ranks] */
-    struct stored_file *row;       /* [ranks] */
+    struct stored_file *gathered;  /* [ranks]: the file that each rank has written in a round */
     char *sent;                    /* [ranks, PIECE] elements */
     char *piece;                   /* [PIECE] elements */
 };

@@ -46,17 +46,17 @@ const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX],
     return text;
 }
 
-const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
-                                                  const char *name) {
+const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
+                                                   const char *name) {
     char full[NAME_MAX_BYTES];
     snprintf(full, sizeof full, "%s%s", gpt2_prefix, name);
-    const struct tensor_place *place = tensor_files_find(files, full);
-    return place ? place : tensor_files_find(files, name);
+    const struct stored_tensor *tensor = tensor_files_find(files, full);
+    return tensor ? tensor : tensor_files_find(files, name);
 }
 
-static const struct tensor_place *find_moment(const struct optimizer *optimizer,
-                                              const struct tensor_files *files, int moment,
-                                              const char *name) {
+static const struct stored_tensor *find_moment(const struct optimizer *optimizer,
+                                               const struct tensor_files *files, int moment,
+                                               const char *name) {
     char full[NAME_MAX_BYTES], prefix[CHECKPOINT_PREFIX_MAX];
     snprintf(full, sizeof full, "%s%s", checkpoint_moment_prefix(prefix, optimizer, moment), name);
     return tensor_files_find(files, full);
@@ -77,13 +77,13 @@ static int64_t layer_of(const char *name) {
 static int check_layers(const struct parameter *list, const struct tensor_files *files,
                         struct error *error) {
     int64_t wanted = 0, found = 0;
-    const struct tensor_place *surplus = NULL;
+    const struct stored_tensor *surplus = NULL;
     for (ptrdiff_t i = 0; i < arrlen(list); i++)
         if (list[i].layer >= wanted) wanted = list[i].layer + 1;
     for (int i = 0; i < files->count; i++) {
-        int64_t layer = layer_of(files->places[i].entry->name);
+        int64_t layer = layer_of(files->tensors[i].entry->name);
         if (layer >= found) found = layer + 1;
-        if (layer >= wanted && !surplus) surplus = &files->places[i];
+        if (layer >= wanted && !surplus) surplus = &files->tensors[i];
     }
     if (found == wanted) return 0;
     char missing[64];
@@ -94,7 +94,7 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
     return fail(error,
                 "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
                 ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
-                surplus ? surplus->file->from.path : files->where, found, wanted,
+                surplus ? surplus->file->reader.path : files->where, found, wanted,
                 surplus ? json_text_shown(surplus->entry->name).text : missing,
                 surplus ? "one too many" : "missing", found);
 }
@@ -115,9 +115,9 @@ static const char *key_of_shape(const struct extent *extent,
     return rows_differ ? extent->rows_of : "model.n_embd";
 }
 
-static int check_tensor(const struct parameter *parameter, const struct tensor_place *place,
+static int check_tensor(const struct parameter *parameter, const struct stored_tensor *tensor,
                         struct error *error) {
-    const struct safetensors_entry *entry = place->entry;
+    const struct safetensors_entry *entry = tensor->entry;
     const struct extent *extent = &parameter->extent;
     const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
     int rank = extent->columns ? 2 : 1;
@@ -126,7 +126,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
         return fail(error,
                     "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
                     "it, or use another file",
-                    place->file->from.path, json_text_shown(place->entry->name).text,
+                    tensor->file->reader.path, json_text_shown(tensor->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
                     shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
     }
@@ -134,7 +134,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
     return fail(error,
                 "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
                 "file to F32",
-                place->file->from.path, json_text_shown(place->entry->name).text,
+                tensor->file->reader.path, json_text_shown(tensor->entry->name).text,
                 safetensors_dtype_name(entry->dtype));
 }
 
@@ -152,17 +152,17 @@ enum dtype checkpoint_dtype(const struct safetensors_entry *entry) {
     return (enum dtype)dtype;
 }
 
-int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
-                     struct error *error) {
+int checkpoint_widen(float *values, const struct stored_tensor *tensor, int64_t first,
+                     int64_t count, struct error *error) {
     uint16_t halves[CHUNK];
-    enum dtype dtype = checkpoint_dtype(place->entry);
+    enum dtype dtype = checkpoint_dtype(tensor->entry);
     size_t size = dtype_bytes(dtype);
     if (dtype == DTYPE_F32)
-        return safetensors_read(values, place->file, place->entry, (uint64_t)first * size,
+        return safetensors_read(values, tensor->file, tensor->entry, (uint64_t)first * size,
                                 (size_t)count * size, error);
     for (int64_t done = 0; done < count; done += CHUNK) {
         size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
-        if (safetensors_read(halves, place->file, place->entry, (uint64_t)(first + done) * size,
+        if (safetensors_read(halves, tensor->file, tensor->entry, (uint64_t)(first + done) * size,
                              part * size, error))
             return -1;
         dtype_widen(values + done, halves, dtype, 0, part);
@@ -172,7 +172,7 @@ int checkpoint_widen(float *values, const struct tensor_place *place, int64_t fi
 
 /* Stores true in *same if two tensors of one shape have equal values, bit for bit after
  * widening. */
-static int compare_values(bool *same, const struct tensor_place *a, const struct tensor_place *b,
+static int compare_values(bool *same, const struct stored_tensor *a, const struct stored_tensor *b,
                           struct error *error) {
     float left[CHUNK], right[CHUNK];
     int64_t total = (int64_t)(a->entry->bytes / dtype_bytes(checkpoint_dtype(a->entry)));
@@ -189,7 +189,7 @@ static int compare_values(bool *same, const struct tensor_place *a, const struct
 
 static int check_head(const struct parameter *list, const struct tensor_files *files,
                       struct error *error) {
-    const struct tensor_place *head = tensor_files_find(files, "lm_head.weight");
+    const struct stored_tensor *head = tensor_files_find(files, "lm_head.weight");
     const struct parameter *wte = parameter_wte(list);
     if (!head || parameter_head(list) != wte) return 0;
     if (check_tensor(wte, head, error)) return -1;
@@ -199,7 +199,7 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
     return fail(error,
                 "%.400s: lm_head.weight differs from the token embedding, but the config's model "
                 "shares the two\nuse a file with tied embeddings",
-                head->file->from.path);
+                head->file->reader.path);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -217,11 +217,11 @@ static bool is_extra(const char *name) {
 static int check_surplus(const struct tensor_files *files, const bool *matched,
                          struct error *error) {
     for (int i = 0; i < files->count; i++) {
-        const struct tensor_place *place = &files->places[i];
-        if (!matched[i] && !is_extra(place->entry->name))
+        const struct stored_tensor *tensor = &files->tensors[i];
+        if (!matched[i] && !is_extra(tensor->entry->name))
             return fail(error,
                         "%.400s: tensor %s is no part of the config's model\nuse another file",
-                        place->file->from.path, json_text_shown(place->entry->name).text);
+                        tensor->file->reader.path, json_text_shown(tensor->entry->name).text);
     }
     return 0;
 }
@@ -229,10 +229,10 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
 static int match_weights(const struct parameter *list, const struct tensor_files *files,
                          bool *matched, struct error *error) {
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
-        const struct tensor_place *place = checkpoint_find_weight(files, list[i].name);
-        if (!place) return missing_tensor(files, checkpoint_prefix(list), list[i].name, error);
-        if (check_tensor(&list[i], place, error)) return -1;
-        matched[place - files->places] = true;
+        const struct stored_tensor *tensor = checkpoint_find_weight(files, list[i].name);
+        if (!tensor) return missing_tensor(files, checkpoint_prefix(list), list[i].name, error);
+        if (check_tensor(&list[i], tensor, error)) return -1;
+        matched[tensor - files->tensors] = true;
     }
     return check_surplus(files, matched, error);
 }
@@ -254,11 +254,11 @@ int checkpoint_check_moments(const struct optimizer *optimizer, const struct ten
     for (int moment = 0; moment < optimizer->rule->moments; moment++) {
         for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
             const char *name = list[i].name;
-            const struct tensor_place *place = find_moment(optimizer, files, moment, name);
-            if (!place)
+            const struct stored_tensor *tensor = find_moment(optimizer, files, moment, name);
+            if (!tensor)
                 return missing_tensor(files, checkpoint_moment_prefix(prefix, optimizer, moment),
                                       name, error);
-            if (check_tensor(&list[i], place, error)) return -1;
+            if (check_tensor(&list[i], tensor, error)) return -1;
         }
     }
     return 0;
@@ -317,7 +317,7 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
 }
 
 /* One of the flat arrays in files: the master weights, or a moment. */
-struct array {
+struct flat_array {
     const struct gpt *gpt;
     const struct optimizer *optimizer; /* NULL: the master weights */
     int moment;
@@ -325,21 +325,21 @@ struct array {
 
 /* Reads the values of parameter p piece by piece and uploads each piece. All threads do so for a
  * CPU, one thread for a device. */
-static int read_tensor(const struct array *array, const struct parameter *p,
-                       const struct tensor_place *place,
-                       void (*pass)(const struct array *array, const float *values, int64_t first,
-                                    int64_t count),
+static int read_tensor(const struct flat_array *array, const struct parameter *p,
+                       const struct stored_tensor *tensor,
+                       void (*upload)(const struct flat_array *array, const float *values,
+                                      int64_t first, int64_t count),
                        struct error *error) {
     int64_t total = parameter_count(p);
-    bool together = array->gpt->be->device.kind == BACKEND_CPU;
+    bool parallel = array->gpt->be->device.kind == BACKEND_CPU;
     int status = 0;
-#pragma omp parallel for schedule(static) if (together)
+#pragma omp parallel for schedule(static) if (parallel)
     for (int64_t first = 0; first < total; first += CHUNK) {
         float values[CHUNK];
         struct error failure;
         int64_t count = total - first < CHUNK ? total - first : CHUNK;
-        if (checkpoint_widen(values, place, first, count, &failure) == 0) {
-            pass(array, values, p->offset + first, count);
+        if (checkpoint_widen(values, tensor, first, count, &failure) == 0) {
+            upload(array, values, p->offset + first, count);
             continue;
         }
 #pragma omp critical(failure_of_a_piece)
@@ -351,22 +351,22 @@ static int read_tensor(const struct array *array, const struct parameter *p,
     return status;
 }
 
-static void pass_masters(const struct array *array, const float *values, int64_t first,
-                         int64_t count) {
+static void upload_masters(const struct flat_array *array, const float *values, int64_t first,
+                           int64_t count) {
     masters_upload(&array->gpt->masters, array->gpt->be, values, first, count);
 }
-static void pass_moment(const struct array *array, const float *values, int64_t first,
-                        int64_t count) {
+static void upload_moment(const struct flat_array *array, const float *values, int64_t first,
+                          int64_t count) {
     optimizer_upload(array->optimizer, array->moment, values, first, count);
 }
 
 int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
                             struct error *error) {
-    const struct array masters = {gpt, NULL, 0};
+    const struct flat_array masters = {gpt, NULL, 0};
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
-        const struct tensor_place *place = checkpoint_find_weight(files, p->name);
-        if (read_tensor(&masters, p, place, pass_masters, error)) return -1;
+        const struct stored_tensor *tensor = checkpoint_find_weight(files, p->name);
+        if (read_tensor(&masters, p, tensor, upload_masters, error)) return -1;
     }
     return 0;
 }
@@ -376,10 +376,11 @@ int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_fil
     const struct parameter *list = optimizer->gpt->list;
     for (int moment = 0; moment < optimizer->rule->moments; moment++)
         for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
-            const struct array array = {
+            const struct flat_array array = {
                 .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
-            const struct tensor_place *place = find_moment(optimizer, files, moment, list[i].name);
-            if (read_tensor(&array, &list[i], place, pass_moment, error)) return -1;
+            const struct stored_tensor *tensor =
+                find_moment(optimizer, files, moment, list[i].name);
+            if (read_tensor(&array, &list[i], tensor, upload_moment, error)) return -1;
         }
     return 0;
 }

@@ -36,16 +36,16 @@ int checkpoint_check_moments(const struct optimizer *optimizer, const struct ten
                              struct error *error);
 
 /* Returns a weight by its name without "transformer.", or NULL. */
-const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
-                                                  const char *name);
+const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
+                                                   const char *name);
 
 /* Returns the dtype of a tensor that passed the check. */
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 
 /* Reads elements first .. first + count - 1 of a tensor that passed the check, as fp32 into values.
  * Thread-safe. Fails like safetensors_read. */
-int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
-                     struct error *error);
+int checkpoint_widen(float *values, const struct stored_tensor *tensor, int64_t first,
+                     int64_t count, struct error *error);
 
 /* Appends an entry for each of the first `count` parameters to *entries, an stb_ds array. The
  * entries own their names; free them with checkpoint_free_entries. */

@@ -130,8 +130,8 @@ static const char *size_text(char text[32], double bytes) {
     return text;
 }
 
-int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
-                          struct error *error) {
+int checkpoint_check_disk_space(const struct trainer *trainer, const char *run_directory,
+                                int64_t count, struct error *error) {
     const struct gpt *gpt = &trainer->gpt;
     size_t moments = (size_t)trainer->optimizer.rule->moments;
     size_t element = sizeof(float) + moments * dtype_bytes(gpt->precision.moments);
@@ -141,12 +141,12 @@ int checkpoint_check_room(const struct trainer *trainer, const char *run_directo
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     if (statvfs(path, &disk) && statvfs(run_directory, &disk))
         return 0; /* writing will report the error */
-    double room = (double)disk.f_bavail * (double)disk.f_frsize;
-    if (disk.f_blocks == 0 || room >= wanted) return 0;
+    double available_bytes = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (disk.f_blocks == 0 || available_bytes >= wanted) return 0;
     return fail(error,
                 "%.400s: %s of disk space are free, but %" PRId64 " checkpoint%s more take%s %s\n"
                 "free space, lower checkpoint.keep, or choose another run_dir",
-                run_directory, size_text(available, room), count, count > 1 ? "s" : "",
+                run_directory, size_text(available, available_bytes), count, count > 1 ? "s" : "",
                 count > 1 ? "" : "s", size_text(needed, wanted));
 }
 
@@ -188,7 +188,7 @@ static int open_directory(struct checkpoint_writer *writer, struct error *error)
     int status =
         moment_files_open(&writer->moments, &trainer->optimizer, file_limit(trainer), error);
     if (status == 0 && writer->ranks->rank == 0 &&
-        (checkpoint_check_room(trainer, writer->run_directory, 1, error) ||
+        (checkpoint_check_disk_space(trainer, writer->run_directory, 1, error) ||
          checkpoint_directory_begin(writer->path, writer->run_directory, writer->state.step,
                                     error)))
         status = -1;
@@ -221,9 +221,9 @@ static void *write_files(void *argument) {
 /* Starts writing once the copy, if any, is complete. If no thread can be created, the calling
  * thread writes. */
 static void start_writing(struct checkpoint_writer *writer, bool wait) {
-    if (writer->phase != CHECKPOINT_COPIES) return;
+    if (writer->phase != CHECKPOINT_COPYING) return;
     if (writer->source && !snapshot_ready(writer->source, wait)) return;
-    writer->phase = CHECKPOINT_WRITES;
+    writer->phase = CHECKPOINT_WRITING;
     writer->status = check_backend(writer, &writer->error);
     writer->threaded =
         writer->source && signals_start_thread(&writer->thread, write_files, writer) == 0;
@@ -246,7 +246,7 @@ int checkpoint_writer_begin(struct checkpoint_writer *writer, struct error *erro
         snapshot_take(&writer->snapshot);
     }
     atomic_store(&writer->ended, false);
-    writer->phase = CHECKPOINT_COPIES;
+    writer->phase = CHECKPOINT_COPYING;
     start_writing(writer, false);
     return 0;
 }

@@ -27,7 +27,7 @@ struct checkpoint_writer {
     const struct ranks *ranks;
     const char *run_directory;
     struct snapshot snapshot; /* if not open, training waits */
-    enum { CHECKPOINT_NONE, CHECKPOINT_COPIES, CHECKPOINT_WRITES } phase;
+    enum { CHECKPOINT_NONE, CHECKPOINT_COPYING, CHECKPOINT_WRITING } phase;
     /* The checkpoint that is being written: */
     const struct snapshot *source; /* NULL: the live tensors */
     struct training_state state;
@@ -67,5 +67,5 @@ int checkpoint_writer_end(struct checkpoint_writer *writer, char path[FILE_PATH_
 
 /* Fails if the file system of the run has too little space for `count` more checkpoints. The
  * message has the sizes. */
-int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
-                          struct error *error);
+int checkpoint_check_disk_space(const struct trainer *trainer, const char *run_directory,
+                                int64_t count, struct error *error);

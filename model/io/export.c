@@ -32,15 +32,15 @@ static const char *const tokenizer_files[] = {
 };
 
 /* Converts elements first .. first + count of a tensor to dtype, into buffer. */
-static int convert(void *buffer, float *values, const struct tensor_place *place, int64_t first,
+static int convert(void *buffer, float *values, const struct stored_tensor *tensor, int64_t first,
                    int64_t count, enum dtype dtype, struct error *error) {
-    const struct safetensors_entry *entry = place->entry;
+    const struct safetensors_entry *entry = tensor->entry;
     if (checkpoint_dtype(entry) == dtype) {
         size_t size = dtype_bytes(dtype);
-        return safetensors_read(buffer, place->file, entry, (uint64_t)first * size,
+        return safetensors_read(buffer, tensor->file, entry, (uint64_t)first * size,
                                 (size_t)count * size, error);
     }
-    if (checkpoint_widen(values, place, first, count, error)) return -1;
+    if (checkpoint_widen(values, tensor, first, count, error)) return -1;
     dtype_store(buffer, dtype, 0, values, (size_t)count);
     if (dtype == DTYPE_F32) return 0;
     for (int64_t i = 0; i < count; i++) {
@@ -49,7 +49,7 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
             return fail(error,
                         "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
                         "%s",
-                        place->file->from.path, entry->name, (long long)(first + i),
+                        tensor->file->reader.path, entry->name, (long long)(first + i),
                         (double)values[i], dtype_name(dtype),
                         dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
     }
@@ -154,70 +154,70 @@ static bool is_empty(const char *path) {
 
 /* Paths of an export: the final one, without links or trailing slashes, its parent directory, and
  * the temporary directory beside it. */
-struct places {
+struct export_paths {
     char final[FILE_PATH_MAX], parent[FILE_PATH_MAX], unfinished[FILE_PATH_MAX];
 };
 
 /* Accepts an existing empty directory, also through symbolic links. */
-static int take_existing(struct places *places, struct error *error) {
-    if (!is_empty(places->final))
+static int take_existing(struct export_paths *paths, struct error *error) {
+    if (!is_empty(paths->final))
         return fail(
             error,
             "%.400s already exists and is not empty\nexport to another directory, or remove it "
             "first",
-            places->final);
-    char *real = realpath(places->final, NULL);
+            paths->final);
+    char *real = realpath(paths->final, NULL);
     bool fits = real && strlen(real) < FILE_PATH_MAX;
-    if (fits) strcpy(places->final, real);
+    if (fits) strcpy(paths->final, real);
     free(real);
     if (fits) return 0;
-    return fail(error, "%.400s cannot be replaced\nexport to another directory", places->final);
+    return fail(error, "%.400s cannot be replaced\nexport to another directory", paths->final);
 }
 
-static int find_places(struct places *places, const char *to, struct error *error) {
+static int find_paths(struct export_paths *paths, const char *to, struct error *error) {
     struct stat status;
     size_t length = strlen(to);
     while (length > 1 && to[length - 1] == '/') length--;
     if (length == 0 || length >= FILE_PATH_MAX)
         return fail(error, "the path to export to has %zu bytes\nname another one", length);
-    snprintf(places->final, FILE_PATH_MAX, "%.*s", (int)length, to);
-    if (lstat(places->final, &status) == 0 && take_existing(places, error)) return -1;
-    const char *slash = strrchr(places->final, '/');
-    const char *name = slash ? slash + 1 : places->final;
-    int around = slash ? (int)(slash - places->final) : 0;
-    if (slash) snprintf(places->parent, FILE_PATH_MAX, "%.*s", around ? around : 1, places->final);
-    else strcpy(places->parent, ".");
+    snprintf(paths->final, FILE_PATH_MAX, "%.*s", (int)length, to);
+    if (lstat(paths->final, &status) == 0 && take_existing(paths, error)) return -1;
+    const char *slash = strrchr(paths->final, '/');
+    const char *name = slash ? slash + 1 : paths->final;
+    int around = slash ? (int)(slash - paths->final) : 0;
+    if (slash) snprintf(paths->parent, FILE_PATH_MAX, "%.*s", around ? around : 1, paths->final);
+    else strcpy(paths->parent, ".");
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return fail(error, "%.400s does not exist\nexport to a directory with a name", to);
-    if ((size_t)snprintf(places->unfinished, FILE_PATH_MAX, "%s/.%s.tmp", places->parent, name) <
+    if ((size_t)snprintf(paths->unfinished, FILE_PATH_MAX, "%s/.%s.tmp", paths->parent, name) <
         FILE_PATH_MAX)
         return 0;
     return fail(error, "the path %.400s is too long\nexport to another directory", to);
 }
 
 /* Renames the temporary directory to its final name. An existing empty directory is replaced. */
-static int publish(const struct places *places, struct error *error) {
-    if (rename(places->unfinished, places->final) != 0)
+static int publish(const struct export_paths *paths, struct error *error) {
+    if (rename(paths->unfinished, paths->final) != 0)
         return fail(error, "cannot rename %.400s to %.400s: %s\nexport to another directory",
-                    places->unfinished, places->final, strerror(errno));
-    return directory_sync(places->parent, error);
+                    paths->unfinished, paths->final, strerror(errno));
+    return directory_sync(paths->parent, error);
 }
 
 int export_model(const char *to, const char *from, const struct export_options *options,
                  struct error *error) {
-    struct places places;
+    struct export_paths paths;
     struct job job = {
-        .from = from, .directory = places.unfinished, .dtype = options->dtype, .error = error};
+        .from = from, .directory = paths.unfinished, .dtype = options->dtype, .error = error};
     struct error ignored;
     config_defaults(&job.config);
     if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
     if (huggingface_read_config(&job.config, from, error)) return -1;
-    if (find_places(&places, to, error) || directory_create(places.parent, error)) return -1;
+    if (find_paths(&paths, to, error) || directory_create(paths.parent, error)) return -1;
     /* Remove the leftovers of a killed export. */
-    if (directory_remove(places.unfinished, error)) return -1;
-    if (directory_create(places.unfinished, error)) return -1;
+    if (directory_remove(paths.unfinished, error)) return -1;
+    if (directory_create(paths.unfinished, error)) return -1;
     int status = write_all(&job);
-    if (status == 0) status = publish(&places, error);
-    if (status) directory_remove(places.unfinished, &ignored);
+    if (status == 0) status = publish(&paths, error);
+    if (status) directory_remove(paths.unfinished, &ignored);
     return status;
 }

@@ -147,8 +147,7 @@ static void print_own(FILE *out, const struct config *config,
                       const struct huggingface_tokens *tokens, const char *dtype) {
     fputs("{\n  \"model_type\": \"mantissa\",\n", out);
     for (const char *const *path = huggingface_own_keys; *path; path++) {
-        const struct config_option *option =
-            &config_options[config_option_index(*path, strlen(*path))];
+        const struct config_option *option = config_option_of(*path);
         fprintf(out, "  \"%s\": ", config_option_name(option));
         config_print_value(out, config, option);
         fputs(",\n", out);

@@ -13,7 +13,7 @@
 enum { SHOWN_MAX = 80 };
 
 /* A config.json, or an object in it, while it is read into a config. */
-struct source {
+struct config_reader {
     const cJSON *root;
     struct config *config;
     const char *where;  /* the path, for messages */
@@ -22,23 +22,23 @@ struct source {
 };
 
 /* Fails with the value of the key and the expected one. */
-static int refuse(const struct source *source, const char *key, const char *wanted) {
-    const cJSON *member = json_member(source->root, key);
+static int refuse(const struct config_reader *reader, const char *key, const char *wanted) {
+    const cJSON *member = json_member(reader->root, key);
     char *found = member ? cJSON_PrintUnformatted(member) : NULL;
-    int status = fail(source->error, "%s: %s is %.*s,\nbut mantissa's %s needs %s", source->where,
-                      key, SHOWN_MAX, found ? found : "missing", source->family, wanted);
+    int status = fail(reader->error, "%s: %s is %.*s,\nbut mantissa's %s needs %s", reader->where,
+                      key, SHOWN_MAX, found ? found : "missing", reader->family, wanted);
     cJSON_free(found);
     return status;
 }
 
 /* True if the key is absent, which means the default of the model's class in transformers. */
-static bool is_absent(const struct source *source, const char *key) {
-    return !json_member(source->root, key);
+static bool is_absent(const struct config_reader *reader, const char *key) {
+    return !json_member(reader->root, key);
 }
 
 /* True if the key is null or absent. */
-static bool is_null(const struct source *source, const char *key) {
-    return is_absent(source, key) || cJSON_IsNull(json_member(source->root, key));
+static bool is_null(const struct config_reader *reader, const char *key) {
+    return is_absent(reader, key) || cJSON_IsNull(json_member(reader->root, key));
 }
 
 static bool text_is(const cJSON *member, const char *text) {
@@ -46,28 +46,25 @@ static bool text_is(const cJSON *member, const char *text) {
 }
 
 /* Fails if the key is present and its value, which the caller has compared, is not allowed. */
-static int need(const struct source *source, const char *key, bool allowed, const char *wanted) {
-    return is_absent(source, key) || allowed ? 0 : refuse(source, key, wanted);
+static int need(const struct config_reader *reader, const char *key, bool allowed,
+                const char *wanted) {
+    return is_absent(reader, key) || allowed ? 0 : refuse(reader, key, wanted);
 }
 
 /* Reads a flag; an absent key leaves *value as it is. */
-static int read_flag(bool *value, const struct source *source, const char *key) {
-    const cJSON *member = json_member(source->root, key);
+static int read_flag(bool *value, const struct config_reader *reader, const char *key) {
+    const cJSON *member = json_member(reader->root, key);
     if (cJSON_IsBool(member)) *value = cJSON_IsTrue(member);
-    return need(source, key, cJSON_IsBool(member), "true or false");
+    return need(reader, key, cJSON_IsBool(member), "true or false");
 }
 
 /* ---- keys that have a key of the config */
 
-static const struct config_option *option_of(const char *path) {
-    return &config_options[config_option_index(path, strlen(path))];
-}
-
 /* Sets a key of the config ("model.n_layer") and marks it as given. */
-static void set(const struct source *source, const char *path, double value) {
-    const struct config_option *option = option_of(path);
-    config_set(source->config, option, value);
-    source->config->sources[option - config_options] = CONFIG_SOURCE_FILE;
+static void set(const struct config_reader *reader, const char *path, double value) {
+    const struct config_option *option = config_option_of(path);
+    config_set(reader->config, option, value);
+    reader->config->sources[option - config_options] = CONFIG_SOURCE_FILE;
 }
 
 /* Stores a JSON value for config_set. Returns false if the row of the option table does not allow
@@ -79,9 +76,9 @@ static bool value_of(double *value, const struct config_option *option, const cJ
     }
     if (option->type == CONFIG_ENUM) {
         int word = 0;
-        while (option->words[word] && !text_is(member, option->words[word])) word++;
+        while (option->names[word] && !text_is(member, option->names[word])) word++;
         *value = word;
-        return option->words[word];
+        return option->names[word];
     }
     *value = cJSON_IsNumber(member) ? member->valuedouble : NAN;
     return *value >= option->minimum && *value <= option->maximum &&
@@ -95,32 +92,32 @@ struct key {
     double absent, null; /* NAN: none */
 };
 
-static int read_key(const struct source *source, const struct key *key) {
-    const struct config_option *option = option_of(key->path);
-    const cJSON *member = json_member(source->root, key->key);
+static int read_key(const struct config_reader *reader, const struct key *key) {
+    const struct config_option *option = config_option_of(key->path);
+    const cJSON *member = json_member(reader->root, key->key);
     double value = !member ? key->absent : cJSON_IsNull(member) ? key->null : NAN;
     char allowed[320];
     if (isnan(value) && !value_of(&value, option, member)) {
         config_describe_allowed(option, allowed, sizeof allowed);
-        return refuse(source, key->key, allowed);
+        return refuse(reader, key->key, allowed);
     }
-    set(source, key->path, value);
+    set(reader, key->path, value);
     return 0;
 }
 
-static int read_keys(const struct source *source, const struct key *keys, size_t count) {
+static int read_keys(const struct config_reader *reader, const struct key *keys, size_t count) {
     for (size_t i = 0; i < count; i++)
-        if (read_key(source, &keys[i])) return -1;
+        if (read_key(reader, &keys[i])) return -1;
     return 0;
 }
 
-#define READ_KEYS(source, keys) read_keys(source, keys, sizeof(keys) / sizeof *(keys))
+#define READ_KEYS(reader, keys) read_keys(reader, keys, sizeof(keys) / sizeof *(keys))
 
 /* ---- GPT-2 */
 
-static int read_gpt2(const struct source *source) {
+static int read_gpt2(const struct config_reader *reader) {
     /* Old files call n_positions n_ctx. */
-    bool old = is_absent(source, "n_positions") && !is_absent(source, "n_ctx");
+    bool old = is_absent(reader, "n_positions") && !is_absent(reader, "n_ctx");
     const struct key sizes[] = {
         {"n_layer", "model.n_layer", NAN, NAN},
         {"n_head", "model.n_head", NAN, NAN},
@@ -130,20 +127,20 @@ static int read_gpt2(const struct source *source) {
     };
     const struct key inner = {"n_inner", "model.n_inner", NAN, NAN};
     const struct key eps = {"layer_norm_epsilon", "model.norm_eps", NAN, NAN};
-    const cJSON *root = source->root, *activation = json_member(root, "activation_function");
-    if (need(source, "activation_function",
+    const cJSON *root = reader->root, *activation = json_member(root, "activation_function");
+    if (need(reader, "activation_function",
              text_is(activation, "gelu_new") || text_is(activation, "gelu_pytorch_tanh"),
              "\"gelu_new\" or \"gelu_pytorch_tanh\"") ||
-        need(source, "scale_attn_weights", cJSON_IsTrue(json_member(root, "scale_attn_weights")),
+        need(reader, "scale_attn_weights", cJSON_IsTrue(json_member(root, "scale_attn_weights")),
              "true") ||
-        need(source, "scale_attn_by_inverse_layer_idx",
+        need(reader, "scale_attn_by_inverse_layer_idx",
              cJSON_IsFalse(json_member(root, "scale_attn_by_inverse_layer_idx")), "false") ||
-        need(source, "tie_word_embeddings", cJSON_IsTrue(json_member(root, "tie_word_embeddings")),
+        need(reader, "tie_word_embeddings", cJSON_IsTrue(json_member(root, "tie_word_embeddings")),
              "true") ||
-        READ_KEYS(source, sizes))
+        READ_KEYS(reader, sizes))
         return -1;
-    if (!is_null(source, inner.key) && read_key(source, &inner)) return -1;
-    return is_absent(source, eps.key) ? 0 : read_key(source, &eps);
+    if (!is_null(reader, inner.key) && read_key(reader, &inner)) return -1;
+    return is_absent(reader, eps.key) ? 0 : read_key(reader, &eps);
 }
 
 /* ---- Llama's family */
@@ -156,69 +153,69 @@ const struct huggingface_class huggingface_classes[] = {
 };
 
 /* Reads the keys common to rope_scaling of older files and rope_parameters of newer ones. */
-static int read_scaling(const struct source *source) {
+static int read_scaling(const struct config_reader *reader) {
     static const struct key keys[] = {
         {"factor", "model.rope_factor", NAN, NAN},
         {"low_freq_factor", "model.rope_low_freq_factor", NAN, NAN},
         {"high_freq_factor", "model.rope_high_freq_factor", NAN, NAN},
         {"original_max_position_embeddings", "model.rope_original_positions", NAN, NAN},
     };
-    const char *key = is_absent(source, "rope_type") ? "type" : "rope_type";
-    const cJSON *type = json_member(source->root, key);
+    const char *key = is_absent(reader, "rope_type") ? "type" : "rope_type";
+    const cJSON *type = json_member(reader->root, key);
     if (text_is(type, "default")) return 0;
-    if (!text_is(type, "llama3")) return refuse(source, key, "\"default\" or \"llama3\"");
-    set(source, "model.rope_scaling", ROPE_LLAMA3);
-    return READ_KEYS(source, keys);
+    if (!text_is(type, "llama3")) return refuse(reader, key, "\"default\" or \"llama3\"");
+    set(reader, "model.rope_scaling", ROPE_LLAMA3);
+    return READ_KEYS(reader, keys);
 }
 
-static int read_rope(const struct source *source) {
+static int read_rope(const struct config_reader *reader) {
     static const struct key theta = {"rope_theta", "model.rope_theta", 10000, 10000};
-    bool renamed = !is_null(source, "rope_parameters");
+    bool renamed = !is_null(reader, "rope_parameters");
     const char *key = renamed ? "rope_parameters" : "rope_scaling";
-    struct source inner = *source;
-    inner.root = json_member(source->root, key);
-    set(source, "model.positions", POSITIONS_ROPE);
-    set(source, "model.rope_scaling", ROPE_UNSCALED);
-    if (!is_null(source, key)) {
-        if (!cJSON_IsObject(inner.root)) return refuse(source, key, "an object");
+    struct config_reader inner = *reader;
+    inner.root = json_member(reader->root, key);
+    set(reader, "model.positions", POSITIONS_ROPE);
+    set(reader, "model.rope_scaling", ROPE_UNSCALED);
+    if (!is_null(reader, key)) {
+        if (!cJSON_IsObject(inner.root)) return refuse(reader, key, "an object");
         if (read_scaling(&inner)) return -1;
     }
-    return read_key(renamed ? &inner : source, &theta);
+    return read_key(renamed ? &inner : reader, &theta);
 }
 
 /* Llama's attention_bias covers all four matrices of attention, and mlp_bias all three of the MLP.
  * Supported are all biases together, or those of q, k and v. */
-static int read_bias(const struct source *source, const struct huggingface_class *class) {
+static int read_bias(const struct config_reader *reader, const struct huggingface_class *class) {
     bool attention = false, mlp = false;
-    set(source, "model.bias", class->bias);
+    set(reader, "model.bias", class->bias);
     if (class->bias == BIAS_QKV) return 0;
-    if (read_flag(&attention, source, "attention_bias")) return -1;
-    if (class->qk_norm && attention) return refuse(source, "attention_bias", "false");
-    if (read_flag(&mlp, source, "mlp_bias")) return -1;
-    if (attention != mlp) return refuse(source, "attention_bias", "that of mlp_bias");
-    if (attention) set(source, "model.bias", BIAS_ALL);
+    if (read_flag(&attention, reader, "attention_bias")) return -1;
+    if (class->qk_norm && attention) return refuse(reader, "attention_bias", "false");
+    if (read_flag(&mlp, reader, "mlp_bias")) return -1;
+    if (attention != mlp) return refuse(reader, "attention_bias", "that of mlp_bias");
+    if (attention) set(reader, "model.bias", BIAS_ALL);
     return 0;
 }
 
 /* Reads the attention window. It has no effect up to its own length, so it limits the model's
  * context; a run with a longer context is rejected. */
-static int read_window(const struct source *source, const struct huggingface_class *class) {
-    struct config *config = source->config;
+static int read_window(const struct config_reader *reader, const struct huggingface_class *class) {
+    struct config *config = reader->config;
     bool used = true;
     int64_t window = class->window;
-    bool absent = is_absent(source, "sliding_window");
-    if (absent ? window == 0 : is_null(source, "sliding_window")) return 0;
-    if (read_flag(&used, source, "use_sliding_window")) return -1;
-    bool whole = absent || json_whole(&window, source->root, "sliding_window", 1, INT64_C(1) << 40);
+    bool absent = is_absent(reader, "sliding_window");
+    if (absent ? window == 0 : is_null(reader, "sliding_window")) return 0;
+    if (read_flag(&used, reader, "use_sliding_window")) return -1;
+    bool whole = absent || json_whole(&window, reader->root, "sliding_window", 1, INT64_C(1) << 40);
     if (!used || (whole && window >= config->model.n_positions)) return 0;
     if (!whole || (window < config->data.seq_len && config_given(config, "data.seq_len")))
-        return refuse(source, "sliding_window",
+        return refuse(reader, "sliding_window",
                       "null, or at least data.seq_len: attention here sees all before it");
     config->model.n_positions = window;
     return 0;
 }
 
-static int read_llama(const struct source *source, const struct huggingface_class *class) {
+static int read_llama(const struct config_reader *reader, const struct huggingface_class *class) {
     const struct key sizes[] = {
         {"num_hidden_layers", "model.n_layer", NAN, NAN},
         {"num_attention_heads", "model.n_head", NAN, NAN},
@@ -233,19 +230,19 @@ static int read_llama(const struct source *source, const struct huggingface_clas
         {"rms_norm_eps", "model.norm_eps", 1e-6, NAN},
         {"tie_word_embeddings", "model.tied_head", false, NAN},
     };
-    const cJSON *ranks = json_member(source->root, "pretraining_tp");
+    const cJSON *ranks = json_member(reader->root, "pretraining_tp");
     bool mistral = class == &huggingface_classes[HUGGINGFACE_MISTRAL];
-    set(source, "model.type", mistral ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
-    set(source, "model.norm", NORM_RMSNORM);
-    set(source, "model.qk_norm", class->qk_norm);
-    set(source, "model.mlp", MLP_SWIGLU);
-    if (need(source, "pretraining_tp", cJSON_IsNumber(ranks) && ranks->valuedouble == 1, "1") ||
-        READ_KEYS(source, sizes) ||
-        need(source, "hidden_act", text_is(json_member(source->root, "hidden_act"), "silu"),
+    set(reader, "model.type", mistral ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
+    set(reader, "model.norm", NORM_RMSNORM);
+    set(reader, "model.qk_norm", class->qk_norm);
+    set(reader, "model.mlp", MLP_SWIGLU);
+    if (need(reader, "pretraining_tp", cJSON_IsNumber(ranks) && ranks->valuedouble == 1, "1") ||
+        READ_KEYS(reader, sizes) ||
+        need(reader, "hidden_act", text_is(json_member(reader->root, "hidden_act"), "silu"),
              "\"silu\"") ||
-        READ_KEYS(source, parts) || read_bias(source, class) || read_rope(source))
+        READ_KEYS(reader, parts) || read_bias(reader, class) || read_rope(reader))
         return -1;
-    return read_window(source, class);
+    return read_window(reader, class);
 }
 
 /* ---- models of other parts */
@@ -257,30 +254,30 @@ const char *const huggingface_own_keys[] = {MODEL_SIZES(X) MODEL_PARTS(Y) NULL};
 #undef Y
 
 /* Files older than a flag lack it, which means the option's default. */
-static int read_own(const struct source *source) {
+static int read_own(const struct config_reader *reader) {
     for (const char *const *path = huggingface_own_keys; *path; path++) {
-        const struct config_option *option = option_of(*path);
+        const struct config_option *option = config_option_of(*path);
         double absent = option->type == CONFIG_BOOLEAN ? option->initial : NAN;
         const struct key key = {config_option_name(option), *path, absent, NAN};
-        if (read_key(source, &key)) return -1;
+        if (read_key(reader, &key)) return -1;
     }
     return 0;
 }
 
 /* ---- the file */
 
-static int read_family(struct source *source) {
-    const cJSON *type = json_member(source->root, "model_type");
-    if (text_is(type, "gpt2")) return read_gpt2(source);
-    source->family = "own model";
-    if (text_is(type, "mantissa")) return read_own(source);
+static int read_family(struct config_reader *reader) {
+    const cJSON *type = json_member(reader->root, "model_type");
+    if (text_is(type, "gpt2")) return read_gpt2(reader);
+    reader->family = "own model";
+    if (text_is(type, "mantissa")) return read_own(reader);
     for (int i = 0; i < HUGGINGFACE_CLASSES; i++) {
         const struct huggingface_class *class = &huggingface_classes[i];
-        source->family = class->family;
-        if (text_is(type, class->type)) return read_llama(source, class);
+        reader->family = class->family;
+        if (text_is(type, class->type)) return read_llama(reader, class);
     }
-    source->family = "list of models";
-    return refuse(source, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
+    reader->family = "list of models";
+    return refuse(reader, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
 }
 
 static int open_config(struct json_file *file, const char *directory, struct error *error) {
@@ -295,8 +292,8 @@ int huggingface_read_config(struct config *config, const char *directory, struct
     struct json_file file;
     struct config read = *config;
     if (open_config(&file, directory, error)) return -1;
-    struct source source = {file.root, &read, file.where, "GPT-2", error};
-    int status = read_family(&source);
+    struct config_reader reader = {file.root, &read, file.where, "GPT-2", error};
+    int status = read_family(&reader);
     if (status == 0) *config = read;
     json_file_close(&file);
     return status;

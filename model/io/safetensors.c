@@ -60,11 +60,11 @@ damaged(const struct safetensors *file, struct error *error, const char *format,
     return fail(error,
                 "%.480s: %s\nit is damaged, cut short or not a safetensors file: copy or download "
                 "it again, or use another one",
-                file->from.path, reason);
+                file->reader.path, reason);
 }
 
 static uint64_t data_bytes(const struct safetensors *file) {
-    return file->from.bytes - file->data_start;
+    return file->reader.bytes - file->data_start;
 }
 
 static bool read_count(uint64_t *count, const cJSON *item) {
@@ -183,7 +183,7 @@ static int check_offsets(const struct safetensors *file, struct error *error) {
 static int read_entries(struct safetensors *file, struct error *error) {
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
     file->entries = malloc((members + 1) * sizeof *file->entries);
-    if (!file->entries) return out_of_memory(file->from.path, error);
+    if (!file->entries) return out_of_memory(file->reader.path, error);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header) {
         const bool is_metadata = strcmp(item->string, metadata_key) == 0;
@@ -209,7 +209,7 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
 }
 
 static int read_header(struct safetensors *file, struct error *error) {
-    const struct file_reader *from = &file->from;
+    const struct file_reader *from = &file->reader;
     uint64_t header_bytes;
     if (from->bytes < LENGTH_BYTES)
         return damaged(file, error, "its %" PRIu64 " bytes are too few for a header", from->bytes);
@@ -234,7 +234,7 @@ static int read_header(struct safetensors *file, struct error *error) {
 int safetensors_open(struct safetensors *file, const char *path, struct error *error) {
     struct error reason;
     *file = (struct safetensors){0};
-    int status = file_reader_open(&file->from, path, &reason);
+    int status = file_reader_open(&file->reader, path, &reason);
     if (status == RESULT_NONE) return fail(error, "%s\nname a safetensors file", reason.text);
     if (status) return fail(error, "%s", reason.text);
     if (read_header(file, error) == 0) return 0;
@@ -246,11 +246,12 @@ int safetensors_read(void *to, const struct safetensors *file,
                      const struct safetensors_entry *entry, uint64_t first, size_t size,
                      struct error *error) {
     assert(first <= entry->bytes && size <= entry->bytes - first);
-    return file_reader_get(&file->from, to, file->data_start + entry->offset + first, size, error);
+    return file_reader_get(&file->reader, to, file->data_start + entry->offset + first, size,
+                           error);
 }
 
 void safetensors_close(struct safetensors *file) {
-    file_reader_close(&file->from);
+    file_reader_close(&file->reader);
     cJSON_Delete(file->header);
     free(file->entries);
     *file = (struct safetensors){0};

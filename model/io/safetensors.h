@@ -22,8 +22,7 @@ struct cJSON;
 enum {
     SAFETENSORS_RANK_MAX = 8,
     SAFETENSORS_HEADER_MAX_BYTES = 100000000,
-    /* Values in a header, 8 for a matrix: some 130,000 tensors, in about 120 MB while it is read.
-     */
+    /* Values in a header, 8 for a matrix: some 130,000 tensors, in about 120 MB while reading. */
     SAFETENSORS_VALUES_MAX = 1 << 20,
 };
 
@@ -67,8 +66,8 @@ struct safetensors {
     int count;
     struct safetensors_entry *entries; /* in the order of the data */
     struct cJSON *header;              /* owns the names */
-    struct file_reader from;
-    uint64_t data_start; /* offset in `from`, in bytes */
+    struct file_reader reader;
+    uint64_t data_start; /* offset in the file, in bytes */
 };
 
 /* Opens a file and checks its whole header: entries cover the data exactly, in known dtypes, with
@@ -93,7 +92,7 @@ bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *en
 /* Writes a file, with the data in pieces. */
 struct safetensors_writer {
     struct file_writer file; /* its size and hex describe the file after safetensors_write_end */
-    uint64_t announced;      /* bytes of data that the header promises */
+    uint64_t announced;      /* bytes of data that the header announces */
     uint64_t received;       /* bytes of data so far */
 };
 

@@ -15,10 +15,8 @@
 #include "data/util/json_escape.h"
 #include "data/util/printed.h"
 
-enum { NAME_MAX_BYTES = 64 };
-
 /* An index being read, for messages. */
-struct source {
+struct index_reader {
     const char *directory;
     const char *where;
     struct error *error;
@@ -31,35 +29,35 @@ static int open_file(struct tensor_files *files, const char *path, struct error 
     return 0;
 }
 
-static int compare_places(const void *a, const void *b) {
-    const struct tensor_place *left = a, *right = b;
+static int compare_names(const void *a, const void *b) {
+    const struct stored_tensor *left = a, *right = b;
     return strcmp(left->entry->name, right->entry->name);
 }
 
 /* Lists the tensors of all files, sorted by name. Names within a file are already known to
  * differ. */
-static int list_places(struct tensor_files *files, struct error *error) {
+static int list_tensors(struct tensor_files *files, struct error *error) {
     size_t count = 0, next = 0;
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) count += (size_t)files->files[i].count;
-    files->places = malloc((count + 1) * sizeof *files->places);
-    if (!files->places || count > INT32_MAX)
+    files->tensors = malloc((count + 1) * sizeof *files->tensors);
+    if (!files->tensors || count > INT32_MAX)
         return fail(error, "out of memory for the tensors of %.400s\nfree memory and try again",
                     files->where);
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
         const struct safetensors *file = &files->files[i];
         for (int k = 0; k < file->count; k++)
-            files->places[next++] = (struct tensor_place){&file->entries[k], file};
+            files->tensors[next++] = (struct stored_tensor){&file->entries[k], file};
     }
     files->count = (int)count;
-    qsort(files->places, count, sizeof *files->places, compare_places);
+    qsort(files->tensors, count, sizeof *files->tensors, compare_names);
     for (size_t i = 1; i < count; i++) {
-        const struct tensor_place *place = &files->places[i];
-        if (strcmp(place[-1].entry->name, place->entry->name) == 0)
+        const struct stored_tensor *tensor = &files->tensors[i];
+        if (strcmp(tensor[-1].entry->name, tensor->entry->name) == 0)
             return fail(error,
                         "%.300s: tensor %s is also in %.300s\nuse a model whose shards hold each "
                         "tensor once",
-                        place->file->from.path, json_text_shown(place->entry->name).text,
-                        place[-1].file->from.path);
+                        tensor->file->reader.path, json_text_shown(tensor->entry->name).text,
+                        tensor[-1].file->reader.path);
     }
     return 0;
 }
@@ -70,67 +68,68 @@ struct shard_name {
     bool value;
 };
 
-static int list_shards(struct shard_name **names, const struct source *source, const cJSON *map) {
+static int list_shards(struct shard_name **names, const struct index_reader *reader,
+                       const cJSON *map) {
     const cJSON *member;
     cJSON_ArrayForEach(member, map) {
         if (!cJSON_IsString(member) || !file_name_is_plain(member->valuestring))
-            return fail(source->error,
+            return fail(reader->error,
                         "%.300s: weight_map says that tensor %s is in \"%s\", which is no plain "
                         "file name\nuse an index whose shards lie beside it",
-                        source->where, json_text_shown(member->string).text,
+                        reader->where, json_text_shown(member->string).text,
                         json_text_shown(cJSON_IsString(member) ? member->valuestring : "?").text);
         shput(*names, member->valuestring, true);
     }
     if (shlen(*names) > 0 && shlen(*names) <= TENSOR_FILES_MAX) return 0;
-    return fail(source->error, "%.300s: weight_map names %d files (allowed: 1 to %d)",
-                source->where, (int)shlen(*names), TENSOR_FILES_MAX);
+    return fail(reader->error, "%.300s: weight_map names %d files (allowed: 1 to %d)",
+                reader->where, (int)shlen(*names), TENSOR_FILES_MAX);
 }
 
-static int open_shards(struct tensor_files *files, const struct source *source,
+static int open_shards(struct tensor_files *files, const struct index_reader *reader,
                        const struct shard_name *names) {
     char path[FILE_PATH_MAX];
     for (ptrdiff_t i = 0; i < shlen(names); i++) {
-        if (file_path_join(path, source->directory, names[i].key, source->error)) return -1;
+        if (file_path_join(path, reader->directory, names[i].key, reader->error)) return -1;
         if (!file_exists(path))
-            return fail(source->error,
+            return fail(reader->error,
                         "%.300s names %s, which is missing beside it\ncopy or download it too",
-                        source->where, json_text_shown(names[i].key).text);
-        if (open_file(files, path, source->error)) return -1;
+                        reader->where, json_text_shown(names[i].key).text);
+        if (open_file(files, path, reader->error)) return -1;
     }
-    return list_places(files, source->error);
+    return list_tensors(files, reader->error);
 }
 
 /* Checks that each tensor is in the file that the map gives for it. */
-static int check_map(const struct tensor_files *files, const struct source *source,
+static int check_map(const struct tensor_files *files, const struct index_reader *reader,
                      const cJSON *map) {
     const cJSON *member;
     cJSON_ArrayForEach(member, map) {
-        const struct tensor_place *place = tensor_files_find(files, member->string);
-        const char *name = place ? strrchr(place->file->from.path, '/') + 1 : NULL;
+        const struct stored_tensor *tensor = tensor_files_find(files, member->string);
+        const char *name = tensor ? strrchr(tensor->file->reader.path, '/') + 1 : NULL;
         if (name && strcmp(name, member->valuestring) == 0) continue;
-        return fail(source->error,
+        return fail(reader->error,
                     "%.300s: tensor %s should be in %s, but is %s%s\nthe files do not belong "
                     "together: copy or download them again",
-                    source->where, json_text_shown(member->string).text,
+                    reader->where, json_text_shown(member->string).text,
                     json_text_shown(member->valuestring).text, name ? "in " : "not",
                     name ? json_text_shown(name).text : "");
     }
     return 0;
 }
 
-static int open_index(struct tensor_files *files, const struct source *source) {
+static int open_index(struct tensor_files *files, const struct index_reader *reader) {
     struct json_file index;
     struct shard_name *names = NULL;
-    if (json_file_open(&index, source->where, source->error)) return -1;
+    if (json_file_open(&index, reader->where, reader->error)) return -1;
     const cJSON *map = json_member(index.root, "weight_map");
     int status = 0;
     if (!cJSON_IsObject(map))
         status =
-            fail(source->error, "%.300s: \"weight_map\" is missing or no object\nuse another file",
-                 source->where);
-    if (status == 0) status = list_shards(&names, source, map);
-    if (status == 0) status = open_shards(files, source, names);
-    if (status == 0) status = check_map(files, source, map);
+            fail(reader->error, "%.300s: \"weight_map\" is missing or no object\nuse another file",
+                 reader->where);
+    if (status == 0) status = list_shards(&names, reader, map);
+    if (status == 0) status = open_shards(files, reader, names);
+    if (status == 0) status = check_map(files, reader, map);
     shfree(names);
     json_file_close(&index);
     return status;
@@ -158,7 +157,7 @@ static int no_weights(const char *directory, const char *stem, struct error *err
 
 int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error) {
-    char name[NAME_MAX_BYTES], path[FILE_PATH_MAX];
+    char name[STORED_FILE_NAME_MAX], path[FILE_PATH_MAX];
     *files = (struct tensor_files){0};
     snprintf(name, sizeof name, "%s.safetensors", stem);
     if (file_path_join(path, directory, name, error)) return -1;
@@ -170,23 +169,23 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
     }
     files->where = strdup(path);
     if (!files->where) return fail(error, "out of memory while opening %.400s", path);
-    const struct source source = {directory, path, error};
-    int status = single ? open_file(files, path, error) || list_places(files, error)
-                        : open_index(files, &source);
+    const struct index_reader reader = {directory, path, error};
+    int status = single ? open_file(files, path, error) || list_tensors(files, error)
+                        : open_index(files, &reader);
     if (status) tensor_files_close(files);
     return status ? -1 : 0;
 }
 
-const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name) {
+const struct stored_tensor *tensor_files_find(const struct tensor_files *files, const char *name) {
     const struct safetensors_entry wanted = {.name = name};
-    const struct tensor_place key = {&wanted, NULL};
-    return bsearch(&key, files->places, (size_t)files->count, sizeof key, compare_places);
+    const struct stored_tensor key = {&wanted, NULL};
+    return bsearch(&key, files->tensors, (size_t)files->count, sizeof key, compare_names);
 }
 
 void tensor_files_close(struct tensor_files *files) {
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) safetensors_close(&files->files[i]);
     arrfree(files->files);
-    free(files->places);
+    free(files->tensors);
     free(files->where);
     *files = (struct tensor_files){0};
 }

@@ -17,15 +17,15 @@
 
 enum { TENSOR_FILES_MAX = 1000 };
 
-struct tensor_place {
+struct stored_tensor {
     const struct safetensors_entry *entry;
     const struct safetensors *file; /* file with the tensor */
 };
 
 struct tensor_files {
-    int count;                   /* number of tensors */
-    struct tensor_place *places; /* [count], sorted by name */
-    struct safetensors *files;   /* stb_ds array */
+    int count;                     /* number of tensors */
+    struct stored_tensor *tensors; /* [count], sorted by name */
+    struct safetensors *files;     /* stb_ds array */
     char *where; /* path of the file, or of the index, for messages about missing tensors */
 };
 
@@ -38,7 +38,7 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
                                 struct error *error);
 
 /* Returns the tensor of that name, or NULL. */
-const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name);
+const struct stored_tensor *tensor_files_find(const struct tensor_files *files, const char *name);
 
 void tensor_files_close(struct tensor_files *files);
 

@@ -138,9 +138,9 @@ void page_paragraph(const struct page *page, const char *text) {
     print_block(page, "p", "\n", text, 2);
 }
 
-void page_note(const struct page *page, enum page_mood mood, const char *head, const char *format,
-               ...) {
-    static const char *const moods[] = {
+void page_note(const struct page *page, enum page_note_kind kind, const char *head,
+               const char *format, ...) {
+    static const char *const classes[] = {
         [PAGE_GOOD] = "good", [PAGE_BAD] = "bad", [PAGE_NEUTRAL] = "neutral"};
     FILE *out = page->printed.out;
     char *text, *whole;
@@ -150,7 +150,7 @@ void page_note(const struct page *page, enum page_mood mood, const char *head, c
     va_end(arguments);
     if (asprintf(&whole, "%s: %s", head, text) < 0) abort();
     if (page->form == PAGE_HTML) {
-        fprintf(out, "<p class=\"verdict %s\"><strong>", moods[mood]);
+        fprintf(out, "<p class=\"verdict %s\"><strong>", classes[kind]);
         escape_html(out, head, true);
         fprintf(out, "</strong> ");
         escape_html(out, text, true);

@@ -33,9 +33,9 @@ void page_code(const struct page *page, const char *text);     /* preformatted b
 void page_table(const struct page *page, struct table *table); /* frees the table */
 
 /* Prints a paragraph that begins with a few coloured words, the result. */
-enum page_mood { PAGE_GOOD, PAGE_BAD, PAGE_NEUTRAL };
-void page_note(const struct page *page, enum page_mood mood, const char *head, const char *format,
-               ...) __attribute__((format(printf, 4, 5)));
+enum page_note_kind { PAGE_GOOD, PAGE_BAD, PAGE_NEUTRAL };
+void page_note(const struct page *page, enum page_note_kind kind, const char *head,
+               const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* Prints the JSON of a report. Numbers that are not finite are null. */
 struct cJSON;

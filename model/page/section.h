@@ -41,8 +41,7 @@ struct section {
 void section_print(const struct page *page, const struct section *section,
                    const struct cJSON *rows);
 
-/* Returns the member of an object at a path such as "error.bf16": NULL, NaN or "" if there is none.
- */
+/* Returns the member at a path such as "error.bf16": NULL, NaN or "" if there is none. */
 const struct cJSON *json_at(const struct cJSON *object, const char *path);
 double json_number_at(const struct cJSON *object, const char *path);
 const char *json_text_at(const struct cJSON *object, const char *path);

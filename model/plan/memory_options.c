@@ -31,19 +31,15 @@ static const struct row {
 #undef ROW
 };
 
-static const struct config_option *option_of(const char *key) {
-    return &config_options[config_option_index(key, strlen(key))];
-}
-
 /* ---- effect of an option */
 
 /* True if the option would change a run of config, whose resolved precision is p. */
 static bool has_effect(enum memory_option option, const struct config *config,
                        const struct precision *p, const struct backend *be) {
-    bool lower = p->lower != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
+    bool lower = p->compute_dtype != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
     switch (option) {
-    case MEMORY_SPLIT: return kept && p->lower == DTYPE_BF16;
-    case MEMORY_CAST: return kept && p->lower == DTYPE_F16;
+    case MEMORY_SPLIT: return kept && p->compute_dtype == DTYPE_BF16;
+    case MEMORY_CAST: return kept && p->compute_dtype == DTYPE_F16;
     case MEMORY_RECOMPUTE_GELU:
     case MEMORY_RECOMPUTE_LAYER: return config->train.recompute < rows[option].value;
     case MEMORY_GRADIENTS: return lower && p->gradients == DTYPE_F32;
@@ -60,7 +56,8 @@ static bool smaller_batch(struct config *config) {
     int64_t sequences = batch * config->train.grad_accum_steps;
     do batch--;
     while (batch > 0 && sequences % batch);
-    if (batch == 0 || (double)(sequences / batch) > option_of("train.grad_accum_steps")->maximum)
+    if (batch == 0 ||
+        (double)(sequences / batch) > config_option_of("train.grad_accum_steps")->maximum)
         return false;
     config->train.micro_batch_size = batch;
     config->train.grad_accum_steps = sequences / batch;
@@ -70,15 +67,14 @@ static bool smaller_batch(struct config *config) {
 bool memory_apply(struct config *config, enum memory_option option, const struct backend *be) {
     struct precision precision;
     struct error ignored;
-    char note[PRECISION_NOTE_MAX];
-    if (precision_resolve(&precision, note, config, be, &ignored) ||
+    if (precision_resolve(&precision, NULL, config, be, &ignored) ||
         !has_effect(option, config, &precision, be))
         return false;
     if (option == MEMORY_MICRO_BATCH) return smaller_batch(config);
     unsigned value = rows[option].value;
     if (option == MEMORY_PRECISION && !be->device.computes[DTYPE_BF16])
         value = CONFIG_PRECISION_FP16;
-    const struct config_option *row = option_of(rows[option].key);
+    const struct config_option *row = config_option_of(rows[option].key);
     char *field = (char *)config + row->offset;
     if (row->type == CONFIG_BOOLEAN) *(bool *)field = value;
     else memcpy(field, &value, sizeof value);
@@ -89,7 +85,7 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
                            const struct config *config) {
     const char *const keys[] = {rows[option].key, "train.grad_accum_steps"};
     if (index > (option == MEMORY_MICRO_BATCH)) return false;
-    const struct config_option *row = option_of(keys[index]);
+    const struct config_option *row = config_option_of(keys[index]);
     const char *field = (const char *)config + row->offset;
     unsigned word = 0;
     if (row->type == CONFIG_ENUM) memcpy(&word, field, sizeof word);
@@ -97,7 +93,7 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
         snprintf(text, MEMORY_SETTING_MAX, "%s=%" PRId64, row->key, *(const int64_t *)field);
     else
         snprintf(text, MEMORY_SETTING_MAX, "%s=%s", row->key,
-                 row->words             ? row->words[word]
+                 row->names             ? row->names[word]
                  : *(const bool *)field ? "true"
                                         : "false");
     return true;
@@ -143,8 +139,8 @@ static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *co
 
 /* Returns the multiply-adds that recomputing adds per row of a layer: those of the matmuls whose
  * output is recomputed. GELU's input is saved, but a fused GELU still recomputes its matmul. */
-static int64_t recomputed_products(const struct gpt_shape *shape, const struct config *config,
-                                   const struct backend *be) {
+static int64_t recomputed_multiply_adds(const struct gpt_shape *shape, const struct config *config,
+                                        const struct backend *be) {
     bool recomputing[AUTOCAST_SITE_COUNT] = {false};
     bool fused = gelu_is_fused(shape, config, be);
     int64_t total = 0;
@@ -157,17 +153,17 @@ static int64_t recomputed_products(const struct gpt_shape *shape, const struct c
             recomputing[activation_table[i - 1].writer] = true;
     }
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        if (recomputing[i]) total += shape_layer_products(shape, i);
+        if (recomputing[i]) total += shape_layer_multiply_adds(shape, i);
     return total;
 }
 
 struct step_work step_work_of(const struct config *config, const struct backend *be) {
     struct gpt_shape shape = config_shape(config);
-    double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
+    double products = (double)shape_layer_multiply_adds(&shape, AUTOCAST_SITE_COUNT);
     /* Scores and weighted values, half of each because of the causal mask. The backward pass has
      * five such matmuls instead of two: the recomputed scores and four gradients. */
     double attention = (double)(shape_q(&shape) * config->data.seq_len);
-    double recompute = (double)recomputed_products(&shape, config, be);
+    double recompute = (double)recomputed_multiply_adds(&shape, config, be);
     if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) recompute += attention;
     return (struct step_work){.forward = products + attention,
                               .backward = 2 * products + 2.5 * attention,

@@ -60,8 +60,7 @@ struct step_work {
 };
 struct step_work step_work_of(const struct config *config, const struct backend *be);
 
-/* Returns the multiply-adds of recomputing in config as a fraction of those of a step without it.
- */
+/* Returns the multiply-adds of recomputing as a fraction of those of a step without it. */
 double memory_recomputed_part(const struct config *config, const struct backend *be);
 
 struct memory_advice {

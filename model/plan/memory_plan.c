@@ -6,22 +6,12 @@
 #include "model/core/snapshot.h"
 #include "model/core/trainer.h"
 
-static double maximum_of(const char *key) {
-    return config_options[config_option_index(key, strlen(key))].maximum;
-}
-
-static int resolve(struct precision *precision, const struct config *config,
-                   const struct backend *be, struct error *error) {
-    char note[PRECISION_NOTE_MAX];
-    return precision_resolve(precision, note, config, be, error);
-}
-
 int memory_plan_of(struct memory_plan *plan, const struct config *config, struct backend *be,
                    struct error *error) {
     struct precision precision;
     struct trainer trainer;
     size_t workspace = be->workspace_bytes;
-    if (resolve(&precision, config, be, error)) return -1;
+    if (precision_resolve(&precision, NULL, config, be, error)) return -1;
     be->workspace_bytes = 0; /* it only grows, and this plan needs its own size */
     int status = trainer_open(&trainer, config, &precision, be, TRAINER_PLANNED, error);
     if (status == 0) snapshot_plan(&trainer);
@@ -35,7 +25,7 @@ int memory_layout_of(struct memory_plan *plan, const struct config *config, stru
                      struct error *error) {
     struct precision precision;
     struct gpt gpt;
-    if (resolve(&precision, config, be, error)) return -1;
+    if (precision_resolve(&precision, NULL, config, be, error)) return -1;
     struct optimizer optimizer = {0};
     int status = gpt_open(&gpt, config, &precision, be, GPT_TRAINING, error);
     if (status == 0) status = optimizer_open(&optimizer, &gpt, config, error);
@@ -48,7 +38,7 @@ int memory_layout_of(struct memory_plan *plan, const struct config *config, stru
 /* ---- the largest micro-batch */
 
 bool memory_batch_allowed(const struct config *config, int64_t batch) {
-    return batch >= 1 && (double)batch <= maximum_of("train.micro_batch_size") &&
+    return batch >= 1 && (double)batch <= config_option_of("train.micro_batch_size")->maximum &&
            batch <= CONFIG_MICRO_TOKENS_MAX / config->data.seq_len;
 }
 

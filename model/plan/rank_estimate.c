@@ -14,8 +14,7 @@
 
 /* ---- traffic of model/core/exchange.c */
 
-/* Returns the bytes that a rank sends to scatter or gather `count` elements, averaged over ranks.
- */
+/* Returns the mean number of bytes that a rank sends to scatter or gather `count` elements. */
 static double sent(int ranks, int64_t count, size_t element_bytes) {
     return (double)count * (double)element_bytes * (double)(ranks - 1) / (double)ranks;
 }
@@ -49,7 +48,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
         const struct bucket *bucket = &shards->buckets[shards->order[i]];
         const struct master_group *group = &exchange->masters->groups[bucket->group];
         struct rank_load load = {.layer = bucket->layer,
-                                 .sent_after = exchange_leaves_after(exchange, bucket),
+                                 .sent_after = exchange_sent_after(exchange, bucket),
                                  .gradient_messages = 1};
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->wire_dtype));
         load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
@@ -98,9 +97,8 @@ static int open_rank(struct rank_estimate *estimate, struct backend *be, struct 
     struct precision precision;
     struct gpt gpt;
     struct optimizer optimizer = {0};
-    char note[PRECISION_NOTE_MAX];
     if (memory_plan_of(&estimate->each, &estimate->config, be, error) ||
-        precision_resolve(&precision, note, &estimate->config, be, error))
+        precision_resolve(&precision, NULL, &estimate->config, be, error))
         return -1;
     int status = gpt_open(&gpt, &estimate->config, &precision, be, GPT_TRAINING, error);
     if (status == 0) status = optimizer_open(&optimizer, &gpt, &estimate->config, error);

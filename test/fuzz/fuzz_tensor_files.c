@@ -43,14 +43,14 @@ static void make_folder(void) {
 
 static void read_everything(const struct tensor_files *files) {
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
-        const char *path = files->files[i].from.path;
+        const char *path = files->files[i].reader.path;
         require(strncmp(path, folder, strlen(folder)) == 0 && path[strlen(folder)] == '/');
         require(!strchr(path + strlen(folder) + 1, '/') && !strstr(path, "/.."));
     }
     for (int i = 0; i < files->count; i++) {
-        const struct safetensors_entry *entry = files->places[i].entry;
-        require(tensor_files_find(files, entry->name) == &files->places[i]);
-        fuzz_read(files->places[i].file, entry);
+        const struct safetensors_entry *entry = files->tensors[i].entry;
+        require(tensor_files_find(files, entry->name) == &files->tensors[i]);
+        fuzz_read(files->tensors[i].file, entry);
     }
 }
 

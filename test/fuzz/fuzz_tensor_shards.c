@@ -121,14 +121,14 @@ static void put_index(struct choices *choices) {
 static void read_everything(const struct tensor_files *files) {
     const size_t length = strlen(folder);
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
-        const char *path = files->files[i].from.path;
+        const char *path = files->files[i].reader.path;
         require(strncmp(path, folder, length) == 0 && path[length] == '/');
         require(!strchr(path + length + 1, '/') && !strstr(path, "/.."));
     }
     for (int i = 0; i < files->count; i++) {
-        const struct safetensors_entry *entry = files->places[i].entry;
-        require(tensor_files_find(files, entry->name) == &files->places[i]);
-        fuzz_read(files->places[i].file, entry);
+        const struct safetensors_entry *entry = files->tensors[i].entry;
+        require(tensor_files_find(files, entry->name) == &files->tensors[i]);
+        fuzz_read(files->tensors[i].file, entry);
     }
 }
 

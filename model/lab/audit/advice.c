@@ -13,7 +13,7 @@
 #define TOLERANCE_MIN      0.01
 #define TOLERANCE_MAX      0.1
 #define TOLERANCE_UNKNOWN  0.02
-#define WORD_REMOVES       0.25 /* fraction of the error that justifies the slower operation */
+#define SITE_REMOVES       0.25 /* fraction of the error that justifies the slower operation */
 
 __attribute__((format(printf, 2, 3))) static void add_text(struct advice *advice,
                                                            const char *format, ...) {
@@ -36,14 +36,14 @@ static double tolerance_of(const struct audit *audit) {
     return fmin(fmax(TOLERANCE_OF_NOISE * noise, TOLERANCE_MIN), TOLERANCE_MAX);
 }
 
-static void choose_words(struct advice_format *advised, const struct audit_format *found,
+static void choose_sites(struct advice_format *advised, const struct audit_format *found,
                          double tolerance) {
-    advised->words = found->given | found->needed;
+    advised->sites = found->given | found->needed;
     advised->error = found->usable ? found->pass.gradient_error : INFINITY;
     if (advised->error <= tolerance || !found->usable) return;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        if (audit_format_removed(found, i) < WORD_REMOVES) continue;
-        advised->words |= 1u << i;
+        if (audit_format_removed(found, i) < SITE_REMOVES) continue;
+        advised->sites |= 1u << i;
         advised->error = fmin(advised->error, found->trials[i].gradient_error);
     }
 }
@@ -126,9 +126,9 @@ static void write_scale(struct advice *advice, const struct audit *audit) {
              percent(magnitudes_subnormal(&gradients, start)).text, start);
 }
 
-static void write_words(struct advice *advice, const struct audit *audit, int format) {
+static void write_sites(struct advice *advice, const struct audit *audit, int format) {
     const struct audit_format *found = &audit->formats[format];
-    unsigned words = advice->formats[format].words & ~found->given;
+    unsigned sites = advice->formats[format].sites & ~found->given;
     const char *name = audit_name(format);
     double most = 0;
     int best = -1;
@@ -145,11 +145,11 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
                      "Keep %s in float32 in %s: without it values are beyond 65504, whatever the "
                      "loss scale.",
                      autocast_site_name(i), name);
-        else if (words & 1u << i)
+        else if (sites & 1u << i)
             add_text(advice, "Keep %s in float32 in %s: that alone removes %s of the error.",
                      autocast_site_name(i), name, percent(removes).text);
     }
-    if (best >= 0 && (words & ~found->needed) == 0)
+    if (best >= 0 && (sites & ~found->needed) == 0)
         add_text(advice,
                  "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s of "
                  "the error.",
@@ -178,7 +178,7 @@ void advice_make(struct advice *advice, const struct audit *audit) {
         const struct audit_format *found = &audit->formats[i];
         struct advice_format *format = &advice->formats[i];
         if (!found->made) continue;
-        choose_words(format, found, advice->tolerance);
+        choose_sites(format, found, advice->tolerance);
         format->fit = found->usable && format->error <= advice->tolerance;
         int start = found->safe_scale - ADVICE_MARGIN;
         format->init_scale = start < smallest ? smallest : start > 32 ? 32 : start;
@@ -187,7 +187,7 @@ void advice_make(struct advice *advice, const struct audit *audit) {
     write_formats(advice, audit);
     write_scale(advice, audit);
     for (int i = 0; i < AUDIT_FORMATS; i++)
-        if (audit->formats[i].made) write_words(advice, audit, i);
+        if (audit->formats[i].made) write_sites(advice, audit, i);
     write_masters(advice, audit);
 }
 
@@ -195,7 +195,7 @@ cJSON *advice_config(const struct advice *advice, const struct audit *audit, int
     cJSON *config = cJSON_CreateObject();
     cJSON_AddStringToObject(config, "precision", audit_name(format));
     cJSON *autocast = cJSON_AddObjectToObject(config, "autocast");
-    cJSON_AddItemToObject(autocast, "float32", words_json(advice->formats[format].words));
+    cJSON_AddItemToObject(autocast, "float32", sites_json(advice->formats[format].sites));
     bool needed = audit->formats[format].needs_residual;
     if (needed || audit->subject.config.autocast.residual == CONFIG_DTYPE_LOWER)
         cJSON_AddStringToObject(autocast, "residual", needed ? "float32" : "lower");

@@ -5,9 +5,9 @@
  * tenth of it, which adds one hundredth to its variance, but at least 1 % and at most 10 %. It is 2
  * % if the noise is unknown.
  *
- * Operations in autocast.float32: those the user gave, and those without which something is
- * infinite. While the error is above the tolerance, also each that alone removes a quarter of the
- * error or more. A 16-bit residual stream becomes float32 if it is infinite otherwise.
+ * Operations in autocast.float32: those of the config, and those without which a tensor is
+ * infinite. If the error is above the tolerance, each operation is added that alone removes a
+ * quarter of it. A 16-bit residual stream becomes float32 if it is infinite otherwise.
  *
  * Format: a 16-bit format is fit if it is finite and its error, with these operations, is within
  * the tolerance. Among the fit formats with fast matmuls on the device, bf16 is preferred to fp16:
@@ -24,7 +24,7 @@ enum { ADVICE_MARGIN = 1 };
 
 struct advice_format {
     bool fit;
-    unsigned words; /* operations of autocast.float32, as bits */
+    unsigned sites; /* operations of autocast.float32, as bits */
     double error;   /* error of the gradients, measured with at most one added operation */
     int init_scale; /* fp16: exponent of the scale, at least the config's loss_scale.min_scale */
 };

@@ -7,27 +7,25 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-unsigned words_of_config(const struct config *config) {
-    unsigned words = 0;
-    for (int i = 0; i < config->autocast.float32.count; i++)
-        for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
-            if (strcmp(config->autocast.float32.items[i], autocast_site_name(id)) == 0)
-                words |= 1u << id;
-    return words;
+unsigned sites_of_config(const struct config *config) {
+    unsigned sites = 0;
+    for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
+        if (precision_lists_site(&config->autocast.float32, id)) sites |= 1u << id;
+    return sites;
 }
 
-void words_set(struct config *config, unsigned words) {
+void sites_set(struct config *config, unsigned sites) {
     struct config_words *list = &config->autocast.float32;
     list->count = 0;
     for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
-        if (words & (1u << id) && autocast_site_is_choice(id))
+        if (sites & (1u << id) && autocast_site_is_choice(id))
             list->items[list->count++] = autocast_site_name(id);
 }
 
-cJSON *words_json(unsigned words) {
+cJSON *sites_json(unsigned sites) {
     cJSON *list = cJSON_CreateArray();
     for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
-        if (words & (1u << id))
+        if (sites & (1u << id))
             cJSON_AddItemToArray(list, cJSON_CreateString(autocast_site_name(id)));
     return list;
 }
@@ -49,56 +47,56 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
                             const struct audit_pass *reference) {
     const struct precision *precision = &format->pass.precision;
     *magnitudes = (struct magnitudes){0};
-    for (int place = 0; place <= PARAMETERS; place++) {
-        if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
-        for (int layer = 0; layer < arrlen(reference->places[place]); layer++)
-            magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
+    for (int id = 0; id <= PARAMETERS; id++) {
+        if (!tensor_id_is_gradient(id) || tensor_id_dtype(id, precision) == DTYPE_F32) continue;
+        for (int layer = 0; layer < arrlen(reference->records[id]); layer++)
+            magnitudes_merge(magnitudes, &reference->records[id][layer].magnitudes);
     }
 }
 
 /* Returns the bits of the settings that keep a tensor in fp32. */
-static unsigned words_for(int place) {
-    unsigned words = place_words(place);
-    return words ? words : RESIDUAL;
+static unsigned sites_for(int id) {
+    unsigned sites = tensor_id_sites(id);
+    return sites ? sites : RESIDUAL;
 }
 
-/* Returns the words that keep in fp32 every tensor whose fp32 values are beyond the fp16 range. */
+/* Returns the sites that keep in fp32 every tensor whose fp32 values are beyond the fp16 range. */
 static unsigned overflowing(const struct precision *precision, const struct audit_pass *reference) {
-    unsigned words = 0;
-    for (int place = 0; place < PLACES; place++) {
-        if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
-        for (int layer = 0; layer < arrlen(reference->places[place]); layer++)
-            if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
-                words |= words_for(place);
+    unsigned sites = 0;
+    for (int id = 0; id < TENSOR_IDS; id++) {
+        if (tensor_id_is_gradient(id) || tensor_id_dtype(id, precision) != DTYPE_F16) continue;
+        for (int layer = 0; layer < arrlen(reference->records[id]); layer++)
+            if ((double)reference->records[id][layer].magnitudes.largest >= FP16_OVERFLOW)
+                sites |= sites_for(id);
     }
-    for (int i = 0; i < arrlen(reference->places[PARAMETERS]); i++)
+    for (int i = 0; i < arrlen(reference->records[PARAMETERS]); i++)
         if (precision->site[reference->list[i].site] == DTYPE_F16 &&
             (double)reference->weights[i].largest >= FP16_OVERFLOW)
-            words |= 1u << reference->list[i].site;
-    return words;
+            sites |= 1u << reference->list[i].site;
+    return sites;
 }
 
-/* Returns words without the operations that take the dtype of their input, if the operation that
+/* Returns the sites without those that take the dtype of their input, if the operation that
  * writes that input is in `all`. */
-static unsigned without_followers(unsigned words, unsigned all) {
+static unsigned without_followers(unsigned sites, unsigned all) {
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
         bool follows = !a->residual && autocast_site_policy(a->reader) == POLICY_INPUT;
-        if (follows && all & 1u << a->writer) words &= ~(1u << a->reader);
+        if (follows && all & 1u << a->writer) sites &= ~(1u << a->reader);
     }
-    return words;
+    return sites;
 }
 
-/* Adds words to the config. Returns true if any was new. */
-static bool need(struct audit_format *format, unsigned words) {
+/* Adds sites to the config. Returns true if any was new. */
+static bool need(struct audit_format *format, unsigned sites) {
     unsigned before = format->given | format->needed;
-    bool residual = words & RESIDUAL && format->config.autocast.residual == CONFIG_DTYPE_LOWER;
+    bool residual = sites & RESIDUAL && format->config.autocast.residual == CONFIG_DTYPE_LOWER;
     if (residual) format->config.autocast.residual = CONFIG_DTYPE_FLOAT32;
     format->needs_residual = format->needs_residual || residual;
-    format->needed |= words & ~format->given & ~(unsigned)RESIDUAL;
+    format->needed |= sites & ~format->given & ~(unsigned)RESIDUAL;
     format->needed = without_followers(format->needed, format->needed | format->given);
     unsigned after = format->given | format->needed;
-    words_set(&format->config, after);
+    sites_set(&format->config, after);
     return after != before || residual;
 }
 
@@ -134,9 +132,8 @@ static void predict_scale(struct audit_format *format, const struct subject *sub
     if (format->predicted_scale > SCALE_MAX) format->predicted_scale = SCALE_MAX;
 }
 
-/* Runs a pass at the best scale with the words needed so far. If fp32 values overflow fp16, or
- * something is infinite at every scale, adds the settings that keep it in float32 and sets *retry.
- */
+/* Runs a pass at the best scale with the sites needed so far. If fp32 values overflow fp16, or
+ * something is infinite at every scale, adds settings that keep it in float32 and sets *retry. */
 static int attempt(struct audit_format *format, bool *retry, struct subject *subject,
                    const struct audit_pass *reference, struct error *error) {
     struct trainer trainer;
@@ -164,7 +161,7 @@ static int attempt(struct audit_format *format, bool *retry, struct subject *sub
     if (status) return status;
     format->usable = found && format->pass.finite;
     if (!format->usable && scales && format->pass.first_infinite >= 0)
-        *retry = need(format, words_for(format->pass.first_infinite));
+        *retry = need(format, sites_for(format->pass.first_infinite));
     return 0;
 }
 
@@ -174,7 +171,7 @@ static int run_trial(struct audit_format *format, enum autocast_site operation,
     struct config config = format->config;
     struct trainer trainer;
     struct audit_pass pass;
-    words_set(&config, format->given | format->needed | 1u << operation);
+    sites_set(&config, format->given | format->needed | 1u << operation);
     if (subject_trainer(subject, &trainer, &config, format->pass.loss_scale, error)) return -1;
     int status = audit_pass_run(&pass, subject, &trainer, reference, PASS_TRIAL, error);
     format->trials[operation] = (struct audit_trial){status == 0, pass.gradient_error};
@@ -187,9 +184,9 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
                      const struct audit_pass *reference, struct error *error) {
     *format = (struct audit_format){.made = true, .dtype = dtype, .config = subject->config};
     format->config.precision = (enum config_precision)dtype;
-    format->given = words_of_config(&subject->config);
+    format->given = sites_of_config(&subject->config);
     bool retry = true;
-    subject_say(subject, "%s", dtype_name(dtype));
+    subject_print_progress(subject, "%s", dtype_name(dtype));
     for (int i = 0; retry && i <= AUTOCAST_SITE_COUNT + 2; i++) {
         int status = attempt(format, &retry, subject, reference, error);
         if (status) return status;
@@ -197,7 +194,8 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
     if (!format->usable) return 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         if (!autocast_site_is_choice(i) || (format->given | format->needed) & (1u << i)) continue;
-        subject_say(subject, "%s with %s in float32", dtype_name(dtype), autocast_site_name(i));
+        subject_print_progress(subject, "%s with %s in float32", dtype_name(dtype),
+                               autocast_site_name(i));
         int status = run_trial(format, i, subject, reference, error);
         if (status) return status;
     }

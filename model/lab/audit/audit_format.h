@@ -4,10 +4,10 @@
 #include "data/util/error.h"
 #include "model/lab/audit/audit_pass.h"
 
-/* Sets of operations in autocast.float32 ("words"), as bits by enum autocast_site. */
-unsigned words_of_config(const struct config *config);
-void words_set(struct config *config, unsigned words);
-struct cJSON *words_json(unsigned words); /* array of strings, which the caller deletes */
+/* Sets of autocast sites, as bits by enum autocast_site: those in autocast.float32. */
+unsigned sites_of_config(const struct config *config);
+void sites_set(struct config *config, unsigned sites);
+struct cJSON *sites_json(unsigned sites); /* array of strings, which the caller deletes */
 
 /* Pass over the first micro-batches with one more operation in float32. Its error is to be compared
  * with pass.first_error. */
@@ -21,8 +21,8 @@ struct audit_format {
     enum dtype dtype;
     struct config config; /* the subject's config in this format, with the needed settings */
     bool usable;          /* everything is finite with them, at some loss scale */
-    unsigned given;       /* words of the user's config */
-    unsigned needed;      /* words without which something is infinite at every loss scale */
+    unsigned given;       /* sites of the user's config */
+    unsigned needed;      /* sites without which something is infinite at every loss scale */
     bool needs_residual;  /* autocast.residual had to change from "lower" to "float32" */
     /* fp16 only, exponents of two. predicted_scale: limit set by the largest stored gradient of the
      * fp32 pass. safe_scale: largest scale at which a pass in fp16 was finite. */

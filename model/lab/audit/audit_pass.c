@@ -19,21 +19,21 @@ struct recorder {
 };
 
 /* Adds a tensor to its record. Returns the record. */
-static const struct record *add(struct recorder *recorder, int place, int layer,
+static const struct record *add(struct recorder *recorder, int id, int layer,
                                 const struct tensor *tensor, int64_t first, int64_t total) {
-    struct record *record = &recorder->pass->places[place][layer];
+    struct record *record = &recorder->pass->records[id][layer];
     const struct audit_pass *reference = recorder->reference;
     struct record_values values = {
-        .values = fetch(&recorder->fetched, recorder->gpt->be, tensor),
+        .values = fetch_tensor(&recorder->fetched, recorder->gpt->be, tensor),
         .first = first,
         .count = tensor_count(tensor),
         .total = total,
         .batch = recorder->batch,
         .batches = recorder->batches,
-        .unscale = place_is_gradient(place) ? 1 / recorder->pass->loss_scale : 1,
+        .unscale = tensor_id_is_gradient(id) ? 1 / recorder->pass->loss_scale : 1,
     };
     record->stored = tensor->dtype;
-    if (record_add(record, reference ? &reference->places[place][layer] : NULL, &values))
+    if (record_add(record, reference ? &reference->records[id][layer] : NULL, &values))
         recorder->out_of_memory = true;
     return record;
 }
@@ -45,15 +45,15 @@ static void record_operation(struct observer *observer, enum operation_id id, co
     for (int i = 0; i < count; i++) {
         const struct traced *found = &traced[i];
         const struct record *record =
-            add(recorder, found->place, found->layer, &found->tensor, found->first, found->total);
+            add(recorder, found->id, found->layer, &found->tensor, found->first, found->total);
         if (recorder->pass->first_infinite < 0 && record->magnitudes.infinite > 0)
-            recorder->pass->first_infinite = found->place;
+            recorder->pass->first_infinite = found->id;
     }
 }
 
 static void record_parameters(struct recorder *recorder) {
     const struct gpt *gpt = recorder->gpt;
-    for (int i = 0; i < arrlen(recorder->pass->places[PARAMETERS]); i++) {
+    for (int i = 0; i < arrlen(recorder->pass->records[PARAMETERS]); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         const struct record *record = add(recorder, PARAMETERS, i, &view, 0, tensor_count(&view));
         if (record->magnitudes.infinite > 0) recorder->pass->finite = false;
@@ -63,7 +63,7 @@ static void record_parameters(struct recorder *recorder) {
 static double sum_of_losses(struct recorder *recorder) {
     const struct tensor *losses = &recorder->gpt->activations.losses;
     int64_t count = tensor_count(losses);
-    const float *values = fetch(&recorder->fetched, recorder->gpt->be, losses);
+    const float *values = fetch_tensor(&recorder->fetched, recorder->gpt->be, losses);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += (double)values[i];
     return total;
@@ -77,20 +77,20 @@ static double share_of_loss(struct recorder *recorder, const struct subject *sub
 }
 
 static void allocate(struct audit_pass *pass, const struct gpt *gpt) {
-    for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < place_layers(place, &gpt->shape); layer++)
-            arrput(pass->places[place], (struct record){0});
+    for (int id = 0; id < TENSOR_IDS; id++)
+        for (int layer = 0; layer < tensor_id_layers(id, &gpt->shape); layer++)
+            arrput(pass->records[id], (struct record){0});
     for (int i = 0; i < arrlen(gpt->list); i++) {
-        arrput(pass->places[PARAMETERS], (struct record){0});
+        arrput(pass->records[PARAMETERS], (struct record){0});
         arrput(pass->weights, (struct magnitudes){0});
         arrput(pass->list, gpt->list[i]);
     }
 }
 
 void audit_pass_free(struct audit_pass *pass) {
-    for (int place = 0; place <= PARAMETERS; place++) {
-        for (int i = 0; i < arrlen(pass->places[place]); i++) free(pass->places[place][i].samples);
-        arrfree(pass->places[place]);
+    for (int id = 0; id <= PARAMETERS; id++) {
+        for (int i = 0; i < arrlen(pass->records[id]); i++) free(pass->records[id][i].samples);
+        arrfree(pass->records[id]);
     }
     arrfree(pass->weights);
     arrfree(pass->list);
@@ -102,8 +102,8 @@ void audit_pass_free(struct audit_pass *pass) {
 static double noise_of(const struct audit_pass *pass, int batches) {
     double spread = 0, square = 0;
     if (batches < 2) return 0;
-    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
-        const struct record *record = &pass->places[PARAMETERS][i];
+    for (int i = 0; i < arrlen(pass->records[PARAMETERS]); i++) {
+        const struct record *record = &pass->records[PARAMETERS][i];
         for (int64_t k = 0; k < record->sample_count; k++) {
             double sum = 0, squares = 0, weight = (double)record->stride;
             for (int batch = 0; batch < batches; batch++) {
@@ -122,9 +122,9 @@ static double noise_of(const struct audit_pass *pass, int batches) {
 /* Returns the error of the gradients of all micro-batches so far. */
 static double error_so_far(const struct audit_pass *pass) {
     double difference = 0, square = 0;
-    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
-        difference += pass->places[PARAMETERS][i].difference;
-        square += pass->places[PARAMETERS][i].reference;
+    for (int i = 0; i < arrlen(pass->records[PARAMETERS]); i++) {
+        difference += pass->records[PARAMETERS][i].difference;
+        square += pass->records[PARAMETERS][i].reference;
     }
     return pass->finite ? relative_error(difference, square) : INFINITY;
 }
@@ -168,7 +168,7 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
         .batches = batches,
     };
     int status = 0;
-    for (int i = 0; !reference && i < arrlen(pass->places[PARAMETERS]); i++)
+    for (int i = 0; !reference && i < arrlen(pass->records[PARAMETERS]); i++)
         magnitudes_add(&pass->weights[i], subject->masters + pass->list[i].offset,
                        (size_t)parameter_count(&pass->list[i]));
     for (; status == 0 && recorder.batch < batches; recorder.batch++)
@@ -184,7 +184,7 @@ static enum pass_outcome outcome_of(struct recorder *recorder) {
     if (!isfinite(sum_of_losses(recorder))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)parameter_trained_count(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
-        magnitudes_add(&magnitudes, fetch(&recorder->fetched, gpt->be, &view),
+        magnitudes_add(&magnitudes, fetch_tensor(&recorder->fetched, gpt->be, &view),
                        (size_t)tensor_count(&view));
     }
     return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;

@@ -41,9 +41,9 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     JSON_NUMBERS(object, {"gradient_error", format->pass.gradient_error},
                  {"first_error", format->pass.first_error},
                  {"loss_scale", (double)format->pass.loss_scale});
-    cJSON_AddItemToObject(object, "given", words_json(format->given));
-    cJSON_AddItemToObject(object, "needed", words_json(format->needed));
-    cJSON_AddItemToObject(object, "advised", words_json(advised->words));
+    cJSON_AddItemToObject(object, "given", sites_json(format->given));
+    cJSON_AddItemToObject(object, "needed", sites_json(format->needed));
+    cJSON_AddItemToObject(object, "advised", sites_json(advised->sites));
     if (format->dtype == DTYPE_F16)
         JSON_NUMBERS(object,
                      {"predicted_scale", format->predicts ? format->predicted_scale : (double)NAN},
@@ -58,30 +58,30 @@ static void add_format(cJSON *formats, const struct audit_format *format,
 }
 
 /* Adds the dtype and the error of a tensor in each format, and its magnitudes in fp32. */
-static void add_tensor(cJSON *object, const struct audit *audit, int place, int layer) {
+static void add_tensor(cJSON *object, const struct audit *audit, int id, int layer) {
     cJSON *stored = cJSON_AddObjectToObject(object, "stored");
     cJSON *errors = cJSON_AddObjectToObject(object, "error");
     for (int i = 0; i < AUDIT_FORMATS; i++) {
         if (!audit->formats[i].made) continue;
-        const struct record *record = &audit->formats[i].pass.places[place][layer];
+        const struct record *record = &audit->formats[i].pass.records[id][layer];
         cJSON_AddStringToObject(stored, audit_name(i), dtype_name(record->stored));
         JSON_NUMBERS(errors, {audit_name(i), record_error(record)});
     }
-    add_magnitudes(object, &audit->reference.places[place][layer].magnitudes,
-                   place_is_gradient(place), scale_now(audit));
+    add_magnitudes(object, &audit->reference.records[id][layer].magnitudes,
+                   tensor_id_is_gradient(id), scale_now(audit));
 }
 
 static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
-    char label[PLACE_LABEL_MAX];
-    for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < arrlen(audit->reference.places[place]); layer++) {
+    char label[TENSOR_ID_LABEL_MAX];
+    for (int id = 0; id < TENSOR_IDS; id++)
+        for (int layer = 0; layer < arrlen(audit->reference.records[id]); layer++) {
             cJSON *object = json_add_item(tensors);
-            cJSON_AddStringToObject(object, "name", place_label(label, place, layer));
-            cJSON_AddStringToObject(object, "tensor", place_label(label, place, -1));
-            JSON_NUMBERS(object, {"layer", place_is_layered(place) ? layer : (double)NAN});
-            cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
-            add_tensor(object, audit, place, layer);
+            cJSON_AddStringToObject(object, "name", tensor_id_label(label, id, layer));
+            cJSON_AddStringToObject(object, "tensor", tensor_id_label(label, id, -1));
+            JSON_NUMBERS(object, {"layer", tensor_id_is_layered(id) ? layer : (double)NAN});
+            cJSON_AddBoolToObject(object, "gradient", tensor_id_is_gradient(id));
+            add_tensor(object, audit, id, layer);
         }
 }
 
@@ -98,7 +98,7 @@ static void add_update(cJSON *object, const struct update *update) {
 static void add_parameters(cJSON *root, const struct audit *audit) {
     const struct audit_pass *pass = &audit->reference;
     cJSON *list = cJSON_AddArrayToObject(root, "parameters");
-    for (int i = 0; i < arrlen(pass->places[PARAMETERS]); i++) {
+    for (int i = 0; i < arrlen(pass->records[PARAMETERS]); i++) {
         cJSON *object = json_add_item(list);
         cJSON_AddStringToObject(object, "name", pass->list[i].name);
         cJSON_AddStringToObject(object, "kind", pass->list[i].kind);

@@ -14,8 +14,7 @@
 #include "model/core/forward.h"
 #include "model/page/section.h"
 
-/* Sets the precision to fp32 and enables autocast, because an audit chooses its precisions itself.
- */
+/* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions. */
 static void set_config(struct config *own, const struct config *config) {
     *own = *config;
     own->precision = CONFIG_PRECISION_FP32;
@@ -25,9 +24,8 @@ static void set_config(struct config *own, const struct config *config) {
 
 static int open_trainer(struct subject *subject, struct trainer *trainer,
                         const struct config *config, struct error *error) {
-    char note[PRECISION_NOTE_MAX];
     struct precision precision;
-    if (precision_resolve(&precision, note, config, &subject->be, error)) return -1;
+    if (precision_resolve(&precision, NULL, config, &subject->be, error)) return -1;
     if (trainer_open(trainer, config, &precision, &subject->be, TRAINER_INITIALIZED, error)) {
         trainer_close(trainer);
         return -1;
@@ -99,7 +97,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
              : init_from[0] ? init_from
                             : "initial weights");
     subject->fresh = true;
-    subject->said = progress_clock();
+    subject->last_progress = progress_clock();
     subject->loss_scale = (float)config->loss_scale.init_scale;
     if (setup_backend(&subject->be, config, NULL, NULL, error)) return -1;
     subject->open = true;
@@ -155,12 +153,12 @@ uint64_t subject_counted(const struct subject *subject, int first, int count) {
                           (uint64_t)(count * config->train.micro_batch_size));
 }
 
-void subject_say(struct subject *subject, const char *format, ...) {
+void subject_print_progress(struct subject *subject, const char *format, ...) {
     enum { SILENCE_SECONDS = 4 };
     va_list arguments;
     double now = progress_clock();
-    if (now - subject->said < SILENCE_SECONDS) return;
-    subject->said = now;
+    if (now - subject->last_progress < SILENCE_SECONDS) return;
+    subject->last_progress = now;
     fprintf(stderr, "audit: ");
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
@@ -180,7 +178,8 @@ struct cJSON *subject_report(const struct subject *subject) {
     return report;
 }
 
-const float *fetch(struct fetched *fetched, struct backend *be, const struct tensor *tensor) {
+const float *fetch_tensor(struct fetched *fetched, struct backend *be,
+                          const struct tensor *tensor) {
     size_t count = (size_t)tensor_count(tensor), bytes = tensor_bytes(tensor);
     arrsetlen(fetched->raw, bytes);
     arrsetlen(fetched->values, count);

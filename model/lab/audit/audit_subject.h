@@ -23,7 +23,7 @@ struct subject {
     int64_t count;
     int repetitions;
     const volatile sig_atomic_t *stop;
-    double said; /* progress_clock() of the last output of subject_say */
+    double last_progress; /* progress_clock() of the last output of subject_print_progress */
     bool open;
 };
 
@@ -48,23 +48,22 @@ int subject_run(struct subject *subject, struct trainer *trainer, int i, float w
 /* Returns the weight of each target's loss in the step of micro-batch i. */
 float subject_weight(const struct subject *subject, int i);
 
-/* Returns the number of targets of micro-batches first .. first + count - 1 that count in the loss.
- */
+/* Returns the number of unmasked targets of micro-batches first .. first + count - 1. */
 uint64_t subject_counted(const struct subject *subject, int first, int count);
 
 /* Prints progress to stderr, at most once in some seconds. */
-void subject_say(struct subject *subject, const char *format, ...)
+void subject_print_progress(struct subject *subject, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Returns a new report (report.h) with its common members; the caller deletes it. */
 struct cJSON *subject_report(const struct subject *subject);
 
-/* Host memory for tensors, reused between calls of fetch. */
+/* Host memory for tensors, reused between calls of fetch_tensor. */
 struct fetched {
     char *raw;     /* stb_ds array */
     float *values; /* stb_ds array */
 };
 
 /* Returns the values of a tensor as fp32, valid until the next call or fetched_free. */
-const float *fetch(struct fetched *fetched, struct backend *be, const struct tensor *tensor);
+const float *fetch_tensor(struct fetched *fetched, struct backend *be, const struct tensor *tensor);
 void fetched_free(struct fetched *fetched);

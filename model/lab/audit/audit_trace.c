@@ -2,47 +2,47 @@
 
 #include <stdio.h>
 
-bool place_is_gradient(int place) {
-    return place >= ACTIVATION_COUNT;
+bool tensor_id_is_gradient(int id) {
+    return id >= ACTIVATION_COUNT;
 }
 
-static enum activation_id activation_of(int place) {
-    return (enum activation_id)(place_is_gradient(place) ? PLACES - 1 - place : place);
+static enum activation_id activation_of(int id) {
+    return (enum activation_id)(tensor_id_is_gradient(id) ? TENSOR_IDS - 1 - id : id);
 }
 
-bool place_is_layered(int place) {
-    return activation_table[activation_of(place)].layered;
+bool tensor_id_is_layered(int id) {
+    return activation_table[activation_of(id)].layered;
 }
 
-const char *place_label(char label[PLACE_LABEL_MAX], int place, int layer) {
+const char *tensor_id_label(char label[TENSOR_ID_LABEL_MAX], int id, int layer) {
     char prefix[32] = "";
-    if (layer >= 0 && place_is_layered(place)) snprintf(prefix, sizeof prefix, "layer %d ", layer);
-    snprintf(label, PLACE_LABEL_MAX, place_is_gradient(place) ? "%sd(%s)" : "%s%s", prefix,
-             activation_table[activation_of(place)].name);
+    if (layer >= 0 && tensor_id_is_layered(id)) snprintf(prefix, sizeof prefix, "layer %d ", layer);
+    snprintf(label, TENSOR_ID_LABEL_MAX, tensor_id_is_gradient(id) ? "%sd(%s)" : "%s%s", prefix,
+             activation_table[activation_of(id)].name);
     return label;
 }
 
-int place_layers(int place, const struct gpt_shape *shape) {
-    const struct activation *a = &activation_table[activation_of(place)];
-    bool stored = !place_is_gradient(place) || a->gradient_in_place || a->gradient != SCRATCH_NONE;
-    if (!stored || activation_extent(activation_of(place), shape).rows == 0) return 0;
+int tensor_id_layers(int id, const struct gpt_shape *shape) {
+    const struct activation *a = &activation_table[activation_of(id)];
+    bool stored = !tensor_id_is_gradient(id) || a->gradient_in_place || a->gradient != SCRATCH_NONE;
+    if (!stored || activation_extent(activation_of(id), shape).rows == 0) return 0;
     return a->layered ? (int)shape->n_layer : 1;
 }
 
-/* A reader with POLICY_INPUT takes the dtype of its input, so it needs no word. */
-unsigned place_words(int place) {
-    const struct activation *a = &activation_table[activation_of(place)];
-    unsigned words = 0;
+/* A reader with POLICY_INPUT takes the dtype of its input, so it need not be named. */
+unsigned tensor_id_sites(int id) {
+    const struct activation *a = &activation_table[activation_of(id)];
+    unsigned sites = 0;
     if (a->residual) return 0;
-    if (autocast_site_is_choice(a->writer)) words |= 1u << a->writer;
+    if (autocast_site_is_choice(a->writer)) sites |= 1u << a->writer;
     enum autocast_policy policy = autocast_site_policy(a->reader);
-    if (policy == POLICY_LOWER || policy == POLICY_LINEAR) words |= 1u << a->reader;
-    return words;
+    if (policy == POLICY_LOWER || policy == POLICY_LINEAR) sites |= 1u << a->reader;
+    return sites;
 }
 
-enum dtype place_dtype(int place, const struct precision *precision) {
-    if (place == PARAMETERS) return precision->gradients;
-    return precision->activation[activation_of(place)];
+enum dtype tensor_id_dtype(int id, const struct precision *precision) {
+    if (id == PARAMETERS) return precision->gradients;
+    return precision->activation[activation_of(id)];
 }
 
 int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
@@ -57,7 +57,7 @@ int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
         /* The memory of logits holds one chunk of rows at a time, from row 0 on. */
         bool chunk = tensor_rows(whole) < gpt->shape.rows;
         traced[i] = (struct traced){
-            .place = label->gradient ? place_of_gradient(id) : (int)id,
+            .id = label->gradient ? tensor_id_of_gradient(id) : (int)id,
             .layer = layer,
             .tensor = tensor_slice(whole, chunk ? 0 : label->first_row, label->rows),
             .first = label->first_row * columns,

@@ -102,8 +102,7 @@ bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *hig
     return found;
 }
 
-/* The stride is odd, so that samples cover all columns of a matrix whose width is a power of two.
- */
+/* The stride is odd, so that samples cover all columns if the width is a power of two. */
 static int64_t choose_stride(int64_t total) {
     int64_t stride = (total + RECORD_SAMPLES - 1) / RECORD_SAMPLES;
     return stride | 1;

@@ -56,8 +56,7 @@ bool magnitudes_safe_scale(const struct magnitudes *magnitudes, int *scale);
 bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *highest);
 
 /* Record of a tensor in one precision. Magnitudes cover all values. The difference from fp32 is
- * estimated from at most RECORD_SAMPLES evenly spaced values, the only fp32 values that are kept.
- */
+ * estimated from at most RECORD_SAMPLES evenly spaced values, the only stored fp32 values. */
 enum { RECORD_SAMPLES = 1 << 16 };
 
 struct record {

@@ -119,8 +119,8 @@ static void print_parameters(const struct page *page, const cJSON *report) {
 static void print_trials(const struct page *page, const cJSON *formats) {
     cJSON *rows = cJSON_CreateArray();
     const cJSON *format;
-    for (int i = -1; i < AUTOCAST_WORD_COUNT; i++) {
-        const char *name = i < 0 ? "(none)" : autocast_words[i];
+    for (int i = -1; i < AUTOCAST_NAME_COUNT; i++) {
+        const char *name = i < 0 ? "(none)" : autocast_names[i];
         cJSON *row = json_add_item(rows);
         cJSON_AddStringToObject(row, "name", name);
         cJSON_ArrayForEach(format, formats) {

@@ -11,7 +11,7 @@
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/lab/audit/audit.h"
-#include "model/lab/audit/audit_8_bit.h"
+#include "model/lab/audit/audit_fp8.h"
 #include "model/lab/audit/report.h"
 
 /* Limit of --repetitions: the samples of more micro-batches would hardly fit in memory. */
@@ -74,7 +74,7 @@ int run_audit(const struct config *config, const char *from, const struct audit_
         audit_free(&audit);
     }
     if (status == 0 && fp8) {
-        status = eight_bit_audit_run(&report, config, from, repetitions, stop, error);
+        status = fp8_audit_run(&report, config, from, repetitions, stop, error);
         if (status == 0)
             status = publish(report, options->out, "audit_fp8.json", "audit_fp8.html", error);
     }

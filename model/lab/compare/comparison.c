@@ -40,7 +40,7 @@ static bool count_norms(struct run_pair *pair, const struct run_step *reference,
     if (reference->skipped || other->skipped) return false;
     if (!isfinite(reference->gradient_norm) || reference->gradient_norm <= 0) return false;
     bool usable = isfinite(other->gradient_norm) && other->gradient_norm >= 0;
-    pair->norms_lost += !isfinite(other->gradient_norm);
+    pair->norms_not_finite += !isfinite(other->gradient_norm);
     pair->norms_zero += usable && other->gradient_norm == 0;
     return usable;
 }
@@ -212,7 +212,7 @@ static void compare_norms(struct comparison *c) {
                 arrput(logarithms[side], zero ? NAN : log(pair->norm[side][i]));
             c->norm_steps += isfinite(a[i]) != 0;
         }
-        c->norms_lost += pair->norms_lost;
+        c->norms_not_finite += pair->norms_not_finite;
         c->norms_zero += pair->norms_zero;
         single[p] = correlation_of(a, b, c->steps);
         smoothed[p] = smoothed_correlation(logarithms, c->steps, c->window);
@@ -277,7 +277,7 @@ static struct group_figures group_figures_of(const struct run_group *group) {
             figures.searched += search;
             figures.skipped += step->skipped;
             figures.skipped_in_search += search && step->skipped;
-            figures.lost += !step->skipped && !finite;
+            figures.not_finite += !step->skipped && !finite;
             figures.memory_bytes = fmax(figures.memory_bytes, step->memory_bytes);
             if (i >= warm) arrput(speeds, step->tokens_per_s);
         }

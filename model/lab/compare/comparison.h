@@ -4,12 +4,16 @@
  * batches, so batch noise is the same in both and cancels in their difference. Figures use the
  * steps that all compared runs have in common.
  *
- *   window       number of averaged steps: 5 % of the common steps, at least 10. The loss differs
- * by several % from batch to batch; over 10 batches of the same text, two runs differ by some
- * hundredths of a %. final loss   mean over the last `window` steps smoothed     mean over the
- * `window` steps around a step settled      step after which curves are judged: after the warmup
- * and 10 % of the steps. Earlier, the loss falls so fast that a single skipped step shifts the
- * curve by a few %.
+ * window: number of averaged steps, 5 % of the common steps and at least 10. The loss differs by
+ * several % from batch to batch; over 10 batches of the same text, two runs differ by some
+ * hundredths of a %.
+ *
+ * final loss: mean over the last `window` steps.
+ *
+ * smoothed: mean over the `window` steps around a step.
+ *
+ * settled: step after which curves are judged, after the warmup and 10 % of the steps. Earlier, the
+ * loss falls so fast that a single skipped step shifts the curve by a few %.
  *
  * A step whose loss is not finite in one of two paired runs is left out in both. */
 #pragma once
@@ -27,7 +31,7 @@ struct group_figures {
     int64_t skipped;                  /* number of skipped steps */
     int64_t searched;                 /* number of steps up to COMPARE_SEARCH_STEPS */
     int64_t skipped_in_search;        /* number of skipped steps among those */
-    int64_t lost;        /* number of other steps whose loss or gradient norm is not finite */
+    int64_t not_finite;  /* number of other steps whose loss or gradient norm is not finite */
     double tokens_per_s; /* median without the first steps; NaN: unknown */
     double memory_bytes; /* maximum; NaN: unknown */
     /* Loss scale of the first run; NaN if it is always 1. */
@@ -42,7 +46,7 @@ struct run_pair {
     const struct run_record *runs[COMPARE_SIDES];
     /* [steps] values; NaN on both sides if one is missing. */
     double *loss[COMPARE_SIDES], *norm[COMPARE_SIDES];
-    int norms_lost, norms_zero; /* as in struct comparison */
+    int norms_not_finite, norms_zero; /* as in struct comparison */
     double *smoothed[COMPARE_SIDES];
 };
 
@@ -73,7 +77,7 @@ struct comparison {
      * median, with a ratio of 0, but not in geometric means, since 0 has no logarithm. */
     int norm_steps;
     int norms_zero;          /* number of those steps whose other norm is 0 */
-    int norms_lost;          /* number of further steps whose other norm is not finite */
+    int norms_not_finite;    /* number of further steps whose other norm is not finite */
     double norm_correlation; /* over single steps; falls when correct runs drift apart */
     /* Correlation of geometric means over `window` steps: the common trend. NaN for fewer than
      * COMPARE_WINDOWS_LEAST windows. */

@@ -9,7 +9,7 @@
 
 _Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
 
-enum source {
+enum series_source {
     OF_COMPARISON,  /* a double * of struct comparison */
     OF_STEPS,       /* a double of struct run_step, from the first run, smoothed */
     OF_SCALED,      /* a double of struct run_step, only for groups with a loss scale */
@@ -20,7 +20,7 @@ enum { DIFFERENCE = 1 }; /* includes the reference, whose line at 0 is the targe
 
 static const struct drawing {
     struct chart chart;
-    enum source source;
+    enum series_source source;
     size_t offset;
 } drawings[] = {
     {{.title = "Training loss, smoothed", .y_label = "nats per token"},

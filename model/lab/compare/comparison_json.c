@@ -1,6 +1,5 @@
 #include "model/lab/compare/comparison_print.h"
 
-/* A report as JSON, from which text, Markdown and HTML are made. */
 #include <math.h>
 
 #include <cjson/cJSON.h>
@@ -53,7 +52,7 @@ static void add_differences(cJSON *object, const struct comparison *c) {
     difference(object, "validation_difference", &c->validation);
     JSON_NUMBERS(difference(object, "curve", &c->curve), {"step", c->curve_step});
     JSON_NUMBERS(difference(object, "gradient_norm", &c->norm), {"steps", c->norm_steps},
-                 {"zero", c->norms_zero}, {"not_finite", c->norms_lost},
+                 {"zero", c->norms_zero}, {"not_finite", c->norms_not_finite},
                  {"correlation", c->norm_correlation},
                  {"smoothed_correlation", c->norm_smoothed_correlation},
                  {"median_ratio", c->norm_median}, {"geometric_mean_ratio", c->norm_ratio});
@@ -69,7 +68,7 @@ static void add_figures(cJSON *object, const struct comparison *c) {
                      {"last", figures->scale_last}, {"smallest", figures->scale_smallest},
                      {"largest", figures->scale_largest}, {"changes", figures->scale_changes});
     else cJSON_AddNullToObject(object, "loss_scale");
-    JSON_NUMBERS(object, {"not_finite", (double)figures->lost},
+    JSON_NUMBERS(object, {"not_finite", (double)figures->not_finite},
                  {"tokens_per_s", figures->tokens_per_s}, {"speed_up", c->speed_up},
                  {"memory_bytes", figures->memory_bytes},
                  {"memory_saving_percent", c->memory_saving});

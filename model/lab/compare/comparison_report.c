@@ -29,7 +29,7 @@ static void warn_of_configs(struct comparison_report *report) {
 }
 
 static void warn_of_runs(struct comparison_report *report, const struct run_group *group) {
-    if (verdict_only_named(group))
+    if (verdict_computed_in_fp32(group))
         warn(report, "%s: autocast.enabled is false, so it computed in fp32 everywhere",
              group->label);
     for (int r = 0; r < arrlen(group->runs); r++) {
@@ -44,8 +44,8 @@ static void warn_of_runs(struct comparison_report *report, const struct run_grou
     }
 }
 
-static void warn_of_lonely(struct comparison_report *report, const struct run_group *group,
-                           const char *other, int pairs) {
+static void warn_of_unpaired(struct comparison_report *report, const struct run_group *group,
+                             const char *other, int pairs) {
     int runs = (int)arrlen(group->runs);
     if (pairs < runs)
         warn(report,
@@ -58,8 +58,8 @@ static void warn_of_pairs(struct comparison_report *report, const struct compari
     const char *label = c->group->label, *reference = c->reference->label;
     int pairs = (int)arrlen(c->pairs);
     if (c->same_seeds) {
-        warn_of_lonely(report, c->group, reference, pairs);
-        warn_of_lonely(report, c->reference, label, pairs);
+        warn_of_unpaired(report, c->group, reference, pairs);
+        warn_of_unpaired(report, c->reference, label, pairs);
     } else {
         warn(report,
              "%s and %s have no seed in common: other weights and batches, so that differences of "

@@ -40,7 +40,6 @@ struct config_difference {
 };
 
 /* Returns an stb_ds array of the keys whose values differ between groups, except the seed and keys
- * that do not affect training. A missing loss_scale, of a precision without one, is no difference.
- */
+ * that do not affect training. A loss_scale that only one precision has is no difference. */
 struct config_difference *config_differences(const struct run_group *groups);
 void config_differences_free(struct config_difference *differences);

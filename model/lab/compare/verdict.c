@@ -60,7 +60,7 @@ static enum check_outcome judge(const struct difference *difference, double limi
     return difference->count > 1 && !difference->real ? CHECK_NOISE : CHECK_FAIL;
 }
 
-bool verdict_only_named(const struct run_group *group) {
+bool verdict_computed_in_fp32(const struct run_group *group) {
     const struct run_record *run = group->runs[0];
     return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
 }
@@ -70,7 +70,7 @@ static void check_format(struct check *check, const struct comparison *c,
                          const struct limits *limits) {
     (void)limits;
     set_rule(check, "it computed in the precision that its config names");
-    if (verdict_only_named(c->group))
+    if (verdict_computed_in_fp32(c->group))
         set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
     else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
 }
@@ -90,10 +90,11 @@ static void check_finished(struct check *check, const struct comparison *c,
 static void check_finite(struct check *check, const struct comparison *c,
                          const struct limits *limits) {
     (void)limits;
-    int64_t lost = c->figures.lost;
+    int64_t not_finite = c->figures.not_finite;
     set_rule(check, "loss and gradient norm are finite in every step not skipped");
-    set(check, lost ? CHECK_FAIL : CHECK_PASS, (double)lost, 0,
-        "%" PRId64 " step%s whose loss or gradient norm is not finite", lost, lost == 1 ? "" : "s");
+    set(check, not_finite ? CHECK_FAIL : CHECK_PASS, (double)not_finite, 0,
+        "%" PRId64 " step%s whose loss or gradient norm is not finite", not_finite,
+        not_finite == 1 ? "" : "s");
 }
 
 static double loss_limit(const struct comparison *c, const struct limits *limits) {
@@ -161,10 +162,10 @@ static void check_norm(struct check *check, const struct comparison *c,
              "the median ratio to the reference is within %g %% of 1; at most %g %%, or one, are 0 "
              "where the reference's is not",
              limits->norm, limits->skipped);
-    if (c->norms_lost) {
+    if (c->norms_not_finite) {
         set(check, CHECK_FAIL, NAN, limits->norm,
-            "not finite in %d step%s in which the reference's is", c->norms_lost,
-            c->norms_lost == 1 ? "" : "s");
+            "not finite in %d step%s in which the reference's is", c->norms_not_finite,
+            c->norms_not_finite == 1 ? "" : "s");
         return;
     }
     if (isnan(d->mean)) {

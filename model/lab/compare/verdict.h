@@ -60,7 +60,7 @@ struct verdict {
 };
 
 /* True if a group with a 16-bit precision computes in fp32, because autocast.enabled is false. */
-bool verdict_only_named(const struct run_group *group);
+bool verdict_computed_in_fp32(const struct run_group *group);
 
 /* Makes the verdict. The reference is compared with itself, which leaves the checks of its own
  * faults. */

@@ -48,11 +48,11 @@ Test(parameter_list, covers_the_flat_arrays) {
 Test(parameter_list, products_of_a_layer) {
     struct gpt_shape shape = {
         .n_layer = 2, .n_head = 3, .n_kv_head = 3, .head_dim = 12, .n_embd = 36, .n_inner = 144};
-    cr_expect_eq(shape_layer_products(&shape, AUTOCAST_SITE_COUNT), 12 * 36 * 36);
-    cr_expect_eq(shape_layer_products(&shape, SITE_QKV), 3 * 36 * 36);
-    cr_expect_eq(shape_layer_products(&shape, SITE_ATTENTION_PROJECTION), 36 * 36);
-    cr_expect_eq(shape_layer_products(&shape, SITE_ATTENTION), 0);
-    cr_expect_eq(shape_layer_products(&shape, SITE_LM_HEAD), 0, "it is no layer's");
+    cr_expect_eq(shape_layer_multiply_adds(&shape, AUTOCAST_SITE_COUNT), 12 * 36 * 36);
+    cr_expect_eq(shape_layer_multiply_adds(&shape, SITE_QKV), 3 * 36 * 36);
+    cr_expect_eq(shape_layer_multiply_adds(&shape, SITE_ATTENTION_PROJECTION), 36 * 36);
+    cr_expect_eq(shape_layer_multiply_adds(&shape, SITE_ATTENTION), 0);
+    cr_expect_eq(shape_layer_multiply_adds(&shape, SITE_LM_HEAD), 0, "it is no layer's");
 }
 
 /* q, k and v lie side by side, as gate and up do: operations read them as one. */

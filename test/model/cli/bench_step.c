@@ -25,7 +25,7 @@ static void measure(struct trainer *trainer, const struct loader *loader, int re
     profile_print(stdout, &profile);
     printf("batch %lld T %lld %s tokens/s %.0f, ratio %.3f\n",
            (long long)config->train.micro_batch_size, (long long)config->data.seq_len, precision,
-           profile.tokens / profile.step, profile.step / profile.products);
+           profile.tokens / profile.step, profile.step / profile.matmuls);
     fflush(stdout);
 }
 
@@ -60,10 +60,9 @@ static void train(struct config *config, const char *precision_name, int repetit
 }
 
 static enum config_preset preset_named(const char *name) {
-    const struct config_option *option =
-        &config_options[config_option_index("model.preset", strlen("model.preset"))];
-    for (int i = 1; option->words[i]; i++)
-        if (strcmp(option->words[i], name) == 0) return (enum config_preset)i;
+    const struct config_option *option = config_option_of("model.preset");
+    for (int i = 1; option->names[i]; i++)
+        if (strcmp(option->names[i], name) == 0) return (enum config_preset)i;
     bench_die("--preset takes a model of configs/README.md");
 }
 

@@ -390,7 +390,7 @@ Test(report, banner_says_what_matters) {
 /* The printed parts add up to the total. */
 Test(report, memory_adds_up) {
     struct memory_plan plan = {.master = 1 << 20,
-                               .lower = 2 << 20,
+                               .copies = 2 << 20,
                                .gradients = 4 << 20,
                                .moments = 8 << 20,
                                .activations = 16 << 20,
@@ -412,7 +412,7 @@ Test(report, memory_adds_up) {
             sum += value;
     cr_expect_eq(sum, 127, "%s", text);
     free(text);
-    plan.lower = 0;
+    plan.copies = 0;
     out = open_memstream(&text, &size);
     report_memory(out, &plan);
     fclose(out);

@@ -29,7 +29,7 @@ Test(profile, parts_are_those_of_a_step) {
     for (size_t i = 0; i < COUNT(called); i++)
         cr_expect_gt(profile.operations[called[i]], 0, "%s", operation_name(called[i]));
     cr_expect_eq(profile.operations[ID_attention_decode], 0);
-    cr_expect_gt(profile.products, 0);
+    cr_expect_gt(profile.matmuls, 0);
     cr_expect_gt(profile.step, 0);
     rig_close(&rig);
 }

@@ -21,7 +21,7 @@ Test(saving, a_disk_without_room_is_refused_before_anything_is_written) {
     struct checkpoint_writer writer;
     open_giant(&giant);
     giant.config.train.steps = 1;
-    cr_expect_eq(saving_check_room(&giant.trainer, folder, &error), -1);
+    cr_expect_eq(saving_check_disk_space(&giant.trainer, folder, &error), -1);
     cr_expect_not_null(strstr(error.text, "GB of disk space are free, but 1 checkpoint more takes"),
                        "%s", error.text);
     checkpoint_writer_open(&writer, &giant.trainer, folder);
@@ -30,7 +30,7 @@ Test(saving, a_disk_without_room_is_refused_before_anything_is_written) {
     checkpoint_writer_close(&writer);
     cr_expect_not(file_exists(in_folder("checkpoints")));
     giant.config.train.steps = 0; /* it has nothing to save */
-    cr_expect_eq(saving_check_room(&giant.trainer, folder, &error), 0);
+    cr_expect_eq(saving_check_disk_space(&giant.trainer, folder, &error), 0);
     subject_close(&giant);
 }
 

@@ -179,7 +179,7 @@ static void check_places(enum config_precision precision, enum config_copy copy,
         expect_gradient(parameter_tensor(&gpt.dweights, p), p->name, &gpt);
     }
     expect_token_table(&gpt);
-    cr_expect_eq(gpt.gradients.dtype, lower_gradients ? gpt.precision.lower : DTYPE_F32);
+    cr_expect_eq(gpt.gradients.dtype, lower_gradients ? gpt.precision.compute_dtype : DTYPE_F32);
     close_gpt(&rig, &gpt);
 }
 

@@ -103,7 +103,7 @@ static void check_masters(struct span **spans, const struct gpt *gpt) {
     if (masters->scratch_count) add_span(spans, "copies of a layer", &masters->scratch);
     cr_expect_eq(count, gpt->count);
     cr_expect_eq(gpt->memory.master, (size_t)count * sizeof(float));
-    cr_expect_eq(gpt->memory.lower, lower);
+    cr_expect_eq(gpt->memory.copies, lower);
 }
 
 /* Adds the tensors of fp8: saved inputs, the largest operand of each kind for all linear layers,
@@ -131,7 +131,7 @@ static void check_plan(const struct trainer *trainer) {
     check_masters(&spans, gpt);
     cr_expect_eq(bytes_of(&gpt->gradients), m->gradients);
     add_span(&spans, "gradients", &gpt->gradients);
-    check_spans(spans, gpt->parameter_memory, m->master + m->lower + m->gradients);
+    check_spans(spans, gpt->parameter_memory, m->master + m->copies + m->gradients);
     spans = NULL;
     add_span(&spans, "first moment", &optimizer->moments[0]);
     add_span(&spans, "second moment", &optimizer->moments[1]);
@@ -174,7 +174,7 @@ Test(gpt_memory, memory_plan_matches_layout) {
             check_plan(&rig.trainer);
             cr_expect_eq(m->workspace, rig.be.workspace_bytes);
             cr_expect_eq(m->batches, batches_bytes(&rig.be, 2 * RIG_LENGTH));
-            cr_expect_eq(memory_total(m), m->master + m->lower + m->gradients + m->moments +
+            cr_expect_eq(memory_total(m), m->master + m->copies + m->gradients + m->moments +
                                               m->activations + m->batches + m->workspace +
                                               m->library);
             gpt_set_batch(&rig.trainer.gpt, 1, 7);

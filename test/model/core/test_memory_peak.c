@@ -127,7 +127,8 @@ static struct peak measure(const struct config *config) {
 static void check_first(const struct peak *peak, const struct config *config, const char *what) {
     double all = (double)peak->first / (double)peak->plan - 1;
     cr_expect_lt(fabs(all), 0.02, "%s %s: %.2f %% off the plan of %zu MiB", what,
-                 config_recompute_name(config->train.recompute), 100 * all, peak->plan >> 20);
+                 config_name_of("train.recompute", config->train.recompute), 100 * all,
+                 peak->plan >> 20);
 }
 
 /* panels_max: additional bytes allowed where the library has buffers for its panels. */
@@ -137,10 +138,10 @@ static void check_second(const struct peak *peak, const struct config *config, c
     double beside = (double)peak->second - (double)(peak->plan - peak->library);
     cr_expect_gt(peak->plan, (size_t)100 << 20, "%s: too small to be measured", what);
     cr_expect(beside < beside_max && beside > -unused_max, "%s %s: %.0f KiB beside the plan", what,
-              config_recompute_name(config->train.recompute), beside / 1024);
+              config_name_of("train.recompute", config->train.recompute), beside / 1024);
     if (getenv("PEAKS"))
         fprintf(stderr, "%s %s: plan %zu KiB, %+.2f %%, beside it when run again %.0f KiB\n", what,
-                config_recompute_name(config->train.recompute), peak->plan >> 10,
+                config_name_of("train.recompute", config->train.recompute), peak->plan >> 10,
                 100 * ((double)peak->first / (double)peak->plan - 1), beside / 1024);
 }
 

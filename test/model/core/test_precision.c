@@ -118,7 +118,7 @@ Test(precision, residual_and_gradients_lower) {
             if (bits & 1) config.autocast.residual = CONFIG_DTYPE_LOWER;
             if (bits & 2) config.gradients.dtype = CONFIG_DTYPE_LOWER;
             struct precision p = resolve(&config, &cpu, note);
-            cr_expect_eq(p.lower, lowers[i]);
+            cr_expect_eq(p.compute_dtype, lowers[i]);
             cr_expect_eq(p.residual, bits & 1 ? lowers[i] : DTYPE_F32);
             cr_expect_eq(p.gradients, bits & 2 ? lowers[i] : DTYPE_F32);
             cr_expect_eq(p.site[SITE_LAYERNORM], DTYPE_F32);
@@ -159,7 +159,7 @@ Test(precision, autocast_off_is_fp32_everywhere) {
         describe(&p, operations, tensors);
         cr_expect_str_eq(operations, "ff fff fff ff");
         cr_expect_str_eq(tensors, "fffff ffff ff");
-        cr_expect_eq(p.lower, DTYPE_F32);
+        cr_expect_eq(p.compute_dtype, DTYPE_F32);
         cr_expect_eq(p.residual, DTYPE_F32);
         cr_expect_eq(p.gradients, DTYPE_F32);
         cr_expect_not(p.scale_loss);
@@ -183,7 +183,7 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
         config_defaults(&config);
         config.precision = CONFIG_PRECISION_AUTO;
         struct precision p = resolve(&config, &be, note);
-        cr_expect_eq(p.lower, devices[i].chosen);
+        cr_expect_eq(p.compute_dtype, devices[i].chosen);
         cr_expect_eq(p.scale_loss, devices[i].chosen == DTYPE_F16);
         cr_expect_not_null(strstr(note, dtype_name(devices[i].chosen)), "%s", note);
         cr_expect_not_null(strstr(note, "cpu"), "%s", note);
@@ -202,7 +202,8 @@ Test(precision, explicit_choices_do_not_ask_the_device) {
         char note[PRECISION_NOTE_MAX];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
-        cr_expect_eq(resolve(&config, &cpu, note).lower, resolve(&config, &able, note).lower);
+        cr_expect_eq(resolve(&config, &cpu, note).compute_dtype,
+                     resolve(&config, &able, note).compute_dtype);
         cr_expect_str_eq(note, "");
     }
 }
@@ -224,7 +225,7 @@ Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
     cr_expect_eq(precision_resolve(&precision, note, &config, &old, &error), 0);
     config.autocast.enabled = true;
     config.precision = CONFIG_PRECISION_AUTO;
-    cr_expect_eq(resolve(&config, &old, note).lower, DTYPE_F16);
+    cr_expect_eq(resolve(&config, &old, note).compute_dtype, DTYPE_F16);
     cr_expect(strstr(note, "GPU has fp16"), "%s", note);
 }
 
@@ -239,7 +240,7 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     struct precision p = resolve(&config, &cpu, note), expected = resolve(&bf16, &cpu, note);
     cr_expect_str_eq(note, "");
     cr_expect(p.fp8 && !expected.fp8);
-    cr_expect_eq(p.lower, DTYPE_BF16);
+    cr_expect_eq(p.compute_dtype, DTYPE_BF16);
     cr_expect_not(p.scale_loss);
     cr_expect_arr_eq(p.site, expected.site, sizeof p.site);
     cr_expect_arr_eq(p.activation, expected.activation, sizeof p.activation);
@@ -374,10 +375,10 @@ Test(precision, warnings) {
 }
 
 Test(precision, setting_of_auto_is_what_it_came_to) {
-    struct precision precision = {.lower = DTYPE_BF16};
+    struct precision precision = {.compute_dtype = DTYPE_BF16};
     struct config config = {.precision = CONFIG_PRECISION_AUTO};
     cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_BF16);
-    precision.lower = DTYPE_F32;
+    precision.compute_dtype = DTYPE_F32;
     cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_FP32);
     config.precision = CONFIG_PRECISION_FP16;
     cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_FP16);

@@ -24,7 +24,7 @@ static struct config make(enum config_schedule schedule, int64_t steps, int64_t 
 static void expect_rate(const struct config *config, int64_t step, double expected) {
     double got = schedule_lr(config, step);
     cr_expect(fabs(got - expected) <= 1e-15, "%s, step %lld of %lld: %.17g, not %.17g",
-              config_schedule_name(config->optimizer.schedule), (long long)step,
+              config_name_of("optimizer.schedule", config->optimizer.schedule), (long long)step,
               (long long)config->train.steps, got, expected);
 }
 
@@ -104,8 +104,8 @@ static void check_shape(const struct config *config) {
         if (step > 0)
             cr_assert(step <= peak ? rate > previous : rate <= previous + 1e-18,
                       "%s, step %lld of %lld: %g, %g",
-                      config_schedule_name(config->optimizer.schedule), (long long)step,
-                      (long long)config->train.steps, previous, rate);
+                      config_name_of("optimizer.schedule", config->optimizer.schedule),
+                      (long long)step, (long long)config->train.steps, previous, rate);
         if (step == peak) cr_assert(fabs(rate - lr) <= 1e-15, "the peak is %g", rate);
         previous = rate;
     }

@@ -58,14 +58,14 @@ static void step(struct rig *rig, struct run *run, const struct ranks *ranks, in
     int64_t last = parameter_wte(gpt->list)->offset; /* in a table that every batch reads */
     float before[RIG_VOCABULARY], nan[RIG_VOCABULARY];
     for (int i = 0; i < RIG_VOCABULARY; i++) nan[i] = NAN;
-    trainer_settle(&rig->trainer);
+    trainer_wait_for_weights(&rig->trainer);
     if (sick) {
         masters_download(&gpt->masters, gpt->be, before, last, RIG_VOCABULARY);
         masters_upload(&gpt->masters, gpt->be, nan, last, RIG_VOCABULARY);
         masters_refresh(&gpt->masters, gpt->be);
     }
     run->reports[ranks->rank][at] = rig_step(rig);
-    trainer_settle(&rig->trainer);
+    trainer_wait_for_weights(&rig->trainer);
     if (!sick) return;
     masters_upload(&gpt->masters, gpt->be, before, last, RIG_VOCABULARY);
     masters_refresh(&gpt->masters, gpt->be);

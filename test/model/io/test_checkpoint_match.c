@@ -11,7 +11,7 @@ TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
 static void expect_values(struct gpt *gpt) {
     float *values = masters_values(gpt);
     for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
-        const struct tensor lower = masters_read_place(&gpt->masters, &gpt->list[p]);
+        const struct tensor lower = masters_read_tensor(&gpt->masters, &gpt->list[p]);
         for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
             float value = values[gpt->list[p].offset + k];
             cr_assert_eq(value, value_of(p, k));

@@ -49,7 +49,7 @@ Test(checkpoint_writer, writes_the_same_files) {
         for (int64_t step = 5; step < 8; step++) {
             save_step(&subject, run_of("waited"), step, waited);
             SUCCEEDS(checkpoint_writer_begin(&writer, &error));
-            cr_expect_eq(writer.phase, CHECKPOINT_WRITES);
+            cr_expect_eq(writer.phase, CHECKPOINT_WRITING);
             subject_fill(&subject, 99);
             SUCCEEDS(checkpoint_writer_end(&writer, path, &error));
             cr_expect_eq(checkpoint_writer_end(&writer, path, &error), RESULT_NONE, "told twice");

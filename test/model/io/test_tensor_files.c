@@ -37,7 +37,7 @@ static void put_file(const char *name, const char *tensors) {
 
 /* Returns the value of a tensor, '\0' if it is missing. */
 static char value(const struct tensor_files *files, const char *name) {
-    const struct tensor_place *place = tensor_files_find(files, name);
+    const struct stored_tensor *place = tensor_files_find(files, name);
     char read = '\0';
     if (place) SUCCEEDS(safetensors_read(&read, place->file, place->entry, 0, 1, &error));
     return read;
@@ -68,9 +68,9 @@ Test(tensor_files, one_file) {
     cr_expect_eq(value(&files, "a"), 'a');
     cr_expect_eq(value(&files, "c"), 'c');
     cr_expect_eq(value(&files, "d"), '\0');
-    cr_expect_str_eq(files.places[1].entry->name, "b");
+    cr_expect_str_eq(files.tensors[1].entry->name, "b");
     cr_expect_str_eq(files.where, in_folder("model.safetensors"));
-    cr_expect_str_eq(files.places[1].file->from.path, files.where);
+    cr_expect_str_eq(files.tensors[1].file->reader.path, files.where);
     tensor_files_close(&files);
     tensor_files_close(&files);
 }
@@ -87,7 +87,7 @@ Test(tensor_files, shards) {
     cr_expect_str_eq(files.where, in_folder(INDEX));
     static const char *const names[] = {"a", "b", "c", "d", "unlisted"};
     for (size_t i = 0; i < COUNT(names); i++) cr_expect_eq(value(&files, names[i]), names[i][0]);
-    cr_expect_str_eq(tensor_files_find(&files, "d")->file->from.path, in_folder("s-2"));
+    cr_expect_str_eq(tensor_files_find(&files, "d")->file->reader.path, in_folder("s-2"));
     tensor_files_close(&files);
 
     /* A model in one file takes precedence, as in transformers. Links are followed, because

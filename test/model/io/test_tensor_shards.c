@@ -57,7 +57,7 @@ static void expect_data(void) {
     SUCCEEDS(tensor_files_open_directory(&files, folder, "x", &error));
     cr_expect_eq(files.count, ENTRIES);
     for (int i = 0; i < ENTRIES; i++) {
-        const struct tensor_place *place = tensor_files_find(&files, entries[i].name);
+        const struct stored_tensor *place = tensor_files_find(&files, entries[i].name);
         cr_assert_not_null(place);
         cr_expect(safetensors_holds(place->file, place->entry, data + at));
         at += place->entry->bytes;
@@ -176,7 +176,7 @@ Test(tensor_shards, large_tensors_are_read_in_pieces) {
     SUCCEEDS(tensor_shards_write(folder, "x", two, 2, LARGE, &source, &written, &error));
     SUCCEEDS(tensor_files_open_directory(&files, folder, "x", &error));
     for (int i = 0; i < 2; i++) {
-        const struct tensor_place *place = tensor_files_find(&files, two[i].name);
+        const struct stored_tensor *place = tensor_files_find(&files, two[i].name);
         for (size_t k = 0; k < LARGE; k++) expected[k] = (uint8_t)(k * 131 / 64 + (size_t)i);
         cr_expect(safetensors_holds(place->file, place->entry, expected));
     }

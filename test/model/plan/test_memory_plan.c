@@ -43,7 +43,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
                                       TRAINER_INITIALIZED, &rig.error),
                          0);
             cr_expect_arr_eq(&plan, &rig.trainer.gpt.memory, sizeof plan);
-            cr_expect_eq(memory_total(&plan), plan.master + plan.lower + plan.gradients +
+            cr_expect_eq(memory_total(&plan), plan.master + plan.copies + plan.gradients +
                                                   plan.moments + plan.activations + plan.batches +
                                                   plan.workspace + plan.library);
             rig_close(&rig);
@@ -93,7 +93,7 @@ Test(memory_plan, bytes_of_8_bit) {
                       (LAYERS - 1) * READ_ONCE * stream + LAYERS * READ_ONCE * STREAM_8 +
                       (4 + 4) * STREAM_8 + 4 * WIDTH * WIDTH;
     cr_expect_eq(plan.master, 4 * ELEMENTS);
-    cr_expect_eq(plan.lower, 2 * VECTORS);
+    cr_expect_eq(plan.copies, 2 * VECTORS);
     if (rig.be.device.native_8_bit) expected += 4 * STREAM_8; /* a gradient's transpose */
     /* scales of each kind and of saved tensors; 24 records of 12 bytes, 24 amax of 8 */
     cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
@@ -108,7 +108,7 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         struct memory_plan plan = plan_of(&rig.config);
         cr_expect_eq(plan.master, 4 * ELEMENTS);
         bool split = rig_precisions[p] == CONFIG_PRECISION_BF16;
-        cr_expect_eq(plan.lower, split ? 2 * VECTORS : lower ? 2 * COPIED : 0);
+        cr_expect_eq(plan.copies, split ? 2 * VECTORS : lower ? 2 * COPIED : 0);
         cr_expect_eq(plan.gradients, 4 * ELEMENTS);
         cr_expect_eq(plan.moments, 8 * ELEMENTS);
         cr_expect_eq(plan.activations, model_bytes(stream) + 2 * layer_bytes(stream, true));
@@ -126,7 +126,7 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
         cr_expect_eq(plan_of(&rig.config).moments, 4 * ELEMENTS);
         rig.config.weights.copy = CONFIG_COPY_CAST;
-        cr_expect_eq(plan_of(&rig.config).lower, lower ? 2 * (VECTORS + MATRICES) : 0);
+        cr_expect_eq(plan_of(&rig.config).copies, lower ? 2 * (VECTORS + MATRICES) : 0);
     }
 }
 
@@ -170,7 +170,7 @@ Test(memory_plan, largest_batch_fits_and_one_more_does_not) {
 Test(memory_plan, largest_batch_to_the_byte) {
     open_tiny(CONFIG_PRECISION_FP16); /* its workspace grows with the batch */
     struct memory_plan one = plan_of(&rig.config);
-    size_t state = one.master + one.lower + one.gradients + one.moments;
+    size_t state = one.master + one.copies + one.gradients + one.moments;
     for (int64_t batch = 1; batch < 20; batch += 6) {
         cr_expect_eq(largest(total_with_batch(batch)), batch);
         cr_expect_eq(largest(total_with_batch(batch) - 1), batch - 1);

@@ -24,7 +24,7 @@ Test(memory_text, parts_in_each_precision) {
             config.precision = rig_precisions[p];
             cr_assert_eq(memory_plan_of(&plan, &config, &rig.be, &rig.error), 0);
             cr_expect_str_eq(cell(row(text, "fp32 weights"), p), mib(plan.master));
-            cr_expect_str_eq(cell(row(text, "16-bit copy"), p), mib(plan.lower));
+            cr_expect_str_eq(cell(row(text, "16-bit copy"), p), mib(plan.copies));
             cr_expect_str_eq(cell(row(text, "gradients"), p), mib(plan.gradients));
             cr_expect_str_eq(cell(row(text, "moments"), p), mib(plan.moments));
             cr_expect_str_eq(cell(row(text, "activations"), p), mib(plan.activations));

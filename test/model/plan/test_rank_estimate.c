@@ -57,7 +57,7 @@ static void count_step(struct count *counts, struct rig *rig) {
                               TRAINER_INITIALIZED, &rig->error),
                  0, "%s", rig->error.text);
     rig_step(rig);
-    trainer_settle(&rig->trainer);
+    trainer_wait_for_weights(&rig->trainer);
     trainer_close(&rig->trainer);
     loader_close(&rig->loader);
     tokens_close(&rig->tokens);

@@ -135,7 +135,7 @@ static inline void close_audit(struct audit *audit) {
 }
 
 /* The result is valid until the next call. */
-static inline const char *place_text(int place) {
-    static char label[PLACE_LABEL_MAX];
-    return place_label(label, place, -1);
+static inline const char *id_text(int id) {
+    static char label[TENSOR_ID_LABEL_MAX];
+    return tensor_id_label(label, id, -1);
 }

@@ -133,8 +133,8 @@ Test(advice, words_pay_only_where_the_error_matters) {
     try_word(audit, AUDIT_BF16, SITE_LM_HEAD, 0.04);  /* 80 % */
     try_word(audit, AUDIT_FP16, SITE_LM_HEAD, 0.002); /* 80 % of a harmless error */
     struct advice advice = advise(audit, text);
-    cr_expect_eq(advice.formats[AUDIT_BF16].words, BIT(LM_HEAD));
-    cr_expect_eq(advice.formats[AUDIT_FP16].words, 0);
+    cr_expect_eq(advice.formats[AUDIT_BF16].sites, BIT(LM_HEAD));
+    cr_expect_eq(advice.formats[AUDIT_FP16].sites, 0);
     cr_expect(advice.formats[AUDIT_BF16].fit, "with the word the error is 0.04");
     expect_text(text, "Keep lm_head in float32 in bf16: that alone removes 80.0%");
     expect_text(text, "Nothing has to stay in float32 in fp16: lm_head");
@@ -143,7 +143,7 @@ Test(advice, words_pay_only_where_the_error_matters) {
 
 /* The block is a valid config file. */
 static void expect_config(const struct advice *advice, const struct audit *audit, int format,
-                          unsigned words, double scale) {
+                          unsigned sites, double scale) {
     struct config config;
     char least[80], *sets[] = {least};
     snprintf(least, sizeof least, "loss_scale.min_scale=%.17g",
@@ -157,7 +157,7 @@ static void expect_config(const struct advice *advice, const struct audit *audit
     cr_assert_eq(fclose(file), 0);
     cr_assert_eq(config_load(&config, path, sets, format == AUDIT_FP16, &error), 0, "%s",
                  error.text);
-    cr_expect_eq(words_of_config(&config), words);
+    cr_expect_eq(sites_of_config(&config), sites);
     cr_expect_eq(config.precision,
                  format == AUDIT_BF16 ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16);
     cr_expect_eq(config_given(&config, "loss_scale"), format == AUDIT_FP16);

@@ -14,12 +14,12 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     cr_assert_eq(audit_pass_run(&again, &subject, &second, &reference, PASS_TRACED, &error), 0);
     cr_expect_eq(again.loss, reference.loss);
     cr_expect_eq(again.gradient_error, 0);
-    for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < arrlen(reference.places[place]); layer++) {
-            const struct record *record = &again.places[place][layer];
-            cr_expect(record->seen, "%s", place_text(place));
-            cr_expect_eq(record_error(record), 0, "%s", place_text(place));
-            cr_expect_gt(record->reference, 0, "%s is all zero", place_text(place));
+    for (int id = 0; id < TENSOR_IDS; id++)
+        for (int layer = 0; layer < arrlen(reference.records[id]); layer++) {
+            const struct record *record = &again.records[id][layer];
+            cr_expect(record->seen, "%s", id_text(id));
+            cr_expect_eq(record_error(record), 0, "%s", id_text(id));
+            cr_expect_gt(record->reference, 0, "%s is all zero", id_text(id));
         }
     cr_expect_gt(reference.gradient_noise, 0);
     audit_pass_free(&reference);
@@ -38,9 +38,9 @@ Test(audit, each_micro_batch_stands_alone) {
     subject.step = 1;
     subject.repetitions = 1;
     cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
-    for (int i = 0; i < arrlen(one.places[PARAMETERS]); i++) {
-        const struct record *record = &two.places[PARAMETERS][i];
-        cr_expect_arr_eq(one.places[PARAMETERS][i].samples, record->samples + record->sample_count,
+    for (int i = 0; i < arrlen(one.records[PARAMETERS]); i++) {
+        const struct record *record = &two.records[PARAMETERS][i];
+        cr_expect_arr_eq(one.records[PARAMETERS][i].samples, record->samples + record->sample_count,
                          (size_t)record->sample_count * sizeof(float), "%s", two.list[i].name);
     }
     cr_expect_eq(one.gradient_noise, 0, "of one nobody knows");
@@ -90,7 +90,7 @@ static void check_step(bool masked) {
     cr_expect_eq(audit->update.lr, report.lr);
     cr_expect_eq(audit->subject.masters[3], before);
     double all = 0, trained = 0;
-    for (int i = 0; i < arrlen(audit->reference.places[PARAMETERS]); i++)
+    for (int i = 0; i < arrlen(audit->reference.records[PARAMETERS]); i++)
         all += audit->update.parameters[i].signal;
     float *masters = masters_values(&run.trainer.gpt);
     for (int64_t i = 0; i < run.trainer.gpt.count; i++) {
@@ -127,10 +127,10 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
         for (int word = 0; word < AUTOCAST_SITE_COUNT; word++)
             cr_expect_eq(format->trials[word].made,
                          autocast_site_is_choice((enum autocast_site)word));
-        for (int place = ACTIVATION_ln1_out; place < PLACES; place++) {
-            if (arrlen(format->pass.places[place]) == 0) continue;
-            double wrong = record_error(&format->pass.places[place][0]);
-            cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_text(place), wrong);
+        for (int id = ACTIVATION_ln1_out; id < TENSOR_IDS; id++) {
+            if (arrlen(format->pass.records[id]) == 0) continue;
+            double wrong = record_error(&format->pass.records[id][0]);
+            cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", id_text(id), wrong);
         }
         double removed = audit_format_removed(format, SITE_LM_HEAD);
         cr_expect(removed > 0.01 && removed < 1, "lm_head removes %g", removed);
@@ -144,7 +144,7 @@ Test(audit, without_16_bit_operations_there_is_no_error) {
     unsigned all = 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (autocast_site_is_choice((enum autocast_site)i)) all |= 1u << i;
-    words_set(&config, all);
+    sites_set(&config, all);
     struct audit *audit = audit_of(NULL, only_fp16, 1);
     cr_expect_eq(audit->formats[AUDIT_FP16].given, all);
     cr_expect_lt(audit->formats[AUDIT_FP16].pass.gradient_error, 1e-6);
@@ -155,21 +155,22 @@ Test(audit, without_16_bit_operations_there_is_no_error) {
 Test(audit, predicted_zeros_are_stored_zeros) {
     config.loss_scale.init_scale = 1;
     struct audit *audit = audit_of(NULL, only_fp16, 2);
-    const int some[] = {place_of_gradient(ACTIVATION_logits), place_of_gradient(ACTIVATION_mlp_fc),
-                        place_of_gradient(ACTIVATION_qkv)};
+    const int some[] = {tensor_id_of_gradient(ACTIVATION_logits),
+                        tensor_id_of_gradient(ACTIVATION_mlp_fc),
+                        tensor_id_of_gradient(ACTIVATION_qkv)};
     for (size_t i = 0; i < COUNT(some); i++) {
-        const struct magnitudes *truth = &audit->reference.places[some[i]][0].magnitudes;
+        const struct magnitudes *truth = &audit->reference.records[some[i]][0].magnitudes;
         const struct magnitudes *stored =
-            &audit->formats[AUDIT_FP16].pass.places[some[i]][0].magnitudes;
+            &audit->formats[AUDIT_FP16].pass.records[some[i]][0].magnitudes;
         double predicted = magnitudes_lost(truth, 0);
         double found =
             (double)(stored->zeros - truth->zeros) / (double)(truth->count - truth->zeros);
         cr_expect_eq(stored->count, truth->count);
         cr_expect_float_eq(found, predicted, 0.02 + 0.2 * predicted, "%s: %g, predicted %g",
-                           place_text(some[i]), found, predicted);
+                           id_text(some[i]), found, predicted);
     }
     double qkv = magnitudes_lost(
-        &audit->reference.places[place_of_gradient(ACTIVATION_qkv)][0].magnitudes, 0);
+        &audit->reference.records[tensor_id_of_gradient(ACTIVATION_qkv)][0].magnitudes, 0);
     cr_expect_gt(qkv, 0.001, "something underflows: %g", qkv);
     close_audit(audit);
 }
@@ -179,7 +180,7 @@ Test(audit, stops_when_asked) {
     const volatile sig_atomic_t stopped = 2;
     cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, &error), RESULT_STOPPED);
     cr_expect_null(audit.update.parameters);
-    cr_expect_not(audit.reference.places[PARAMETERS][0].seen, "not even one micro-batch");
+    cr_expect_not(audit.reference.records[PARAMETERS][0].seen, "not even one micro-batch");
     audit_free(&audit);
 }
 
@@ -198,13 +199,12 @@ Test(audit, recomputing_changes_no_figure) {
     const struct audit_pass *a = &kept->formats[AUDIT_FP16].pass;
     const struct audit_pass *b = &again->formats[AUDIT_FP16].pass;
     cr_expect_eq(a->gradient_error, b->gradient_error);
-    for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < arrlen(a->places[place]); layer++) {
-            const struct record *one = &a->places[place][layer], *other = &b->places[place][layer];
+    for (int id = 0; id < TENSOR_IDS; id++)
+        for (int layer = 0; layer < arrlen(a->records[id]); layer++) {
+            const struct record *one = &a->records[id][layer], *other = &b->records[id][layer];
             cr_expect_eq(memcmp(&one->magnitudes, &other->magnitudes, sizeof one->magnitudes), 0,
-                         "layer %d %s", layer, place_text(place));
-            cr_expect_eq(record_error(one), record_error(other), "layer %d %s", layer,
-                         place_text(place));
+                         "layer %d %s", layer, id_text(id));
+            cr_expect_eq(record_error(one), record_error(other), "layer %d %s", layer, id_text(id));
         }
     close_audit(kept);
     close_audit(again);

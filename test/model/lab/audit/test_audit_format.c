@@ -80,7 +80,7 @@ Test(audit_format, an_operation_that_overflows_is_named_and_kept_in_float32) {
         make_checkpoint(1, &(const struct setting){"h.1.mlp.c_fc.bias", .value = cases[i].bias}, 1);
         struct audit *audit = audit_of(path, both, 2);
         const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
-        const struct record *record = &audit->reference.places[ACTIVATION_mlp_fc][1];
+        const struct record *record = &audit->reference.records[ACTIVATION_mlp_fc][1];
         cr_expect_lt(magnitudes_headroom(&record->magnitudes, 0), 0);
         cr_expect(fp16->usable);
         cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
@@ -99,7 +99,7 @@ Test(audit_format, an_overflow_that_fp32_does_not_show_is_found) {
     config.precision = CONFIG_PRECISION_FP32;
     make_checkpoint(1, settings, COUNT(settings));
     struct audit *audit = audit_of(path, only_fp16, 1);
-    const struct record *record = &audit->reference.places[ACTIVATION_mlp_fc][1];
+    const struct record *record = &audit->reference.records[ACTIVATION_mlp_fc][1];
     cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
     cr_expect(audit->formats[AUDIT_FP16].usable);
     cr_expect_eq(audit->formats[AUDIT_FP16].needed, BIT(MLP_FC));
@@ -155,7 +155,7 @@ Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
     }
 }
 
-/* Sums that are infinite only in fp16 are found by the place of the first infinity. */
+/* Sums that are infinite only in fp16 are found by the id of the first infinity. */
 Test(audit_format, a_residual_stream_infinite_only_in_fp16_is_found) {
     static const struct setting settings[] = {{"wpe.weight", .value = 65490},
                                               {"h.0.attn.c_attn.weight", .value = 0},
@@ -165,7 +165,7 @@ Test(audit_format, a_residual_stream_infinite_only_in_fp16_is_found) {
     config.autocast.residual = CONFIG_DTYPE_LOWER;
     make_checkpoint(1, settings, COUNT(settings));
     struct audit *audit = audit_of(path, only_fp16, 1);
-    const struct record *record = &audit->reference.places[ACTIVATION_residual_mid][0];
+    const struct record *record = &audit->reference.records[ACTIVATION_residual_mid][0];
     cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
     cr_expect(audit->formats[AUDIT_FP16].usable);
     cr_expect(audit->formats[AUDIT_FP16].needs_residual);
@@ -187,7 +187,7 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
     make_checkpoint(0, settings, COUNT(settings));
     for (size_t i = 0; i < COUNT(smallest); i++) {
         config.loss_scale.min_scale = smallest[i];
-        words_set(&config, BIT(LM_HEAD));
+        sites_set(&config, BIT(LM_HEAD));
         struct audit *audit = audit_of(path, only_fp16, 1);
         const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
         cr_expect_eq(fp16->needed == 0, i == 0, "%g: %x", smallest[i], fp16->needed);
@@ -200,12 +200,12 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
 
 Test(audit_format, words_survive_a_config) {
     config_defaults(&config);
-    cr_expect_eq(words_of_config(&config), 0);
-    unsigned words = BIT(QKV) | BIT(GELU) | BIT(LM_HEAD);
-    words_set(&config, words);
+    cr_expect_eq(sites_of_config(&config), 0);
+    unsigned sites = BIT(QKV) | BIT(GELU) | BIT(LM_HEAD);
+    sites_set(&config, sites);
     cr_expect_eq(config.autocast.float32.count, 3);
-    cr_expect_eq(words_of_config(&config), words);
-    words_set(&config, BIT(LAYERNORM));
+    cr_expect_eq(sites_of_config(&config), sites);
+    sites_set(&config, BIT(LAYERNORM));
     cr_expect_eq(config.autocast.float32.count, 0, "what is fp32 in any case is no word");
 }
 

@@ -5,12 +5,12 @@
 #include "test/model/families.h"
 #include "test/model/trainer_fixture.h"
 
-enum { EVENTS_MAX = 400, LABEL_MAX = PLACE_LABEL_MAX };
+enum { EVENTS_MAX = 400, LABEL_MAX = TENSOR_ID_LABEL_MAX };
 
 /* The result is valid until the next call. */
-static const char *place_text(int place) {
+static const char *id_text(int id) {
     static char label[LABEL_MAX];
-    return place_label(label, place, -1);
+    return tensor_id_label(label, id, -1);
 }
 
 struct event {
@@ -69,7 +69,7 @@ static void collect(struct observer *observer, enum operation_id id, const void 
     for (int i = 0; i < count; i++) {
         struct event *event = &collector->events[collector->count++];
         event->traced = traced[i];
-        place_label(event->label, traced[i].place, traced[i].layer);
+        tensor_id_label(event->label, traced[i].id, traced[i].layer);
         named += i == 0 || traced[i].tensor.data != traced[i - 1].tensor.data;
     }
     expect_outputs(collector->gpt, id, args, named);
@@ -111,23 +111,23 @@ static struct collector *run(struct rig *rig) {
     return collector;
 }
 
-/* Expects each element of every place exactly once. */
+/* Expects each element of every id exactly once. */
 static void expect_complete(const struct collector *collector, const struct rig *rig) {
     const struct gpt_shape *shape = &rig->trainer.gpt.shape;
-    for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < place_layers(place, shape); layer++) {
+    for (int id = 0; id < TENSOR_IDS; id++)
+        for (int layer = 0; layer < tensor_id_layers(id, shape); layer++) {
             int64_t covered = 0, total = -1;
             char label[LABEL_MAX];
-            place_label(label, place, layer);
+            tensor_id_label(label, id, layer);
             for (int i = 0; i < collector->count; i++) {
                 const struct traced *traced = &collector->events[i].traced;
-                if (traced->place != place || traced->layer != layer) continue;
+                if (traced->id != id || traced->layer != layer) continue;
                 cr_expect_str_eq(collector->events[i].label, label);
                 cr_expect_eq(traced->first, covered, "%s", label);
                 covered += tensor_count(&traced->tensor);
                 total = traced->total;
-                cr_expect_eq(traced->tensor.dtype, place_dtype(place, &rig->precision), "%s: dtype",
-                             label);
+                cr_expect_eq(traced->tensor.dtype, tensor_id_dtype(id, &rig->precision),
+                             "%s: dtype", label);
             }
             cr_expect_eq(covered, total, "%s: %lld values of %lld", label, (long long)covered,
                          (long long)total);
@@ -184,7 +184,7 @@ Test(audit_trace, chunks_of_the_head_are_rows_of_one_tensor) {
         expect_complete(collector, &rig);
         int chunks = 0;
         for (int i = 0; i < collector->count; i++)
-            chunks += collector->events[i].traced.place == place_of_gradient(ACTIVATION_logits);
+            chunks += collector->events[i].traced.id == tensor_id_of_gradient(ACTIVATION_logits);
         cr_expect_eq(chunks, 3);
         free(collector);
         rig_close(&rig);
@@ -267,8 +267,8 @@ Test(audit_trace, words_keep_their_place_in_float32) {
     char note[PRECISION_NOTE_MAX];
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     rig_open_backend(&rig, DEVICE_CPU, 1);
-    for (int place = 0; place < PLACES; place++) {
-        unsigned words = place_words(place);
+    for (int id = 0; id < TENSOR_IDS; id++) {
+        unsigned sites = tensor_id_sites(id);
         struct config config = rig.config;
         struct precision precision;
         static const char *const names[] = {
@@ -277,16 +277,16 @@ Test(audit_trace, words_keep_their_place_in_float32) {
 #undef X
         };
         for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (words & (1u << i))
+            if (sites & (1u << i))
                 config.autocast.float32.items[config.autocast.float32.count++] = names[i];
         cr_assert_eq(precision_resolve(&precision, note, &config, &rig.be, &rig.error), 0);
-        cr_expect_eq(place_dtype(place, &precision), DTYPE_F32, "%s", place_text(place));
+        cr_expect_eq(tensor_id_dtype(id, &precision), DTYPE_F32, "%s", id_text(id));
         for (int i = 0; i < config.autocast.float32.count; i++) { /* each of them is necessary */
             struct config fewer = config;
             fewer.autocast.float32.items[i] =
                 fewer.autocast.float32.items[--fewer.autocast.float32.count];
             cr_assert_eq(precision_resolve(&precision, note, &fewer, &rig.be, &rig.error), 0);
-            cr_expect_eq(place_dtype(place, &precision), DTYPE_F16, "%s", place_text(place));
+            cr_expect_eq(tensor_id_dtype(id, &precision), DTYPE_F16, "%s", id_text(id));
         }
     }
     backend_close(&rig.be);

@@ -8,7 +8,7 @@
 
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-#include "model/lab/audit/audit_8_bit.h"
+#include "model/lab/audit/audit_fp8.h"
 
 static const volatile sig_atomic_t running = 0, stopped = 15;
 
@@ -28,8 +28,7 @@ static void make_config(struct config *config) {
 static cJSON *audit_of(const struct config *config) {
     cJSON *report;
     struct error error = {0};
-    cr_assert_eq(eight_bit_audit_run(&report, config, NULL, 2, &running, &error), 0, "%s",
-                 error.text);
+    cr_assert_eq(fp8_audit_run(&report, config, NULL, 2, &running, &error), 0, "%s", error.text);
     return report;
 }
 
@@ -39,7 +38,7 @@ static double number(const cJSON *array, int index, const char *key) {
 
 /* A rounding error that is uniform up to 2^-4 (E5M2: 2^-3) of a power of two gives 31.5 dB (25.5
  * dB) for values spread over many powers; those of a model are within a decibel or two. */
-Test(audit_8_bit, figures_of_the_formats) {
+Test(audit_fp8, figures_of_the_formats) {
     struct config config;
     make_config(&config);
     cJSON *report = audit_of(&config), *operands = cJSON_GetObjectItem(report, "operands");
@@ -58,47 +57,47 @@ Test(audit_8_bit, figures_of_the_formats) {
     cJSON_Delete(report);
 }
 
-Test(audit_8_bit, trials) {
+Test(audit_fp8, trials) {
     struct config config;
     make_config(&config);
     cJSON *report = audit_of(&config), *trials = cJSON_GetObjectItem(report, "trials");
-    cr_assert_eq(cJSON_GetArraySize(trials), EIGHT_BIT_LAYERS + LINEAR_COUNT);
+    cr_assert_eq(cJSON_GetArraySize(trials), FP8_TRIAL_LAYERS + LINEAR_COUNT);
     double bf16 = number(trials, 0, "gradient_error"), own = number(trials, 1, "gradient_error");
     cr_expect(own > 3 * bf16 && own < 0.2, "%g, bf16 %g", own, bf16);
     cr_expect_eq(own, number(trials, 2, "gradient_error"), "tensor, hybrid is default");
     cr_expect_eq(number(trials, 1, "loss"), number(trials, 2, "loss"));
     cr_expect_neq(number(trials, 2, "loss"), number(trials, 4, "loss"), "row has other scales");
     for (int i = 0; i < LINEAR_COUNT; i++) {
-        const cJSON *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS + i);
+        const cJSON *trial = cJSON_GetArrayItem(trials, FP8_TRIAL_LAYERS + i);
         const char *name = cJSON_GetObjectItem(trial, "name")->valuestring;
-        cr_expect_eq(strncmp(name, linear_words[i], strlen(linear_words[i])), 0);
-        cr_expect_lt(number(trials, EIGHT_BIT_LAYERS + i, "gradient_error"), own, "%s", name);
+        cr_expect_eq(strncmp(name, linear_names[i], strlen(linear_names[i])), 0);
+        cr_expect_lt(number(trials, FP8_TRIAL_LAYERS + i, "gradient_error"), own, "%s", name);
     }
     cJSON_Delete(report);
 }
 
 /* With all layers in bf16 nothing is quantized: fp8 equals bf16. */
-Test(audit_8_bit, a_config_that_keeps_all_out) {
+Test(audit_fp8, a_config_that_keeps_all_out) {
     struct config config;
     make_config(&config);
     for (int i = 0; i < LINEAR_COUNT; i++)
-        config.autocast.lower16.items[config.autocast.lower16.count++] = linear_words[i];
+        config.autocast.lower16.items[config.autocast.lower16.count++] = linear_names[i];
     cJSON *report = audit_of(&config), *trials = cJSON_GetObjectItem(report, "trials");
-    cr_expect_eq(cJSON_GetArraySize(trials), EIGHT_BIT_LAYERS);
+    cr_expect_eq(cJSON_GetArraySize(trials), FP8_TRIAL_LAYERS);
     cr_expect_eq(number(trials, 1, "gradient_error"), number(trials, 0, "gradient_error"));
     cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItem(report, "operands")), 0);
     cJSON_Delete(report);
 }
 
-Test(audit_8_bit, stops) {
+Test(audit_fp8, stops) {
     struct config config;
     cJSON *report;
     struct error error = {0};
     make_config(&config);
-    cr_expect_eq(eight_bit_audit_run(&report, &config, NULL, 2, &stopped, &error), RESULT_STOPPED);
+    cr_expect_eq(fp8_audit_run(&report, &config, NULL, 2, &stopped, &error), RESULT_STOPPED);
 }
 
-Test(audit_8_bit, advice) {
+Test(audit_fp8, advice) {
     static const struct {
         double fp8, best;
         const char *said;
@@ -110,14 +109,14 @@ Test(audit_8_bit, advice) {
         {(double)NAN, 0.01, "Something is not finite in fp8: use bf16."}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cJSON *trials = cJSON_CreateArray();
-        for (int k = 0; k <= EIGHT_BIT_LAYERS + 1; k++) {
+        for (int k = 0; k <= FP8_TRIAL_LAYERS + 1; k++) {
             cJSON *trial = cJSON_CreateObject();
-            bool best = k == EIGHT_BIT_LAYERS + 1;
+            bool best = k == FP8_TRIAL_LAYERS + 1;
             cJSON_AddStringToObject(trial, "name", best ? "mlp_fc in bf16" : "qkv in bf16");
             cJSON_AddNumberToObject(trial, "gradient_error", best ? cases[i].best : cases[i].fp8);
             cJSON_AddItemToArray(trials, trial);
         }
-        cJSON *advice = eight_bit_advice(trials);
+        cJSON *advice = fp8_advice(trials);
         cr_expect_str_eq(advice->child->valuestring, cases[i].said);
         cJSON_Delete(advice);
         cJSON_Delete(trials);

@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_8_bit.h"
+#include "model/lab/audit/audit_fp8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct sums {
 };
 
 /* State of the audit; its observer records the operands that the config quantizes. */
-struct eight_bit {
+struct fp8_audit {
     struct observer observer; /* first member, so that a struct observer * casts to this */
     struct subject subject;
     cJSON *report, *trials;
@@ -44,8 +44,8 @@ static void add_value(struct sums *sums, double value, double rounded, double li
 
 /* Compares an operand before and after quantization. Each operand has a record only the first time
  * it is quantized. */
-static void after(struct observer *observer, enum operation_id id, const void *all_args) {
-    struct eight_bit *audit = (struct eight_bit *)observer;
+static void compare_operand(struct observer *observer, enum operation_id id, const void *all_args) {
+    struct fp8_audit *audit = (struct fp8_audit *)observer;
     const struct quantize_args *args = all_args;
     struct backend *be = audit->gpt->be;
     if (id != ID_quantize || !args->record) return;
@@ -55,8 +55,8 @@ static void after(struct observer *observer, enum operation_id id, const void *a
     int64_t block_columns = columns / tensor_columns(scales);
     arrsetlen(audit->scales, tensor_count(scales));
     backend_download(be, audit->scales, scales->data, tensor_bytes(scales));
-    const float *values = fetch(&audit->in, be, args->in);
-    const float *codes = fetch(&audit->out, be, quantize_result(args));
+    const float *values = fetch_tensor(&audit->in, be, args->in);
+    const float *codes = fetch_tensor(&audit->out, be, quantize_result(args));
     struct sums *sums = &audit->sums[args->record - audit->gpt->quantization.records];
     sums->element = quantize_result(args)->dtype;
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -70,7 +70,7 @@ static void after(struct observer *observer, enum operation_id id, const void *a
 }
 
 /* Adds the figures of an operand: all layers together, and the layer with the lowest SNR. */
-static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, int kind) {
+static void add_operand(struct fp8_audit *audit, cJSON *operands, int linear, int kind) {
     static const char *const kinds[] = {"input", "weight", "gradient"};
     struct sums all = {0};
     double worst = INFINITY;
@@ -86,9 +86,9 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
         if (snr < worst) worst = snr, worst_layer = layer;
     }
     cJSON *operand = json_add_item(operands);
-    snprintf(name, sizeof name, "%s %s", linear_words[linear], kinds[kind]);
+    snprintf(name, sizeof name, "%s %s", linear_names[linear], kinds[kind]);
     cJSON_AddStringToObject(operand, "name", name);
-    cJSON_AddStringToObject(operand, "layer", linear_words[linear]);
+    cJSON_AddStringToObject(operand, "layer", linear_names[linear]);
     cJSON_AddStringToObject(operand, "operand", kinds[kind]);
     cJSON_AddStringToObject(operand, "format", dtype_name(all.element));
     double values = all.values > 0 ? all.values : 1;
@@ -97,7 +97,7 @@ static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, in
                  {"worst_layer", worst_layer});
 }
 
-static void add_operands(struct eight_bit *audit) {
+static void add_operands(struct fp8_audit *audit) {
     cJSON *operands = cJSON_AddArrayToObject(audit->report, "operands");
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         if (linear_index(i) < 0 || !audit->gpt->precision.fp8_site[i]) continue;
@@ -109,8 +109,8 @@ static void add_operands(struct eight_bit *audit) {
 
 /* Runs the micro-batches with one setting, and adds the trial to the report. With `observed`, also
  * adds the figures of the operands. */
-static int try(struct eight_bit *audit, const char *name, const struct config *config,
-               bool observed, struct error *error) {
+static int run_trial(struct fp8_audit *audit, const char *name, const struct config *config,
+                     bool observed, struct error *error) {
     struct trainer trainer;
     struct audit_pass pass;
     if (subject_trainer(&audit->subject, &trainer, config, 1, error)) return -1;
@@ -130,36 +130,36 @@ static int try(struct eight_bit *audit, const char *name, const struct config *c
 }
 
 /* Tries bf16, fp8 as configured (observed), each recipe and format, and each layer in bf16. */
-static int try_all(struct eight_bit *audit, const struct config *given, struct error *error) {
+static int run_trials(struct fp8_audit *audit, const struct config *given, struct error *error) {
     static const char *const names[] = {"fp8 tensor, hybrid", "fp8 tensor, e4m3", "fp8 row, hybrid",
                                         "fp8 row, e4m3"};
     struct config config = audit->subject.config;
     config.precision = CONFIG_PRECISION_BF16;
-    int status = try(audit, "bf16", &config, false, error);
+    int status = run_trial(audit, "bf16", &config, false, error);
     config.precision = CONFIG_PRECISION_FP8;
     config.fp8 = given->fp8;
-    if (status == 0) status = try(audit, "fp8 as configured", &config, true, error);
+    if (status == 0) status = run_trial(audit, "fp8 as configured", &config, true, error);
     for (int i = 0; status == 0 && i < 4; i++) {
         struct config other = config;
         other.fp8.recipe = i < 2 ? CONFIG_RECIPE_TENSOR : CONFIG_RECIPE_ROW;
         other.fp8.format = i % 2 ? CONFIG_FORMAT_E4M3 : CONFIG_FORMAT_HYBRID;
-        status = try(audit, names[i], &other, false, error);
+        status = run_trial(audit, names[i], &other, false, error);
     }
     for (int i = 0; status == 0 && i < LINEAR_COUNT; i++) {
         struct config other = config;
         struct config_words *words = &other.autocast.lower16;
         char name[48];
         if (!audit->rounds[i]) continue;
-        words->items[words->count++] = linear_words[i];
-        snprintf(name, sizeof name, "%s in bf16", linear_words[i]);
-        status = try(audit, name, &other, false, error);
+        words->items[words->count++] = linear_names[i];
+        snprintf(name, sizeof name, "%s in bf16", linear_names[i]);
+        status = run_trial(audit, name, &other, false, error);
     }
     return status;
 }
 
 /* The advice names the layer that removes the largest part of the error if it stays in bf16. */
-cJSON *eight_bit_advice(const cJSON *trials) {
-    const cJSON *best = NULL, *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
+cJSON *fp8_advice(const cJSON *trials) {
+    const cJSON *best = NULL, *trial = cJSON_GetArrayItem(trials, FP8_TRIAL_LAYERS);
     double error = json_number_at(cJSON_GetArrayItem(trials, 1), "gradient_error"),
            least = INFINITY;
     const char *texts[3] = {"Something is not finite in fp8: use bf16."};
@@ -190,7 +190,7 @@ cJSON *eight_bit_advice(const cJSON *trials) {
 }
 
 /* Runs the micro-batches in fp32, and then all trials. */
-static int run(struct eight_bit *audit, struct trainer *trainer, const struct config *config,
+static int run(struct fp8_audit *audit, struct trainer *trainer, const struct config *config,
                struct error *error) {
     int status =
         audit_pass_run(&audit->reference, &audit->subject, trainer, NULL, PASS_GRADIENTS, error);
@@ -200,15 +200,14 @@ static int run(struct eight_bit *audit, struct trainer *trainer, const struct co
     audit->report = subject_report(&audit->subject);
     JSON_NUMBERS(audit->report, {"loss", audit->reference.loss});
     audit->trials = cJSON_AddArrayToObject(audit->report, "trials");
-    if (status == 0) status = try_all(audit, config, error);
-    if (status == 0)
-        cJSON_AddItemToObject(audit->report, "advice", eight_bit_advice(audit->trials));
+    if (status == 0) status = run_trials(audit, config, error);
+    if (status == 0) cJSON_AddItemToObject(audit->report, "advice", fp8_advice(audit->trials));
     return status;
 }
 
-int eight_bit_audit_run(cJSON **report, const struct config *config, const char *from,
-                        int repetitions, const volatile sig_atomic_t *stop, struct error *error) {
-    struct eight_bit audit = {.observer = {.after = after},
+int fp8_audit_run(cJSON **report, const struct config *config, const char *from, int repetitions,
+                  const volatile sig_atomic_t *stop, struct error *error) {
+    struct fp8_audit audit = {.observer = {.after = compare_operand},
                               .subject = {.repetitions = repetitions, .stop = stop}};
     struct trainer trainer;
     if (subject_open(&audit.subject, &trainer, config, from, error)) return -1;
