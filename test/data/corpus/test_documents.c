@@ -20,7 +20,7 @@ enum { NAMES_MAX = 4 };
 static void enter_folder(void) {
     make_folder();
     cr_assert_eq(chdir(folder), 0);
-    signals_hold();
+    signals_catch_waiting();
 }
 
 TestSuite(documents, .init = enter_folder, .fini = remove_folder);
@@ -32,11 +32,11 @@ struct reading {
     int count;
 };
 
-static void open_reading(struct reading *reading, bool watch_marks) {
+static void open_reading(struct reading *reading, bool split_documents) {
     cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0,
                  "%s", error.text);
     cr_assert_eq(documents_open(&reading->documents, &reading->inputs, "text", &error), 0);
-    reading->documents.watch_marks = watch_marks;
+    reading->documents.split_documents = split_documents;
 }
 
 static void close_reading(struct reading *reading) {
@@ -71,9 +71,9 @@ static char *read_all(struct reading *reading, int *status) {
     return all;
 }
 
-static void expect_read(struct reading *reading, bool watch_marks, const char *expected) {
+static void expect_read(struct reading *reading, bool split_documents, const char *expected) {
     int status;
-    open_reading(reading, watch_marks);
+    open_reading(reading, split_documents);
     char *all = read_all(reading, &status);
     cr_expect_eq(status, 1, "%s", error.text);
     cr_expect_str_eq(all, expected);

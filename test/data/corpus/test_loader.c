@@ -204,7 +204,7 @@ Test(loader, a_mask_removes_targets) {
             uint64_t counted = 0;
             for (uint64_t i = 4 * first; i < 4 * (first + count); i++)
                 counted += expected[i % 24] >= 0;
-            cr_expect_eq(loader_counted(&loader, first, count), counted);
+            cr_expect_eq(loader_target_count(&loader, first, count), counted);
         }
     loader_close(&loader);
     tokens_close(&tokens);

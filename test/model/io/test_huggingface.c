@@ -350,7 +350,7 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"gpt2\",\"n_inner\":9.5," SIZES "}", "n_inner is 9.5"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_weights\":false," SIZES "}", "scale_attn_weights"},
         {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false," SIZES "}", "tie_word"},
-        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "\"n_layer\" stands there twice"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "\"n_layer\" appears twice"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is 2.5"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer is 0"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":1e300}", "n_layer is "},
