@@ -55,7 +55,7 @@ Test(loader, cuts_sequences_inside_shards) {
     tokens_close(&tokens);
 }
 
-Test(loader, without_shuffling_starts_again_at_the_end) {
+Test(loader, without_shuffling_wraps_around) {
     const uint64_t counts[] = {13, 9};
     struct tokens tokens = made_of(counts, 2);
     struct loader loader = opened(&tokens, 4, false);

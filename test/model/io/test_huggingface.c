@@ -279,7 +279,7 @@ static void expect_class(const struct config *config, const char *class, const c
 }
 
 /* A model with parts of several classes is exported as the class it came from. */
-Test(huggingface, a_class_stays_what_it_was) {
+Test(huggingface, the_class_is_kept) {
     struct config config = read_llama("mistral", ",\"num_key_value_heads\":2");
     expect_class(&config, "MistralForCausalLM", "mistral");
     config.model.tied_head = true;
