@@ -22,10 +22,10 @@ END
 # NAME SETTING: trains and appends to NAME.* the seconds that training stopped, that writing took,
 # and that the steps after it took beyond those before it.
 save() {
-    "$train" --config "$folder/save.json" --set name="$1" --set "$2" >"$folder/said" 2>&1
-    sed -n 's/^saving \([0-9]*\) check.*paused training for \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
+    "$train" --config "$folder/save.json" --set name="$1" --set "$2" >"$folder/log" 2>&1
+    sed -n 's/^saving \([0-9]*\) check.*paused training for \([0-9.]*\) s.*/\1 \2/p' "$folder/log" |
         awk '{ print $2 / $1 }' >>"$folder/$1.stop"
-    sed -n 's/^saving \([0-9]*\) check.*writing took \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
+    sed -n 's/^saving \([0-9]*\) check.*writing took \([0-9.]*\) s.*/\1 \2/p' "$folder/log" |
         awk '{ print $2 / $1 }' >>"$folder/$1.write"
     sed -n 's/.*"step": \([0-9]*\),.*"step_ms": \([0-9.]*\),.*/\1 \2/p' \
         "$folder/$1/metrics.jsonl" | sort -n -k2 | awk '

@@ -47,14 +47,14 @@ refresh() {
 mutate() {
     OLD=$old NEW=$new AFTER=$after awk '
         BEGIN { old = ENVIRON["OLD"]; new = ENVIRON["NEW"]; after = ENVIRON["AFTER"] }
-        after != "" && index($0, after) { places++; open = 1 }
+        after != "" && index($0, after) { matches++; open = 1 }
         index($0, old) && (after == "" || (open && !done)) {
             at = index($0, old)
             $0 = substr($0, 1, at - 1) new substr($0, at + length(old))
             done++
         }
         { print }
-        END { exit !(done == 1 && (after == "" || places == 1)) }' "$root/$file" >"$tree/$file"
+        END { exit !(done == 1 && (after == "" || matches == 1)) }' "$root/$file" >"$tree/$file"
 }
 
 # Runs the tests of `filter` in a flavor; prints the outcome as one word.
@@ -151,5 +151,5 @@ while IFS= read -r text; do
     *) echo "mutants.txt: cannot read: $text" >&2 && exit 2 ;;
     esac
 done < <(cat test/cuda_emulator/mutants.txt; echo 'mutant end')
-echo "$mutants mutants, $escaped got away"
+echo "$mutants mutants, $escaped missed"
 [ $escaped = 0 ]

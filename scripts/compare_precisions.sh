@@ -95,11 +95,11 @@ take_arguments() {
 # Finds a config like ./train: a path, or a name in configs/.
 find_config() {
     [ -n "$config" ] || wrong "give a config, such as bf16.json"
-    local place
+    local candidate
     case $config in */*) ;; *)
         if [ ! -e "$config" ]; then
-            for place in "$root/configs/$config" "configs/$config"; do
-                if [ -e "$place" ]; then config=$place && break; fi
+            for candidate in "$root/configs/$config" "configs/$config"; do
+                if [ -e "$candidate" ]; then config=$candidate && break; fi
             done
         fi
         ;;
@@ -150,12 +150,12 @@ check_variant() { # PRECISION[:KEY=VALUE]...
 # Name of a variant's runs, in any order of its settings. A checksum replaces characters that a file
 # name should not have.
 name_of() { # VARIANT
-    local whole safe LC_ALL=C
-    whole=$(echo "${1%%:*}" && tr : '\n' <<<"$1" | tail -n +2 | LC_ALL=C sort)
-    whole=${whole//$'\n'/:}
-    safe=${whole//[!A-Za-z0-9.,_=:-]/-}
-    if [ "$safe" != "$whole" ] || [ ${#whole} -gt 100 ]; then
-        safe=${safe:0:100}-$(cksum <<<"$whole" | cut -d ' ' -f 1)
+    local settings safe LC_ALL=C
+    settings=$(echo "${1%%:*}" && tr : '\n' <<<"$1" | tail -n +2 | LC_ALL=C sort)
+    settings=${settings//$'\n'/:}
+    safe=${settings//[!A-Za-z0-9.,_=:-]/-}
+    if [ "$safe" != "$settings" ] || [ ${#settings} -gt 100 ]; then
+        safe=${safe:0:100}-$(cksum <<<"$settings" | cut -d ' ' -f 1)
     fi
     echo "${safe//:/+}"
 }
@@ -238,13 +238,13 @@ arguments_of() { # CONFIG VARIANT SEED
 # Settings that ./train rejects are reported before training starts. Other failures are left to the
 # runs.
 check_runs() {
-    local variant said status
+    local variant output status
     for variant in "${variants[@]}"; do
         arguments_of "$config" "$variant" "$first_seed"
         status=0
-        said=$("$train" "${arguments[@]}" --dry-run 2>&1 >/dev/null) || status=$?
+        output=$("$train" "${arguments[@]}" --dry-run 2>&1 >/dev/null) || status=$?
         [ $status -eq 2 ] || continue
-        complain "$variant cannot be trained:"$'\n'"$said"
+        complain "$variant cannot be trained:"$'\n'"$output"
         exit 2
     done
 }

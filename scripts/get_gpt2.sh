@@ -41,7 +41,7 @@ get() { # FILE [SHA256]
     fetch "$HUB/$name/resolve/main/$1" "$folder/$1" "${2:-}"
 }
 # Other programs use these two files; ours do not need them.
-get_if_there() { # FILE
+get_optional() { # FILE
     local status=0
     get "$1" || status=$?
     if [ $status -ne 0 ] && [ $status -ne "$FETCH_MISSING" ]; then exit 1; fi
@@ -52,13 +52,13 @@ fetch_begin
 get vocab.json $VOCAB_SHA256 || exit 1
 get merges.txt $MERGES_SHA256 || exit 1
 get tokenizer.json || exit 1
-get_if_there tokenizer_config.json
+get_optional tokenizer_config.json
 if [ $weights -eq 0 ]; then
     echo "next: ./prepare --tokenizer $folder --out $out/mine my_text.txt"
     exit 0
 fi
 get config.json || exit 1
-get_if_there generation_config.json
+get_optional generation_config.json
 get model.safetensors || exit 1
 cat <<TEXT
 next: ./train --sample "Once upon a time" --from $folder

@@ -233,7 +233,8 @@ else
 fi
 
 awk -v same=$same -v quick=$quick -v jobs=" $jobs " '
-function apart(a, b) { d = a - b; if (d < 0) d = -d; return b == 0 ? (d > 0) : d / b }
+# Difference of a from b, as a part of b.
+function difference(a, b) { d = a - b; if (d < 0) d = -d; return b == 0 ? (d > 0) : d / b }
 function moved(text) { print "moved: " text; failed = 1 }
 /^#/ { next }
 FNR == NR { old[$1 " " $2] = $3; order[++count] = $1 " " $2; known[$1]; next }
@@ -248,20 +249,20 @@ END {
         a = new[key]; b = old[key]; sub(/\..*/, "", figure)
         percent = b + 0 ? sprintf(" (%+.2f %%)", 100 * (a / b - 1)) : ""
         if (figure == "ratio") {
-            if (same && apart(a, b) > 0.25) moved(job ": a step takes " a " times that of its " \
-                "matmuls alone, was " b percent)
+            if (same && difference(a, b) > 0.25)
+                moved(job ": a step takes " a " times that of its matmuls alone, was " b percent)
             if (same) printf "  %-11s step / matmuls alone %.3f, was %.3f\n", job, a, b
         } else if (figure == "memory") {
             if (same && a != b) moved(job ": memory " a " MiB, was " b percent)
-        } else if (same && a != b && !((job, figure) in told)) {
-            told[job, figure] = 1 # only the first step is reported
+        } else if (same && a != b && !((job, figure) in reported)) {
+            reported[job, figure] = 1 # only the first step is reported
             moved(job ": " part[2] " is " a ", was " b (figure == "weights" ? "" : percent))
         } else if (!same && (figure == "loss" || figure == "validation")) {
             # Differences between instruction sets are at most: bf16 1.4 %, fp16 0.3 %, fp8 at its
             # rate 0.3 %.
             limit = job ~ /^fp32/ ? 0.001 : 0.02
-            if (apart(a, b) > limit && !((job, figure) in told)) {
-                told[job, figure] = 1
+            if (difference(a, b) > limit && !((job, figure) in reported)) {
+                reported[job, figure] = 1
                 moved(job ": " part[2] " is " a ", was " b percent)
             }
         }

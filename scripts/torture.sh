@@ -26,10 +26,10 @@ kinds=(kill kill_saving call full_disk file_limit read_only bit cut shard_bit sh
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
     fcntl)
 errors=(ENOSPC EIO EINTR ENOMEM)
-declare -A trials ended told killed unlike
+declare -A trials ended reported killed wrong_count
 
-below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
-one_of() { eval "echo \${$((1 + $(below $#)))}"; }
+random_below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
+random_choice() { eval "echo \${$((1 + $(random_below $#)))}"; }
 
 # ---- configs and data
 
@@ -51,7 +51,8 @@ configure() {
  "optimizer": {"warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
  "eval": {"every": 10, "batches": 2}, "sample": {"every": 0}, "log": {"tensorboard": true},
  "checkpoint": {"every": 4, "keep": 3, "resume": "auto",
-                "on_error": "$(one_of stop continue)", "background": $(one_of true true false)}}
+                "on_error": "$(random_choice stop continue)",
+                "background": $(random_choice true true false)}}
 END
 }
 
@@ -88,14 +89,14 @@ pause() { sleep "$(seconds "$1")"; }
 
 wrong() {
     keep=true
-    unlike[$kind]=$((${unlike[$kind]:-0} + 1))
+    wrong_count[$kind]=$((${wrong_count[$kind]:-0} + 1))
     echo "WRONG: $kind, $precision, $run: $1" >&2
     mv "$run" "$folder/wrong-$count-$kind"
 }
 
 # Resumes until the end. If that fails with a message, `restore` reverts the damage.
 restore() { :; }
-end_trial() {
+check_trial() {
     local attempt leftovers
     for attempt in 1 2 3; do
         if begin plain; then break; fi
@@ -110,48 +111,52 @@ end_trial() {
 }
 
 # Classifies the end of the disturbed run: by itself, with a message, or killed by us.
-judge() {
+classify() {
     if [ "$status" -eq 0 ]; then ended[$kind]=$((${ended[$kind]:-0} + 1))
     elif [ "$status" -eq 137 ]; then killed[$kind]=$((${killed[$kind]:-0} + 1))
     elif [ "$status" -gt 128 ]; then wrong "died of signal $((status - 128))"; return 1
-    elif [ -s "$run/err" ]; then told[$kind]=$((${told[$kind]:-0} + 1))
+    elif [ -s "$run/err" ]; then reported[$kind]=$((${reported[$kind]:-0} + 1))
     else wrong "status $status without a message"; return 1
     fi
 }
 
 # Lets a run complete half of its steps and kills it, so that there are checkpoints to damage.
-half_a_run() {
+interrupt_run() {
     begin timeout -s KILL "$(seconds $((${duration[$precision]} * 6 / 10)))" || true
     find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 2>/dev/null | grep -q .
 }
 newest() { find "$run/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
-a_file_of() { find "$1" -type f | sort | sed -n "$((1 + $(below "$(find "$1" -type f | wc -l)")))p"; }
+random_file() { # DIRECTORY
+    local files
+    mapfile -t files < <(find "$1" -type f | sort)
+    echo "${files[$(random_below ${#files[@]})]}"
+}
 
 flip_bit() { # FILE
     local size at byte
     size=$(stat -c %s "$1")
     [ "$size" -gt 0 ] || return 0
-    at=$(below "$size")
+    at=$(random_below "$size")
     byte=$(od -An -tu1 -j "$at" -N1 "$1" | tr -d ' ')
-    printf '%b' "\\x$(printf %02x $((byte ^ 1 << $(below 8))))" |
+    printf '%b' "\\x$(printf %02x $((byte ^ 1 << $(random_below 8))))" |
         dd of="$1" bs=1 seek="$at" conv=notrunc status=none
 }
 
 # ---- the kinds
 
 kill_trial() {
-    begin timeout -s KILL "$(seconds "$(below "${duration[$precision]}")")" || status=$?
+    begin timeout -s KILL "$(seconds "$(random_below "${duration[$precision]}")")" || status=$?
 }
 
 # Syncs are slow, so that a save is in progress most of the time; the kill happens during one.
 kill_saving_trial() {
     local tracer
     begin strace -f -qq -o /dev/null -e trace=fsync \
-        -e inject=fsync:delay_enter=$((2000 + $(below 30000))) &
+        -e inject=fsync:delay_enter=$((2000 + $(random_below 30000))) &
     tracer=$!
     while kill -0 "$tracer" 2>/dev/null && ! compgen -G "$run/run/checkpoints/.step-*.tmp" >/dev/null
     do sleep 0.005; done
-    pause "$(below 150)"
+    pause "$(random_below 150)"
     while pkill -KILL -f -- "--config $run/run.json"; do sleep 0.01; done
     wait "$tracer" || status=$?
 }
@@ -159,14 +164,15 @@ kill_saving_trial() {
 # Not mmap: no file is mapped, and oneDNN does not check the result when it allocates with mmap.
 # Every other time the run has to read a checkpoint first.
 call_trial() {
-    local call=${calls[$(below ${#calls[@]})]} error=${errors[$(below ${#errors[@]})]}
-    if [ "$(below 2)" = 0 ]; then half_a_run || true; fi
+    local call=${calls[$(random_below ${#calls[@]})]} error=${errors[$(random_below ${#errors[@]})]}
+    if [ "$(random_below 2)" = 0 ]; then interrupt_run || true; fi
+    local nth=$((1 + $(random_below $((1 << $(random_below 8))))))
     begin strace -f -qq -o "$run/calls" -e trace="$call" \
-        -e inject="$call":error="$error":when=$((1 + $(below $((1 << $(below 8)))))) || status=$?
+        -e inject="$call":error="$error":when=$nth || status=$?
 }
 
 full_disk_trial() {
-    mount -t tmpfs -o size=$((200 + $(below 6000)))k none "$folder/disk"
+    mount -t tmpfs -o size=$((200 + $(random_below 6000)))k none "$folder/disk"
     mkdir -p "$run/run"
     mount --bind "$folder/disk" "$run/run"
     begin plain || status=$?
@@ -178,22 +184,22 @@ full_disk_trial() {
 }
 
 file_limit_trial() {
-    (ulimit -f $((1 + $(below 1200))); begin plain) || status=$?
+    (ulimit -f $((1 + $(random_below 1200))); begin plain) || status=$?
 }
 
 # Makes the folder of checkpoints, or the whole run, read-only at some moment.
 read_only_trial() {
-    local child place=$run/run
-    [ "$(below 2)" -eq 0 ] || place=$run/run/checkpoints
+    local child target=$run/run
+    [ "$(random_below 2)" -eq 0 ] || target=$run/run/checkpoints
     begin plain &
     child=$!
-    pause "$(below "${duration[$precision]}")"
-    mkdir -p "$place"
-    mount --bind "$place" "$folder/disk"
+    pause "$(random_below "${duration[$precision]}")"
+    mkdir -p "$target"
+    mount --bind "$target" "$folder/disk"
     mount -o remount,ro,bind "$folder/disk"
-    mount --bind "$folder/disk" "$place"
+    mount --bind "$folder/disk" "$target"
     wait "$child" || status=$?
-    umount -l "$place" "$folder/disk"
+    umount -l "$target" "$folder/disk"
 }
 
 # FILE COMMAND: damages a file, and defines how to revert that.
@@ -204,32 +210,32 @@ damage() {
     "$2" "$damaged"
     begin plain || status=$?
 }
-cut_file() { truncate -s "$(below $(($(stat -c %s "$1") + 1)))" "$1"; }
+cut_file() { truncate -s "$(random_below $(($(stat -c %s "$1") + 1)))" "$1"; }
 
 bit_trial() {
-    half_a_run || return 0
-    damage "$(a_file_of "$(newest)")" flip_bit
+    interrupt_run || return 0
+    damage "$(random_file "$(newest)")" flip_bit
 }
 cut_trial() {
-    half_a_run || return 0
-    damage "$(a_file_of "$(newest)")" cut_file
+    interrupt_run || return 0
+    damage "$(random_file "$(newest)")" cut_file
 }
 
 # Different tokens are valid data, so changes cannot be detected. The run must end, or name the
 # shard. The trial's own end uses the whole shard.
 shard_bit_trial() {
-    damage "$(a_file_of "$folder/shards")" flip_bit
+    damage "$(random_file "$folder/shards")" flip_bit
     restore
     rm -rf "$run/run"
 }
 # Damages the shard while it is in use.
 shard_cut_trial() {
     local child
-    damaged=$(a_file_of "$folder/shards")
+    damaged=$(random_file "$folder/shards")
     cp "$damaged" "$folder/whole"
     begin plain &
     child=$!
-    pause "$(below "${duration[$precision]}")"
+    pause "$(random_below "${duration[$precision]}")"
     cut_file "$damaged"
     wait "$child" || status=$?
     cp "$folder/whole" "$damaged"
@@ -240,7 +246,7 @@ two_trial() {
     local child other=0
     begin plain &
     child=$!
-    pause "$(below "${duration[$precision]}")"
+    pause "$(random_below "${duration[$precision]}")"
     "$train" --config "$run/run.json" >"$run/out2" 2>"$run/err2" || other=$?
     wait "$child" || status=$?
     # The second trainer is rejected while the first one runs, or runs after (or before) it.
@@ -249,7 +255,7 @@ two_trial() {
 }
 
 clock_trial() {
-    JUMPS=$(below 1000000) begin env LD_PRELOAD="$folder/jumps.so" || status=$?
+    JUMPS=$(random_below 1000000) begin env LD_PRELOAD="$folder/jumps.so" || status=$?
 }
 
 make_clock() {
@@ -300,7 +306,7 @@ print_table() {
     printf '\n%-12s %7s %8s %8s %8s %8s\n' "" trials ended error killed wrong
     for kind in "${kinds[@]}"; do
         printf '%-12s %7d %8d %8d %8d %8d\n' "$kind" "${trials[$kind]:-0}" "${ended[$kind]:-0}" \
-            "${told[$kind]:-0}" "${killed[$kind]:-0}" "${unlike[$kind]:-0}"
+            "${reported[$kind]:-0}" "${killed[$kind]:-0}" "${wrong_count[$kind]:-0}"
     done
     cat <<END
 
@@ -319,14 +325,14 @@ make_clock || leave_out "clock" "there is no compiler"
 
 end=$(($(date +%s) + $(awk -v m="$minutes" 'BEGIN { printf "%d", 60 * m }')))
 for ((count = 0; $(date +%s) < end; count++)); do
-    kind=${kinds[$((count % ${#kinds[@]}))]} precision=${precisions[$(below 4)]}
+    kind=${kinds[$((count % ${#kinds[@]}))]} precision=${precisions[$(random_below 4)]}
     run=$folder/trial-$count status=0
     restore() { :; }
     configure "$run" "$precision"
     "${kind}_trial" 2>/dev/null # hides the shell's messages about killed processes
     trials[$kind]=$((${trials[$kind]:-0} + 1))
-    if judge; then end_trial; fi
+    if classify; then check_trial; fi
 done
 echo "$(uname -m), seed $seed, $count trials in $minutes minutes: $("$train" --version | head -n 1)"
 print_table
-for kind in "${kinds[@]}"; do [ "${unlike[$kind]:-0}" -eq 0 ] || exit 1; done
+for kind in "${kinds[@]}"; do [ "${wrong_count[$kind]:-0}" -eq 0 ] || exit 1; done

@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "data/tokenize/cutter.h"
+#include "data/tokenize/pretokenizer.h"
 
 #define GPT2_PATTERN \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -24,14 +24,15 @@
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* bars: the text with a bar after each piece. */
-static inline void expect_cut_by(const struct cutter_rule *rules, int count, const char *bars) {
+static inline void expect_cut_by(const struct pretokenizer_rule *rules, int count,
+                                 const char *bars) {
     char text[512], found[1024] = "";
     size_t size = 0, length = 0, from, to;
-    struct cutter cutter;
+    struct pretokenizer pretokenizer;
     for (const char *c = bars; *c; c++)
         if (*c != '|') text[size++] = *c;
-    cutter_begin(&cutter, rules, count, text, size);
-    while (cutter_next(&cutter, &from, &to)) {
+    pretokenizer_begin(&pretokenizer, rules, count, text, size);
+    while (pretokenizer_next(&pretokenizer, &from, &to)) {
         memcpy(found + length, text + from, to - from);
         length += to - from;
         found[length++] = '|';

@@ -13,11 +13,11 @@ enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 <
 
 struct block_part {
     size_t begin, end;
-    bool counts;                    /* true if the beginning counts in the loss */
+    bool begins_in_loss;            /* true if the beginning counts in the loss */
     const struct block_mark *marks; /* [mark_count] */
     size_t mark_count;
     uint8_t *packed;  /* stb_ds array: the tokens in the shard's format */
-    uint8_t *counted; /* stb_ds array: 1 for each token that counts; empty if all do */
+    uint8_t *in_loss; /* stb_ds array: 1 for each token that counts; empty if all do */
     size_t count;
     int status; /* -1 if encoding failed, for the reason in error */
     struct error error;
@@ -52,7 +52,7 @@ void block_encoder_close(struct block_encoder *encoder) {
     free(encoder->tokens);
     for (size_t i = 0; i < arrlenu(encoder->parts); i++) {
         arrfree(encoder->parts[i].packed);
-        arrfree(encoder->parts[i].counted);
+        arrfree(encoder->parts[i].in_loss);
     }
     arrfree(encoder->parts);
     *encoder = (struct block_encoder){0};
@@ -76,16 +76,16 @@ static size_t part_end(const struct block_encoder *encoder, const struct block_t
 static size_t divide(struct block_encoder *encoder, const struct block_text *text) {
     const struct block_mark *marks = text->marks, *last = marks + text->mark_count;
     size_t begin = text->begin, count = 0;
-    bool counts = text->counts;
+    bool in_loss = text->begins_in_loss;
     while (begin < text->end || marks < last) {
         if (count == arrlenu(encoder->parts)) arrput(encoder->parts, (struct block_part){0});
         struct block_part *part = &encoder->parts[count++];
         part->begin = begin;
         part->end = begin = part_end(encoder, text, begin + PART_BYTES, marks, last);
-        part->counts = counts;
+        part->begins_in_loss = in_loss;
         part->marks = marks;
         for (; marks < last && (marks->at < part->end || part->end == text->end); marks++)
-            counts = marks->counts;
+            in_loss = marks->in_loss;
         part->mark_count = (size_t)(marks - part->marks);
     }
     return count;
@@ -97,15 +97,15 @@ static bool is_long(const struct block_part *part) {
     return part->end - part->begin > LONG_PART_BYTES;
 }
 
-/* Updates the part after tokens were appended; it has `count` now. */
-static void note_counts(struct block_part *part, size_t count, bool counts) {
+/* Records whether the tokens appended last count in the loss; the part has `count` tokens now. */
+static void record_in_loss(struct block_part *part, size_t count, bool in_loss) {
     const size_t before = part->count;
     part->count = count;
-    if (count == before || (counts && arrlenu(part->counted) == 0)) return;
-    const size_t noted = arrlenu(part->counted);
-    arrsetlen(part->counted, count);
-    memset(part->counted + noted, 1, before - noted);
-    memset(part->counted + before, counts, count - before);
+    if (count == before || (in_loss && arrlenu(part->in_loss) == 0)) return;
+    const size_t known = arrlenu(part->in_loss);
+    arrsetlen(part->in_loss, count);
+    memset(part->in_loss + known, 1, before - known);
+    memset(part->in_loss + before, in_loss, count - before);
 }
 
 /* Tokens are first written to an array that stays in the CPU cache. At 32 bits each, the tokens of
@@ -114,11 +114,11 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
                         struct block_part *part, const char *block) {
     struct tokenizer_encoder *encoder = all->encoders[thread];
     int32_t **tokens = &all->tokens[thread];
-    const enum mark_head stop = all->tokenizer->stop >= 0 ? HEAD_STOP : HEAD_EMPTY_LINE;
+    const enum separator stop = all->tokenizer->stop >= 0 ? SEPARATOR_STOP : SEPARATOR_EMPTY_LINE;
     size_t at = part->begin;
-    bool counts = part->counts;
+    bool in_loss = part->begins_in_loss;
     arrsetlen(*tokens, 0);
-    arrsetlen(part->counted, 0);
+    arrsetlen(part->in_loss, 0);
     part->count = 0;
     part->status = 0;
     for (size_t i = 0; i <= part->mark_count && !part->status; i++) {
@@ -126,16 +126,17 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
         const size_t next = mark ? mark->at : part->end;
         part->status =
             tokenizer_encode(encoder, tokens, block + at, next - at, false, &part->error);
-        note_counts(part, arrlenu(*tokens), counts);
+        record_in_loss(part, arrlenu(*tokens), in_loss);
         if (!mark) break;
         at = next;
-        counts = mark->counts;
-        const enum mark_head head = mark->head == HEAD_STOP ? stop : (enum mark_head)mark->head;
-        if (head == HEAD_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
-        else if (head == HEAD_STOP) arrput(*tokens, all->tokenizer->stop);
-        else if (head == HEAD_EMPTY_LINE)
+        in_loss = mark->in_loss;
+        const enum separator separator =
+            mark->separator == SEPARATOR_STOP ? stop : (enum separator)mark->separator;
+        if (separator == SEPARATOR_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
+        else if (separator == SEPARATOR_STOP) arrput(*tokens, all->tokenizer->stop);
+        else if (separator == SEPARATOR_EMPTY_LINE)
             part->status = tokenizer_encode(encoder, tokens, "\n\n", 2, false, &part->error);
-        note_counts(part, arrlenu(*tokens), counts);
+        record_in_loss(part, arrlenu(*tokens), in_loss);
     }
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
     shard_writer_pack(writer, part->packed, *tokens, part->count);
@@ -143,11 +144,11 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
 }
 
 static int put_part(struct shard_writer *writer, struct block_part *part, struct error *error) {
-    const uint8_t *counted = arrlenu(part->counted) > 0 ? part->counted : NULL;
+    const uint8_t *in_loss = arrlenu(part->in_loss) > 0 ? part->in_loss : NULL;
     if (part->status) return fail(error, "%s", part->error.text);
-    const int status = shard_writer_put_packed(writer, part->packed, counted, part->count, error);
+    const int status = shard_writer_put_packed(writer, part->packed, in_loss, part->count, error);
     if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
-    if (arrcap(part->counted) > KEPT_BYTES_MAX) arrfree(part->counted);
+    if (arrcap(part->in_loss) > KEPT_BYTES_MAX) arrfree(part->in_loss);
     return status;
 }
 

@@ -12,24 +12,24 @@
 #include "data/tokenize/tokenizer.h"
 #include "data/corpus/tokens.h"
 
-/* Tokens that are written at a mark. */
-enum mark_head { HEAD_NONE, HEAD_END_OF_TEXT, HEAD_EMPTY_LINE, HEAD_STOP };
+/* Tokens that are written at a mark, before the text after it. */
+enum separator { SEPARATOR_NONE, SEPARATOR_END_OF_TEXT, SEPARATOR_EMPTY_LINE, SEPARATOR_STOP };
 
 /* A position in a block between two texts that are encoded separately: the beginning of a document
  * or of a completion, or the end of a completion. */
 struct block_mark {
     uint32_t at;
-    uint8_t head;   /* an enum mark_head */
-    uint8_t counts; /* true if the head and the text after it count in the loss */
-    uint8_t begins; /* true if a document begins here */
-    uint8_t is_row; /* true if the document is a row of JSON Lines */
+    uint8_t separator; /* an enum separator */
+    uint8_t in_loss;   /* true if the separator and the text after it count in the loss */
+    uint8_t begins;    /* true if a document begins here */
+    uint8_t is_row;    /* true if the document is a row of JSON Lines */
 };
 
 /* A range of a block that one writer receives. */
 struct block_text {
     const char *block;
     size_t begin, end;              /* range in the block */
-    bool counts;                    /* true if the text at `begin` counts in the loss */
+    bool begins_in_loss;            /* true if the text at `begin` counts in the loss */
     const struct block_mark *marks; /* [mark_count] marks in the range or at its end, in order */
     size_t mark_count;
 };

@@ -16,7 +16,7 @@
 
 enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 
-static const char MARK[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
+static const char END_OF_TEXT[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
 /* Parses "NAME" or "NAME,NAME" into the members to read. */
 static int set_fields(struct documents *documents, const char *field, struct error *error) {
@@ -138,21 +138,22 @@ static int skip_byte_order_mark(struct documents *documents, struct error *error
 /* Returns the next piece of a text file; RESULT_NONE at its end. */
 static int next_of_text(struct documents *documents, struct document_piece *piece,
                         struct error *error) {
-    const size_t mark_size = sizeof MARK - 1;
+    const size_t separator_size = sizeof END_OF_TEXT - 1;
     for (;;) {
         const char *text = documents->buffer + documents->at;
         const size_t left = documents->filled - documents->at;
         size_t size = left;
-        if (documents->watch_marks) {
-            const char *mark = memmem(text, left, MARK, mark_size);
-            if (mark == text) {
-                documents->at += mark_size;
+        if (documents->split_documents) {
+            const char *separator = memmem(text, left, END_OF_TEXT, separator_size);
+            if (separator == text) {
+                documents->at += separator_size;
                 documents->begins = true;
                 continue;
             }
-            /* Hold back the bytes that may be the beginning of a mark. */
-            if (mark) size = (size_t)(mark - text);
-            else if (!documents->at_end) size = left < mark_size ? 0 : left - (mark_size - 1);
+            /* Hold back the bytes that may be the beginning of a separator. */
+            if (separator) size = (size_t)(separator - text);
+            else if (!documents->at_end)
+                size = left < separator_size ? 0 : left - (separator_size - 1);
         }
         if (size > 0) {
             *piece = (struct document_piece){text, size, .begins = documents->begins};
@@ -276,7 +277,7 @@ int documents_next(struct documents *documents, struct document_piece *piece, st
         if (documents->fd < 0) {
             if (documents->next_input == arrlenu(documents->inputs->list)) return RESULT_NONE;
             if (open_input(documents, error)) return -1;
-            if ((documents->watch_marks || current(documents)->is_jsonl) &&
+            if ((documents->split_documents || current(documents)->is_jsonl) &&
                 skip_byte_order_mark(documents, error))
                 return -1;
         }

@@ -5,9 +5,9 @@
  * prompt and its completion, in two. Blank lines and a byte order mark at the beginning of a file
  * are skipped.
  *
- * A text file is one document. With watch_marks, the characters <|endoftext|> end a document and
- * begin another, and belong to neither; a byte order mark at the beginning of a file is skipped.
- * All other bytes are unchanged. */
+ * A text file is one document. With split_documents, the characters <|endoftext|> end a document
+ * and begin another, and belong to neither; a byte order mark at the beginning of a file is
+ * skipped. All other bytes are unchanged. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,15 +34,15 @@ struct document_piece {
 
 struct documents {
     const struct inputs *inputs;
-    char *fields;        /* "NAME" or "NAME\0NAME": members to read from JSON Lines */
-    int field_count;     /* 1, or 2 for pairs; 0: the first row decides */
-    bool watch_marks;    /* recognize <|endoftext|> and byte order marks in text files */
-    bool skip_bad_rows;  /* count bad rows instead of failing */
-    size_t next_input;   /* index of the input to open next */
-    int fd;              /* file descriptor of the current input, or -1 */
-    bool at_end, begins; /* state of the current input */
-    bool unread;         /* nothing has been read from the current input yet */
-    char *buffer;        /* [capacity] */
+    char *fields;         /* "NAME" or "NAME\0NAME": members to read from JSON Lines */
+    int field_count;      /* 1, or 2 for pairs; 0: the first row decides */
+    bool split_documents; /* recognize <|endoftext|> and byte order marks in text files */
+    bool skip_bad_rows;   /* count bad rows instead of failing */
+    size_t next_input;    /* index of the input to open next */
+    int fd;               /* file descriptor of the current input, or -1 */
+    bool at_end, begins;  /* state of the current input */
+    bool unread;          /* nothing has been read from the current input yet */
+    char *buffer;         /* [capacity] */
     size_t capacity, at, filled, searched;
     struct jsonl_member pending; /* completion of the last row, returned next if text is not NULL */
     uint64_t line;               /* line in the current input, from 1 */

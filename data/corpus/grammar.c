@@ -53,7 +53,7 @@ static int find_field(const char *fields, const char *name, size_t length, int *
     return found;
 }
 
-/* Finds a variable, or enters it. Returns -1 if there are too many. */
+/* Finds a variable, or adds it. Returns -1 if there are too many. */
 static int find_variable(struct table *table, const char *name, size_t length) {
     int i = 0;
     for (; i < table->variable_count; i++)
@@ -211,8 +211,8 @@ struct expansion {
 
 static void emit(struct expansion *e, const struct grammar_item *letters) {
     if (letters->length == 0) return;
-    char *place = arraddnptr(e->text->bytes, (size_t)letters->length);
-    memcpy(place, letters->letters, (size_t)letters->length);
+    const size_t length = (size_t)letters->length;
+    memcpy(arraddnptr(e->text->bytes, length), letters->letters, length);
 }
 
 static int choose(struct expansion *e, const struct grammar_compiled_rule *rule) {

@@ -11,7 +11,7 @@
 /* True if any sequence has a target that counts; usually the first one does. */
 static bool any_counts(const struct loader *loader) {
     for (uint64_t i = 0; i < loader->sequence_count; i++)
-        if (loader_counted(loader, i, 1) > 0) return true;
+        if (loader_target_count(loader, i, 1) > 0) return true;
     return false;
 }
 
@@ -111,7 +111,7 @@ static void apply_mask(const struct token_shard *shard, int32_t *targets, uint64
                        size_t count) {
     if (!shard->mask.bits) return;
     for (size_t t = 0; t < count; t++)
-        if (!token_mask_counts(&shard->mask, first + t)) targets[t] = -1;
+        if (!token_mask_in_loss(&shard->mask, first + t)) targets[t] = -1;
 }
 
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
@@ -134,7 +134,7 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
     return 0;
 }
 
-uint64_t loader_counted(const struct loader *loader, uint64_t first_sample, uint64_t count) {
+uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
     uint64_t counted = 0, start;
     for (uint64_t i = 0; i < count; i++) {
         const struct token_shard *shard = find_sample(loader, first_sample + i, &start);

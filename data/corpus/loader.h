@@ -41,4 +41,4 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
                  uint64_t first_sample, int count, struct error *error);
 
 /* Returns the number of targets of these samples that count in the loss. */
-uint64_t loader_counted(const struct loader *loader, uint64_t first_sample, uint64_t count);
+uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count);

@@ -12,18 +12,18 @@
 #include <stb/stb_ds.h>
 
 #include "data/corpus/documents.h"
-#include "data/util/error.h"
-#include "data/util/printed.h"
-#include "data/util/program.h"
-#include "data/util/files.h"
 #include "data/corpus/inputs.h"
-#include "data/util/signals.h"
-#include "data/util/progress.h"
-#include "data/util/utf8.h"
 #include "data/corpus/splitter.h"
-#include "data/tokenize/tokenizer.h"
 #include "data/corpus/tokenizer_record.h"
 #include "data/corpus/tokens.h"
+#include "data/tokenize/tokenizer.h"
+#include "data/util/error.h"
+#include "data/util/files.h"
+#include "data/util/printed.h"
+#include "data/util/program.h"
+#include "data/util/progress.h"
+#include "data/util/signals.h"
+#include "data/util/utf8.h"
 
 static const char HELP[] =
     "Usage: ./prepare --tokenizer KIND --out PREFIX [OPTION]... INPUT...\n"
@@ -246,9 +246,9 @@ static int open_run(struct run *run, const struct options *options, struct error
     if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
         create_folder_of(options->prefix, error))
         return -1;
-    run->stop = signals_hold();
+    run->stop = signals_catch_waiting();
     if (documents_open(&run->documents, &run->inputs, options->field, error)) return -1;
-    run->documents.watch_marks = options->kind != TOKENIZER_BYTES;
+    run->documents.split_documents = options->kind != TOKENIZER_BYTES;
     run->documents.skip_bad_rows = options->skip_bad_rows;
     progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
     return splitter_open(&run->splitter, &run->tokenizer, options->val_fraction, run->train,

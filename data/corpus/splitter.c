@@ -14,7 +14,7 @@ int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, 
                                   .val_fraction = val_fraction,
                                   .progress = progress,
                                   .block_bytes = SPLITTER_BLOCK_BYTES,
-                                  .open_counts = true};
+                                  .open_in_loss = true};
     splitter->block = malloc(splitter->block_bytes);
     if (!splitter->block) return fail(error, "out of memory for a block of text");
     if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
@@ -89,12 +89,13 @@ static size_t val_begin(const struct splitter *splitter, size_t end) {
     return cut != CUT_NONE ? cut : cut_between_characters(splitter->block, end, wanted);
 }
 
-static enum mark_head head_of(const struct splitter *splitter, const struct splitter_side *side,
-                              bool is_row) {
+static enum separator separator_of(const struct splitter *splitter,
+                                   const struct splitter_side *side, bool is_row) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    if (side->stopped && tokenizer->stop == tokenizer->end_of_text) return HEAD_NONE;
-    if (tokenizer->kind != TOKENIZER_BYTES) return HEAD_END_OF_TEXT;
-    return side->has_text && (is_row || side->ends_with_row) ? HEAD_EMPTY_LINE : HEAD_NONE;
+    if (side->stopped && tokenizer->stop == tokenizer->end_of_text) return SEPARATOR_NONE;
+    if (tokenizer->kind != TOKENIZER_BYTES) return SEPARATOR_END_OF_TEXT;
+    return side->has_text && (is_row || side->ends_with_row) ? SEPARATOR_EMPTY_LINE
+                                                             : SEPARATOR_NONE;
 }
 
 /* Resolves the marks of block[.. end) from the first one on, including those at `end` that belong
@@ -106,12 +107,12 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
         struct block_mark *mark = &splitter->marks[i];
         if (mark->at > end || (mark->at == end && mark->begins)) break;
         if (mark->begins) {
-            mark->head = (uint8_t)head_of(splitter, side, mark->is_row);
+            mark->separator = (uint8_t)separator_of(splitter, side, mark->is_row);
             side->ends_with_row = splitter->open_is_row = mark->is_row;
         }
         side->has_text = true;
-        side->stopped = mark->head == HEAD_STOP;
-        splitter->open_counts = mark->counts;
+        side->stopped = mark->separator == SEPARATOR_STOP;
+        splitter->open_in_loss = mark->in_loss;
     }
     return i - first;
 }
@@ -119,7 +120,7 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
 /* Writes block[begin .. end), with its marks from the first one on. Returns their number, or -1. */
 static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side, size_t begin,
                           size_t end, size_t first, struct error *error) {
-    struct block_text text = {splitter->block, begin, end, splitter->open_counts, NULL, 0};
+    struct block_text text = {splitter->block, begin, end, splitter->open_in_loss, NULL, 0};
     if (begin == end) return 0;
     if (first == arrlenu(splitter->marks) || splitter->marks[first].at > begin) {
         side->has_text = true;
@@ -147,9 +148,9 @@ static int put_block(struct splitter *splitter, size_t end, struct error *error)
     return 0;
 }
 
-static void put_mark(struct splitter *splitter, enum mark_head head, bool counts) {
+static void put_mark(struct splitter *splitter, enum separator separator, bool in_loss) {
     struct block_mark mark = {
-        .at = (uint32_t)splitter->filled, .head = (uint8_t)head, .counts = counts};
+        .at = (uint32_t)splitter->filled, .separator = (uint8_t)separator, .in_loss = in_loss};
     arrput(splitter->marks, mark);
 }
 
@@ -161,7 +162,7 @@ static int make_room(struct splitter *splitter, struct error *error) {
 }
 
 static void begin_document(struct splitter *splitter) {
-    put_mark(splitter, HEAD_NONE, !splitter->is_pair); /* take_marks sets the head */
+    put_mark(splitter, SEPARATOR_NONE, !splitter->is_pair); /* take_marks sets the separator */
     arrlast(splitter->marks).begins = true;
     arrlast(splitter->marks).is_row = splitter->is_row;
     splitter->any_pair |= splitter->is_pair;
@@ -175,7 +176,7 @@ static void begin_document(struct splitter *splitter) {
 static void end_text(struct splitter *splitter) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
     if (splitter->open_text && tokenizer->stop != tokenizer->end_of_text)
-        put_mark(splitter, HEAD_STOP, true);
+        put_mark(splitter, SEPARATOR_STOP, true);
     splitter->open_text = false;
 }
 
@@ -183,7 +184,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
                  struct error *error) {
     const char *text = piece->text;
     size_t left = piece->size;
-    const bool completes = piece->part == PIECE_COMPLETION;
+    const bool is_completion = piece->part == PIECE_COMPLETION;
     if (piece->begins) {
         end_text(splitter);
         splitter->begins = true;
@@ -191,11 +192,11 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
         splitter->is_pair = piece->part == PIECE_PROMPT;
     }
     const bool is_empty = splitter->begins && left == 0;
-    if (completes && splitter->begins && !is_empty) {
+    if (is_completion && splitter->begins && !is_empty) {
         if (make_room(splitter, error)) return -1;
         begin_document(splitter);
     }
-    if (completes && !is_empty) put_mark(splitter, HEAD_NONE, true);
+    if (is_completion && !is_empty) put_mark(splitter, SEPARATOR_NONE, true);
     while (left > 0) {
         if (make_room(splitter, error)) return -1;
         if (splitter->begins) begin_document(splitter);
@@ -206,7 +207,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
         text += part;
         left -= part;
     }
-    if (completes && !is_empty) put_mark(splitter, HEAD_STOP, true);
+    if (is_completion && !is_empty) put_mark(splitter, SEPARATOR_STOP, true);
     return 0;
 }
 

@@ -54,7 +54,7 @@ struct splitter {
     bool begins;              /* a document begins with the next byte, */
     bool is_row, is_pair;     /* and this is its kind */
     bool open_is_row;         /* the document added last is a row */
-    bool open_counts;         /* the text at the beginning of the block counts in the loss */
+    bool open_in_loss;        /* the text at the beginning of the block counts in the loss */
     bool any_pair;
     bool open_text; /* the last document is not a pair and has not ended yet */
     struct block_encoder encoder;

@@ -121,10 +121,10 @@ uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint6
     const uint64_t end = first + count;
     uint64_t counted = 0;
     if (!mask->bits) return count;
-    for (; first < end && first % 8 != 0; first++) counted += token_mask_counts(mask, first);
+    for (; first < end && first % 8 != 0; first++) counted += token_mask_in_loss(mask, first);
     for (; first + 8 <= end; first += 8)
         counted += (uint64_t)__builtin_popcount(mask->bits[first / 8]);
-    for (; first < end; first++) counted += token_mask_counts(mask, first);
+    for (; first < end; first++) counted += token_mask_in_loss(mask, first);
     return counted;
 }
 

@@ -39,7 +39,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
                     struct error *error);
 void token_mask_close(struct token_mask *mask);
 
-static inline bool token_mask_counts(const struct token_mask *mask, uint64_t token) {
+static inline bool token_mask_in_loss(const struct token_mask *mask, uint64_t token) {
     return !mask->bits || mask->bits[token / 8] >> token % 8 & 1;
 }
 

@@ -66,12 +66,12 @@ static int check_header(const char *path, const uint32_t *header, uint64_t file_
                     "%.*s: truncated: the header says %" PRIu64 " tokens, the file ends after "
                     "%" PRIu64 "\n%s",
                     NAME_SHOWN, path, *count, held, remedy);
-    uint64_t behind = file_bytes - SHARD_HEADER_BYTES - token_bytes * *count;
-    if (behind > 0)
+    uint64_t extra = file_bytes - SHARD_HEADER_BYTES - token_bytes * *count;
+    if (extra > 0)
         return fail(error,
                     "%.*s: too long: the header says %" PRIu64 " tokens, and %" PRIu64
                     " bytes follow them\n%s",
-                    NAME_SHOWN, path, *count, behind, remedy);
+                    NAME_SHOWN, path, *count, extra, remedy);
     return 0;
 }
 
@@ -233,10 +233,12 @@ static const char *after_name(const char *name, const char *base, const char *en
     return end - digits >= 6 && strncmp(end, ending, size) == 0 ? end + size : NULL;
 }
 
-/* Counts the files BASE_NNNNNN of this ending, and removes them if `remove`. parts: visit the .part
- * files of an unpublished writer instead. */
-static int visit_files(const char *prefix, const char *ending, bool parts, bool remove,
-                       uint64_t *count, struct error *error) {
+/* REMOVE_PARTS removes the .part files of an unpublished writer instead of the published ones. */
+enum visit { COUNT, REMOVE, REMOVE_PARTS };
+
+/* Counts the files BASE_NNNNNN of this ending, and removes them unless action is COUNT. */
+static int visit_files(const char *prefix, const char *ending, enum visit action, uint64_t *count,
+                       struct error *error) {
     char directory[FILE_PATH_MAX];
     const char *base;
     *count = 0;
@@ -251,9 +253,9 @@ static int visit_files(const char *prefix, const char *ending, bool parts, bool 
         const char *rest = after_name(entry->d_name, base, ending);
         if (!rest) continue;
         bool is_part = strcmp(rest, ".part") == 0 || strcmp(rest, ".part.tmp") == 0;
-        if (parts ? !is_part : *rest != '\0') continue;
+        if (action == REMOVE_PARTS ? !is_part : *rest != '\0') continue;
         ++*count;
-        if (remove && unlinkat(dirfd(entries), entry->d_name, 0) && errno != ENOENT)
+        if (action != COUNT && unlinkat(dirfd(entries), entry->d_name, 0) && errno != ENOENT)
             status = fail(error,
                           "cannot remove %.*s%s, of an older set: %s\nremove it by hand, and then "
                           "begin again",
@@ -264,7 +266,7 @@ static int visit_files(const char *prefix, const char *ending, bool parts, bool 
 }
 
 int shards_existing(const char *prefix, uint64_t *count, struct error *error) {
-    return visit_files(prefix, SHARD_ENDING, false, false, count, error);
+    return visit_files(prefix, SHARD_ENDING, COUNT, count, error);
 }
 
 static void set_path(const struct shard_writer *writer, uint64_t number, const char *ending,
@@ -281,8 +283,8 @@ int shard_writer_open(struct shard_writer *writer, const char *prefix, int vocab
     assert(shard_tokens >= 1 && shard_tokens <= SHARD_TOKENS_MAX);
     memset(writer, 0, sizeof *writer);
     uint64_t leftovers;
-    if (visit_files(prefix, SHARD_ENDING, true, true, &leftovers, error) ||
-        visit_files(prefix, MASK_ENDING, true, true, &leftovers, error))
+    if (visit_files(prefix, SHARD_ENDING, REMOVE_PARTS, &leftovers, error) ||
+        visit_files(prefix, MASK_ENDING, REMOVE_PARTS, &leftovers, error))
         return -1;
     writer->prefix = strdup(prefix);
     if (!writer->prefix) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, prefix);
@@ -407,13 +409,13 @@ static int rename_parts(const struct shard_writer *writer, const char *ending,
 int shard_writer_publish(struct shard_writer *writer, struct error *error) {
     assert(writer->prefix && writer->tokens_in_shard == 0);
     uint64_t removed, masks;
-    if (visit_files(writer->prefix, SHARD_ENDING, false, true, &removed, error)) return -1;
+    if (visit_files(writer->prefix, SHARD_ENDING, REMOVE, &removed, error)) return -1;
     /* A shard never exists without its mask: shards are removed before masks and published after
      * them. */
-    int status = visit_files(writer->prefix, MASK_ENDING, false, false, &masks, error);
+    int status = visit_files(writer->prefix, MASK_ENDING, COUNT, &masks, error);
     if (status == 0 && removed > 0) status = directory_sync_above(writer->prefix, error);
     if (status == 0 && masks > 0)
-        status = visit_files(writer->prefix, MASK_ENDING, false, true, &masks, error);
+        status = visit_files(writer->prefix, MASK_ENDING, REMOVE, &masks, error);
     if (status == 0) status = rename_parts(writer, MASK_ENDING, error);
     if (status == 0) status = rename_parts(writer, SHARD_ENDING, error);
     /* Close the writer on failure, too: the old shards are gone, and abandoning would remove the

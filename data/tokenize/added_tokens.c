@@ -84,19 +84,19 @@ static bool is_word(enum unicode_atom atom) {
 }
 
 bool added_token_extend(const struct added_token *added, const uint8_t *atoms, const uint8_t *text,
-                        size_t size, size_t floor, size_t *begin, size_t *end) {
+                        size_t size, size_t previous_end, size_t *begin, size_t *end) {
     size_t bytes;
     if (added->single_word && (is_word(atom_before(atoms, text, *begin, &bytes)) ||
                                is_word(atom_after(atoms, text, size, *end, &bytes))))
         return false;
     if (added->lstrip) {
-        while (*begin > floor && atom_before(atoms, text, *begin, &bytes) == UNICODE_SPACE)
+        while (*begin > previous_end && atom_before(atoms, text, *begin, &bytes) == UNICODE_SPACE)
             *begin -= bytes;
-        if (*begin < floor) *begin = floor;
+        if (*begin < previous_end) *begin = previous_end;
     }
     if (added->rstrip) {
         /* The previous token may already have taken the spaces after it. */
-        if (*end < floor) *end = floor;
+        if (*end < previous_end) *end = previous_end;
         while (atom_after(atoms, text, size, *end, &bytes) == UNICODE_SPACE) *end += bytes;
     }
     return true;

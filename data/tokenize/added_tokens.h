@@ -31,8 +31,8 @@ void added_tree_free(struct added_tree *tree);
 int added_tree_find(const struct added_tree *tree, const uint8_t *text, size_t size, size_t *begin,
                     size_t *end);
 
-/* Extends a match begin .. end by the white space it includes, at most from `floor`, the end of the
- * previous match, to the end of the text. Returns false if single_word rules the match out. atoms:
- * the table of data/tokenize/unicode.h. */
+/* Extends a match begin .. end by the white space it includes, at most from previous_end, the
+ * end of the previous match, to the end of the text. Returns false if single_word rules the match
+ * out. atoms: the table of data/tokenize/unicode.h. */
 bool added_token_extend(const struct added_token *added, const uint8_t *atoms, const uint8_t *text,
-                        size_t size, size_t floor, size_t *begin, size_t *end);
+                        size_t size, size_t previous_end, size_t *begin, size_t *end);

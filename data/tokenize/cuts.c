@@ -5,7 +5,7 @@
 
 #include "data/util/utf8.h"
 
-/* True for white space beyond ASCII in any edition of Unicode; U+180E was white space before 6.3.
+/* True for white space beyond ASCII in any version of Unicode; U+180E was white space before 6.3.
  * Some neighbouring code points are included for safety. */
 static bool is_wide_space(uint32_t code) {
     return code <= 0xa0 || code == 0x1680 || code == 0x180e || (code >= 0x2000 && code <= 0x200f) ||

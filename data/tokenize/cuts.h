@@ -4,7 +4,7 @@
  * GPT-2's pattern accepts white space only at the beginning of a piece, and looks ahead only after
  * white space. So no piece runs from a character that is not white space into one that is, and none
  * depends on text beyond that position. Cuts are made before a space, tab or line break that
- * follows a character which no edition of Unicode counts as white space. Other patterns allow fewer
+ * follows a character which no version of Unicode counts as white space. Other patterns allow fewer
  * cuts, for example only before a space, or none. */
 #pragma once
 

@@ -15,7 +15,7 @@ enum { PART_SHOWN = 24, DEPTH_MAX = 16, REPEAT_MAX = 1000 };
 
 struct parser {
     struct split_pattern *pattern;
-    enum split_edition edition;
+    enum split_dialect dialect;
     const char *text, *at;
     bool folds;    /* inside (?i:...) */
     char previous; /* the previous letter, inside (?i:...) */
@@ -247,7 +247,7 @@ static int read_quantifier(struct parser *parser, struct split_node *node) {
     }
     const char next = *parser->at;
     /* Oniguruma reads {m,n}+ as a quantifier of a quantifier. */
-    if (next == '+' && (!counts || parser->edition == SPLIT_TIKTOKEN)) {
+    if (next == '+' && (!counts || parser->dialect == SPLIT_TIKTOKEN)) {
         node->possessive = true;
         parser->at++;
     } else if (next && strchr("?*+{", next)) {
@@ -305,7 +305,7 @@ static int read_item(struct parser *parser, struct item *item) {
     if (arrlen(parser->pattern->nodes) >= SPLIT_NODES_MAX)
         return refuse(parser, begin, "the pattern is too long");
     if (*begin == '(') return read_group(parser, item);
-    if (*begin == '$' && parser->edition == SPLIT_TIKTOKEN) {
+    if (*begin == '$' && parser->dialect == SPLIT_TIKTOKEN) {
         parser->at++;
         item->first = item->last = add_node(parser, SPLIT_END);
         return 0;
@@ -347,10 +347,10 @@ static int read_choice(struct parser *parser, int *start, int join) {
     }
 }
 
-int split_parse(struct split_pattern *pattern, const char *text, enum split_edition edition,
+int split_parse(struct split_pattern *pattern, const char *text, enum split_dialect dialect,
                 struct error *error) {
     struct parser parser = {
-        .pattern = pattern, .edition = edition, .text = text, .at = text, .error = error};
+        .pattern = pattern, .dialect = dialect, .text = text, .at = text, .error = error};
     const int accept = add_node(&parser, SPLIT_ACCEPT);
     if (read_choice(&parser, &pattern->start, accept)) return -1;
     return *parser.at ? refuse(&parser, parser.at, "this parenthesis has no opening one") : 0;

@@ -111,12 +111,12 @@ static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     return status;
 }
 
-struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,
+struct split_pattern *split_pattern_open(const char *text, enum split_dialect dialect,
                                          const uint8_t *atoms, struct error *error) {
     struct split_pattern *pattern = calloc(1, sizeof *pattern);
     if (pattern) *pattern = (struct split_pattern){.text = strdup(text), .atoms = atoms};
     if (!pattern || !pattern->text) fail(error, "out of memory while opening a tokenizer");
-    else if (!split_parse(pattern, text, edition, error) && !finish_pattern(pattern, error))
+    else if (!split_parse(pattern, text, dialect, error) && !finish_pattern(pattern, error))
         return pattern;
     split_pattern_close(pattern);
     return NULL;
@@ -129,31 +129,32 @@ struct crossing {
     bool *seen; /* [nodes][2] */
 };
 
-/* True if no match from a node on goes from other characters into this white space. `behind`: the
- * last character taken may have been one that is not white space. */
-static bool ends_before(const struct crossing *crossing, int index, bool behind) {
+/* True if no match from a node on goes from other characters into this white space. after_other:
+ * the last character taken may have been no white space. */
+static bool ends_before(const struct crossing *crossing, int index, bool after_other) {
     const struct split_node *node = &crossing->pattern->nodes[index];
-    if (crossing->seen[2 * index + behind]) return true;
-    crossing->seen[2 * index + behind] = true;
+    if (crossing->seen[2 * index + after_other]) return true;
+    crossing->seen[2 * index + after_other] = true;
     switch (node->kind) {
     case SPLIT_ACCEPT: return true;
-    case SPLIT_JOIN: return ends_before(crossing, node->next, behind);
+    case SPLIT_JOIN: return ends_before(crossing, node->next, after_other);
     case SPLIT_TAKE: {
         const bool has_others = split_set_has(&node->set, false);
-        if (node->set.ascii[(int)crossing->space] && (behind || (has_others && node->maximum > 1)))
+        if (node->set.ascii[(int)crossing->space] &&
+            (after_other || (has_others && node->maximum > 1)))
             return false;
         return (!has_others || ends_before(crossing, node->next, true)) &&
                (!split_set_has(&node->set, true) || ends_before(crossing, node->next, false)) &&
-               (node->minimum > 0 || ends_before(crossing, node->next, behind));
+               (node->minimum > 0 || ends_before(crossing, node->next, after_other));
     }
     case SPLIT_CHOOSE:
         for (int i = 0; i < node->branch_count; i++)
-            if (!ends_before(crossing, node->branches[i], behind)) return false;
+            if (!ends_before(crossing, node->branches[i], after_other)) return false;
         return true;
     case SPLIT_AHEAD:
-        return !behind && ends_before(crossing, node->branches[0], false) &&
+        return !after_other && ends_before(crossing, node->branches[0], false) &&
                ends_before(crossing, node->next, false);
-    default: return !behind && ends_before(crossing, node->next, false);
+    default: return !after_other && ends_before(crossing, node->next, false);
     }
 }
 

@@ -6,8 +6,8 @@
  * and \P{..} of the categories L Lu Ll Lt Lm Lo M N Nd P S, sets [...] and [^...] of all these and
  * of ranges, groups (...) and (?:...), (?i:...) around ASCII letters, lookahead (?=...) and
  * (?!...), and the quantifiers ? * + {n} {m,n} {m,} with the possessive ?+ *+ ++. A group may only
- * have the quantifier ?. Everything else is refused with a message that names it. The editions
- * differ where the two libraries do: in tiktoken's, {m,n}+ is possessive and $ is the end of the
+ * have the quantifier ?. Everything else is refused with a message that names it. The two
+ * dialects differ as the libraries do: in tiktoken's, {m,n}+ is possessive and $ is the end of the
  * text.
  *
  * A pattern is read-only once open. */
@@ -25,7 +25,7 @@ struct split_pattern;
 /* Compiles a pattern. atoms: the table of data/tokenize/unicode.h, which must outlive it. Returns
  * NULL if part of the pattern is wrong or unsupported, which the message names, and if the pattern
  * matches the empty text. */
-struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,
+struct split_pattern *split_pattern_open(const char *text, enum split_dialect dialect,
                                          const uint8_t *atoms, struct error *error);
 void split_pattern_close(struct split_pattern *pattern);
 

@@ -8,7 +8,7 @@
 #include "data/util/error.h"
 
 /* The library whose rules a pattern follows where they differ. */
-enum split_edition { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
+enum split_dialect { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
 
 /* Real patterns have fewer than 100 nodes. The matcher's recursion depth grows with them. */
 enum { SPLIT_RANGES_MAX = 16, SPLIT_BRANCHES_MAX = 64, SPLIT_NODES_MAX = 4096 };
@@ -58,7 +58,7 @@ struct split_pattern {
 
 /* Parses `text` into pattern->nodes and start; pattern->atoms must be set. Fails with the part that
  * is wrong or unsupported. The caller releases the pattern in either case. */
-int split_parse(struct split_pattern *pattern, const char *text, enum split_edition edition,
+int split_parse(struct split_pattern *pattern, const char *text, enum split_dialect dialect,
                 struct error *error);
 
 /* The functions below add to a set, which starts as zeros. atoms: the table of

@@ -15,9 +15,9 @@ void subwords_free(struct subwords *subwords) {
     free_texts(&subwords->decoded);
     arrfree(subwords->slots);
     merges_free(&subwords->merges);
-    for (int i = 0; i < subwords->step_count; i++) {
-        free(subwords->steps[i].from);
-        free(subwords->steps[i].to);
+    for (int i = 0; i < subwords->normalizer_count; i++) {
+        free(subwords->normalizers[i].from);
+        free(subwords->normalizers[i].to);
     }
     nfc_close(&subwords->nfc);
     for (int i = 0; i < subwords->rule_count; i++) split_pattern_close(subwords->rules[i].pattern);
@@ -122,10 +122,10 @@ static bool contains_cut(const struct added_token *added) {
 
 bool subwords_cuts_before(const struct subwords *subwords, char space) {
     if (!subwords->byte_level || subwords->adds_space) return false;
-    for (int i = 0; i < subwords->step_count; i++)
-        if (subwords->steps[i].form != SUBWORDS_NFC) return false;
+    for (int i = 0; i < subwords->normalizer_count; i++)
+        if (subwords->normalizers[i].kind != SUBWORDS_NFC) return false;
     for (size_t i = 0; i < arrlenu(subwords->added); i++)
         if (contains_cut(&subwords->added[i])) return false;
     if (subwords->is_gpt2 && subwords->merges.count == 0) return true;
-    return cutter_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
+    return pretokenizer_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
 }

@@ -22,7 +22,7 @@
 #include "data/util/error.h"
 #include "data/tokenize/added_tokens.h"
 #include "data/tokenize/byte_tokens.h"
-#include "data/tokenize/cutter.h"
+#include "data/tokenize/pretokenizer.h"
 #include "data/tokenize/merges.h"
 #include "data/tokenize/nfc.h"
 #include "data/tokenize/piece_cache.h"
@@ -33,14 +33,14 @@
 /* U+2581, which stands for a space. */
 #define SUBWORDS_SPACE "\xe2\x96\x81"
 
-enum { SUBWORDS_STEPS_MAX = 8, SUBWORDS_TEMPLATE_MAX = 8 };
+enum { SUBWORDS_NORMALIZERS_MAX = 8, SUBWORDS_TEMPLATE_MAX = 8 };
 
-enum subwords_form { SUBWORDS_NFC, SUBWORDS_PREPEND, SUBWORDS_REPLACE };
+enum subwords_normalizer_kind { SUBWORDS_NFC, SUBWORDS_PREPEND, SUBWORDS_REPLACE };
 
-/* One step of the normalizer. */
-struct subwords_step {
-    enum subwords_form form;
-    char *from, *to; /* by malloc; from: "" unless the step replaces */
+/* One part of the normalizer. */
+struct subwords_normalizer {
+    enum subwords_normalizer_kind kind;
+    char *from, *to; /* by malloc; from: "" unless it replaces */
 };
 
 enum subwords_prepend { SUBWORDS_NEVER, SUBWORDS_FIRST, SUBWORDS_ALWAYS };
@@ -67,12 +67,12 @@ struct subwords {
     uint32_t *slots;               /* stb_ds: hash table of the names that a piece may become */
     struct merges merges;
 
-    struct subwords_step steps[SUBWORDS_STEPS_MAX];
-    int step_count;
+    struct subwords_normalizer normalizers[SUBWORDS_NORMALIZERS_MAX];
+    int normalizer_count;
     struct nfc nfc;
     uint8_t *atoms; /* the table of data/tokenize/unicode.h */
 
-    struct cutter_rule rules[CUTTER_LEVELS_MAX]; /* byte-level */
+    struct pretokenizer_rule rules[PRETOKENIZER_LEVELS_MAX]; /* byte-level */
     int rule_count;
     bool adds_space; /* byte-level: prepends a space to a section without one */
 

@@ -65,8 +65,8 @@ static int put(struct subwords_builder *builder, const void *name, size_t size, 
     return 0;
 }
 
-int subwords_builder_put(struct subwords_builder *builder, const uint8_t *name, size_t size,
-                         int32_t token) {
+int subwords_builder_add_token(struct subwords_builder *builder, const uint8_t *name, size_t size,
+                               int32_t token) {
     return put(builder, name, size, token, ENTRY_PIECE);
 }
 
@@ -77,15 +77,15 @@ static ptrdiff_t read_letters(struct subwords_builder *builder, const char *lett
     return byte_alphabet_read(&builder->alphabet, builder->scratch, letters);
 }
 
-int subwords_builder_put_letters(struct subwords_builder *builder, const char *name,
+int subwords_builder_add_letters(struct subwords_builder *builder, const char *name,
                                  int32_t token) {
     const ptrdiff_t size = read_letters(builder, name);
     if (size < 0) return put(builder, name, strlen(name), token, ENTRY_NOT_LETTERS);
     return put(builder, builder->scratch, (size_t)size, token, ENTRY_PIECE);
 }
 
-int subwords_builder_add(struct subwords_builder *builder, struct added_token added,
-                         const char *text) {
+int subwords_builder_add_added(struct subwords_builder *builder, struct added_token added,
+                               const char *text) {
     added.size = strlen(text);
     if (added.size > ADDED_BYTES_MAX)
         return refuse(builder, text, added.size, "is an added token of more than 1,024 bytes");
@@ -160,7 +160,7 @@ static int check_names(const struct subwords_builder *builder) {
                           "is not written in GPT-2's alphabet of bytes, and not an added token");
         const int32_t found = subwords_find(builder->subwords, name, entry->size);
         if (found >= 0 && found != token)
-            return refuse(builder, name, entry->size, "stands there twice");
+            return refuse(builder, name, entry->size, "appears twice");
     }
     return 0;
 }
@@ -201,8 +201,8 @@ static int32_t find_part(struct subwords_builder *builder, const char *name, siz
     return subwords_find(builder->subwords, builder->scratch, *size);
 }
 
-int subwords_builder_merge(struct subwords_builder *builder, const char *left, const char *right,
-                           uint32_t rank) {
+int subwords_builder_add_merge(struct subwords_builder *builder, const char *left,
+                               const char *right, uint32_t rank) {
     struct merge merge = {.rank = rank};
     size_t left_size, right_size;
     merge.left = find_part(builder, left, &left_size);

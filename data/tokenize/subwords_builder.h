@@ -31,19 +31,19 @@ int subwords_builder_close(struct subwords_builder *builder, int status);
 /* Adds a token that a piece may become, by its bytes or as byte-level files write it, in the
  * alphabet of data/tokenize/byte_alphabet.h. A name outside of that alphabet must also be an added
  * token. */
-int subwords_builder_put(struct subwords_builder *builder, const uint8_t *name, size_t size,
-                         int32_t token);
-int subwords_builder_put_letters(struct subwords_builder *builder, const char *name, int32_t token);
+int subwords_builder_add_token(struct subwords_builder *builder, const uint8_t *name, size_t size,
+                               int32_t token);
+int subwords_builder_add_letters(struct subwords_builder *builder, const char *name, int32_t token);
 
 /* Adds an added token. Call it after all tokens of the vocabulary; the text is copied. */
-int subwords_builder_add(struct subwords_builder *builder, struct added_token added,
-                         const char *text);
+int subwords_builder_add_added(struct subwords_builder *builder, struct added_token added,
+                               const char *text);
 
 /* Call it once after the last token. byte_fallback: each byte must have a token <0xXX>. */
 int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback);
 
 /* Next come the merges, by rank, and the tries of the added tokens. The normalizer must be set by
  * then. */
-int subwords_builder_merge(struct subwords_builder *builder, const char *left, const char *right,
-                           uint32_t rank);
+int subwords_builder_add_merge(struct subwords_builder *builder, const char *left,
+                               const char *right, uint32_t rank);
 int subwords_builder_build_tries(struct subwords_builder *builder);

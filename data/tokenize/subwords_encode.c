@@ -16,7 +16,7 @@ enum { MARK_BYTES = sizeof SUBWORDS_SPACE - 1 };
 
 struct subwords_encoder {
     const struct subwords *subwords;
-    struct cutter cutter;
+    struct pretokenizer pretokenizer;
     struct merges_scratch scratch;
     struct piece_cache cache;
     struct piece piece; /* the piece to encode next */
@@ -48,8 +48,8 @@ void subwords_encoder_close(struct subwords_encoder *encoder) {
 /* ---- a piece */
 
 /* Appends the tokens of characters, before merging. */
-static void take_characters(const struct subwords *subwords, int32_t **tokens, const uint8_t *piece,
-                            size_t size) {
+static void add_characters(const struct subwords *subwords, int32_t **tokens, const uint8_t *piece,
+                           size_t size) {
     bool follows_unknown = false;
     for (size_t at = 0, count; at < size; at += count) {
         count = utf8_character(piece + at, size - at);
@@ -68,8 +68,8 @@ static void take_characters(const struct subwords *subwords, int32_t **tokens, c
     }
 }
 
-static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens,
-                        const struct piece *piece) {
+static void encode_uncached(struct subwords_encoder *encoder, int32_t **tokens,
+                            const struct piece *piece) {
     const struct subwords *subwords = encoder->subwords;
     const size_t before = arrlenu(*tokens);
     const int32_t whole = subwords->ignore_merges ? subwords_find_piece(subwords, piece) : -1;
@@ -79,7 +79,7 @@ static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens,
         byte_tokens_merge(&subwords->bytes, &subwords->merges, &encoder->scratch, tokens,
                           piece->bytes, piece->size);
     } else {
-        take_characters(subwords, tokens, piece->bytes, piece->size);
+        add_characters(subwords, tokens, piece->bytes, piece->size);
         const size_t left = merges_apply(&subwords->merges, &encoder->scratch, *tokens + before,
                                          arrlenu(*tokens) - before);
         arrsetlen(*tokens, before + left);
@@ -95,7 +95,7 @@ static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, con
     if (encoder->subwords->ignore_merges) subwords_fetch(encoder->subwords, &encoder->piece);
     if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
     const size_t before = arrlenu(*tokens);
-    encode_anew(encoder, tokens, &piece);
+    encode_uncached(encoder, tokens, &piece);
     piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
 }
 
@@ -186,42 +186,43 @@ static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, con
         encode_last_piece(encoder, tokens);
         return;
     }
-    cutter_begin(&encoder->cutter, subwords->rules, subwords->rule_count, text, size);
-    while (cutter_next(&encoder->cutter, &begin, &end))
+    pretokenizer_begin(&encoder->pretokenizer, subwords->rules, subwords->rule_count, text, size);
+    while (pretokenizer_next(&encoder->pretokenizer, &begin, &end))
         encode_piece(encoder, tokens, text + begin, end - begin);
     encode_last_piece(encoder, tokens);
-    if (encoder->cutter.failed)
-        encoder->status = split_pattern_fail(encoder->cutter.failed, encoder->error);
+    if (encoder->pretokenizer.failed)
+        encoder->status = split_pattern_fail(encoder->pretokenizer.failed, encoder->error);
 }
 
-static int fail_to_normalize(const struct subwords_step *step, size_t size, struct error *error) {
-    if (step->form == SUBWORDS_NFC)
+static int fail_to_normalize(const struct subwords_normalizer *part, size_t size,
+                             struct error *error) {
+    if (part->kind == SUBWORDS_NFC)
         return fail(error, "the tokenizer's normalizer makes too long a text of %zu bytes", size);
     return fail(error,
                 "the tokenizer's normalizer, %s \"%.30s\", makes more than %zu bytes of a text of "
                 "%zu\nuse another tokenizer",
-                step->form == SUBWORDS_PREPEND ? "Prepend" : "Replace by", step->to,
+                part->kind == SUBWORDS_PREPEND ? "Prepend" : "Replace by", part->to,
                 LONGEST_FORM(size), size);
 }
 
 int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
                        size_t *size, struct error *error) {
     const size_t first = *size, most = LONGEST_FORM(first);
-    for (int i = 0; *size > 0 && i < subwords->step_count; i++) {
-        const struct subwords_step *step = &subwords->steps[i];
+    for (int i = 0; *size > 0 && i < subwords->normalizer_count; i++) {
+        const struct subwords_normalizer *part = &subwords->normalizers[i];
         uint8_t **out = &forms[i % 2];
         arrsetlen(*out, 0);
-        switch (step->form) {
+        switch (part->kind) {
         case SUBWORDS_NFC: nfc_apply(&subwords->nfc, out, *text, *size); break;
         case SUBWORDS_PREPEND:
-            append(out, step->to, strlen(step->to));
+            append(out, part->to, strlen(part->to));
             append(out, *text, *size);
             break;
-        case SUBWORDS_REPLACE: replace_all(out, *text, *size, step->from, step->to, most); break;
+        case SUBWORDS_REPLACE: replace_all(out, *text, *size, part->from, part->to, most); break;
         }
         *text = *out;
         *size = arrlenu(*out);
-        if (*size > most) return fail_to_normalize(step, first, error);
+        if (*size > most) return fail_to_normalize(part, first, error);
     }
     return 0;
 }
@@ -237,7 +238,7 @@ static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
                           const struct added_tree *tree, const uint8_t *text, size_t size,
                           bool is_first, encode_section *section) {
     const struct subwords *subwords = encoder->subwords;
-    size_t floor = 0, next = 0;
+    size_t done = 0, next = 0;
     while (encoder->status == 0) {
         size_t begin = next, end;
         const int index = added_tree_find(tree, text, size, &begin, &end);
@@ -245,15 +246,15 @@ static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
         const struct added_token *added = &subwords->added[index];
         next = end;
         if ((added->special && !encoder->special) ||
-            !added_token_extend(added, subwords->atoms, text, size, floor, &begin, &end))
+            !added_token_extend(added, subwords->atoms, text, size, done, &begin, &end))
             continue;
-        if (floor < begin)
-            section(encoder, tokens, text + floor, begin - floor, is_first && floor == 0);
+        if (done < begin)
+            section(encoder, tokens, text + done, begin - done, is_first && done == 0);
         arrput(*tokens, added->token);
-        floor = end;
+        done = end;
     }
-    if (floor < size && encoder->status == 0)
-        section(encoder, tokens, text + floor, size - floor, is_first && floor == 0);
+    if (done < size && encoder->status == 0)
+        section(encoder, tokens, text + done, size - done, is_first && done == 0);
 }
 
 /* Normalizes a section of the original text and encodes it. */

@@ -8,7 +8,7 @@
 
 #include "data/util/utf8.h"
 #include "data/tokenize/subwords_builder.h"
-#include "data/tokenize/subwords_steps.h"
+#include "data/tokenize/subwords_pipeline.h"
 
 static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {
     const cJSON *entry;
@@ -19,8 +19,8 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
         const int32_t token = json_reader_token(entry);
         const int status =
             builder->subwords->byte_level
-                ? subwords_builder_put_letters(builder, name, token)
-                : subwords_builder_put(builder, (const uint8_t *)name, strlen(name), token);
+                ? subwords_builder_add_letters(builder, name, token)
+                : subwords_builder_add_token(builder, (const uint8_t *)name, strlen(name), token);
         if (status) return -1;
     }
     return 0;
@@ -44,7 +44,7 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
             json_reader_flag(&added.normalized, entry, "normalized", !added.special, reader))
             return -1;
         added.token = json_reader_token(json_reader_member(entry, "id"));
-        if (subwords_builder_add(builder, added, text)) return -1;
+        if (subwords_builder_add_added(builder, added, text)) return -1;
     }
     return 0;
 }
@@ -57,7 +57,7 @@ static int read_two_words(struct subwords_builder *builder, char *left, uint32_t
             builder->reader, ": merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
             (unsigned)rank);
     *space = '\0';
-    return subwords_builder_merge(builder, left, space + 1, rank);
+    return subwords_builder_add_merge(builder, left, space + 1, rank);
 }
 
 /* Reads "left right" or ["left", "right"]. */
@@ -65,7 +65,7 @@ static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint
     const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
     const cJSON *second = first ? first->next : NULL;
     if (cJSON_IsString(first) && cJSON_IsString(second) && !second->next)
-        return subwords_builder_merge(builder, first->valuestring, second->valuestring, rank);
+        return subwords_builder_add_merge(builder, first->valuestring, second->valuestring, rank);
     return read_two_words(builder, cJSON_IsString(entry) ? entry->valuestring : NULL, rank);
 }
 
@@ -120,7 +120,8 @@ static int detect_gpt2(struct subwords_builder *builder, bool byte_fallback) {
     const size_t count = arrlenu(subwords->added);
     struct added_token *added = subwords->added;
     subwords->is_gpt2 = subwords->is_gpt2 && !byte_fallback && !subwords->ignore_merges &&
-                        first_hole(subwords) == subwords->vocab_size && subwords->step_count == 0 &&
+                        first_hole(subwords) == subwords->vocab_size &&
+                        subwords->normalizer_count == 0 &&
                         subwords->begin_count + subwords->end_count == 0 && count <= 1 &&
                         (count == 0 || (strcmp(added->text, name) == 0 && !added->single_word &&
                                         !added->lstrip && !added->rstrip));
@@ -128,8 +129,8 @@ static int detect_gpt2(struct subwords_builder *builder, bool byte_fallback) {
     if (count == 1) added->special = true;
     const int32_t token = subwords_find(subwords, (const uint8_t *)name, strlen(name));
     if (count == 1 || token < 0) return 0;
-    return subwords_builder_add(builder, (struct added_token){.token = token, .special = true},
-                                name);
+    return subwords_builder_add_added(builder,
+                                      (struct added_token){.token = token, .special = true}, name);
 }
 
 static int read_model(struct subwords_builder *builder, const cJSON *root, const cJSON *model) {
@@ -173,7 +174,8 @@ static int read_root(struct subwords_builder *builder) {
                            "file", reader))
         return -1;
     if (!model) return subwords_refuse("model", "null", reader);
-    if (subwords_read_steps(subwords, root, reader) || read_model(builder, root, model)) return -1;
+    if (subwords_read_pipeline(subwords, root, reader) || read_model(builder, root, model))
+        return -1;
     for (int i = 0; i < 2 && !subwords->is_gpt2; i++)
         if (json_reader_member(root, members[i]))
             return subwords_refuse("member", members[i], reader);

@@ -7,7 +7,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/tokenize/subwords_builder.h"
-#include "data/tokenize/subwords_steps.h"
+#include "data/tokenize/subwords_pipeline.h"
 
 /* Real tokens have at most a few hundred bytes. Finding the merges of one takes quadratic time. */
 enum { NO_DIGIT = -1, RANK_BYTES_MAX = 64 << 10 };
@@ -49,7 +49,7 @@ static int read_line(struct subwords_builder *builder, const char *line, uint8_t
     if (arrlenu(*bytes) > RANK_BYTES_MAX)
         return json_reader_fail(builder->reader, ": the token of rank %.*s has more than %d bytes",
                                 (int)digits, number + 1, RANK_BYTES_MAX);
-    return subwords_builder_put(builder, *bytes, arrlenu(*bytes), (int32_t)atol(number + 1));
+    return subwords_builder_add_token(builder, *bytes, arrlenu(*bytes), (int32_t)atol(number + 1));
 }
 
 static int read_lines(struct subwords_builder *builder) {
@@ -69,8 +69,8 @@ static int read_lines(struct subwords_builder *builder) {
 
 /* Adds every pair of tokens that forms this token. has_size [RANK_BYTES_MAX + 1]: true for each
  * size that some token has, so that other sizes are skipped. */
-static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t *name, size_t size,
-                         const bool *has_size) {
+static void add_all_splits(struct subwords *subwords, int32_t token, const uint8_t *name,
+                           size_t size, const bool *has_size) {
     for (size_t cut = 1; cut < size; cut++) {
         if (!has_size[cut] || !has_size[size - cut]) continue;
         const struct merge merge = {.left = subwords_find(subwords, name, cut),
@@ -105,7 +105,7 @@ static void add_merges(struct subwords *subwords) {
                                                          .right = parts[1],
                                                          .token = token,
                                                          .rank = (uint32_t)token});
-        else add_all_ways(subwords, token, name, size, has_size);
+        else add_all_splits(subwords, token, name, size, has_size);
     }
     arrfree(parts);
     merges_scratch_free(&scratch);
@@ -121,7 +121,7 @@ static int read_special(struct subwords_builder *builder) {
         return subwords_refuse("special_tokens", "that are no object", reader);
     cJSON_ArrayForEach(entry, list) {
         const struct added_token added = {.token = json_reader_token(entry), .special = true};
-        if (subwords_builder_add(builder, added, entry->string)) return -1;
+        if (subwords_builder_add_added(builder, added, entry->string)) return -1;
         if (strcmp(entry->string, begin) == 0)
             subwords->begins[subwords->begin_count++] = added.token;
     }
@@ -130,8 +130,8 @@ static int read_special(struct subwords_builder *builder) {
     return 0;
 }
 
-static int read_both(struct subwords_builder *builder, const struct json_reader *json,
-                     const struct json_reader *ranks) {
+static int read_files(struct subwords_builder *builder, const struct json_reader *json,
+                      const struct json_reader *ranks) {
     struct subwords *subwords = builder->subwords;
     const char *pattern;
     subwords->byte_level = subwords->ignore_merges = true;
@@ -154,5 +154,5 @@ int subwords_read_tiktoken(struct subwords *subwords, const struct json_reader *
                            const struct json_reader *ranks) {
     struct subwords_builder builder;
     if (subwords_builder_open(&builder, subwords, json)) return -1;
-    return subwords_builder_close(&builder, read_both(&builder, json, ranks));
+    return subwords_builder_close(&builder, read_files(&builder, json, ranks));
 }

@@ -67,8 +67,7 @@ bool json_scan_expected(struct json_scan *s, const char *expected) {
     case '/':
     case '#':
         return json_scan_refuse(s, "found %s\nJSON has no comments: remove this one.", found.text);
-    case '\'':
-        return json_scan_refuse(s, "found %s\nJSON strings stand in double quotes.", found.text);
+    case '\'': return json_scan_refuse(s, "found %s\nJSON strings need double quotes.", found.text);
     case '\0': return json_scan_refuse(s, "a NUL byte: this is not a text file.");
     default: return json_scan_refuse(s, "expected %s, found %s", expected, found.text);
     }
@@ -218,7 +217,7 @@ static bool check_keys(struct json_scan *s, struct json_item *object) {
         const cJSON *before = &s->members[i - 1]->json;
         if (strcmp(before->string, s->members[i]->json.string) != 0) continue;
         s->at = s->text + s->members[i]->begin;
-        return json_scan_refuse(s, "\"%s\" stands there twice; it was already on line %zu.",
+        return json_scan_refuse(s, "\"%s\" appears twice; it was already on line %zu.",
                                 json_text_shown(before->string).text, json_line(before, s->text));
     }
     return true;

@@ -88,12 +88,12 @@ static double own_cosine(double t) {
 /* Computes two standard normal values from two times 64 random bits. */
 static inline void normal_pair(double *even, double *odd, uint64_t first, uint64_t second) {
     double radius = sqrt(-2 * own_log(2 - in_one_to_two(first)));
-    uint64_t turned = second + (UINT64_C(1) << 61), quarter = turned >> 62;
-    double t = (in_one_to_two(turned << 2) - 1.5) * 1.5707963267948966;
+    uint64_t angle = second + (UINT64_C(1) << 61), quadrant = angle >> 62;
+    double t = (in_one_to_two(angle << 2) - 1.5) * 1.5707963267948966;
     uint64_t cosine = bits_of(own_cosine(t)), sine = bits_of(own_sine(t));
-    uint64_t swapped = (cosine ^ sine) & (0 - (quarter & 1));
-    *even = radius * double_of(cosine ^ swapped ^ ((quarter + 1) & 2) << 62);
-    *odd = radius * double_of(sine ^ swapped ^ (quarter & 2) << 62);
+    uint64_t swapped = (cosine ^ sine) & (0 - (quadrant & 1));
+    *even = radius * double_of(cosine ^ swapped ^ ((quadrant + 1) & 2) << 62);
+    *odd = radius * double_of(sine ^ swapped ^ (quadrant & 2) << 62);
 }
 
 double random_normal(uint64_t seed, uint64_t stream, uint64_t counter) {

@@ -21,17 +21,18 @@ static void on_signal(int number) {
 }
 
 /* Matmuls of oneDNN before 3.12 keep the stack pointer inside a heap buffer while they run (issue
- * 4845). A handler's frame there would overwrite the data below, so handlers get their own stack.
- * It serves the calling thread, which the kernel prefers for signals to the process. */
-static void give_handlers_a_stack(void) {
+ * 4845). A handler's frame on that stack would overwrite the data below, so handlers get their own
+ * stack. It serves the calling thread, which the kernel prefers for signals to the process. */
+static void set_handler_stack(void) {
     static char memory[64 * 1024]; /* the frame takes 11 KiB on CPUs with AMX */
-    stack_t there, stack = {.ss_sp = memory, .ss_size = sizeof memory};
-    if (sigaltstack(NULL, &there) == 0 && there.ss_flags & SS_DISABLE) sigaltstack(&stack, NULL);
+    stack_t current, stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    if (sigaltstack(NULL, &current) == 0 && current.ss_flags & SS_DISABLE)
+        sigaltstack(&stack, NULL);
 }
 
-/* A second SIGINT or SIGTERM meets the default action and ends the program at once. SIGHUP may come
- * several times, from the kernel and from the shell, and SIGPIPE with every write. They never end
- * the program, and stay ignored if the parent ignores them (nohup). */
+/* A second SIGINT or SIGTERM has the default action, which ends the program at once. SIGHUP may
+ * come several times, from the kernel and from the shell, and SIGPIPE with every write. They never
+ * end the program, and stay ignored if the parent ignores them (nohup). */
 static void catch_signal(int number) {
     struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     bool repeats = number == SIGHUP || number == SIGPIPE;
@@ -42,12 +43,12 @@ static void catch_signal(int number) {
 
 const volatile sig_atomic_t *signals_catch(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
-    give_handlers_a_stack();
+    set_handler_stack();
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) catch_signal(numbers[i]);
     return &caught;
 }
 
-const volatile sig_atomic_t *signals_hold(void) {
+const volatile sig_atomic_t *signals_catch_waiting(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) wake[0] = wake[1] = -1;
     for (int i = 0; i < 4; i++) catch_signal(numbers[i]);

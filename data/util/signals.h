@@ -13,7 +13,7 @@ const volatile sig_atomic_t *signals_catch(void);
 
 /* The same for SIGINT, SIGTERM, SIGHUP and SIGPIPE, for a program that waits for input with
  * signals_wait. */
-const volatile sig_atomic_t *signals_hold(void);
+const volatile sig_atomic_t *signals_catch_waiting(void);
 
 /* Waits until fd is readable or a signal arrives; with fd -1 it does not wait. Returns the signal,
  * or 0. */

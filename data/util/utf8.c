@@ -43,7 +43,7 @@ size_t utf8_skip_characters(const void *text, size_t size, size_t at) {
     return at;
 }
 
-size_t utf8_skip_others(const void *text, size_t size, size_t at) {
+size_t utf8_skip_invalid(const void *text, size_t size, size_t at) {
     const uint8_t *bytes = text;
     while (at < size && utf8_character(bytes + at, size - at) == 0) at++;
     return at;

@@ -16,7 +16,7 @@ bool utf8_valid(const void *text, size_t size);
 /* The first returns the end of the run of complete characters at text[at .. size); the second the
  * end of the run of bytes that are not characters. */
 size_t utf8_skip_characters(const void *text, size_t size, size_t at);
-size_t utf8_skip_others(const void *text, size_t size, size_t at);
+size_t utf8_skip_invalid(const void *text, size_t size, size_t at);
 
 /* True for a character (complete, `count` bytes) that a terminal interprets or that reorders text:
  * a control character except \n and \t, or a bidirectional one. */

@@ -8,9 +8,8 @@
 
 #include "data/util/signals.h"
 
-enum {
-    DIRECT_ALIGNMENT = 4096
-}; /* alignment of memory, size and offset that all file systems accept */
+/* Alignment of memory, size and offset that all file systems accept with O_DIRECT. */
+enum { DIRECT_ALIGNMENT = 4096 };
 
 int write_fully(int fd, const void *bytes, size_t size, int64_t offset) {
     const uint8_t *from = bytes;
@@ -50,7 +49,7 @@ static void *write_pieces(void *argument) {
     struct write_behind *behind = argument;
     pthread_mutex_lock(&behind->mutex);
     for (;;) {
-        while (behind->pending == 0 && !behind->ends)
+        while (behind->pending == 0 && !behind->closing)
             pthread_cond_wait(&behind->changed, &behind->mutex);
         if (behind->pending == 0) break;
         const uint8_t *piece = behind->pieces[1 - behind->filling];
@@ -134,7 +133,7 @@ int write_behind_flush(struct write_behind *behind) {
 void write_behind_close(struct write_behind *behind) {
     if (behind->threaded) {
         pthread_mutex_lock(&behind->mutex);
-        behind->ends = true;
+        behind->closing = true;
         pthread_cond_broadcast(&behind->changed);
         pthread_mutex_unlock(&behind->mutex);
         pthread_join(behind->thread, NULL);

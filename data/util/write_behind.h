@@ -24,7 +24,7 @@ struct write_behind {
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* signals a change of one of the next three members */
     size_t pending;         /* bytes of the other piece that are not written yet */
-    bool ends;
+    bool closing;
     int number; /* errno of the first failed write, or 0 */
 };
 

@@ -335,11 +335,12 @@ static int step_or_save(struct run *run, struct error *error) {
 static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
-    bool can_sample = run->tokenizer.vocab_size > 0;
     bool validates = run->val.open && due(step, config->eval.every, steps);
-    bool samples = can_sample && due(step, config->sample.every, steps);
+    bool samples = due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;
+    /* The same on all ranks, although only rank 0 has the tokenizer and samples. */
     *paused = validates || samples || saves;
+    samples = samples && run->tokenizer.vocab_size > 0;
     if (*paused && finish_steps(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, &best, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;

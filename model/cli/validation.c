@@ -15,7 +15,7 @@ int64_t validation_batches(const struct config *config, const struct loader *val
 
 int validation_check(const struct config *config, const struct loader *val, struct error *error) {
     int64_t sequences = validation_batches(config, val) * config->train.micro_batch_size;
-    if (loader_counted(val, 0, (uint64_t)sequences) > 0) return 0;
+    if (loader_target_count(val, 0, (uint64_t)sequences) > 0) return 0;
     return evaluate_fail_masked(sequences, error);
 }
 

@@ -36,8 +36,8 @@ void batches_close(struct batches *batches) {
 }
 
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step) {
-    uint64_t counted = loader_counted(loader, (uint64_t)batches_first_sample(config, step, 0),
-                                      (uint64_t)batches_first_sample(config, 1, 0));
+    uint64_t counted = loader_target_count(loader, (uint64_t)batches_first_sample(config, step, 0),
+                                           (uint64_t)batches_first_sample(config, 1, 0));
     return counted > 0 ? 1.0f / (float)counted : 0;
 }
 

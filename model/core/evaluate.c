@@ -46,7 +46,7 @@ static int begin_batch(struct evaluator *evaluator, struct batch_result *result,
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     gpt_set_batch(gpt, count, length);
     if (batches_put(evaluator->batches, gpt, loader, first, error)) return -1;
-    uint64_t counted = loader_counted(loader, (uint64_t)first, (uint64_t)count);
+    uint64_t counted = loader_target_count(loader, (uint64_t)first, (uint64_t)count);
     batch_loss(evaluator, counted);
     backend_fetch(gpt->be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
     result->weight = (double)counted / (double)(batch * length);

@@ -9,15 +9,15 @@
 
 enum { TEXT_BYTES = 64 << 10 };
 
-static struct subwords_step step_of(const char *line, size_t length) {
+static struct subwords_normalizer normalizer_of(const char *line, size_t length) {
     const char *tab = memchr(line, '\t', length);
     const size_t from = tab ? (size_t)(tab - line) : 0, to = tab ? from + 1 : 0;
-    struct subwords_step step = {.from = strndup(line, from),
-                                 .to = strndup(line + to, length - to)};
-    require(step.from && step.to);
-    step.form = *step.from ? SUBWORDS_REPLACE : SUBWORDS_PREPEND;
-    if (length == 1 && *line == 'N') step.form = SUBWORDS_NFC;
-    return step;
+    struct subwords_normalizer part = {.from = strndup(line, from),
+                                       .to = strndup(line + to, length - to)};
+    require(part.from && part.to);
+    part.kind = *part.from ? SUBWORDS_REPLACE : SUBWORDS_PREPEND;
+    if (length == 1 && *line == 'N') part.kind = SUBWORDS_NFC;
+    return part;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
@@ -28,9 +28,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     uint8_t *forms[2] = {NULL, NULL};
     const uint8_t *at = bytes, *last = bytes + size, *end;
     if (!nfc.marks) nfc_open(&nfc);
-    while (subwords.step_count < SUBWORDS_STEPS_MAX &&
+    while (subwords.normalizer_count < SUBWORDS_NORMALIZERS_MAX &&
            (end = memchr(at, '\n', (size_t)(last - at))) && end > at) {
-        subwords.steps[subwords.step_count++] = step_of((const char *)at, (size_t)(end - at));
+        subwords.normalizers[subwords.normalizer_count++] =
+            normalizer_of((const char *)at, (size_t)(end - at));
         at = end + 1;
     }
     const size_t part = (size_t)(last - at), copies = part ? TEXT_BYTES / part : 0;

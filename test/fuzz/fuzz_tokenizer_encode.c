@@ -60,9 +60,9 @@ static void require_decoded(const int32_t *tokens, const uint8_t *text, size_t s
 static void require_like_naive(const int32_t *tokens, const uint8_t *text, size_t size) {
     int32_t *expected = NULL;
     size_t from, to;
-    static struct cutter cutter;
-    cutter_begin(&cutter, bpe.rules, 1, text, size);
-    while (cutter_next(&cutter, &from, &to)) {
+    static struct pretokenizer pretokenizer;
+    pretokenizer_begin(&pretokenizer, bpe.rules, 1, text, size);
+    while (pretokenizer_next(&pretokenizer, &from, &to)) {
         if (to - from > 200) {
             arrfree(expected);
             return;

@@ -166,8 +166,8 @@ struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t
     return random_tensor(c, CHECK_WRITE, dtype, rows, columns, 1.0);
 }
 
-struct tensor check_odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
-                              int64_t columns) {
+struct tensor check_misaligned(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                               int64_t columns) {
     struct tensor whole = use == CHECK_READ ? check_normal(c, dtype, rows * columns + 1, 0, 1.0)
                                             : check_sum(c, dtype, rows * columns + 1, 0);
     struct tensor part = tensor_range(&whole, 1, rows * columns);
@@ -375,8 +375,8 @@ struct amax *check_amax(struct check *c, float largest, bool not_finite) {
     return check_memory(c, CHECK_WRITE, &before, sizeof before);
 }
 
-void check_joined(struct check *c, const struct amax *magnitude, float before, bool bad_before,
-                  const struct tensor *tensor) {
+void check_amax_covers(struct check *c, const struct amax *amax, float before, bool bad_before,
+                       const struct tensor *tensor) {
     struct amax found;
     float largest;
     double *values = check_read(c, tensor), wanted = (double)before;
@@ -385,7 +385,7 @@ void check_joined(struct check *c, const struct amax *magnitude, float before, b
         if (!isfinite(values[i])) bad = true;
         else if (fabs(values[i]) > wanted) wanted = fabs(values[i]);
     }
-    backend_download(&c->be, &found, magnitude, sizeof found);
+    backend_download(&c->be, &found, amax, sizeof found);
     memcpy(&largest, &found.largest, sizeof largest);
     cr_expect_eq((double)largest, wanted, "largest magnitude %a, not %a", (double)largest, wanted);
     cr_expect_eq(found.not_finite, bad);

@@ -71,8 +71,8 @@ struct tensor check_output(struct check *c, enum dtype dtype, int64_t rows, int6
 struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
 /* Like check_normal or, for CHECK_WRITE, check_sum, but the first element is one element past an
  * address that a vector could be loaded from. */
-struct tensor check_odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
-                              int64_t columns);
+struct tensor check_misaligned(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                               int64_t columns);
 
 /* Random integers in 0..limit-1; *host is set to the same numbers on the host. */
 const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const int32_t **host);
@@ -84,10 +84,11 @@ double *check_doubles(struct check *c, int64_t count);
 double *check_read(struct check *c, const struct tensor *tensor);
 
 /* check_amax returns an amax record for an operation to update, which already holds the result
- * of another tensor. check_joined checks that it now covers the tensor's current values as well. */
+ * of another tensor. check_amax_covers checks that it now covers the tensor's current values as
+ * well. */
 struct amax *check_amax(struct check *c, float largest, bool not_finite);
-void check_joined(struct check *c, const struct amax *magnitude, float before, bool bad_before,
-                  const struct tensor *tensor);
+void check_amax_covers(struct check *c, const struct amax *amax, float before, bool bad_before,
+                       const struct tensor *tensor);
 
 /* Checks column sums: they must be `before` plus the column sums of the current values of `of`. */
 void check_column_sums(struct check *c, const struct tensor *sums, const double *before,

@@ -18,17 +18,17 @@ struct joined {
 static void flat(struct check *c, const struct joined *j, const double *values) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
-    struct amax *magnitude = check_amax(c, j->before, j->bad_before);
-    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = magnitude);
-    if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
+    struct amax *amax = check_amax(c, j->before, j->bad_before);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = amax);
+    if (c->verify) check_amax_covers(c, amax, j->before, j->bad_before, &out);
 }
 
 static void gated(struct check *c, const struct joined *j, const double *values) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, 2 * j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
-    struct amax *magnitude = check_amax(c, j->before, j->bad_before);
-    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = magnitude);
-    if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
+    struct amax *amax = check_amax(c, j->before, j->bad_before);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = amax);
+    if (c->verify) check_amax_covers(c, amax, j->before, j->bad_before, &out);
 }
 
 /* The row is divided by the planted value, so the weight is large instead. */
@@ -40,10 +40,10 @@ static void norm(struct check *c, const struct joined *j, const double *values) 
     struct tensor weight = check_tensor(c, CHECK_READ, DTYPE_F32, j->columns, 0, weights);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
     struct tensor rstd = check_output(c, DTYPE_F32, j->rows, 0);
-    struct amax *magnitude = check_amax(c, j->before, j->bad_before);
+    struct amax *amax = check_amax(c, j->before, j->bad_before);
     CHECK_OP(c, layernorm_forward, .out = &out, .rstd = rstd.data, .in = &in, .weight = &weight,
-             .epsilon = 1e-6f, .track_amax = magnitude);
-    if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
+             .epsilon = 1e-6f, .track_amax = amax);
+    if (c->verify) check_amax_covers(c, amax, j->before, j->bad_before, &out);
 }
 
 static void body(struct check *c, const void *given) {

@@ -47,14 +47,14 @@ static bool suits_tensor_cores(const struct shape *s, enum dtype dtype) {
 
 static const char *forward_kind(const struct shape *s) {
     bool lower = s->dtypes.qkv == s->dtypes.out && suits_tensor_cores(s, s->dtypes.qkv);
-    return lower ? "attention_forward_lower" : "attention_forward";
+    return lower ? "attention_forward_mma" : "attention_forward";
 }
 
 static const char *backward_kind(const struct shape *s) {
     const struct dtypes *d = &s->dtypes;
     bool same = d->qkv == d->out && d->qkv == d->dout && d->qkv == d->dqkv;
     bool lower = same && suits_tensor_cores(s, d->qkv);
-    return lower ? "attention_backward_lower" : "attention_backward";
+    return lower ? "attention_backward_mma" : "attention_backward";
 }
 
 /* One query head with the keys and values that it reads, in fp64; rows are `stride` apart. */

@@ -342,7 +342,7 @@ Test(attention_decode, nan_spreads) {
 static const char *row_kind(const struct shape *s) {
     bool lower = test_device() == DEVICE_CUDA && s->qkv == s->out && s->qkv != DTYPE_F32 &&
                  (s->head_columns == 64 || s->head_columns == 128);
-    return lower ? "attention_decode_row_lower" : "attention_decode_row";
+    return lower ? "attention_decode_row_mma" : "attention_decode_row";
 }
 
 /* The sequence in the layout of the other operation, then row by row. */

@@ -60,7 +60,7 @@ static double attend(const struct shape *s, const double *first, int64_t h, int6
 static void reference(struct check *c, const struct shape *s, struct results *r) {
     int64_t all = s->heads * s->width, rows = s->batch * s->length;
     const double *qkv = check_read(c, &r->qkv);
-    double allowed = tolerance_of("attention_forward_lower")->arithmetic[s->dtype];
+    double allowed = tolerance_of("attention_forward_mma")->arithmetic[s->dtype];
     double rounding = check_roundoff(s->dtype) / 0x1p-24;
     r->out_exact = check_doubles(c, rows * all);
     r->out_size = check_doubles(c, rows * all);
@@ -93,7 +93,7 @@ static void forward(struct check *c, const void *given) {
     if (!c->verify) return;
     reference(c, s, &r);
     check_close(c, "attention_lse", &r.lse, r.lse_exact, r.lse_size);
-    check_close(c, "attention_forward_lower", &r.out, r.out_exact, r.out_size);
+    check_close(c, "attention_forward_mma", &r.out, r.out_exact, r.out_size);
 }
 
 Test(attention_mma, lengths) {
@@ -137,7 +137,7 @@ static void odd_place(struct check *c, const void *given) {
     run(c, s, &r);
     if (!c->verify) return;
     reference(c, s, &r);
-    check_close(c, "attention_forward_lower", &r.out, r.out_exact, r.out_size);
+    check_close(c, "attention_forward_mma", &r.out, r.out_exact, r.out_size);
 }
 
 Test(attention_mma, odd_place) {
@@ -191,7 +191,7 @@ static void ramp(struct check *c, const void *given) {
     if (!c->verify) return;
     reference(c, s, &r);
     check_close(c, "attention_lse", &r.lse, r.lse_exact, r.lse_size);
-    check_close(c, "attention_forward_lower", &r.out, r.out_exact, r.out_size);
+    check_close(c, "attention_forward_mma", &r.out, r.out_exact, r.out_size);
 }
 
 Test(attention_mma, rising_and_falling_scores) {

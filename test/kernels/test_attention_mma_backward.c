@@ -86,10 +86,10 @@ static void forward_row(const struct head *h, int64_t i, enum dtype dtype) {
 }
 
 /* Returns the uncertainty of a value of P or dS that is off by `arithmetic` 2^-24 and then
- * rounded to 16 bits, in units of attention_backward_lower. Below the smallest normal number,
+ * rounded to 16 bits, in units of attention_backward_mma. Below the smallest normal number,
  * which bf16 shares with fp32, the rounding error is that of the normal number. */
 static double uncertain(double value, double arithmetic_size, enum dtype dtype) {
-    const struct tolerance *lower = tolerance_of("attention_backward_lower");
+    const struct tolerance *lower = tolerance_of("attention_backward_mma");
     double least = dtype == DTYPE_F16 ? 0x1p-14 : 0x1p-126, units = check_roundoff(dtype) * 0x1p24;
     return (fmax(fabs(value), least) * units + 4 * arithmetic_size) / lower->arithmetic[dtype];
 }
@@ -179,7 +179,7 @@ static void backward(struct check *c, const void *given) {
     struct tensor dqkv = run(c, &host);
     if (!c->verify) return;
     reference(&host);
-    check_close(c, "attention_backward_lower", &dqkv, host.dqkv, host.size);
+    check_close(c, "attention_backward_mma", &dqkv, host.dqkv, host.size);
 }
 
 static void backward_of(int64_t batch, int64_t length, int64_t heads, int64_t width) {

@@ -54,7 +54,7 @@ Test(binding, keeps_to_the_launcher) {
     sched_setaffinity(0, sizeof before, &before);
 }
 
-Test(binding, changes_nothing_where_the_machine_shows_nothing) {
+Test(binding, changes_nothing_without_topology_information) {
     static const char *const lists[] = {"\n", "", "1-\n", "a\n", "0;1\n", "100000\n"};
     cpu_set_t before = cores_now();
     cr_expect_not(binding_near("0000:3B:00.0", folder), "no such device");

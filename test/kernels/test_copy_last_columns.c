@@ -11,7 +11,7 @@ struct shape {
 
 static void body(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensor in = s->odd ? check_odd_place(c, CHECK_READ, s->dtype, s->rows, s->in_columns)
+    struct tensor in = s->odd ? check_misaligned(c, CHECK_READ, s->dtype, s->rows, s->in_columns)
                               : check_normal(c, s->dtype, s->rows, s->in_columns, 1.0);
     struct tensor out = check_output(c, s->dtype, s->rows, s->columns);
     CHECK_OP(c, copy_last_columns, .out = &out, .in = &in);

@@ -75,7 +75,7 @@ Test(dtype, every_pattern_widens_exactly) {
         }
 }
 
-Test(dtype, every_pattern_survives_the_way_there_and_back) {
+Test(dtype, every_pattern_round_trips) {
     for
         EACH_FORMAT(f) {
             for (int bits = 0; bits < PATTERNS; bits++) {

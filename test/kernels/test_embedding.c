@@ -141,7 +141,7 @@ static void unaligned(struct check *c, const void *given) {
                                  DTYPE_F32,  DTYPE_F16, DTYPE_F32};
     for (int i = 0; i < 6; i++) {
         enum check_use use = i == 0 || i > 3 ? CHECK_WRITE : CHECK_READ;
-        t[i] = i == odd            ? check_odd_place(c, use, dtypes[i], heights[i], columns)
+        t[i] = i == odd            ? check_misaligned(c, use, dtypes[i], heights[i], columns)
                : use == CHECK_READ ? check_normal(c, dtypes[i], heights[i], columns, 1.0)
                                    : check_sum(c, dtypes[i], heights[i], columns);
     }

@@ -33,10 +33,10 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
-    struct amax *magnitude = check_amax(c, 0, false);
-    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = magnitude);
+    struct amax *amax = check_amax(c, 0, false);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = amax);
     if (!c->verify) return;
-    check_joined(c, magnitude, 0, false, &out);
+    check_amax_covers(c, amax, 0, false, &out);
     int64_t count = s->rows * s->columns;
     double *x = check_read(c, &in), *expected = check_doubles(c, count);
     double *size = check_doubles(c, count);
@@ -59,11 +59,11 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
     struct tensor din = in_place ? in : check_output(c, s->in, rows, 2 * columns);
     double *x = check_read(c, &in), *d = check_read(c, &dout);
-    struct amax *magnitude = in_place ? NULL : check_amax(c, 0, false);
+    struct amax *amax = in_place ? NULL : check_amax(c, 0, false);
     CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in,
-             .track_amax = magnitude);
+             .track_amax = amax);
     if (!c->verify) return;
-    if (magnitude) check_joined(c, magnitude, 0, false, &din);
+    if (amax) check_amax_covers(c, amax, 0, false, &din);
     double *expected = check_doubles(c, 2 * rows * columns);
     double *size = check_doubles(c, 2 * rows * columns);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -96,13 +96,13 @@ Test(gated, backward) {
 static void odd_places(struct check *c, const void *given) {
     const int odd = *(const int *)given;
     enum { ROWS = 5, COLUMNS = 48 };
-    struct tensor in = odd == 0 ? check_odd_place(c, CHECK_READ, DTYPE_BF16, ROWS, 2 * COLUMNS)
+    struct tensor in = odd == 0 ? check_misaligned(c, CHECK_READ, DTYPE_BF16, ROWS, 2 * COLUMNS)
                                 : check_normal(c, DTYPE_BF16, ROWS, 2 * COLUMNS, 1.0);
-    struct tensor out = odd == 1 ? check_odd_place(c, CHECK_WRITE, DTYPE_BF16, ROWS, COLUMNS)
+    struct tensor out = odd == 1 ? check_misaligned(c, CHECK_WRITE, DTYPE_BF16, ROWS, COLUMNS)
                                  : check_output(c, DTYPE_BF16, ROWS, COLUMNS);
-    struct tensor din = odd == 2 ? check_odd_place(c, CHECK_WRITE, DTYPE_BF16, ROWS, 2 * COLUMNS)
+    struct tensor din = odd == 2 ? check_misaligned(c, CHECK_WRITE, DTYPE_BF16, ROWS, 2 * COLUMNS)
                                  : check_output(c, DTYPE_BF16, ROWS, 2 * COLUMNS);
-    struct tensor dout = odd == 3 ? check_odd_place(c, CHECK_READ, DTYPE_BF16, ROWS, COLUMNS)
+    struct tensor dout = odd == 3 ? check_misaligned(c, CHECK_READ, DTYPE_BF16, ROWS, COLUMNS)
                                   : check_normal(c, DTYPE_BF16, ROWS, COLUMNS, 1.0);
     CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in);
     CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);

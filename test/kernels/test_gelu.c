@@ -27,10 +27,10 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->count, 0);
-    struct amax *magnitude = check_amax(c, 0, false);
-    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = magnitude);
+    struct amax *amax = check_amax(c, 0, false);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = amax);
     if (!c->verify) return;
-    check_joined(c, magnitude, 0, false, &out);
+    check_amax_covers(c, amax, 0, false, &out);
     double *x = check_read(c, &in), *expected = check_doubles(c, s->count);
     for (int64_t i = 0; i < s->count; i++) expected[i] = reference_gelu(x[i]);
     check_close(c, "gelu_forward", &out, expected, x);
@@ -47,10 +47,10 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
         in_place ? check_sum(c, s->out, s->count, 0) : check_normal(c, s->in, s->count, 0, 1.0);
     struct tensor din = in_place ? dout : check_output(c, s->out, s->count, 0);
     double *d = check_read(c, &dout);
-    struct amax *magnitude = in_place ? NULL : check_amax(c, 0, false);
-    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = magnitude);
+    struct amax *amax = in_place ? NULL : check_amax(c, 0, false);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = amax);
     if (!c->verify) return;
-    if (magnitude) check_joined(c, magnitude, 0, false, &din);
+    if (amax) check_amax_covers(c, amax, 0, false, &din);
     double *x = check_read(c, &in), *size = check_doubles(c, s->count);
     for (int64_t i = 0; i < s->count; i++) {
         size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
@@ -89,11 +89,11 @@ static void backward_sums(struct check *c, const void *given) {
         s->where == IN_PLACE ? din : check_normal(c, s->out, s->rows, s->columns, 1.0);
     struct tensor sums = check_sum(c, DTYPE_F32, s->columns, 0);
     double *d = check_read(c, &dout), *before = check_read(c, &sums);
-    struct amax *magnitude = s->rows % 2 ? check_amax(c, 0, false) : NULL;
-    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = magnitude,
+    struct amax *amax = s->rows % 2 ? check_amax(c, 0, false) : NULL;
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = amax,
              .column_sums = &sums);
     if (!c->verify) return;
-    if (magnitude) check_joined(c, magnitude, 0, false, &din);
+    if (amax) check_amax_covers(c, amax, 0, false, &din);
     double *x = check_read(c, &in), *size = check_doubles(c, s->rows * s->columns);
     for (int64_t i = 0; i < s->rows * s->columns; i++) {
         size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
@@ -139,7 +139,7 @@ static void odd_places(struct check *c, const void *given) {
               "wrote before the start");
 }
 
-Test(gelu, odd_places_and_mixed_dtypes) {
+Test(gelu, misaligned_and_mixed_dtypes) {
     check_everywhere(odd_places, (const enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16});
     check_everywhere(odd_places, (const enum dtype[]){DTYPE_BF16, DTYPE_F32, DTYPE_F16});
     check_everywhere(odd_places, (const enum dtype[]){DTYPE_F16, DTYPE_F16, DTYPE_F16});

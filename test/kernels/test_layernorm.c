@@ -92,13 +92,13 @@ static void forward(struct check *c, const void *given) {
     t.mean = check_output(c, DTYPE_F32, rows, 0);
     t.rstd = check_output(c, DTYPE_F32, rows, 0);
     double *in = check_read(c, &t.in), *residual = check_read(c, &t.residual);
-    struct amax *magnitude = check_amax(c, 0, false);
+    struct amax *amax = check_amax(c, 0, false);
     CHECK_OP(c, layernorm_forward, .out = &t.out, .sum = s->has_residual ? &t.sum : NULL,
              .mean = t.mean.data, .rstd = t.rstd.data, .in = &t.in,
              .residual = s->has_residual ? &t.residual : NULL, .weight = &t.weight, .bias = &t.bias,
-             .epsilon = (float)EPSILON, .track_amax = magnitude);
+             .epsilon = (float)EPSILON, .track_amax = amax);
     if (!c->verify) return;
-    check_joined(c, magnitude, 0, false, &t.out);
+    check_amax_covers(c, amax, 0, false, &t.out);
     if (!s->has_residual) {
         verify_forward(c, &t, in);
         return;
@@ -230,16 +230,16 @@ static void statistics(struct check *c, struct backward_tensors *t) {
 }
 
 static void run_backward(struct check *c, struct backward_tensors *t, bool with_residual) {
-    struct amax *magnitude = check_amax(c, 0, false);
+    struct amax *amax = check_amax(c, 0, false);
     double *sums_before = t->sums.data ? check_read(c, &t->sums) : NULL;
     CHECK_OP(c, layernorm_backward, .din = &t->din, .din_lower = t->lower.data ? &t->lower : NULL,
              .dweight = &t->dweight, .dbias = &t->dbias, .dout = &t->dout, .in = &t->in,
              .mean = t->mean.data, .rstd = t->rstd.data, .weight = &t->weight,
-             .dresidual = with_residual ? &t->dresidual : NULL, .track_amax = magnitude,
+             .dresidual = with_residual ? &t->dresidual : NULL, .track_amax = amax,
              .column_sums = sums_before ? &t->sums : NULL);
     if (!c->verify) return;
     const struct tensor *below = t->lower.data ? &t->lower : &t->din;
-    check_joined(c, magnitude, 0, false, below);
+    check_amax_covers(c, amax, 0, false, below);
     if (sums_before) check_column_sums(c, &t->sums, sums_before, below);
 }
 
@@ -286,7 +286,7 @@ static void unaligned(struct check *c, const void *given) {
     for (int i = 0; i < 7; i++) {
         enum dtype dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16;
         enum check_use use = i < 3 ? CHECK_WRITE : CHECK_READ;
-        places[i] = i == odd            ? check_odd_place(c, use, dtype, rows, columns)
+        places[i] = i == odd            ? check_misaligned(c, use, dtype, rows, columns)
                     : use == CHECK_READ ? check_normal(c, dtype, rows, columns, 1.0)
                                         : check_sum(c, dtype, rows, columns);
     }

@@ -14,7 +14,7 @@ enum {
 #endif
 };
 
-Test(level, the_highest_that_the_processor_has) {
+Test(level, highest_supported_level_is_the_default) {
     struct error error;
     for (int here = 1; here <= LEVELS; here++) {
         const struct cpu_level *level = cpu_level_pick(here, NULL, &error);
@@ -23,7 +23,7 @@ Test(level, the_highest_that_the_processor_has) {
     }
 }
 
-Test(level, each_can_be_asked_for_by_both_names) {
+Test(level, each_level_has_two_names) {
     struct error error;
     for (int here = 1; here <= LEVELS; here++) {
         const struct cpu_level *level = cpu_level_pick(here, NULL, &error);
@@ -32,7 +32,7 @@ Test(level, each_can_be_asked_for_by_both_names) {
     }
 }
 
-Test(level, what_there_is_not_is_an_error) {
+Test(level, unknown_levels_are_an_error) {
     static const char *const wrong[] = {"v1", "v5", "", "V3", "avx2", "x86-64-v", "v3 "};
     struct error error;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -44,7 +44,7 @@ Test(level, what_there_is_not_is_an_error) {
     }
 }
 
-Test(level, what_the_processor_lacks_is_an_error) {
+Test(level, unsupported_levels_are_an_error) {
     struct error error;
     cr_expect_null(cpu_level_pick(0, NULL, &error));
     cr_expect(strstr(error.text, "this processor"), "%s", error.text);

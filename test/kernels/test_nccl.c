@@ -86,7 +86,7 @@ static void amid_kernels(const struct ranks *ranks, const void *given) {
     gpu_rank_close(&be, ranks);
 }
 
-Test(nccl, operations_go_on_beside) {
+Test(nccl, operations_overlap_with_traffic) {
     for (int size = 2; size <= 3; size++) cr_assert_eq(forked_ranks(size, amid_kernels, NULL), 0);
 }
 
@@ -118,7 +118,7 @@ static void many_tickets(const struct ranks *ranks, const void *given) {
     gpu_rank_close(&be, ranks);
 }
 
-Test(nccl, tickets_wait_for_all_before) {
+Test(nccl, tickets_wait_for_earlier_operations) {
     cr_assert_eq(forked_ranks(2, many_tickets, NULL), 0);
 }
 
@@ -140,7 +140,7 @@ static void look_alone(const struct ranks *ranks, const void *given) {
     gpu_rank_close(&be, ranks); /* with work that no rank waited for */
 }
 
-Test(nccl, ranks_look_when_they_like) {
+Test(nccl, ranks_may_poll_at_different_times) {
     cr_assert_eq(forked_ranks(3, look_alone, NULL), 0);
 }
 
@@ -254,7 +254,7 @@ static void fail_under_way(const struct ranks *ranks, const void *given) {
     RANK_CHECK(ranks, fake_nccl_counts()->alive == 0 && fake_nccl_counts()->mistakes == 0);
 }
 
-Test(nccl, errors_come_late) {
+Test(nccl, late_errors_are_reported) {
     cr_assert_eq(forked_ranks(2, fail_under_way, NULL), 0);
 }
 

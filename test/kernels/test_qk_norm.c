@@ -61,7 +61,7 @@ struct operands {
 static struct operands make(struct check *c, const struct shape *s) {
     int64_t heads = s->heads + s->kv_heads, columns = heads * s->size + s->more;
     struct operands o = {.columns = columns, .heads = heads};
-    o.inout = s->odd ? check_odd_place(c, CHECK_WRITE, s->dtype, s->rows, columns)
+    o.inout = s->odd ? check_misaligned(c, CHECK_WRITE, s->dtype, s->rows, columns)
                      : check_sum(c, s->dtype, s->rows, columns);
     if (s->length) {
         o.turns = check_doubles(c, s->length * s->size);

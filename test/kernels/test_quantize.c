@@ -147,7 +147,7 @@ static void body(struct check *c, const void *given) {
     const struct quantize_record before = {0.125f, 5, 7};
     float amax = s->amax > 0 ? s->amax : 0;
     double *values = planted(c, s);
-    struct amax *magnitude = amax_of(c, s, values);
+    struct amax *tracked = amax_of(c, s, values);
     struct tensor in = check_tensor(c, CHECK_READ, s->in, s->rows, s->columns, values);
     struct tensor out = {
         check_memory(c, CHECK_WRITE, NULL, (size_t)count), s->out, 2, {s->rows, s->columns}};
@@ -159,7 +159,7 @@ static void body(struct check *c, const void *given) {
     struct quantize_record *record = check_memory(c, CHECK_WRITE, &before, sizeof before);
     const float *handed = s->amax == 0 ? NULL : check_memory(c, CHECK_READ, &amax, sizeof amax);
     CHECK_OP(c, quantize, .out = s->order == TRANSPOSED ? NULL : &out,
-             .transposed = s->order == OUT ? NULL : &transposed, .track_amax = magnitude,
+             .transposed = s->order == OUT ? NULL : &transposed, .track_amax = tracked,
              .found = s->track_amax == FOUND, .scales = &scales, .in = &in, .amax = handed,
              .record = record,
              .scale_rounding = s->power_of_two ? SCALE_POWER_OF_TWO : SCALE_NEAREST);
@@ -169,7 +169,7 @@ static void body(struct check *c, const void *given) {
     struct quantize_record after;
     if (s->order != TRANSPOSED) backend_download(&c->be, codes, out.data, (size_t)count);
     if (s->order != OUT) check_transposed(c, s, codes, &transposed);
-    if (s->track_amax == JOINED) check_joined(c, magnitude, 0, false, &in);
+    if (s->track_amax == JOINED) check_amax_covers(c, tracked, 0, false, &in);
     backend_download(&c->be, found, scales.data, bytes);
     backend_download(&c->be, &after, record, sizeof after);
     verify(s, values, codes, found, &after);

@@ -40,12 +40,12 @@ static void forward(struct check *c, const void *given) {
     struct tensor weight = check_normal(c, DTYPE_F32, columns, 0, 1.0);
     struct tensor out = check_output(c, s->out, rows, columns);
     struct tensor rstd = check_output(c, DTYPE_F32, rows, 0);
-    struct amax *magnitude = check_amax(c, 0, false);
+    struct amax *amax = check_amax(c, 0, false);
     CHECK_OP(c, layernorm_forward, .out = &out, .sum = s->has_residual ? &sum : NULL,
              .rstd = rstd.data, .in = &in, .residual = s->has_residual ? &residual : NULL,
-             .weight = &weight, .epsilon = (float)EPSILON, .track_amax = magnitude);
+             .weight = &weight, .epsilon = (float)EPSILON, .track_amax = amax);
     if (!c->verify) return;
-    check_joined(c, magnitude, 0, false, &out);
+    check_amax_covers(c, amax, 0, false, &out);
     double *x = check_read(c, &in), *more = check_read(c, &residual), *w = check_read(c, &weight);
     double *expected = check_doubles(c, count), *expected_rstd = check_doubles(c, rows);
     if (s->has_residual) {
@@ -111,16 +111,16 @@ static void backward(struct check *c, const void *given) {
     if (s->has_residual) g.din = check_read(c, &din);
     for (int64_t i = 0; i < count; i++) g.din_size[i] = fabs(g.din[i]);
     for (int64_t i = 0; i < columns; i++) g.dweight_size[i] = fabs(g.dweight[i]);
-    struct amax *magnitude = check_amax(c, 0, false);
+    struct amax *amax = check_amax(c, 0, false);
     struct tensor sums = check_sum(c, DTYPE_F32, columns, 0);
     double *sums_before = check_read(c, &sums);
     CHECK_OP(c, layernorm_backward, .din = &din, .din_lower = s->has_lower ? &lower : NULL,
              .dweight = &dweight, .dout = &dout, .in = &in, .rstd = rstd.data, .weight = &weight,
-             .dresidual = s->has_residual ? &din : NULL, .track_amax = magnitude,
+             .dresidual = s->has_residual ? &din : NULL, .track_amax = amax,
              .column_sums = s->has_lower ? &sums : NULL);
     if (!c->verify) return;
     if (s->has_lower) check_column_sums(c, &sums, sums_before, &lower);
-    check_joined(c, magnitude, 0, false, s->has_lower ? &lower : &din);
+    check_amax_covers(c, amax, 0, false, s->has_lower ? &lower : &din);
     reference(&g, s, x, check_read(c, &dout), check_read(c, &weight), check_read(c, &rstd));
     check_close(c, "layernorm_backward", &din, g.din, g.din_size);
     if (s->has_lower) check_close(c, "layernorm_backward", &lower, g.din, g.din_size);

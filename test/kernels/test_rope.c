@@ -28,7 +28,7 @@ static void rotate(struct check *c, const struct shape *s, bool inverse) {
         angles[t * s->size + half + j] = (float)sin(angle);
     }
     struct tensor table = check_tensor(c, CHECK_READ, DTYPE_F32, s->length, s->size, angles);
-    struct tensor x = s->odd ? check_odd_place(c, CHECK_WRITE, s->dtype, rows, s->columns)
+    struct tensor x = s->odd ? check_misaligned(c, CHECK_WRITE, s->dtype, rows, s->columns)
                              : check_sum(c, s->dtype, rows, s->columns);
     double *expected = check_read(c, &x), *size = check_read(c, &x);
     CHECK_OP(c, rope, .inout = &x, .angles = &table, .sequence_length = s->length,
@@ -56,7 +56,7 @@ static void inverse(struct check *c, const void *given) {
 }
 
 /* Columns after the rotated heads do not change: their expected values are the input. */
-Test(rope, turns_heads_and_nothing_else) {
+Test(rope, rotates_heads_only) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_everywhere(forward, &shapes[i]);
         check_everywhere(inverse, &shapes[i]);

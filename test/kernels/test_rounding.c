@@ -93,7 +93,7 @@ Test(rounding, stochastic_rounding_makes_no_infinity) {
 
 /* Each of the 32 bits is set half of the time. Neighbors in index, step and half of the draw are
  * independent: within five standard errors of fair coins. */
-Test(rounding, random_bits_are_like_coins) {
+Test(rounding, random_bits_are_unbiased) {
     enum { DRAWS = 1 << 16 };
     int64_t set[32] = {0}, same_index[32] = {0}, same_step[32] = {0}, same_half[16] = {0};
     for (uint32_t i = 0; i < DRAWS; i++) {

@@ -83,14 +83,14 @@ static const struct tolerance table[] = {
     /* On tensor cores the factors of a matmul have 16 bits: P and dS are rounded to the dtype of
      * qkv before they multiply V, dO, Q or K. Each term is then off by up to roundoff(dtype) of
      * itself, 2^13 u in fp16 and 2^16 u in bf16, and so is the sum of absolute values. */
-    {"attention_forward_lower", {4, 4 + 0x1p13, 4 + 0x1p16}, 1},
-    {"attention_backward_lower", {4, 4 + 0x1p13, 4 + 0x1p16}, 1},
+    {"attention_forward_mma", {4, 4 + 0x1p13, 4 + 0x1p16}, 1},
+    {"attention_backward_mma", {4, 4 + 0x1p13, 4 + 0x1p16}, 1},
 
     /* The same sums, for one row. Against attention_forward, both sides have errors and
      * roundings. */
     {"attention_decode", {4, 4, 4}, 1},
     {"attention_decode_row", {8, 8, 8}, 2},
-    {"attention_decode_row_lower", {8, 8 + 0x1p13, 8 + 0x1p16}, 2},
+    {"attention_decode_row_mma", {8, 8 + 0x1p13, 8 + 0x1p16}, 2},
 
     /* A sum of exponentials (1 ulp each) and its logarithm; then one more exponential. */
     {"cross_entropy_loss", {4, 4, 4}, 1},

@@ -61,8 +61,11 @@ same_answer fp32 2e-5
 same_answer bf16 5e-3
 same_answer fp16 2e-3
 
-# A repeated run gives the same bits, and so does an optimizer that is not sharded.
-train 2 again --set precision=bf16 && equal r2-bf16 again
+# A repeated run gives the same bits, with samples on rank 0 between the steps, too, and so does an
+# optimizer that is not sharded.
+train 2 again --set precision=bf16 --set sample.every=8 --set sample.tokens=2 || fail "samples"
+expect again 'sample at step 8 ---'
+equal r2-bf16 again
 train 2 whole --set precision=bf16 --set ranks.shard=none && equal r2-bf16 whole
 train 2 whole16 --set precision=fp16 --set ranks.shard=none && equal r2-fp16 whole16
 train 2 kept --set precision=bf16 --set weights.copy=kept && equal r2-bf16 kept

@@ -148,9 +148,9 @@ float subject_weight(const struct subject *subject, int i) {
 
 uint64_t subject_counted(const struct subject *subject, int first, int count) {
     const struct config *config = &subject->config;
-    return loader_counted(&subject->text.loader,
-                          (uint64_t)batches_first_sample(config, subject->step, first),
-                          (uint64_t)(count * config->train.micro_batch_size));
+    return loader_target_count(&subject->text.loader,
+                               (uint64_t)batches_first_sample(config, subject->step, first),
+                               (uint64_t)(count * config->train.micro_batch_size));
 }
 
 void subject_print_progress(struct subject *subject, const char *format, ...) {

@@ -20,7 +20,7 @@ enum { NAMES_MAX = 4 };
 static void enter_folder(void) {
     make_folder();
     cr_assert_eq(chdir(folder), 0);
-    signals_hold();
+    signals_catch_waiting();
 }
 
 TestSuite(documents, .init = enter_folder, .fini = remove_folder);
@@ -32,11 +32,11 @@ struct reading {
     int count;
 };
 
-static void open_reading(struct reading *reading, bool watch_marks) {
+static void open_reading(struct reading *reading, bool split_documents) {
     cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0,
                  "%s", error.text);
     cr_assert_eq(documents_open(&reading->documents, &reading->inputs, "text", &error), 0);
-    reading->documents.watch_marks = watch_marks;
+    reading->documents.split_documents = split_documents;
 }
 
 static void close_reading(struct reading *reading) {
@@ -71,9 +71,9 @@ static char *read_all(struct reading *reading, int *status) {
     return all;
 }
 
-static void expect_read(struct reading *reading, bool watch_marks, const char *expected) {
+static void expect_read(struct reading *reading, bool split_documents, const char *expected) {
     int status;
-    open_reading(reading, watch_marks);
+    open_reading(reading, split_documents);
     char *all = read_all(reading, &status);
     cr_expect_eq(status, 1, "%s", error.text);
     cr_expect_str_eq(all, expected);
@@ -97,7 +97,7 @@ Test(documents, files_are_documents_and_so_are_rows) {
                 "{one\r\ntwo[x[[y\n{three\n");
 }
 
-Test(documents, marks_divide_text_files_when_they_are_watched) {
+Test(documents, end_of_text_divides_text_files_if_enabled) {
     put_text("a.txt", "<|endoftext|>one\n<|endoftext|><|endoftext|>\ntwo<|endoftext|>");
     put_text("b.txt", "<|endoftext|<|endoftext|>>|endoftext|>");
     put_text("c.jsonl", "{\"text\":\"a<|endoftext|>b\"}\n");
@@ -120,7 +120,7 @@ Test(documents, a_byte_order_mark_is_left_out_where_it_means_nothing) {
 }
 
 /* A mark at every position around the end of the buffer of 1 MiB. */
-Test(documents, marks_are_found_wherever_a_read_ends) {
+Test(documents, end_of_text_is_found_across_reads) {
     enum { MIB = 1 << 20 };
     char *text = malloc(MIB + 100);
     for (int at = MIB - 14; at <= MIB + 1; at++) {
@@ -202,7 +202,7 @@ Test(documents, rows_of_any_length_are_whole) {
     close_reading(reading);
 }
 
-Test(documents, a_row_without_end_is_an_error) {
+Test(documents, an_endless_row_is_an_error) {
     FILE *file = fopen("a.jsonl", "w");
     fputs("{\"text\":\"fine\"}\n", file);
     for (int i = 0; i < 3 << 20; i++) fputc('x', file);
@@ -251,7 +251,7 @@ Test(documents, bad_rows_stop_or_are_counted) {
     close_reading(reading);
 }
 
-Test(documents, an_input_that_vanishes_is_named) {
+Test(documents, a_deleted_input_is_named) {
     struct document_piece piece;
     put_text("a.txt", "a");
     put_text("b.txt", "b");

@@ -55,7 +55,7 @@ Test(loader, cuts_sequences_inside_shards) {
     tokens_close(&tokens);
 }
 
-Test(loader, without_shuffling_starts_again_at_the_end) {
+Test(loader, without_shuffling_wraps_around) {
     const uint64_t counts[] = {13, 9};
     struct tokens tokens = made_of(counts, 2);
     struct loader loader = opened(&tokens, 4, false);
@@ -204,7 +204,7 @@ Test(loader, a_mask_removes_targets) {
             uint64_t counted = 0;
             for (uint64_t i = 4 * first; i < 4 * (first + count); i++)
                 counted += expected[i % 24] >= 0;
-            cr_expect_eq(loader_counted(&loader, first, count), counted);
+            cr_expect_eq(loader_target_count(&loader, first, count), counted);
         }
     loader_close(&loader);
     tokens_close(&tokens);

@@ -20,7 +20,7 @@ static void open_loader(struct loader *loader, struct tokens *tokens, const char
     cr_assert_eq(loader_open(loader, tokens, &options, &error), 0, "%s", error.text);
 }
 
-Test(loader_files, large_tokens_and_small_ones_come_in_one_batch) {
+Test(loader_files, one_batch_may_mix_both_token_widths) {
     struct tokens tokens;
     struct loader loader;
     int32_t inputs[4 * 4], targets[4 * 4];

@@ -10,7 +10,7 @@ static void expect_mask(const char *pattern, const char *expected) {
     cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
     for (int s = 0; s < (int)arrlen(tokens.shards); s++)
         for (uint64_t i = 0; i < tokens.shards[s].count; i++)
-            arrput(mask, token_mask_counts(&tokens.shards[s].mask, i) ? '1' : '0');
+            arrput(mask, token_mask_in_loss(&tokens.shards[s].mask, i) ? '1' : '0');
     arrput(mask, '\0');
     cr_expect_str_eq(mask, expected, "%s: %s", pattern, mask);
     arrfree(mask);
@@ -164,7 +164,7 @@ Test(prepare_rows, many_rows_have_the_mask_of_each) {
         uint64_t at = 0;
         for (int s = 0; s < (int)arrlen(tokens.shards); s++)
             for (uint64_t t = 0; t < tokens.shards[s].count; t++, at++)
-                if (token_mask_counts(&tokens.shards[s].mask, t) != (at % row >= PROMPT))
+                if (token_mask_in_loss(&tokens.shards[s].mask, t) != (at % row >= PROMPT))
                     cr_assert_fail("%s: token %d", sides[i], (int)at);
         tokens_close(&tokens);
     }

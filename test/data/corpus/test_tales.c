@@ -155,13 +155,13 @@ static void derive(struct parse *parse, const struct rest *rest, const char *tex
     }
 }
 
-Test(tales, no_alternative_can_be_confused_with_another) {
+Test(tales, no_alternative_is_ambiguous) {
     struct grammar grammar = tales_grammar();
     cr_assert_eq(confusions(&grammar, TALES), 0);
     grammar_free(&grammar);
 }
 
-Test(tales, the_check_for_confusion_finds_some) {
+Test(tales, the_ambiguity_check_finds_planted_ones) {
     static const struct grammar_rule prefixes[] = {{"s", "{w}.|cats."}, {"w", "cat|catsy|dog"}};
     static const struct grammar_rule nested[] = {
         {"s", "{a} b|{c}"}, {"c", "z|{a} bc"}, {"a", "x|y"}};
@@ -264,7 +264,7 @@ Test(tales, is_plain_ascii_and_ends_every_story_alike) {
     free(text);
 }
 
-Test(tales, the_corpus_is_as_large_and_as_rich_as_promised) {
+Test(tales, the_corpus_has_the_documented_size) {
     struct error error = {0};
     struct tokens train, val;
     cr_assert_eq(tales_tokens(&train, 0, &error), 0, "%s", error.text);

@@ -32,9 +32,9 @@ Test(token_mask, belongs_to_the_shard_of_its_name) {
     cr_expect_eq(tokens.count, TOKENS + 5);
     cr_expect_eq(tokens.counted, 11 + 5);
     for (uint64_t i = 0; i < TOKENS; i++)
-        cr_expect_eq(token_mask_counts(&tokens.shards[0].mask, i), i % 2 == 0, "token %d", (int)i);
+        cr_expect_eq(token_mask_in_loss(&tokens.shards[0].mask, i), i % 2 == 0, "token %d", (int)i);
     cr_expect_null(tokens.shards[1].mask.bits);
-    cr_expect(token_mask_counts(&tokens.shards[1].mask, 4));
+    cr_expect(token_mask_in_loss(&tokens.shards[1].mask, 4));
     tokens_close(&tokens);
 }
 
@@ -143,7 +143,7 @@ Test(token_mask, masks_of_all_sizes_round_trip) {
             bool any_zero = false;
             const struct token_shard *shard = &tokens.shards[s];
             for (uint64_t i = 0; i < shard->count; i++, position++) {
-                cr_expect_eq(token_mask_counts(&shard->mask, i), counts[position], "case %zu", c);
+                cr_expect_eq(token_mask_in_loss(&shard->mask, i), counts[position], "case %zu", c);
                 any_zero |= !counts[position];
             }
             cr_expect_eq(shard->mask.bits != NULL, any_zero, "case %zu, shard %d", c, s);
@@ -167,7 +167,7 @@ Test(token_mask, is_opened_when_needed) {
     publish(&writer);
     struct tokens tokens = opened("set_*");
     cr_expect_eq(tokens.counted, 17);
-    cr_expect_not(token_mask_counts(&tokens.shards[0].mask, 14));
+    cr_expect_not(token_mask_in_loss(&tokens.shards[0].mask, 14));
     tokens_close(&tokens);
     /* The header of the shard says that there is a mask; otherwise all tokens would count. */
     cr_assert_eq(unlink(in_folder("set_000000.mask")), 0);

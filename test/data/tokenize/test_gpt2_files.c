@@ -151,7 +151,7 @@ Test(gpt2_files, wrong_vocabularies_are_named) {
         {"{", ", \"\xff\": 256", "}", "dir/vocab.json:1:2455: byte 0xff is not UTF-8"},
         {"{\n", ", \"a\\u0000b\": 256", "}", "dir/vocab.json:2:2455: \\u0000"},
         {"{", ", \"\\\\u0000\": 256", "}", NULL},
-        {"{", ", \"a\": 256", "}", "\"a\" stands there twice"},
+        {"{", ", \"a\": 256", "}", "\"a\" appears twice"},
         {"{", ", \"th\": 255", "}", "\"th\" has the number of another token"},
         {"{", ", \"th\": 300", "}", "dir/vocab.json: no token has the number 256"},
         {"{", ", \"th\": -1", "}", "\"th\" has no valid number"},

@@ -8,7 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/random.h"
-#include "data/tokenize/cutter.h"
+#include "data/tokenize/pretokenizer.h"
 #include "data/tokenize/unicode.h"
 #include "test/cpu_time.h"
 #include "test/patterns.h"
@@ -27,14 +27,14 @@ static void end(void) {
 
 TestSuite(split_pattern, .init = begin, .fini = end);
 
-static struct split_pattern *open_pattern(const char *text, enum split_edition edition) {
-    struct split_pattern *pattern = split_pattern_open(text, edition, atoms, &error);
+static struct split_pattern *open_pattern(const char *text, enum split_dialect dialect) {
+    struct split_pattern *pattern = split_pattern_open(text, dialect, atoms, &error);
     cr_assert_not_null(pattern, "%s", error.text);
     return pattern;
 }
 
 static void expect_cut(const char *pattern, const char *bars) {
-    struct cutter_rule rule = {.pattern = open_pattern(pattern, SPLIT_TOKENIZERS)};
+    struct pretokenizer_rule rule = {.pattern = open_pattern(pattern, SPLIT_TOKENIZERS)};
     expect_cut_by(&rule, 1, bars);
     split_pattern_close(rule.pattern);
 }
@@ -87,23 +87,24 @@ Test(split_pattern, patterns_of_known_models) {
 }
 
 Test(split_pattern, patterns_cut_one_after_the_other) {
-    struct cutter_rule rules[] = {{.pattern = open_pattern("\\p{N}", SPLIT_TOKENIZERS)},
-                                  {.pattern = open_pattern("[ab]+|\\s", SPLIT_TOKENIZERS)}};
+    struct pretokenizer_rule rules[] = {{.pattern = open_pattern("\\p{N}", SPLIT_TOKENIZERS)},
+                                        {.pattern = open_pattern("[ab]+|\\s", SPLIT_TOKENIZERS)}};
     expect_cut_by(rules, 2, "ab|1|2|a|c|b|3| | |xy|");
     expect_cut_by(rules, 0, "ab1 2|");
     rules[0].drops_gaps = true;
-    struct cutter cutter;
+    struct pretokenizer pretokenizer;
     size_t from, to;
-    cutter_begin(&cutter, rules, 1, "ab1c23", 6);
-    cr_expect(cutter_next(&cutter, &from, &to) && from == 2 && to == 3);
-    cr_expect(cutter_next(&cutter, &from, &to) && from == 4 && to == 5);
-    cr_expect(cutter_next(&cutter, &from, &to) && from == 5 && to == 6);
-    cr_expect_not(cutter_next(&cutter, &from, &to));
+    pretokenizer_begin(&pretokenizer, rules, 1, "ab1c23", 6);
+    cr_expect(pretokenizer_next(&pretokenizer, &from, &to) && from == 2 && to == 3);
+    cr_expect(pretokenizer_next(&pretokenizer, &from, &to) && from == 4 && to == 5);
+    cr_expect(pretokenizer_next(&pretokenizer, &from, &to) && from == 5 && to == 6);
+    cr_expect_not(pretokenizer_next(&pretokenizer, &from, &to));
     for (int i = 0; i < 2; i++) split_pattern_close(rules[i].pattern);
 }
 
-Test(split_pattern, the_edition_of_tiktoken_differs) {
-    struct cutter_rule rule = {.pattern = open_pattern("\\p{N}{1,3}+|\\s++$|\\s", SPLIT_TIKTOKEN)};
+Test(split_pattern, the_dialect_of_tiktoken_differs) {
+    struct pretokenizer_rule rule = {.pattern =
+                                         open_pattern("\\p{N}{1,3}+|\\s++$|\\s", SPLIT_TIKTOKEN)};
     expect_cut_by(&rule, 1, "123|45|a| | |b|  |");
     split_pattern_close(rule.pattern);
 }
@@ -204,26 +205,27 @@ static char *random_text(size_t size, uint64_t seed) {
     return text;
 }
 
-/* Cuts allowed by cutter_cuts_before do not change the tokens. */
+/* Cuts allowed by pretokenizer_cuts_before do not change the tokens. */
 Test(split_pattern, cuts_before_white_space_change_nothing) {
     static const char *const patterns[] = {GPT2_PATTERN, LLAMA3_PATTERN, QWEN_PATTERN,
                                            O200K_PATTERN};
     for (size_t i = 0; i < 4; i++) {
-        const struct cutter_rule rule = {.pattern = open_pattern(patterns[i], SPLIT_TOKENIZERS)};
-        cr_expect(cutter_cuts_before(&rule, 1, atoms, ' '));
+        const struct pretokenizer_rule rule = {.pattern =
+                                                   open_pattern(patterns[i], SPLIT_TOKENIZERS)};
+        cr_expect(pretokenizer_cuts_before(&rule, 1, atoms, ' '));
         for (uint64_t seed = 0; seed < 40; seed++) {
             char *text = random_text(1000, seed);
             const size_t size = arrlenu(text);
-            struct cutter whole, part;
+            struct pretokenizer whole, part;
             size_t from, to, begins = 0, from2, to2;
-            cutter_begin(&whole, &rule, 1, text, size);
-            cutter_begin(&part, &rule, 1, text, 0);
-            while (cutter_next(&whole, &from, &to)) {
-                while (!cutter_next(&part, &from2, &to2)) {
+            pretokenizer_begin(&whole, &rule, 1, text, size);
+            pretokenizer_begin(&part, &rule, 1, text, 0);
+            while (pretokenizer_next(&whole, &from, &to)) {
+                while (!pretokenizer_next(&part, &from2, &to2)) {
                     begins += part.size;
                     size_t ends = begins + 1;
                     while (ends < size && !((text[ends] == ' ') && text[ends - 1] > ' ')) ends++;
-                    cutter_begin(&part, &rule, 1, text + begins, ends - begins);
+                    pretokenizer_begin(&part, &rule, 1, text + begins, ends - begins);
                 }
                 cr_assert(from == begins + from2 && to == begins + to2);
             }
@@ -234,29 +236,29 @@ Test(split_pattern, cuts_before_white_space_change_nothing) {
 }
 
 Test(split_pattern, some_patterns_do_not_allow_cuts) {
-    struct cutter_rule rules[] = {{.pattern = open_pattern("\\p{N}", SPLIT_TOKENIZERS)},
-                                  {.pattern = open_pattern(GPT2_PATTERN, SPLIT_TOKENIZERS)}};
-    cr_expect(cutter_cuts_before(rules, 2, atoms, ' '));
+    struct pretokenizer_rule rules[] = {{.pattern = open_pattern("\\p{N}", SPLIT_TOKENIZERS)},
+                                        {.pattern = open_pattern(GPT2_PATTERN, SPLIT_TOKENIZERS)}};
+    cr_expect(pretokenizer_cuts_before(rules, 2, atoms, ' '));
     /* The text between numbers is one piece. */
-    cr_expect_not(cutter_cuts_before(rules, 1, atoms, ' '));
-    cr_expect_not(cutter_cuts_before(rules, 0, atoms, ' '));
+    cr_expect_not(pretokenizer_cuts_before(rules, 1, atoms, ' '));
+    cr_expect_not(pretokenizer_cuts_before(rules, 0, atoms, ' '));
     for (int i = 0; i < 2; i++) split_pattern_close(rules[i].pattern);
 }
 
 struct copies {
-    struct cutter_rule rule;
+    struct pretokenizer_rule rule;
     const char *part;
 };
 
 static void cut_copies(const void *argument, size_t size) {
     const struct copies *copies = argument;
-    struct cutter cutter;
+    struct pretokenizer pretokenizer;
     size_t from, to;
     char *text = malloc(size);
     cr_assert_not_null(text);
     for (size_t i = 0; i < size; i++) text[i] = copies->part[i % strlen(copies->part)];
-    cutter_begin(&cutter, &copies->rule, 1, text, size);
-    while (cutter_next(&cutter, &from, &to)) {}
+    pretokenizer_begin(&pretokenizer, &copies->rule, 1, text, size);
+    while (pretokenizer_next(&pretokenizer, &from, &to)) {}
     free(text);
 }
 
@@ -293,16 +295,16 @@ Test(split_pattern, a_match_of_too_many_steps_fails_and_names_the_pattern) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *text = repeated("a", rows[i].letters, "");
         char *pattern = repeated(rows[i].part, rows[i].copies, rows[i].end);
-        const struct cutter_rule rule = {.pattern = open_pattern(pattern, SPLIT_TOKENIZERS)};
-        struct cutter cutter;
+        const struct pretokenizer_rule rule = {.pattern = open_pattern(pattern, SPLIT_TOKENIZERS)};
+        struct pretokenizer pretokenizer;
         size_t from, to;
-        cutter_begin(&cutter, &rule, 1, text, rows[i].letters);
-        while (cutter_next(&cutter, &from, &to)) {}
-        cr_assert_eq(cutter.failed, rule.pattern, "%s", pattern);
-        cr_expect_eq(split_pattern_fail(cutter.failed, &error), -1);
+        pretokenizer_begin(&pretokenizer, &rule, 1, text, rows[i].letters);
+        while (pretokenizer_next(&pretokenizer, &from, &to)) {}
+        cr_assert_eq(pretokenizer.failed, rule.pattern, "%s", pattern);
+        cr_expect_eq(split_pattern_fail(pretokenizer.failed, &error), -1);
         cr_expect_not_null(strstr(error.text, rows[i].part), "%s", error.text);
-        cr_expect_not(cutter_next(&cutter, &from, &to), "it stays so");
-        cr_expect_not(cutter_cuts_before(&rule, 1, atoms, ' '));
+        cr_expect_not(pretokenizer_next(&pretokenizer, &from, &to), "it stays so");
+        cr_expect_not(pretokenizer_cuts_before(&rule, 1, atoms, ' '));
         split_pattern_close(rule.pattern);
         free(pattern);
         free(text);

@@ -147,7 +147,7 @@ Test(tiktoken_vocab, errors_are_named) {
         {usual_json, "YWI= 256 7\n", "is not a token in base64"},
         {usual_json, "YWI= 99999999\n", "is not a token in base64"},
         {usual_json, "YWI= 255\n", "\"ab\" has the number of another token"},
-        {usual_json, "YWI= 256\nYWI= 257\n", "\"ab\" stands there twice"},
+        {usual_json, "YWI= 256\nYWI= 257\n", "\"ab\" appears twice"},
         {usual_json, "YWI= 300\n",
          "dir/tiktoken.json: the token \"<|end|>\" is added with the number"},
         {"{\"pattern\": \"a\", \"special_tokens\": []}", "", "special_tokens"},

@@ -61,7 +61,7 @@ Test(json, keys_differ_in_each_object) {
         cJSON *root;
         cr_expect_eq(json_parse(&root, twice[i], strlen(twice[i]), "x", &error), -1);
         cr_expect_null(root);
-        cr_expect_not_null(strstr(error.text, "\"a\" stands there twice"), "%s", error.text);
+        cr_expect_not_null(strstr(error.text, "\"a\" appears twice"), "%s", error.text);
     }
     cJSON_Delete(parse("{\"a\":{\"a\":[{\"a\":1},{\"a\":1}]},\"A\":1}"));
 }

@@ -60,7 +60,7 @@ Test(signals, signals_ignored_by_nohup_stay_ignored) {
     const volatile sig_atomic_t *stop = signals_catch();
     raise(SIGHUP);
     raise(SIGPIPE);
-    signals_hold();
+    signals_catch_waiting();
     raise(SIGHUP);
     cr_expect_eq(signals_wait(-1), 0);
     cr_expect_eq(*stop, 0, "signal %d", (int)*stop);
@@ -71,7 +71,7 @@ Test(signals, a_second_signal_ends_a_program_that_holds_the_first) {
     int status;
     pid_t child = fork();
     if (child == 0) {
-        const volatile sig_atomic_t *stop = signals_hold();
+        const volatile sig_atomic_t *stop = signals_catch_waiting();
         raise(SIGTERM);
         if (*stop != SIGTERM || signals_wait(-1) != SIGTERM) _exit(1);
         raise(SIGTERM);
@@ -91,7 +91,7 @@ Test(signals, a_signal_to_any_thread_ends_the_wait) {
     int ends[2];
     pthread_t thread;
     cr_assert_eq(pipe(ends), 0);
-    signals_hold();
+    signals_catch_waiting();
     alarm(20);
     cr_assert_eq(pthread_create(&thread, NULL, raise_one, NULL), 0);
     cr_expect_eq(signals_wait(ends[0]), SIGTERM);

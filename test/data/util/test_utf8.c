@@ -112,10 +112,10 @@ Test(utf8, characters_and_other_bytes_are_skipped) {
     const size_t size = sizeof text - 1;
     cr_expect_eq(utf8_skip_characters(text, size, 0), 14);
     cr_expect_eq(utf8_skip_characters(text, size, 14), 14);
-    cr_expect_eq(utf8_skip_others(text, size, 14), 16);
+    cr_expect_eq(utf8_skip_invalid(text, size, 14), 16);
     cr_expect_eq(utf8_skip_characters(text, size, 16), 17);
-    cr_expect_eq(utf8_skip_others(text, size, 17), size);
-    cr_expect_eq(utf8_skip_others(text, size, 0), 0);
+    cr_expect_eq(utf8_skip_invalid(text, size, 17), size);
+    cr_expect_eq(utf8_skip_invalid(text, size, 0), 0);
     cr_expect_eq(utf8_skip_characters(text, size, size), size);
 }
 

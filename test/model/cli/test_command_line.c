@@ -75,7 +75,7 @@ Test(command_line, set_repeats_in_order) {
     command_line_free(&line);
 }
 
-Test(command_line, device_is_an_override_in_its_place) {
+Test(command_line, device_is_an_override_in_order) {
     static const char *const names[] = {"auto", "cpu", "cuda"};
     for (int i = 0; i < 3; i++) {
         char arguments[100], expected[100];

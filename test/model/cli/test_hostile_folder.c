@@ -60,7 +60,7 @@ Test(hostile_folder, pipes_are_not_waited_for) {
                  "m/config.json: it is not a regular file");
 }
 
-Test(hostile_folder, names_reach_no_terminal) {
+Test(hostile_folder, control_characters_in_names_are_masked) {
     write_file("names.json", "{\"data\": {\"train\": \"\\u001b[2Jrun\\u202e\"}}");
     expect_error("--config|names.json", 2, "data.train holds a control character");
     cr_expect_null(strpbrk(error_text, "\033\xe2"), "%s", error_text);

@@ -34,7 +34,7 @@ Test(saving, a_disk_without_room_is_refused_before_anything_is_written) {
     subject_close(&giant);
 }
 
-Test(saving, waits_where_there_is_no_memory_for_a_copy) {
+Test(saving, saves_in_the_foreground_without_memory_for_a_copy) {
     struct subject giant = {0};
     struct saving saving = {0};
     char *said;

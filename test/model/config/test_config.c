@@ -121,7 +121,7 @@ Test(config, last_flag_wins) {
     fixture_close(&fixture);
 }
 
-Test(config, presets_and_what_beats_them) {
+Test(config, presets_and_precedence) {
     static const struct {
         const char *text, *flag;
         int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
@@ -178,7 +178,7 @@ Test(config, computed_defaults) {
     fixture_close(&fixture);
 }
 
-Test(config, what_does_not_fit_flags_is_adapted_with_a_note) {
+Test(config, dependent_values_are_adapted_with_a_note) {
     struct fixture fixture;
     struct config c;
     char notes[1024];
@@ -319,7 +319,7 @@ Test(config, the_class_comes_from_model_and_preset) {
     fixture_close(&fixture);
 }
 
-Test(config, models_that_are_none_are_refused) {
+Test(config, other_models_are_refused) {
     struct fixture fixture;
     struct config config;
     char model[200], text[400];
@@ -364,7 +364,7 @@ Test(config, dimension_notes) {
     fixture_close(&fixture);
 }
 
-Test(config, find_looks_here_and_in_configs) {
+Test(config, find_searches_this_directory_and_configs) {
     struct fixture fixture;
     char path[4096], small[8];
     struct error error = {0};

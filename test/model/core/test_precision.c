@@ -107,7 +107,7 @@ Test(precision, every_operation_and_tensor) {
     }
 }
 
-Test(precision, residual_and_gradients_lower) {
+Test(precision, residual_and_gradients_in_low_precision) {
     static const enum dtype lowers[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (int i = 0; i < 3; i++)
         for (int bits = 0; bits < 4; bits++) {
@@ -166,7 +166,7 @@ Test(precision, autocast_off_is_fp32_everywhere) {
     }
 }
 
-Test(precision, automatic_takes_what_the_device_is_good_at) {
+Test(precision, auto_selects_by_device) {
     static const struct {
         bool bf16, fp16;
         enum dtype chosen;
@@ -192,7 +192,7 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
 }
 
 /* A precision given by name is used on any device. */
-Test(precision, explicit_choices_do_not_ask_the_device) {
+Test(precision, explicit_choices_ignore_the_device) {
     for (int i = 0; i < 3; i++) {
         const struct backend able = {
             .device = {.name = "cpu",
@@ -263,7 +263,7 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     cr_expect_str_eq(precision_name(&p), "fp32");
 }
 
-Test(precision, a_gpu_without_8_bit_products_is_told_or_refused) {
+Test(precision, a_gpu_without_8_bit_matmuls_is_noted_or_refused) {
     struct backend gpu = {.device = {.kind = BACKEND_CUDA,
                                      .description = "Ampere",
                                      .computes = {[DTYPE_BF16] = true},
@@ -374,7 +374,7 @@ Test(precision, warnings) {
     expect_warnings("configs/bf16.json", split, 1, NULL);
 }
 
-Test(precision, setting_of_auto_is_what_it_came_to) {
+Test(precision, setting_of_auto_is_the_resolved_one) {
     struct precision precision = {.compute_dtype = DTYPE_BF16};
     struct config config = {.precision = CONFIG_PRECISION_AUTO};
     cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_BF16);

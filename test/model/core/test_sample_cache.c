@@ -76,7 +76,7 @@ Test(sample_cache, the_cache_gives_the_logits_of_a_whole_pass) {
 
 /* Greedy text far beyond the window, compared with passes over the whole context. Whenever the
  * context is full, it is cut to its newer half and the token to be read. */
-Test(sample_cache, a_full_context_goes_on_with_its_newer_half) {
+Test(sample_cache, a_full_context_keeps_its_newer_half) {
     enum { LONG = 3 * RIG_LENGTH };
     struct rig rig = {0};
     struct gpt gpt;

@@ -154,7 +154,7 @@ static void check_variant(struct config *config, const char *what) {
     rig_close(&rig);
 }
 
-Test(trainer, residual_and_gradients_in_the_lower_dtype) {
+Test(trainer, residual_and_gradients_in_low_precision) {
     for (size_t p = 1; p < COUNT(rig_precisions); p++)
         for (int bits = 1; bits < 4; bits++) {
             struct config config;
@@ -316,7 +316,7 @@ Test(trainer, a_token_outside_the_vocabulary_stops_before_the_update) {
 }
 
 /* Restoring the state of a step repeats the steps after it. */
-Test(trainer, restored_scaler_is_in_force) {
+Test(trainer, restored_scaler_is_used) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     rig_open(&rig, 1);
@@ -348,7 +348,7 @@ static double first_move(double lr, int64_t warmup) {
     return fabsf(moved);
 }
 
-Test(trainer, the_schedules_rate_is_the_one_applied) {
+Test(trainer, the_learning_rate_of_the_schedule_is_applied) {
     cr_expect_lt(fabs(first_move(1e-3, 0) / 1e-3 - 1), 1e-5);
     cr_expect_lt(fabs(first_move(4e-3, 0) / 4e-3 - 1), 1e-5);
     cr_expect_lt(fabs(first_move(4e-3, 8) / 5e-4 - 1), 1e-5);
@@ -383,7 +383,7 @@ static size_t offer(struct backend *be) {
 }
 
 /* Memory for the whole plan is checked before any of it is allocated. */
-Test(trainer, memory_is_asked_for_before_any_is_taken) {
+Test(trainer, memory_is_checked_before_allocation) {
     for (int variant = 0; variant < 2; variant++) {
         struct rig rig = {0};
         rig_config(&rig.config, CONFIG_PRECISION_FP16);

@@ -51,13 +51,13 @@ Test(trainer_mask, the_loss_is_the_mean_over_what_counts) {
     rig_config(&data.config, CONFIG_PRECISION_FP32);
     rig_open_data(&data);
     data.tokens.shards[0].mask.bits = mask;
-    const uint64_t expected = loader_counted(&data.loader, 0, 4);
+    const uint64_t expected = loader_target_count(&data.loader, 0, 4);
     cr_assert(expected >= 5 && expected < 20, "%d", (int)expected);
     data.tokens.shards[0].mask.bits = one;
     for (int i = 0; i < RIG_TOKENS; i++) {
         memset(one, 0, sizeof one);
         one[i / 8] = mask[i / 8] & (uint8_t)(1 << i % 8);
-        if (loader_counted(&data.loader, 0, 4) == 0) continue;
+        if (loader_target_count(&data.loader, 0, 4) == 0) continue;
         free(gradients_of(2, 2, one, &single, &count));
         cr_expect_gt(single.loss, 0);
         sum += single.loss;

@@ -12,7 +12,7 @@ static void open_overflowing(struct rig *rig, double min_scale) {
     rig_open(rig, 1);
 }
 
-Test(trainer, skipped_step_changes_no_weight_and_takes_its_batch) {
+Test(trainer, skipped_step_changes_no_weight_and_uses_its_batch) {
     struct rig rig = {0}, calm = {0};
     open_overflowing(&rig, 1e-6);
     rig_config(&calm.config, CONFIG_PRECISION_FP16);

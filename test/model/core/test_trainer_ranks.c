@@ -114,7 +114,7 @@ static void expect_same_answer(const struct run *one, const struct run *many, in
     cr_expect_eq(all, many->count, "%s: parts of %d ranks", what, ranks);
 }
 
-Test(trainer_ranks, all_families_get_the_answer_of_one_rank) {
+Test(trainer_ranks, all_families_match_one_rank) {
     struct rig names;
     for (int i = 0; i < 2 * FAMILIES; i++) {
         int family = i / 2;
@@ -148,7 +148,7 @@ Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
     }
 }
 
-Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
+Test(trainer_ranks, gradients_sent_in_16_bit_are_near) {
     struct run run = {.precision = CONFIG_PRECISION_BF16, .bad_rank = -1};
     run.vocabulary = LARGE_VOCABULARY;
     struct run exact = trained(2, run);
@@ -166,7 +166,7 @@ Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
     free(lower.masters);
 }
 
-Test(trainer_ranks, what_one_rank_has_infinite_all_skip) {
+Test(trainer_ranks, an_infinite_gradient_on_one_rank_is_skipped_on_all) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) {
         struct run run = {.precision = rig_precisions[i], .bad_rank = 1, .bad_step = 2};
         struct run sick = trained(3, run);

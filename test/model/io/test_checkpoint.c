@@ -137,7 +137,7 @@ static void open_restless(struct subject *subject, enum config_precision precisi
     subject_open(subject);
 }
 
-Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
+Test(checkpoint, resuming_gives_the_bits_of_an_uninterrupted_run) {
     struct tokens tokens;
     struct loader loader;
     open_data(&tokens, &loader);
@@ -168,7 +168,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
 }
 
 /* Stochastic rounding draws by the step, so a resumed run draws the same bits. */
-Test(checkpoint, continuing_goes_on_with_moments_in_bf16) {
+Test(checkpoint, resuming_keeps_moments_in_bf16) {
     struct tokens tokens;
     struct loader loader;
     struct subject whole, first, second;

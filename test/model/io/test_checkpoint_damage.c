@@ -61,7 +61,7 @@ static void expect_damage_shows(const char *const *names, size_t count) {
     }
 }
 
-Test(checkpoint_damage, any_changed_byte_shows) {
+Test(checkpoint_damage, any_changed_byte_is_detected) {
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP16);
     subject.trainer.tokenizer = toy_tokenizer();
@@ -98,7 +98,7 @@ Test(checkpoint_damage, of_the_optimizer_does_not_keep_weights_from_being_read) 
     subject_close(&subject);
 }
 
-Test(checkpoint_damage, any_changed_byte_of_several_files_shows) {
+Test(checkpoint_damage, any_changed_byte_of_several_files_is_detected) {
     static const char *const shards[] = {
         "model-00001-of-00002.safetensors",     "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",         "optimizer-00001-of-00003.safetensors",
@@ -119,7 +119,7 @@ Test(checkpoint_damage, any_changed_byte_of_several_files_shows) {
     subject_close(&subject);
 }
 
-Test(checkpoint_damage, the_newest_whole_one_is_found_and_the_others_named) {
+Test(checkpoint_damage, the_newest_valid_one_is_found_and_the_others_named) {
     struct subject subject;
     char *warnings, victims[3][FILE_PATH_MAX];
     subject_config(&subject.config, CONFIG_PRECISION_FP32);
@@ -225,7 +225,7 @@ Test(checkpoint_damage, odd_texts_are_refused) {
 }
 
 /* A save that cannot work must report it and leave existing checkpoints unchanged. */
-Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
+Test(checkpoint_damage, a_full_disk_loses_only_the_new_one) {
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject.trainer.tokenizer = toy_tokenizer();
@@ -246,7 +246,7 @@ Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
     subject_close(&subject);
 }
 
-Test(checkpoint_damage, places_that_cannot_be_written_are_named) {
+Test(checkpoint_damage, paths_that_cannot_be_written_are_named) {
     struct subject subject;
     const char *place = in_folder("file");
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);

@@ -91,8 +91,8 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
     } cases[] = {
         {2, "", "\"optimizer.safetensors\" is missing"},
         {0, "", "\"model.safetensors\" is missing"},
-        {3, FILE_OF("model.safetensors"), "\"model.safetensors\" stands there twice"},
-        {3, FILE_OF("x") FILE_OF("x"), "\"x\" stands there twice"},
+        {3, FILE_OF("model.safetensors"), "\"model.safetensors\" appears twice"},
+        {3, FILE_OF("x") FILE_OF("x"), "\"x\" appears twice"},
         {3, FILE_OF("../x"), "names \"../x\", which is no plain"},
         {3, FILE_OF("/etc/passwd"), "no plain file name"},
         {3, FILE_OF("a/b"), "no plain file name"},

@@ -62,7 +62,7 @@ Test(checkpoint_writer, writes_the_same_files) {
 }
 
 /* Writing finishes even if no caller waits for it. */
-Test(checkpoint_writer, comes_to_its_end) {
+Test(checkpoint_writer, finishes_the_last_file) {
     struct subject subject = {0};
     struct checkpoint_writer writer;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
@@ -91,7 +91,7 @@ Test(checkpoint_writer, closing_waits) {
     subject_close(&subject);
 }
 
-Test(checkpoint_writer, a_full_disk_is_told_and_the_next_one_is_written) {
+Test(checkpoint_writer, a_full_disk_is_reported_and_the_next_one_is_written) {
     struct subject subject = {0};
     struct checkpoint_writer writer;
     struct rlimit limit, before;

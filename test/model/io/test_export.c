@@ -146,7 +146,7 @@ Test(export, gives_every_dtype) {
 }
 
 /* Through a run, its checkpoint and an export. */
-Test(export, a_mistral_stays_one) {
+Test(export, a_mistral_stays_a_mistral) {
     struct subject subject;
     struct config again;
     char path[FILE_PATH_MAX], *text;
@@ -311,7 +311,7 @@ Test(export, copies_what_belongs_to_a_model) {
         expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
 }
 
-Test(export, goes_to_a_new_or_empty_directory) {
+Test(export, writes_to_a_new_or_empty_directory) {
     put_plain_model();
     cr_assert_eq(mkdir(in_folder("empty"), 0755), 0);
     cr_assert_eq(symlink("empty", in_folder("link")), 0);

@@ -279,7 +279,7 @@ static void expect_class(const struct config *config, const char *class, const c
 }
 
 /* A model with parts of several classes is exported as the class it came from. */
-Test(huggingface, a_class_stays_what_it_was) {
+Test(huggingface, the_class_is_kept) {
     struct config config = read_llama("mistral", ",\"num_key_value_heads\":2");
     expect_class(&config, "MistralForCausalLM", "mistral");
     config.model.tied_head = true;
@@ -350,7 +350,7 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"gpt2\",\"n_inner\":9.5," SIZES "}", "n_inner is 9.5"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_weights\":false," SIZES "}", "scale_attn_weights"},
         {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false," SIZES "}", "tie_word"},
-        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "\"n_layer\" stands there twice"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "\"n_layer\" appears twice"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is 2.5"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer is 0"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":1e300}", "n_layer is "},

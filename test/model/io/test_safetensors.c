@@ -211,7 +211,7 @@ Test(safetensors, malformed_headers) {
         {"{\"a\":{}}", 0, "tensor a needs one \"dtype\""},
         {"{\"a\":{\"dtype\":3}}", 0, "tensor a needs one \"dtype\""},
         {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
-         "\"dtype\" stands there twice"},
+         "\"dtype\" appears twice"},
         {"{\"a\":{\"dtype\":\"F33\"}}", 0, "unknown dtype \"F33\""},
         {"{\"a\":{\"dtype\":\"f32\"}}", 0, "unknown dtype \"f32\""},
         {"{\"a\":{\"dtype\":\"U8\"}}", 0, "tensor a needs one \"shape\""},
@@ -248,14 +248,13 @@ Test(safetensors, malformed_headers) {
         {"{" U8_("a", "[3]", 0, 3) "," U8_("b", "[0]", 1, 1) "}", 3, "tensor b overlaps tensor a"},
         {"{" U8_("a", "[1]", 0, 1) "}", 2, "1 bytes that belong to no tensor"},
         {"{}", 8, "8 bytes that belong to no tensor"},
-        {"{" U8_("a", "[1]", 0, 1) "," U8_("a", "[1]", 1, 2) "}", 2, "\"a\" stands there twice"},
-        {"{" U8_("a", "[1]", 0, 1) "," U8_("\\u0061", "[1]", 1, 2) "}", 2,
-         "\"a\" stands there twice"},
+        {"{" U8_("a", "[1]", 0, 1) "," U8_("a", "[1]", 1, 2) "}", 2, "\"a\" appears twice"},
+        {"{" U8_("a", "[1]", 0, 1) "," U8_("\\u0061", "[1]", 1, 2) "}", 2, "\"a\" appears twice"},
         {"{\"__metadata__\":[]}", 0, "\"__metadata__\" is not an object"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "\"k\" is not a string"},
         {"{\"__metadata__\":{\"k\":{}}}", 0, "\"k\" is not a string"},
-        {"{\"__metadata__\":{\"k\":\"1\",\"j\":\"\",\"k\":\"2\"}}", 0, "\"k\" stands there twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "\"__metadata__\" stands there twice"},
+        {"{\"__metadata__\":{\"k\":\"1\",\"j\":\"\",\"k\":\"2\"}}", 0, "\"k\" appears twice"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "\"__metadata__\" appears twice"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         put_header(cases[i].header, cases[i].data_bytes);

@@ -109,7 +109,7 @@ Test(tensor_files, indexes_that_lead_elsewhere_or_nowhere) {
         {"[]", "no JSON object"},
         {"{}", "\"weight_map\" is missing"},
         {"{\"weight_map\":[]}", "\"weight_map\" is missing or no object"},
-        {"{\"weight_map\":{},\"weight_map\":{\"a\":\"s-1\"}}", "\"weight_map\" stands there twice"},
+        {"{\"weight_map\":{},\"weight_map\":{\"a\":\"s-1\"}}", "\"weight_map\" appears twice"},
         {"{\"weight_map\":{}}", "names 0 files (allowed: 1 to 1000)"},
         {"{\"weight_map\":{\"a\":1}}", "tensor a is in \"?\", which is no plain file name"},
         {"{\"weight_map\":{\"a\":\"\"}}", "tensor a is in \"\", which is no plain"},
@@ -125,8 +125,7 @@ Test(tensor_files, indexes_that_lead_elsewhere_or_nowhere) {
         {"{\"weight_map\":{\"a\":\"s-1\",\"c\":\"s-1\"}}", "tensor c should be in s-1, but is not"},
         {"{\"weight_map\":{\"a\":\"s-2\",\"b\":\"s-1\"}}",
          "tensor a should be in s-2, but is in s-1"},
-        {"{\"weight_map\":{\"a\":\"s-1\",\"b\":\"s-2\",\"a\":\"s-2\"}}",
-         "\"a\" stands there twice"},
+        {"{\"weight_map\":{\"a\":\"s-1\",\"b\":\"s-2\",\"a\":\"s-2\"}}", "\"a\" appears twice"},
         {"{\"weight_map\":{\"\\u001b[2J\":\"\\u001b[31m\"}}", "names  [31m, which is missing"},
     };
     put_file("s-1", "a");

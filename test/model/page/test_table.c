@@ -139,7 +139,7 @@ static void fill_with_names(void) {
     table_cell(&table, "2 %%");
 }
 
-Test(table, too_wide_breaks_names_and_no_figures) {
+Test(table, wide_tables_wrap_names_not_figures) {
     fill_with_names();
     cr_expect_str_eq(as_text(42), "run                bf16:dtype=lower  of it\n"
                                   "-----------------  ----------------  -----\n"

@@ -126,7 +126,7 @@ Test(advice, tolerance_is_a_tenth_of_the_noise_of_a_step) {
     }
 }
 
-Test(advice, words_pay_only_where_the_error_matters) {
+Test(advice, float32_is_advised_only_where_the_error_matters) {
     char text[4096];
     struct audit *audit = make(0.2, 0.01);            /* tolerance 0.05 */
     try_word(audit, AUDIT_BF16, SITE_QKV, 0.16);      /* removes 20 % */

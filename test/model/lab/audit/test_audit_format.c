@@ -91,7 +91,7 @@ Test(audit_format, an_operation_that_overflows_is_named_and_kept_in_float32) {
 
 /* A sum below the limit in fp32 overflows in fp16 if its parts are rounded up: 65490 becomes 65504,
  * and 20 more give infinity. The fp32 figures do not show it. */
-Test(audit_format, an_overflow_that_fp32_does_not_show_is_found) {
+Test(audit_format, an_overflow_hidden_in_fp32_is_found) {
     static const struct setting settings[] = {{"h.1.ln_2.weight", .value = 0},
                                               {"h.1.ln_2.bias", .value = 62.5f},
                                               {"h.1.mlp.c_fc.weight", .value = 0.01f},
@@ -108,7 +108,7 @@ Test(audit_format, an_overflow_that_fp32_does_not_show_is_found) {
 
 /* Without operations in float32 the same model is not finite; the audit finds its first such
  * tensor. */
-Test(audit_format, the_first_infinite_place_is_found) {
+Test(audit_format, the_first_infinite_tensor_is_found) {
     struct subject subject = {.stop = &not_stopped, .repetitions = 1};
     struct trainer reference_trainer, trainer;
     struct audit_pass reference, pass;
@@ -198,7 +198,7 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
 
 /* ---- words of autocast.float32 */
 
-Test(audit_format, words_survive_a_config) {
+Test(audit_format, advised_settings_survive_a_config) {
     config_defaults(&config);
     cr_expect_eq(sites_of_config(&config), 0);
     unsigned sites = BIT(QKV) | BIT(GELU) | BIT(LM_HEAD);
@@ -210,7 +210,7 @@ Test(audit_format, words_survive_a_config) {
 }
 
 /* The operations are exactly those that the config accepts. */
-Test(audit_format, words_choices_are_those_of_the_config) {
+Test(audit_format, advised_choices_are_those_of_the_config) {
     int choices = 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         char text[200];

@@ -161,7 +161,7 @@ Test(audit_trace, every_tensor_of_any_family_has_a_name) {
     }
 }
 
-Test(audit_trace, words_change_dtypes_and_no_names) {
+Test(audit_trace, settings_change_dtypes_and_no_names) {
     static const char *const words[] = {
         "qkv", "attention", "attention_projection", "mlp_fc", "gelu", "mlp_projection", "lm_head"};
     for (size_t i = 0; i < COUNT(words); i++) {
@@ -262,7 +262,7 @@ Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
     rig_close(&rig);
 }
 
-Test(audit_trace, words_keep_their_place_in_float32) {
+Test(audit_trace, float32_settings_keep_their_order) {
     struct rig rig;
     char note[PRECISION_NOTE_MAX];
     rig_config(&rig.config, CONFIG_PRECISION_FP16);

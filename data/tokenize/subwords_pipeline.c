@@ -1,4 +1,4 @@
-#include "data/tokenize/subwords_steps.h"
+#include "data/tokenize/subwords_pipeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,36 +22,37 @@ int subwords_refuse(const char *what, const char *name, const struct json_reader
         what, name);
 }
 
-/* A member of the file, and the list of parts that it has as a Sequence. */
-struct step {
+/* A component of the pipeline: its member of the file, and the list of its parts in a Sequence. */
+struct component {
     const char *name, *parts;
     int (*read)(struct subwords *subwords, const struct cJSON *node, const char *type,
                 const struct json_reader *reader);
 };
 
 /* Reads a node, or each part of a Sequence, at any depth. */
-static int read_node(struct subwords *subwords, const struct cJSON *node, const struct step *step,
-                     int depth, const struct json_reader *reader) {
-    const struct cJSON *part, *list = json_reader_member(node, step->parts);
+static int read_node(struct subwords *subwords, const struct cJSON *node,
+                     const struct component *component, int depth,
+                     const struct json_reader *reader) {
+    const struct cJSON *part, *list = json_reader_member(node, component->parts);
     const char *type;
     char names[32];
     if (!node) return 0;
-    if (!cJSON_IsObject(node)) return subwords_refuse(step->name, "that is no object", reader);
+    if (!cJSON_IsObject(node)) return subwords_refuse(component->name, "that is no object", reader);
     if (json_reader_text(&type, node, "type", reader)) return -1;
-    if (strcmp(type, "Sequence") != 0) return step->read(subwords, node, type, reader);
-    snprintf(names, sizeof names, "type %s", step->parts);
-    if (json_reader_expect(node, names, step->name, reader)) return -1;
+    if (strcmp(type, "Sequence") != 0) return component->read(subwords, node, type, reader);
+    snprintf(names, sizeof names, "type %s", component->parts);
+    if (json_reader_expect(node, names, component->name, reader)) return -1;
     if (!cJSON_IsArray(list) || depth == DEPTH_MAX)
-        return subwords_refuse(step->name, "Sequence without a list", reader);
+        return subwords_refuse(component->name, "Sequence without a list", reader);
     cJSON_ArrayForEach(part, list) {
-        if (read_node(subwords, part, step, depth + 1, reader)) return -1;
+        if (read_node(subwords, part, component, depth + 1, reader)) return -1;
     }
     return 0;
 }
 
-static int read_step(struct subwords *subwords, const struct cJSON *root, const struct step *step,
-                     const struct json_reader *reader) {
-    return read_node(subwords, json_reader_member(root, step->name), step, 0, reader);
+static int read_component(struct subwords *subwords, const struct cJSON *root,
+                          const struct component *component, const struct json_reader *reader) {
+    return read_node(subwords, json_reader_member(root, component->name), component, 0, reader);
 }
 
 /* ---- normalizer */
@@ -67,57 +68,58 @@ static int read_pattern(const char **string, const char **regex, const struct cJ
     return !**string == !**regex ? subwords_refuse("pattern", "without a text", reader) : 0;
 }
 
-static int add_step(struct subwords *subwords, enum subwords_form form, const char *from,
-                    const char *to, const struct json_reader *reader) {
-    if (subwords->step_count == SUBWORDS_STEPS_MAX)
+static int add_normalizer(struct subwords *subwords, enum subwords_normalizer_kind kind,
+                          const char *from, const char *to, const struct json_reader *reader) {
+    if (subwords->normalizer_count == SUBWORDS_NORMALIZERS_MAX)
         return subwords_refuse("normalizer", "of so many parts", reader);
-    struct subwords_step *step = &subwords->steps[subwords->step_count++];
-    *step = (struct subwords_step){.form = form, .from = strdup(from), .to = strdup(to)};
-    if (form == SUBWORDS_NFC && !subwords->nfc.marks) nfc_open(&subwords->nfc);
-    return step->from && step->to ? 0
+    struct subwords_normalizer *part = &subwords->normalizers[subwords->normalizer_count++];
+    *part = (struct subwords_normalizer){.kind = kind, .from = strdup(from), .to = strdup(to)};
+    if (kind == SUBWORDS_NFC && !subwords->nfc.marks) nfc_open(&subwords->nfc);
+    return part->from && part->to ? 0
                                   : fail(reader->error, "out of memory while opening a tokenizer");
 }
 
-static int read_normal_form(struct subwords *subwords, const struct cJSON *node, const char *type,
-                            const struct json_reader *reader) {
+static int read_normalizer(struct subwords *subwords, const struct cJSON *node, const char *type,
+                           const struct json_reader *reader) {
     const char *to, *from, *regex;
     if (strcmp(type, "NFC") == 0)
         return json_reader_expect(node, "type", "normalizer", reader)
                    ? -1
-                   : add_step(subwords, SUBWORDS_NFC, "", "", reader);
+                   : add_normalizer(subwords, SUBWORDS_NFC, "", "", reader);
     if (strcmp(type, "Prepend") == 0) {
         if (json_reader_expect(node, "type prepend", "normalizer", reader) ||
             json_reader_text(&to, node, "prepend", reader))
             return -1;
-        return add_step(subwords, SUBWORDS_PREPEND, "", to, reader);
+        return add_normalizer(subwords, SUBWORDS_PREPEND, "", to, reader);
     }
     if (strcmp(type, "Replace") != 0) return subwords_refuse("normalizer", type, reader);
     if (json_reader_expect(node, "type pattern content", "normalizer", reader) ||
         json_reader_text(&to, node, "content", reader) || read_pattern(&from, &regex, node, reader))
         return -1;
     if (*regex) return subwords_refuse("normalizer", "Replace of a Regex", reader);
-    return add_step(subwords, SUBWORDS_REPLACE, from, to, reader);
+    return add_normalizer(subwords, SUBWORDS_REPLACE, from, to, reader);
 }
 
 /* ---- pre_tokenizer */
 
-int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_edition edition,
+int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_dialect dialect,
                       bool drops_gaps, const struct json_reader *reader) {
     struct error error;
-    if (subwords->rule_count == CUTTER_LEVELS_MAX)
+    if (subwords->rule_count == PRETOKENIZER_LEVELS_MAX)
         return subwords_refuse("pre_tokenizer", "of so many parts", reader);
-    struct split_pattern *pattern = split_pattern_open(regex, edition, subwords->atoms, &error);
+    struct split_pattern *pattern = split_pattern_open(regex, dialect, subwords->atoms, &error);
     if (!pattern) return json_reader_fail(reader, ": %s", error.text);
     subwords->rules[subwords->rule_count++] =
-        (struct cutter_rule){.pattern = pattern, .drops_gaps = drops_gaps};
+        (struct pretokenizer_rule){.pattern = pattern, .drops_gaps = drops_gaps};
     return 0;
 }
 
 /* True if a normal form has no spaces. */
 static bool lacks_spaces(const struct subwords *subwords) {
-    for (int i = 0; i < subwords->step_count; i++)
-        if (subwords->steps[i].form == SUBWORDS_REPLACE &&
-            strcmp(subwords->steps[i].from, " ") == 0 && !strchr(subwords->steps[i].to, ' '))
+    for (int i = 0; i < subwords->normalizer_count; i++)
+        if (subwords->normalizers[i].kind == SUBWORDS_REPLACE &&
+            strcmp(subwords->normalizers[i].from, " ") == 0 &&
+            !strchr(subwords->normalizers[i].to, ' '))
             return true;
     return false;
 }
@@ -176,7 +178,7 @@ static int read_byte_level(struct subwords *subwords, const struct cJSON *node,
 
 static int read_prepend(enum subwords_prepend *prepend, const struct cJSON *node,
                         const struct json_reader *reader) {
-    static const char *const words[] = {"never", "first", "always"};
+    static const char *const schemes[] = {"never", "first", "always"};
     const char *scheme, *mark;
     bool adds;
     if (json_reader_text(&scheme, node, "prepend_scheme", reader) ||
@@ -187,7 +189,7 @@ static int read_prepend(enum subwords_prepend *prepend, const struct cJSON *node
         return subwords_refuse("Metaspace's replacement", mark, reader);
     if (!*scheme) scheme = "always";
     int found = 0;
-    while (found < 3 && strcmp(scheme, words[found]) != 0) found++;
+    while (found < 3 && strcmp(scheme, schemes[found]) != 0) found++;
     if (found == 3) return subwords_refuse("Metaspace's prepend_scheme", scheme, reader);
     *prepend = (enum subwords_prepend)found;
     return !adds && *prepend != SUBWORDS_NEVER
@@ -206,8 +208,8 @@ static int read_metaspace(struct subwords *subwords, const struct cJSON *node,
     return 0;
 }
 
-static int read_cut(struct subwords *subwords, const struct cJSON *node, const char *type,
-                    const struct json_reader *reader) {
+static int read_pre_tokenizer(struct subwords *subwords, const struct cJSON *node, const char *type,
+                              const struct json_reader *reader) {
     if (subwords->byte_level && strcmp(type, "Metaspace") != 0)
         return subwords_refuse("pre_tokenizer", "after ByteLevel", reader);
     if (strcmp(type, "Split") == 0) return read_split(subwords, node, reader);
@@ -219,8 +221,8 @@ static int read_cut(struct subwords *subwords, const struct cJSON *node, const c
 
 /* ---- decoder */
 
-static int read_decoding(struct subwords *subwords, const struct cJSON *node, const char *type,
-                         const struct json_reader *reader) {
+static int read_decoder_part(struct subwords *subwords, const struct cJSON *node, const char *type,
+                             const struct json_reader *reader) {
     const char *from, *regex, *to;
     enum subwords_prepend prepend;
     if (strcmp(type, "ByteFallback") == 0 || strcmp(type, "Fuse") == 0)
@@ -256,12 +258,12 @@ static int read_decoding(struct subwords *subwords, const struct cJSON *node, co
 
 static int read_decoder(struct subwords *subwords, const struct cJSON *root,
                         const struct json_reader *reader) {
-    static const struct step step = {"decoder", "decoders", read_decoding};
-    const struct cJSON *node = json_reader_member(root, step.name);
+    static const struct component component = {"decoder", "decoders", read_decoder_part};
+    const struct cJSON *node = json_reader_member(root, component.name);
     const char *type;
     if (json_reader_text(&type, node, "type", reader)) return -1;
     if (!node) return subwords_refuse("decoder", "null", reader);
-    if (!subwords->byte_level) return read_node(subwords, node, &step, 0, reader);
+    if (!subwords->byte_level) return read_node(subwords, node, &component, 0, reader);
     if (strcmp(type, "ByteLevel") != 0) return subwords_refuse("decoder", type, reader);
     return json_reader_expect(node, BYTE_LEVEL_MEMBERS, "decoder ByteLevel", reader);
 }
@@ -284,8 +286,8 @@ static int add_special(int32_t *tokens, int *count, const struct cJSON *all, con
     return 0;
 }
 
-static int read_post(struct subwords *subwords, const struct cJSON *node, const char *type,
-                     const struct json_reader *reader) {
+static int read_post_processor(struct subwords *subwords, const struct cJSON *node,
+                               const char *type, const struct json_reader *reader) {
     const struct cJSON *list, *all, *part, *text, *special;
     const char *id;
     int texts = 0, parts = 0;
@@ -314,18 +316,20 @@ static int read_post(struct subwords *subwords, const struct cJSON *node, const 
                : subwords_refuse("post_processor", "template without one text", reader);
 }
 
-int subwords_read_steps(struct subwords *subwords, const struct cJSON *root,
-                        const struct json_reader *reader) {
-    static const struct step normalizer = {"normalizer", "normalizers", read_normal_form},
-                             pre_tokenizer = {"pre_tokenizer", "pretokenizers", read_cut},
-                             post_processor = {"post_processor", "processors", read_post};
-    if (read_step(subwords, root, &normalizer, reader) ||
-        read_step(subwords, root, &pre_tokenizer, reader))
+int subwords_read_pipeline(struct subwords *subwords, const struct cJSON *root,
+                           const struct json_reader *reader) {
+    static const struct component normalizer = {"normalizer", "normalizers", read_normalizer},
+                                  pre_tokenizer = {"pre_tokenizer", "pretokenizers",
+                                                   read_pre_tokenizer},
+                                  post_processor = {"post_processor", "processors",
+                                                    read_post_processor};
+    if (read_component(subwords, root, &normalizer, reader) ||
+        read_component(subwords, root, &pre_tokenizer, reader))
         return -1;
     if (subwords->byte_level && subwords->marks_spaces)
         return subwords_refuse("pre_tokenizer", "Metaspace with ByteLevel", reader);
     if (!subwords->byte_level && subwords->rule_count > 0)
         return subwords_refuse("pre_tokenizer", "Split without ByteLevel", reader);
     if (read_decoder(subwords, root, reader)) return -1;
-    return read_step(subwords, root, &post_processor, reader);
+    return read_component(subwords, root, &post_processor, reader);
 }

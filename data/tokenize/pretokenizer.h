@@ -13,40 +13,40 @@
 
 #include "data/tokenize/split_pattern.h"
 
-enum { CUTTER_LEVELS_MAX = 8 };
+enum { PRETOKENIZER_LEVELS_MAX = 8 };
 
 /* One pattern and how it cuts. Read-only. */
-struct cutter_rule {
+struct pretokenizer_rule {
     struct split_pattern *pattern;
     bool drops_gaps; /* gaps between matches are not pieces ("Removed" with invert) */
 };
 
-struct cutter_level {
-    size_t at, end;       /* the rest of the piece from the previous level */
-    size_t match, behind; /* bounds of the last match found; none is known if match < at */
+struct pretokenizer_level {
+    size_t at, end;                /* the rest of the piece from the previous level */
+    size_t match_begin, match_end; /* the last match found; none is known if match_begin < at */
 };
 
-/* A cutter for one thread. */
-struct cutter {
-    const struct cutter_rule *rules; /* [rule_count] */
+/* A pretokenizer for one thread. */
+struct pretokenizer {
+    const struct pretokenizer_rule *rules; /* [rule_count] */
     int rule_count;
     const uint8_t *text;
     size_t size;
     size_t at; /* everything before it has been passed to the levels */
-    struct cutter_level levels[CUTTER_LEVELS_MAX];
+    struct pretokenizer_level levels[PRETOKENIZER_LEVELS_MAX];
     uint64_t steps;                     /* steps left for all matches in this text */
     const struct split_pattern *failed; /* the pattern that ran out of steps, or NULL */
 };
 
 /* Starts on a text, which must stay valid until its last piece is returned. */
-void cutter_begin(struct cutter *cutter, const struct cutter_rule *rules, int rule_count,
-                  const void *text, size_t size);
+void pretokenizer_begin(struct pretokenizer *pretokenizer, const struct pretokenizer_rule *rules,
+                        int rule_count, const void *text, size_t size);
 
 /* Finds the next piece, text[*begin .. *end). Returns false at the end of the text, and if the
  * patterns take too many steps for the text's size; then `failed` is not NULL. */
-bool cutter_next(struct cutter *cutter, size_t *begin, size_t *end);
+bool pretokenizer_next(struct pretokenizer *pretokenizer, size_t *begin, size_t *end);
 
 /* True if text may be cut before `space`, a white-space character that follows one that is not
  * white space, without changing the pieces. atoms: the table of data/tokenize/unicode.h. */
-bool cutter_cuts_before(const struct cutter_rule *rules, int rule_count, const uint8_t *atoms,
-                        char space);
+bool pretokenizer_cuts_before(const struct pretokenizer_rule *rules, int rule_count,
+                              const uint8_t *atoms, char space);

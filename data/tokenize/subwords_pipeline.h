@@ -7,11 +7,11 @@
 
 /* Reads all of them, and decides whether the tokenizer is byte-level. Fails with what is wrong or
  * unsupported. */
-int subwords_read_steps(struct subwords *subwords, const struct cJSON *root,
-                        const struct json_reader *reader);
+int subwords_read_pipeline(struct subwords *subwords, const struct cJSON *root,
+                           const struct json_reader *reader);
 
 /* Appends a pattern that cuts text. */
-int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_edition edition,
+int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_dialect dialect,
                       bool drops_gaps, const struct json_reader *reader);
 
 /* Fails with: its WHAT "NAME" is not supported. */

@@ -1,6 +1,6 @@
 /* GPT-2's pattern cuts text as in tiktoken and Hugging Face's tokenizers; test_split_pattern.c
  * tests other patterns. */
-#include "data/tokenize/cutter.h"
+#include "data/tokenize/pretokenizer.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 #include "test/cpu_time.h"
 #include "test/patterns.h"
 
-static struct cutter cutter;
-static struct cutter_rule rule;
+static struct pretokenizer pretokenizer;
+static struct pretokenizer_rule rule;
 static uint8_t *atoms;
 
 static void begin(void) {
@@ -32,13 +32,13 @@ static void end(void) {
     arrfree(atoms);
 }
 
-TestSuite(cutter, .init = begin, .fini = end);
+TestSuite(pretokenizer, .init = begin, .fini = end);
 
 static void expect_cut(const char *bars) {
     expect_cut_by(&rule, 1, bars);
 }
 
-Test(cutter, words_numbers_and_symbols_include_one_space) {
+Test(pretokenizer, words_numbers_and_symbols_include_one_space) {
     expect_cut("");
     expect_cut("Hello|,| world|!|");
     expect_cut("a|1|b|22| c| 3|");
@@ -50,7 +50,7 @@ Test(cutter, words_numbers_and_symbols_include_one_space) {
     expect_cut("\x1c| \x1f|");
 }
 
-Test(cutter, endings_of_english_words) {
+Test(pretokenizer, endings_of_english_words) {
     expect_cut("it|'s| he|'ll| we|'ve| I|'d| they|'re| don|'t| I|'m|");
     expect_cut("IT|'|S| HE|'|LL|");
     expect_cut("'s|'t|'re|'ve|'m|'ll|'d|");
@@ -64,7 +64,7 @@ Test(cutter, endings_of_english_words) {
     expect_cut("it|\xe2\x80\x99|s|");
 }
 
-Test(cutter, white_space_leaves_its_last_character_to_the_next_piece) {
+Test(pretokenizer, white_space_leaves_its_last_character_to_the_next_piece) {
     expect_cut("a| | b|");
     expect_cut("a|  | b|");
     expect_cut("a|\n|b|\n|\n|c|");
@@ -80,7 +80,7 @@ Test(cutter, white_space_leaves_its_last_character_to_the_next_piece) {
     expect_cut("a|\xc2\xa0| b|");
 }
 
-Test(cutter, invalid_bytes_are_separate_pieces) {
+Test(pretokenizer, invalid_bytes_are_separate_pieces) {
     expect_cut("\xff|");
     expect_cut("a|\xff\xfe|b|");
     expect_cut("a| |\xff| b|");
@@ -104,8 +104,8 @@ static char class_of(uint32_t code) {
         char text[5] = {neighbours[i]};
         const size_t size = 1 + utf8_write((uint8_t *)text + 1, code);
         size_t from, to;
-        cutter_begin(&cutter, &rule, 1, text, size);
-        cr_assert(cutter_next(&cutter, &from, &to));
+        pretokenizer_begin(&pretokenizer, &rule, 1, text, size);
+        cr_assert(pretokenizer_next(&pretokenizer, &from, &to));
         if (to == size) found = classes[i];
     }
     return found;
@@ -119,7 +119,7 @@ static bool is_white_space(uint32_t code) {
 
 /* Hashes the classes of all characters as in tiktoken and tokenizers, see
  * test/golden/tokenizer/README.md. */
-Test(cutter, characters_have_the_classes_of_unicode_16) {
+Test(pretokenizer, characters_have_the_classes_of_unicode_16) {
     struct sha256 hash;
     char hex[SHA256_HEX_MAX];
     sha256_begin(&hash);
@@ -141,13 +141,14 @@ static void cut_copies(const void *argument, size_t size) {
     char *text = malloc(size);
     cr_assert_not_null(text);
     for (size_t i = 0; i < size; i++) text[i] = part[i % length];
-    cutter_begin(&cutter, &rule, 1, text, size);
-    for (; cutter_next(&cutter, &from, &to); at = to) cr_assert(from == at && to > from);
+    pretokenizer_begin(&pretokenizer, &rule, 1, text, size);
+    for (; pretokenizer_next(&pretokenizer, &from, &to); at = to)
+        cr_assert(from == at && to > from);
     cr_assert_eq(at, size);
     free(text);
 }
 
-Test(cutter, hostile_texts_take_linear_time) {
+Test(pretokenizer, hostile_texts_take_linear_time) {
     static const char *const parts[] = {"a",
                                         " ",
                                         "\n",
