@@ -8,7 +8,7 @@ enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 enum {
     BACKEND_SLOTS = 2, /* for asynchronous transfers, in each direction: they alternate */
-    BACKEND_GRAPHS = 4 /* kinds of work that are launched as one graph */
+    BACKEND_GRAPHS = 6 /* sequences of operations that are launched as one graph */
 };
 
 struct ranks;       /* kernels/ranks.h */
@@ -73,7 +73,8 @@ struct device_functions {
     void (*snapshot)(struct backend *be, const struct transfer *transfers, int count);
     void (*snapshot_guard)(struct backend *be);
     bool (*snapshot_ready)(struct backend *be, bool wait);
-    void (*graph)(struct backend *be, int which, void (*work)(void *), void *argument);
+    void (*graph)(struct backend *be, int which, const void *owner, void (*work)(void *),
+                  void *argument);
     size_t (*peak_bytes)(struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
     const char *(*fallback)(const struct backend *be, int index);
@@ -175,12 +176,13 @@ static inline bool backend_snapshot_ready(struct backend *be, bool wait) {
 }
 
 /* Calls work(argument), which calls operations and does no transfers. If the device supports
- * graphs, the operations are recorded and launched as one; if that fails, work may be called twice.
- * Each kind of work, 0 to BACKEND_GRAPHS - 1, calls the same operations each time, with arguments
- * of its own. */
-static inline void backend_graph(struct backend *be, int which, void (*work)(void *),
-                                 void *argument) {
-    be->functions->graph(be, which, work, argument);
+ * graphs, the operations are recorded once and later launched as one, without calling work. So the
+ * operations of an owner for each `which`, 0 to BACKEND_GRAPHS - 1, must have the same arguments
+ * each time, as long as no memory of the backend is released. If recording fails, work may be
+ * called twice. */
+static inline void backend_graph(struct backend *be, int which, const void *owner,
+                                 void (*work)(void *), void *argument) {
+    be->functions->graph(be, which, owner, work, argument);
 }
 
 /* Returns the peak memory of this process so far, in bytes. */

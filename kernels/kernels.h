@@ -69,6 +69,15 @@ struct amax {
     uint32_t not_finite; /* 1 if there was an infinity or NaN, else 0 */
 };
 
+/* Values of a step that the host computes, in backend memory. Arguments of operations are the same
+ * in every step, so that a recorded step can be repeated. */
+struct step_inputs {
+    double lr;
+    int64_t step;            /* number of steps done before */
+    struct rounding_key key; /* for moments in bf16 */
+    float loss_weight;       /* 1 / (targets of the whole step that are not ignored) */
+};
+
 /* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows;
  * without a position table only the token's row. With a remainder the token table is split master
  * weights (kernels/rounding.h). */
@@ -318,14 +327,14 @@ struct attention_backward_args {
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
- * become their own gradient times (*loss_scale * weight), and 0 in the padding columns. If the
+ * become their own gradient times (*loss_scale * loss_weight), and 0 in the padding columns. If the
  * target is negative it is ignored: the loss and the row of the gradient are 0, for any logits. */
 struct cross_entropy_args {
-    float *losses;               /* [N] */
-    const struct tensor *logits; /* [N, V padded] in, and out if loss_scale is given */
-    const int32_t *targets;      /* [N], each in 0..vocab_size-1, or negative: ignored */
-    const float *loss_scale;     /* optional, backend memory */
-    float weight;                /* 1 / (targets of the whole step that are not ignored) */
+    float *losses;                    /* [N] */
+    const struct tensor *logits;      /* [N, V padded] in, and out if loss_scale is given */
+    const int32_t *targets;           /* [N], each in 0..vocab_size-1, or negative: ignored */
+    const float *loss_scale;          /* optional, backend memory */
+    const struct step_inputs *inputs; /* given with loss_scale: loss_weight is read */
     int64_t vocab_size;
     const struct trace_label *label; /* optional */
 };
@@ -400,12 +409,12 @@ struct step_state {
     int32_t fp8_zero;       /* tensors quantized in this step of zeros only */
 };
 
-/* *total += weight * sum of losses, in fixed order. */
+/* *total += loss_weight * sum of losses, in fixed order. */
 struct loss_sum_args {
     float *total;
     const float *losses; /* [count] */
     int64_t count;
-    float weight;
+    const struct step_inputs *inputs; /* optional: loss_weight is read, 1 without */
 };
 
 /* squares[i] = sum of squares of the i-th share of the unscaled gradients, as if added in fp64. The
@@ -418,14 +427,15 @@ struct gradient_squares_args {
 };
 
 /* Ends a step of quantizations: sums of all records go into state. With a history, the largest amax
- * of each tensor goes into its row `at`, and amax becomes the largest of the whole history, times
- * margin. */
+ * of each tensor goes into its row step % length, and amax becomes the largest of the whole
+ * history, times margin. */
 struct quantize_history_args {
     struct step_state *state;              /* fp8_not_finite and fp8_zero are set */
     float *amax;                           /* [count]; NULL without a history */
     float *history;                        /* [length, count] */
     const struct quantize_record *records; /* [ranks, each], of which count are read */
-    int64_t ranks, each, count, length, at;
+    const struct step_inputs *inputs;      /* given with a history: step is read */
+    int64_t ranks, each, count, length;
     float margin;
 };
 
@@ -450,9 +460,9 @@ struct adamw_args {
     const struct tensor *copy;              /* optional [P] 16 bit, of fp32 master weights */
     const struct tensor *gradients;         /* [P], scaled */
     const struct step_state *state;
-    struct rounding_key key; /* for moments in bf16 */
-    int64_t first;           /* index of element 0 in the random sequence */
-    double lr, beta1, beta2, epsilon, weight_decay;
+    const struct step_inputs *inputs; /* lr and key are read */
+    int64_t first;                    /* index of element 0 in the random sequence */
+    double beta1, beta2, epsilon, weight_decay;
 };
 
 /* Ends a step. If found_inf: skipped += 1 and, if dynamic, at_floor += 1 if the scale is min_scale

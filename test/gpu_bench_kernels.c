@@ -145,14 +145,15 @@ static void gelu_backward_body(const struct subject *s) {
 
 static void cross_entropy_body(const struct subject *s) {
     OP(s->be, cross_entropy, .losses = s->a, .logits = &s->t[0], .targets = s->tokens,
-       .loss_scale = &s->state->loss_scale, .weight = 1, .vocab_size = s->bench->vocabulary);
+       .loss_scale = &s->state->loss_scale, .inputs = s->inputs,
+       .vocab_size = s->bench->vocabulary);
 }
 
 /* AdamW on split masters: upper halves and remainders. */
 static void adamw_body(const struct subject *s) {
     OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
-       .moment2 = &s->t[2], .gradients = &s->t[4], .state = s->state, .lr = 1e-4, .beta1 = 0.9,
-       .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1);
+       .moment2 = &s->t[2], .gradients = &s->t[4], .state = s->state, .inputs = s->inputs,
+       .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1);
 }
 
 static void gradient_norm_body(const struct subject *s) {

@@ -71,6 +71,9 @@ void make_state(struct subject *s) {
     struct step_state state = {.loss_scale = 1, .clip_factor = 1};
     s->state = take(s, sizeof state);
     if (s->state) backend_upload(s->be, s->state, &state, sizeof state);
+    struct step_inputs inputs = {.lr = 1e-4, .loss_weight = 1};
+    s->inputs = take(s, sizeof inputs);
+    if (s->inputs) backend_upload(s->be, s->inputs, &inputs, sizeof inputs);
 }
 
 static void release(struct subject *s) {

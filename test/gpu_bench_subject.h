@@ -17,6 +17,7 @@ struct subject {
     struct tensor t[8];
     int32_t *tokens;
     struct step_state *state;
+    struct step_inputs *inputs;
     float *a, *b;
     void *scratch;
     int64_t heads, kv_heads;
@@ -31,7 +32,7 @@ void *take(struct subject *s, size_t bytes);
 void make(struct subject *s, int i, enum dtype dtype, int64_t rows, int64_t columns, double scale);
 float *make_vector(struct subject *s, int64_t count);              /* zeros */
 void make_tokens(struct subject *s, int64_t count, int64_t limit); /* below limit */
-void make_state(struct subject *s);
+void make_state(struct subject *s);                                /* with inputs */
 
 /* Returns the seconds of one call, the median of some rounds; 0 after a failure. Releases the
  * operands. */

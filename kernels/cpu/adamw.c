@@ -25,11 +25,11 @@ struct scalars {
 static struct scalars step_scalars(const struct adamw_args *a) {
     double t = a->state->updates + 1.0, root2 = sqrt(1.0 - pow(a->beta2, t));
     return (struct scalars){
-        .keep = (float)(1.0 - a->lr * a->weight_decay),
+        .keep = (float)(1.0 - a->inputs->lr * a->weight_decay),
         .beta1_rest = (float)(1.0 - a->beta1),
         .beta2 = (float)a->beta2,
         .beta2_rest = (float)(1.0 - a->beta2),
-        .step_size = (float)(a->lr * root2 / (1.0 - pow(a->beta1, t))),
+        .step_size = (float)(a->inputs->lr * root2 / (1.0 - pow(a->beta1, t))),
         .epsilon = (float)(a->epsilon * root2),
         .unscale = (float)(1.0 / (double)a->state->loss_scale),
         .clip = a->state->clip_factor,
@@ -58,7 +58,7 @@ update_block(const struct adamw_args *a, const struct scalars *s, int64_t first,
     float *restrict moment2 = (float *)a->moment2->data + first;
     uint16_t *restrict moment1_bf16 = (uint16_t *)a->moment1->data + first;
     uint16_t *restrict moment2_bf16 = (uint16_t *)a->moment2->data + first;
-    const struct rounding_key key = a->key;
+    const struct rounding_key key = a->inputs->key;
     const uint32_t index = (uint32_t)(a->first + first);
 #pragma omp simd
     for (int32_t i = 0; i < (int32_t)n; i++) {

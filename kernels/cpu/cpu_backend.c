@@ -98,8 +98,9 @@ static void cpu_close(struct backend *be) {
     cpu_products_close(be->state);
 }
 
-static void cpu_graph(struct backend *be, int which, void (*work)(void *), void *argument) {
-    (void)be, (void)which;
+static void cpu_graph(struct backend *be, int which, const void *owner, void (*work)(void *),
+                      void *argument) {
+    (void)be, (void)which, (void)owner;
     work(argument);
 }
 

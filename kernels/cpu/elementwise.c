@@ -95,5 +95,5 @@ void cpu_loss_sum(struct backend *be, const struct loss_sum_args *args) {
     (void)be;
     double total = 0;
     for (int64_t i = 0; i < args->count; i++) total += args->losses[i];
-    *args->total += (float)(total * args->weight);
+    *args->total += (float)(args->inputs ? total * args->inputs->loss_weight : total);
 }

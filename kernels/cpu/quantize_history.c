@@ -20,9 +20,10 @@ void cpu_quantize_history(struct backend *be, const struct quantize_history_args
             args->state->fp8_zero += record->zero;
         }
     if (!args->history) return;
+    float *seen = args->history + args->inputs->step % args->length * args->count;
     for (int64_t i = 0; i < args->count; i++) {
         float amax = 0;
-        args->history[args->at * args->count + i] = largest(args, i);
+        seen[i] = largest(args, i);
         for (int64_t row = 0; row < args->length; row++) {
             float one = args->history[row * args->count + i];
             if (one > amax) amax = one;

@@ -2,8 +2,8 @@
  * gradients and moments it moves 28 bytes for each parameter, 30 with a 16-bit copy of the weight;
  * with split master weights and 16-bit gradients and moments 18.
  *
- * found_inf, the loss scale, the clip factor and the number of updates are in device memory. Each
- * block computes the scalars that depend on them, in fp64, as PyTorch does. */
+ * found_inf, the loss scale, the clip factor, the learning rate and the number of updates are in
+ * device memory. Each block computes the scalars that depend on them, in fp64, as PyTorch does. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/rounding.h"
@@ -13,13 +13,19 @@
 enum { THREADS = 256, ITERATIONS = 4 };
 
 struct scalars {
-    float keep;              /* 1 - lr * weight_decay */
     float beta1_rest;        /* 1 - beta1 */
     float beta2, beta2_rest; /* beta2, and 1 - beta2 */
-    float step_size;         /* from here on filled in on the device: lr * root2 / (1 - beta1^t) */
+    float keep;              /* from here on filled in on the device: 1 - lr * weight_decay */
+    float step_size;         /* lr * root2 / (1 - beta1^t) */
     float epsilon; /* epsilon * root2, where root2 = sqrt(1 - beta2^t); see kernels/cpu/adamw.c */
     float unscale; /* 1 / loss_scale */
     float clip;
+    struct rounding_key key;
+};
+
+/* Arguments of an update that scalars depend on. */
+struct rates {
+    double beta1, beta2, epsilon, weight_decay;
 };
 
 /* base^n by squaring, far cheaper than pow, which has to take logarithms. The error grows to n
@@ -34,12 +40,16 @@ static __device__ __forceinline__ double power(double base, uint32_t n) {
 }
 
 static __device__ __forceinline__ void finish_scalars(struct scalars *s,
-                                                      const struct step_state *state, double lr,
-                                                      double beta1, double beta2, double epsilon) {
+                                                      const struct step_state *state,
+                                                      const struct step_inputs *inputs,
+                                                      const struct rates *rates) {
     uint32_t t = (uint32_t)state->updates + 1;
-    double root2 = sqrt(1.0 - power(beta2, t));
-    s->step_size = (float)(lr * root2 / (1.0 - power(beta1, t)));
-    s->epsilon = (float)(epsilon * root2);
+    double root2 = sqrt(1.0 - power(rates->beta2, t));
+    double decay = __dmul_rn(inputs->lr, rates->weight_decay); /* not part of a multiply-add */
+    s->keep = (float)(1.0 - decay);
+    s->step_size = (float)(inputs->lr * root2 / (1.0 - power(rates->beta1, t)));
+    s->epsilon = (float)(rates->epsilon * root2);
+    s->key = inputs->key;
     s->unscale = 1.0f / state->loss_scale; /* rounded from fp64 as in gradient_norm.cu */
     s->clip = state->clip_factor;
 }
@@ -61,7 +71,6 @@ template <typename Gradient, typename Master, typename Copy, typename Moment> st
     Moment *moment1, *moment2;
     Copy *copy; /* 16-bit copy, or NULL */
     const Gradient *gradients;
-    struct rounding_key key;
     uint32_t first;
 };
 
@@ -137,21 +146,22 @@ static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at,
     for (int i = 0; i < N; i++) update(&master[i], &moment1[i], &moment2[i], gradient[i], s);
     store_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
     if (a->copy) store_flat<WHOLE, N>(a->copy + at, master, left);
-    store_moments<WHOLE, N>(moment1, moment2, a->moment1 + at, a->moment2 + at, left, a->key,
+    store_moments<WHOLE, N>(moment1, moment2, a->moment1 + at, a->moment2 + at, left, s->key,
                             a->first + (uint32_t)at);
 }
 
 template <typename Gradient, typename Master, typename Copy, typename Moment>
 static __global__ void __launch_bounds__(THREADS)
     adamw_kernel(struct arrays<Gradient, Master, Copy, Moment> arrays, int64_t count, bool aligned,
-                 const struct step_state *__restrict__ state, struct scalars given, double lr,
-                 double beta1, double beta2, double epsilon) {
+                 const struct step_state *__restrict__ state,
+                 const struct step_inputs *__restrict__ inputs, struct scalars given,
+                 struct rates rates) {
     constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
     constexpr int STEP = THREADS * N;
     __shared__ struct scalars shared;
     if (state->found_inf) return; /* the same for all threads of all blocks */
     if (threadIdx.x == 0) {
-        finish_scalars(&given, state, lr, beta1, beta2, epsilon);
+        finish_scalars(&given, state, inputs, &rates);
         shared = given;
     }
     __syncthreads();
@@ -172,11 +182,11 @@ static void launch(struct backend *be, const struct adamw_args *a) {
     Copy *copy = a->copy ? (Copy *)a->copy->data : NULL;
     struct arrays<Gradient, Master, Copy, Moment> arrays = {
         (Master *)a->master->data, (uint16_t *)a->remainder, (Moment *)a->moment1->data,
-            (Moment *)a->moment2->data, copy, (const Gradient *)a->gradients->data, a->key,
+            (Moment *)a->moment2->data, copy, (const Gradient *)a->gradients->data,
             (uint32_t)a->first
     };
+    struct rates rates = {a->beta1, a->beta2, a->epsilon, a->weight_decay};
     struct scalars given = {};
-    given.keep = (float)(1.0 - a->lr * a->weight_decay);
     given.beta1_rest = (float)(1.0 - a->beta1);
     given.beta2 = (float)a->beta2;
     given.beta2_rest = (float)(1.0 - a->beta2);
@@ -189,8 +199,7 @@ static void launch(struct backend *be, const struct adamw_args *a) {
                    aligned_to(copy, N * sizeof(Copy));
     LAUNCH((adamw_kernel<Gradient, Master, Copy, Moment>),
            (unsigned)blocks_of(count, (int64_t)THREADS * N * ITERATIONS), THREADS, 0,
-           cuda_state(be)->compute, arrays, count, aligned, a->state, given, a->lr, a->beta1,
-           a->beta2, a->epsilon);
+           cuda_state(be)->compute, arrays, count, aligned, a->state, a->inputs, given, rates);
 }
 
 template <typename Gradient, typename Moment>

@@ -133,8 +133,9 @@ static __device__ __forceinline__ void ignore_row(T *logits, float *loss, int co
 template <typename T, int N, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     cross_entropy_kernel(float *__restrict__ losses, T *logits, const int32_t *__restrict__ targets,
-                         const float *__restrict__ loss_scale, float weight, int columns,
-                         int vocab_size, bool keep) {
+                         const float *__restrict__ loss_scale,
+                         const struct step_inputs *__restrict__ inputs, int columns, int vocab_size,
+                         bool keep) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, shared);
     kept_chunk *kept = keep ? shared : NULL;
@@ -151,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0)
         losses[blockIdx.x] = logf(row.sum) - LN_2 * exponent(target_logit, row.offset);
     if (!loss_scale) return;
-    row.scale = *loss_scale * weight;
+    row.scale = *loss_scale * inputs->loss_weight;
     gradient<T, N, THREADS>(values, kept, &row);
 }
 
@@ -165,7 +166,7 @@ static void launch(struct backend *be, const struct cross_entropy_args *args) {
     if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
     LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->weight, (int)columns, (int)args->vocab_size, keep);
+           args->inputs, (int)columns, (int)args->vocab_size, keep);
 }
 
 template <typename T, int N>

@@ -13,8 +13,9 @@ struct cuda_products;
 
 /* A recorded sequence of operations. */
 struct cuda_graph {
-    cudaGraphExec_t exec; /* NULL: not instantiated yet */
-    bool begun;           /* the operations ran once without a graph */
+    cudaGraphExec_t exec; /* NULL: not recorded yet */
+    const void *owner;    /* owner of the operations; NULL: they have never run */
+    uint64_t releases;    /* cuda_state.releases when they ran first */
 };
 
 /* Large allocations of pinned memory that are known: moments, remainders and a snapshot of each of
@@ -43,6 +44,7 @@ struct cuda_state {
     size_t pinned_bytes; /* their sum */
     size_t may_pin;      /* host memory that could be pinned when the device was opened */
     int ranks_here;      /* ranks on this machine, which pin memory too */
+    uint64_t releases;   /* number of times that memory was released */
     struct cuda_graph graphs[BACKEND_GRAPHS];
     bool uses_graphs, without_wgmma;
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
@@ -99,7 +101,8 @@ void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, v
 void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *args, void *scratch);
 
 /* See backend_graph. */
-void cuda_graph_run(struct backend *be, int which, void (*work)(void *), void *argument);
+void cuda_graph_run(struct backend *be, int which, const void *owner, void (*work)(void *),
+                    void *argument);
 void cuda_graphs_close(struct cuda_state *cuda);
 
 /* Opens matrix products: cuBLASLt and its prepared plans. Returns NULL with a message on

@@ -87,7 +87,7 @@ static size_t cuda_peak_bytes(struct backend *be) {
 }
 
 static void cuda_release(struct backend *be, void *memory) {
-    (void)be;
+    cuda_state(be)->releases++;
     cudaFree(memory);
 }
 
@@ -170,6 +170,7 @@ static void *cuda_host_allocate(struct backend *be, size_t bytes) {
 static void cuda_host_release(struct backend *be, void *memory) {
     struct cuda_state *cuda = cuda_state(be);
     await_compute(be, "waiting for the device");
+    cuda->releases++;
     cudaFreeHost(memory);
     for (int i = 0; memory && i < CUDA_PINS; i++) {
         if (cuda->pins[i].memory != memory) continue;
@@ -265,11 +266,11 @@ static const size_t CHUNK_SHARE = 64, CHUNK_BYTES_MAX = (size_t)2 << 30;
  *              380 MB (its pull request 86509)
  *      32 MiB  rounding of 16 allocations to 2 MiB, the granularity of device memory that
  *              cuMemGetAllocationGranularity documents
- *      16 MiB  graphs: 4 of 1000 nodes with 4 KiB of parameters, the most that a kernel documents
+ *      24 MiB  graphs: 6 of 1000 nodes with 4 KiB of parameters, the most that a kernel documents
  *       9 MiB  heap and printf buffer of kernels: defaults of cudaLimitMallocHeapSize and
  *              cudaLimitPrintfFifoSize
  * nccl.cu adds that of NCCL. */
-static const size_t CONTEXT_RESERVE = (size_t)(128 + 32 + 16 + 9) << 20;
+static const size_t CONTEXT_RESERVE = (size_t)(128 + 32 + 24 + 9) << 20;
 
 static int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
     return cuda_products_write(cuda_state(be)->products, path, error);

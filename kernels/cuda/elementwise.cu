@@ -95,15 +95,16 @@ void cuda_clear(struct backend *be, const struct clear_args *args) {
 /* One block: the losses of a micro-batch are a few hundred KB at most, and one fixed order of
  * addition gives the same sum every time. */
 static __global__ void loss_sum_kernel(float *total, const float *__restrict__ losses,
-                                       int64_t count, float weight) {
+                                       int64_t count,
+                                       const struct step_inputs *__restrict__ inputs) {
     float sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += losses[i];
     sum = block_sum<SUM_THREADS>(sum);
-    if (threadIdx.x == 0) *total += weight * sum;
+    if (threadIdx.x == 0) *total += (inputs ? inputs->loss_weight : 1.0f) * sum;
 }
 
 void cuda_loss_sum(struct backend *be, const struct loss_sum_args *args) {
     LAUNCH(loss_sum_kernel, 1, SUM_THREADS, 0, cuda_state(be)->compute, args->total, args->losses,
-           args->count, args->weight);
+           args->count, args->inputs);
     cuda_launched(be, "loss_sum");
 }

@@ -23,13 +23,13 @@ static __global__ void __launch_bounds__(THREADS)
 
 static __global__ void __launch_bounds__(THREADS)
     history_kernel(float *amax, float *history, const struct quantize_record *records,
-                   int64_t ranks, int64_t each, int64_t count, int64_t length, int64_t at,
-                   float margin) {
+                   const struct step_inputs *__restrict__ inputs, int64_t ranks, int64_t each,
+                   int64_t count, int64_t length, float margin) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     float seen = 0, largest = 0;
     if (i >= count) return;
     for (int64_t rank = 0; rank < ranks; rank++) seen = fmaxf(seen, records[rank * each + i].amax);
-    history[at * count + i] = seen;
+    history[inputs->step % length * count + i] = seen;
     for (int64_t row = 0; row < length; row++) largest = fmaxf(largest, history[row * count + i]);
     amax[i] = largest * margin;
 }
@@ -40,7 +40,7 @@ void cuda_quantize_history(struct backend *be, const struct quantize_history_arg
            args->count);
     if (args->history)
         LAUNCH(history_kernel, (unsigned)blocks_of(args->count, THREADS), THREADS, 0, stream,
-               args->amax, args->history, args->records, args->ranks, args->each, args->count,
-               args->length, args->at, args->margin);
+               args->amax, args->history, args->records, args->inputs, args->ranks, args->each,
+               args->count, args->length, args->margin);
     cuda_launched(be, "quantize_history");
 }

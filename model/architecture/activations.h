@@ -54,7 +54,8 @@ struct activations {
 #undef X
     struct layer_activations *layers; /* [n_layer] */
     struct activation_gradients gradients;
-    int32_t *tokens, *targets; /* [B, T], backend memory */
+    int32_t *tokens, *targets;        /* [B, T], backend memory */
+    const struct step_inputs *inputs; /* backend memory; NULL until there is a batch */
 };
 
 struct activation {

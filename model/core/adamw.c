@@ -4,7 +4,7 @@ static void adamw_update(const struct update_args *a) {
     const struct config *config = a->config;
     OP(a->be, adamw, .master = a->master, .remainder = a->remainder, .moment1 = &a->moments[0],
        .moment2 = &a->moments[1], .copy = a->copy, .gradients = a->gradients, .state = a->state,
-       .key = a->key, .first = a->first, .lr = a->lr, .beta1 = config->optimizer.beta1,
+       .inputs = a->inputs, .first = a->first, .beta1 = config->optimizer.beta1,
        .beta2 = config->optimizer.beta2, .epsilon = config->optimizer.eps,
        .weight_decay = a->weight_decay);
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static size_t slot_bytes(int64_t rows) {
-    return 2 * (size_t)rows * sizeof(int32_t);
+    return sizeof(struct batch) + 2 * (size_t)rows * sizeof(int32_t);
 }
 
 size_t batches_bytes(const struct backend *be, int64_t rows) {
@@ -42,19 +42,21 @@ float batches_weight(const struct config *config, const struct loader *loader, i
 }
 
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
-                int64_t first_sample, struct error *error) {
+                int64_t first_sample, const struct step_inputs *inputs, struct error *error) {
     struct backend *be = batches->be;
     int slot = batches->slot;
     int64_t rows = gpt->shape.rows;
-    int32_t *host = batches->host[slot];
+    struct batch *host = batches->host[slot], *sent = batches->sent[slot];
     assert(rows <= gpt->capacity.rows);
     backend_sent(be, slot);
-    if (loader_fetch(loader, host, host + rows, (uint64_t)first_sample, (int)gpt->shape.batch,
-                     error))
+    if (loader_fetch(loader, host->tokens, host->tokens + rows, (uint64_t)first_sample,
+                     (int)gpt->shape.batch, error))
         return -1;
-    backend_send(be, slot, batches->sent[slot], host, 2 * (size_t)rows * sizeof *host);
-    gpt->activations.tokens = batches->sent[slot];
-    gpt->activations.targets = batches->sent[slot] + rows;
+    host->inputs = *inputs;
+    backend_send(be, slot, sent, host, slot_bytes(rows));
+    gpt->activations.inputs = &sent->inputs;
+    gpt->activations.tokens = sent->tokens;
+    gpt->activations.targets = sent->tokens + rows;
     batches->slot = (slot + 1) % BACKEND_SLOTS;
     return 0;
 }

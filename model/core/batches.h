@@ -5,11 +5,17 @@
 #include "data/corpus/loader.h"
 #include "model/core/gpt.h"
 
+/* A batch as it is sent, with the inputs of its step. */
+struct batch {
+    struct step_inputs inputs;
+    int32_t tokens[]; /* [2, B, T]: tokens, then targets */
+};
+
 struct batches {
     struct backend *be;
-    int slot;                     /* slot of the next batch */
-    int32_t *host[BACKEND_SLOTS]; /* [2, B, T]: inputs, then targets */
-    int32_t *sent[BACKEND_SLOTS]; /* the same in backend memory */
+    int slot;                          /* slot of the next batch */
+    struct batch *host[BACKEND_SLOTS]; /* filled by the host */
+    struct batch *sent[BACKEND_SLOTS]; /* the same in backend memory */
 };
 
 /* Bytes of backend memory that batches_open takes; on a CPU, host memory included. */
@@ -36,7 +42,8 @@ static inline int64_t batches_step_tokens(const struct config *config) {
  * 0 if there are none. */
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
 
-/* Sends the samples from first_sample on, as many as the model's shape has, and makes them its
- * current batch. Does not wait for operations on the previous batch. Fails on bad data. */
+/* Sends the samples from first_sample on, as many as the model's shape has, with the inputs of the
+ * step, and makes them the model's current batch. Does not wait for operations on the previous
+ * batch. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
-                int64_t first_sample, struct error *error);
+                int64_t first_sample, const struct step_inputs *inputs, struct error *error);

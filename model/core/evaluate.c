@@ -7,20 +7,20 @@
 #include "model/core/forward.h"
 
 /* Stores the mean loss over the unmasked targets of the current batch in evaluator->sum. */
-static void batch_loss(struct evaluator *evaluator, uint64_t counted) {
+static void batch_loss(struct evaluator *evaluator) {
     struct gpt *gpt = evaluator->gpt;
     struct backend *be = gpt->be;
     gpt_forward(gpt);
-    gpt_loss(gpt, NULL, 0);
+    gpt_loss(gpt, NULL);
     OP(be, clear, .data = evaluator->sum, .bytes = sizeof(float));
     OP(be, loss_sum, .total = evaluator->sum, .losses = gpt->activations.losses.data,
-       .count = gpt->shape.rows, .weight = counted > 0 ? 1.0f / (float)counted : 0);
+       .count = gpt->shape.rows, .inputs = gpt->activations.inputs);
 }
 
 void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     struct evaluator evaluator = {.gpt = gpt};
     gpt_set_batch(gpt, batch, sequence_length);
-    batch_loss(&evaluator, (uint64_t)gpt->shape.rows);
+    batch_loss(&evaluator);
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
 }
 
@@ -45,9 +45,10 @@ static int begin_batch(struct evaluator *evaluator, struct batch_result *result,
     struct gpt *gpt = evaluator->gpt;
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     gpt_set_batch(gpt, count, length);
-    if (batches_put(evaluator->batches, gpt, loader, first, error)) return -1;
     uint64_t counted = loader_target_count(loader, (uint64_t)first, (uint64_t)count);
-    batch_loss(evaluator, counted);
+    const struct step_inputs inputs = {.loss_weight = counted > 0 ? 1.0f / (float)counted : 0};
+    if (batches_put(evaluator->batches, gpt, loader, first, &inputs, error)) return -1;
+    batch_loss(evaluator);
     backend_fetch(gpt->be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
     result->weight = (double)counted / (double)(batch * length);
     return 0;

@@ -211,15 +211,14 @@ void exchange_sums(struct exchange *exchange, float *loss) {
     float *own = exchange->losses + (int64_t)c->ranks->rank * RANKS_ALIGNMENT;
     OP(be, clear, .data = exchange->losses,
        .bytes = (size_t)exchange->losses_count * sizeof *exchange->losses);
-    OP(be, loss_sum, .total = own, .losses = loss, .count = 1, .weight = 1);
+    OP(be, loss_sum, .total = own, .losses = loss, .count = 1);
     collectives_all_gather(c, exchange->squares, sizeof *exchange->squares,
                            c->ranks->size * exchange->squares_count);
     uint64_t ticket =
         collectives_all_gather(c, exchange->losses, sizeof *own, exchange->losses_count);
     wait_for(exchange, ticket);
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
-    OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count,
-       .weight = 1);
+    OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count);
     if (!exchange->decide) return;
     double began = progress_clock();
     exchange->decide(&exchange->decisions, exchange->context);

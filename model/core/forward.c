@@ -314,7 +314,7 @@ static void loss_backward(struct gpt *gpt, const struct tensor *logits, const st
            .accumulate = gpt->accumulate || first > 0);
 }
 
-void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
+void gpt_loss(struct gpt *gpt, const float *loss_scale) {
     struct backend *be = gpt->be;
     struct activations *a = &gpt->activations;
     const struct gpt_shape *s = &gpt->shape;
@@ -331,7 +331,7 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
            .label = &label);
         OP(be, cross_entropy, .losses = losses.data, .logits = &logits,
            .targets = a->targets ? a->targets + first : NULL, .loss_scale = loss_scale,
-           .weight = weight, .vocab_size = s->vocab_size, .label = loss_scale ? &dlabel : NULL);
+           .inputs = a->inputs, .vocab_size = s->vocab_size, .label = loss_scale ? &dlabel : NULL);
         if (loss_scale) loss_backward(gpt, &logits, &in, first);
     }
 }

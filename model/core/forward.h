@@ -27,8 +27,9 @@ void gpt_recompute(struct gpt *gpt, int64_t layer);
 /* Fills activations.losses with the loss of each token, after gpt_forward. Logits are computed a
  * chunk of rows at a time. If loss_scale (backend memory) is given, each chunk is replaced by its
  * gradient, from which activations.gradients.lnf_out and the gradient of the head's weights are
- * computed (see gpt->accumulate). Gradients are those of weight * *loss_scale * sum(losses). */
-void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
+ * computed (see gpt->accumulate). Gradients are those of loss_weight * *loss_scale *
+ * sum(losses), where the loss weight came with the batch. */
+void gpt_loss(struct gpt *gpt, const float *loss_scale);
 
 /* Computes the logits of one row into row 0 of activations.logits, after any of the passes
  * above. */

@@ -16,12 +16,13 @@ enum { OPERATIONS_BY_SCRATCH(X, S) };
 #undef S
 _Static_assert(!SCRATCH_OF_gradient_squares && !SCRATCH_OF_gradient_norm, "they would be lost");
 
-/* Returns the key of stochastic rounding. It depends on the step, so a resumed run gives the same
- * bits. */
-static struct rounding_key rounding_key(uint64_t seed, int64_t step) {
+/* The key of stochastic rounding depends on the step, so a resumed run gives the same bits. */
+struct step_inputs optimizer_inputs(const struct config *config, int64_t step) {
     enum { STREAM = 0x6d6f6d }; /* distinguishes these bits from other uses of the seed */
-    uint64_t bits = random_bits(seed, STREAM, (uint64_t)step);
-    return (struct rounding_key){(uint32_t)bits, (uint32_t)(bits >> 32)};
+    uint64_t bits = random_bits((uint64_t)config->seed, STREAM, (uint64_t)step);
+    return (struct step_inputs){.lr = schedule_lr(config, step),
+                                .step = step,
+                                .key = {(uint32_t)bits, (uint32_t)(bits >> 32)}};
 }
 
 static void assign_memory(struct optimizer *optimizer, struct arena *arena) {
@@ -137,7 +138,7 @@ void optimizer_upload(const struct optimizer *optimizer, int moment, const float
 }
 
 /* Updates this rank's part of a bucket. Offloaded state is read and written in host memory. */
-static void update(struct optimizer *optimizer, const struct bucket *bucket, int64_t step) {
+static void update(struct optimizer *optimizer, const struct bucket *bucket) {
     struct gpt *gpt = optimizer->gpt;
     const struct config *config = optimizer->config;
     const struct master_group *group = &gpt->masters.groups[bucket->group];
@@ -153,9 +154,8 @@ static void update(struct optimizer *optimizer, const struct bucket *bucket, int
         ARGS(update, .be = gpt->be, .master = &master,
              .remainder = group->remainder ? group->remainder + first : NULL,
              .copy = group->form == MASTERS_KEPT ? &copy : NULL, .moments = moments,
-             .gradients = &gradients, .state = optimizer->state,
-             .key = rounding_key((uint64_t)config->seed, step), .first = own.first,
-             .lr = schedule_lr(config, step),
+             .gradients = &gradients, .state = optimizer->state, .inputs = gpt->activations.inputs,
+             .first = own.first,
              .weight_decay = group->group == GROUP_DECAYED ? config->optimizer.weight_decay : 0,
              .config = config));
 }
@@ -184,21 +184,21 @@ static void find_norm(struct optimizer *optimizer) {
 }
 
 /* Updates the buckets in the order in which the next forward pass reads them. */
-static void update_all(struct optimizer *optimizer, int64_t step) {
+static void update_all(struct optimizer *optimizer) {
     struct shards *shards = &optimizer->exchange.shards;
     for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
         const struct bucket *bucket = &shards->buckets[shards->order[i]];
-        if (bucket->own.count > 0) update(optimizer, bucket, step);
+        if (bucket->own.count > 0) update(optimizer, bucket);
         exchange_weights(&optimizer->exchange, bucket);
     }
 }
 
-void optimizer_step(struct optimizer *optimizer, int64_t step) {
+void optimizer_step(struct optimizer *optimizer) {
     const struct config *config = optimizer->config;
     struct gpt *gpt = optimizer->gpt;
     exchange_gradients_arrived(&optimizer->exchange);
     find_norm(optimizer);
-    update_all(optimizer, step);
+    update_all(optimizer);
     OP(gpt->be, loss_scale_update, .state = optimizer->state, .dynamic = gpt->precision.scale_loss,
        .growth_factor = (float)config->loss_scale.growth_factor,
        .backoff_factor = (float)config->loss_scale.backoff_factor,

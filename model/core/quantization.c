@@ -392,7 +392,7 @@ void quantization_begin_step(const struct quantization *quantization) {
 }
 
 void quantization_end_step(const struct quantization *quantization, struct step_state *state,
-                           int64_t step) {
+                           const struct step_inputs *inputs) {
     const struct quantization *q = quantization;
     if (!q->be) return;
     const struct collectives *c = q->be->collectives;
@@ -401,7 +401,6 @@ void quantization_end_step(const struct quantization *quantization, struct step_
         collectives_wait(
             c, collectives_all_gather(c, q->records, sizeof *q->records, quantization_records(q)));
     OP(q->be, quantize_history, .state = state, .amax = q->amax, .history = q->history,
-       .records = q->records, .ranks = ranks_of(q), .each = each, .count = quantization_count(q),
-       .length = q->history_length, .at = q->history_length ? step % q->history_length : 0,
-       .margin = q->margin);
+       .records = q->records, .inputs = inputs, .ranks = ranks_of(q), .each = each,
+       .count = quantization_count(q), .length = q->history_length, .margin = q->margin);
 }

@@ -151,4 +151,4 @@ void quantization_begin_pass(const struct quantization *quantization);
  * of all ranks into the state and the history. */
 void quantization_begin_step(const struct quantization *quantization);
 void quantization_end_step(const struct quantization *quantization, struct step_state *state,
-                           int64_t step);
+                           const struct step_inputs *inputs);

@@ -10,36 +10,20 @@
 #include "model/core/evaluate.h"
 #include "model/core/forward.h"
 #include "model/core/sample.h"
-#include "model/core/schedule.h"
 
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
     SKIPS_UNSCALED_MAX = 10, /* the same without a loss scale */
 };
 
-/* Graphs of backend_graph. */
-enum { GRAPH_FIRST_MICRO, GRAPH_FURTHER_MICRO, GRAPH_UPDATE };
+/* Parts of a step, each with a graph of backend_graph for every slot of the batches. */
+enum part { PART_FIRST_MICRO, PART_FURTHER_MICRO, PART_UPDATE, PARTS };
+_Static_assert(PARTS *BACKEND_SLOTS == BACKEND_GRAPHS, "a graph for each");
 
 struct micro {
     struct trainer *trainer;
-    float weight;
     bool first, last; /* first and last micro-batch of the step */
 };
-
-/* Runs forward and backward on the current micro-batch. */
-static void accumulate(void *argument) {
-    const struct micro *micro = argument;
-    struct trainer *trainer = micro->trainer;
-    struct gpt *gpt = &trainer->gpt;
-    float weight = micro->weight;
-    gpt->accumulate = !micro->first;
-    gpt->last_micro_batch = micro->last;
-    gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
-    OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
-       .losses = gpt->activations.losses.data, .count = gpt->shape.rows, .weight = weight);
-    gpt_backward(gpt);
-}
 
 static void begin_step(struct trainer *trainer) {
     gpt_clear_gradients(&trainer->gpt);
@@ -47,12 +31,28 @@ static void begin_step(struct trainer *trainer) {
     OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
 }
 
+/* Runs forward and backward on the current micro-batch. */
+static void accumulate(void *argument) {
+    const struct micro *micro = argument;
+    struct trainer *trainer = micro->trainer;
+    struct gpt *gpt = &trainer->gpt;
+    if (micro->first) begin_step(trainer);
+    gpt->accumulate = !micro->first;
+    gpt->last_micro_batch = micro->last;
+    gpt_forward(gpt);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
+    OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
+       .losses = gpt->activations.losses.data, .count = gpt->shape.rows,
+       .inputs = gpt->activations.inputs);
+    gpt_backward(gpt);
+}
+
 /* Records are gathered before the weights are sent, so that they do not wait for the weights. */
 static void end_step(void *argument) {
     struct trainer *trainer = argument;
     quantization_end_step(&trainer->gpt.quantization, trainer->optimizer.state,
-                          trainer->state.step);
-    optimizer_step(&trainer->optimizer, trainer->state.step);
+                          trainer->gpt.activations.inputs);
+    optimizer_step(&trainer->optimizer);
 }
 
 /* Runs every operation of a step with the plan table: the first micro-batch and, since its matmuls
@@ -62,10 +62,9 @@ static void plan(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct memory_plan *memory = &trainer->gpt.memory;
     backend_plan_begin(be);
-    begin_step(trainer);
-    accumulate(&(struct micro){trainer, 1, true, true});
+    accumulate(&(struct micro){trainer, true, true});
     if (trainer->config->train.grad_accum_steps > 1)
-        accumulate(&(struct micro){trainer, 1, false, true});
+        accumulate(&(struct micro){trainer, false, true});
     end_step(trainer);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
@@ -145,11 +144,14 @@ static int check_overflow(const struct trainer *trainer, int64_t at, struct erro
     return 0;
 }
 
-/* Runs work as a graph. With several ranks it runs directly, since it includes communication. */
-static void start(struct trainer *trainer, int which, void (*work)(void *), void *argument) {
+/* Runs a part of a step as a graph. What changes from step to step came with the last batch, whose
+ * address depends on its slot alone. With several ranks the part runs directly, since it includes
+ * communication. */
+static void start(struct trainer *trainer, enum part part, void (*work)(void *), void *argument) {
     struct backend *be = trainer->be;
+    int which = (int)part * BACKEND_SLOTS + trainer->batches.slot;
     if (be->collectives->ranks->size > 1) work(argument);
-    else backend_graph(be, which, work, argument);
+    else backend_graph(be, which, trainer, work, argument);
 }
 
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error) {
@@ -157,23 +159,24 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
     const struct config *config = trainer->config;
     assert(trainer->unfinished < BACKEND_SLOTS);
     gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
-    begin_step(trainer);
-    float weight = batches_weight(config, loader, trainer->state.step);
+    struct step_inputs inputs = optimizer_inputs(config, trainer->state.step);
+    inputs.loss_weight = batches_weight(config, loader, trainer->state.step);
     int64_t micros = config->train.grad_accum_steps;
     for (int64_t micro = 0; micro < micros; micro++) {
         int64_t first_sample = batches_first_sample(config, trainer->state.step,
                                                     be->collectives->ranks->rank * micros + micro);
-        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
-        start(trainer, micro == 0 ? GRAPH_FIRST_MICRO : GRAPH_FURTHER_MICRO, accumulate,
-              &(struct micro){trainer, weight, micro == 0, micro + 1 == micros});
+        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, &inputs, error))
+            return -1;
+        start(trainer, micro == 0 ? PART_FIRST_MICRO : PART_FURTHER_MICRO, accumulate,
+              &(struct micro){trainer, micro == 0, micro + 1 == micros});
     }
-    double lr = schedule_lr(config, trainer->state.step);
     backend_snapshot_guard(be);
-    start(trainer, GRAPH_UPDATE, end_step, trainer);
+    start(trainer, PART_UPDATE, end_step, trainer);
     trainer->state.step++;
     trainer->state.tokens += batches_step_tokens(trainer->config);
     int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
-    trainer->queued[slot] = (struct queued_step){trainer->state.step, trainer->state.tokens, lr};
+    trainer->queued[slot] =
+        (struct queued_step){trainer->state.step, trainer->state.tokens, inputs.lr};
     backend_fetch(be, slot, &trainer->results[slot], trainer->optimizer.state,
                   sizeof trainer->results[slot]);
     return 0;

@@ -16,15 +16,15 @@ enum { MOMENTS_MAX = 2 };
 /* One update of a range of parameters. All tensors have the same number of elements. */
 struct update_args {
     struct backend *be;
-    const struct tensor *master;    /* fp32; bf16: upper halves of split master weights */
-    int16_t *remainder;             /* NULL unless master weights are split */
-    const struct tensor *copy;      /* optional, 16 bit: a copy of the new weights */
-    struct tensor *moments;         /* [rule's moments] fp32, or bf16 with stochastic rounding */
-    const struct tensor *gradients; /* scaled by the loss scale */
-    const struct step_state *state; /* backend memory; nothing changes if found_inf */
-    struct rounding_key key;        /* for moments in bf16 */
-    int64_t first;                  /* index of element 0 in the flat order */
-    double lr, weight_decay;        /* for this step and group */
+    const struct tensor *master;      /* fp32; bf16: upper halves of split master weights */
+    int16_t *remainder;               /* NULL unless master weights are split */
+    const struct tensor *copy;        /* optional, 16 bit: a copy of the new weights */
+    struct tensor *moments;           /* [rule's moments] fp32, or bf16 with stochastic rounding */
+    const struct tensor *gradients;   /* scaled by the loss scale */
+    const struct step_state *state;   /* backend memory; nothing changes if found_inf */
+    const struct step_inputs *inputs; /* backend memory; lr and key are read */
+    int64_t first;                    /* index of element 0 in the flat order */
+    double weight_decay;              /* for this group */
     const struct config *config;
 };
 

@@ -43,6 +43,9 @@ struct cuda_emulator_stats {
     int blocks_held; /* fewest blocks of a launch that a multiprocessor can hold at once, by their
                         threads and shared memory */
     uint64_t graph_launches; /* launched graphs; their kernels count as launches, too */
+    uint64_t recordings;     /* graphs that were begun to be recorded */
+    uint64_t host_launches;  /* kernels, copies, fills and graphs started by calls of the host;
+                                not those that a graph starts, nor matmuls of the library */
 };
 struct cuda_emulator_stats cuda_emulator_stats(void);
 void cuda_emulator_stats_reset(void);

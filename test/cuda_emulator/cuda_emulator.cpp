@@ -444,7 +444,7 @@ static void run_now(const launch &what, void (*body)(void *), void *argument) {
 }
 
 void run(const launch &what, void (*body)(void *), void *argument,
-         std::shared_ptr<void> (*keep)(const void *)) {
+         std::shared_ptr<void> (*keep)(const void *), size_t bytes) {
     failure[0] = 0;
     cudaError_t refused = check_launch(what);
     if (refused != cudaSuccess) {
@@ -452,23 +452,22 @@ void run(const launch &what, void (*body)(void *), void *argument,
         return;
     }
     if (!recording(what.stream)) {
+        stats.host_launches++;
         run_now(what, body, argument);
         return;
     }
     std::shared_ptr<void> kept = keep(argument);
-    record("kernel", what.kernel, [=](cudaStream_t stream) {
-        launch later = what;
-        later.stream = stream;
-        run_now(later, body, kept.get());
-    });
+    record(
+        [=](cudaStream_t stream) {
+            launch later = what;
+            later.stream = stream;
+            run_now(later, body, kept.get());
+        },
+        argument, bytes);
 }
 
 int lane() {
     return self->lane;
-}
-
-void count_graph_launch() {
-    stats.graph_launches++;
 }
 
 void count_ldmatrix(unsigned conflicts) {

@@ -50,7 +50,8 @@ template <class... P> struct launcher {
             what, [](void *call) { (*static_cast<bound *>(call))(); }, &body,
             [](const void *call) -> std::shared_ptr<void> {
                 return std::make_shared<bound>(*static_cast<const bound *>(call));
-            });
+            },
+            sizeof body);
     }
 };
 

@@ -495,11 +495,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     const matrices with = {a, b, c, d, workspace, scale, kept};
     if (!emu::recording(stream)) return multiply(p, chosen, with, workspace_bytes, stream);
     operation described = *p.op; /* the current state */
-    emu::record("product", op, [=](cudaStream_t on) {
-        problem later = p;
-        later.op = &described;
-        multiply(later, chosen, with, workspace_bytes, on);
-    });
+    emu::record(
+        [=](cudaStream_t on) {
+            problem later = p;
+            later.op = &described;
+            multiply(later, chosen, with, workspace_bytes, on);
+        },
+        &with, sizeof with);
     return CUBLAS_STATUS_SUCCESS;
 }
 }

@@ -1,30 +1,29 @@
-/* CUDA graphs: recorded on one stream, instantiated, updated, launched.
+/* CUDA graphs: recorded on one stream, instantiated, launched again and again.
  *
  * Recorded work runs when the graph is launched and not before, so memory that it writes is
  * unchanged until then. As on a GPU, a node stores the values of its parameters, not the data
- * they point to. The nodes of a graph run in the order of recording; waits for other streams are
- * not emulated and invalidate the graph. */
+ * they point to: launching a graph after that memory was freed is an error. The nodes of a graph
+ * run in the order of recording; waits for other streams are not emulated and invalidate the
+ * graph. */
 #include "test/cuda_emulator/graphs.h"
 
+#include <set>
 #include <stdio.h>
+#include <string.h>
 #include <vector>
 
-#include "test/cuda_emulator/control.h"
-#include "test/cuda_emulator/machine.h"
+#include "test/cuda_emulator/fibers.h"
 
 namespace emu {
 
-struct node {
-    const char *what;
-    const void *identity;
-    std::function<void(cudaStream_t)> run;
-};
-
 struct graph {
-    std::vector<node> nodes;
+    std::vector<std::function<void(cudaStream_t)>> nodes;
+    std::vector<const char *> pointers; /* in the arguments of all nodes */
+    const void *lost;                   /* one of them, whose memory was freed; else NULL */
 };
 
-static graph *recorded; /* NULL: none is recorded */
+static graph *recorded;             /* NULL: none is recorded */
+static std::set<graph *> instances; /* all that can be launched */
 static cudaStream_t recorded_on;
 static bool spoiled;
 
@@ -32,8 +31,20 @@ bool recording(cudaStream_t stream) {
     return recorded && stream == recorded_on;
 }
 
-void record(const char *what, const void *identity, std::function<void(cudaStream_t)> run) {
-    recorded->nodes.push_back({what, identity, run});
+void record(std::function<void(cudaStream_t)> run, const void *arguments, size_t bytes) {
+    recorded->nodes.push_back(run);
+    for (size_t at = 0; at + sizeof(char *) <= bytes; at += sizeof(char *)) {
+        const char *word;
+        memcpy(&word, (const char *)arguments + at, sizeof word);
+        if (device_range(word, 1) || pinned_range(word, 1)) recorded->pointers.push_back(word);
+    }
+}
+
+void graphs_lose_memory(const void *p, size_t bytes) {
+    for (graph *instance : instances)
+        for (const char *pointer : instance->pointers)
+            if (pointer >= (const char *)p && pointer < (const char *)p + bytes)
+                instance->lost = pointer;
 }
 
 bool spoils_recording(const char *call) {
@@ -47,14 +58,6 @@ bool spoils_recording(const char *call) {
 
 bool spoils_recording_on(cudaStream_t stream, const char *call) {
     return recording(stream) && spoils_recording(call);
-}
-
-static bool alike(const graph &a, const graph &b) {
-    if (a.nodes.size() != b.nodes.size()) return false;
-    for (size_t i = 0; i < a.nodes.size(); i++)
-        if (a.nodes[i].what != b.nodes[i].what || a.nodes[i].identity != b.nodes[i].identity)
-            return false;
-    return true;
 }
 
 static cudaError_t told_to_fail(const char *call, cudaError_t error) {
@@ -74,6 +77,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
         return told_to_fail("cudaStreamBeginCapture", cudaErrorUnknown);
     if (recorded || !stream)
         return runtime_error(cudaErrorStreamCaptureUnsupported, "cudaStreamBeginCapture");
+    stats.recordings++;
     recorded = new graph();
     recorded_on = stream;
     spoiled = false;
@@ -100,26 +104,22 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t from
                                           unsigned long long) {
     if (must_fail("cudaGraphInstantiate"))
         return told_to_fail("cudaGraphInstantiate", cudaErrorMemoryAllocation);
-    *out = (cudaGraphExec_t) new graph(*(const graph *)from);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t to, cudaGraph_t from,
-                                cudaGraphExecUpdateResultInfo *result) {
-    bool fits =
-        alike(*(const graph *)to, *(const graph *)from) && !must_fail("cudaGraphExecUpdate");
-    *result = {};
-    result->result = fits ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
-    if (!fits) return cudaErrorGraphExecUpdateFailure; /* not a mistake */
-    *(graph *)to = *(const graph *)from;
+    graph *instance = new graph(*(const graph *)from);
+    instances.insert(instance);
+    *out = (cudaGraphExec_t)instance;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (must_fail("cudaGraphLaunch")) return told_to_fail("cudaGraphLaunch", cudaErrorUnknown);
     if (spoils_recording("cudaGraphLaunch")) return cudaErrorStreamCaptureUnsupported;
-    for (const node &n : ((const graph *)exec)->nodes) n.run(stream);
-    count_graph_launch();
+    const graph *instance = (const graph *)exec;
+    if (instance->lost)
+        return runtime_error(cudaErrorInvalidValue, "cudaGraphLaunch: memory of a node was freed");
+    uint64_t host_launches = stats.host_launches;
+    for (const std::function<void(cudaStream_t)> &run : instance->nodes) run(stream);
+    stats.host_launches = host_launches + 1;
+    stats.graph_launches++;
     return cudaSuccess;
 }
 
@@ -129,6 +129,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t from) {
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    instances.erase((graph *)exec);
     delete (graph *)exec;
     return cudaSuccess;
 }

@@ -10,10 +10,13 @@ namespace emu {
 /* True while a graph is recorded on this stream. */
 bool recording(cudaStream_t stream);
 
-/* Appends a node to the graph being recorded. `what` names its kind and `identity` what it runs;
- * a graph can be updated to another if all their nodes agree in both. `run` executes the node on
- * the stream that the graph is launched on. */
-void record(const char *what, const void *identity, std::function<void(cudaStream_t)> run);
+/* Appends a node to the graph being recorded. `run` executes the node on the stream that the graph
+ * is launched on. `arguments` are searched for pointers to device memory and pinned memory, which
+ * must not be freed before the last launch. */
+void record(std::function<void(cudaStream_t)> run, const void *arguments, size_t bytes);
+
+/* Called before memory is freed. */
+void graphs_lose_memory(const void *p, size_t bytes);
 
 /* For calls that are forbidden while any graph is recorded, or on the recording stream:
  * invalidates the graph. Returns true if it did. */

@@ -36,10 +36,10 @@ struct launch {
 };
 
 /* Calls body(argument) once for each thread of each block. While a graph is recorded on the
- * stream, the call is delayed, with the copy of the argument that `keep` made. A mistake ends
- * the launch: it is printed and becomes the runtime's last error. */
+ * stream, the call is delayed, with the copy of the argument, which has these bytes, that `keep`
+ * made. A mistake ends the launch: it is printed and becomes the runtime's last error. */
 void run(const launch &what, void (*body)(void *), void *argument,
-         std::shared_ptr<void> (*keep)(const void *argument));
+         std::shared_ptr<void> (*keep)(const void *argument), size_t bytes);
 
 /* Reports a mistake of the running thread. */
 [[noreturn]] void fail(site at, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -85,7 +85,6 @@ void defer_wait(int pending); /* runs all but the last `pending` closed groups *
 void cp_async(void *to, const void *from, unsigned bytes, unsigned from_bytes, site at);
 
 void count_ldmatrix(unsigned conflicts);
-void count_graph_launch();
 
 /* ---- device memory, for the fake libraries (fake_cublaslt.cpp) */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/graphs.h"
 #include "test/cuda_emulator/limits.h"
 
 namespace emu {
@@ -110,6 +111,7 @@ cudaError_t cudaFree(void *p) {
     if (at == device.end())
         return runtime_error(cudaErrorInvalidValue, "cudaFree of what cudaMalloc did not give");
     streams_finish();
+    graphs_lose_memory(p, at->second);
     open_bytes(p, padded(at->second), true);
     allocated -= padded(at->second);
     device.erase(at);
@@ -142,6 +144,7 @@ cudaError_t cudaFreeHost(void *p) {
         return runtime_error(cudaErrorInvalidValue,
                              "cudaFreeHost of what cudaMallocHost did not give");
     streams_finish();
+    graphs_lose_memory(p, at->second);
     pinned.erase(at);
     free(p);
     return cudaSuccess;

@@ -382,6 +382,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         memmove(to, from, bytes);
         return cudaSuccess;
     }
+    stats.host_launches++;
     task copy = {};
     copy.kind = COPY;
     copy.to = to;
@@ -408,9 +409,10 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t hand
     if (!device_range(to, bytes))
         return runtime_error(cudaErrorInvalidValue, "cudaMemset: outside of device memory");
     if (recording(handle)) {
-        record("fill", NULL, [=](cudaStream_t on) { cudaMemsetAsync(to, value, bytes, on); });
+        record([=](cudaStream_t on) { cudaMemsetAsync(to, value, bytes, on); }, &to, sizeof to);
         return cudaSuccess;
     }
+    stats.host_launches++;
     task fill = {};
     fill.kind = FILL;
     fill.to = to;

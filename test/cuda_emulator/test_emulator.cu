@@ -394,6 +394,7 @@ int main(int count, char **arguments) {
 #ifndef __CUDACC__
     if (!SEES_MISSING_WAITS) run_group("missing waits", test_missing_waits);
     run_group("spoiled graphs", test_spoiled_graphs);
+    run_group("stale graphs", test_stale_graphs);
     run_group("Hopper, mistakes", in_all_orders<test_hopper_mistakes>);
     run_group("memory", test_memory);
     run_group("mistakes", in_all_orders<test_mistakes>);

@@ -52,6 +52,7 @@ void test_hopper(); /* test_hopper.cu */
 void test_hopper_mistakes();
 void test_graphs(); /* test_graphs.cu */
 void test_spoiled_graphs();
+void test_stale_graphs();
 void test_streams(); /* test_streams.cu */
 void test_missing_waits();
 

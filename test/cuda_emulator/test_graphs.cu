@@ -1,11 +1,12 @@
-/* CUDA graphs: recorded work runs when the graph is launched, with the recorded arguments (also
- * on a GPU). On the emulator: calls that invalidate a graph. */
+/* CUDA graphs: recorded work runs when the graph is launched, with the recorded arguments and with
+ * what memory contains by then (also on a GPU). On the emulator: calls that invalidate a graph, and
+ * graphs whose memory was freed. */
 #include "test/cuda_emulator/test_emulator.h"
 
 enum { GRAPH_COUNT = 64 };
 
-static __global__ void set_kernel(int *out, int what) {
-    out[threadIdx.x] += what;
+static __global__ void set_kernel(int *out, const int *what, int more) {
+    out[threadIdx.x] += *what + more;
 }
 static __global__ void double_kernel(int *out) {
     out[threadIdx.x] *= 2;
@@ -13,19 +14,18 @@ static __global__ void double_kernel(int *out) {
 
 struct tape {
     cudaStream_t stream;
-    int *memory; /* device */
-    cudaGraphExec_t exec;
+    int *memory, *what; /* device */
 };
 
-/* Records a graph: fill with 0, add, and `doublings` more kernels. Returns NULL if recording
- * failed. */
-static cudaGraph_t record(const tape *t, int what, int doublings, bool spoil = false) {
+/* Records a graph: fill with 0, add *what + 1, double. Returns NULL if recording failed. */
+static cudaGraph_t record(const tape *t, bool spoil = false) {
+    int more = 1;
     cudaGraph_t graph = NULL;
     CHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
     CHECK(cudaMemsetAsync(t->memory, 0, GRAPH_COUNT * sizeof(int), t->stream) == cudaSuccess);
-    LAUNCH(set_kernel, 1, GRAPH_COUNT, 0, t->stream, t->memory, what);
-    for (int i = 0; i < doublings; i++)
-        LAUNCH(double_kernel, 1, GRAPH_COUNT, 0, t->stream, t->memory);
+    LAUNCH(set_kernel, 1, GRAPH_COUNT, 0, t->stream, t->memory, t->what, more);
+    more = 100;
+    LAUNCH(double_kernel, 1, GRAPH_COUNT, 0, t->stream, t->memory);
     if (spoil) CHECK(cudaStreamSynchronize(t->stream) != cudaSuccess);
     CHECK((cudaStreamEndCapture(t->stream, &graph) == cudaSuccess) == !spoil);
     CHECK(!graph == spoil);
@@ -41,42 +41,38 @@ static int first_value(const tape *t) {
     return values[0];
 }
 
-static bool updates(const tape *t, cudaGraph_t graph) {
-    cudaGraphExecUpdateResultInfo result;
-    bool done = cudaGraphExecUpdate(t->exec, graph, &result) == cudaSuccess;
+static cudaGraphExec_t instance(const tape *t) {
+    cudaGraph_t graph = record(t);
+    cudaGraphExec_t exec = NULL;
+    CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
-    cudaGetLastError();
-    return done;
+    return exec;
 }
 
 static tape open_tape() {
     tape t = {};
     CHECK(cudaStreamCreateWithFlags(&t.stream, cudaStreamNonBlocking) == cudaSuccess);
     CHECK(cudaMalloc((void **)&t.memory, GRAPH_COUNT * sizeof(int)) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&t.what, sizeof(int)) == cudaSuccess);
     CHECK(cudaMemset(t.memory, 1, GRAPH_COUNT * sizeof(int)) == cudaSuccess);
     return t;
 }
 
 static void close_tape(const tape *t) {
-    CHECK(cudaFree(t->memory) == cudaSuccess && cudaStreamDestroy(t->stream) == cudaSuccess);
+    CHECK(cudaFree(t->memory) == cudaSuccess && cudaFree(t->what) == cudaSuccess);
+    CHECK(cudaStreamDestroy(t->stream) == cudaSuccess);
 }
 
 void test_graphs() {
     tape t = open_tape();
-    cudaGraph_t graph = record(&t, 7, 1);
+    cudaGraphExec_t exec = instance(&t);
     CHECK(first_value(&t) == 0x01010101); /* nothing has run yet */
-    CHECK(cudaGraphInstantiateWithFlags(&t.exec, graph, 0) == cudaSuccess);
-    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
-    CHECK(cudaGraphLaunch(t.exec, t.stream) == cudaSuccess);
-    CHECK(first_value(&t) == 14);
-    CHECK(updates(&t, record(&t, 5, 1))); /* another argument */
-    CHECK(first_value(&t) == 14);
-    CHECK(cudaGraphLaunch(t.exec, t.stream) == cudaSuccess);
-    CHECK(first_value(&t) == 10);
-    CHECK(!updates(&t, record(&t, 5, 2))); /* one more kernel */
-    CHECK(cudaGraphLaunch(t.exec, t.stream) == cudaSuccess);
-    CHECK(first_value(&t) == 10);
-    CHECK(cudaGraphExecDestroy(t.exec) == cudaSuccess);
+    for (int what = 5; what < 8; what++) {
+        CHECK(cudaMemcpy(t.what, &what, sizeof what, cudaMemcpyHostToDevice) == cudaSuccess);
+        CHECK(cudaGraphLaunch(exec, t.stream) == cudaSuccess);
+        CHECK(first_value(&t) == 2 * (what + 1));
+    }
+    CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
     close_tape(&t);
 }
 
@@ -88,7 +84,7 @@ void test_spoiled_graphs() {
     cudaGraph_t graph;
     int values[GRAPH_COUNT];
     CHECK(cudaEventCreate(&event) == cudaSuccess && cudaEventRecord(event, NULL) == cudaSuccess);
-    record(&t, 7, 1, true);
+    record(&t, true);
     CHECK(first_value(&t) == 0x01010101);
     for (int call = 0; call < 4; call++) {
         CHECK(cudaStreamBeginCapture(t.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -103,6 +99,24 @@ void test_spoiled_graphs() {
     CHECK(cudaStreamEndCapture(t.stream, &graph) != cudaSuccess); /* no graph */
     cudaGetLastError();
     CHECK(cudaEventDestroy(event) == cudaSuccess);
+    close_tape(&t);
+}
+
+/* A graph whose memory was freed, even if later memory has the same address. */
+void test_stale_graphs() {
+    tape t = open_tape();
+    int *unrelated = NULL;
+    CHECK(cudaMalloc((void **)&unrelated, sizeof(int)) == cudaSuccess);
+    cudaGraphExec_t exec = instance(&t);
+    CHECK(cudaFree(unrelated) == cudaSuccess);
+    CHECK(cudaGraphLaunch(exec, t.stream) == cudaSuccess);
+    int before = first_value(&t);
+    CHECK(cudaFree(t.what) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&t.what, sizeof(int)) == cudaSuccess);
+    CHECK(cudaGraphLaunch(exec, t.stream) != cudaSuccess);
+    cudaGetLastError();
+    CHECK(first_value(&t) == before);
+    CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
     close_tape(&t);
 }
 #endif

@@ -38,6 +38,7 @@ struct tensors {
     struct tensor master, moment1, moment2, copy, gradients;
     struct tensor remainder; /* remainders of split masters, stored as integers */
     const struct step_state *state;
+    const struct step_inputs *inputs;
     double *master_before, *moment1_before, *moment2_before;
 };
 
@@ -90,12 +91,14 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
                                .clip_factor = g->clip,
                                .found_inf = found_inf,
                                .updates = g->updates};
+    struct step_inputs inputs = {.lr = g->lr, .key = KEY};
     struct tensors t = {
         .master = check_sum(c, DTYPE_F32, g->count, 0),
         .moment1 = check_sum(c, DTYPE_F32, g->count, 0),
         .moment2 = positive(c, g->count),
         .gradients = check_normal(c, g->gradients, g->count, 0, 0.3 * (double)g->loss_scale),
         .state = check_memory(c, CHECK_READ, &state, sizeof state),
+        .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs),
     };
     enum dtype copy = g->form == COPY_F16 ? DTYPE_F16 : DTYPE_BF16;
     if (g->form == COPY_F16 || g->form == COPY_BF16) t.copy = check_output(c, copy, g->count, 0);
@@ -106,22 +109,21 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     return t;
 }
 
-#define UPDATE(c, g, t, OPERATION)                                                          \
-    OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1, \
-              .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,               \
-              .gradients = &t->gradients, .state = t->state, .key = KEY, .lr = g->lr,       \
-              .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,                        \
-              .weight_decay = g->weight_decay)
+#define UPDATE(g, t, OPERATION)                                                                   \
+    OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,       \
+              .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,                     \
+              .gradients = &t->gradients, .state = t->state, .inputs = t->inputs, .beta1 = BETA1, \
+              .beta2 = BETA2, .epsilon = g->epsilon, .weight_decay = g->weight_decay)
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
 #define CHECKED(...) CHECK_OP(c, adamw, __VA_ARGS__)
-    UPDATE(c, g, t, CHECKED);
+    UPDATE(g, t, CHECKED);
 }
 
 /* A case for many steps. */
 static void run_unchecked(struct check *c, const struct given *g, const struct tensors *t) {
 #define UNCHECKED(...) OP(&c->be, adamw, __VA_ARGS__)
-    UPDATE(c, g, t, UNCHECKED);
+    UPDATE(g, t, UNCHECKED);
 }
 
 /* bf16 rounds ties of masters away from zero. The cases contain no ties. */
@@ -403,7 +405,7 @@ static void parts_agree(struct check *c, const void *given) {
         struct tensor moment2 = tensor_range(&t.moment2, first, count);
         struct tensor gradients = tensor_range(&t.gradients, first, count);
         CHECK_OP(c, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
-                 .gradients = &gradients, .state = t.state, .key = KEY, .first = first, .lr = g->lr,
+                 .gradients = &gradients, .state = t.state, .inputs = t.inputs, .first = first,
                  .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
                  .weight_decay = g->weight_decay);
     }
@@ -428,9 +430,10 @@ static void golden_group(struct check *c, const char *group, float weight_decay)
     t.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_F32, count, 0, zeros);
     t.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_F32, count, 0, zeros);
     double *m_size = check_doubles(c, count); /* the largest so far: steps may cancel */
+    t.inputs = check_memory(c, CHECK_READ, &(struct step_inputs){.lr = 1e-2f}, sizeof *t.inputs);
     for (int step = 0; step < STEPS; step++) {
         struct step_state state = {.loss_scale = 1, .clip_factor = 1, .updates = step};
-        struct given g = {.lr = 1e-2f, .weight_decay = weight_decay, .epsilon = 1e-8f};
+        struct given g = {.weight_decay = weight_decay, .epsilon = 1e-8f};
         t.state = check_memory(c, CHECK_READ, &state, sizeof state);
         t.gradients = check_tensor(c, CHECK_READ, DTYPE_F32, count, 0, gradients + step * count);
         run(c, &g, &t);
@@ -488,8 +491,8 @@ static size_t time_update(struct bench *b, int variant) {
     OP(&b->be, adamw, .master = &master, .remainder = form == SPLIT ? copy.data : NULL,
        .moment1 = &moment1, .moment2 = &moment2, .copy = form == COPY_BF16 ? &copy : NULL,
        .gradients = &gradients, .state = &(struct step_state){.loss_scale = 1, .clip_factor = 1},
-       .key = {1, 2}, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
-       .weight_decay = 0.1);
+       .inputs = &(struct step_inputs){.lr = 1e-4, .key = {1, 2}}, .beta1 = 0.9, .beta2 = 0.95,
+       .epsilon = 1e-8, .weight_decay = 0.1);
     /* Gradients are read, a copy is written, everything else is both. */
     return tensor_bytes(&gradients) + 2 * (4 * (size_t)count + 2 * tensor_bytes(&moment1)) +
            (form == COPY_BF16 ? tensor_bytes(&copy) : 0);

@@ -38,6 +38,11 @@ static struct tensor make_logits(struct check *c, const struct shape *s, enum ch
     return check_tensor(c, use, s->dtype, s->rows, s->padded, values);
 }
 
+static const struct step_inputs *weighted(struct check *c, float weight) {
+    const struct step_inputs inputs = {.loss_weight = weight};
+    return check_memory(c, CHECK_READ, &inputs, sizeof inputs);
+}
+
 struct row {
     double max, log_sum;
 };
@@ -90,7 +95,7 @@ static void forward_only(struct check *c, const void *given) {
     const int32_t *place = check_tokens(c, s->rows, (int32_t)s->vocabulary, &targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .weight = 1, .vocab_size = s->vocabulary);
+             .vocab_size = s->vocabulary);
     if (c->verify) verify_losses(c, s, check_read(c, &logits), targets, &losses);
 }
 
@@ -108,8 +113,9 @@ static void backward(struct check *c, const void *given) {
     const int32_t *place = check_tokens(c, s->rows, (int32_t)s->vocabulary, &targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, (float)weight);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .weight = (float)weight, .vocab_size = s->vocabulary);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary);
     if (!c->verify) return;
     verify_losses(c, s, x, targets, &losses);
     verify_gradient(c, s, x, targets, scale * weight, &logits);
@@ -143,8 +149,9 @@ static void ignored(struct check *c, const void *given) {
     const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, (float)weight);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .weight = (float)weight, .vocab_size = s->vocabulary);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary);
     if (!c->verify) return;
     double *got = check_read(c, &logits), *loss = check_read(c, &losses);
     for (int64_t r = 0; r < s->rows; r++) {
@@ -175,7 +182,7 @@ static void ignored_forward(struct check *c, const void *given) {
     const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .weight = 1, .vocab_size = s->vocabulary);
+             .vocab_size = s->vocabulary);
     if (c->verify) check_equal(c, "ignored losses", &losses, check_doubles(c, s->rows));
 }
 
@@ -196,8 +203,9 @@ static void impossible(struct check *c, const void *given) {
     const int32_t *targets = check_memory(c, CHECK_READ, &target, sizeof target);
     struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, 1);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
-             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = COUNT);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = COUNT);
     if (!c->verify) return;
     double expected = log(3);
     check_close(c, "cross_entropy_loss", &losses, &expected, &(const double){5});
@@ -221,8 +229,9 @@ static void odd_place(struct check *c, const void *given) {
     const int32_t *targets, *place = check_tokens(c, s.rows, 61, &targets);
     struct tensor losses = check_output(c, DTYPE_F32, s.rows, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, 1);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = 61);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = 61);
     if (!c->verify) return;
     verify_losses(c, &s, x, targets, &losses);
     verify_gradient(c, &s, x, targets, scale, &logits);
@@ -244,8 +253,9 @@ static void overflow(struct check *c, const void *given) {
     const int32_t *targets = check_memory(c, CHECK_READ, &target, sizeof target);
     struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, 1);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
-             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = 64);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = 64);
     double at_target = check_read(c, &logits)[5];
     cr_assert(*dtype == DTYPE_F16 ? isinf(at_target) : isfinite(at_target));
 }
@@ -275,8 +285,9 @@ static void differences(struct check *c, const void *given) {
     struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
     const int32_t *targets = check_memory(c, CHECK_READ, &p.target, sizeof p.target);
+    const struct step_inputs *inputs = weighted(c, 1);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
-             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = 37);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = 37);
     if (!c->verify) return;
     for (int i = 0; i < 37; i++) expected[i] = check_derivative(objective, &p, &p.logits[i]);
     check_close(c, "differences", &logits, expected, NULL);
@@ -293,8 +304,9 @@ static void golden(struct check *c, const void *given) {
     int64_t rows = tensor_rows(&logits), columns = tensor_columns(&logits);
     struct tensor losses = check_output(c, DTYPE_F32, rows, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &(const double){1024});
+    const struct step_inputs *inputs = weighted(c, 1.0f / (float)rows);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
-             .loss_scale = loss_scale.data, .weight = 1.0f / (float)rows, .vocab_size = columns);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = columns);
     if (!c->verify) return;
     golden_close(c, "golden_sum", &losses, "cross_entropy.losses", NULL);
     golden_close(c, "golden_sum", &logits, "cross_entropy.dlogits", NULL);

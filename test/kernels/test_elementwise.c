@@ -82,8 +82,10 @@ static void loss_sum(struct check *c, const void *given) {
     const double start = 1.25, weight = 1.0f / 77;
     struct tensor total = check_tensor(c, CHECK_WRITE, DTYPE_F32, 1, 0, &start);
     struct tensor losses = check_normal(c, DTYPE_F32, *count, 0, 5.0);
+    const struct step_inputs inputs = {.loss_weight = (float)weight};
+    const struct step_inputs *place = check_memory(c, CHECK_READ, &inputs, sizeof inputs);
     CHECK_OP(c, loss_sum, .total = total.data, .losses = losses.data, .count = *count,
-             .weight = (float)weight);
+             .inputs = place);
     if (!c->verify) return;
     double *x = check_read(c, &losses), expected = start, size = start;
     for (int64_t i = 0; i < *count; i++) {

@@ -316,7 +316,7 @@ Test(quantize, transposed_and_known) {
 
 /* ---- quantize_history */
 
-enum { RANKS = 3, EACH = 300, TENSORS = 290, LENGTH = 4, AT = 2 };
+enum { RANKS = 3, EACH = 300, TENSORS = 290, LENGTH = 4, AT = 2, STEP = 5 * LENGTH + AT };
 
 static void history_body(struct check *c, const void *given) {
     static struct quantize_record records[RANKS * EACH];
@@ -332,11 +332,13 @@ static void history_body(struct check *c, const void *given) {
     for (int i = 0; i < LENGTH * TENSORS; i++) history[i] = (float)(i * 53 % 97);
     struct step_state *state = check_memory(c, CHECK_WRITE, &zero, sizeof zero);
     const struct quantize_record *seen = check_memory(c, CHECK_READ, records, sizeof records);
+    const struct step_inputs inputs = {.step = STEP};
+    const struct step_inputs *place = check_memory(c, CHECK_READ, &inputs, sizeof inputs);
     float *amax = check_memory(c, CHECK_WRITE, NULL, sizeof got);
     float *kept = check_memory(c, CHECK_WRITE, history, sizeof history);
     CHECK_OP(c, quantize_history, .state = state, .amax = keeps ? amax : NULL,
-             .history = keeps ? kept : NULL, .records = seen, .ranks = RANKS, .each = EACH,
-             .count = TENSORS, .length = LENGTH, .at = AT, .margin = 4);
+             .history = keeps ? kept : NULL, .records = seen, .inputs = keeps ? place : NULL,
+             .ranks = RANKS, .each = EACH, .count = TENSORS, .length = LENGTH, .margin = 4);
     struct step_state after;
     backend_download(&c->be, &after, state, sizeof after);
     cr_expect_eq(after.fp8_not_finite, not_finite);

@@ -133,9 +133,11 @@ int subject_run(struct subject *subject, struct trainer *trainer, int i, float w
     struct gpt *gpt = &trainer->gpt;
     int64_t first = batches_first_sample(&subject->config, subject->step, i);
     if (*subject->stop) return RESULT_STOPPED;
-    if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, error)) return -1;
+    const struct step_inputs inputs = {.loss_weight = weight};
+    if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, &inputs, error))
+        return -1;
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
     gpt_backward(gpt);
     return 0;
 }

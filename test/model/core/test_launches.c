@@ -7,9 +7,12 @@
 #include "test/cuda_emulator/fake_cublaslt.h"
 
 struct launches {
-    uint64_t kernels, graphs;
+    struct cuda_emulator_stats stats;
     long products;
 };
+
+/* Each part of a step is launched directly, then recorded, in both slots of the batches. */
+enum { WARM_UP = 2 * BACKEND_SLOTS };
 
 static struct launches launches_of_a_step(enum config_precision precision) {
     static struct rig rig;
@@ -22,13 +25,11 @@ static struct launches launches_of_a_step(enum config_precision precision) {
     rig.config.train.micro_batch_size = 1;
     rig.config.train.grad_accum_steps = 1;
     rig_open_on(&rig, DEVICE_CUDA, 1);
-    rig_step(&rig);
+    rig_steps(&rig, WARM_UP);
     cuda_emulator_stats_reset();
     long before = fake_cublaslt_counts()->products;
     rig_step(&rig);
-    struct launches launches = {cuda_emulator_stats().launches,
-                                cuda_emulator_stats().graph_launches,
-                                fake_cublaslt_counts()->products - before};
+    struct launches launches = {cuda_emulator_stats(), fake_cublaslt_counts()->products - before};
     rig_close(&rig);
     return launches;
 }
@@ -49,37 +50,154 @@ enum {
 Test(launches, of_a_step) {
     struct launches bf16 = launches_of_a_step(CONFIG_PRECISION_BF16);
     int kernels = IN_LAYERS + LAST_NORM + EMBEDDING + LOSS + UPDATE;
-    cr_expect_eq((int)bf16.kernels, kernels, "%d kernels, not %d", (int)bf16.kernels, kernels);
-    cr_expect_eq(bf16.graphs, 2, "the micro-batch and the update");
+    cr_expect_eq((int)bf16.stats.launches, kernels, "%d kernels, not %d", (int)bf16.stats.launches,
+                 kernels);
+    cr_expect_eq(bf16.stats.graph_launches, 2, "the micro-batch and the update");
+    cr_expect_eq(bf16.stats.recordings, 0);
+    cr_expect_eq(bf16.stats.host_launches, 2 + 2, "graphs; copies of the batch and the result");
     cr_expect_eq(bf16.products, PRODUCTS, "%ld products, not %d", bf16.products, PRODUCTS);
 }
 
-/* Skipped steps and batches of several micro-batches; learning rate and batch change. */
-static struct digest train(enum config_precision precision, bool graphs, bool offload) {
+/* Trainings on graphs. */
+struct variant {
+    enum config_precision precision;
+    bool offload;
+    bool masked;    /* the weight of the loss differs from step to step */
+    bool evaluates; /* after each step, which takes a slot */
+};
+
+static void configure(struct rig *rig, const struct variant *variant, bool graphs) {
+    memset(rig, 0, sizeof *rig);
+    rig_config(&rig->config, variant->precision);
+    rig->config.cuda_graphs = graphs;
+    rig->config.train.grad_accum_steps = 3;
+    rig->config.fp8.recipe = CONFIG_RECIPE_DELAYED;
+    rig->config.fp8.amax_history_length = 3;
+    rig->config.loss_scale.init_scale = 0x1p30;
+    rig->config.loss_scale.backoff_factor = 0x1p-8;
+    if (variant->precision == CONFIG_PRECISION_BF16)
+        rig->config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+    rig->config.offload.optimizer = variant->offload;
+}
+
+/* Queues a step, and waits until at most `unfinished` are left. */
+static void queue_step(struct rig *rig, struct trainer *trainer, int unfinished) {
+    struct step_report report;
+    cr_assert_eq(trainer_begin_step(trainer, &rig->loader, &rig->error), 0);
+    while (trainer->unfinished > unfinished)
+        cr_assert_eq(trainer_end_step(trainer, &report, &rig->error), 0);
+}
+
+/* Skipped steps and batches of several micro-batches; learning rate, seed and batch change. The
+ * host is a step ahead unless it evaluates. */
+static struct digest train(const struct variant *variant, bool graphs) {
     static struct rig rig;
-    memset(&rig, 0, sizeof rig);
-    rig_config(&rig.config, precision);
-    rig.config.cuda_graphs = graphs;
-    rig.config.train.grad_accum_steps = 3;
-    rig.config.loss_scale.init_scale = 0x1p30;
-    rig.config.loss_scale.backoff_factor = 0x1p-8;
-    rig.config.offload.optimizer = offload;
+    enum { STEPS = 7 };
+    uint8_t mask[RIG_MASK_BYTES];
+    configure(&rig, variant, graphs);
     cuda_emulator_stats_reset();
     rig_open_on(&rig, DEVICE_CUDA, 1);
-    for (int step = 0; step < 5; step++) rig_step(&rig);
+    rig_mask(mask);
+    if (variant->masked) rig.tokens.shards[0].mask.bits = mask;
+    for (int step = 0; step < STEPS; step++) {
+        double loss;
+        queue_step(&rig, &rig.trainer, !variant->evaluates && step + 1 < STEPS);
+        if (variant->evaluates)
+            cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, &rig.error), 0);
+    }
     struct digest digest = rig_digest(&rig);
-    /* The first step of each kind is launched directly. */
-    uint64_t wanted = 4 + (5 * 2 - 1) + 4;
-    cr_expect_eq(cuda_emulator_stats().graph_launches, graphs ? wanted : 0);
+    struct cuda_emulator_stats stats = cuda_emulator_stats();
+    /* Parts of a step in each of their slots; the first time each is launched directly. */
+    uint64_t parts = variant->evaluates ? 4 : 6;
+    cr_expect_eq(stats.graph_launches, graphs ? STEPS * 4 - parts : 0);
+    cr_expect_eq(stats.recordings, graphs ? parts : 0);
+    rig.tokens.shards[0].mask.bits = NULL;
     rig_close(&rig);
     return digest;
 }
 
+static void expect_same_bits(const struct variant *variant, const char *what) {
+    expect_same_digest(train(variant, true), train(variant, false), what);
+}
+
 Test(launches, graphs_change_no_bit) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
-        expect_same_digest(train(rig_precisions[p], true, false),
-                           train(rig_precisions[p], false, false), "graphs");
-    expect_same_digest(train(CONFIG_PRECISION_BF16, true, true),
-                       train(CONFIG_PRECISION_BF16, false, true), "graphs and offload");
+        expect_same_bits(&(struct variant){.precision = rig_precisions[p]}, "graphs");
+    expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .offload = true}, "offload");
+    expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .masked = true}, "masks");
+    expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .evaluates = true}, "evaluation");
+}
+
+/* Returns the digest after `steps` more steps. */
+static struct digest digest_after(struct rig *rig, int steps) {
+    rig_steps(rig, steps);
+    struct sha256 hash;
+    struct digest digest;
+    sha256_begin(&hash);
+    rig_hash_masters(&hash, &rig->trainer.gpt);
+    sha256_end(digest.hex, &hash);
+    return digest;
+}
+
+/* The learning rate of the last step is 0, so its graph, an earlier step's, changes no weight. */
+Test(launches, graphs_have_the_learning_rate_of_the_step) {
+    static struct rig rig;
+    configure(&rig, &(struct variant){.precision = CONFIG_PRECISION_BF16}, true);
+    rig.config.train.steps = 8;
+    rig.config.optimizer.warmup_steps = 2;
+    rig_open_on(&rig, DEVICE_CUDA, 1);
+    struct digest first = digest_after(&rig, 6), before = digest_after(&rig, 1);
+    struct digest after = digest_after(&rig, 1);
+    cr_expect_str_neq(first.hex, before.hex, "the step before changes weights");
+    expect_same_digest(after, before, "a step without a learning rate");
+    rig_close(&rig);
+}
+
+static void open_trainer(struct trainer *trainer, struct rig *rig) {
+    cr_assert_eq(trainer_open(trainer, &rig->config, &rig->precision, &rig->be, TRAINER_INITIALIZED,
+                              &rig->error),
+                 0, "%s", rig->error.text);
+}
+
+static void open_configured(struct rig *rig, bool graphs) {
+    configure(rig, &(struct variant){.precision = CONFIG_PRECISION_BF16}, graphs);
+    rig_open_on(rig, DEVICE_CUDA, 1);
+}
+
+/* Two trainers on one device. */
+static struct digest take_turns(bool graphs) {
+    static struct rig rig;
+    static struct trainer other;
+    open_configured(&rig, graphs);
+    open_trainer(&other, &rig);
+    for (int i = 0; i < 8; i++) queue_step(&rig, i % 2 ? &other : &rig.trainer, 0);
+    struct digest digest = rig_digest(&rig);
+    trainer_close(&other);
+    rig_close(&rig);
+    return digest;
+}
+
+Test(launches, graphs_of_two_trainers) {
+    expect_same_digest(take_turns(true), take_turns(false), "two trainers");
+}
+
+/* A trainer is opened where another was, with a shorter batch. */
+static struct digest open_again(bool graphs) {
+    static struct rig rig;
+    open_configured(&rig, graphs);
+    rig_steps(&rig, 4);
+    trainer_close(&rig.trainer);
+    rig.config.train.micro_batch_size = 1;
+    open_trainer(&rig.trainer, &rig);
+    cuda_emulator_stats_reset();
+    rig_steps(&rig, 6);
+    cr_expect_eq(cuda_emulator_stats().graph_launches, graphs ? 6 * 4 - 6 : 0);
+    struct digest digest = rig_digest(&rig);
+    rig_close(&rig);
+    return digest;
+}
+
+Test(launches, graphs_of_an_earlier_trainer) {
+    expect_same_digest(open_again(true), open_again(false), "an earlier trainer");
 }
 #endif

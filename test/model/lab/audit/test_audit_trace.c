@@ -102,10 +102,11 @@ static struct collector *run(struct rig *rig) {
     collector->observer.after = collect;
     collector->gpt = gpt;
     gpt_clear_gradients(gpt);
-    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, &rig->error), 0);
+    const struct step_inputs inputs = {.loss_weight = 1};
+    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, &inputs, &rig->error), 0);
     backend_observe(&rig->be, &collector->observer);
     gpt_forward(gpt);
-    gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale, 1);
+    gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale);
     gpt_backward(gpt);
     backend_observe(&rig->be, NULL);
     return collector;
