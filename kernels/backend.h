@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/util/error.h"
+#include "kernels/arena.h"
 #include "kernels/kernels.h"
 
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
@@ -202,8 +203,7 @@ static inline const char *backend_fallback(const struct backend *be, int index) 
 
 /* Returns the number of sums that gradient_squares computes for these gradients. */
 static inline int64_t backend_squares(const struct backend *be, const struct tensor *gradients) {
-    int64_t share = be->device.square_share[gradients->dtype];
-    return (tensor_count(gradients) + share - 1) / share;
+    return blocks_of(tensor_count(gradients), be->device.square_share[gradients->dtype]);
 }
 
 void backend_close(struct backend *be);
