@@ -17,10 +17,6 @@ static const struct {
 #undef X
 };
 
-size_t dtype_bits(enum dtype dtype) {
-    return dtypes[dtype].bits;
-}
-
 size_t dtype_bytes(enum dtype dtype) {
     return dtype_size(dtype, 1);
 }
