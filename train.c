@@ -220,7 +220,7 @@ int main(int argc, char **argv) {
     }
     bool failed = status == EXIT_FAILED || status == EXIT_USAGE;
     /* Before ranks_open, the rank is known only from the launcher's environment. */
-    bool prints = ranks.size > 1 || ranks_launched_as() == 0;
+    bool prints = ranks.size > 1 || ranks_launched_rank() == 0;
     if (failed && error.text[0] && prints) print_failure(&ranks, stderr_copy, argv[0], &error);
     if (failed && !prints) sleep(1); /* once a process has failed, mpirun kills the others */
     if (failed) ranks_abort(&ranks, status);

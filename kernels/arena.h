@@ -20,9 +20,14 @@ struct arena {
     size_t capacity; /* bytes; ignored while measuring */
 };
 
+/* Returns the number of blocks of `block` elements that cover count. */
+static inline int64_t blocks_of(int64_t count, int64_t block) {
+    return (count + block - 1) / block;
+}
+
 /* Returns the smallest multiple of `multiple` that is at least value; value is at least 0. */
 static inline int64_t round_up(int64_t value, int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
+    return blocks_of(value, multiple) * multiple;
 }
 
 /* Returns `bytes` bytes of memory aligned to ARENA_ALIGNMENT; NULL while measuring. */

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/util/error.h"
+#include "kernels/arena.h"
 #include "kernels/kernels.h"
 
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
@@ -42,7 +43,8 @@ struct backend_description {
     bool native_8_bit;                 /* products of 8-bit operands are faster than in bf16 */
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype that one element of gradient_squares
                                           covers */
-    bool gelu_of_stored;  /* gelu_forward of a matmul's pre_activation gives the bits of its out */
+    bool gelu_of_stored;  /* gelu_forward of a matmul's stored pre_activation gives the same bits as
+                             the matmul's fused gelu */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     double link;          /* assumed bandwidth to the host in bytes a second, each way */
     size_t chunk_bytes;   /* approximate scratch of a chunk of work that keeps the device busy */
@@ -135,11 +137,12 @@ static inline void backend_host_release(struct backend *be, void *memory) {
     be->functions->host_release(be, memory);
 }
 
-/* Asynchronous transfers: BACKEND_SLOTS slots alternate in each direction. The host side is memory
- * of backend_host_allocate. Data that is sent is available to operations called afterwards, and
- * stays until the slot is sent again; backend_sent returns once the host memory may be refilled. A
- * fetch copies the results of operations called before; backend_fetched returns once they are on
- * the host. */
+/* Asynchronous transfers: BACKEND_SLOTS slots alternate in each direction. `host` is memory of
+ * backend_host_allocate.
+ *
+ * send copies to the device, for operations called afterwards; the data stays there until the slot
+ * is sent again. sent returns once the host memory may be refilled. fetch copies the results of
+ * operations called before to the host; fetched returns once they have arrived. */
 static inline void backend_send(struct backend *be, int slot, void *to, const void *host,
                                 size_t bytes) {
     be->functions->send(be, slot, to, host, bytes);
@@ -196,16 +199,15 @@ static inline int backend_write_choices(struct backend *be, const char *path, st
     return be->functions->write_choices(be, path, error);
 }
 
-/* Returns a line about the index-th matmul that does not run as it was asked for, and why; NULL if
- * there are fewer. Known once the matmuls are planned. */
+/* Returns a line about the index-th matmul that does not run as requested, with the reason; NULL if
+ * there are fewer. Valid once the matmuls are planned. */
 static inline const char *backend_fallback(const struct backend *be, int index) {
     return be->functions->fallback(be, index);
 }
 
 /* Returns the number of sums that gradient_squares computes for these gradients. */
 static inline int64_t backend_squares(const struct backend *be, const struct tensor *gradients) {
-    int64_t share = be->device.square_share[gradients->dtype];
-    return (tensor_count(gradients) + share - 1) / share;
+    return blocks_of(tensor_count(gradients), be->device.square_share[gradients->dtype]);
 }
 
 void backend_close(struct backend *be);
@@ -220,8 +222,8 @@ static inline bool backend_plans(const struct backend *be) {
     return be->op == be->plan;
 }
 
-/* Switches between planning and running. backend_plan_end allocates the workspace; returns -1 with
- * a message if there is no memory for it. */
+/* Begins and ends planning. backend_plan_end allocates the workspace; returns -1 with a message if
+ * there is no memory for it. */
 void backend_plan_begin(struct backend *be);
 int backend_plan_end(struct backend *be, struct error *error);
 

@@ -17,10 +17,6 @@ static const struct {
 #undef X
 };
 
-size_t dtype_bits(enum dtype dtype) {
-    return dtypes[dtype].bits;
-}
-
 size_t dtype_bytes(enum dtype dtype) {
     return dtype_size(dtype, 1);
 }
@@ -41,26 +37,14 @@ int dtype_named(const char *name) {
     return -1;
 }
 
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 float f32_from_bf16(uint16_t bits) {
-    return float_of((uint32_t)bits << 16);
+    return f32_of_bits((uint32_t)bits << 16);
 }
 
 /* AVX512_BF16 has an instruction for this, but it flushes subnormals to zero; three integer
  * operations round them like other values, and vectorize as well. */
 uint16_t bf16_from_f32(float value) {
-    uint32_t bits = bits_of(value);
+    uint32_t bits = f32_bits(value);
     uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
     uint32_t quiet_nan = bits | 0x400000;
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
@@ -70,19 +54,19 @@ float f32_from_f16(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) { /* infinity or NaN; NaN becomes quiet, as with F16C */
         uint32_t quiet = magnitude > 0x7c00 ? 0x400000 : 0;
-        return float_of(sign | 0x7f800000 | quiet | (magnitude & 0x3ff) << 13);
+        return f32_of_bits(sign | 0x7f800000 | quiet | (magnitude & 0x3ff) << 13);
     }
     /* The shifted exponent field is 112 too small; the product corrects it exactly, and also
      * normalizes subnormals. */
-    return float_of(sign | bits_of(float_of(magnitude << 13) * 0x1p112f));
+    return f32_of_bits(sign | f32_bits(f32_of_bits(magnitude << 13) * 0x1p112f));
 }
 
 uint16_t f16_from_f32(float value) {
-    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    uint32_t bits = f32_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
     if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 and up */
     if (magnitude < 0x38800000) /* subnormal: adding 1/2 aligns the last bit kept with fp32's */
-        return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000));
+        return (uint16_t)(sign | (f32_bits(f32_of_bits(magnitude) + 0.5f) - 0x3f000000));
     uint32_t rounded = magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1);
     return (uint16_t)(sign | rounded >> 13);
 }

@@ -37,8 +37,6 @@ static inline int dtype_is_quantized(enum dtype dtype) {
     return (int)dtype >= (int)DTYPE_COUNT;
 }
 
-size_t dtype_bits(enum dtype dtype);
-
 /* Returns the bytes of an element, which has whole bytes. */
 size_t dtype_bytes(enum dtype dtype);
 

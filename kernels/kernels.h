@@ -56,8 +56,8 @@
 
 struct backend;
 
-/* Label of an operation's output, for observers (kernels/observer.h). Operations ignore it; its
- * content is the caller's. */
+/* Label of an operation's output, for observers (kernels/observer.h). Operations ignore it; the
+ * caller defines its content. */
 struct trace_label;
 
 /* Largest absolute value of a tensor as stored (amax), in backend memory, for quantize. An
@@ -144,10 +144,10 @@ enum matmul_epilogue {
 };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
- * transpose; then the epilogue. The dtypes of a and b may differ; the product is then
- * computed as if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at
- * most one is E5M2; they have the scales of quantize, which multiply the operands' elements.
- * Both backends need matmul_scales_sums: out = (A B) * (scale of a * scale of b) + bias. */
+ * transpose; then the epilogue. The dtypes of a and b may differ; the product is then computed as
+ * if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at most one is
+ * E5M2. Then out = (A B) * (scale of a * scale of b) + bias, with the scales that quantize wrote;
+ * matmul_scales_sums has to be true. */
 struct matmul_args {
     const struct tensor *out;            /* [M, N]; += if accumulate */
     const struct tensor *a;              /* [M, K], or [K, M] if transpose_a */
@@ -368,11 +368,11 @@ struct quantize_args {
     const struct tensor *scales;     /* fp32 [1, 1], [N, 1], [1, C], or [R, S] that divide N, C */
     const struct tensor *in;         /* [N, C] */
     const float *amax;       /* optional [1], with one scale only: replaces in's own amax if > 0 */
-    struct amax *track_amax; /* optional, of in, with one scale only: read if found, else updated;
-                                then added to record */
+    struct amax *track_amax; /* optional, of in, with one scale only: input if found, else updated;
+                                merged into record */
     struct quantize_record *record; /* optional, of in: updated */
     enum scale_rounding scale_rounding;
-    bool found; /* track_amax is known: no pass over in to find it */
+    bool found; /* track_amax already holds the amax of in, which saves a pass over in */
 };
 
 /* Returns the tensor that has the dtype of the result. */
@@ -404,7 +404,7 @@ struct step_state {
     int32_t updates;        /* optimizer steps taken: Adam's t for the bias correction */
     int32_t skipped;        /* steps skipped since the start of training */
     int32_t skipped_in_row; /* steps skipped since the last update */
-    int32_t at_floor;       /* skips since the last update with the scale already at its minimum */
+    int32_t at_floor;       /* the same, but only steps whose scale was already at min_scale */
     int32_t fp8_not_finite; /* tensors quantized in this step with a value that is not finite */
     int32_t fp8_zero;       /* tensors quantized in this step of zeros only */
 };
@@ -417,9 +417,9 @@ struct loss_sum_args {
     const struct step_inputs *inputs; /* optional: loss_weight is read, 1 without */
 };
 
-/* squares[i] = sum of squares of the i-th share of the unscaled gradients, as if added in fp64. The
- * inverse scale is computed in fp64 and rounded to fp32. The sum is not finite exactly if an
- * unscaled gradient is not; PyTorch tests before unscaling. */
+/* squares[i] = sum of squares of the i-th chunk of the unscaled gradients, accurate as if added in
+ * fp64. The inverse scale is computed in fp64 and rounded to fp32. A sum is infinite or NaN if and
+ * only if an unscaled gradient is; PyTorch tests before unscaling. */
 struct gradient_squares_args {
     double *squares;                /* [backend_squares(be, gradients)] */
     const struct tensor *gradients; /* [P], scaled */

@@ -1,15 +1,7 @@
 #include "kernels/rounding.h"
 
-#include <string.h>
-
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 uint16_t bf16_from_master(float value) {
-    return (uint16_t)upper_half(bits_of(value));
+    return (uint16_t)upper_half(f32_bits(value));
 }
 
 void copy_masters(void *data, enum dtype dtype, size_t offset, const float *values, size_t count) {
@@ -24,7 +16,7 @@ void copy_masters(void *data, enum dtype dtype, size_t offset, const float *valu
 void split_masters(uint16_t *restrict upper, int16_t *restrict remainder,
                    const float *restrict values, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        uint32_t bits = bits_of(values[i]);
+        uint32_t bits = f32_bits(values[i]);
         upper[i] = (uint16_t)upper_half(bits);
         remainder[i] = remainder_of(bits);
     }
@@ -32,8 +24,5 @@ void split_masters(uint16_t *restrict upper, int16_t *restrict remainder,
 
 void join_masters(float *restrict values, const uint16_t *restrict upper,
                   const int16_t *restrict remainder, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits = joined_bits(upper[i], remainder[i]);
-        memcpy(&values[i], &bits, sizeof bits);
-    }
+    for (size_t i = 0; i < count; i++) values[i] = f32_of_bits(joined_bits(upper[i], remainder[i]));
 }

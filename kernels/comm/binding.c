@@ -28,9 +28,9 @@ static bool read_list(cpu_set_t *cores, const char *text) {
 }
 
 /* The kernel writes addresses in lower case. */
-static bool read_cores(cpu_set_t *cores, const char *address, const char *system) {
+static bool read_cores(cpu_set_t *cores, const char *address, const char *sysfs) {
     char path[PATH_BYTES], list[LIST_BYTES];
-    int used = snprintf(path, sizeof path, "%s/bus/pci/devices/", system);
+    int used = snprintf(path, sizeof path, "%s/bus/pci/devices/", sysfs);
     for (; *address && used < PATH_BYTES - 1; address++)
         path[used++] = (char)tolower((unsigned char)*address);
     if (used >= PATH_BYTES - 1) return false;
@@ -41,9 +41,9 @@ static bool read_cores(cpu_set_t *cores, const char *address, const char *system
     return good;
 }
 
-bool binding_near(const char *address, const char *system) {
+bool binding_near(const char *address, const char *sysfs) {
     cpu_set_t near, own;
-    if (!read_cores(&near, address, system) || sched_getaffinity(0, sizeof own, &own)) return false;
+    if (!read_cores(&near, address, sysfs) || sched_getaffinity(0, sizeof own, &own)) return false;
     CPU_AND(&near, &near, &own);
     return CPU_COUNT(&near) > 0 && sched_setaffinity(0, sizeof near, &near) == 0;
 }

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* Reads which cores are beside the PCI device of this address ("0000:3B:00.0") from `system` (the
+/* Reads which cores are beside the PCI device of this address ("0000:3B:00.0") from `sysfs` (the
  * folder /sys) and binds the calling thread, and threads that it starts later, to those of them
  * that it may already use. Returns false and changes nothing if the machine does not show them, or
  * if the launcher or the user has bound the process to other cores. */
-bool binding_near(const char *address, const char *system);
+bool binding_near(const char *address, const char *sysfs);

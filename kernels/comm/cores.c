@@ -6,28 +6,30 @@
 #include <string.h>
 
 /* Cores that a rank may run on, and their machine. */
-struct place {
+struct rank_cores {
     char system[48]; /* boot id of the kernel: ranks with the same one share its cores */
     cpu_set_t cores;
 };
 
-static void find_place(struct place *place) {
-    memset(place, 0, sizeof *place);
+static void find_cores(struct rank_cores *rank_cores) {
+    memset(rank_cores, 0, sizeof *rank_cores);
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (file && !fgets(place->system, sizeof place->system, file)) place->system[0] = 0;
+    if (file && !fgets(rank_cores->system, sizeof rank_cores->system, file))
+        rank_cores->system[0] = 0;
     if (file) fclose(file);
     /* More cores than the set can hold: one thread, unless the user sets more. */
-    if (sched_getaffinity(0, sizeof place->cores, &place->cores)) CPU_ZERO(&place->cores);
+    if (sched_getaffinity(0, sizeof rank_cores->cores, &rank_cores->cores))
+        CPU_ZERO(&rank_cores->cores);
 }
 
 int ranks_cores(const struct ranks *ranks) {
-    struct place own, *all = malloc((size_t)ranks->size * sizeof *all);
+    struct rank_cores own, *all = malloc((size_t)ranks->size * sizeof *all);
     double share = 0;
     if (!all) {
         ranks_abort(ranks, 1);
         return 1;
     }
-    find_place(&own);
+    find_cores(&own);
     ranks_gather(ranks, all, &own, sizeof own);
     for (size_t core = 0; core < CPU_SETSIZE; core++) {
         int sharing = 0;

@@ -10,22 +10,22 @@ extern "C" {
 
 /* Identity of a rank's GPU. */
 struct gpu_of_rank {
-    int32_t seen, local_size;
+    int32_t visible, local_size;
     char uuid[16];
 };
 
 static struct gpu_of_rank find_gpu(const struct ranks *ranks, int *gpu) {
     struct gpu_of_rank own = {};
     cudaDeviceProp properties;
-    int seen = 0;
+    int visible = 0;
     own.local_size = ranks->local_size;
     *gpu = 0;
-    if (cudaGetDeviceCount(&seen) == cudaSuccess && seen > 0) {
+    if (cudaGetDeviceCount(&visible) == cudaSuccess && visible > 0) {
         char bus[32];
-        *gpu = ranks->local_rank % seen;
+        *gpu = ranks->local_rank % visible;
         if (cudaDeviceGetPCIBusId(bus, sizeof bus, *gpu) == cudaSuccess) binding_near(bus, "/sys");
         if (cudaGetDeviceProperties(&properties, *gpu) == cudaSuccess) {
-            own.seen = seen;
+            own.visible = visible;
             memcpy(own.uuid, properties.uuid.bytes, sizeof own.uuid);
         }
     }
@@ -33,17 +33,18 @@ static struct gpu_of_rank find_gpu(const struct ranks *ranks, int *gpu) {
     return own;
 }
 
-static int compare(const struct gpu_of_rank *all, int size, struct error *error) {
+static int check_distinct(const struct gpu_of_rank *all, int size, struct error *error) {
     for (int b = 1; b < size; b++)
         for (int a = 0; a < b; a++)
-            if (all[a].seen && all[b].seen &&
+            if (all[a].visible && all[b].visible &&
                 memcmp(all[a].uuid, all[b].uuid, sizeof all[a].uuid) == 0)
                 return fail(error,
                             "device \"cuda\": ranks %d and %d would share a GPU: there are %d "
                             "ranks on that machine, and rank %d sees %d GPU%s; start one rank for "
                             "each GPU, or give each a GPU of its own in CUDA_VISIBLE_DEVICES, or "
                             "use --device cpu",
-                            a, b, all[b].local_size, b, all[b].seen, all[b].seen == 1 ? "" : "s");
+                            a, b, all[b].local_size, b, all[b].visible,
+                            all[b].visible == 1 ? "" : "s");
     return 0;
 }
 
@@ -54,7 +55,7 @@ int gpus_choose(const struct ranks *ranks, int *gpu, struct error *error) {
     struct gpu_of_rank *all = (struct gpu_of_rank *)calloc((size_t)ranks->size, sizeof *all);
     if (!all) ranks_abort(ranks, 1);
     ranks_gather(ranks, all, &own, sizeof own);
-    int failed = compare(all, ranks->size, error);
+    int failed = check_distinct(all, ranks->size, error);
     free(all);
     return failed;
 }

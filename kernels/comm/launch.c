@@ -33,7 +33,7 @@ int ranks_launched(void) {
     return count > 0 ? count : 1;
 }
 
-int ranks_launched_as(void) {
+int ranks_launched_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (getenv(names[i])) return number_in(names[i]);
@@ -111,15 +111,15 @@ static void set_environment(void) {
 
 /* Blocks the signals of a terminal or a user, and mpirun's SIGCHLD, so that signalfd can read them.
  * A SIGHUP that nohup ignores is left out: once blocked, it would still be delivered. */
-static void hold_signals(sigset_t *held, sigset_t *before) {
+static void block_signals(sigset_t *blocked, sigset_t *before) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     struct sigaction action;
-    sigemptyset(held);
+    sigemptyset(blocked);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &action) ||
             action.sa_handler != SIG_IGN)
-            sigaddset(held, numbers[i]);
-    sigprocmask(SIG_BLOCK, held, before);
+            sigaddset(blocked, numbers[i]);
+    sigprocmask(SIG_BLOCK, blocked, before);
 }
 
 static int exit_status(int status) {
@@ -138,8 +138,8 @@ static int next_signal(int signals, bool *watches_output) {
     return read(signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : SIGCHLD;
 }
 
-/* A rank that was killed or crashed has printed nothing, and mpirun, which has ended the others, is
- * told to be quiet. Signals that stop a run in order are reported by the ranks. */
+/* Reports a rank that was killed or crashed: it has printed nothing itself, and set_environment
+ * silences mpirun. Signals that stop a run in order are reported by the ranks. */
 static void report_end(int status) {
     int number = status - 128;
     if (number <= 0 || number == SIGINT || number == SIGTERM || number == SIGUSR1) return;
@@ -151,9 +151,9 @@ static void report_end(int status) {
                               : "this is a bug if its messages name no reason");
 }
 
-/* mpirun ends all ranks two seconds after a signal to end, but it passes SIGUSR1 on, and the ranks
- * save a checkpoint. A second signal goes to mpirun itself, unless the terminal or the reader has
- * gone, which is reported several times. */
+/* Turns the first signal into SIGUSR1, which mpirun passes on to the ranks: they save a checkpoint
+ * and end. After SIGTERM mpirun would kill them within two seconds. A second signal ends mpirun,
+ * except SIGHUP and SIGPIPE, which arrive several times when a terminal or a reader goes. */
 static int wait_for_mpirun(pid_t mpirun, int signals) {
     int status = 0, times = 0, first = 0;
     bool watches_output = true;
@@ -170,12 +170,12 @@ static int wait_for_mpirun(pid_t mpirun, int signals) {
 
 /* Runs mpirun in a process group of its own, which the terminal's Ctrl-C does not reach, and so
  * without input. */
-static void become_mpirun(char **command, const sigset_t *signals) {
-    int nowhere = open("/dev/null", O_RDONLY);
+static void execute_mpirun(char **command, const sigset_t *signals) {
+    int null_device = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* ends mpirun if this process dies */
     sigprocmask(SIG_SETMASK, signals, NULL);
-    if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
+    if (null_device >= 0) dup2(null_device, STDIN_FILENO);
     execvp(command[0], command);
     fprintf(stderr,
             "train: --ranks: cannot start mpirun: %s\ninstall openmpi-bin (Debian, Ubuntu), or put "
@@ -201,11 +201,11 @@ int ranks_launch(int64_t count, char **argv, struct error *error) {
     command[3] = path;
     memcpy(command + 4, argv + 1, arguments * sizeof *command); /* including the NULL */
     set_environment();
-    sigset_t held, before;
-    hold_signals(&held, &before);
-    int signals = signalfd(-1, &held, SFD_CLOEXEC | SFD_NONBLOCK);
+    sigset_t blocked, before;
+    block_signals(&blocked, &before);
+    int signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     pid_t mpirun = signals >= 0 ? fork() : -1;
-    if (mpirun == 0) become_mpirun(command, &before);
+    if (mpirun == 0) execute_mpirun(command, &before);
     int status =
         mpirun > 0 ? wait_for_mpirun(mpirun, signals) : fail(error, "%s: cannot fork", what);
     if (signals >= 0) close(signals);

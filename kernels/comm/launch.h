@@ -11,7 +11,7 @@
 int ranks_launched(void);
 
 /* Returns this process's index among them as set by the launcher, or 0. */
-int ranks_launched_as(void);
+int ranks_launched_rank(void);
 
 /* Opens the ranks that the launcher started. Returns -1 with a message, which names the packages,
  * if the MPI module (train_mpi.so beside the program) or MPI is missing or unusable. */

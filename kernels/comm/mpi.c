@@ -51,7 +51,7 @@ struct job {
 /* Messages that were posted together. */
 struct posted {
     void **requests;
-    int count, room;
+    int count, capacity;
 };
 
 struct mpi {
@@ -64,7 +64,7 @@ struct mpi {
     pthread_mutex_t mutex;
     pthread_cond_t work, done;
     struct job jobs[JOBS]; /* a ring */
-    uint64_t given, finished;
+    uint64_t queued, finished;
     atomic_int abort_status; /* all ranks end with this status; -1: none */
 
     struct mpi_arithmetic arithmetic;    /* for collectives */
@@ -80,10 +80,10 @@ static void end_all(struct mpi *mpi) {
     if (status >= 0) mpi->module->abort(status);
 }
 
-static void add(struct mpi *mpi, struct posted *posted, void *request) {
-    if (posted->count == posted->room) {
-        posted->room = posted->room ? 2 * posted->room : 64;
-        posted->requests = realloc(posted->requests, (size_t)posted->room * sizeof(void *));
+static void append(struct mpi *mpi, struct posted *posted, void *request) {
+    if (posted->count == posted->capacity) {
+        posted->capacity = posted->capacity ? 2 * posted->capacity : 64;
+        posted->requests = realloc(posted->requests, (size_t)posted->capacity * sizeof(void *));
         if (!posted->requests) mpi->module->abort(1);
     }
     posted->requests[posted->count++] = request;
@@ -95,14 +95,14 @@ static size_t piece_of(size_t bytes, size_t first) {
 
 static void post_send(struct mpi *mpi, int chunk, const void *data, size_t bytes, int to) {
     for (size_t first = 0; first < bytes; first += PIECE_BYTES)
-        add(mpi, &mpi->sends[chunk % 2],
-            mpi->module->send((const char *)data + first, piece_of(bytes, first), to));
+        append(mpi, &mpi->sends[chunk % 2],
+               mpi->module->send((const char *)data + first, piece_of(bytes, first), to));
 }
 
 static void post_receive(struct mpi *mpi, int chunk, void *data, size_t bytes, int from) {
     for (size_t first = 0; first < bytes; first += PIECE_BYTES)
-        add(mpi, &mpi->receives[chunk % 2],
-            mpi->module->receive((char *)data + first, piece_of(bytes, first), from));
+        append(mpi, &mpi->receives[chunk % 2],
+               mpi->module->receive((char *)data + first, piece_of(bytes, first), from));
 }
 
 static void pause_after(int polls) {
@@ -141,12 +141,12 @@ static void run_broadcast(struct mpi *mpi, const struct job *job) {
 static void run_gather(struct mpi *mpi, const struct job *job) {
     char *all = job->data;
     int own = mpi->world.rank;
-    char *mine = all + (size_t)own * job->bytes;
-    if (mine != job->own) memmove(mine, job->own, job->bytes);
+    char *own_data = all + (size_t)own * job->bytes;
+    if (own_data != job->own) memmove(own_data, job->own, job->bytes);
     for (int step = 1; step < mpi->world.size; step++) {
         int rank = (own + step) % mpi->world.size;
         post_receive(mpi, 0, all + (size_t)rank * job->bytes, job->bytes, rank);
-        post_send(mpi, 0, mine, job->bytes, rank);
+        post_send(mpi, 0, own_data, job->bytes, rank);
     }
     finish_both(mpi, 0);
 }
@@ -170,16 +170,16 @@ static size_t part_bytes(const struct mpi *mpi, const struct job *job, int rank,
 }
 
 static void post_all_gather(struct mpi *mpi, const struct job *job, int chunk, int64_t piece) {
-    char *mine, *theirs;
+    char *own_data, *data;
     int own = mpi->world.rank;
     int64_t first = chunk * piece;
-    size_t bytes = part_bytes(mpi, job, own, first, piece, &mine, job->element_bytes);
+    size_t bytes = part_bytes(mpi, job, own, first, piece, &own_data, job->element_bytes);
     for (int step = 1; step < mpi->world.size; step++) {
         int to = (own + step) % mpi->world.size;
         int from = (own + mpi->world.size - step) % mpi->world.size;
-        size_t coming = part_bytes(mpi, job, from, first, piece, &theirs, job->element_bytes);
-        post_receive(mpi, chunk, theirs, coming, from);
-        post_send(mpi, chunk, mine, bytes, to);
+        size_t received_bytes = part_bytes(mpi, job, from, first, piece, &data, job->element_bytes);
+        post_receive(mpi, chunk, data, received_bytes, from);
+        post_send(mpi, chunk, own_data, bytes, to);
     }
 }
 
@@ -198,33 +198,34 @@ static void run_all_gather(struct mpi *mpi, const struct job *job) {
     }
 }
 
-/* Buffer for the data of another rank in a chunk. */
-static char *arrival(const struct mpi *mpi, int chunk, int rank, size_t bytes) {
+/* Returns the buffer in which the data of another rank arrive, in a chunk. */
+static char *staged_data(const struct mpi *mpi, int chunk, int rank, size_t bytes) {
     return mpi->staging + (size_t)(chunk % 2 * mpi->world.size + rank) * bytes;
 }
 
 static void post_reduce_scatter(struct mpi *mpi, const struct job *job, int chunk, int64_t piece) {
-    char *mine, *theirs;
+    char *own_data, *data;
     int own = mpi->world.rank;
     size_t element = dtype_bytes(job->dtype);
     int64_t first = chunk * piece;
-    size_t coming = part_bytes(mpi, job, own, first, piece, &mine, element);
+    size_t received_bytes = part_bytes(mpi, job, own, first, piece, &own_data, element);
     for (int step = 1; step < mpi->world.size; step++) {
         int to = (own + step) % mpi->world.size;
         int from = (own + mpi->world.size - step) % mpi->world.size;
-        size_t bytes = part_bytes(mpi, job, to, first, piece, &theirs, element);
-        post_receive(mpi, chunk, arrival(mpi, chunk, from, (size_t)piece * element), coming, from);
-        post_send(mpi, chunk, theirs, bytes, to);
+        size_t bytes = part_bytes(mpi, job, to, first, piece, &data, element);
+        post_receive(mpi, chunk, staged_data(mpi, chunk, from, (size_t)piece * element),
+                     received_bytes, from);
+        post_send(mpi, chunk, data, bytes, to);
     }
 }
 
 /* Sum over all ranks, in their order, of a block of this rank's part. */
 static void add_block(float *sum, const struct mpi *mpi, const struct job *job, int chunk,
-                      size_t arrival_bytes, char *mine, int64_t first, int64_t count) {
+                      size_t staged_bytes, char *own_data, int64_t first, int64_t count) {
     float wide[BLOCK];
     for (int rank = 0; rank < mpi->world.size; rank++) {
         const char *from =
-            rank == mpi->world.rank ? mine : arrival(mpi, chunk, rank, arrival_bytes);
+            rank == mpi->world.rank ? own_data : staged_data(mpi, chunk, rank, staged_bytes);
         const float *values =
             mpi->arithmetic.widen(wide, from, job->dtype, (size_t)first, (size_t)count);
         if (rank == 0) memcpy(sum, values, (size_t)count * sizeof *sum);
@@ -234,15 +235,15 @@ static void add_block(float *sum, const struct mpi *mpi, const struct job *job, 
 }
 
 static void add_chunk(const struct mpi *mpi, const struct job *job, int chunk, int64_t piece) {
-    char *mine;
+    char *own_data;
     float sum[BLOCK];
     size_t element = dtype_bytes(job->dtype);
-    size_t bytes = part_bytes(mpi, job, mpi->world.rank, chunk * piece, piece, &mine, element);
+    size_t bytes = part_bytes(mpi, job, mpi->world.rank, chunk * piece, piece, &own_data, element);
     int64_t count = (int64_t)(bytes / element);
     for (int64_t first = 0; first < count; first += BLOCK) {
         int64_t n = count - first < BLOCK ? count - first : BLOCK;
-        add_block(sum, mpi, job, chunk, (size_t)piece * element, mine, first, n);
-        mpi->arithmetic.store(mine, job->dtype, (size_t)first, sum, (size_t)n);
+        add_block(sum, mpi, job, chunk, (size_t)piece * element, own_data, first, n);
+        mpi->arithmetic.store(own_data, job->dtype, (size_t)first, sum, (size_t)n);
     }
 }
 
@@ -275,13 +276,13 @@ static void run_job(struct mpi *mpi, const struct job *job) {
     }
 }
 
-static void *serve(void *state) {
+static void *run_jobs(void *state) {
     struct mpi *mpi = state;
     bool closed = false;
     prctl(PR_SET_TIMERSLACK, 1000UL);
     while (!closed) {
         pthread_mutex_lock(&mpi->mutex);
-        while (mpi->given == mpi->finished && atomic_load(&mpi->abort_status) < 0)
+        while (mpi->queued == mpi->finished && atomic_load(&mpi->abort_status) < 0)
             pthread_cond_wait(&mpi->work, &mpi->mutex);
         struct job job = mpi->jobs[mpi->finished % JOBS];
         pthread_mutex_unlock(&mpi->mutex);
@@ -298,11 +299,11 @@ static void *serve(void *state) {
 
 /* ---- callers: queueing jobs */
 
-static uint64_t give(struct mpi *mpi, const struct job *job) {
+static uint64_t queue_job(struct mpi *mpi, const struct job *job) {
     pthread_mutex_lock(&mpi->mutex);
-    while (mpi->given - mpi->finished == JOBS) pthread_cond_wait(&mpi->done, &mpi->mutex);
-    mpi->jobs[mpi->given % JOBS] = *job;
-    uint64_t ticket = ++mpi->given;
+    while (mpi->queued - mpi->finished == JOBS) pthread_cond_wait(&mpi->done, &mpi->mutex);
+    mpi->jobs[mpi->queued % JOBS] = *job;
+    uint64_t ticket = ++mpi->queued;
     pthread_cond_signal(&mpi->work);
     pthread_mutex_unlock(&mpi->mutex);
     return ticket;
@@ -314,23 +315,23 @@ static void wait_for(struct mpi *mpi, uint64_t ticket) {
     pthread_mutex_unlock(&mpi->mutex);
 }
 
-static void run_now(struct mpi *mpi, const struct job *job) {
-    wait_for(mpi, give(mpi, job));
+static void run_and_wait(struct mpi *mpi, const struct job *job) {
+    wait_for(mpi, queue_job(mpi, job));
 }
 
 static void mpi_broadcast(const struct ranks *ranks, void *data, size_t bytes) {
-    run_now(ranks->state, &(struct job){.kind = JOB_BROADCAST, .data = data, .bytes = bytes});
+    run_and_wait(ranks->state, &(struct job){.kind = JOB_BROADCAST, .data = data, .bytes = bytes});
 }
 
 static void mpi_gather(const struct ranks *ranks, void *all, const void *own, size_t bytes) {
-    run_now(ranks->state,
-            &(struct job){.kind = JOB_GATHER, .data = all, .own = own, .bytes = bytes});
+    run_and_wait(ranks->state,
+                 &(struct job){.kind = JOB_GATHER, .data = all, .own = own, .bytes = bytes});
 }
 
 static void mpi_swap(const struct ranks *ranks, const struct rank_message *out, int outs,
                      const struct rank_message *in, int ins) {
-    run_now(ranks->state,
-            &(struct job){.kind = JOB_SWAP, .out = out, .outs = outs, .in = in, .ins = ins});
+    run_and_wait(ranks->state,
+                 &(struct job){.kind = JOB_SWAP, .out = out, .outs = outs, .in = in, .ins = ins});
 }
 
 /* Sets the status with which the thread ends the process. */
@@ -358,7 +359,7 @@ static void release(struct mpi *mpi) {
 
 static void mpi_close(struct ranks *ranks) {
     struct mpi *mpi = ranks->state;
-    run_now(mpi, &(struct job){.kind = JOB_CLOSE});
+    run_and_wait(mpi, &(struct job){.kind = JOB_CLOSE});
     pthread_join(mpi->thread, NULL);
     release(mpi);
 }
@@ -382,11 +383,11 @@ int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t stagin
     pthread_mutex_init(&mpi->mutex, NULL);
     pthread_cond_init(&mpi->work, NULL);
     pthread_cond_init(&mpi->done, NULL);
-    if (signals_start_thread(&mpi->thread, serve, mpi)) {
+    if (signals_start_thread(&mpi->thread, run_jobs, mpi)) {
         release(mpi);
         return fail(error, "cannot start a thread for MPI");
     }
-    run_now(mpi, &(struct job){.kind = JOB_OPEN});
+    run_and_wait(mpi, &(struct job){.kind = JOB_OPEN});
     if (mpi->opened < 0) {
         pthread_join(mpi->thread, NULL);
         fail(error, "MPI: %s", mpi->reason);
@@ -408,17 +409,17 @@ int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t stagin
 
 static uint64_t mpi_reduce_scatter(const struct collectives *c, void *data, enum dtype dtype,
                                    int64_t count) {
-    return give(
+    return queue_job(
         c->state,
         &(struct job){.kind = JOB_REDUCE_SCATTER, .data = data, .dtype = dtype, .count = count});
 }
 
 static uint64_t mpi_all_gather(const struct collectives *c, void *data, size_t element_bytes,
                                int64_t count) {
-    return give(c->state, &(struct job){.kind = JOB_ALL_GATHER,
-                                        .data = data,
-                                        .element_bytes = element_bytes,
-                                        .count = count});
+    return queue_job(c->state, &(struct job){.kind = JOB_ALL_GATHER,
+                                             .data = data,
+                                             .element_bytes = element_bytes,
+                                             .count = count});
 }
 
 static void mpi_wait(const struct collectives *c, uint64_t ticket) {

@@ -49,21 +49,21 @@ struct nccl {
 #undef X
 };
 
-enum { MARKS = 256 };
+enum { EVENTS = 256 };
 
 struct nccl_state {
     struct nccl nccl;
     struct backend *be;
     struct collectives collectives;
-    ncclComm_t comm;         /* NULL: not connected yet, or aborted */
-    cudaStream_t stream;     /* stream of all NCCL operations */
-    cudaEvent_t ready;       /* marks the position in `compute` at the last operation */
-    cudaEvent_t done[MARKS]; /* at ticket % MARKS: that operation or, once reused, a later one,
+    ncclComm_t comm;          /* NULL: not connected yet, or aborted */
+    cudaStream_t stream;      /* stream of all NCCL operations */
+    cudaEvent_t ready;        /* marks the position in `compute` at the last operation */
+    cudaEvent_t done[EVENTS]; /* at ticket % EVENTS: that operation or, once reused, a later one,
                                 which completes after it */
-    uint64_t tickets;        /* number of tickets issued */
-    double stall_limit;      /* seconds */
-    uint64_t late_ticket;    /* newest ticket when its operation was found waiting for ranks */
-    double late_since;       /* progress_clock() then */
+    uint64_t tickets;         /* number of tickets issued */
+    double stall_limit;       /* seconds */
+    uint64_t late_ticket;     /* newest ticket when its operation was found waiting for ranks */
+    double late_since;        /* progress_clock() then */
 };
 
 static struct nccl_state *state_of(const struct collectives *c) {
@@ -153,7 +153,7 @@ static bool begin(struct nccl_state *s, const char *what) {
 static uint64_t end_group(struct nccl_state *s, ncclResult_t result, const char *what) {
     if (nccl_failed(s, first_error(result, s->nccl.GroupEnd()), what)) return 0;
     uint64_t ticket = ++s->tickets;
-    cuda_failed(s->be, cudaEventRecord(s->done[ticket % MARKS], s->stream), what);
+    cuda_failed(s->be, cudaEventRecord(s->done[ticket % EVENTS], s->stream), what);
     return ticket;
 }
 
@@ -201,7 +201,7 @@ static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t 
  * reports a connection that closes, but not a rank that hangs or a machine that is cut off. */
 static bool has_stalled(struct nccl_state *s) {
     bool late = s->tickets && cudaEventQuery(s->ready) == cudaSuccess &&
-                cudaEventQuery(s->done[s->tickets % MARKS]) == cudaErrorNotReady;
+                cudaEventQuery(s->done[s->tickets % EVENTS]) == cudaErrorNotReady;
     cudaGetLastError(); /* "not ready" is not an error, but recorded as one by the runtime */
     if (!late || s->late_ticket != s->tickets) {
         s->late_ticket = late ? s->tickets : 0;
@@ -235,7 +235,7 @@ static void nccl_wait(const struct collectives *c, uint64_t ticket) {
     const char *what = "waiting for other ranks";
     assert(ticket <= s->tickets);
     if (has_reported(s)) return;
-    cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % MARKS], 0),
+    cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % EVENTS], 0),
                 what);
 }
 
@@ -260,7 +260,7 @@ static void nccl_close(const struct collectives *c) {
         finish(c);
         if (!has_failed(s)) s->nccl.CommDestroy(s->comm);
     }
-    for (int i = 0; i < MARKS; i++)
+    for (int i = 0; i < EVENTS; i++)
         if (s->done[i]) cudaEventDestroy(s->done[i]);
     if (s->ready) cudaEventDestroy(s->ready);
     if (s->stream) cudaStreamDestroy(s->stream);
@@ -280,7 +280,7 @@ static void open_stream(struct nccl_state *s) {
     cuda_failed(s->be, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, highest),
                 what);
     cuda_failed(s->be, cudaEventCreateWithFlags(&s->ready, cudaEventDisableTiming), what);
-    for (int i = 0; i < MARKS; i++)
+    for (int i = 0; i < EVENTS; i++)
         cuda_failed(s->be, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming), what);
 }
 

@@ -1,5 +1,5 @@
-/* Magnitudes are compared as fp32 bit patterns, which have the order of the values. bf16, the usual
- * dtype of linear layers' inputs, is compared as their upper halves. */
+/* Absolute values are compared as fp32 bit patterns, which have the same order. bf16, the usual
+ * dtype of linear layers' inputs, is compared as the upper halves of these patterns. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/float8.h"
 
@@ -32,15 +32,15 @@ static struct amax amax_of_bf16(const uint16_t *in, int64_t count) {
     return (struct amax){(uint32_t)largest << 16, bad};
 }
 
-struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count) {
+struct amax cpu_amax(const struct tensor *tensor, int64_t offset, int64_t count) {
     struct amax found = {0, 0};
     float buffer[CPU_BLOCK];
     if (tensor->dtype == DTYPE_BF16)
-        return amax_of_bf16((const uint16_t *)tensor->data + at, count);
+        return amax_of_bf16((const uint16_t *)tensor->data + offset, count);
     for (int64_t first = 0; first < count; first += CPU_BLOCK) {
         int64_t n = block_length(first, count, CPU_BLOCK);
         const float *values =
-            dtype_widen(buffer, tensor->data, tensor->dtype, (size_t)(at + first), (size_t)n);
+            dtype_widen(buffer, tensor->data, tensor->dtype, (size_t)(offset + first), (size_t)n);
         for (int64_t i = 0; i < n; i++) {
             uint32_t bits = f8_bits(values[i]) & 0x7fffffff;
             if (bits >= INFINITE) found.not_finite = 1;
@@ -52,29 +52,29 @@ struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count) {
 
 /* Merges without a lock in the usual case: the maximum is found early, and few later values exceed
  * it. */
-void cpu_merge_amax(struct amax *track_amax, struct amax one) {
+void cpu_merge_amax(struct amax *track_amax, struct amax other) {
     uint32_t largest, not_finite;
 #pragma omp atomic read
     largest = track_amax->largest;
 #pragma omp atomic read
     not_finite = track_amax->not_finite;
-    if (one.largest <= largest && one.not_finite <= not_finite) return;
+    if (other.largest <= largest && other.not_finite <= not_finite) return;
 #pragma omp critical(track_amax)
     {
 #pragma omp atomic read
         largest = track_amax->largest;
-        if (one.largest > largest) {
+        if (other.largest > largest) {
 #pragma omp atomic write
-            track_amax->largest = one.largest;
+            track_amax->largest = other.largest;
         }
-        if (one.not_finite) {
+        if (other.not_finite) {
 #pragma omp atomic write
             track_amax->not_finite = 1;
         }
     }
 }
 
-void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t at,
+void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t offset,
                     int64_t count) {
-    if (track_amax) cpu_merge_amax(track_amax, cpu_amax(tensor, at, count));
+    if (track_amax) cpu_merge_amax(track_amax, cpu_amax(tensor, offset, count));
 }

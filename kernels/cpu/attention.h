@@ -35,8 +35,7 @@ enum {
     PAIR = 2 * LANES, /* queries whose scores one register tile computes */
     BLOCK = 64,       /* keys, and in the backward pass queries, of a block */
     HEAD_SIZE_MAX = 256,
-    ROWS_AHEAD = 32,      /* rows that are prefetched ahead of their use */
-    ALIGNMENT_FLOATS = 64 /* alignment of the parts of scratch memory: 256 bytes */
+    ROWS_AHEAD = 32 /* rows that are prefetched ahead of their use */
 };
 
 typedef float vec __attribute__((vector_size(VECTOR_BYTES), may_alias));
@@ -319,14 +318,6 @@ static inline void head_rows_store(struct head_rows head, int64_t begin, int64_t
     }
 }
 
-/* Assigns parts of the scratch memory in order; with base NULL, only counts. */
-struct scratch {
-    float *base;
-    int64_t used; /* in floats */
-};
-
-static inline float *scratch_take(struct scratch *scratch, int64_t floats) {
-    float *part = scratch->base ? scratch->base + scratch->used : NULL;
-    scratch->used += round_up(floats, ALIGNMENT_FLOATS);
-    return part;
+static inline float *take_floats(struct arena *arena, int64_t count) {
+    return arena_take(arena, (size_t)count * sizeof(float));
 }

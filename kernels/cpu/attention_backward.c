@@ -1,8 +1,10 @@
 /* Causal attention, backward (Dao et al. 2022, with the sums of FlashAttention 2): the weights are
  * recomputed from the saved log-sum-exp, one block of 64 queries by 64 keys at a time.
  *
- * weight = exp(score - lse) dv = weight^T dout dweight = dout v^T dscore = weight (dweight - delta)
- * / sqrt D, delta = sum over d of dout * out dq = dscore k dk = dscore^T q
+ *     weight = exp(score - lse)                          dv = weight^T dout
+ *     dweight = dout v^T                                 dq = dscore k
+ *     dscore = weight (dweight - delta) / sqrt D         dk = dscore^T q
+ *     delta = sum over d of dout * out
  *
  * A task processes one head of keys, and the blocks of queries of each head that reads it. For each
  * block it computes dq, and adds to the sums of dk and dv of all keys up to the block. If there are
@@ -71,20 +73,27 @@ static struct sizes sizes_of(const struct attention_backward_args *args) {
                           .exponent_scale = (float)(1.4426950408889634 / sqrt(head_size))};
 }
 
-static struct buffers buffers_take(struct scratch *scratch, const struct sizes *sizes) {
+static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
     int64_t block = BLOCK * sizes->width;
-    return (struct buffers){.k = scratch_take(scratch, sizes->padded_length * sizes->width),
-                            .v = scratch_take(scratch, sizes->padded_length * sizes->width),
-                            .q = scratch_take(scratch, block),
-                            .dout = scratch_take(scratch, block),
-                            .q_transposed = scratch_take(scratch, block),
-                            .dout_transposed = scratch_take(scratch, block),
-                            .dq_transposed = scratch_take(scratch, block),
-                            .dq = scratch_take(scratch, block),
-                            .weights = scratch_take(scratch, BLOCK * BLOCK),
-                            .dscores = scratch_take(scratch, BLOCK * BLOCK),
-                            .shift = scratch_take(scratch, BLOCK),
-                            .delta = scratch_take(scratch, BLOCK)};
+    return (struct buffers){.k = take_floats(arena, sizes->padded_length * sizes->width),
+                            .v = take_floats(arena, sizes->padded_length * sizes->width),
+                            .q = take_floats(arena, block),
+                            .dout = take_floats(arena, block),
+                            .q_transposed = take_floats(arena, block),
+                            .dout_transposed = take_floats(arena, block),
+                            .dq_transposed = take_floats(arena, block),
+                            .dq = take_floats(arena, block),
+                            .weights = take_floats(arena, BLOCK * BLOCK),
+                            .dscores = take_floats(arena, BLOCK * BLOCK),
+                            .shift = take_floats(arena, BLOCK),
+                            .delta = take_floats(arena, BLOCK)};
+}
+
+/* Returns the bytes of one thread's buffers. */
+static size_t buffers_bytes(const struct sizes *sizes) {
+    struct arena arena = {0};
+    buffers_take(&arena, sizes);
+    return arena.used;
 }
 
 static int64_t key_sums_floats(const struct sizes *sizes) {
@@ -187,10 +196,10 @@ static void key_sums_add(float *sums, int64_t width, const float *weights, int64
     }
 }
 
-/* Processes the loaded block of queries with the block of keys from `key` on. */
-static void blocks_meet(const struct sizes *sizes, const struct buffers *buffers,
-                        const struct key_sums *sums, int64_t key, int64_t keys, int64_t queries,
-                        bool diagonal) {
+/* Gradients of the loaded block of queries and the block of keys from `key` on. */
+static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
+                     const struct key_sums *sums, int64_t key, int64_t keys, int64_t queries,
+                     bool diagonal) {
     int64_t width = sizes->width, all_rows = round_up(keys, TILE_ROWS);
     const float *k = buffers->k + key * width, *v = buffers->v + key * width;
     for (int64_t column = 0; column < queries; column += PAIR) {
@@ -217,8 +226,8 @@ static void block_run(const struct sizes *sizes, const struct buffers *buffers,
     int64_t width = sizes->width, queries = smaller(sizes->length - begin, BLOCK);
     block_load(sizes, buffers, head, begin, queries);
     for (int64_t key = 0; key <= begin; key += BLOCK)
-        blocks_meet(sizes, buffers, sums, key, smaller(sizes->length - key, BLOCK), queries,
-                    key == begin);
+        run_tile(sizes, buffers, sums, key, smaller(sizes->length - key, BLOCK), queries,
+                 key == begin);
     transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
     head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
 }
@@ -231,9 +240,9 @@ static void part_run(const struct sizes *sizes, const struct buffers *buffers,
     struct key_head keys = key_head(sizes, args, index);
     int64_t width = sizes->width, group = sizes->row.group;
     int64_t first = part_begin(sizes, part), last = part_begin(sizes, part + 1);
-    int64_t padded = last * BLOCK, known = smaller(padded, sizes->length);
-    head_rows_pack(buffers->k, width, keys.k, 0, known, padded);
-    head_rows_pack(buffers->v, width, keys.v, 0, known, padded);
+    int64_t padded = last * BLOCK, count = smaller(padded, sizes->length);
+    head_rows_pack(buffers->k, width, keys.k, 0, count, padded);
+    head_rows_pack(buffers->v, width, keys.v, 0, count, padded);
     memset(sums->dk, 0, (size_t)(padded * width) * sizeof(float));
     memset(sums->dv, 0, (size_t)(padded * width) * sizeof(float));
     for (int64_t i = 0; i < group; i++) {
@@ -270,24 +279,20 @@ static int64_t key_sums_count(const struct backend *be, const struct sizes *size
 size_t cpu_attention_backward_scratch(struct backend *be,
                                       const struct attention_backward_args *args) {
     struct sizes sizes = sizes_of(args);
-    struct scratch scratch = {0};
-    buffers_take(&scratch, &sizes);
-    int64_t floats =
-        be->device.threads * scratch.used + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
-    return (size_t)floats * sizeof(float);
+    int64_t sums = key_sums_count(be, &sizes) * key_sums_floats(&sizes);
+    return (size_t)be->device.threads * buffers_bytes(&sizes) + (size_t)sums * sizeof(float);
 }
 
 void cpu_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct sizes sizes = sizes_of(args);
     int64_t heads = sizes.batch * sizes.row.kv_heads;
     float *all_sums = backend_workspace(be, cpu_attention_backward_scratch(be, args));
-    float *all_buffers = all_sums + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
+    char *all_buffers = (char *)(all_sums + key_sums_count(be, &sizes) * key_sums_floats(&sizes));
+    size_t bytes = buffers_bytes(&sizes);
 #pragma omp parallel num_threads(be->device.threads)
     {
-        struct scratch scratch = {0};
-        buffers_take(&scratch, &sizes);
-        scratch = (struct scratch){.base = all_buffers + omp_get_thread_num() * scratch.used};
-        struct buffers buffers = buffers_take(&scratch, &sizes);
+        struct arena arena = {all_buffers + (size_t)omp_get_thread_num() * bytes, 0, bytes};
+        struct buffers buffers = buffers_take(&arena, &sizes);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < heads * sizes.parts; task++) {
             struct key_head head = key_head(&sizes, args, task / sizes.parts);

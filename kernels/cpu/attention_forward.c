@@ -51,13 +51,20 @@ static struct sizes sizes_of(const struct attention_forward_args *args) {
                           .exponent_scale = (float)(1.4426950408889634 / sqrt(head_size))};
 }
 
-static struct buffers buffers_take(struct scratch *scratch, const struct sizes *sizes) {
-    return (struct buffers){.q = scratch_take(scratch, sizes->width * sizes->group),
-                            .out = scratch_take(scratch, sizes->width * sizes->group),
-                            .k = scratch_take(scratch, BLOCK * sizes->width),
-                            .v = scratch_take(scratch, BLOCK * sizes->width),
-                            .rows = scratch_take(scratch, LANES * sizes->width),
-                            .scores = scratch_take(scratch, BLOCK * PAIR)};
+static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
+    return (struct buffers){.q = take_floats(arena, sizes->width * sizes->group),
+                            .out = take_floats(arena, sizes->width * sizes->group),
+                            .k = take_floats(arena, BLOCK * sizes->width),
+                            .v = take_floats(arena, BLOCK * sizes->width),
+                            .rows = take_floats(arena, LANES * sizes->width),
+                            .scores = take_floats(arena, BLOCK * PAIR)};
+}
+
+/* Returns the bytes of one thread's buffers. */
+static size_t buffers_bytes(const struct sizes *sizes) {
+    struct arena arena = {0};
+    buffers_take(&arena, sizes);
+    return arena.used;
 }
 
 /* Replaces scores by weights: powers of 2 relative to the new maximum. Keys after a query, which
@@ -162,21 +169,18 @@ static void group_attend(const struct sizes *sizes, const struct buffers *buffer
 size_t cpu_attention_forward_scratch(struct backend *be,
                                      const struct attention_forward_args *args) {
     struct sizes sizes = sizes_of(args);
-    struct scratch scratch = {0};
-    buffers_take(&scratch, &sizes);
-    return (size_t)be->device.threads * (size_t)scratch.used * sizeof(float);
+    return (size_t)be->device.threads * buffers_bytes(&sizes);
 }
 
 void cpu_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct sizes sizes = sizes_of(args);
     int64_t heads = sizes.batch * sizes.row.heads;
-    float *all_buffers = backend_workspace(be, cpu_attention_forward_scratch(be, args));
+    size_t bytes = buffers_bytes(&sizes);
+    char *all_buffers = backend_workspace(be, cpu_attention_forward_scratch(be, args));
 #pragma omp parallel num_threads(be->device.threads)
     {
-        struct scratch scratch = {0};
-        buffers_take(&scratch, &sizes);
-        scratch = (struct scratch){.base = all_buffers + omp_get_thread_num() * scratch.used};
-        struct buffers buffers = buffers_take(&scratch, &sizes);
+        struct arena arena = {all_buffers + (size_t)omp_get_thread_num() * bytes, 0, bytes};
+        struct buffers buffers = buffers_take(&arena, &sizes);
         /* The last groups see the most keys, so they come first. */
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < heads * sizes.groups; task++) {

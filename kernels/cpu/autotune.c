@@ -20,8 +20,8 @@ struct operands {
     void *out, *a, *b, *bias, *scratch;
 };
 
-static size_t place(struct operands *operands, const struct product_shape *shape,
-                    size_t scratch_bytes, void *memory) {
+static size_t lay_out(struct operands *operands, const struct product_shape *shape,
+                      size_t scratch_bytes, void *memory) {
     struct arena arena = {memory, 0, SIZE_MAX};
     size_t in = dtype_bytes((enum dtype)shape->in), out = dtype_bytes((enum dtype)shape->out);
     operands->a = arena_take(&arena, (size_t)(shape->m * shape->k) * in);
@@ -68,13 +68,13 @@ const char *autotune_fastest(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME
         if (products[i] && library_scratch_bytes(products[i]) > scratch)
             scratch = library_scratch_bytes(products[i]);
     }
-    size_t bytes = (size_t)round_up((int64_t)place(&operands, shape, scratch, NULL), 4096);
+    size_t bytes = (size_t)round_up((int64_t)lay_out(&operands, shape, scratch, NULL), 4096);
     void *memory = count > 1 ? aligned_alloc(4096, bytes) : NULL;
     if (memory) {
         /* 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16, so timings are those of ordinary
          * numbers. */
         memset(memory, 0x3c, bytes);
-        place(&operands, shape, scratch, memory);
+        lay_out(&operands, shape, scratch, memory);
         best = fastest(library, products, count, &operands);
     }
     free(memory);

@@ -15,10 +15,6 @@ enum {
     CPU_FLAT_BLOCK = 8192 /* elements of a flat pass that one thread takes at a time */
 };
 
-static inline int64_t blocks_of(int64_t count, int64_t block) {
-    return (count + block - 1) / block;
-}
-
 static inline int64_t block_length(int64_t first, int64_t count, int64_t block) {
     return count - first < block ? count - first : block;
 }
@@ -32,12 +28,15 @@ void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *va
 void cpu_add_partials(const struct tensor *out, const float *partials, int64_t blocks,
                       int64_t stride);
 
-/* cpu_amax returns the amax of `count` consecutive elements from `at` on; cpu_merge_amax merges one
- * into another. cpu_track_amax does both, from any thread, for elements that were just stored, or
+/* Returns the amax of `count` elements, starting at element `offset`. */
+struct amax cpu_amax(const struct tensor *tensor, int64_t offset, int64_t count);
+
+/* Merges `other` into *track_amax; any thread may call it. */
+void cpu_merge_amax(struct amax *track_amax, struct amax other);
+
+/* Merges the amax of `count` elements, just stored at element `offset`, into *track_amax. Does
  * nothing if track_amax is NULL. */
-struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count);
-void cpu_merge_amax(struct amax *track_amax, struct amax one);
-void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t at,
+void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t offset,
                     int64_t count);
 
 #define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);

@@ -17,35 +17,37 @@ static const float *token_values(float *buffer, const struct embedding_forward_a
 
 void cpu_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {
     (void)be;
-    const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
+    const struct tensor *out = args->out, *token = args->token_table,
+                        *position = args->position_table;
     int64_t rows = tensor_rows(out), columns = tensor_columns(out);
-    assert(tensor_columns(token) == columns && (!place || tensor_columns(place) == columns));
+    assert(tensor_columns(token) == columns && (!position || tensor_columns(position) == columns));
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float token_buffer[CPU_BLOCK], place_buffer[CPU_BLOCK], sum[CPU_BLOCK];
+        float token_buffer[CPU_BLOCK], position_buffer[CPU_BLOCK], sum[CPU_BLOCK];
         int64_t token_at = args->tokens[row] * columns;
-        int64_t place_at = row % args->sequence_length * columns;
+        int64_t position_at = row % args->sequence_length * columns;
         for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
             int64_t n = block_length(c, columns, CPU_BLOCK);
             const float *t = token_values(token_buffer, args, token_at + c, n);
-            if (place) {
-                const float *p =
-                    dtype_widen(place_buffer, place->data, place->dtype, place_at + c, n);
+            if (position) {
+                const float *p = dtype_widen(position_buffer, position->data, position->dtype,
+                                             position_at + c, n);
                 for (int64_t i = 0; i < n; i++) sum[i] = t[i] + p[i];
             }
-            dtype_store(out->data, out->dtype, row * columns + c, place ? sum : t, n);
+            dtype_store(out->data, out->dtype, row * columns + c, position ? sum : t, n);
         }
     }
 }
 
-/* A row of dout and the row of the token table it belongs to; sorts by token, then by row. */
-struct use {
+/* A row of dout and its token. */
+struct token_row {
     int32_t token, row;
 };
 
+/* Sorts by token, then by row. */
 static int by_token(const void *a, const void *b) {
-    const struct use *x = a, *y = b;
+    const struct token_row *x = a, *y = b;
     return x->token != y->token ? (x->token > y->token) - (x->token < y->token)
                                 : (x->row > y->row) - (x->row < y->row);
 }
@@ -60,13 +62,14 @@ static void add_row(float *sum, const struct tensor *dout, int64_t row, int64_t 
 
 /* Rows with the same token are summed in fp32 first and added to the table once: in a 16-bit table
  * each small addition to a large sum would be lost. */
-static void tokens_backward(const struct embedding_backward_args *args, const struct use *uses,
-                            int64_t c, int64_t n) {
+static void tokens_backward(const struct embedding_backward_args *args,
+                            const struct token_row *token_rows, int64_t c, int64_t n) {
     int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
     for (int64_t i = 0; i < rows;) {
         float sum[COLUMN_BLOCK] = {0};
-        int32_t token = uses[i].token;
-        for (; i < rows && uses[i].token == token; i++) add_row(sum, args->dout, uses[i].row, c, n);
+        int32_t token = token_rows[i].token;
+        for (; i < rows && token_rows[i].token == token; i++)
+            add_row(sum, args->dout, token_rows[i].row, c, n);
         cpu_accumulate(args->dtoken_table, token * columns + c, sum, n);
     }
 }
@@ -84,20 +87,21 @@ static void positions_backward(const struct embedding_backward_args *args, int64
 size_t cpu_embedding_backward_scratch(struct backend *be,
                                       const struct embedding_backward_args *args) {
     (void)be;
-    return (size_t)tensor_rows(args->dout) * sizeof(struct use);
+    return (size_t)tensor_rows(args->dout) * sizeof(struct token_row);
 }
 
 /* Two rows may have the same token, so threads divide the columns, not the rows. */
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
     int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
-    struct use *uses = backend_workspace(be, cpu_embedding_backward_scratch(be, args)); /* [N] */
+    struct token_row *token_rows =
+        backend_workspace(be, cpu_embedding_backward_scratch(be, args)); /* [N] */
     for (int64_t row = 0; row < rows; row++)
-        uses[row] = (struct use){args->tokens[row], (int32_t)row};
-    qsort(uses, (size_t)rows, sizeof *uses, by_token);
+        token_rows[row] = (struct token_row){args->tokens[row], (int32_t)row};
+    qsort(token_rows, (size_t)rows, sizeof *token_rows, by_token);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
         int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
-        tokens_backward(args, uses, c, n);
+        tokens_backward(args, token_rows, c, n);
         if (args->dposition_table) positions_backward(args, c, n);
     }
 }

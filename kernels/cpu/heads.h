@@ -1,4 +1,4 @@
-/* Heads of q and k, adjacent in a row, as many at a time as a block on the stack holds. */
+/* Adjacent heads of a row of q and k, as many at a time as fit in a buffer on the stack. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
@@ -10,7 +10,7 @@ struct heads {
     int64_t count, n; /* heads, and their columns */
 };
 
-/* Reads the heads of a row from `first` on, at most `all` of them; size: D, at most CPU_BLOCK. */
+/* Reads as many as fit of heads first..all - 1 of a row; size: D, at most CPU_BLOCK. */
 static inline void heads_read(struct heads *heads, const struct tensor *from, int64_t row,
                               int64_t first, int64_t all, int64_t size) {
     heads->count = block_length(first, all, CPU_BLOCK / size);

@@ -48,7 +48,7 @@ static const struct features needs[] = {
      .system = 0xe0}, /* masks, and the rest of the registers of AVX-512 */
 };
 
-static struct features features_here(void) {
+static struct features find_features(void) {
     struct features has = {0};
     unsigned a, b, c, d;
     if (__get_cpuid(1, &a, &b, &c, &d)) has.leaf1_c = c;
@@ -68,8 +68,8 @@ bool cpu_bf16_at_half_rate(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AVX512_FP16;
 }
 
-static int levels_here(void) {
-    struct features has = features_here();
+static int supported_levels(void) {
+    struct features has = find_features();
     int count = 0;
     while (count < LEVELS) {
         const struct features *need = &needs[count];
@@ -85,7 +85,7 @@ bool cpu_bf16_at_half_rate(void) {
     return false;
 }
 
-static int levels_here(void) {
+static int supported_levels(void) {
     return LEVELS;
 }
 #endif
@@ -116,34 +116,34 @@ static int level_named(const char *name) {
     return i;
 }
 
-const struct cpu_level *cpu_level_pick(int here, const char *asked, struct error *error) {
+const struct cpu_level *cpu_level_pick(int supported, const char *requested, struct error *error) {
     char names[64], processor[192];
     cpu_describe(processor, sizeof processor);
-    if (here == 0) {
+    if (supported == 0) {
         fail(error, "this processor (%s) lacks instructions that mantissa needs: %s, the level %s",
              processor, levels[0].instructions, levels[0].full_name);
         return NULL;
     }
-    if (!asked) return &levels[here - 1];
-    int level = level_named(asked);
-    if (level < here) return &levels[level];
+    if (!requested) return &levels[supported - 1];
+    int level = level_named(requested);
+    if (level < supported) return &levels[level];
     if (level == LEVELS) {
         cpu_level_names(names, sizeof names);
-        fail(error, "MANTISSA_CPU=%.80s is no level: take one of %s, or leave it unset", asked,
+        fail(error, "MANTISSA_CPU=%.80s is no level: take one of %s, or leave it unset", requested,
              names);
     } else {
         fail(error,
              "MANTISSA_CPU=%s needs %s, and this processor (%s) lacks some of that: take %s%s, "
              "or leave it unset",
-             asked, levels[level].instructions, processor, levels[here - 1].name,
-             here > 1 ? " or lower" : "");
+             requested, levels[level].instructions, processor, levels[supported - 1].name,
+             supported > 1 ? " or lower" : "");
     }
     return NULL;
 }
 
 const struct cpu_level *cpu_level_choose(bool *forced, struct error *error) {
-    const char *asked = getenv("MANTISSA_CPU");
-    if (asked && !asked[0]) asked = NULL;
-    if (forced) *forced = asked != NULL;
-    return cpu_level_pick(levels_here(), asked, error);
+    const char *requested = getenv("MANTISSA_CPU");
+    if (requested && !requested[0]) requested = NULL;
+    if (forced) *forced = requested != NULL;
+    return cpu_level_pick(supported_levels(), requested, error);
 }

@@ -47,9 +47,9 @@ struct cpu_level {
  * exist or that the processor lacks, or if the processor lacks even the lowest one. */
 const struct cpu_level *cpu_level_choose(bool *forced, struct error *error);
 
-/* The same for a processor that has the lowest `here` levels; asked: value of MANTISSA_CPU, or
- * NULL. */
-const struct cpu_level *cpu_level_pick(int here, const char *asked, struct error *error);
+/* The same for a processor that supports the lowest `supported` levels; requested: value of
+ * MANTISSA_CPU, or NULL. */
+const struct cpu_level *cpu_level_pick(int supported, const char *requested, struct error *error);
 
 /* Writes the names of all levels of this program, separated by ", ". */
 void cpu_level_names(char *text, size_t size);

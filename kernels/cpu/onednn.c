@@ -28,18 +28,18 @@ void library_describe(char *text, size_t size) {
 
 /* Takes effect in the first call of a process only, which is enough: the environment does not
  * change. */
-static void limit(const struct cpu_level *level) {
+static void limit_instructions(const struct cpu_level *level) {
 #ifdef __x86_64__
     static const dnnl_cpu_isa_t isas[] = {
         [2] = dnnl_cpu_isa_sse41, [3] = dnnl_cpu_isa_avx2, [4] = dnnl_cpu_isa_avx512_core};
-    bool said = getenv("ONEDNN_MAX_CPU_ISA") || getenv("DNNL_MAX_CPU_ISA");
-    if (!said) dnnl_set_max_cpu_isa(isas[level->number]);
+    bool user_limit = getenv("ONEDNN_MAX_CPU_ISA") || getenv("DNNL_MAX_CPU_ISA");
+    if (!user_limit) dnnl_set_max_cpu_isa(isas[level->number]);
 #else
     (void)level;
 #endif
 }
 
-bool library_gains_from_bf16(const struct product_library *library) {
+bool library_has_fast_bf16(const struct product_library *library) {
     (void)library;
 #ifdef __x86_64__
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
@@ -72,7 +72,7 @@ size_t library_own_bytes(const struct product_library *library, int threads) {
 }
 
 struct product_library *library_open(const struct cpu_level *level, bool keep_to_level) {
-    if (keep_to_level) limit(level);
+    if (keep_to_level) limit_instructions(level);
     struct product_library *library = calloc(1, sizeof *library);
     if (!library) return NULL;
     if (dnnl_engine_create(&library->engine, dnnl_cpu, 0) == dnnl_success &&
@@ -120,7 +120,7 @@ static bool layout_make(dnnl_memory_desc_t *layout, const dnnl_dims_t shape, int
 static dnnl_status_t append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0f, 0, dnnl_data_type_undef);
 }
-/* Iterator over the library's implementations of a product, its favorite first. */
+/* Iterator over the library's implementations of a product, the preferred one first. */
 struct implementations {
     dnnl_primitive_desc_t description; /* the current implementation */
 };
@@ -222,19 +222,19 @@ static bool is_reference(const struct implementations *list) {
     return strncmp(name_of(list), "ref", 3) == 0;
 }
 
-/* False for that loop in 16 bit: widening to fp32 is faster. */
-static bool counts(const struct implementations *list, const struct product_shape *shape) {
+/* False for the plain loop in 16 bit: a product of operands widened to fp32 is faster. */
+static bool is_useful(const struct implementations *list, const struct product_shape *shape) {
     return shape->in == DTYPE_F32 || !is_reference(list);
 }
 
-/* The library's favorite with AVX-512, "brg", reads b in place unless b is transposed, which is
- * slow if b is larger than the caches near the cores. There "gemm", which copies b into panels,
- * takes down to half the time; elsewhere it takes up to a third more. Measured in fp32 on two kinds
+/* With AVX-512 the library prefers "brg", which reads b in place unless b is transposed. That is
+ * slow if b exceeds the caches near the cores: there "gemm", which copies b into panels, takes as
+ * little as half the time. For smaller b it takes up to a third more. Measured in fp32 on two kinds
  * of Xeon with versions 2.6.3 and 3.2, see scripts/results/products.md. */
-static bool prefers_panels(const struct product_shape *shape, const char *favorite) {
-    const int64_t near = 1 << 20; /* in floats */
-    return shape->in == DTYPE_F32 && !shape->transpose_b && shape->k * shape->n > near &&
-           strstr(favorite, "brg");
+static bool prefers_panels(const struct product_shape *shape, const char *preferred) {
+    const int64_t cache_floats = 1 << 20;
+    return shape->in == DTYPE_F32 && !shape->transpose_b && shape->k * shape->n > cache_floats &&
+           strstr(preferred, "brg");
 }
 
 static bool request_open(struct request *request, const struct product_shape *shape) {
@@ -249,13 +249,13 @@ static void request_close(struct request *request) {
     for (int i = OPERAND_A; i <= OPERAND_BIAS; i++) layout_drop(&request->layouts[i]);
 }
 
-/* Advances to the first implementation whose name starts with these `count` letters. Returns false
- * if there is none. */
+/* Advances to the first implementation whose name starts with these `count` characters. Returns
+ * false if there is none. */
 static bool find(struct implementations *list, const struct request *request, dnnl_engine_t engine,
-                 const char *letters, size_t count) {
+                 const char *prefix, size_t count) {
     implementations_close(list);
     bool more = implementations_open(list, engine, request);
-    while (more && strncmp(name_of(list), letters, count) != 0) more = implementations_next(list);
+    while (more && strncmp(name_of(list), prefix, count) != 0) more = implementations_next(list);
     return more;
 }
 
@@ -298,7 +298,7 @@ int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_
     bool more =
         request_open(&request, shape) && implementations_open(&list, library->engine, &request);
     for (; more && count < IMPLEMENTATIONS_MAX; more = implementations_next(&list))
-        if (counts(&list, shape) && (count == 0 || !is_reference(&list)) &&
+        if (is_useful(&list, shape) && (count == 0 || !is_reference(&list)) &&
             !listed(names, count, name_of(&list)))
             snprintf(names[count++], IMPLEMENTATION_NAME_MAX, "%s", name_of(&list));
     implementations_close(&list);
@@ -312,7 +312,8 @@ struct cpu_product *library_prepare(struct product_library *library,
     struct implementations list = {0};
     struct cpu_product *product = calloc(1, sizeof *product);
     bool good = product && request_open(&request, shape) &&
-                choose(&list, &request, library->engine, implementation) && counts(&list, shape) &&
+                choose(&list, &request, library->engine, implementation) &&
+                is_useful(&list, shape) &&
                 build(library, product, list.description, request.layouts, shape->bias >= 0);
     if (good) snprintf(product->implementation, IMPLEMENTATION_NAME_MAX, "%s", name_of(&list));
     implementations_close(&list);
@@ -340,15 +341,14 @@ size_t library_scratch_bytes(const struct cpu_product *product) {
 
 bool library_run(struct product_library *library, const struct cpu_product *product, void *out,
                  const void *a, const void *b, const void *bias, void *scratch) {
-    void *const places[OPERANDS] = {(void *)a, (void *)b, out, (void *)bias, scratch};
+    void *const data[OPERANDS] = {(void *)a, (void *)b, out, (void *)bias, scratch};
     static const int names[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS,
                                         DNNL_ARG_SCRATCHPAD};
     dnnl_exec_arg_t arguments[OPERANDS];
     int count = 0;
     for (int i = 0; i < OPERANDS; i++) {
         if (!product->memory[i]) continue;
-        if (dnnl_memory_set_data_handle(product->memory[i], places[i]) != dnnl_success)
-            return false;
+        if (dnnl_memory_set_data_handle(product->memory[i], data[i]) != dnnl_success) return false;
         arguments[count++] = (dnnl_exec_arg_t){names[i], product->memory[i]};
     }
     return dnnl_primitive_execute(product->primitive, library->stream, count, arguments) ==

@@ -1,6 +1,5 @@
-/* Product library for builds without oneDNN (make ONEDNN=0): the plain loops of the level. It
- * refuses products in 16 bit, so that matmul.c widens their operands. For machines that train on a
- * GPU. */
+/* Product library for builds without oneDNN (make ONEDNN=0), for machines that train on a GPU: the
+ * plain loops of the level. It has none for 16 bit, so matmul.c widens those operands. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,12 +36,12 @@ size_t library_own_bytes(const struct product_library *library, int threads) {
     return 0;
 }
 
-bool library_gains_from_bf16(const struct product_library *library) {
+bool library_has_fast_bf16(const struct product_library *library) {
     (void)library;
     return false;
 }
 
-static bool is_single(const struct product_shape *shape) {
+static bool is_fp32(const struct product_shape *shape) {
     return shape->in == DTYPE_F32 && shape->out == DTYPE_F32 &&
            (shape->bias < 0 || shape->bias == DTYPE_F32);
 }
@@ -51,13 +50,13 @@ int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_
                             struct product_library *library, const struct product_shape *shape) {
     (void)library;
     snprintf(names[0], IMPLEMENTATION_NAME_MAX, "plain");
-    return is_single(shape);
+    return is_fp32(shape);
 }
 
 struct cpu_product *library_prepare(struct product_library *library,
                                     const struct product_shape *shape, const char *implementation) {
     (void)library;
-    if (!is_single(shape) || (implementation && strcmp(implementation, "plain") != 0)) return NULL;
+    if (!is_fp32(shape) || (implementation && strcmp(implementation, "plain") != 0)) return NULL;
     struct cpu_product *product = malloc(sizeof *product);
     if (product) product->shape = *shape;
     return product;

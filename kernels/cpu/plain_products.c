@@ -7,10 +7,6 @@
  * and one row of sums stays in registers. */
 enum { TILE_ROWS = 32, TILE_COLUMNS = 128, TILE_DEPTH = 128 };
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* panel[i][j] = the matrix at (row + i, column + j), or zero beyond the remaining columns.
  * row_stride and column_stride are the strides of the matrix. */
 static void copy_panel(float *panel, int panel_columns, const float *matrix, int64_t row_stride,
@@ -26,11 +22,12 @@ static void tile(const struct product_shape *s, float *out, const float *a, cons
                  const float *bias, int64_t row, int64_t column) {
     float a_panel[TILE_ROWS * TILE_DEPTH], b_panel[TILE_DEPTH * TILE_COLUMNS];
     float sums[TILE_ROWS][TILE_COLUMNS] = {{0}};
-    int64_t rows = smaller(TILE_ROWS, s->m - row), columns = smaller(TILE_COLUMNS, s->n - column);
+    int64_t rows = block_length(row, s->m, TILE_ROWS);
+    int64_t columns = block_length(column, s->n, TILE_COLUMNS);
     int64_t a_row = s->transpose_a ? 1 : s->k, a_column = s->transpose_a ? s->m : 1;
     int64_t b_row = s->transpose_b ? 1 : s->n, b_column = s->transpose_b ? s->k : 1;
     for (int64_t k = 0; k < s->k; k += TILE_DEPTH) {
-        int64_t depth = smaller(TILE_DEPTH, s->k - k);
+        int64_t depth = block_length(k, s->k, TILE_DEPTH);
         copy_panel(a_panel, TILE_DEPTH, a + row * a_row + k * a_column, a_row, a_column, rows,
                    depth);
         copy_panel(b_panel, TILE_COLUMNS, b + k * b_row + column * b_column, b_row, b_column, depth,
@@ -44,9 +41,9 @@ static void tile(const struct product_shape *s, float *out, const float *a, cons
     }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++) {
-            float *place = &out[(row + i) * s->n + column + j];
+            float *element = &out[(row + i) * s->n + column + j];
             float sum = sums[i][j] + (bias ? bias[column + j] : 0);
-            *place = s->accumulate ? *place + sum : sum;
+            *element = s->accumulate ? *element + sum : sum;
         }
 }
 

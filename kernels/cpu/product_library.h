@@ -22,7 +22,7 @@ struct cpu_product; /* a prepared product */
 void library_describe(char *text, size_t size);
 
 /* Opens the library. keep_to_level: use no instruction beyond the level's, unless
- * ONEDNN_MAX_CPU_ISA in the environment is set. Returns NULL if the library refuses. */
+ * ONEDNN_MAX_CPU_ISA in the environment is set. Returns NULL on failure. */
 struct cpu_level;
 struct product_library *library_open(const struct cpu_level *level, bool keep_to_level);
 void library_close(struct product_library *library);
@@ -34,16 +34,16 @@ void library_close(struct product_library *library);
 size_t library_own_bytes(const struct product_library *library, int threads);
 
 /* True if products in bf16 are faster than in fp32. */
-bool library_gains_from_bf16(const struct product_library *library);
+bool library_has_fast_bf16(const struct product_library *library);
 
 enum { IMPLEMENTATION_NAME_MAX = 40, IMPLEMENTATIONS_MAX = 8 };
 
-/* Writes the names of the library's implementations of a product, its favorite first, and returns
- * their number. Its plain loop is included only for fp32, and only if it has no other. */
+/* Writes the names of the library's implementations of a product, the preferred one first, and
+ * returns their number. The library's plain loop is listed for fp32 only, if it has no other. */
 int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
                             struct product_library *library, const struct product_shape *shape);
 
-/* Prepares a product. implementation: one of those names, or NULL for the best by a rule of ours.
+/* Prepares a product. implementation: one of those names, or NULL for the default.
  * Returns NULL if there is none. */
 struct cpu_product *library_prepare(struct product_library *library,
                                     const struct product_shape *shape, const char *implementation);

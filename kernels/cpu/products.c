@@ -42,7 +42,7 @@ static struct cpu_product *prepare(struct cpu_products *products, const struct p
                                    bool planning) {
     /* Without instructions for bf16 the library emulates it with AVX-512, at a third of the speed
      * of fp32; with slow ones, at half of it. */
-    if (shape->in == DTYPE_BF16 && !library_gains_from_bf16(products->library)) return NULL;
+    if (shape->in == DTYPE_BF16 && !library_has_fast_bf16(products->library)) return NULL;
     if (products->autotune && planning && !chosen(products, shape)) tune(products, shape);
     const char *name = chosen(products, shape);
     struct cpu_product *product = library_prepare(products->library, shape, name);

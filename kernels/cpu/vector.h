@@ -5,8 +5,7 @@
  * is n ln 2 + r with |r| <= ln 2 / 2; a minimax polynomial gives e^r - 1 (relative error 2^-26). */
 #pragma once
 
-#include <stdint.h>
-#include <string.h>
+#include "kernels/host_device.h"
 
 /* a * b + c, rounded once if the processor has FMA and twice otherwise, where fmaf would be a
  * library call. */
@@ -16,18 +15,6 @@ static inline float fma_f32(float a, float b, float c) {
 #else
     return a * b + c;
 #endif
-}
-
-static inline uint32_t f32_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float f32_of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 /* Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum. */

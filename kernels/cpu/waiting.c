@@ -26,23 +26,23 @@ static inline void relax(void) {
 
 /* Returns the number of iterations that take SPIN_SECONDS, from the shortest of several
  * measurements, which was not interrupted. */
-static long turns(void) {
-    enum { TURNS = 200, TRIES = 5 };
+static long spin_iterations(void) {
+    enum { ITERATIONS = 200, TRIES = 5 };
     double shortest = 1;
     for (int try = 0; try < TRIES; try++) {
         double begin = omp_get_wtime();
-        for (int i = 0; i < TURNS; i++) relax();
+        for (int i = 0; i < ITERATIONS; i++) relax();
         double taken = omp_get_wtime() - begin;
         if (taken < shortest) shortest = taken;
     }
-    long count = (long)(SPIN_SECONDS * TURNS / (shortest + 1e-9));
+    long count = (long)(SPIN_SECONDS * ITERATIONS / (shortest + 1e-9));
     return count < 100 ? 100 : count;
 }
 
-void cpu_wait_politely(char **argv) {
+void cpu_limit_spinning(char **argv) {
     char count[32], path[4096];
     if (!GNU_OPENMP || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    snprintf(count, sizeof count, "%ld", turns());
+    snprintf(count, sizeof count, "%ld", spin_iterations());
     /* Resolved, because a process executed as /proc/self/exe would be named "exe". */
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (length < 0) return;

@@ -10,4 +10,4 @@
  * different.
  *
  * Must be called first in main(). */
-void cpu_wait_politely(char **argv);
+void cpu_limit_spinning(char **argv);

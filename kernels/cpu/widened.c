@@ -92,7 +92,7 @@ static bool is_whole_rows(const struct region *r) {
     return r->columns == tensor_columns(r->tensor);
 }
 
-static void *place_of(const struct region *r) {
+static void *region_data(const struct region *r) {
     return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
 }
 
@@ -100,15 +100,16 @@ static void *place_of(const struct region *r) {
 static void load(void *dense, enum dtype dtype, size_t to, const struct tensor *t, int64_t at,
                  int64_t n) {
     float buffer[COLUMN_BLOCK];
-    float *mine = dtype == DTYPE_F32 ? (float *)dense + to : buffer;
-    const float *values = dtype_widen(mine, t->data, t->dtype, (size_t)at, (size_t)n);
-    if (values != mine || dtype != DTYPE_F32) dtype_store(dense, dtype, to, values, (size_t)n);
+    float *target = dtype == DTYPE_F32 ? (float *)dense + to : buffer;
+    const float *values = dtype_widen(target, t->data, t->dtype, (size_t)at, (size_t)n);
+    if (values != target || dtype != DTYPE_F32) dtype_store(dense, dtype, to, values, (size_t)n);
 }
 
 enum direction { LOAD, STORE };
 
 /* Copies between the region and dense, which has its values row by row in `dtype`. */
-static void move(const struct region *r, void *dense, enum dtype dtype, enum direction direction) {
+static void copy_region(const struct region *r, void *dense, enum dtype dtype,
+                        enum direction direction) {
     int64_t stride = tensor_columns(r->tensor), rows = r->rows, columns = r->columns;
     if (is_whole_rows(r)) columns *= rows, rows = 1; /* one long row, copied in equal pieces */
     const struct tensor *t = r->tensor;
@@ -117,10 +118,10 @@ static void move(const struct region *r, void *dense, enum dtype dtype, enum dir
         for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
             int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
             int64_t at = (r->row + row) * stride + r->column + c;
-            size_t place = (size_t)(row * columns + c);
-            if (direction == LOAD) load(dense, dtype, place, t, at, n);
+            size_t index = (size_t)(row * columns + c);
+            if (direction == LOAD) load(dense, dtype, index, t, at, n);
             else
-                dtype_store(t->data, t->dtype, (size_t)at, (const float *)dense + place, (size_t)n);
+                dtype_store(t->data, t->dtype, (size_t)at, (const float *)dense + index, (size_t)n);
         }
 }
 
@@ -166,13 +167,13 @@ static void store_scaled(const struct region *r, float *dense, const struct matm
  * dimension is whole. */
 enum { B = M, A = N, OUT = K };
 
-struct parts {
-    struct region of[DIMENSIONS]; /* indexed by A, B and OUT */
+struct operands {
+    struct region regions[DIMENSIONS]; /* indexed by A, B and OUT */
     struct product_shape shape;
 };
 
-/* Addresses of a panel's copies; NULL for operands used in place. */
-struct places {
+/* Scratch memory of a panel: its copies, NULL for operands used in place. */
+struct panel_memory {
     void *copy[DIMENSIONS];
     float *bias;
     void *library;
@@ -181,47 +182,51 @@ struct places {
 
 /* The first panel of K includes the bias and the accumulated output; the others add to it. If sums
  * are scaled, both are added after the last panel. */
-static struct parts parts_of(const struct matmul_args *args, const struct panel *panel,
-                             enum dtype in) {
-    struct parts parts = {.shape = product_shape_of(args)};
-    struct product_shape *s = &parts.shape;
-    parts.of[A] = region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
-    parts.of[B] = region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
-    parts.of[OUT] = region_of(matmul_sum(args), panel, M, N);
+static struct operands operands_of(const struct matmul_args *args, const struct panel *panel,
+                                   enum dtype in) {
+    struct operands operands = {.shape = product_shape_of(args)};
+    struct product_shape *s = &operands.shape;
+    operands.regions[A] =
+        region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
+    operands.regions[B] =
+        region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
+    operands.regions[OUT] = region_of(matmul_sum(args), panel, M, N);
     s->m = panel->count[M], s->n = panel->count[N], s->k = panel->count[K];
     s->in = (int32_t)in;
     s->out = DTYPE_F32;
     if (args->bias) s->bias = DTYPE_F32;
     if (matmul_scales(args)) s->bias = -1, s->accumulate = false;
-    if (panel->first[K] == 0) return parts;
+    if (panel->first[K] == 0) return operands;
     s->bias = -1;
     s->accumulate = true;
-    return parts;
+    return operands;
 }
 
-static void *take(struct arena *arena, const struct parts *parts, int operand, bool scaled) {
-    const struct region *r = &parts->of[operand];
-    enum dtype dtype = operand == OUT ? DTYPE_F32 : (enum dtype)parts->shape.in;
+static void *take_copy(struct arena *arena, const struct operands *operands, int operand,
+                       bool scaled) {
+    const struct region *r = &operands->regions[operand];
+    enum dtype dtype = operand == OUT ? DTYPE_F32 : (enum dtype)operands->shape.in;
     bool in_place = r->tensor->dtype == dtype && is_whole_rows(r) && !(operand == OUT && scaled);
     if (in_place) return NULL;
     return arena_take(arena, (size_t)(r->rows * r->columns) * dtype_bytes(dtype));
 }
 
-/* The whole operand comes first: its copy is kept for all panels. */
-static struct places places_of(const struct parts *parts, int cut, const struct matmul_args *args,
-                               const struct cpu_product *product, void *memory) {
-    struct places places;
-    struct arena arena = {memory, 0, SIZE_MAX};
+/* The copy of the whole operand comes first, at the same address for all panels. */
+static struct panel_memory lay_out_panel(const struct operands *operands, int cut,
+                                         const struct matmul_args *args,
+                                         const struct cpu_product *product, void *base) {
+    struct panel_memory memory;
+    struct arena arena = {base, 0, SIZE_MAX};
     for (int i = 0; i < DIMENSIONS; i++) {
         int operand = (cut + i) % DIMENSIONS;
-        places.copy[operand] = take(&arena, parts, operand, matmul_scales(args));
+        memory.copy[operand] = take_copy(&arena, operands, operand, matmul_scales(args));
     }
-    places.bias = NULL;
-    if (parts->shape.bias >= 0 && args->bias->dtype != DTYPE_F32)
-        places.bias = arena_take(&arena, (size_t)tensor_count(args->bias) * sizeof(float));
-    places.library = product ? arena_take(&arena, library_scratch_bytes(product)) : NULL;
-    places.bytes = arena.used;
-    return places;
+    memory.bias = NULL;
+    if (operands->shape.bias >= 0 && args->bias->dtype != DTYPE_F32)
+        memory.bias = arena_take(&arena, (size_t)tensor_count(args->bias) * sizeof(float));
+    memory.library = product ? arena_take(&arena, library_scratch_bytes(product)) : NULL;
+    memory.bytes = arena.used;
+    return memory;
 }
 
 /* Panels differ in size and in their operations: the first, the middle ones, and the last. */
@@ -233,9 +238,9 @@ size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool 
     for (int i = 0; i < 3; i++) {
         if (kinds[i] > last || (i > 0 && kinds[i] == kinds[i - 1])) continue;
         struct panel panel = panel_of(&cut, kinds[i] * cut.size);
-        struct parts parts = parts_of(args, &panel, operand_dtype(be, args));
-        const struct cpu_product *product = cpu_products_find(be->state, parts.shape, planning);
-        size_t needed = places_of(&parts, cut.dimension, args, product, NULL).bytes;
+        struct operands operands = operands_of(args, &panel, operand_dtype(be, args));
+        const struct cpu_product *product = cpu_products_find(be->state, operands.shape, planning);
+        size_t needed = lay_out_panel(&operands, cut.dimension, args, product, NULL).bytes;
         if (needed > bytes) bytes = needed;
     }
     return bytes;
@@ -243,8 +248,8 @@ size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool 
 
 /* Returns the region in that dtype: in place, or its copy, which is filled unless it is ready. */
 static void *widen(const struct region *r, void *copy, enum dtype dtype, bool ready) {
-    if (!copy) return place_of(r);
-    if (!ready) move(r, copy, dtype, LOAD);
+    if (!copy) return region_data(r);
+    if (!ready) copy_region(r, copy, dtype, LOAD);
     return copy;
 }
 
@@ -253,23 +258,23 @@ static bool multiply_panel(struct backend *be, const struct matmul_args *args,
                            const struct cut *cut, int64_t at, void *scratch) {
     struct panel panel = panel_of(cut, at);
     enum dtype in = operand_dtype(be, args);
-    struct parts parts = parts_of(args, &panel, in);
-    const struct cpu_product *product = cpu_products_find(be->state, parts.shape, false);
-    struct places p = places_of(&parts, cut->dimension, args, product, scratch);
+    struct operands operands = operands_of(args, &panel, in);
+    const struct cpu_product *product = cpu_products_find(be->state, operands.shape, false);
+    struct panel_memory p = lay_out_panel(&operands, cut->dimension, args, product, scratch);
     bool first_of_sum = panel.first[K] == 0;
     bool last_of_sum = panel.first[K] + panel.count[K] == cut->whole[K];
     bool adds = args->accumulate && first_of_sum && !matmul_scales(args);
-    const void *a = widen(&parts.of[A], p.copy[A], in, at > 0 && cut->dimension == A);
-    const void *b = widen(&parts.of[B], p.copy[B], in, at > 0 && cut->dimension == B);
-    float *out = widen(&parts.of[OUT], p.copy[OUT], DTYPE_F32, !adds);
+    const void *a = widen(&operands.regions[A], p.copy[A], in, at > 0 && cut->dimension == A);
+    const void *b = widen(&operands.regions[B], p.copy[B], in, at > 0 && cut->dimension == B);
+    float *out = widen(&operands.regions[OUT], p.copy[OUT], DTYPE_F32, !adds);
     const float *bias = NULL;
-    if (parts.shape.bias >= 0) {
+    if (operands.shape.bias >= 0) {
         struct region all = {args->bias, 0, 1, 0, tensor_count(args->bias)};
         bias = (const float *)widen(&all, p.bias, DTYPE_F32, false) + panel.first[N];
     }
     if (!product || !cpu_products_run(be->state, product, out, a, b, bias, p.library)) return false;
-    if (last_of_sum && matmul_scales(args)) store_scaled(&parts.of[OUT], out, args);
-    else if (p.copy[OUT] && last_of_sum) move(&parts.of[OUT], out, DTYPE_F32, STORE);
+    if (last_of_sum && matmul_scales(args)) store_scaled(&operands.regions[OUT], out, args);
+    else if (p.copy[OUT] && last_of_sum) copy_region(&operands.regions[OUT], out, DTYPE_F32, STORE);
     return true;
 }
 

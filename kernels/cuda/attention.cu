@@ -1,21 +1,7 @@
 /* Selects the implementation of attention: tensor cores where the tensors allow it, see
  * attention.h, and plain threads for everything else. */
-#include <stdio.h>
-
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/flat.h"
-
-enum { WIDTH_MAX = 256 };
-
-/* True if there is nothing to compute: no rows, or heads too wide, which is an error. */
-static bool refused(struct backend *be, const struct attention_shape *shape) {
-    if (shape->width > WIDTH_MAX && !be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text,
-                 "attention: a head has %lld values, and this GPU code goes up to %d; "
-                 "use more heads (n_head) or a smaller n_embd",
-                 (long long)shape->width, WIDTH_MAX);
-    return shape->width > WIDTH_MAX || shape->batch * shape->sequence * shape->width == 0;
-}
 
 /* Copies to shared memory, and stores of whole chunks, are of 16 aligned bytes. */
 static bool is_aligned(const struct tensor *tensor) {
@@ -30,13 +16,13 @@ static bool forward_on_tensor_cores(const struct backend *be,
            is_aligned(args->out) && attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
-/* True for Hopper's kernels, given tensors that tensor cores can read. */
+/* True if Hopper's kernels can run on tensors that tensor cores can read. */
 static bool on_warp_groups(const struct backend *be, enum dtype dtype,
                            const struct attention_shape *shape) {
     return attention_wgmma_supports(cuda_state(be), dtype, shape->width);
 }
 
-/* True if tensor cores could do it with aligned tensors. */
+/* True if tensor cores can compute it, provided the tensors are aligned. */
 static bool backward_supported(const struct backend *be, const struct attention_backward_args *args,
                                const struct attention_shape *shape) {
     enum dtype dtype = args->qkv->dtype;
@@ -55,13 +41,13 @@ static bool backward_on_tensor_cores(const struct backend *be,
 size_t cuda_attention_forward_scratch(struct backend *be,
                                       const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
-    refused(be, &shape); /* reports the error before step 0 */
+    attention_is_void(be, &shape, "attention"); /* reports the error before step 0 */
     return 0;
 }
 
 void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
-    if (refused(be, &shape)) return;
+    if (attention_is_void(be, &shape, "attention")) return;
     if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, args, &shape);
     else if (on_warp_groups(be, args->qkv->dtype, &shape))
         attention_wgmma_forward(be, args, &shape);
@@ -78,7 +64,7 @@ size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     struct column_sums_args sums = {args->column_sums, args->dqkv};
-    if (refused(be, &shape)) return 0;
+    if (attention_is_void(be, &shape, "attention")) return 0;
     size_t bytes = larger(attention_simt_backward_bytes(&shape),
                           args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
     if (!backward_supported(be, args, &shape)) return bytes;
@@ -89,7 +75,7 @@ size_t cuda_attention_backward_scratch(struct backend *be,
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
-    if (refused(be, &shape)) return;
+    if (attention_is_void(be, &shape, "attention")) return;
     if (backward_on_tensor_cores(be, args, &shape)) {
         if (on_warp_groups(be, args->qkv->dtype, &shape))
             attention_wgmma_backward(be, args, &shape);

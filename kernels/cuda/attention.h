@@ -27,6 +27,20 @@ static inline struct attention_shape attention_shape(const struct tensor *qkv, i
     return shape;
 }
 
+enum { ATTENTION_WIDTH_MAX = 256 };
+
+/* True if there is nothing to compute: no rows, or heads too wide, which is recorded as a
+ * failure of `operation`. */
+static inline bool attention_is_void(struct backend *be, const struct attention_shape *shape,
+                                     const char *operation) {
+    if (shape->width > ATTENTION_WIDTH_MAX && !be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
+                 "%s: a head has %lld values, and this GPU code goes up to %d; use more heads "
+                 "(n_head) or a smaller n_embd",
+                 operation, (long long)shape->width, ATTENTION_WIDTH_MAX);
+    return shape->width > ATTENTION_WIDTH_MAX || shape->batch * shape->sequence * shape->width == 0;
+}
+
 bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
 /* All tensors have the same 16-bit dtype and start at multiples of 16 bytes, and

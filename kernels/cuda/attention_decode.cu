@@ -19,7 +19,6 @@
 #include "kernels/cuda/flat.h"
 
 enum {
-    WIDTH_MAX = 256,
     WARPS = 4,
     THREADS = WARPS * WARP,
     LOADS = 4,  /* loads of 16 bytes that a lane has in flight for keys, and for values */
@@ -81,12 +80,12 @@ row_read(struct chunk<T, row_layout<T, W>::N> row[row_layout<T, W>::CHUNKS], con
 /* State of the online softmax of a group of lanes; each lane has its own columns of out. */
 template <int CHUNKS, int N> struct decode_state { float shift, sum, out[CHUNKS][N]; };
 
-/* Scores of the keys, the same in all lanes of the group; -inf for keys that are not `seen`. */
+/* Scores of the keys, the same in all lanes of the group; -inf for keys that do not exist. */
 template <typename T, int W>
 static __device__ __forceinline__ void
 scores(float s[row_layout<T, W>::STEPS],
        const struct chunk<T, row_layout<T, W>::N> k[][row_layout<T, W>::CHUNKS],
-       const float q[][row_layout<T, W>::N], const bool *seen, float exponent_scale) {
+       const float q[][row_layout<T, W>::N], const bool *exists, float exponent_scale) {
     constexpr int N = row_layout<T, W>::N;
 #pragma unroll
     for (int i = 0; i < row_layout<T, W>::STEPS; i++) {
@@ -106,7 +105,7 @@ scores(float s[row_layout<T, W>::STEPS],
             s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
 #pragma unroll
     for (int i = 0; i < row_layout<T, W>::STEPS; i++)
-        s[i] = seen[i] ? s[i] * exponent_scale : -INFINITY;
+        s[i] = exists[i] ? s[i] * exponent_scale : -INFINITY;
 }
 
 /* Turns scores into weights and adds the weighted values. */
@@ -228,17 +227,17 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (end > problem.keys) end = problem.keys;
     for (int first = begin; first < end; first += L::KEYS) {
         rows k, v;
-        bool seen[L::STEPS];
+        bool exists[L::STEPS];
         float s[L::STEPS];
 #pragma unroll
         for (int i = 0; i < L::STEPS; i++) {
             int key = first + (i * WARPS + warp) * L::GROUPS + lane / L::LANES;
             const T *row = keys + key * problem.stride;
-            seen[i] = key < end;
-            row_read<T, W, WHOLE>(k[i], row, seen[i] ? left : 0);
-            row_read<T, W, WHOLE>(v[i], row + values, seen[i] ? left : 0);
+            exists[i] = key < end;
+            row_read<T, W, WHOLE>(k[i], row, exists[i] ? left : 0);
+            row_read<T, W, WHOLE>(v[i], row + values, exists[i] ? left : 0);
         }
-        scores<T, W>(s, k, q, seen, problem.exponent_scale);
+        scores<T, W>(s, k, q, exists, problem.exponent_scale);
         attend<T, W>(&state, s, v);
     }
     merge_groups<L::GROUPS>(&state);
@@ -247,7 +246,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 /* Merges the parts of a head in order; a block for a head, a thread for a column. */
 template <typename T>
-static __global__ void __launch_bounds__(WIDTH_MAX)
+static __global__ void __launch_bounds__(ATTENTION_WIDTH_MAX)
     attention_decode_merge_kernel(T *out, const struct decode_problem problem) {
     __shared__ float2 states[PARTS_MAX];
     int64_t first = (int64_t)blockIdx.x * problem.parts;
@@ -270,18 +269,8 @@ static __global__ void __launch_bounds__(WIDTH_MAX)
 
 /* ---- on the host */
 
-/* True if there is nothing to compute: no rows, or heads too wide, which is an error. */
-static bool refused(struct backend *be, const struct attention_shape *shape) {
-    if (shape->width > WIDTH_MAX && !be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text,
-                 "attention_decode: a head has %lld values, and this GPU code goes up to %d; "
-                 "use more heads (n_head) or a smaller n_embd",
-                 (long long)shape->width, WIDTH_MAX);
-    return shape->width > WIDTH_MAX || shape->batch * shape->sequence * shape->width == 0;
-}
-
 static int padded_width(int64_t width) {
-    return width <= 32 ? 32 : width <= 64 ? 64 : width <= 128 ? 128 : WIDTH_MAX;
+    return width <= 32 ? 32 : width <= 64 ? 64 : width <= 128 ? 128 : ATTENTION_WIDTH_MAX;
 }
 
 static struct attention_shape decode_shape(const struct attention_decode_args *args) {
@@ -305,7 +294,7 @@ static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) 
 
 size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct attention_shape shape = decode_shape(args);
-    if (refused(be, &shape)) return 0;
+    if (attention_is_void(be, &shape, "attention_decode")) return 0;
     int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->cache->dtype));
     return (size_t)(shape.batch * shape.heads * parts) *
            (sizeof(float2) + (size_t)shape.width * sizeof(float));
@@ -333,14 +322,14 @@ static void parts_launch(struct backend *be, const struct decode_problem *proble
     case 32: part_launch<T, 32>(be, problem, blocks, whole); break;
     case 64: part_launch<T, 64>(be, problem, blocks, whole); break;
     case 128: part_launch<T, 128>(be, problem, blocks, whole); break;
-    default: part_launch<T, WIDTH_MAX>(be, problem, blocks, whole);
+    default: part_launch<T, ATTENTION_WIDTH_MAX>(be, problem, blocks, whole);
     }
 }
 
 void cuda_attention_decode(struct backend *be, const struct attention_decode_args *args) {
     struct attention_shape shape = decode_shape(args);
     assert(args->position >= 0 && args->position < shape.sequence);
-    if (refused(be, &shape)) return;
+    if (attention_is_void(be, &shape, "attention_decode")) return;
     struct decode_problem problem;
     int64_t all_heads = shape.batch * shape.heads, keys = args->position + 1;
     int64_t keys_of_part = part_keys(&shape, args->cache->dtype);

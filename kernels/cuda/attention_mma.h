@@ -66,9 +66,9 @@ static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t
                                                  int64_t valid) {
     const int chunks = D / PACK, rows_at_once = THREADS / chunks;
     static_assert(ROWS % rows_at_once == 0 && rows_at_once % 8 == 0, "chunks stay in their column");
-    int thread = thread_index_again(), row = thread / chunks, chunk = thread % chunks;
+    int thread = reread_thread_index(), row = thread / chunks, chunk = thread % chunks;
     const T *from = opaque(rows + (row * stride + chunk * PACK));
-    shared_place to = place_in_shared(tile + tile_offset<D>(row, chunk));
+    shared_pointer to = shared_pointer_to(tile + tile_offset<D>(row, chunk));
 #pragma unroll
     for (int i = 0; i < ROWS; i += rows_at_once)
         cp_async_16(to + i * D * 2, from + i * stride, row + i < valid);
@@ -78,21 +78,21 @@ static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t
  * at[i] for columns from 16 i, from row 0. All other addresses are a constant number of bytes
  * away. */
 struct tile_lanes {
-    shared_place at[4];
+    shared_pointer at[4];
 };
 template <int D, typename T>
-static __device__ __forceinline__ struct tile_lanes lane_places(const T *tile, int down,
-                                                                int right) {
+static __device__ __forceinline__ struct tile_lanes lane_pointers(const T *tile, int down,
+                                                                  int right) {
     struct tile_lanes lanes;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         lanes.at[i] =
-            place_in_shared(tile + down * D + (2 * i ^ right ^ (int)threadIdx.x % 8) * PACK);
+            shared_pointer_to(tile + down * D + (2 * i ^ right ^ (int)threadIdx.x % 8) * PACK);
     return lanes;
 }
 template <int D>
-static __device__ __forceinline__ shared_place place_of(const struct tile_lanes *lanes, int row,
-                                                        int column) {
+static __device__ __forceinline__ shared_pointer lane_pointer(const struct tile_lanes *lanes,
+                                                              int row, int column) {
     return lanes->at[column / 16 % 4] + (row * D + column / 64 * 64) * 2;
 }
 
@@ -101,13 +101,13 @@ static __device__ __forceinline__ shared_place place_of(const struct tile_lanes 
 template <int D, typename T>
 static __device__ __forceinline__ struct tile_lanes down_then_right(const T *tile) {
     int lane = (int)threadIdx.x % WARP;
-    return lane_places<D>(tile, lane % 16, lane / 16);
+    return lane_pointers<D>(tile, lane % 16, lane / 16);
 }
 /* Order along the first 8 rows, then along the next. */
 template <int D, typename T>
 static __device__ __forceinline__ struct tile_lanes right_then_down(const T *tile) {
     int lane = (int)threadIdx.x % WARP;
-    return lane_places<D>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    return lane_pointers<D>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
 /* A[m, k] from a tile whose rows are m; lanes: down_then_right. m and k, here and below, are
@@ -115,57 +115,27 @@ static __device__ __forceinline__ struct tile_lanes right_then_down(const T *til
 template <int D>
 static __device__ __forceinline__ void fragment_a(uint32_t a[4], const struct tile_lanes *lanes,
                                                   int m, int k) {
-    ldmatrix_x4(a, place_of<D>(lanes, m, k));
-}
-/* A[m, k] from a tile whose rows are k; lanes: right_then_down. */
-template <int D>
-static __device__ __forceinline__ void
-fragment_a_trans(uint32_t a[4], const struct tile_lanes *lanes, int m, int k) {
-    ldmatrix_x4_trans(a, place_of<D>(lanes, k, m));
+    ldmatrix_x4(a, lane_pointer<D>(lanes, m, k));
 }
 /* B[k, n], 16 columns, from a tile whose rows are n; lanes: right_then_down. b and b + 2 are the
  * operands of two mma. */
 template <int D>
 static __device__ __forceinline__ void fragments_b(uint32_t b[4], const struct tile_lanes *lanes,
                                                    int k, int n) {
-    ldmatrix_x4(b, place_of<D>(lanes, n, k));
+    ldmatrix_x4(b, lane_pointer<D>(lanes, n, k));
 }
 /* B[k, n], 16 columns, from a tile whose rows are k; lanes: down_then_right. */
 template <int D>
 static __device__ __forceinline__ void
 fragments_b_trans(uint32_t b[4], const struct tile_lanes *lanes, int k, int n) {
-    ldmatrix_x4_trans(b, place_of<D>(lanes, k, n));
-}
-
-/* The same fragments from a tile, where no loop reads several parts of it. */
-template <typename T, int D>
-static __device__ __forceinline__ void fragment_a(uint32_t a[4], const T *tile, int m, int k) {
-    struct tile_lanes lanes = down_then_right<D>(tile + m * D);
-    fragment_a<D>(a, &lanes, 0, k);
-}
-template <typename T, int D>
-static __device__ __forceinline__ void fragment_a_trans(uint32_t a[4], const T *tile, int m,
-                                                        int k) {
-    struct tile_lanes lanes = right_then_down<D>(tile + k * D);
-    fragment_a_trans<D>(a, &lanes, m, 0);
-}
-template <typename T, int D>
-static __device__ __forceinline__ void fragments_b(uint32_t b[4], const T *tile, int k, int n) {
-    struct tile_lanes lanes = right_then_down<D>(tile + n * D);
-    fragments_b<D>(b, &lanes, k, 0);
-}
-template <typename T, int D>
-static __device__ __forceinline__ void fragments_b_trans(uint32_t b[4], const T *tile, int k,
-                                                         int n) {
-    struct tile_lanes lanes = down_then_right<D>(tile + k * D);
-    fragments_b_trans<D>(b, &lanes, 0, n);
+    ldmatrix_x4_trans(b, lane_pointer<D>(lanes, k, n));
 }
 
 /* Sums each column over the warp's rows, of which a lane has added some, and stores chunks of PACK
  * columns. */
 template <int CHUNKS>
 static __device__ __forceinline__ void store_column_sums(float *to, float own[PACK]) {
-    int lane = thread_index_again() % WARP;
+    int lane = reread_thread_index() % WARP;
 #pragma unroll
     for (int i = 0; i < PACK; i++)
         for (int other = CHUNKS; other < WARP; other *= 2)

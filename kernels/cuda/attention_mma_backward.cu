@@ -56,7 +56,7 @@ static __device__ __forceinline__ void find_values(query_values *values, query_v
 template <typename T, int D, bool DIAGONAL>
 static __device__ __forceinline__ void
 query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t dout[][D / 16][4],
-           const query_values rows[][2], shared_place along, shared_place down, int ahead,
+           const query_values rows[][2], shared_pointer along, shared_pointer down, int ahead,
            float factor) {
     const int bands = backward_tiles<D>::BANDS;
     float s[bands][2][4], ds[bands][2][4];
@@ -87,10 +87,10 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     int valid = b.sequence - first, lane = (int)threadIdx.x % WARP;
     int end = valid < HELD_ROWS ? b.sequence : first + HELD_ROWS; /* end of the keys */
     int warp_row = (int)threadIdx.x / WARP * tiles::ROWS, query = first + warp_row;
-    int64_t out_at = out_place<T, D>(b, of, first);
+    int64_t out_at = out_offset<T, D>(b, of, first);
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(
-        stages + tiles::STAGE, b.qkv + query_place<T, D>(b, of, first), b.stride, valid);
+        stages + tiles::STAGE, b.qkv + query_offset<T, D>(b, of, first), b.stride, valid);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, b.dout + out_at,
                                                b.out_stride, valid);
     cp_async_commit();
@@ -101,7 +101,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     uint32_t q[tiles::BANDS][D / 16][4], dout[tiles::BANDS][D / 16][4];
     hold<T, D>(q, stages + tiles::STAGE);
     hold<T, D>(dout, stages + 2 * tiles::STAGE);
-    find_values<T, D>(values, b.values + values_place<T>(b, of, first), stages + 2 * tiles::STAGE,
+    find_values<T, D>(values, b.values + values_offset<T>(b, of, first), stages + 2 * tiles::STAGE,
                       b.out + out_at, b.out_stride, b.lse + (int64_t)work.head * b.sequence + first,
                       valid);
     query_values rows[tiles::BANDS][2];
@@ -120,22 +120,22 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         int next = at + 2 * STREAM_ROWS;
         if (next < end) fetch<T, D, true>(stages, (stage + 2) % STAGES, b, keys, next);
         cp_async_commit();
-        int ahead = query - at, place = stage * tiles::STAGE * 2;
+        int ahead = query - at, offset = stage * tiles::STAGE * 2;
         if (ahead >= STREAM_ROWS - 1) {
 #pragma unroll 2
             for (int row = 0; row < STREAM_ROWS; row += STEP)
-                query_step<T, D, false>(dq, q, dout, rows, lanes.along + (place + row * D * 2),
-                                        lanes.down + (place + row * D * 2), ahead - row, b.factor);
+                query_step<T, D, false>(dq, q, dout, rows, lanes.along + (offset + row * D * 2),
+                                        lanes.down + (offset + row * D * 2), ahead - row, b.factor);
         } else {
 #pragma unroll 1
             for (int row = 0; row < STREAM_ROWS && row < ahead + tiles::ROWS; row += STEP)
-                query_step<T, D, true>(dq, q, dout, rows, lanes.along + (place + row * D * 2),
-                                       lanes.down + (place + row * D * 2), ahead - row, b.factor);
+                query_step<T, D, true>(dq, q, dout, rows, lanes.along + (offset + row * D * 2),
+                                       lanes.down + (offset + row * D * 2), ahead - row, b.factor);
         }
     }
     __syncthreads();
-    store_sums<T, D>(b.dqkv + query_place<T, D>(b, of, first), b.stride, valid, stages, dq, b.scale,
-                     sums_place<T, D>(b, of, of.head * D));
+    store_sums<T, D>(b.dqkv + query_offset<T, D>(b, of, first), b.stride, valid, stages, dq,
+                     b.scale, warp_sums<T, D>(b, of, of.head * D));
 }
 
 /* Starts to copy queries and dout, with the values of the queries. */
@@ -143,10 +143,10 @@ template <typename T, int D>
 static __device__ __forceinline__ void fetch_queries(T *stages, query_values *values, int stage,
                                                      const struct backward<T> &b, struct held of,
                                                      int at) {
-    int i = thread_index_again() * 2;
+    int i = reread_thread_index() * 2;
     fetch<T, D, false>(stages, stage, b, of, at);
     if (i < STREAM_ROWS)
-        cp_async_16(values + stage * STREAM_ROWS + i, b.values + values_place<T>(b, of, at + i));
+        cp_async_16(values + stage * STREAM_ROWS + i, b.values + values_offset<T>(b, of, at + i));
 }
 
 /* dv += P' dO and dk += dS' Q for STEP queries; `columns` are the values of this lane's first
@@ -155,8 +155,8 @@ static __device__ __forceinline__ void fetch_queries(T *stages, query_values *va
 template <typename T, int D>
 static __device__ __forceinline__ void
 key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][4],
-         const uint32_t v[][D / 16][4], const query_values *columns, shared_place along,
-         shared_place down, int ahead, float factor) {
+         const uint32_t v[][D / 16][4], const query_values *columns, shared_pointer along,
+         shared_pointer down, int ahead, float factor) {
     const int bands = backward_tiles<D>::BANDS, second = backward_tiles<D>::SECOND;
     float p[bands][2][4], ds[bands][2][4];
     product<T, D>(p, k, along);
@@ -210,7 +210,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     int key = first + thread / WARP * tiles::ROWS;
     volatile struct held *kept = (volatile struct held *)(values + STAGES * STREAM_ROWS);
     if (thread == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
-    const T *k_rows = b.qkv + key_place<T, D>(b, of, first);
+    const T *k_rows = b.qkv + key_offset<T, D>(b, of, first);
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + tiles::STAGE, k_rows, b.stride, valid);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.kv_heads * D,
@@ -233,7 +233,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     for (int stage = 0; now.head < readers_of(b); stage = (stage + 1) % STAGES) {
         cp_async_wait<1>();
         __syncthreads();
-        of = again(kept);
+        of = reload(kept);
         first = of.tile * HELD_ROWS;
         struct streamed next = next_of(now, first, b.sequence);
         fetch_streamed<T, D>(stages, values, (stage + 2) % STAGES, b, of,
@@ -241,19 +241,20 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         cp_async_commit();
 #pragma unroll 1
         for (int row = 0; row < STREAM_ROWS; row += STEP) {
-            int place = (stage * tiles::STAGE + row * D) * 2;
+            int offset = (stage * tiles::STAGE + row * D) * 2;
             if (now.at + row + STEP > key)
-                key_step<T, D>(
-                    dk, dv, k, v, values + stage * STREAM_ROWS + row + thread_index_again() % 4 * 2,
-                    lanes.along + place, lanes.down + place, now.at + row - key, b.factor);
+                key_step<T, D>(dk, dv, k, v,
+                               values + stage * STREAM_ROWS + row + reread_thread_index() % 4 * 2,
+                               lanes.along + offset, lanes.down + offset, now.at + row - key,
+                               b.factor);
         }
-        now = next_of(now, again(kept).tile * HELD_ROWS, b.sequence);
+        now = next_of(now, reload(kept).tile * HELD_ROWS, b.sequence);
     }
     __syncthreads();
-    of = again(kept);
+    of = reload(kept);
     first = of.tile * HELD_ROWS;
-    T *dk_rows = b.dqkv + key_place<T, D>(b, of, first);
-    float *sums = sums_place<T, D>(b, of, b.out_stride + of.head * D);
+    T *dk_rows = b.dqkv + key_offset<T, D>(b, of, first);
+    float *sums = warp_sums<T, D>(b, of, b.out_stride + of.head * D);
     store_sums<T, D>(dk_rows, b.stride, b.sequence - first, stages, dk, b.scale, sums);
     store_sums<T, D>(dk_rows + b.kv_heads * D, b.stride, b.sequence - first, stages + tiles::STAGE,
                      dv, 1.0f, sums ? sums + b.kv_heads * D : NULL);

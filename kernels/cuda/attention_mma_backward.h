@@ -51,35 +51,37 @@ struct held {
 /* Offsets of row `row`: in a query head of qkv and dqkv; in a key head there (its values are
  * kv_heads * D later); in a query head of out and dout. */
 template <typename T, int D>
-static __device__ __forceinline__ int64_t query_place(const struct backward<T> &b, struct held of,
-                                                      int row) {
+static __device__ __forceinline__ int64_t query_offset(const struct backward<T> &b, struct held of,
+                                                       int row) {
     return (int64_t)(of.batch * b.sequence + row) * b.stride + of.head * D;
 }
 template <typename T, int D>
-static __device__ __forceinline__ int64_t key_place(const struct backward<T> &b, struct held of,
-                                                    int row) {
-    return query_place<T, D>(b, of, row) + b.out_stride;
+static __device__ __forceinline__ int64_t key_offset(const struct backward<T> &b, struct held of,
+                                                     int row) {
+    return query_offset<T, D>(b, of, row) + b.out_stride;
 }
 template <typename T, int D>
-static __device__ __forceinline__ int64_t out_place(const struct backward<T> &b, struct held of,
-                                                    int row) {
+static __device__ __forceinline__ int64_t out_offset(const struct backward<T> &b, struct held of,
+                                                     int row) {
     return (int64_t)(of.batch * b.sequence + row) * b.out_stride + of.head * D;
 }
 template <typename T>
-static __device__ __forceinline__ int64_t values_place(const struct backward<T> &b, struct held of,
-                                                       int row) {
+static __device__ __forceinline__ int64_t values_offset(const struct backward<T> &b, struct held of,
+                                                        int row) {
     return (int64_t)(of.batch * b.heads + of.head) * (b.tiles * HELD_ROWS) + row;
 }
 
-/* The warp's rows of a held tile, as A fragments. */
+/* Loads the warp's rows of a held tile as A fragments. */
 template <typename T, int D>
 static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *tile) {
     int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
 #pragma unroll
     for (int band = 0; band < backward_tiles<D>::BANDS; band++)
 #pragma unroll
-        for (int k = 0; k < D / 16; k++)
-            fragment_a<T, D>(a[band][k], tile, first + band * 16, k * 16);
+        for (int k = 0; k < D / 16; k++) {
+            struct tile_lanes lanes = down_then_right<D>(tile + (first + band * 16) * D);
+            fragment_a<D>(a[band][k], &lanes, 0, k * 16);
+        }
 }
 
 /* Addresses in stage 0 of this lane's rows for ldmatrix: for the first 16 x 16 values of a streamed
@@ -87,7 +89,7 @@ static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *ti
  * columns are an exclusive or away, because chunks are stored by one and rows are multiples of 128
  * bytes. So two registers suffice where a table of addresses takes eight. */
 struct stream_lanes {
-    shared_place along, down;
+    shared_pointer along, down;
 };
 template <int D, typename T>
 static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stages) {
@@ -95,14 +97,14 @@ static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stag
                                  down_then_right<D>(stages).at[0]};
     return lanes;
 }
-static __device__ __forceinline__ shared_place column_from(shared_place place, int column) {
-    return (shared_place)((uintptr_t)place ^ (uintptr_t)(column % 64 * 2)) + column / 64 * 128;
+static __device__ __forceinline__ shared_pointer column_from(shared_pointer rows, int column) {
+    return (shared_pointer)((uintptr_t)rows ^ (uintptr_t)(column % 64 * 2)) + column / 64 * 128;
 }
 
 /* s = a A': the warp's held rows times STEP streamed rows. */
 template <typename T, int D>
 static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / 16][4],
-                                               shared_place rows) {
+                                               shared_pointer rows) {
     const int bands = backward_tiles<D>::BANDS;
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
@@ -119,7 +121,7 @@ static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a
 /* sum += P A, with P [held rows, STEP] rounded to 16 bits, and STEP rows of a streamed tile. */
 template <typename T, int D>
 static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const float p[][2][4],
-                                                  shared_place rows) {
+                                                  shared_pointer rows) {
     const int bands = backward_tiles<D>::BANDS;
     uint32_t a[bands][4];
 #pragma unroll
@@ -151,11 +153,11 @@ static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
 /* Destination of a warp's part of the column sums of dqkv, from a head's first column on, or NULL
  * without column sums. */
 template <typename T, int D>
-static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
-                                                    int64_t column) {
+static __device__ __forceinline__ float *warp_sums(const struct backward<T> &b, struct held of,
+                                                   int64_t column) {
     const int warps = backward_tiles<D>::THREADS / WARP;
     if (!b.sums) return NULL;
-    int64_t group = (int64_t)(of.batch * b.tiles + of.tile) * warps + thread_index_again() / WARP;
+    int64_t group = (int64_t)(of.batch * b.tiles + of.tile) * warps + reread_thread_index() / WARP;
     return b.sums + group * b.stride + column;
 }
 
@@ -167,7 +169,7 @@ static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int val
                                                   const float sum[][D / 8][4], float factor,
                                                   float *column_sums) {
     const int rows = backward_tiles<D>::ROWS, chunks = D / PACK;
-    int thread = thread_index_again(), lane = thread % WARP, first = thread / WARP * rows;
+    int thread = reread_thread_index(), lane = thread % WARP, first = thread / WARP * rows;
     staging += first * D;
 #pragma unroll
     for (int i = 0; i < rows / 8 * chunks; i++) {
@@ -195,7 +197,7 @@ static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int val
 
 /* Reloads values that are needed once per streamed tile from shared memory, since the sums need the
  * registers. */
-static __device__ __forceinline__ struct held again(const volatile struct held *kept) {
+static __device__ __forceinline__ struct held reload(const volatile struct held *kept) {
     struct held of = {kept->batch, kept->head, kept->tile};
     return of;
 }
@@ -206,13 +208,13 @@ template <typename T, int D, bool KEYS>
 static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
                                              struct held of, int at) {
     const int chunks = D / PACK, rows_at_once = backward_tiles<D>::THREADS / chunks;
-    int thread = thread_index_again(), row = thread / chunks, chunk = thread % chunks;
-    const T *from = b.qkv + (query_place<T, D>(b, of, at + row) + chunk * PACK);
-    const T *other = b.dout + (out_place<T, D>(b, of, at + row) + chunk * PACK);
+    int thread = reread_thread_index(), row = thread / chunks, chunk = thread % chunks;
+    const T *from = b.qkv + (query_offset<T, D>(b, of, at + row) + chunk * PACK);
+    const T *other = b.dout + (out_offset<T, D>(b, of, at + row) + chunk * PACK);
     int stride = KEYS ? b.stride : b.out_stride;
     if (KEYS) from += b.out_stride, other = from + b.kv_heads * D;
-    shared_place to =
-        place_in_shared(stages + tile_offset<D>(row, chunk)) + stage * backward_tiles<D>::STAGE * 2;
+    shared_pointer to = shared_pointer_to(stages + tile_offset<D>(row, chunk)) +
+                        stage * backward_tiles<D>::STAGE * 2;
 #pragma unroll
     for (int i = 0; i < STREAM_ROWS; i += rows_at_once) {
         bool exists = at + row + i < b.sequence;

@@ -15,11 +15,8 @@
  *
  * For D = 64 a tile has 64 keys: 64 + D registers for scores and output, and the queries' fragments
  * fit beside them (32 more). For D = 128 a tile has 48, and the queries are reloaded for every
- * tile: 64 keys leave too few of the 255 registers for addresses, and some are spilled. 48 keys are
- * 192 products and 64 reads of 512 bytes, 3.0 products a read; 64 would be 3.2, and 32 only 2.7: of
- * the time for the products on Hopper (819 clocks of a scheduler with 32 keys, 1229 with 48, 1638
- * with 64) shared memory would be busy for 94, 83 and 78 %. At the diagonal, where a tile counts
- * whole, 48 compute less in vain than 64.
+ * tile: 64 keys would spill registers, and 32 would keep shared memory busy for 94 % of the time of
+ * the products on Hopper, instead of 83 %.
  *
  * Keys and values stream through a ring of three tiles: while one is used, the next is ready or in
  * flight, and the third, which no warp uses any more, is being filled. With D = 128, two such
@@ -95,7 +92,7 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8
 /* Masks the scores above the diagonal. The warp's first row is `ahead` after the first key. */
 template <int KEYS>
 static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int ahead) {
-    int lane = thread_index_again() % WARP, last = ahead + lane / 4 - lane % 4 * 2;
+    int lane = reread_thread_index() % WARP, last = ahead + lane / 4 - lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < ROW_TILES; i++)
 #pragma unroll

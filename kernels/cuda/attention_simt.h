@@ -164,9 +164,9 @@ sums_store(float *tile, const struct simt_rows *rows, int begin, const struct si
             if (d >= problem->width) continue;
             quad_read(values, tile + quad_at<W>(row, d / QUAD));
             quad_read(values + QUAD, tile + quad_at<W>(row, d / QUAD + 1));
-            T *place = to + row * rows->tensor.stride + d;
-            if (rows->tensor.packed) store_pack(place, values);
-            else store_some(place, values, problem->width - d);
+            T *destination = to + row * rows->tensor.stride + d;
+            if (rows->tensor.packed) store_pack(destination, values);
+            else store_some(destination, values, problem->width - d);
         }
     });
     __syncthreads();

@@ -85,7 +85,7 @@ struct key_tile {
 template <int KEYS>
 static __device__ __forceinline__ struct key_tile key_tile(const struct simt_problem *problem) {
     /* The first keys are seen by the most queries, so they come first. */
-    int block = block_index_again();
+    int block = reread_block_index();
     struct key_tile tile = {block / problem->tiles, block % problem->tiles * KEYS};
     return tile;
 }
@@ -107,14 +107,14 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     tile_load<W, KEYS>(v, &values, tile.begin, &problem);
     for (int at = tile.begin, member = 0; member < problem.group;) {
         float s[rows][columns], dp[rows][columns];
-        struct query_rows<columns> known;
+        struct query_rows<columns> saved;
         tile = key_tile<KEYS>(&problem);
         int query = at + column_group(), head = tile.kv_head * problem.group + member;
         struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
         struct simt_rows results = query_rows_of(&problem, problem.dout, head);
         tile_load<W, QUERIES>(q, &queries, at, &problem);
         tile_load<W, QUERIES>(dout, &results, at, &problem);
-        query_rows_load<columns, COLUMN_GROUPS>(&known, &problem, head, query);
+        query_rows_load<columns, COLUMN_GROUPS>(&saved, &problem, head, query);
         __syncthreads();
         scores<W, KEYS, QUERIES>(s, k, q, problem.width);
         scores<W, KEYS, QUERIES>(dp, v, dout, problem.width);
@@ -123,9 +123,9 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         for (int i = 0; i < rows; i++)
 #pragma unroll
             for (int j = 0; j < columns; j++) {
-                int its_query = query + j * COLUMN_GROUPS;
-                bool visible = key + i * ROW_GROUPS <= its_query && its_query < problem.length;
-                softmax_backward(&s[i][j], &dp[i][j], known.lse[j], known.delta[j], visible,
+                int this_query = query + j * COLUMN_GROUPS;
+                bool visible = key + i * ROW_GROUPS <= this_query && this_query < problem.length;
+                softmax_backward(&s[i][j], &dp[i][j], saved.lse[j], saved.delta[j], visible,
                                  problem.exponent_scale);
             }
         scores_share<KEYS, QUERIES>(p, s);
@@ -161,10 +161,10 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
     struct simt_rows results = query_rows_of(&problem, problem.dout, head);
     struct simt_rows keys = key_rows_of(&problem, problem.qkv, kv_head);
-    struct query_rows<rows> known;
+    struct query_rows<rows> saved;
     float dq[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, QUERIES>(dq);
-    query_rows_load<rows, ROW_GROUPS>(&known, &problem, head, query);
+    query_rows_load<rows, ROW_GROUPS>(&saved, &problem, head, query);
     tile_load<W, QUERIES>(q, &queries, begin, &problem);
     tile_load<W, QUERIES>(dout, &results, begin, &problem);
     for (int at = 0; at < end; at += KEYS) {
@@ -180,9 +180,9 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         for (int i = 0; i < rows; i++)
 #pragma unroll
             for (int j = 0; j < columns; j++) {
-                int its_query = query + i * ROW_GROUPS;
-                bool visible = key + j * COLUMN_GROUPS <= its_query && its_query < problem.length;
-                softmax_backward(&s[i][j], &dp[i][j], known.lse[i], known.delta[i], visible,
+                int this_query = query + i * ROW_GROUPS;
+                bool visible = key + j * COLUMN_GROUPS <= this_query && this_query < problem.length;
+                softmax_backward(&s[i][j], &dp[i][j], saved.lse[i], saved.delta[i], visible,
                                  problem.exponent_scale);
             }
         scores_share<QUERIES, KEYS>(p, dp);

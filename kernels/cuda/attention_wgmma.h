@@ -201,10 +201,9 @@ static __device__ __forceinline__ int chunk_at(int row, int chunk) {
 }
 
 /* Rounds the warp's sums times a factor for each of the thread's rows and stores them, through
- * `staged`, held rows of the group: all its warps have to be past their products before any of the
- * rows is overwritten, since nothing says that a warp's products read its own rows only. `valid` of
- * the group's rows exist. SUMS: adds
- * up the stored values down the columns, for the warp's part of the column sums. */
+ * `staged`, held rows of the group. A barrier of the group comes first, because PTX does not
+ * promise that the products of a warp read only its own rows. `valid` of the group's rows exist.
+ * SUMS: adds up the stored values down the columns, for the warp's part of the column sums. */
 template <typename T, int D, bool SUMS>
 static __device__ __forceinline__ void store_rows(T *to, int64_t stride, int valid, T *staged,
                                                   const float sum[D / TILE_VALUES][GROUP_SUMS],

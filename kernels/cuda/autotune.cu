@@ -34,8 +34,8 @@ const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
 }
 
 static void choose(struct cuda_products *products, const struct product_choice *chosen) {
-    struct product_choice *place = find_choice(products, &chosen->key);
-    if (!place) {
+    struct product_choice *entry = find_choice(products, &chosen->key);
+    if (!entry) {
         if (products->choice_count == products->choice_capacity) {
             int capacity = products->choice_capacity ? 2 * products->choice_capacity : 32;
             void *grown = realloc(products->choices, (size_t)capacity * sizeof *chosen);
@@ -43,9 +43,9 @@ static void choose(struct cuda_products *products, const struct product_choice *
             products->choices = (struct product_choice *)grown;
             products->choice_capacity = capacity;
         }
-        place = &products->choices[products->choice_count++];
+        entry = &products->choices[products->choice_count++];
     }
-    *place = *chosen;
+    *entry = *chosen;
 }
 
 void product_choose(struct cuda_products *products, const struct cuda_product *product) {

@@ -20,7 +20,7 @@ static inline struct array array_of(const struct tensor *tensor) {
     return array;
 }
 
-/* Number of the PACK columns from `column` on that exist; 0 or less beyond the last. */
+/* Returns how many of the columns column..column + PACK - 1 exist; 0 or less beyond the last. */
 static __device__ __forceinline__ int columns_from(int64_t column, int64_t columns) {
     return columns - column < PACK ? (int)(columns - column) : (int)PACK;
 }

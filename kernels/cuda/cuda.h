@@ -68,11 +68,6 @@ static inline struct cuda_state *cuda_state(const struct backend *be) {
     return (struct cuda_state *)be->state;
 }
 
-/* Number of blocks of `block` elements that cover count. */
-static inline int64_t blocks_of(int64_t count, int64_t block) {
-    return (count + block - 1) / block;
-}
-
 /* Records the first failure in be->failure.text. Returns true if there is one. */
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
 

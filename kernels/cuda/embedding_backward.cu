@@ -27,26 +27,27 @@ enum {
 /* ---- sorting rows by token: passes over 8 bits of the token each, the lowest first, each stable
  */
 
-/* A row of dout and the row of the token table it belongs to. */
-struct use {
+/* A row of dout and its token. */
+struct token_row {
     int32_t token, row;
 };
 
 /* The first pass reads the tokens as given, row after row. */
-static __device__ __forceinline__ struct use use_at(const struct use *uses, const int32_t *tokens,
-                                                    int at) {
-    if (uses) return uses[at];
-    struct use use = {tokens[at], at};
-    return use;
+static __device__ __forceinline__ struct token_row token_row_at(const struct token_row *token_rows,
+                                                                const int32_t *tokens, int at) {
+    if (token_rows) return token_rows[at];
+    struct token_row token_row = {tokens[at], at};
+    return token_row;
 }
 
-static __device__ __forceinline__ int digit_of(struct use use, int shift) {
-    return use.token >> shift & (RADIX - 1);
+static __device__ __forceinline__ int digit_of(struct token_row token_row, int shift) {
+    return token_row.token >> shift & (RADIX - 1);
 }
 
 /* counts [chunks, RADIX]: occurrences of each digit in each chunk. A warp per chunk. */
 static __global__ void __launch_bounds__(WARP)
-    count_digits_kernel(int32_t *__restrict__ counts, const struct use *__restrict__ uses,
+    count_digits_kernel(int32_t *__restrict__ counts,
+                        const struct token_row *__restrict__ token_rows,
                         const int32_t *__restrict__ tokens, int rows, int chunk_rows, int shift) {
     __shared__ int count[RADIX];
     int lane = (int)threadIdx.x, first = (int)blockIdx.x * chunk_rows;
@@ -54,7 +55,7 @@ static __global__ void __launch_bounds__(WARP)
     for (int digit = lane; digit < RADIX; digit += WARP) count[digit] = 0;
     __syncwarp();
     for (int at = first + lane; at < last; at += WARP)
-        atomicAdd(&count[digit_of(use_at(uses, tokens, at), shift)], 1);
+        atomicAdd(&count[digit_of(token_row_at(token_rows, tokens, at), shift)], 1);
     __syncwarp();
     for (int digit = lane; digit < RADIX; digit += WARP)
         counts[(int)blockIdx.x * RADIX + digit] = count[digit];
@@ -68,7 +69,7 @@ static __device__ __forceinline__ int warp_scan(int value) { /* inclusive */
     return value;
 }
 
-/* start [RADIX]: index for the first use of each digit in the block's chunk: after all lower
+/* start [RADIX]: index of the first row with each digit in the block's chunk: after all lower
  * digits, and after this digit in earlier chunks. A thread per digit. Every block adds up all
  * counts, which costs less than a separate kernel. */
 static __device__ __forceinline__ void find_starts(int start[RADIX], const int32_t *counts) {
@@ -89,12 +90,12 @@ static __device__ __forceinline__ void find_starts(int start[RADIX], const int32
     __syncthreads();
 }
 
-/* Moves uses to their sorted positions. One warp processes the block's chunk in order, 32 at a
- * time; among equal digits the lower lane comes first. */
+/* Moves rows to their sorted positions. One warp processes the block's chunk in order, 32 at
+ * a time; among equal digits the lower lane comes first. */
 static __global__ void __launch_bounds__(RADIX)
-    scatter_kernel(struct use *__restrict__ sorted, const int32_t *__restrict__ counts,
-                   const struct use *__restrict__ uses, const int32_t *__restrict__ tokens,
-                   int rows, int chunk_rows, int shift) {
+    scatter_kernel(struct token_row *__restrict__ sorted, const int32_t *__restrict__ counts,
+                   const struct token_row *__restrict__ token_rows,
+                   const int32_t *__restrict__ tokens, int rows, int chunk_rows, int shift) {
     __shared__ int start[RADIX];
     int lane = (int)threadIdx.x, first = (int)blockIdx.x * chunk_rows;
     int last = rows - first < chunk_rows ? rows : first + chunk_rows;
@@ -102,8 +103,8 @@ static __global__ void __launch_bounds__(RADIX)
     if (lane >= WARP) return;
     for (int base = first; base < last; base += WARP) {
         bool inside = base + lane < last;
-        struct use use = use_at(uses, tokens, inside ? base + lane : first);
-        int digit = digit_of(use, shift);
+        struct token_row token_row = token_row_at(token_rows, tokens, inside ? base + lane : first);
+        int digit = digit_of(token_row, shift);
         unsigned peers = __ballot_sync(0xffffffffu, inside);
         for (int bit = 0; bit < RADIX_BITS; bit++) {
             unsigned set = __ballot_sync(0xffffffffu, digit >> bit & 1);
@@ -112,7 +113,7 @@ static __global__ void __launch_bounds__(RADIX)
         int rank = __popc(peers & ((1u << lane) - 1));
         int to = start[digit] + rank;
         __syncwarp();
-        if (inside) sorted[to] = use;
+        if (inside) sorted[to] = token_row;
         if (inside && rank == 0) start[digit] += __popc(peers);
         __syncwarp();
     }
@@ -121,20 +122,21 @@ static __global__ void __launch_bounds__(RADIX)
 /* ---- backward: the token table */
 
 /* Arguments of the token table's kernels. */
-struct sums {
+struct token_sums {
     struct array dtable;
-    float *heads; /* [chunks, C]: sums of the run that began in an earlier chunk */
-    float
-        *tails; /* [chunks, C]: sums of the run that begins in this chunk and continues after it */
+    float *leading;  /* [chunks, C]: sums of the run that began in an earlier chunk */
+    float *trailing; /* [chunks, C]: sums of the run that begins in this chunk and continues
+                        after it */
     const void *dout;
-    const struct use *uses; /* [N], sorted */
+    const struct token_row *token_rows; /* [N], sorted */
     int64_t rows, columns;
     int64_t chunk_rows;
 };
 
 /* Grid: chunks x tiles of columns. */
 template <typename Table, typename Dout, bool PACKED>
-static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4) token_sums_kernel(struct sums a) {
+static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4)
+    token_sums_kernel(struct token_sums a) {
     int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
     int count = columns_from(column, a.columns);
     if (count <= 0) return;
@@ -142,38 +144,38 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4) token_sums_kernel(s
     int64_t last = first + a.chunk_rows < a.rows ? first + a.chunk_rows : a.rows;
     const Dout *dout = (const Dout *)a.dout + column;
     Table *dtable = (Table *)a.dtable.data + column;
-    int32_t token = a.uses[first].token;
-    bool begun = first > 0 && a.uses[first - 1].token == token;
+    int32_t token = a.token_rows[first].token;
+    bool continued = first > 0 && a.token_rows[first - 1].token == token;
     float sum[PACK] = {0}, table[PACK];
     for (int64_t base = first; base < last; base += ROWS_AT_ONCE) {
         float values[ROWS_AT_ONCE][PACK];
-        struct use use[ROWS_AT_ONCE];
+        struct token_row token_row[ROWS_AT_ONCE];
 #pragma unroll
         for (int j = 0; j < ROWS_AT_ONCE; j++)
-            use[j] = a.uses[base + j < last ? base + j : last - 1];
+            token_row[j] = a.token_rows[base + j < last ? base + j : last - 1];
 #pragma unroll
         for (int j = 0; j < ROWS_AT_ONCE; j++)
-            load_columns<PACKED>(values[j], dout + use[j].row * a.columns, count);
+            load_columns<PACKED>(values[j], dout + token_row[j].row * a.columns, count);
 #pragma unroll
         for (int j = 0; j < ROWS_AT_ONCE; j++) {
             if (base + j >= last) continue;
-            if (use[j].token != token) { /* the run has ended */
-                if (begun) {
-                    store_columns<PACKED>(a.heads + border, sum, count);
+            if (token_row[j].token != token) { /* the run has ended */
+                if (continued) {
+                    store_columns<PACKED>(a.leading + border, sum, count);
                 } else {
                     load_columns<PACKED>(table, dtable + token * a.columns, count);
                     for (int i = 0; i < PACK; i++) table[i] += sum[i];
                     store_columns<PACKED>(dtable + token * a.columns, table, count);
                 }
-                token = use[j].token, begun = false;
+                token = token_row[j].token, continued = false;
                 for (int i = 0; i < PACK; i++) sum[i] = 0;
             }
             for (int i = 0; i < PACK; i++) sum[i] += values[j][i];
         }
     }
-    bool goes_on = last < a.rows && a.uses[last].token == token;
-    if (begun || goes_on) {
-        store_columns<PACKED>((begun ? a.heads : a.tails) + border, sum, count);
+    bool continues = last < a.rows && a.token_rows[last].token == token;
+    if (continued || continues) {
+        store_columns<PACKED>((continued ? a.leading : a.trailing) + border, sum, count);
     } else {
         load_columns<PACKED>(table, dtable + token * a.columns, count);
         for (int i = 0; i < PACK; i++) table[i] += sum[i];
@@ -182,12 +184,12 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4) token_sums_kernel(s
 }
 
 /* Returns the last chunk that begins with this token; `chunk` begins or ends with it. */
-static __device__ __forceinline__ int64_t last_chunk_of(const struct sums &a, int32_t token,
+static __device__ __forceinline__ int64_t last_chunk_of(const struct token_sums &a, int32_t token,
                                                         int64_t chunk) {
     int64_t high = (a.rows - 1) / a.chunk_rows;
     while (chunk < high) {
         int64_t middle = (chunk + high + 1) / 2;
-        if (a.uses[middle * a.chunk_rows].token == token) chunk = middle;
+        if (a.token_rows[middle * a.chunk_rows].token == token) chunk = middle;
         else high = middle - 1;
     }
     return chunk;
@@ -196,23 +198,24 @@ static __device__ __forceinline__ int64_t last_chunk_of(const struct sums &a, in
 /* Adds the parts of a run that spans chunks, in order. The block of the chunk in which the run
  * began does. */
 template <bool PACKED>
-static __global__ void __launch_bounds__(SUM_THREADS_MAX) long_runs_kernel(struct sums a) {
+static __global__ void __launch_bounds__(SUM_THREADS_MAX) long_runs_kernel(struct token_sums a) {
     int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
     int count = columns_from(column, a.columns);
     int64_t chunk = blockIdx.x, first = chunk * a.chunk_rows, end = first + a.chunk_rows;
     if (count <= 0 || end >= a.rows) return;
-    int32_t token = a.uses[end].token;
-    bool begun = first > 0 && a.uses[first - 1].token == token;
-    if (a.uses[end - 1].token != token || begun) return;
+    int32_t token = a.token_rows[end].token;
+    bool continued = first > 0 && a.token_rows[first - 1].token == token;
+    if (a.token_rows[end - 1].token != token || continued) return;
     int64_t last = last_chunk_of(a, token, chunk + 1);
     float sum[PACK];
-    load_columns<PACKED>(sum, a.tails + chunk * a.columns + column, count);
+    load_columns<PACKED>(sum, a.trailing + chunk * a.columns + column, count);
     for (chunk++; chunk <= last; chunk += ROWS_AT_ONCE) {
         float values[ROWS_AT_ONCE][PACK] = {{0}};
 #pragma unroll
         for (int j = 0; j < ROWS_AT_ONCE; j++)
             if (chunk + j <= last)
-                load_columns<PACKED>(values[j], a.heads + (chunk + j) * a.columns + column, count);
+                load_columns<PACKED>(values[j], a.leading + (chunk + j) * a.columns + column,
+                                     count);
 #pragma unroll
         for (int j = 0; j < ROWS_AT_ONCE; j++)
             for (int i = 0; i < PACK; i++) sum[i] += values[j][i];
@@ -247,11 +250,11 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX)
 
 /* ---- backward: on the host */
 
-/* The workspace: uses are sorted from one buffer to the other and back. */
+/* The workspace: rows are sorted from one buffer to the other and back. */
 struct workspace {
-    struct use *uses[2];
+    struct token_row *token_rows[2];
     int32_t *counts; /* [chunks of the sort, RADIX] */
-    float *heads, *tails;
+    float *leading, *trailing;
     size_t bytes;
 };
 
@@ -275,10 +278,10 @@ static struct workspace lay_out(const struct tensor *dout, void *memory) {
     int64_t borders = blocks_of(rows, sum_chunk_rows(rows)) * tensor_columns(dout);
     int64_t digits = blocks_of(rows, sort_chunk_rows(rows)) * RADIX;
     for (int i = 0; i < 2; i++)
-        w.uses[i] = (struct use *)arena_take(&arena, rows * sizeof(struct use));
+        w.token_rows[i] = (struct token_row *)arena_take(&arena, rows * sizeof(struct token_row));
     w.counts = (int32_t *)arena_take(&arena, digits * sizeof(int32_t));
-    w.heads = (float *)arena_take(&arena, borders * sizeof(float));
-    w.tails = (float *)arena_take(&arena, borders * sizeof(float));
+    w.leading = (float *)arena_take(&arena, borders * sizeof(float));
+    w.trailing = (float *)arena_take(&arena, borders * sizeof(float));
     w.bytes = arena.used;
     return w;
 }
@@ -289,14 +292,15 @@ size_t cuda_embedding_backward_scratch(struct backend *be,
     return lay_out(args->dout, NULL).bytes;
 }
 
-/* Returns the sorted uses. Bits above the vocabulary's highest are 0 and need no pass. */
-static const struct use *sort_by_token(struct backend *be, const struct workspace *w,
-                                       const int32_t *tokens, int64_t rows, int64_t vocabulary) {
+/* Returns the sorted rows. Bits above the vocabulary's highest are 0 and need no pass. */
+static const struct token_row *sort_by_token(struct backend *be, const struct workspace *w,
+                                             const int32_t *tokens, int64_t rows,
+                                             int64_t vocabulary) {
     cudaStream_t stream = cuda_state(be)->compute;
     int chunk_rows = (int)sort_chunk_rows(rows), n = (int)rows;
     unsigned chunks = (unsigned)blocks_of(rows, chunk_rows);
-    const struct use *from = NULL;
-    struct use *to = w->uses[0];
+    const struct token_row *from = NULL;
+    struct token_row *to = w->token_rows[0];
     int shift = 0;
     do {
         LAUNCH(count_digits_kernel, chunks, WARP, 0, stream, w->counts, from, tokens, n, chunk_rows,
@@ -304,7 +308,7 @@ static const struct use *sort_by_token(struct backend *be, const struct workspac
         LAUNCH(scatter_kernel, chunks, RADIX, 0, stream, to, w->counts, from, tokens, n, chunk_rows,
                shift);
         from = to;
-        to = w->uses[from == w->uses[0]];
+        to = w->token_rows[from == w->token_rows[0]];
         shift += RADIX_BITS;
     } while (shift < 31 && (vocabulary - 1) >> shift > 0);
     return from;
@@ -319,9 +323,10 @@ static void tokens_backward(struct backend *be, const struct embedding_backward_
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
     const struct workspace w =
         lay_out(dout, backend_workspace(be, cuda_embedding_backward_scratch(be, args)));
-    struct sums a = {array_of(dtable),    w.heads, w.tails, dout->data, NULL, rows, columns,
-                     sum_chunk_rows(rows)};
-    a.uses = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
+    struct token_sums a = {
+        array_of(dtable), w.leading,           w.trailing, dout->data, NULL, rows,
+        columns,          sum_chunk_rows(rows)};
+    a.token_rows = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
     cuda_launched(be, "embedding_backward");
     if (be->failure.text[0]) return; /* the kernels below would index with unsorted rows */
     cudaStream_t stream = cuda_state(be)->compute;

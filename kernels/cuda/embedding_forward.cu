@@ -71,9 +71,10 @@ static void launch(struct backend *be, const struct embedding_forward_args *args
 }
 
 void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {
-    const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
+    const struct tensor *out = args->out, *token = args->token_table,
+                        *position = args->position_table;
     assert(tensor_columns(token) == tensor_columns(out));
-    assert(!place || tensor_columns(place) == tensor_columns(out));
+    assert(!position || tensor_columns(position) == tensor_columns(out));
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
     if (tensor_rows(out) == 0) return;
     STORAGE_SWITCH(out->dtype, Out, {

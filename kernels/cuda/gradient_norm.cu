@@ -15,16 +15,6 @@
 
 enum { SQUARES_THREADS = 256, CHUNKS = 4, ITERATIONS = 4, FINISH_THREADS = 512 };
 
-/* The first thread gets the sum. May be called once in a kernel. */
-template <int THREADS> static __device__ double block_total(double value) {
-    __shared__ double part[THREADS / WARP];
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    value = warp_sum(value);
-    if (lane == 0) part[warp] = value;
-    __syncthreads();
-    return warp_sum(lane < THREADS / WARP ? part[lane] : 0.0);
-}
-
 /* Sum of squares of one iteration of one thread. */
 template <bool WHOLE, int N, typename T>
 static __device__ __forceinline__ double squares(const T *gradients, int64_t at, int64_t count,
@@ -73,7 +63,7 @@ static __global__ void __launch_bounds__(SQUARES_THREADS)
             total += squares<true, N>(gradients, at, count, unscale);
         else total += squares<false, N>(gradients, at, count, unscale);
     }
-    total = block_total<SQUARES_THREADS>(total);
+    total = block_sum<SQUARES_THREADS>(total);
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
@@ -82,7 +72,7 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
                   float grad_clip) {
     double total = 0;
     for (int64_t i = threadIdx.x; i < blocks; i += FINISH_THREADS) total += partial[i];
-    total = block_total<FINISH_THREADS>(total);
+    total = block_sum<FINISH_THREADS>(total);
     if (threadIdx.x != 0) return;
     float norm = (float)sqrt(total);
     /* If the norm overflows fp32, every gradient would be clipped to zero. */

@@ -25,10 +25,10 @@ enum {
 
 struct backward {
     struct array din, din_lower, dout, in, dresidual;
-    struct array below; /* tensor that is tracked and summed: din_lower, or without that din */
-    float *partials;    /* [groups, sums, C]: dweight and the other sums of each group of rows */
-    struct sums sums;   /* dweight, dbias and column_sums, the last two if requested */
-    int dbias, own; /* indices in sums of dbias, and of the column sums of the result; 0: none */
+    struct array result; /* tensor whose amax and column sums are computed: din_lower, else din */
+    float *partials;     /* [groups, sums, C]: dweight and the other sums of each group of rows */
+    struct sums sums;    /* dweight, dbias and column_sums, the last two if requested */
+    int dbias, column_sums; /* their indices in sums; 0: none */
     const float *mean, *rstd, *weight;
     struct amax *track_amax; /* optional */
     float per_column;        /* 1 / C */
@@ -114,8 +114,8 @@ write_rows(struct magnitudes *seen, struct rows *x, const float mean_d[ROWS],
         if (a.din_lower.data)
             STORAGE_SWITCH(a.din_lower.dtype, Lower,
                            store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
-        if (a.track_amax) track_array(seen, a.below, din, PACK);
-        if (a.own) add_as_stored(own, a.below, din, PACK);
+        if (a.track_amax) track_array(seen, a.result, din, PACK);
+        if (a.column_sums) add_as_stored(own, a.result, din, PACK);
     }
 }
 
@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
     float *partial = a.partials + group * a.sums.count * a.columns + column;
     store_pack(partial, dweight);
     if (a.dbias) store_pack(partial + a.dbias * a.columns, dbias);
-    if (a.own) store_pack(partial + a.own * a.columns, own);
+    if (a.column_sums) store_pack(partial + a.column_sums * a.columns, own);
 }
 
 /* ---- the general kernel */
@@ -195,8 +195,9 @@ general_row(struct magnitudes *seen, const struct backward &a, int64_t row, floa
         }
         store_array(a.din, row * columns + c, din, count);
         if (a.din_lower.data) store_array(a.din_lower, row * columns + c, din, count);
-        if (a.track_amax) track_array(seen, a.below, din, count);
-        if (a.own) add_as_stored(dweight + a.own * columns + c, a.below, din, count);
+        if (a.track_amax) track_array(seen, a.result, din, count);
+        if (a.column_sums)
+            add_as_stored(dweight + a.column_sums * columns + c, a.result, din, count);
     }
 }
 
@@ -241,11 +242,11 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .dout = array_of(args->dout),
         .in = array_of(args->in),
         .dresidual = array_of(args->dresidual),
-        .below = array_of(args->din_lower ? args->din_lower : args->din),
+        .result = array_of(args->din_lower ? args->din_lower : args->din),
         .partials = (float *)backend_workspace(be, cuda_layernorm_backward_scratch(be, args)),
         .sums = sums_of(args->dweight),
         .dbias = args->dbias ? 1 : 0,
-        .own = args->column_sums ? 1 + (args->dbias != NULL) : 0,
+        .column_sums = args->column_sums ? 1 + (args->dbias != NULL) : 0,
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,

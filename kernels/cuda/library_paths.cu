@@ -20,7 +20,7 @@ static void add(glob_t *paths, const char *variable, const char *folder, const c
 void cuda_library_paths(glob_t *paths, const char *file) {
     static const struct {
         const char *variable, *folder;
-    } places[] = {
+    } folders[] = {
         {"CUDA_HOME", "/lib64"},
         {"CUDA_HOME", "/lib"},
         {NULL, "/usr/local/cuda/lib64"},
@@ -37,6 +37,6 @@ void cuda_library_paths(glob_t *paths, const char *file) {
     glob(file, GLOB_NOCHECK, NULL, paths);
     snprintf(name, sizeof name, "%.*s.so", (int)(version - file), file);
     glob(name, GLOB_APPEND | GLOB_NOCHECK, NULL, paths);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        add(paths, places[i].variable, places[i].folder, file);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        add(paths, folders[i].variable, folders[i].folder, file);
 }

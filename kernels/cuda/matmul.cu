@@ -1,24 +1,25 @@
-/* Matrix products: cuBLASLt with the epilogues that it can fuse, and passes of our own for the
- * rest.
+/* Matrix products: cuBLASLt with the epilogues that it can fuse, and our own passes for the rest.
  *
- * A recipe lists which is which, and all buffers. The library multiplies operands of one dtype, and
- * stores that dtype or fp32; its bias has the dtype of the output, and so has the input of a GELU,
- * whose rows must be packed. It does not support the following:
+ * The library multiplies operands of one dtype, and stores that dtype or fp32. Its bias, and the
+ * input of a fused GELU, have the dtype of the output. A recipe lists the library's product, our
+ * passes, and all buffers. The library does not support:
  *
- *     unlike operands           both are copied to fp32 first, which is exact
- *     8 bits, unless in memory  such an operand is transposed first
- *     as [M, K] and [N, K]
- *     8 bits of odd sizes, or   both are copied to bf16 first, which is exact
- *     on older GPUs
- *     scales by vector, or of   the product is fp32; store_kernel multiplies by them
- *     such copies
- *     bias of a wider dtype     the product is fp32, in the workspace; store_kernel adds the
- *     than out, fp32 to 16 bit  bias and rounds, once
- *     gelu                      from pre_activation, after the product
- *     gelu'                     in place, on the product rounded to out, with its column sums
- *     column sums               in a pass of their own, where the library does gelu'
+ *     operands of two dtypes           both are copied to fp32 first, which is exact
+ *     8-bit operands that are not      they are transposed first
+ *     [M, K] and [N, K] in memory
+ *     8-bit operands on older GPUs,    both are copied to bf16 first, which is exact
+ *     or with a size that is no
+ *     multiple of 16
+ *     scales of rows or columns,       the product is fp32; store_kernel multiplies by the scales
+ *     or of such copies
+ *     a bias of a wider dtype than     the product is fp32, in the workspace; store_kernel adds
+ *     out, or fp32 to 16 bit           the bias and rounds, once
+ *     gelu                             a pass from pre_activation, after the product
+ *     gelu'                            a pass in place, on the product rounded to out, with its
+ *                                      column sums
+ *     column sums after a fused gelu'  a separate pass
  *
- * If the library declines a fused form, a form with less fused into it is tried. */
+ * If the library has no algorithm for a fused form, a form with less fused into it is tried. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,18 +34,19 @@ enum { STORE_THREADS = 256 };
 /* Scales of 8-bit operands that the library has not applied; a is NULL if there are none. */
 struct scales {
     const float *a, *b;
-    bool by_row, by_column; /* a has one for each row, b one for each column; else one */
+    bool per_row, per_column; /* a has one for each row, b one for each column; else one */
 };
 
 /* Scales the values from element `at` on. */
 static __device__ __forceinline__ void scale_pack(float *values, struct scales scales, int64_t at,
                                                   int64_t columns, int count) {
-    int64_t row = scales.by_row || scales.by_column ? at / columns : 0, column = at - row * columns;
+    int64_t row = scales.per_row || scales.per_column ? at / columns : 0,
+            column = at - row * columns;
     float a = scales.a[0], b = scales.b[0];
 #pragma unroll
     for (int i = 0; i < PACK; i++) {
-        if (scales.by_row && i < count) a = scales.a[row];
-        if (scales.by_column && i < count) b = scales.b[column];
+        if (scales.per_row && i < count) a = scales.a[row];
+        if (scales.per_column && i < count) b = scales.b[column];
         values[i] *= a * b;
         if (++column == columns) column = 0, row++;
     }
@@ -102,12 +104,12 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
 struct recipe {
     unsigned fused;
-    bool eight; /* the library multiplies 8-bit operands */
+    bool in_8_bit; /* the library multiplies 8-bit operands */
     const struct cuda_product *product;
     struct product_key key;
     struct tensor a, b, bias; /* operands of the library: args' own, or copies in the workspace */
     struct tensor result;     /* output of the library: args' own, or fp32 in the workspace */
-    bool elsewhere;           /* the output is in the workspace */
+    bool in_workspace;        /* the output is in the workspace */
     void *sums;               /* scratch for column sums */
     void *scratch;            /* workspace of the library */
     size_t bytes;             /* size of the workspace */
@@ -118,18 +120,18 @@ static bool is_multiple(int64_t size) {
 }
 
 /* True if the library can multiply these 8-bit operands. */
-static bool takes_eight(const struct cuda_products *products, const struct matmul_args *args) {
+static bool supports_8_bit(const struct cuda_products *products, const struct matmul_args *args) {
     return matmul_scales(args) && products->eight_bit && is_multiple(tensor_rows(args->a)) &&
            is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
 }
 
-static bool by_vector(const struct matmul_args *args) {
+static bool per_vector(const struct matmul_args *args) {
     return tensor_count(args->a_scales) > 1 || tensor_count(args->b_scales) > 1;
 }
 
 /* True if store_kernel has to apply the scales. */
-static bool scales_later(const struct matmul_args *args, bool eight) {
-    return matmul_scales(args) && (!eight || by_vector(args));
+static bool scales_afterwards(const struct matmul_args *args, bool in_8_bit) {
+    return matmul_scales(args) && (!in_8_bit || per_vector(args));
 }
 
 static struct scales scales_of(const struct matmul_args *args) {
@@ -139,23 +141,23 @@ static struct scales scales_of(const struct matmul_args *args) {
 
 /* Returns the dtype in which the library reads an operand. */
 static enum dtype read_as(const struct matmul_args *args, const struct tensor *operand,
-                          bool eight) {
-    if (matmul_scales(args)) return eight ? operand->dtype : DTYPE_BF16;
+                          bool in_8_bit) {
+    if (matmul_scales(args)) return in_8_bit ? operand->dtype : DTYPE_BF16;
     return args->a->dtype == args->b->dtype ? operand->dtype : DTYPE_F32;
 }
 
 /* True if the library stores the sum itself, except for a bias. */
-static bool is_direct(const struct matmul_args *args, bool eight) {
+static bool is_direct(const struct matmul_args *args, bool in_8_bit) {
     enum dtype to = matmul_sum(args)->dtype;
-    if (scales_later(args, eight)) return to == DTYPE_F32 && !args->accumulate;
-    return eight || to == DTYPE_F32 || to == read_as(args, args->a, eight);
+    if (scales_afterwards(args, in_8_bit)) return to == DTYPE_F32 && !args->accumulate;
+    return in_8_bit || to == DTYPE_F32 || to == read_as(args, args->a, in_8_bit);
 }
 
 /* Returns the operations that the library may fuse. With 8-bit operands it is only a bias of the
  * output's 16-bit dtype: for fp32 outputs the library supports a bf16 bias only, and for GELU it
  * needs an 8-bit output. */
 static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args,
-                        bool eight) {
+                        bool in_8_bit) {
     enum dtype to = matmul_sum(args)->dtype;
     const struct tensor *other = args->pre_activation;
     bool packed = tensor_columns(args->out) % PACK == 0;
@@ -163,8 +165,8 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
     if (other && other->dtype == DTYPE_F32)
         gelu = false; /* the accuracy of its tanh is not documented */
     unsigned fused = 0;
-    if (!is_direct(args, eight) || scales_later(args, eight)) return 0;
-    if (eight) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
+    if (!is_direct(args, in_8_bit) || scales_afterwards(args, in_8_bit)) return 0;
+    if (in_8_bit) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
     if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;
     if (args->epilogue == MATMUL_GELU && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
     if (args->epilogue == MATMUL_DGELU && gelu && !args->bias) fused |= FUSE_DGELU;
@@ -173,7 +175,7 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
 
 /* Returns the next form to try. The bias is dropped last, since its separate pass costs the
  * most. */
-static unsigned less(unsigned fused) {
+static unsigned fuse_less(unsigned fused) {
     if (fused & ~FUSE_BIAS) return fused & FUSE_BIAS;
     return 0;
 }
@@ -195,24 +197,24 @@ static void check(const struct matmul_args *args, const struct product_key *key)
 }
 
 static struct product_key key_of(const struct cuda_products *products,
-                                 const struct matmul_args *args, bool eight) {
+                                 const struct matmul_args *args, bool in_8_bit) {
     struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     key.m = args->transpose_a ? tensor_columns(args->a) : tensor_rows(args->a);
     key.k = args->transpose_a ? tensor_rows(args->a) : tensor_columns(args->a);
     key.n = args->transpose_b ? tensor_rows(args->b) : tensor_columns(args->b);
-    key.a_in = (int16_t)read_as(args, args->a, eight);
-    key.b_in = (int16_t)read_as(args, args->b, eight);
-    key.transpose_a = !eight && args->transpose_a;
-    key.transpose_b = eight || args->transpose_b;
+    key.a_in = (int16_t)read_as(args, args->a, in_8_bit);
+    key.b_in = (int16_t)read_as(args, args->b, in_8_bit);
+    key.transpose_a = !in_8_bit && args->transpose_a;
+    key.transpose_b = in_8_bit || args->transpose_b;
     key.tf32 = products->tf32 && key.a_in == DTYPE_F32;
-    key.fast = eight && args->fast_accumulation;
-    key.scaled = eight && !by_vector(args);
+    key.fast = in_8_bit && args->fast_accumulation;
+    key.scaled = in_8_bit && !per_vector(args);
     check(args, &key);
     return key;
 }
 
-static struct tensor copy_place(struct arena *arena, const struct tensor *tensor,
-                                enum dtype dtype) {
+/* Returns the tensor itself if it has that dtype, else memory for its copy. */
+static struct tensor take_copy(struct arena *arena, const struct tensor *tensor, enum dtype dtype) {
     struct tensor copy = *tensor;
     if (tensor->dtype == dtype) return copy;
     copy.dtype = dtype;
@@ -220,30 +222,30 @@ static struct tensor copy_place(struct arena *arena, const struct tensor *tensor
     return copy;
 }
 
-/* Buffer of an operand that may have to be transposed. */
-static struct tensor operand_place(struct arena *arena, const struct tensor *tensor,
-                                   enum dtype dtype, bool transpose) {
-    if (!transpose) return copy_place(arena, tensor, dtype);
+/* The same for an operand that may have to be transposed. */
+static struct tensor take_operand(struct arena *arena, const struct tensor *tensor,
+                                  enum dtype dtype, bool transpose) {
+    if (!transpose) return take_copy(arena, tensor, dtype);
     return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
 }
 
 /* Assigns the buffers in memory. Without memory, only dtypes and bytes are valid. */
-static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                  void *memory) {
+static void assign_memory(struct backend *be, const struct matmul_args *args, struct recipe *r,
+                          void *memory) {
     struct arena arena = {(char *)memory, 0, r->bytes};
     const struct tensor *sum = matmul_sum(args);
-    r->a = operand_place(&arena, args->a, (enum dtype)r->key.a_in,
-                         (bool)r->key.transpose_a != args->transpose_a);
-    r->b = operand_place(&arena, args->b, (enum dtype)r->key.b_in,
-                         (bool)r->key.transpose_b != args->transpose_b);
+    r->a = take_operand(&arena, args->a, (enum dtype)r->key.a_in,
+                        (bool)r->key.transpose_a != args->transpose_a);
+    r->b = take_operand(&arena, args->b, (enum dtype)r->key.b_in,
+                        (bool)r->key.transpose_b != args->transpose_b);
     r->result = *(r->fused & FUSE_GELU ? args->out : sum);
     bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
-    r->elsewhere = !is_direct(args, r->eight) || (bias_later && sum->dtype != DTYPE_F32);
-    if (r->elsewhere) {
+    r->in_workspace = !is_direct(args, r->in_8_bit) || (bias_later && sum->dtype != DTYPE_F32);
+    if (r->in_workspace) {
         r->result.dtype = DTYPE_F32;
         r->result.data = arena_take(&arena, tensor_bytes(&r->result));
     }
-    if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
+    if (r->fused & FUSE_BIAS) r->bias = take_copy(&arena, args->bias, sum->dtype);
     struct column_sums_args sums = {args->column_sums, args->out};
     if (args->column_sums) r->sums = arena_take(&arena, cuda_column_sums_scratch(be, &sums));
     r->scratch = arena.base ? arena.base + arena.used : NULL;
@@ -252,15 +254,15 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
 
 /* Returns a recipe without the library's product. */
 static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused,
-                             bool eight) {
+                             bool in_8_bit) {
     struct recipe r = {};
     r.fused = fused;
-    r.eight = eight;
-    r.key = key_of(cuda_state(be)->products, args, eight);
+    r.in_8_bit = in_8_bit;
+    r.key = key_of(cuda_state(be)->products, args, in_8_bit);
     r.key.epilogue = epilogue_of(fused);
-    place(be, args, &r, NULL);
+    assign_memory(be, args, &r, NULL);
     r.key.out = (int16_t)r.result.dtype;
-    r.key.accumulate = args->accumulate && !r.elsewhere;
+    r.key.accumulate = args->accumulate && !r.in_workspace;
     return r;
 }
 
@@ -298,15 +300,15 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     return !status;
 }
 
-/* Does the operations that the library has not fused. */
+/* Runs the operations that the library has not fused. */
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct tensor *sum = matmul_sum(args);
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
     struct scales scales = {};
-    if (scales_later(args, r->eight)) scales = scales_of(args);
-    if (r->elsewhere || bias || scales.a)
+    if (scales_afterwards(args, r->in_8_bit)) scales = scales_of(args);
+    if (r->in_workspace || bias || scales.a)
         store(be, sum, (const float *)r->result.data, scales, bias,
-              args->accumulate && r->elsewhere);
+              args->accumulate && r->in_workspace);
     if (args->epilogue == MATMUL_GELU && !(r->fused & FUSE_GELU)) {
         struct gelu_forward_args gelu = {args->out, args->pre_activation, args->track_amax};
         cuda_gelu_forward(be, &gelu);
@@ -321,7 +323,7 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
     }
 }
 
-static void follow(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
+static void run_recipe(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     copy_in(be, &r->a, args->a);
     copy_in(be, &r->b, args->b);
     if (r->fused & FUSE_BIAS) copy_in(be, &r->bias, args->bias);
@@ -332,11 +334,11 @@ static void follow(struct backend *be, const struct matmul_args *args, const str
 
 /* Finds the recipe of this form; false if the library declines. */
 static bool find_form(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                      unsigned fused, bool eight, bool planning) {
-    *r = lay_out(be, args, fused, eight);
+                      unsigned fused, bool in_8_bit, bool planning) {
+    *r = lay_out(be, args, fused, in_8_bit);
     size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
     r->product = product_find(cuda_state(be)->products, &r->key,
-                              planning ? cuda_state(be)->products->most_workspace : left,
+                              planning ? cuda_state(be)->products->workspace_max : left,
                               planning && !be->only_sizes);
     return r->product != NULL;
 }
@@ -351,7 +353,7 @@ struct timed_recipe {
 
 static bool run_timed(void *argument) {
     const struct timed_recipe *timed = (const struct timed_recipe *)argument;
-    follow(timed->be, timed->args, timed->r);
+    run_recipe(timed->be, timed->args, timed->r);
     return !timed->be->failure.text[0];
 }
 
@@ -360,32 +362,33 @@ static float time_form(struct backend *be, const struct matmul_args *args, unsig
     struct recipe r;
     if (!find_form(be, args, &r, fused, false, true)) return INFINITY;
     r.bytes += r.product->workspace_bytes;
-    place(be, args, &r, arena_take(&arena, r.bytes));
+    assign_memory(be, args, &r, arena_take(&arena, r.bytes));
     struct timed_recipe timed = {be, args, &r};
     float time = product_time(cuda_state(be)->products, run_timed, &timed);
     be->failure.text[0] = 0; /* failures of the trial only: there was none before */
     return time;
 }
 
-/* Tensors like those of args, in other memory. */
-struct twins {
+/* A copy of args whose tensors are in other memory, for timing. */
+struct trial_args {
     struct matmul_args args;
     struct tensor tensors[6];
 };
 
-static void make_twins(struct twins *twins, const struct matmul_args *args, struct arena *arena) {
-    twins->args = *args;
-    const struct tensor **of[] = {&twins->args.out,
-                                  &twins->args.a,
-                                  &twins->args.b,
-                                  &twins->args.bias,
-                                  &twins->args.pre_activation,
-                                  &twins->args.column_sums};
+static void make_trial_args(struct trial_args *trial_args, const struct matmul_args *args,
+                            struct arena *arena) {
+    trial_args->args = *args;
+    const struct tensor **of[] = {&trial_args->args.out,
+                                  &trial_args->args.a,
+                                  &trial_args->args.b,
+                                  &trial_args->args.bias,
+                                  &trial_args->args.pre_activation,
+                                  &trial_args->args.column_sums};
     for (int i = 0; i < 6; i++) {
         if (!*of[i]) continue;
-        twins->tensors[i] = **of[i];
-        twins->tensors[i].data = arena_take(arena, tensor_bytes(&twins->tensors[i]));
-        *of[i] = &twins->tensors[i];
+        trial_args->tensors[i] = **of[i];
+        trial_args->tensors[i].data = arena_take(arena, tensor_bytes(&trial_args->tensors[i]));
+        *of[i] = &trial_args->tensors[i];
     }
 }
 
@@ -394,21 +397,21 @@ static void make_twins(struct twins *twins, const struct matmul_args *args, stru
 static bool keeps_fused(struct backend *be, const struct matmul_args *args,
                         const struct product_key *key, unsigned fused) {
     struct cuda_products *products = cuda_state(be)->products;
-    size_t workspaces = 2 * products->most_workspace; /* the library's, and that of the recipes */
-    struct twins twins;
+    size_t workspaces = 2 * products->workspace_max; /* the library's, and that of the recipes */
+    struct trial_args trial_args;
     struct arena arena = {NULL, 0, SIZE_MAX};
     void *memory = NULL;
     bool kept = true;
     if (product_was_compared(products, key)) return true;
-    make_twins(&twins, args, &arena);
-    struct recipe apart = lay_out(be, args, less(fused), false);
-    size_t bytes = arena.used + apart.bytes + workspaces;
+    make_trial_args(&trial_args, args, &arena);
+    struct recipe unfused = lay_out(be, args, fuse_less(fused), false);
+    size_t bytes = arena.used + unfused.bytes + workspaces;
     if (cudaMalloc(&memory, bytes) == cudaSuccess) {
         arena = (struct arena){(char *)memory, 0, bytes};
-        make_twins(&twins, args, &arena);
+        make_trial_args(&trial_args, args, &arena);
         if (product_fill(products, memory, bytes)) {
-            float together = time_form(be, &twins.args, fused, arena);
-            kept = together <= time_form(be, &twins.args, less(fused), arena);
+            float fused_time = time_form(be, &trial_args.args, fused, arena);
+            kept = fused_time <= time_form(be, &trial_args.args, fuse_less(fused), arena);
         }
         cudaFree(memory);
     }
@@ -417,26 +420,27 @@ static bool keeps_fused(struct backend *be, const struct matmul_args *args,
     return kept;
 }
 
-/* ---- what was asked, what runs and why */
+/* ---- fallbacks: products that do not run as requested */
 
 struct fallback {
-    struct product_key asked;
-    char why[PRODUCT_REFUSAL_MAX]; /* first refusal; "": runs as asked */
+    struct product_key requested;
+    char why[PRODUCT_REFUSAL_MAX]; /* first refusal; "": runs as requested */
 };
 
 /* Begins with the product that the library should run. The missing tensor cores of an older GPU are
  * reported once for the device, not for each matmul. */
 static struct fallback fallback_begin(const struct cuda_products *products,
-                                      const struct matmul_args *args, unsigned fused, bool eight) {
+                                      const struct matmul_args *args, unsigned fused,
+                                      bool in_8_bit) {
     struct fallback fallback = {};
     bool wanted = matmul_scales(args) && products->eight_bit;
-    if (wanted && !eight) {
+    if (wanted && !in_8_bit) {
         fused = fusible(products, args, true);
         snprintf(fallback.why, sizeof fallback.why, "its sizes are not multiples of %d",
                  (int)EIGHT_BIT_UNIT);
     }
-    fallback.asked = key_of(products, args, wanted);
-    fallback.asked.epilogue = epilogue_of(fused);
+    fallback.requested = key_of(products, args, wanted);
+    fallback.requested.epilogue = epilogue_of(fused);
     return fallback;
 }
 
@@ -450,28 +454,28 @@ static void fallback_because(struct fallback *fallback, const char *refusal) {
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
                         bool planning) {
     struct cuda_products *products = cuda_state(be)->products;
-    bool eight = takes_eight(products, args);
+    bool in_8_bit = supports_8_bit(products, args);
     bool compares = planning && !be->only_sizes && products->autotune && !be->failure.text[0];
-    unsigned fused = fusible(products, args, eight);
-    struct fallback fallback = fallback_begin(products, args, fused, eight);
+    unsigned fused = fusible(products, args, in_8_bit);
+    struct fallback fallback = fallback_begin(products, args, fused, in_8_bit);
     for (;;) {
-        bool found = find_form(be, args, r, fused, eight, planning);
+        bool found = find_form(be, args, r, fused, in_8_bit, planning);
         if (!found) fallback_because(&fallback, products->refusal);
         if (found && compares &&
             fused & ~FUSE_BIAS) /* found again, because the trial may have moved the product */
             found = keeps_fused(be, args, &r->key, fused) &&
-                    find_form(be, args, r, fused, eight, planning);
-        if (found || !(fused || eight)) break;
+                    find_form(be, args, r, fused, in_8_bit, planning);
+        if (found || !(fused || in_8_bit)) break;
         if (fused) {
-            fused = less(fused);
+            fused = fuse_less(fused);
         } else {
-            eight = false;
-            fused = fusible(products, args, eight);
+            in_8_bit = false;
+            fused = fusible(products, args, in_8_bit);
         }
     }
     if (r->product) r->bytes += r->product->workspace_bytes;
     if (r->product && planning && !be->only_sizes && fallback.why[0])
-        product_note_fallback(products, &r->key, &fallback.asked, fallback.why);
+        product_note_fallback(products, &r->key, &fallback.requested, fallback.why);
     if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
     if (!be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
@@ -491,6 +495,6 @@ size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
 void cuda_matmul(struct backend *be, const struct matmul_args *args) {
     struct recipe r;
     if (!find_recipe(be, args, &r, false)) return;
-    place(be, args, &r, backend_workspace(be, r.bytes));
-    follow(be, args, &r);
+    assign_memory(be, args, &r, backend_workspace(be, r.bytes));
+    run_recipe(be, args, &r);
 }

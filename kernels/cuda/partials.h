@@ -49,8 +49,8 @@ static __global__ void __launch_bounds__(PARTIAL_WARPS *WARP)
         if (column >= i * sums.columns) out = sums.at[i];
     int64_t at = column % sums.columns;
     STORAGE_SWITCH(out.dtype, T, {
-        T *place = (T *)out.data + at;
-        *place = narrow<T>(widen(*place) + sum);
+        T *element = (T *)out.data + at;
+        *element = narrow<T>(widen(*element) + sum);
     });
 }
 

@@ -17,8 +17,8 @@ struct trial {
     struct product_memory operands;
 };
 
-static size_t place(struct product_memory *operands, const struct product_key *key,
-                    size_t workspace_bytes, void *memory) {
+static size_t assign_operands(struct product_memory *operands, const struct product_key *key,
+                              size_t workspace_bytes, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     size_t out = dtype_bytes((enum dtype)key->out);
     operands->a = arena_take(&arena, dtype_size((enum dtype)key->a_in, key->m * key->k));
@@ -48,9 +48,9 @@ bool product_fill(const struct cuda_products *products, void *to, size_t bytes) 
     return ok;
 }
 
-static void note(struct cuda_products *products, const char *said, int status) {
+static void record_refusal(struct cuda_products *products, const char *message, int status) {
     snprintf(products->refusal, sizeof products->refusal,
-             "cuBLASLt offers an algorithm and then fails: %.80s (status %d)", said, status);
+             "cuBLASLt offers an algorithm and then fails: %.80s (status %d)", message, status);
 }
 
 /* True if the library queues the product; otherwise records its error. */
@@ -58,15 +58,16 @@ static bool queues(void *argument) {
     const struct trial *trial = (const struct trial *)argument;
     struct cuda_products *products = trial->products;
     cublasStatus_t status = product_run(products, trial->product, &trial->operands);
-    if (status) note(products, products->lt.GetStatusString(status), (int)status);
+    if (status) record_refusal(products, products->lt.GetStatusString(status), (int)status);
     return !status;
 }
 
 /* True if the product also completes. */
-static bool works(struct trial *trial) {
+static bool completes(struct trial *trial) {
     if (!queues(trial)) return false;
     cudaError_t error = cudaStreamSynchronize(trial->products->stream);
-    if (error != cudaSuccess) note(trial->products, cudaGetErrorString(error), (int)error);
+    if (error != cudaSuccess)
+        record_refusal(trial->products, cudaGetErrorString(error), (int)error);
     return error == cudaSuccess;
 }
 
@@ -101,7 +102,7 @@ static int choose(struct trial *trial, struct cuda_product *product,
     for (int i = 0; i < count; i++) {
         product->algorithm = algorithms[i].algo;
         product->workspace_bytes = algorithms[i].workspaceSize;
-        if (!works(trial)) continue;
+        if (!completes(trial)) continue;
         if (!tune) return i;
         float time = product_time(trial->products, queues, trial);
         if (time < least) {
@@ -121,14 +122,14 @@ int product_try(struct cuda_products *products, struct cuda_product *product,
     for (int i = 0; i < count; i++)
         if (algorithms[i].workspaceSize > workspace_bytes)
             workspace_bytes = algorithms[i].workspaceSize;
-    size_t bytes = place(&trial.operands, &product->key, workspace_bytes, NULL);
+    size_t bytes = assign_operands(&trial.operands, &product->key, workspace_bytes, NULL);
     cudaError_t error = cudaMalloc(&memory, bytes);
     if (error != cudaSuccess && error != cudaErrorMemoryAllocation) {
         snprintf(products->refusal, sizeof products->refusal, "it cannot be tried: %s",
                  cudaGetErrorString(error));
         chosen = -1;
     } else if (error == cudaSuccess) {
-        place(&trial.operands, &product->key, workspace_bytes, memory);
+        assign_operands(&trial.operands, &product->key, workspace_bytes, memory);
         if (product_fill(products, memory, bytes))
             chosen = choose(&trial, product, algorithms, count);
     }

@@ -57,8 +57,9 @@ static bool has_aux(const struct product_key *key) {
 
 /* ---- preparing */
 
-/* INVALID_VALUE means that the library was called wrongly: it checks descriptors only when it is
- * asked for algorithms. A stored algorithm is checked with it too, and may be of another version.
+/* INVALID_VALUE means that the library was called wrongly: it checks descriptors only when
+ * algorithms are requested. A stored algorithm is checked with it too, and may be of another
+ * version.
  */
 void product_refuse(struct cuda_products *products, cublasStatus_t status, const char *call) {
     bool ours = status == CUBLAS_STATUS_INVALID_VALUE && strcmp(call, "MatmulAlgoCheck") != 0;
@@ -299,14 +300,14 @@ void product_decline(struct cuda_products *products, const struct product_key *k
 /* ---- fallbacks */
 
 void product_note_fallback(struct cuda_products *products, const struct product_key *runs,
-                           const struct product_key *asked, const char *why) {
+                           const struct product_key *requested, const char *why) {
     char line[PRODUCT_FALLBACK_MAX];
     snprintf(line, sizeof line,
              "matmul %lld x %lld x %lld: %s x %s, epilogue %s, instead of %s x %s, %s: %s",
              (long long)runs->m, (long long)runs->n, (long long)runs->k,
              dtype_name((enum dtype)runs->a_in), dtype_name((enum dtype)runs->b_in),
-             epilogue_names[runs->epilogue], dtype_name((enum dtype)asked->a_in),
-             dtype_name((enum dtype)asked->b_in), epilogue_names[asked->epilogue], why);
+             epilogue_names[runs->epilogue], dtype_name((enum dtype)requested->a_in),
+             dtype_name((enum dtype)requested->b_in), epilogue_names[requested->epilogue], why);
     for (int i = 0; i < products->fallback_count; i++)
         if (strcmp(products->fallbacks[i], line) == 0) return;
     size_t count = (size_t)products->fallback_count + 1;
@@ -410,7 +411,7 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     products->stream = cuda->compute;
     products->tf32 = options->tf32;
     products->autotune = options->autotune;
-    products->most_workspace = workspace_for(cuda->memory_bytes);
+    products->workspace_max = workspace_for(cuda->memory_bytes);
     products->fuses = cuda->major == 9 || cuda->major == 10;
     products->eight_bit = cuda_has_8_bit(cuda);
     bool reads = options->autotune && options->choices;

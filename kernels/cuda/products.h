@@ -58,7 +58,7 @@ struct cuda_products {
     struct cublaslt lt;
     cublasLtHandle_t handle;
     cudaStream_t stream;
-    size_t most_workspace; /* limit of an algorithm's workspace */
+    size_t workspace_max; /* limit of an algorithm's workspace */
     bool tf32, autotune;
     bool fuses;                    /* fusing gelu pays on this GPU */
     bool eight_bit;                /* this GPU multiplies 8-bit operands */
@@ -103,10 +103,10 @@ cublasStatus_t product_run(const struct cuda_products *products, const struct cu
 /* Writes the refusal: the call of the library that failed, with its status. */
 void product_refuse(struct cuda_products *products, cublasStatus_t status, const char *call);
 
-/* Records a line for backend_fallback, once: the product that runs, the one that was asked for, and
+/* Records a line for backend_fallback, once: the product that runs, the requested one, and
  * why. */
 void product_note_fallback(struct cuda_products *products, const struct product_key *runs,
-                           const struct product_key *asked, const char *why);
+                           const struct product_key *requested, const char *why);
 
 /* product_trial.cu. Runs the algorithms on memory of its own and returns the index of the first one
  * that works, or with autotune of the fastest. Returns 0 if there is no memory for the trial, -1 if

@@ -80,18 +80,18 @@ FLOAT8_CODE(e5m2_code, "e5m2x2")
 
 /* Shared-memory addresses that are opaque to the compiler. Otherwise it keeps a register for each
  * sum of a thread's offset and a constant, although the instruction can add the constant. */
-typedef uint32_t shared_place;
-static __device__ __forceinline__ shared_place place_in_shared(const void *p) {
-    shared_place place = shared_address(p);
-    asm("" : "+r"(place));
-    return place;
+typedef uint32_t shared_pointer;
+static __device__ __forceinline__ shared_pointer shared_pointer_to(const void *p) {
+    shared_pointer pointer = shared_address(p);
+    asm("" : "+r"(pointer));
+    return pointer;
 }
 template <typename T> static __device__ __forceinline__ const T *opaque(const T *global) {
     asm("" : "+l"(global));
     return global;
 }
 #define LDMATRIX_X4(name, trans)                                                              \
-    static __device__ __forceinline__ void name(uint32_t r[4], shared_place row) {            \
+    static __device__ __forceinline__ void name(uint32_t r[4], shared_pointer row) {          \
         asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];" \
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                         \
                      : "r"(row)                                                               \
@@ -103,30 +103,25 @@ LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 
 /* Copies 16 bytes from global to shared memory; without valid, writes 16 zero bytes: src may then
  * point anywhere. */
-static __device__ __forceinline__ void cp_async_16(shared_place dst, const void *src, bool valid) {
+static __device__ __forceinline__ void cp_async_16(shared_pointer dst, const void *src,
+                                                   bool valid) {
     SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0)
          : "memory");
 }
 
-/* The same for addresses that the compiler may analyse. */
-static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row) {
-    ldmatrix_x4(r, shared_address(row));
-}
-static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const void *row) {
-    ldmatrix_x4_trans(r, shared_address(row));
-}
+/* The same for an address that the compiler may analyse. */
 static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
     cp_async_16(shared_address(dst), src, valid);
 }
 
 /* threadIdx.x and blockIdx.x, reread, so that values derived from them need no register between two
  * uses far apart. */
-static __device__ __forceinline__ int thread_index_again() {
+static __device__ __forceinline__ int reread_thread_index() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x;
 }
-static __device__ __forceinline__ int block_index_again() {
+static __device__ __forceinline__ int reread_block_index() {
     int x;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
     return x;

@@ -32,16 +32,16 @@ static __device__ __forceinline__ float team_sum(float value, int team) {
 }
 
 /* Columns of a head that a lane processes: from column on, and from half + column on. */
-struct place {
+struct lane_columns {
     int64_t row;
     int head, column, low, high; /* low, high: number of columns; 0: none */
 };
 
 /* Lanes without work do not return early, because their warp sums together. */
-static __device__ __forceinline__ struct place find_place(const struct qk_norm &a, int64_t index,
-                                                          int64_t rows) {
-    struct place p = {index / a.all_heads, (int)(index % a.all_heads),
-                      (int)threadIdx.x % a.team * PACK, 0, 0};
+static __device__ __forceinline__ struct lane_columns find_columns(const struct qk_norm &a,
+                                                                   int64_t index, int64_t rows) {
+    struct lane_columns p = {index / a.all_heads, (int)(index % a.all_heads),
+                             (int)threadIdx.x % a.team * PACK, 0, 0};
     if (p.row >= rows) return p;
     p.low = max(columns_from(p.column, a.half), 0);
     p.high = max(columns_from(p.column, a.size - a.half), 0);
@@ -57,14 +57,14 @@ static __device__ __forceinline__ void load_part(float *values, const T *from, i
 /* Loads the lane's columns of a head that starts at `from`; zeros for missing columns. */
 template <bool PACKED, typename T>
 static __device__ __forceinline__ void load_head(float x[2][PACK], const T *from,
-                                                 const struct place &p, int half) {
+                                                 const struct lane_columns &p, int half) {
     load_part<PACKED>(x[0], from + p.column, p.low);
     load_part<PACKED>(x[1], from + half + p.column, p.high);
 }
 
 template <bool PACKED, typename T>
 static __device__ __forceinline__ void store_head(T *to, const float x[2][PACK],
-                                                  const struct place &p, int half) {
+                                                  const struct lane_columns &p, int half) {
     if (p.low > 0) store_columns<PACKED>(to + p.column, x[0], p.low);
     if (p.high > 0) store_columns<PACKED>(to + half + p.column, x[1], p.high);
 }
@@ -77,15 +77,15 @@ static __device__ __forceinline__ float head_rstd(const float x[2][PACK], const 
 
 /* Rotates the lane's pairs, by the opposite angles if sign is -1; see rope. */
 template <bool PACKED>
-static __device__ __forceinline__ void rotate(float x[2][PACK], const struct place &p,
+static __device__ __forceinline__ void rotate(float x[2][PACK], const struct lane_columns &p,
                                               const struct qk_norm &a, float sign) {
-    float turn[2][PACK]; /* cosines, sines */
+    float rotation[2][PACK]; /* cosines, sines */
     if (!a.angles) return;
-    load_head<PACKED>(turn, a.angles + p.row % a.sequence_length * a.size, p, a.half);
+    load_head<PACKED>(rotation, a.angles + p.row % a.sequence_length * a.size, p, a.half);
     for (int i = 0; i < PACK; i++) {
-        float low = x[0][i], sine = sign * turn[1][i];
-        x[0][i] = low * turn[0][i] - x[1][i] * sine;
-        x[1][i] = x[1][i] * turn[0][i] + low * sine;
+        float low = x[0][i], sine = sign * rotation[1][i];
+        x[0][i] = low * rotation[0][i] - x[1][i] * sine;
+        x[1][i] = x[1][i] * rotation[0][i] + low * sine;
     }
 }
 
@@ -93,7 +93,7 @@ template <bool PACKED, typename T>
 static __global__ void __launch_bounds__(THREADS)
     forward_kernel(T *inout, T *raw, struct qk_norm a) {
     int64_t index = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / a.team;
-    struct place p = find_place(a, index, a.rows);
+    struct lane_columns p = find_columns(a, index, a.rows);
     T *out = inout + p.row * a.columns + p.head * a.size;
     float x[2][PACK], weight[2][PACK];
     load_head<PACKED>(x, out, p, a.half);
@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(THREADS)
  * becomes dout * h. */
 template <bool PACKED, typename T>
 static __device__ __forceinline__ void head_backward(float dweight[2][PACK], T *dinout,
-                                                     const T *raw, const struct place &p,
+                                                     const T *raw, const struct lane_columns &p,
                                                      const struct qk_norm &a) {
     float d[2][PACK], h[2][PACK], weight[2][PACK], sum = 0;
     load_head<PACKED>(d, dinout, p, a.half);
@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS)
     float sums[2][2][PACK] = {{{0}}}; /* for queries, for keys */
     for (int64_t index = first * a.all_heads; index < last * a.all_heads;
          index += THREADS / a.team) {
-        struct place p = find_place(a, index + threadIdx.x / a.team, last);
+        struct lane_columns p = find_columns(a, index + threadIdx.x / a.team, last);
         float dweight[2][PACK];
         head_backward<PACKED>(dweight, dinout + p.row * a.columns + p.head * a.size,
                               raw + (p.row * a.all_heads + p.head) * a.size, p, a);

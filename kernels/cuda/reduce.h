@@ -18,13 +18,13 @@ static __device__ __forceinline__ float warp_max(float value) {
 
 /* Every thread of a block of THREADS (a multiple of 32 up to 1024) gets the result; all must
  * call. */
-template <int THREADS> static __device__ float block_sum(float value) {
-    __shared__ float part[THREADS / WARP];
+template <int THREADS, typename T> static __device__ T block_sum(T value) {
+    __shared__ T part[THREADS / WARP];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     value = warp_sum(value);
     if (lane == 0) part[warp] = value;
     __syncthreads();
-    value = warp_sum(lane < THREADS / WARP ? part[lane] : 0.0f);
+    value = warp_sum(lane < THREADS / WARP ? part[lane] : T(0));
     __syncthreads(); /* part may be rewritten by the next call */
     return value;
 }

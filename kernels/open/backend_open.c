@@ -53,7 +53,7 @@ static int open_cuda(struct backend *be, const struct backend_options *options,
 #endif
 
 void backend_prepare_process(char **argv) {
-    cpu_wait_politely(argv);
+    cpu_limit_spinning(argv);
 }
 
 const char *backend_cpu_level(char *names, size_t size, struct error *error) {

@@ -131,8 +131,8 @@ static inline void named_barrier(int id, int count, EMU_SITE) {
     emu::barrier(id, count, "named_barrier", EMU_HERE);
 }
 /* In the emulator any address can be one in shared memory. */
-typedef char *shared_place;
-static inline shared_place place_in_shared(const void *p) {
+typedef char *shared_pointer;
+static inline shared_pointer shared_pointer_to(const void *p) {
     return static_cast<char *>(const_cast<void *>(p));
 }
 template <typename T> static inline const T *opaque(const T *global) {
@@ -177,10 +177,10 @@ static inline uint32_t e4m3_code(float x) {
 static inline uint32_t e5m2_code(float x) {
     return emu_float8_code(x, 2, 15, 0x7c);
 }
-static inline int thread_index_again() {
+static inline int reread_thread_index() {
     return (int)threadIdx.x;
 }
-static inline int block_index_again() {
+static inline int reread_block_index() {
     return (int)blockIdx.x;
 }
 

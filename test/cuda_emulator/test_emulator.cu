@@ -86,9 +86,9 @@ static __global__ void ldmatrix_kernel(uint32_t *out) {
     __syncwarp();
     ldmatrix_x4(out + lane * 16, tile + lane * 8);
     ldmatrix_x4_trans(out + lane * 16 + 4, tile + lane * 8);
-    shared_place place = place_in_shared(tile); /* counts bytes */
-    ldmatrix_x4(out + lane * 16 + 8, place + thread_index_again() * 16);
-    ldmatrix_x4_trans(out + lane * 16 + 12, place + lane * 16);
+    shared_pointer pointer = shared_pointer_to(tile); /* counts bytes */
+    ldmatrix_x4(out + lane * 16 + 8, pointer + reread_thread_index() * 16);
+    ldmatrix_x4_trans(out + lane * 16 + 12, pointer + lane * 16);
 }
 
 static void test_ldmatrix() {
@@ -116,7 +116,7 @@ static __global__ void copy_kernel(int *out, const int *in) {
         bool valid = lane != 5 + s; /* else the source may be any address */
         const int *from = opaque(valid ? in + (s * 32 + lane) * 4 : in);
         if (s < 2) cp_async_16(&stage[s][lane * 4], from, valid);
-        else cp_async_16(place_in_shared(stage[s]) + lane * 16, from, valid);
+        else cp_async_16(shared_pointer_to(stage[s]) + lane * 16, from, valid);
         cp_async_commit();
     }
     cp_async_wait<2>();

@@ -228,7 +228,6 @@ Test(dtype, names) {
         cr_expect_eq(dtype_named(dtype_name((enum dtype)dtype)), dtype);
     cr_expect_eq(dtype_named("fp8"), -1);
     cr_expect_eq(dtype_named(""), -1);
-    cr_expect_eq(dtype_bits(DTYPE_F32), 32u);
     cr_expect_eq(dtype_size(DTYPE_BF16, 77), 154u);
     cr_expect_eq(dtype_bytes(DTYPE_F32), 4u);
     cr_expect_eq(dtype_bytes(DTYPE_F16), 2u);

@@ -48,8 +48,8 @@ static void expect_code(const struct format *f, float value) {
 }
 
 Test(float8, sizes_names_and_limits) {
-    cr_expect_eq(dtype_bits(DTYPE_E4M3), 8);
-    cr_expect_eq(dtype_bits(DTYPE_E5M2), 8);
+    cr_expect_eq(dtype_bytes(DTYPE_E4M3), 1);
+    cr_expect_eq(dtype_bytes(DTYPE_E5M2), 1);
     cr_expect_eq(dtype_size(DTYPE_E4M3, 77), 77);
     cr_expect_str_eq(dtype_name(DTYPE_E4M3), "e4m3");
     cr_expect_str_eq(dtype_name(DTYPE_E5M2), "e5m2");
