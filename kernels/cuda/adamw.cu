@@ -5,7 +5,6 @@
  * found_inf, the loss scale, the clip factor, the learning rate and the number of updates are in
  * device memory. Each block computes the scalars that depend on them, in fp64, as PyTorch does. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/flat.h"
 #include "kernels/cuda/rounding.h"
 
 /* A thread has one chunk of each of four arrays in flight, as many bytes as four chunks of one
@@ -73,43 +72,6 @@ template <typename Gradient, typename Master, typename Copy, typename Moment> st
     const Gradient *gradients;
     uint32_t first;
 };
-
-template <bool WHOLE, int N>
-static __device__ __forceinline__ void load_masters(float *values, const float *master,
-                                                    const uint16_t *, int64_t at, int64_t left) {
-    load_flat<WHOLE, N>(values, master + at, left);
-}
-
-template <bool WHOLE, int N>
-static __device__ __forceinline__ void load_masters(float *values, const struct upper_bits *master,
-                                                    const uint16_t *remainder, int64_t at,
-                                                    int64_t left) {
-    uint32_t upper[N], lower[N];
-    load_bits<WHOLE, N>(upper, &master[at].bits, left);
-    load_bits<WHOLE, N>(lower, remainder + at, left);
-    for (int i = 0; i < N; i++)
-        values[i] = __uint_as_float(joined_bits((uint16_t)upper[i], (int16_t)lower[i]));
-}
-
-template <bool WHOLE, int N>
-static __device__ __forceinline__ void store_masters(const float *values, float *master, uint16_t *,
-                                                     int64_t at, int64_t left) {
-    store_flat<WHOLE, N>(master + at, values, left);
-}
-
-template <bool WHOLE, int N>
-static __device__ __forceinline__ void store_masters(const float *values, struct upper_bits *master,
-                                                     uint16_t *remainder, int64_t at,
-                                                     int64_t left) {
-    uint32_t upper[N], lower[N];
-    for (int i = 0; i < N; i++) {
-        uint32_t bits = __float_as_uint(values[i]);
-        upper[i] = upper_half(bits);
-        lower[i] = (uint16_t)remainder_of(bits);
-    }
-    store_bits<WHOLE, N>(&master[at].bits, upper, left);
-    store_bits<WHOLE, N>(remainder + at, lower, left);
-}
 
 template <bool WHOLE, int N>
 static __device__ __forceinline__ void store_moments(const float *values1, const float *values2,

@@ -54,82 +54,85 @@
     X(LM_HEAD, "lm_head", LOWER)                            \
     X(CROSS_ENTROPY, "cross_entropy", FLOAT32)
 
-/* X(field, GPT-2's name, Llama's name, extent, site that reads it, decay, init, gradient)
+/* X(field, GPT-2's name, Llama's name, extent, site that reads it, group, init, gradient)
  *   names: in Hugging Face's files. A model that is GPT-2 in all its parts has GPT-2's, any other
  *          Llama's (shape_is_gpt2); NONE: absent in that family
  *   extent: MATRIX, VECTOR or TABLE of model/architecture/parameters.h, or IF(condition, extent)
  *   site: of autocast, SITE_...
- *   decay: weight decay applies, as usual to matrices only
+ *   group: of the optimizer, GROUP_...: DECAYED, as usual only matrices, NOT_DECAYED or FROZEN
  *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
  *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
  *   gradient: MATMUL: a matmul, so the first micro-batch of a step replaces it; ADDED: always
  *             accumulated; FUSED_WITH_PREVIOUS: like the previous parameter, which it follows
  *             without a gap, so that operations read both as one tensor (the first's field) */
-#define MODEL_PARAMETERS(X)                                                                       \
-    X(wte, "wte.weight", "model.embed_tokens.weight",                                             \
-      TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),                       \
-      s->tied_head ? SITE_LM_HEAD : SITE_EMBEDDING, true, 0.02f, s->tied_head ? MATMUL : ADDED)   \
-    X(lm_head, NONE, "lm_head.weight",                                                            \
-      IF(!s->tied_head, TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size")),    \
-      SITE_LM_HEAD, true, 0.02f, MATMUL)                                                          \
-    X(wpe, "wpe.weight", "model.embed_positions.weight",                                          \
-      IF(s->positions == POSITIONS_LEARNED,                                                       \
-         TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions")),                  \
-      SITE_EMBEDDING, true, 0.02f, ADDED)                                                         \
-    X(lnf_weight, "ln_f.weight", "model.norm.weight", VECTOR(s->n_embd), SITE_LAYERNORM, false,   \
-      INIT_ONE, ADDED)                                                                            \
-    X(lnf_bias, "ln_f.bias", "model.norm.bias", IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), \
-      SITE_LAYERNORM, false, INIT_ZERO, ADDED)
+#define MODEL_PARAMETERS(X)                                                                        \
+    X(wte, "wte.weight", "model.embed_tokens.weight",                                              \
+      TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),                        \
+      s->tied_head ? SITE_LM_HEAD : SITE_EMBEDDING, DECAYED, 0.02f, s->tied_head ? MATMUL : ADDED) \
+    X(lm_head, NONE, "lm_head.weight",                                                             \
+      IF(!s->tied_head, TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size")),     \
+      SITE_LM_HEAD, DECAYED, 0.02f, MATMUL)                                                        \
+    X(wpe, "wpe.weight", "model.embed_positions.weight",                                           \
+      IF(s->positions == POSITIONS_LEARNED,                                                        \
+         TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions")),                   \
+      SITE_EMBEDDING, DECAYED, 0.02f, ADDED)                                                       \
+    X(lnf_weight, "ln_f.weight", "model.norm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,           \
+      NOT_DECAYED, INIT_ONE, ADDED)                                                                \
+    X(lnf_bias, "ln_f.bias", "model.norm.bias", IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)),  \
+      SITE_LAYERNORM, NOT_DECAYED, INIT_ZERO, ADDED)
 
 /* The same for each layer. GPT-2's names follow "h.LAYER.", Llama's "model.layers.LAYER.". */
-#define LAYER_PARAMETERS(X)                                                                      \
-    X(ln1_weight, "ln_1.weight", "input_layernorm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,    \
-      false, INIT_ONE, ADDED)                                                                    \
-    X(ln1_bias, "ln_1.bias", "input_layernorm.bias",                                             \
-      IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
-    X(qkv_weight, "attn.c_attn.weight", "self_attn.q_proj.weight",                               \
-      MATRIX(s->n_embd, s->weights_out_in ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f,   \
-      MATMUL)                                                                                    \
-    X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
-      0.02f, FUSED_WITH_PREVIOUS)                                                                \
-    X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
-      0.02f, FUSED_WITH_PREVIOUS)                                                                \
-    X(qkv_bias, "attn.c_attn.bias", "self_attn.q_proj.bias",                                     \
-      IF(s->bias != BIAS_NONE, VECTOR(s->weights_out_in ? shape_q(s) : shape_qkv(s))), SITE_QKV, \
-      false, INIT_ZERO, ADDED)                                                                   \
-    X(k_bias, NONE, "self_attn.k_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
-      SITE_QKV, false, INIT_ZERO, FUSED_WITH_PREVIOUS)                                           \
-    X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
-      SITE_QKV, false, INIT_ZERO, FUSED_WITH_PREVIOUS)                                           \
-    X(q_norm_weight, NONE, "self_attn.q_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
-      SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
-    X(k_norm_weight, NONE, "self_attn.k_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
-      SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
-    X(attention_projection_weight, "attn.c_proj.weight", "self_attn.o_proj.weight",              \
-      MATRIX(shape_q(s), s->n_embd), SITE_ATTENTION_PROJECTION, true,                            \
-      0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                           \
-    X(attention_projection_bias, "attn.c_proj.bias", "self_attn.o_proj.bias",                    \
-      IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_ATTENTION_PROJECTION, false, INIT_ZERO,   \
-      ADDED)                                                                                     \
-    X(ln2_weight, "ln_2.weight", "post_attention_layernorm.weight", VECTOR(s->n_embd),           \
-      SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
-    X(ln2_bias, "ln_2.bias", "post_attention_layernorm.bias",                                    \
-      IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
-    X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),   \
-      SITE_MLP_FC, true, 0.02f, MATMUL)                                                          \
-    X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                 \
-      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f,         \
-      FUSED_WITH_PREVIOUS)                                                                       \
-    X(mlp_fc_bias, "mlp.c_fc.bias", "mlp.gate_proj.bias",                                        \
-      IF(s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false, INIT_ZERO, ADDED)         \
-    X(mlp_up_bias, NONE, "mlp.up_proj.bias",                                                     \
-      IF(mlp_is_gated(s->mlp) && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false,   \
-      INIT_ZERO, FUSED_WITH_PREVIOUS)                                                            \
-    X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                        \
-      MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, true,                                  \
-      0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                           \
-    X(mlp_projection_bias, "mlp.c_proj.bias", "mlp.down_proj.bias",                              \
-      IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_MLP_PROJECTION, false, INIT_ZERO, ADDED)
+#define LAYER_PARAMETERS(X)                                                                       \
+    X(ln1_weight, "ln_1.weight", "input_layernorm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,     \
+      NOT_DECAYED, INIT_ONE, ADDED)                                                               \
+    X(ln1_bias, "ln_1.bias", "input_layernorm.bias",                                              \
+      IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, NOT_DECAYED, INIT_ZERO,   \
+      ADDED)                                                                                      \
+    X(qkv_weight, "attn.c_attn.weight", "self_attn.q_proj.weight",                                \
+      MATRIX(s->n_embd, s->weights_out_in ? shape_q(s) : shape_qkv(s)), SITE_QKV, DECAYED, 0.02f, \
+      MATMUL)                                                                                     \
+    X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV,        \
+      DECAYED, 0.02f, FUSED_WITH_PREVIOUS)                                                        \
+    X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV,        \
+      DECAYED, 0.02f, FUSED_WITH_PREVIOUS)                                                        \
+    X(qkv_bias, "attn.c_attn.bias", "self_attn.q_proj.bias",                                      \
+      IF(s->bias != BIAS_NONE, VECTOR(s->weights_out_in ? shape_q(s) : shape_qkv(s))), SITE_QKV,  \
+      NOT_DECAYED, INIT_ZERO, ADDED)                                                              \
+    X(k_bias, NONE, "self_attn.k_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),       \
+      SITE_QKV, NOT_DECAYED, INIT_ZERO, FUSED_WITH_PREVIOUS)                                      \
+    X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),       \
+      SITE_QKV, NOT_DECAYED, INIT_ZERO, FUSED_WITH_PREVIOUS)                                      \
+    X(q_norm_weight, NONE, "self_attn.q_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),        \
+      SITE_LAYERNORM, NOT_DECAYED, INIT_ONE, ADDED)                                               \
+    X(k_norm_weight, NONE, "self_attn.k_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),        \
+      SITE_LAYERNORM, NOT_DECAYED, INIT_ONE, ADDED)                                               \
+    X(attention_projection_weight, "attn.c_proj.weight", "self_attn.o_proj.weight",               \
+      MATRIX(shape_q(s), s->n_embd), SITE_ATTENTION_PROJECTION, DECAYED,                          \
+      0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                            \
+    X(attention_projection_bias, "attn.c_proj.bias", "self_attn.o_proj.bias",                     \
+      IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_ATTENTION_PROJECTION, NOT_DECAYED,         \
+      INIT_ZERO, ADDED)                                                                           \
+    X(ln2_weight, "ln_2.weight", "post_attention_layernorm.weight", VECTOR(s->n_embd),            \
+      SITE_LAYERNORM, NOT_DECAYED, INIT_ONE, ADDED)                                               \
+    X(ln2_bias, "ln_2.bias", "post_attention_layernorm.bias",                                     \
+      IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, NOT_DECAYED, INIT_ZERO,   \
+      ADDED)                                                                                      \
+    X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),    \
+      SITE_MLP_FC, DECAYED, 0.02f, MATMUL)                                                        \
+    X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                  \
+      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, DECAYED, 0.02f,       \
+      FUSED_WITH_PREVIOUS)                                                                        \
+    X(mlp_fc_bias, "mlp.c_fc.bias", "mlp.gate_proj.bias",                                         \
+      IF(s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, NOT_DECAYED, INIT_ZERO, ADDED)    \
+    X(mlp_up_bias, NONE, "mlp.up_proj.bias",                                                      \
+      IF(mlp_is_gated(s->mlp) && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC,           \
+      NOT_DECAYED, INIT_ZERO, FUSED_WITH_PREVIOUS)                                                \
+    X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                         \
+      MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, DECAYED,                                \
+      0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                            \
+    X(mlp_projection_bias, "mlp.c_proj.bias", "mlp.down_proj.bias",                               \
+      IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_MLP_PROJECTION, NOT_DECAYED, INIT_ZERO,    \
+      ADDED)
 
 /* X(field, name in an audit, dtype, rows, columns, memory, gradient), in the order of the forward
  * pass. The gradient has the tensor's dtype and shape.

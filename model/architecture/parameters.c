@@ -25,11 +25,11 @@ struct kind {
 
 /* Lists each row once: those of the model, then those of a layer. */
 static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struct gpt_shape *s) {
-#define KIND(owner, layer_, member, gpt2, llama, extent_, site_, decay_, init_, gradient_) \
+#define KIND(owner, layer_, member, gpt2, llama, extent_, site_, group_, init_, gradient_) \
     {.parameter = {.layer = layer_,                                                        \
                    .field = offsetof(struct owner, member),                                \
                    .extent = extent_,                                                      \
-                   .group = (decay_) ? GROUP_DECAYED : GROUP_NOT_DECAYED,                  \
+                   .group = GROUP_##group_,                                                \
                    .site = site_,                                                          \
                    .init = init_},                                                         \
      .names = {gpt2, llama},                                                               \

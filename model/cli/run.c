@@ -331,7 +331,8 @@ static int step_or_save(struct run *run, struct error *error) {
     return -1;
 }
 
-/* Runs the validation, sample and checkpoint that are due after a step, in this order. */
+/* Runs the validation, sample and checkpoint that are due after a step, in this order. All ranks
+ * pause together, but rank 0 alone has a tokenizer and prints the sample. */
 static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
@@ -343,7 +344,8 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     samples = samples && run->tokenizer.vocab_size > 0;
     if (*paused && finish_steps(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, &best, error)) return -1;
-    if (samples && !stopped(run) && sample_now(run, error)) return -1;
+    if (samples && run->tokenizer.vocab_size > 0 && !stopped(run) && sample_now(run, error))
+        return -1;
     saves = saves || (best && config->checkpoint.keep_best);
     return saves ? saving_save(&run->saving, error) : 0;
 }

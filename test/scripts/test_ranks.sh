@@ -73,6 +73,10 @@ train 2 cast --set precision=bf16 --set weights.copy=cast && equal r2-bf16 cast
 train 2 lower --set precision=bf16 --set ranks.gradients=lower || fail "lower gradients"
 near r2-bf16 lower loss 2e-2 # each gradient is rounded once more
 
+# Rank 0 prints samples, also between validations and checkpoints; all ranks pause for them.
+train 2 samples --set precision=bf16 --set sample.every=5 --set sample.tokens=8 || fail samples
+equal r2-bf16 samples
+
 # fp16 with a scale that overflows at first: all ranks skip together, like one process.
 for ranks in 1 2 3; do
     train "$ranks" "skips$ranks" --set precision=fp16 --set loss_scale.init_scale=4294967296 ||

@@ -69,7 +69,7 @@ static unsigned overflowing(const struct precision *precision, const struct audi
             if ((double)reference->records[id][layer].magnitudes.largest >= FP16_OVERFLOW)
                 sites |= sites_for(id);
     }
-    for (int i = 0; i < arrlen(reference->records[PARAMETERS]); i++)
+    for (int i = 0; i < arrlen(reference->list); i++)
         if (precision->site[reference->list[i].site] == DTYPE_F16 &&
             (double)reference->weights[i].largest >= FP16_OVERFLOW)
             sites |= 1u << reference->list[i].site;

@@ -81,7 +81,8 @@ static void allocate(struct audit_pass *pass, const struct gpt *gpt) {
         for (int layer = 0; layer < tensor_id_layers(id, &gpt->shape); layer++)
             arrput(pass->records[id], (struct record){0});
     for (int i = 0; i < arrlen(gpt->list); i++) {
-        arrput(pass->records[PARAMETERS], (struct record){0});
+        if (i < parameter_trained_count(gpt->list))
+            arrput(pass->records[PARAMETERS], (struct record){0});
         arrput(pass->weights, (struct magnitudes){0});
         arrput(pass->list, gpt->list[i]);
     }
@@ -168,7 +169,7 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
         .batches = batches,
     };
     int status = 0;
-    for (int i = 0; !reference && i < arrlen(pass->records[PARAMETERS]); i++)
+    for (int i = 0; !reference && i < arrlen(pass->list); i++)
         magnitudes_add(&pass->weights[i], subject->masters + pass->list[i].offset,
                        (size_t)parameter_count(&pass->list[i]));
     for (; status == 0 && recorder.batch < batches; recorder.batch++)

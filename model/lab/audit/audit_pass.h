@@ -24,9 +24,9 @@ struct audit_pass {
     double gradient_noise;
     bool finite;        /* loss and gradients of all parameters are finite */
     int first_infinite; /* id of the first tensor that is not finite, or -1 */
-    /* stb_ds arrays: a record for each layer (tensor_id_layers) or parameter; unless traced only
-     * those of parameters are filled. Then the fp32 master weights, in the fp32 pass only, and a
-     * copy of gpt->list. */
+    /* stb_ds arrays: a record for each layer (tensor_id_layers) or trained parameter; unless traced
+     * only those of parameters are filled. Then the fp32 master weights, in the fp32 pass only, and
+     * a copy of gpt->list. */
     struct record *records[TENSOR_IDS + 1];
     struct magnitudes *weights;
     struct parameter *list;
