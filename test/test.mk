@@ -77,12 +77,13 @@ endif
 #: make test-device    tests of kernels and training on the GPU that is here
 # Emulated builds test on the emulated GPU, others on the real one.
 test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
-             $(if $(filter emulated,$(BUILD)),$(OUT)/train $(MODULE) $(OUT)/gpu_bench)
+             $(if $(filter emulated,$(BUILD)),$(addprefix $(OUT)/,train gpu_bench check_cublaslt) $(MODULE))
 	$(if $(EMULATED),$(OUT)/test_emulator)
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
 	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
 	$(if $(filter emulated,$(BUILD)),test/scripts/test_gpu_check.sh)
+	$(if $(filter emulated,$(BUILD)),$(OUT)/check_cublaslt)
 
 #: make test-races     the same on the emulated GPU, under ThreadSanitizer
 # ThreadSanitizer reports races between the threads of a block, between blocks, and between streams
@@ -183,10 +184,23 @@ else
 	$(if $(NVCC),python3 $(ORACLE)/check_instructions.py $(NVCC) $(CUTLASS))
 endif
 
+#: make test-cublaslt  matmuls of training steps described to the real cuBLASLt, without a GPU
+$(OUT)/check_cublaslt: $(OUT)/test/check_cublaslt.o $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
+
+test-cublaslt:
+ifeq ($(CUDA_HEADERS),)
+	@echo "skipped: matmuls described to cuBLASLt, because there is no cuda_runtime.h here"
+else
+	$(MAKE) BUILD=emulated build/emulated/check_cublaslt
+	build/emulated/check_cublaslt
+endif
+
 #: make coverage       lines of each module that the CPU's tests reach
 coverage:
 	scripts/coverage.sh
 
-.PHONY: test test-split test-isa test-sanitize test-device test-races test-layouts \
+.PHONY: test test-split test-isa test-sanitize test-device test-races test-layouts test-cublaslt \
         fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks bench-busy \
         bench-start bench-checkpoint
