@@ -4,7 +4,8 @@
 #   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
 #   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
 #                              each CPU level of this machine, two minutes of torture.sh,
-#                              and two ranks with the MPICH and the Open MPI that pip installs
+#                              two ranks with the MPICH and the Open MPI that pip installs, and
+#                              layouts beside those of CUTLASS's headers from pip
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
@@ -21,6 +22,7 @@ if [ "${1:-}" = --all ]; then
     scripts/torture.sh 2
     make test-isa
     TRAIN=./train test/scripts/test_mpi_flavors.sh
+    test/scripts/test_layouts.sh
 else
     scripts/test_isa.sh --short
 fi

@@ -77,12 +77,13 @@ endif
 #: make test-device    tests of kernels and training on the GPU that is here
 # Emulated builds test on the emulated GPU, others on the real one.
 test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
-             $(if $(filter emulated,$(BUILD)),$(OUT)/train $(MODULE) $(OUT)/gpu_bench)
+             $(if $(filter emulated,$(BUILD)),$(addprefix $(OUT)/,train gpu_bench check_cublaslt) $(MODULE))
 	$(if $(EMULATED),$(OUT)/test_emulator)
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
 	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
 	$(if $(filter emulated,$(BUILD)),test/scripts/test_gpu_check.sh)
+	$(if $(filter emulated,$(BUILD)),$(OUT)/check_cublaslt)
 
 #: make test-races     the same on the emulated GPU, under ThreadSanitizer
 # ThreadSanitizer reports races between the threads of a block, between blocks, and between streams
@@ -161,9 +162,45 @@ fuzz: $(FUZZERS)
 	  build/fuzz/$$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 \
 	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer test/fuzz/seeds configs; done
 
+#: make test-layouts   tensor-core layouts beside CUTLASS's: CUTLASS=FOLDER has cute/tensor.hpp
+ORACLE := test/cute_oracle
+$(OUT)/$(ORACLE)/oracle.o: $(ORACLE)/oracle.cpp $(ORACLE)/oracle.h Makefile test/test.mk
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(QUIET)$(CXX) -std=c++17 -O1 -w -iquote . $(addprefix -isystem ,$(CUTLASS) $(CUDA_HEADERS) \
+	  $(wildcard $(CUDA_HEADERS)/cccl)) -c -o $@ $<
+
+$(OUT)/check_layouts: $(addprefix $(OUT)/$(ORACLE)/,check_emulator.o check_attention.o oracle.o) \
+                      $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
+
+test-layouts:
+ifeq ($(and $(CUDA_HEADERS),$(wildcard $(CUTLASS)/cute/tensor.hpp)),)
+	@echo "skipped: layouts beside CUTLASS's: needs CUDA and CUTLASS=FOLDER with cute/tensor.hpp"
+else
+	$(MAKE) BUILD=emulated build/emulated/check_layouts
+	build/emulated/check_layouts
+	$(if $(NVCC),python3 $(ORACLE)/check_instructions.py $(NVCC) $(CUTLASS))
+endif
+
+#: make test-cublaslt  matmuls of training steps described to the real cuBLASLt, without a GPU
+$(OUT)/check_cublaslt: $(OUT)/test/check_cublaslt.o $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
+
+test-cublaslt:
+ifeq ($(CUDA_HEADERS),)
+	@echo "skipped: matmuls described to cuBLASLt, because there is no cuda_runtime.h here"
+else
+	$(MAKE) BUILD=emulated build/emulated/check_cublaslt
+	build/emulated/check_cublaslt
+endif
+
 #: make coverage       lines of each module that the CPU's tests reach
 coverage:
 	scripts/coverage.sh
 
-.PHONY: test test-split test-isa test-sanitize test-device test-races fuzz coverage bench bench-adamw \
-        bench-passes bench-products bench-ranks bench-busy bench-start bench-checkpoint
+.PHONY: test test-split test-isa test-sanitize test-device test-races test-layouts test-cublaslt \
+        fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks bench-busy \
+        bench-start bench-checkpoint
