@@ -44,7 +44,7 @@ NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MM
 GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 # wgmma exists on Hopper only, not on later GPUs.
-$(OUT)/kernels/cuda/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
+$(OUT)/kernels/cuda/attention_wgmma% $(OUT)/test/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
 OPTIONS += -DWITH_CUDA
 LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \
            -ldl -lrt -lpthread
