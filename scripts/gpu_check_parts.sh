@@ -21,7 +21,7 @@ fi
 
 part_build() {
     local targets=()
-    for target in train prepare compare device_tests gpu_bench; do
+    for target in train prepare compare device_tests gpu_bench gpu_bench_between; do
         targets+=("$folder/$target")
     done
     if [ "$rehearsal" -eq 1 ]; then
@@ -61,13 +61,20 @@ part_operations() { tests 60 "$([ "$rehearsal" -eq 1 ] && echo '@(cast|clear|los
 part_models() { tests 55 "$([ "$rehearsal" -eq 1 ] && echo 'gpt_golden/bf16*' ||
     echo '@(trainer|gpt*|*training)/*')"; }
 
-bench() { # NAME OPTION ...: figures go to NAME.json
+bench() { # NAME OPTION ...: figures go to NAME.json; runs ./$program
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$folder/gpu_bench" --json "$out/$name.json" $wgmma "$@" "${tiny[@]}"
+    "$folder/${program:-gpu_bench}" --json "$out/$name.json" $wgmma "$@" "${tiny[@]}"
 }
-part_bench() { bench gpu_bench --batch "$batch" --seconds "$seconds"; }
+part_bench() {
+    local status=0
+    bench gpu_bench --batch "$batch" --seconds "$seconds" || status=1
+    if [ "$arch" -eq 90 ]; then # the other order of waits in Hopper's attention
+        program=gpu_bench_between bench between --attention-only 1 --seconds "$seconds" || status=1
+    fi
+    return "$status"
+}
 part_autotune() { # products as the library ranks them, and as they are measured
     bench autotune --batch "$batch" --seconds 0.1 --precision bf16 --steps-only 1 --autotune 1
 }

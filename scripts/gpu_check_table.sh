@@ -59,6 +59,8 @@ show_attention() {
             "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")" \
             "$(figure torch_bench.json backward_tflop_per_s "${key[@]}")"
         if [ "$arch" -ne 90 ]; then continue; fi
+        printf '%-22s %12s %10s %12s\n' "  by other waits" "" "" \
+            "$(figure between.json backward_tflop_per_s "${key[@]}" '"wgmma": true')"
         key+=('"wgmma": false')
         printf '%-22s %12s %10s %12s\n' "  by mma.sync" \
             "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")" "" \

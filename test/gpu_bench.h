@@ -22,7 +22,8 @@ struct bench {
     bool autotune;
     bool one_by_one; /* operations are launched one by one, not as a CUDA graph */
     bool without_wgmma;
-    bool steps_only;  /* no ceilings and no single kernels */
+    bool steps_only; /* no ceilings and no single kernels */
+    bool attention_only;
     const char *only; /* optional: only this precision */
     FILE *json;       /* optional */
 

@@ -6,9 +6,16 @@
  *
  * Each of two groups of warps has 64 of the held rows. P and dS leave the accumulators of wgmma as
  * A of the next product, in registers. A group starts the scores of the next tile, then the sums of
- * this one, and exponentiates while these and those of the other group are multiplied. */
+ * this one, and exponentiates while these and those of the other group are multiplied. The compiler
+ * moves the second wait for products ahead of the exponentials; a wait for the next tile between
+ * them keeps the order. gpu_check.sh measures both; not yet measured on a GPU. */
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/partials.h"
+
+#ifndef ATTENTION_WAIT_BETWEEN
+#define ATTENTION_WAIT_BETWEEN 0
+#endif
+static constexpr bool WAIT_BETWEEN = ATTENTION_WAIT_BETWEEN;
 
 enum {
     GROUPS = 2,
@@ -152,15 +159,16 @@ find_values(float x[2], float delta[2], struct query_values *shared, struct quer
 }
 
 /* Replaces s by P, and ds, which is dP, by dS. SUMS: groups of products that were started after ds
- * and may still run. */
+ * and may still run. With WAIT_BETWEEN waits for the tile of step `next`, unless it is negative. */
 template <int SUMS>
-static __device__ __forceinline__ void query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
-                                                    bool diagonal, const float x[2],
-                                                    const float delta[2], float factor) {
+static __device__ __forceinline__ void
+query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], bool diagonal, const float x[2],
+             const float delta[2], float factor, const struct ring &ring, int next) {
     group_wait<SUMS + 1>();
     if (diagonal) mask<false>(s, warp_in_group() * 16);
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i++) s[i] = exp2_approx(fmaf(s[i], factor, x[i / 2 % 2]));
+    if (WAIT_BETWEEN && next >= 0) wait_for_slot(ring, next);
     group_wait<SUMS>();
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i++) ds[i] = s[i] * (ds[i] - delta[i / 2 % 2]);
@@ -179,7 +187,7 @@ sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places
     wait_for_slot(ring, 0);
     group_fence();
     start_both<T, D>(s, ds, places, 0);
-    query_scores<0>(s, ds, seen == 1, x, delta, factor);
+    query_scores<0>(s, ds, seen == 1, x, delta, factor, ring, -1);
     round_to<T>(a, ds);
     if (seen > 1) wait_for_slot(ring, 1);
     for (int step = 1; step < seen; step++) {
@@ -187,8 +195,9 @@ sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places
         group_fence();
         start_both<T, D>(s, ds, places, step);
         start_sums<T, D>(dq, a, slot_of<D>(ring, step - 1));
-        query_scores<1>(s, ds, step == seen - 1, x, delta, factor);
-        if (step + 1 < seen) wait_for_slot(ring, step + 1);
+        query_scores<1>(s, ds, step == seen - 1, x, delta, factor, ring,
+                        step + 1 < seen ? step + 1 : -1);
+        if (!WAIT_BETWEEN && step + 1 < seen) wait_for_slot(ring, step + 1);
         group_wait<0>();
         empty_slot(ring, step - 1);
         round_to<T>(a, ds);
@@ -262,11 +271,12 @@ static __device__ __forceinline__ void fetch_queries(const struct places &places
 }
 
 /* Replaces s by P', and ds, which is dP', by dS'; a thread's columns are queries. SUMS: groups of
- * products that were started after ds. THEN: how many of them still run while ds is read. */
+ * products that were started after ds. THEN: how many of them still run while ds is read. next: as
+ * above. */
 template <int SUMS, int THEN>
 static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
                                                   bool diagonal, const struct query_values *values,
-                                                  float factor) {
+                                                  float factor, const struct ring &ring, int next) {
     const float *x = values->x + threadIdx.x % 4 * 2, *delta = values->delta + threadIdx.x % 4 * 2;
     group_wait<SUMS + 1>();
     if (diagonal) mask<true>(s, warp_in_group() * 16);
@@ -277,6 +287,7 @@ static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[
         for (int j = i; j < i + 4; j++)
             s[j] = exp2_approx(fmaf(s[j], factor, j % 2 ? pair.y : pair.x));
     }
+    if (WAIT_BETWEEN && next >= 0) wait_for_slot(ring, next);
     group_wait<THEN>();
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i += 4) {
@@ -311,7 +322,7 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
     wait_for_slot(ring, first);
     group_fence();
     start_both<T, D>(s, ds, places, first);
-    key_scores<0, 0>(s, ds, true, places.values + first % RING, factor);
+    key_scores<0, 0>(s, ds, true, places.values + first % RING, factor, ring, -1);
     round_to<T>(p, s);
     round_to<T>(a, ds);
     if (count > 1) wait_for_slot(ring, first + 1);
@@ -321,8 +332,9 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
         group_fence();
         start_both<T, D>(s, ds, places, step);
         start_key_sums<T, D>(dk, dv, p, a, places, step - 1);
-        key_scores<2, D == 64 ? 2 : 0>(s, ds, false, places.values + step % RING, factor);
-        if (i + 1 < count) wait_for_slot(ring, step + 1);
+        key_scores<2, D == 64 ? 2 : 0>(s, ds, false, places.values + step % RING, factor, ring,
+                                       i + 1 < count ? step + 1 : -1);
+        if (!WAIT_BETWEEN && i + 1 < count) wait_for_slot(ring, step + 1);
         group_wait<0>();
         empty_slot(ring, step - 1);
         round_to<T>(p, s);

@@ -55,7 +55,7 @@ PTX          := compute_$(lastword $(CUDA_ARCH))
 GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   $(foreach code,$(LATER:%=sm_%) $(PTX),-gencode=arch=$(PTX),code=$(code))
 # wgmma exists on Hopper only, not on later GPUs.
-$(OUT)/kernels/cuda/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
+$(OUT)/kernels/cuda/attention_wgmma% $(OUT)/test/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
 OPTIONS += -DWITH_CUDA
 LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \
            -ldl -lrt -lpthread
