@@ -307,6 +307,7 @@ void check_on_each_gpu(void (*body)(struct check *c, const void *given), const v
 int check_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
                  const void *given) {
 #ifdef EMULATED
+    (void)held;
     cuda_emulator_capability(sm);
     cuda_emulator_stats_reset();
     check_everywhere(body, given);
