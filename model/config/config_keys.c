@@ -25,6 +25,12 @@ static const char *const optimizer_words[] = {
     OPTIMIZERS(X)
 #undef X
         NULL};
+static const char *const recipe_words[] = {
+#define X(NAME, name, ...) name,
+    RECIPES(X)
+#undef X
+        NULL};
+#define RECIPE_HELP(NAME, name, scales, ...) " " name ": " scales "."
 static const char *const mlp_words[] = {
 #define X(NAME, name, ...) name,
     MLPS(X)
