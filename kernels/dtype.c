@@ -72,31 +72,34 @@ uint16_t f16_from_f32(float value) {
 }
 
 float dtype_f8_max(enum dtype dtype) {
-    return f8_max(dtype == DTYPE_E4M3);
+    return f8_format(dtype).max;
 }
 
 float f32_from_f8(uint8_t bits, enum dtype dtype) {
-    return f8_widen(bits, dtype == DTYPE_E4M3);
+    return f8_widen(bits, dtype);
 }
 
 uint8_t f8_from_f32(float value, enum dtype dtype) {
-    return (uint8_t)f8_round(value, 1, dtype == DTYPE_E4M3);
+    return (uint8_t)f8_round(value, 1, dtype);
 }
 
-static void widen_e4m3(float *out, const uint8_t *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = f8_widen(in[i], true);
+/* A loop for each dtype, so that the compiler knows the format. */
+static void widen_f8(float *out, const uint8_t *in, enum dtype dtype, size_t count) {
+#define X(NAME, ...)           \
+    if (dtype == DTYPE_##NAME) \
+        for (size_t i = 0; i < count; i++) out[i] = f8_widen(in[i], DTYPE_##NAME);
+    DTYPES_QUANTIZED(X)
+#undef X
 }
 
-static void widen_e5m2(float *out, const uint8_t *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = f8_widen(in[i], false);
-}
-
-static void store_e4m3(uint8_t *out, const float *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = (uint8_t)f8_round(in[i], 1, true);
-}
-
-static void store_e5m2(uint8_t *out, const float *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = (uint8_t)f8_round(in[i], 1, false);
+void dtype_store_f8(uint8_t *codes, enum dtype dtype, const float *values, float scale,
+                    size_t count) {
+#define X(NAME, ...)                       \
+    if (dtype == DTYPE_##NAME)             \
+        for (size_t i = 0; i < count; i++) \
+            codes[i] = (uint8_t)f8_round(values[i], scale, DTYPE_##NAME);
+    DTYPES_QUANTIZED(X)
+#undef X
 }
 
 static void widen_f16(float *out, const uint16_t *in, size_t count) {
@@ -132,8 +135,7 @@ const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size
     case DTYPE_F32: return (const float *)data + offset;
     case DTYPE_F16: widen_f16(buffer, (const uint16_t *)data + offset, count); break;
     case DTYPE_BF16: widen_bf16(buffer, (const uint16_t *)data + offset, count); break;
-    case DTYPE_E4M3: widen_e4m3(buffer, (const uint8_t *)data + offset, count); break;
-    case DTYPE_E5M2: widen_e5m2(buffer, (const uint8_t *)data + offset, count); break;
+    default: widen_f8(buffer, (const uint8_t *)data + offset, dtype, count);
     }
     return buffer;
 }
@@ -143,7 +145,6 @@ void dtype_store(void *data, enum dtype dtype, size_t offset, const float *value
     case DTYPE_F32: memmove((float *)data + offset, values, count * sizeof *values); break;
     case DTYPE_F16: store_f16((uint16_t *)data + offset, values, count); break;
     case DTYPE_BF16: store_bf16((uint16_t *)data + offset, values, count); break;
-    case DTYPE_E4M3: store_e4m3((uint8_t *)data + offset, values, count); break;
-    case DTYPE_E5M2: store_e5m2((uint8_t *)data + offset, values, count); break;
+    default: dtype_store_f8((uint8_t *)data + offset, dtype, values, 1, count);
     }
 }

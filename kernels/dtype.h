@@ -8,30 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each dtype: X(NAME, name in configs, bits, name in config.json of Hugging Face's models, name in
- * cuBLAS). Safetensors uses NAME. */
-#define DTYPES(X)                             \
-    X(F32, "fp32", 32, "float32", CUDA_R_32F) \
-    X(F16, "fp16", 16, "float16", CUDA_R_16F) \
-    X(BF16, "bf16", 16, "bfloat16", CUDA_R_16BF)
-
-/* Quantized operands of matrix products, with separate scales; never computed in and never in a
- * file. Micikevicius et al. 2022: E4M3 (its variant without infinities) and E5M2. The last column
- * is the largest value. */
-#define DTYPES_QUANTIZED(X)                    \
-    X(E4M3, "e4m3", 8, CUDA_R_8F_E4M3, 448.0f) \
-    X(E5M2, "e5m2", 8, CUDA_R_8F_E5M2, 57344.0f)
-
-enum dtype {
-#define X(NAME, ...) DTYPE_##NAME,
-    DTYPES(X) DTYPES_QUANTIZED(X)
-#undef X
-};
-
-/* Lengths of the first list, and of both. */
-#define X(...) +1
-enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_QUANTIZED(X) };
-#undef X
+#include "kernels/dtype_list.h"
 
 static inline int dtype_is_quantized(enum dtype dtype) {
     return (int)dtype >= (int)DTYPE_COUNT;
@@ -58,6 +35,10 @@ uint16_t bf16_from_f32(float value);
 float f32_from_f8(uint8_t bits, enum dtype dtype);
 uint8_t f8_from_f32(float value, enum dtype dtype);
 float dtype_f8_max(enum dtype dtype);
+
+/* Stores count values times scale as codes of a quantized dtype. */
+void dtype_store_f8(uint8_t *codes, enum dtype dtype, const float *values, float scale,
+                    size_t count);
 
 /* Reads count values of the given dtype, starting at element `offset` of data, as fp32. Returns a
  * pointer into data if it is fp32, else fills buffer and returns it. */

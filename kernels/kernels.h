@@ -359,9 +359,9 @@ struct quantize_record {
  * and then rounded by scale_rounding. in * s is rounded to fp32 first. scales = 1 / s, the factors
  * of matmul.
  *
- * The shape of scales gives the blocks (kernels/quantize_format.h). CUDA has those of a tensor, a
- * row and a column, the CPU all. transposed has the same values in the order in which tensor cores
- * read an operand of a matmul that reduces over rows. */
+ * The shape of scales gives the blocks (kernels/quantize_format.h). CUDA has those of a
+ * tensor, 1 x n and m x 1, the CPU all. transposed has the same values in the order in which
+ * tensor cores read an operand of a matmul that reduces over rows. */
 struct quantize_args {
     const struct tensor *out;        /* [N, C], quantized; optional if transposed is given */
     const struct tensor *transposed; /* optional [C, N], with one scale or one for each column */

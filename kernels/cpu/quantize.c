@@ -11,8 +11,7 @@
 enum { COLUMN_SHARE = 64 /* columns of a thread, where threads divide columns */ };
 
 static float scale_of(float amax, const struct quantize_args *args) {
-    return f8_scale(amax, quantize_result(args)->dtype == DTYPE_E4M3,
-                    args->scale_rounding == SCALE_POWER_OF_TWO);
+    return f8_scale(amax, quantize_result(args)->dtype, args->scale_rounding == SCALE_POWER_OF_TWO);
 }
 
 static float *scales_of(const struct quantize_args *args) {
@@ -21,17 +20,12 @@ static float *scales_of(const struct quantize_args *args) {
 
 static void store(const struct quantize_args *args, int64_t at, int64_t count, float scale) {
     uint8_t *out = (uint8_t *)args->out->data + at;
-    bool e4m3 = args->out->dtype == DTYPE_E4M3;
     float buffer[CPU_BLOCK];
     for (int64_t first = 0; first < count; first += CPU_BLOCK) {
         int64_t n = block_length(first, count, CPU_BLOCK);
         const struct tensor *in = args->in;
         const float *values = dtype_widen(buffer, in->data, in->dtype, (size_t)(at + first), n);
-        uint8_t *codes = out + first;
-        if (e4m3)
-            for (int64_t i = 0; i < n; i++) codes[i] = (uint8_t)f8_round(values[i], scale, true);
-        else
-            for (int64_t i = 0; i < n; i++) codes[i] = (uint8_t)f8_round(values[i], scale, false);
+        dtype_store_f8(out + first, args->out->dtype, values, scale, (size_t)n);
     }
 }
 
@@ -61,7 +55,7 @@ static void store_columns(const struct quantize_args *args, const struct columns
                           const float scales[COLUMN_SHARE]) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
     int64_t c = some->c, n = some->n;
-    bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3;
+    enum dtype dtype = quantize_result(args)->dtype;
     uint8_t *out = args->out ? args->out->data : NULL;
     uint8_t *transposed = args->transposed ? args->transposed->data : NULL;
     float buffer[COLUMN_SHARE];
@@ -69,12 +63,12 @@ static void store_columns(const struct quantize_args *args, const struct columns
         size_t at = (size_t)(row * columns + c);
         uint8_t codes[COLUMN_SHARE];
         const float *values = dtype_widen(buffer, args->in->data, args->in->dtype, at, (size_t)n);
-        if (e4m3)
-            for (int64_t i = 0; i < n; i++)
-                codes[i] = (uint8_t)f8_round(values[i], scales[i], true);
-        else
-            for (int64_t i = 0; i < n; i++)
-                codes[i] = (uint8_t)f8_round(values[i], scales[i], false);
+#define X(NAME, ...)                    \
+    if (dtype == DTYPE_##NAME)          \
+        for (int64_t i = 0; i < n; i++) \
+            codes[i] = (uint8_t)f8_round(values[i], scales[i], DTYPE_##NAME);
+        DTYPES_QUANTIZED(X)
+#undef X
         if (out) memcpy(out + at, codes, (size_t)n);
         if (transposed)
             for (int64_t i = 0; i < n; i++) transposed[(c + i) * rows + row] = codes[i];

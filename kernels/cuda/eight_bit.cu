@@ -32,7 +32,7 @@ void cuda_transpose_8_bit(struct backend *be, const struct tensor *out, const st
 
 /* ---- widening */
 
-template <bool WHOLE, bool E4M3>
+template <bool WHOLE, enum dtype DTYPE>
 static __device__ __forceinline__ void widen_share(__nv_bfloat16 *out, const uint8_t *in,
                                                    int64_t first, int64_t count) {
     uint8_t codes[WIDEN_CHUNKS][PACK];
@@ -49,19 +49,19 @@ static __device__ __forceinline__ void widen_share(__nv_bfloat16 *out, const uin
     for (int c = 0; c < WIDEN_CHUNKS; c++) {
         int64_t i = at + c * THREADS * PACK;
         float values[PACK];
-        for (int k = 0; k < PACK; k++) values[k] = f8_widen(codes[c][k], E4M3);
+        for (int k = 0; k < PACK; k++) values[k] = f8_widen(codes[c][k], DTYPE);
         store_flat<WHOLE, PACK>(out + i, values, count - i);
     }
 }
 
-template <bool E4M3>
+template <enum dtype DTYPE>
 static __global__ void __launch_bounds__(THREADS)
     widen_kernel(__nv_bfloat16 *__restrict__ out, const uint8_t *__restrict__ in, int64_t count,
                  bool aligned) {
     constexpr int SHARE = THREADS * WIDEN_CHUNKS * PACK;
     int64_t first = (int64_t)blockIdx.x * SHARE;
-    if (aligned && first + SHARE <= count) widen_share<true, E4M3>(out, in, first, count);
-    else widen_share<false, E4M3>(out, in, first, count);
+    if (aligned && first + SHARE <= count) widen_share<true, DTYPE>(out, in, first, count);
+    else widen_share<false, DTYPE>(out, in, first, count);
 }
 
 void cuda_widen_8_bit(struct backend *be, const struct tensor *out, const struct tensor *in) {
@@ -71,11 +71,11 @@ void cuda_widen_8_bit(struct backend *be, const struct tensor *out, const struct
     __nv_bfloat16 *to = (__nv_bfloat16 *)out->data;
     const uint8_t *from = (const uint8_t *)in->data;
     assert(out->dtype == DTYPE_BF16 && dtype_is_quantized(in->dtype) && tensor_count(out) == count);
-    if (in->dtype == DTYPE_E4M3)
-        LAUNCH(widen_kernel<true>, blocks, THREADS, 0, cuda_state(be)->compute, to, from, count,
-               aligned);
-    else
-        LAUNCH(widen_kernel<false>, blocks, THREADS, 0, cuda_state(be)->compute, to, from, count,
-               aligned);
+#define X(NAME, ...)                                                                              \
+    if (in->dtype == DTYPE_##NAME)                                                                \
+        LAUNCH(widen_kernel<DTYPE_##NAME>, blocks, THREADS, 0, cuda_state(be)->compute, to, from, \
+               count, aligned);
+    DTYPES_QUANTIZED(X)
+#undef X
     cuda_launched(be, "widening an operand of 8 bits");
 }

@@ -29,7 +29,7 @@ static cudaDataType_t type_of(int dtype) {
 #define X(NAME, name, bits, huggingface, type) type,
         DTYPES(X)
 #undef X
-#define X(NAME, name, bits, type, max) type,
+#define X(NAME, name, bits, type, ...) type,
             DTYPES_QUANTIZED(X)
 #undef X
     };

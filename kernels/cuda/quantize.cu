@@ -2,8 +2,8 @@
  *
  *     whole    finds the amax, unless the kernel that wrote the tensor tracked it; rounds. With an
  *              amax of earlier steps it is tracked while values are rounded, and they are read once
- *     rows     one block per row does all, and the second pass reads from the cache
- *     columns  as for the whole, with an amax and a scale for each column
+ *     rows     1 x n: one thread block per row does all, and the second pass reads from the cache
+ *     columns  m x 1: as for the whole, with an amax and a scale for each column of m rows
  *
  * Codes are stored as they are, transposed, or both. The limit is memory bandwidth: 2 bytes are
  * read per element and pass, and 1 is written for each order. */
@@ -58,15 +58,18 @@ static __global__ void __launch_bounds__(THREADS)
                                                         : find_share<false>(in, first, count));
 }
 
-/* A thread processes some adjacent columns, in COLUMN_ROWS rows. */
+/* A thread processes some adjacent columns, in COLUMN_ROWS rows of a band, which has `band` rows.
+ */
 template <typename T, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     find_columns_kernel(uint32_t *largest, struct amax *found, const T *__restrict__ in,
-                        int64_t rows, int64_t columns) {
+                        int64_t band, int64_t columns) {
     constexpr int N = values_of<T>();
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
-    int64_t first = (int64_t)blockIdx.y * COLUMN_ROWS;
-    int64_t last = first + COLUMN_ROWS < rows ? first + COLUMN_ROWS : rows;
+    unsigned parts = (unsigned)((band + COLUMN_ROWS - 1) / COLUMN_ROWS), part = blockIdx.y % parts;
+    int64_t end = (blockIdx.y / parts + 1) * band, first = end - band + part * COLUMN_ROWS;
+    int64_t last = first + COLUMN_ROWS < end ? first + COLUMN_ROWS : end;
+    largest += blockIdx.y / parts * columns;
     struct magnitudes seen[N] = {{0, 0}};
     uint32_t any = 0;
     if (column >= columns) return;
@@ -98,9 +101,11 @@ static __global__ void note_kernel(struct quantize_record *record, const struct 
     if (!amax || is_given(amax)) note(record, found);
 }
 
-/* Multipliers of the values, one per column or one for all, and outputs of the scaling. */
+/* Multipliers of the values, one per column of a band or one for all, and outputs of the
+ * scaling. */
 struct scaling {
-    const float *multipliers; /* [C]; NULL: one for all, computed from the fields below */
+    const float *multipliers; /* [bands, C]; NULL: one for all, computed from the fields below */
+    int64_t band;             /* rows of a band */
     const float *amax;        /* optional */
     struct amax *found;       /* valid if amax is not given */
     bool tracks;              /* if an amax is given: found has to be updated */
@@ -109,10 +114,10 @@ struct scaling {
     struct quantize_record *record; /* optional: updated here unless the amax is tracked here */
 };
 
-static __device__ __forceinline__ float scale_of(const struct scaling &s, bool e4m3) {
+static __device__ __forceinline__ float scale_of(const struct scaling &s, enum dtype dtype) {
     bool given = is_given(s.amax);
     float amax = given ? *s.amax : __uint_as_float(s.found->largest);
-    float scale = f8_scale(amax, e4m3, s.power_of_two);
+    float scale = f8_scale(amax, dtype, s.power_of_two);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
         *s.scale = 1.0f / scale;
         if (s.record && !(given && s.tracks)) note(s.record, s.found);
@@ -120,13 +125,13 @@ static __device__ __forceinline__ float scale_of(const struct scaling &s, bool e
     return scale;
 }
 
-/* multipliers scale the values of a column; found->largest becomes the maximum over all columns. */
+/* multipliers scale the values of a column; found->largest becomes the maximum over all. */
 static __global__ void __launch_bounds__(THREADS)
     columns_kernel(float *multipliers, float *scales, struct amax *found, const uint32_t *largest,
-                   int64_t count, bool e4m3, bool power_of_two) {
+                   int64_t count, enum dtype dtype, bool power_of_two) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
-    float scale = f8_scale(__uint_as_float(largest[i]), e4m3, power_of_two);
+    float scale = f8_scale(__uint_as_float(largest[i]), dtype, power_of_two);
     multipliers[i] = scale;
     scales[i] = 1.0f / scale;
     atomicMax(&found->largest, largest[i]);
@@ -152,9 +157,9 @@ static __device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t *
 /* One multiplier for all; one, and found has to be updated; one for each column. */
 enum { ONE, ONE_TRACKED, BY_COLUMN };
 
-template <bool WHOLE, bool E4M3, int KIND, typename T>
+template <bool WHOLE, enum dtype DTYPE, int KIND, typename T>
 static __device__ __forceinline__ struct magnitudes
-round_share(uint8_t *out, const T *in, float scale, const float *multipliers, int64_t first,
+round_share(uint8_t *out, const T *in, float scale, const struct scaling &scaling, int64_t first,
             int64_t count, int64_t columns) {
     constexpr int N = values_of<T>();
     struct magnitudes own = {0, 0};
@@ -165,15 +170,17 @@ round_share(uint8_t *out, const T *in, float scale, const float *multipliers, in
         load_flat<WHOLE, N>(values[c], in + i, count - i);
     }
     for (int c = 0; c < CHUNKS; c++) {
-        int64_t place = at + c * THREADS * N, column = KIND == BY_COLUMN ? place % columns : 0;
+        int64_t place = at + c * THREADS * N, row = KIND == BY_COLUMN ? place / columns : 0;
+        int64_t column = place - row * columns;
         uint32_t codes[N];
         for (int i = 0; i < N; i++) {
             if (KIND == BY_COLUMN) {
-                scale = multipliers[column];
-                if (++column == columns) column = 0;
+                if (place + i < count)
+                    scale = scaling.multipliers[row / scaling.band * columns + column];
+                if (++column == columns) column = 0, row++;
             }
             if (KIND == ONE_TRACKED) track_value(&own, values[c][i]);
-            codes[i] = float8_code<E4M3>(values[c][i], scale);
+            codes[i] = float8_code<DTYPE>(values[c][i], scale);
         }
         store_codes<WHOLE, N>(out + place, codes, count - place);
     }
@@ -181,23 +188,22 @@ round_share(uint8_t *out, const T *in, float scale, const float *multipliers, in
 }
 
 /* By column, the compiler would load the multipliers of all values first, into 32 registers. */
-template <typename T, bool E4M3, int KIND>
+template <typename T, enum dtype DTYPE, int KIND>
 static __global__ void __launch_bounds__(THREADS, KIND == BY_COLUMN ? 4 : 0)
     round_kernel(uint8_t *__restrict__ out, const T *__restrict__ in, int64_t count,
                  int64_t columns, struct scaling scaling, bool aligned) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
     int64_t first = (int64_t)blockIdx.x * SHARE;
-    float scale = KIND == BY_COLUMN ? 0 : scale_of(scaling, E4M3);
-    const float *each = scaling.multipliers;
+    float scale = KIND == BY_COLUMN ? 0 : scale_of(scaling, DTYPE);
     struct magnitudes own =
         aligned && first + SHARE <= count
-            ? round_share<true, E4M3, KIND>(out, in, scale, each, first, count, columns)
-            : round_share<false, E4M3, KIND>(out, in, scale, each, first, count, columns);
+            ? round_share<true, DTYPE, KIND>(out, in, scale, scaling, first, count, columns)
+            : round_share<false, DTYPE, KIND>(out, in, scale, scaling, first, count, columns);
     if (KIND == ONE_TRACKED && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
 /* Rounds a unit of a tile. */
-template <bool E4M3, int KIND, typename T>
+template <enum dtype DTYPE, int KIND, typename T>
 static __device__ __forceinline__ uint4 round_unit(struct magnitudes *own, const T *in,
                                                    const float *scales) {
     constexpr int N = values_of<T>();
@@ -211,14 +217,14 @@ static __device__ __forceinline__ uint4 round_unit(struct magnitudes *own, const
         for (int i = 0; i < N; i++) {
             if (KIND == ONE_TRACKED) track_value(own, values[i]);
             float scale = scales[KIND == BY_COLUMN ? c * N + i : 0];
-            unit.codes[c * N + i] = (uint8_t)float8_code<E4M3>(values[i], scale);
+            unit.codes[c * N + i] = (uint8_t)float8_code<DTYPE>(values[i], scale);
         }
     }
     return unit.bits;
 }
 
 /* Rounds by tiles, into transposed, and into out unless that is NULL. */
-template <typename T, bool E4M3, int KIND>
+template <typename T, enum dtype DTYPE, int KIND>
 static __global__ void __launch_bounds__(TILE_THREADS)
     round_tile_kernel(uint8_t *__restrict__ out, uint8_t *__restrict__ transposed,
                       const T *__restrict__ in, int64_t rows, int64_t columns,
@@ -228,14 +234,14 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     float scales[KIND == BY_COLUMN ? TILE_UNIT : 1];
     int64_t first = (int64_t)blockIdx.y * TILE_SIDE;
     int64_t column = (int64_t)blockIdx.x * TILE_SIDE + threadIdx.x % TILE_UNITS * TILE_UNIT;
-    if (KIND != BY_COLUMN) scales[0] = scale_of(scaling, E4M3);
+    if (KIND != BY_COLUMN) scales[0] = scale_of(scaling, DTYPE);
     else
         for (int i = 0; i < TILE_UNIT; i++)
             scales[i] = column < columns ? scaling.multipliers[column + i] : 0;
     for (int row = (int)threadIdx.x / TILE_UNITS; row < TILE_SIDE; row += TILE_STEP) {
         int64_t at = (first + row) * columns + column;
         if (first + row >= rows || column >= columns) continue;
-        uint4 unit = round_unit<E4M3, KIND>(&own, in + at, scales);
+        uint4 unit = round_unit<DTYPE, KIND>(&own, in + at, scales);
         if (out) *(uint4 *)(out + at) = unit;
         tile_put(&tile, row, unit);
     }
@@ -245,17 +251,17 @@ static __global__ void __launch_bounds__(TILE_THREADS)
 }
 
 /* Rounds tensors of any size and alignment, one element per thread. */
-template <typename T, bool E4M3, int KIND>
+template <typename T, enum dtype DTYPE, int KIND>
 static __global__ void __launch_bounds__(THREADS)
     round_each_kernel(uint8_t *out, uint8_t *transposed, const T *__restrict__ in, int64_t rows,
                       int64_t columns, struct scaling scaling) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t row = i / columns, column = i % columns;
     struct magnitudes own = {0, 0};
-    float scale = KIND == BY_COLUMN ? scaling.multipliers[column] : scale_of(scaling, E4M3);
+    float scale = KIND == BY_COLUMN ? scaling.multipliers[column] : scale_of(scaling, DTYPE);
     if (i < rows * columns) {
         float value = widen(in[i]);
-        uint8_t code = (uint8_t)float8_code<E4M3>(value, scale);
+        uint8_t code = (uint8_t)float8_code<DTYPE>(value, scale);
         if (KIND == ONE_TRACKED) track_value(&own, value);
         if (out) out[i] = code;
         transposed[column * rows + row] = code;
@@ -264,7 +270,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* One block per row. */
-template <typename T, bool E4M3, bool PACKED>
+template <typename T, enum dtype DTYPE, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t columns,
                 bool power_of_two, struct amax *found) {
@@ -277,13 +283,13 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < N; i++) track_value(&own, values[i]);
     }
     float largest = block_max<THREADS>(__uint_as_float(own.finite));
-    float multiplier = f8_scale(largest, E4M3, power_of_two);
+    float multiplier = f8_scale(largest, DTYPE, power_of_two);
     if (threadIdx.x == 0) scales[row] = 1.0f / multiplier;
     merge_amax(found, own);
     for (int64_t column = start; column < columns; column += step) {
         uint32_t codes[N];
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) codes[i] = float8_code<E4M3>(values[i], multiplier);
+        for (int i = 0; i < N; i++) codes[i] = float8_code<DTYPE>(values[i], multiplier);
         store_codes<PACKED, N>(out + row * columns + column, codes, columns - column);
     }
 }
@@ -295,7 +301,7 @@ static bool is_whole(const struct quantize_args *args) {
 }
 
 static bool by_columns(const struct quantize_args *args) {
-    return !is_whole(args) && tensor_rows(args->scales) == 1;
+    return !is_whole(args) && tensor_columns(args->scales) == tensor_columns(args->in);
 }
 
 static bool by_rows(const struct quantize_args *args) {
@@ -306,14 +312,18 @@ static bool power_of_two(const struct quantize_args *args) {
     return args->scale_rounding == SCALE_POWER_OF_TWO;
 }
 
+static int64_t band_of(const struct quantize_args *args) {
+    return tensor_rows(args->in) / tensor_rows(args->scales);
+}
+
 static float *scales_of(const struct quantize_args *args) {
     return (float *)args->scales->data;
 }
 
 struct scratch {
     struct amax *found;
-    uint32_t *largest;  /* [C], for scales per column */
-    float *multipliers; /* [C], for scales per column */
+    uint32_t *largest;  /* [bands, C], for scales per column */
+    float *multipliers; /* [bands, C], for scales per column */
     void *cleared;
     size_t to_clear, bytes;
 };
@@ -323,7 +333,7 @@ struct scratch {
 static struct scratch scratch_of(const struct quantize_args *args, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     struct scratch s = {};
-    size_t columns = by_columns(args) ? (size_t)tensor_columns(args->in) : 0;
+    size_t columns = by_columns(args) ? (size_t)tensor_count(args->scales) : 0;
     s.found = args->track_amax;
     s.cleared = memory;
     if (!args->track_amax) s.found = (struct amax *)arena_take(&arena, sizeof *s.found);
@@ -357,24 +367,25 @@ template <typename T>
 static void find(const struct quantize_args *args, const struct scratch *s, cudaStream_t stream) {
     constexpr int N = values_of<T>();
     int64_t count = tensor_count(args->in), columns = tensor_columns(args->in);
-    int64_t rows = tensor_rows(args->in);
+    int64_t band = band_of(args), bands = tensor_rows(args->scales);
     const T *in = (const T *)args->in->data;
     if (is_whole(args)) {
         LAUNCH(find_kernel<T>, (unsigned)blocks_of(count, THREADS * CHUNKS * N), THREADS, 0, stream,
                s->found, in, count, args->amax, aligned_to(in, N * sizeof(T)));
         return;
     }
-    dim3 grid((unsigned)blocks_of(columns, THREADS * N), (unsigned)blocks_of(rows, COLUMN_ROWS));
+    dim3 grid((unsigned)blocks_of(columns, THREADS * N),
+              (unsigned)(bands * blocks_of(band, COLUMN_ROWS)));
     assert(grid.y <= 65535);
     if (is_packed<T>(args, true))
         LAUNCH((find_columns_kernel<T, true>), grid, THREADS, 0, stream, s->largest, s->found, in,
-               rows, columns);
+               band, columns);
     else
         LAUNCH((find_columns_kernel<T, false>), grid, THREADS, 0, stream, s->largest, s->found, in,
-               rows, columns);
+               band, columns);
 }
 
-template <typename T, bool E4M3, int KIND>
+template <typename T, enum dtype DTYPE, int KIND>
 static void round_flat(const struct quantize_args *args, const struct scaling &scaling,
                        cudaStream_t stream) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
@@ -384,35 +395,37 @@ static void round_flat(const struct quantize_args *args, const struct scaling &s
     uint8_t *transposed = args->transposed ? (uint8_t *)args->transposed->data : NULL;
     const T *in = (const T *)args->in->data;
     if (!transposed)
-        LAUNCH((round_kernel<T, E4M3, KIND>), (unsigned)blocks_of(count, SHARE), THREADS, 0, stream,
-               out, in, count, columns, scaling, is_packed<T>(args, false));
+        LAUNCH((round_kernel<T, DTYPE, KIND>), (unsigned)blocks_of(count, SHARE), THREADS, 0,
+               stream, out, in, count, columns, scaling, is_packed<T>(args, false));
     else if (has_tiles<T>(args))
-        LAUNCH((round_tile_kernel<T, E4M3, KIND>), tile_grid(rows, columns), TILE_THREADS, 0,
+        LAUNCH((round_tile_kernel<T, DTYPE, KIND>), tile_grid(rows, columns), TILE_THREADS, 0,
                stream, out, transposed, in, rows, columns, scaling);
     else
-        LAUNCH((round_each_kernel<T, E4M3, KIND>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
+        LAUNCH((round_each_kernel<T, DTYPE, KIND>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
                stream, out, transposed, in, rows, columns, scaling);
 }
 
-template <typename T, bool E4M3>
+template <typename T, enum dtype DTYPE>
 static void round_rows(const struct quantize_args *args, const struct scratch *s,
                        cudaStream_t stream) {
-    LAUNCH((is_packed<T>(args, true) ? rows_kernel<T, E4M3, true> : rows_kernel<T, E4M3, false>),
-           (unsigned)tensor_rows(args->in), THREADS, 0, stream, (uint8_t *)args->out->data,
-           scales_of(args), (const T *)args->in->data, tensor_columns(args->in), power_of_two(args),
-           s->found);
+    int64_t rows = tensor_count(args->scales), columns = tensor_count(args->in) / rows;
+    bool packed = is_packed<T>(args, true) && columns % values_of<T>() == 0;
+    LAUNCH((packed ? rows_kernel<T, DTYPE, true> : rows_kernel<T, DTYPE, false>), (unsigned)rows,
+           THREADS, 0, stream, (uint8_t *)args->out->data, scales_of(args),
+           (const T *)args->in->data, columns, power_of_two(args), s->found);
 }
 
-template <typename T, bool E4M3>
+template <typename T, enum dtype DTYPE>
 static void round_all(const struct quantize_args *args, const struct scratch *s,
                       cudaStream_t stream) {
     bool tracks = args->amax && !args->found;
-    const struct scaling scaling = {s->multipliers,     args->amax,      s->found,    tracks,
-                                    power_of_two(args), scales_of(args), args->record};
-    if (by_rows(args)) round_rows<T, E4M3>(args, s, stream);
-    else if (by_columns(args)) round_flat<T, E4M3, BY_COLUMN>(args, scaling, stream);
-    else if (scaling.tracks) round_flat<T, E4M3, ONE_TRACKED>(args, scaling, stream);
-    else round_flat<T, E4M3, ONE>(args, scaling, stream);
+    const struct scaling scaling = {s->multipliers,  band_of(args), args->amax,
+                                    s->found,        tracks,        power_of_two(args),
+                                    scales_of(args), args->record};
+    if (by_rows(args)) round_rows<T, DTYPE>(args, s, stream);
+    else if (by_columns(args)) round_flat<T, DTYPE, BY_COLUMN>(args, scaling, stream);
+    else if (scaling.tracks) round_flat<T, DTYPE, ONE_TRACKED>(args, scaling, stream);
+    else round_flat<T, DTYPE, ONE>(args, scaling, stream);
 }
 
 static void check(const struct quantize_args *args) {
@@ -421,30 +434,31 @@ static void check(const struct quantize_args *args) {
     assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
     assert(args->scales->dtype == DTYPE_F32);
     assert(!by_rows(args) || tensor_rows(args->scales) == tensor_rows(args->in));
-    assert(tensor_columns(args->scales) == (by_columns(args) ? tensor_columns(args->in) : 1));
+    assert(tensor_count(args->in) % tensor_count(args->scales) == 0);
     assert(!(args->amax || args->track_amax) || is_whole(args));
-    assert(!args->transposed || !by_rows(args));
+    assert(!args->transposed || tensor_rows(args->scales) == 1);
     assert(!args->found || args->track_amax);
 }
 
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {
     cudaStream_t stream = cuda_state(be)->compute;
-    bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3, whole = is_whole(args);
+    const enum dtype dtype = quantize_result(args)->dtype;
+    bool whole = is_whole(args);
     struct scratch s = scratch_of(args, backend_workspace(be, cuda_quantize_scratch(be, args)));
-    int64_t columns = tensor_columns(args->in);
+    int64_t scales = tensor_count(args->scales);
     check(args);
     if (tensor_count(args->in) == 0) return;
     if (s.to_clear) cuda_failed(be, cudaMemsetAsync(s.cleared, 0, s.to_clear, stream), "quantize");
     if (!by_rows(args) && !args->found)
         STORAGE_SWITCH(args->in->dtype, T, find<T>(args, &s, stream));
     if (by_columns(args))
-        LAUNCH(columns_kernel, (unsigned)blocks_of(columns, THREADS), THREADS, 0, stream,
-               s.multipliers, scales_of(args), s.found, s.largest, columns, e4m3,
+        LAUNCH(columns_kernel, (unsigned)blocks_of(scales, THREADS), THREADS, 0, stream,
+               s.multipliers, scales_of(args), s.found, s.largest, scales, dtype,
                power_of_two(args));
-    STORAGE_SWITCH(args->in->dtype, T, {
-        if (e4m3) round_all<T, true>(args, &s, stream);
-        else round_all<T, false>(args, &s, stream);
-    });
+#define X(NAME, ...) \
+    if (dtype == DTYPE_##NAME) round_all<T, DTYPE_##NAME>(args, &s, stream);
+    STORAGE_SWITCH(args->in->dtype, T, DTYPES_QUANTIZED(X));
+#undef X
     if (args->record && (!whole || (args->amax && !args->found)))
         LAUNCH(note_kernel, 1, 1, 0, stream, args->record, s.found, whole ? args->amax : NULL);
     cuda_launched(be, "quantize");

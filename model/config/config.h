@@ -62,7 +62,19 @@ enum config_optimizer {
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
 enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
-enum config_recipe { CONFIG_RECIPE_TENSOR, CONFIG_RECIPE_DELAYED, CONFIG_RECIPE_ROW };
+/* fp8 recipes: X(NAME, name, scales, element of the forward pass, of gradients, rows and columns of
+ * a block of elements that share a scale, rounding, true if scales are those of previous steps).
+ * Blocks are those of a matrix whose columns a matmul reduces over; 0: the whole extent. */
+#define RECIPES(X)                                                                                \
+    X(TENSOR, "tensor", "amax of the tensor", E4M3, E5M2, 0, 0, SCALE_NEAREST, false)             \
+    X(DELAYED, "delayed", "amax of previous steps", E4M3, E5M2, 0, 0, SCALE_NEAREST, true)        \
+    X(ROW, "row", "amax of each row of activations and each column of weights", E4M3, E5M2, 1, 0, \
+      SCALE_NEAREST, false)
+enum config_recipe {
+#define X(NAME, ...) CONFIG_RECIPE_##NAME,
+    RECIPES(X)
+#undef X
+};
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };

@@ -25,6 +25,12 @@ static const char *const optimizer_names[] = {
     OPTIMIZERS(X)
 #undef X
         NULL};
+static const char *const recipe_names[] = {
+#define X(NAME, name, ...) name,
+    RECIPES(X)
+#undef X
+        NULL};
+#define RECIPE_HELP(NAME, name, scales, ...) " " name ": " scales "."
 static const char *const mlp_names[] = {
 #define X(NAME, name, ...) name,
     MLPS(X)

@@ -9,27 +9,26 @@
 #include "kernels/collectives.h"
 #include "model/core/precision.h"
 
-#define FORMAT(ELEMENT, rows, columns) \
-    { DTYPE_##ELEMENT, rows, columns, DTYPE_F32, SCALE_NEAREST }
 #define NOT_READ \
     { 0 }
 
-/* Formats with blocks of one shape. Columns: forward, input gradient, weight gradient. */
-#define BLOCKS(rows, columns)                                                                      \
-    {                                                                                              \
-        [QUANTIZED_INPUT] = {FORMAT(E4M3, rows, columns), NOT_READ, FORMAT(E4M3, rows, columns)},  \
-        [QUANTIZED_WEIGHT] = {FORMAT(E4M3, rows, columns), FORMAT(E4M3, rows, columns), NOT_READ}, \
-        [QUANTIZED_GRADIENT] = {NOT_READ, FORMAT(E5M2, rows, columns),                             \
-                                FORMAT(E5M2, rows, columns)},                                      \
+/* Formats of a recipe. Columns: forward, input gradient, weight gradient. */
+#define FORMATS(forward, gradient, ...)                                                      \
+    {                                                                                        \
+        [QUANTIZED_INPUT] = {{forward, __VA_ARGS__}, NOT_READ, {forward, __VA_ARGS__}},      \
+        [QUANTIZED_WEIGHT] = {{forward, __VA_ARGS__}, {forward, __VA_ARGS__}, NOT_READ},     \
+        [QUANTIZED_GRADIENT] = {NOT_READ, {gradient, __VA_ARGS__}, {gradient, __VA_ARGS__}}, \
     }
 
 static const struct recipe {
     struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
     bool delayed; /* scales come from the amax history */
 } recipes[] = {
-    [CONFIG_RECIPE_TENSOR] = {BLOCKS(0, 0)},
-    [CONFIG_RECIPE_DELAYED] = {BLOCKS(0, 0), .delayed = true},
-    [CONFIG_RECIPE_ROW] = {BLOCKS(1, 0)},
+#define X(NAME, name, scales, forward, gradient, rows, columns, rounding, delayed) \
+    [CONFIG_RECIPE_##NAME] = {                                                     \
+        FORMATS(DTYPE_##forward, DTYPE_##gradient, rows, columns, DTYPE_F32, rounding), delayed},
+    RECIPES(X)
+#undef X
 };
 
 /* Matmuls that read an operand of each kind, in the order of a step. */

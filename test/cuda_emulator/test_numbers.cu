@@ -110,18 +110,19 @@ template <class T> static void test_widening(format f) {
 
 /* ---- conversion to 8 bits: the bits of kernels/float8.h, with the instruction and without */
 
-static __device__ uint32_t code_of(bool e4m3, float x, float scale) {
-    return e4m3 ? float8_code<true>(x, scale) : float8_code<false>(x, scale);
+static __device__ uint32_t code_of(enum dtype dtype, float x, float scale) {
+    return dtype == DTYPE_E4M3 ? float8_code<DTYPE_E4M3>(x, scale)
+                               : float8_code<DTYPE_E5M2>(x, scale);
 }
 
 /* Every sign, exponent and upper fraction, and below them nothing, the least, one less than half,
  * half, and all ones: 16 bits decide a code but for ties, and those need the lower 16 to be 0. */
-static __global__ void float8_kernel(int *wrong, bool e4m3, float scale) {
+static __global__ void float8_kernel(int *wrong, enum dtype dtype, float scale) {
     static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0xffff};
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     for (int j = 0; j < 5; j++) {
         float x = __uint_as_float(i << 16 | below[j]);
-        if (code_of(e4m3, x, scale) != f8_round(x, scale, e4m3)) atomicAdd(wrong, 1);
+        if (code_of(dtype, x, scale) != f8_round(x, scale, dtype)) atomicAdd(wrong, 1);
     }
 }
 
@@ -148,7 +149,7 @@ static void test_float8() {
         const float scales[] = {1, 0.37f, 0x1p126f};
         upload(wrong);
         LAUNCH(float8_kernel, PATTERNS / NUMBER_THREADS / STEP, NUMBER_THREADS, 0, 0, wrong.device,
-               run % 2 == 0, scales[run / 2]);
+               run % 2 ? DTYPE_E5M2 : DTYPE_E4M3, scales[run / 2]);
         finish();
         download(wrong);
         CHECK(wrong.host[0] == 0);

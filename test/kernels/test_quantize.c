@@ -7,7 +7,7 @@
 #include "test/device.h"
 #include "test/kernels/check.h"
 
-/* Blocks that share a scale; 0: the whole extent. The CPU takes them all, CUDA the first three. */
+/* Blocks that share a scale; 0: the whole extent. The CPU takes them all, CUDA the first five. */
 enum granularity {
     WHOLE,
     BY_ROWS,
@@ -217,7 +217,6 @@ Test(quantize, other_dtypes) {
 /* Blocks of other shapes; those one column wide are also more than a thread takes at a time. */
 Test(quantize, blocks) {
     static const int64_t sizes[][2] = {{4, 8}, {12, 72}, {64, 168}};
-    if (test_device() != DEVICE_CPU) cr_skip_test("blocks are the CPU's");
     for (int i = 0; i < 3 * 4 * 2 * 2; i++) {
         struct shape s = {sizes[i % 3][0],
                           sizes[i % 3][1],
@@ -229,7 +228,7 @@ Test(quantize, blocks) {
                           0,
                           OUT,
                           UNKNOWN};
-        check_everywhere(body, &s);
+        if (test_device() == DEVICE_CPU || s.by <= COLUMNS_OF_4) check_everywhere(body, &s);
     }
 }
 

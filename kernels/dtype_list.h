@@ -1,0 +1,27 @@
+/* All dtypes, as tables. kernels/dtype.h has their functions. */
+#pragma once
+
+/* Each dtype: X(NAME, name in configs, bits, name in config.json of Hugging Face's models, name in
+ * cuBLAS). Safetensors uses NAME. */
+#define DTYPES(X)                             \
+    X(F32, "fp32", 32, "float32", CUDA_R_32F) \
+    X(F16, "fp16", 16, "float16", CUDA_R_16F) \
+    X(BF16, "bf16", 16, "bfloat16", CUDA_R_16BF)
+
+/* Quantized operands of matrix products, with separate scales; never computed in and never in a
+ * file. Micikevicius et al. 2022: E4M3 (its variant without infinities) and E5M2. The last columns
+ * are those of struct f8_format (kernels/float8.h). */
+#define DTYPES_QUANTIZED(X)                                      \
+    X(E4M3, "e4m3", 8, CUDA_R_8F_E4M3, 3, 7, 0x7e, 0x7f, 448.0f) \
+    X(E5M2, "e5m2", 8, CUDA_R_8F_E5M2, 2, 15, 0x7b, 0x7c, 57344.0f)
+
+enum dtype {
+#define X(NAME, ...) DTYPE_##NAME,
+    DTYPES(X) DTYPES_QUANTIZED(X)
+#undef X
+};
+
+/* Lengths of the first list, and of both. */
+#define X(...) +1
+enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_QUANTIZED(X) };
+#undef X
