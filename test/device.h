@@ -15,3 +15,14 @@ static inline enum device test_device(void) {
     return name && strcmp(name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
 #endif
 }
+
+/* True on real GPUs and where the emulator imitates them: tensor cores truncate sums, and fused
+ * GELU uses tanh.approx. */
+static inline bool test_tensor_cores(void) {
+#ifdef EMULATED
+    const char *sums = getenv("CUDA_EMULATOR_TENSOR_CORES");
+    return sums && strcmp(sums, "truncate") == 0;
+#else
+    return test_device() == DEVICE_CUDA;
+#endif
+}

@@ -7,6 +7,7 @@
  * CUDA_EMULATOR_FAIL=cudaMalloc:3 makes the third call of cudaMalloc fail. Other calls that
  * allocate or start work can be named too, as can kernels ("launch") and calls of cublasLt.
  * CUDA_EMULATOR_SM=75 sets the compute capability.
+ * CUDA_EMULATOR_TENSOR_CORES=truncate adds products as an H100 does, see tensor_core.h.
  * CUDA_EMULATOR_BROKEN=802 makes the devices fail with this cudaError_t: 46 when one is selected,
  * others when they are counted.
  * CUDA_EMULATOR_DRIVER=12040 sets the driver's version: one of an older major version than the

@@ -1,5 +1,7 @@
-/* Arithmetic of the fake cuBLASLt: fp32, column-major, in one of several summation orders. */
+/* Arithmetic of the fake cuBLASLt: column-major, in one of several summation orders, in fp32 or as
+ * tensor cores add. */
 #include "test/cuda_emulator/fake_product.h"
+#include "test/cuda_emulator/tensor_core.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,11 +68,44 @@ add_scaled(float *__restrict__ to, const float *__restrict__ from, float scale, 
     for (uint64_t i = 0; i < count; i++) to[i] += scale * from[i];
 }
 
-/* c [m, n] += a [m, k] b [k, n] over k in first..last, all column-major; panels of rows of a
- * stay in the cache. */
+static const uint64_t PANEL = 2048; /* rows of a that stay in the cache */
+
+static emu::tensor_core_format format_of(int type) {
+    return type == CUDA_R_8F_E4M3   ? emu::E4M3
+           : type == CUDA_R_8F_E5M2 ? emu::E5M2
+           : type == CUDA_R_16F     ? emu::F16
+           : type == CUDA_R_16BF    ? emu::BF16
+                                    : emu::TF32;
+}
+
+/* Without fast accumulation, each 128 products of 8 bits are added from zero, and their sum to the
+ * others in fp32: so does cuBLASLt 12.8 on an H100, as the package mmaemu 0.1.0 describes it. */
+static void multiply_on_tensor_cores(float *c, const float *a, const float *b, const problem &p,
+                                     uint64_t first, uint64_t last) {
+    bool restart = is_eight_bit(p.a.type) && !p.op->fast;
+    uint64_t step = restart ? 128 : last - first;
+    float part[PANEL];
+    for (uint64_t row = 0; row < p.m; row += PANEL)
+        for (uint64_t column = 0; column < p.n; column++)
+            for (uint64_t i = first; i < last; i += step) {
+                uint64_t count = p.m - row < PANEL ? p.m - row : PANEL;
+                float *to = c + column * p.m + row;
+                if (restart) memset(part, 0, sizeof part);
+                emu::tensor_core_add(restart ? part : to, count, a + i * p.m + row, p.m,
+                                     format_of(p.a.type), b + column * p.k + i, format_of(p.b.type),
+                                     last - i < step ? last - i : step);
+                if (restart) add_scaled(to, part, 1, count);
+            }
+}
+
+/* c [m, n] += a [m, k] b [k, n] over k in first..last, all column-major. */
 static void multiply(float *c, const float *a, const float *b, const problem &p, uint64_t first,
                      uint64_t last) {
-    const uint64_t PANEL = 2048;
+    bool cores = p.a.type != CUDA_R_32F || p.op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    if (cores && emu::tensor_cores_truncate()) {
+        multiply_on_tensor_cores(c, a, b, p, first, last);
+        return;
+    }
     for (uint64_t row = 0; row < p.m; row += PANEL)
         for (uint64_t column = 0; column < p.n; column++)
             for (uint64_t i = first; i < last; i++)
@@ -107,11 +142,14 @@ static void multiply_in_blocks(float *c, const float *a, const float *b, const p
     free(block);
 }
 
+static float tanh_of(float x) {
+    return emu::tensor_cores_truncate() ? emu::tanh_approx(x) : tanhf(x);
+}
 static float gelu(float x) {
-    return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    return 0.5f * x * (1 + tanh_of(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 static float gelu_slope(float x) {
-    float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    float t = tanh_of(0.7978845608f * (x + 0.044715f * x * x * x));
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * x * x);
 }
 

@@ -60,6 +60,7 @@ struct product_in_flight {
     bool in_registers, transposed, add;
     unsigned a_at, b_at; /* bytes from the start of shared memory */
     float (*value)(uint16_t);
+    tensor_core_format format;
     int group;
     site at;
 };
@@ -317,6 +318,7 @@ void group_multiply(const group_product &p, site at) {
     next.transposed = p.transposed;
     next.add = p.add;
     next.value = p.value;
+    next.format = p.format;
     next.group = t->open_group;
     next.at = at;
     if (!p.a) next.a_at = tile_of(p.a_tile, false, at);
@@ -371,14 +373,16 @@ static void multiply(const product_in_flight &p) {
     for (unsigned i = 0; i < SUMS; i++) {
         unsigned row = first + i / 2 % 2 * 8;
         unsigned column = i / 4 * 8 + (unsigned)self->lane % 4 * 2 + i % 2;
-        float sum = p.add ? a->sums[i] : 0;
+        float sum = p.add ? a->sums[i] : 0, left[DEPTH], right[DEPTH];
         for (unsigned k = 0; k < DEPTH; k++) {
-            float left =
-                p.in_registers ? p.a[i / 2 % 2][k] : value_at(p, p.a_at + row * ROW + k * 2);
-            float right =
+            left[k] = p.in_registers ? p.a[i / 2 % 2][k] : value_at(p, p.a_at + row * ROW + k * 2);
+            right[k] =
                 value_at(p, p.b_at + (p.transposed ? k * ROW + column * 2 : column * ROW + k * 2));
-            sum += left * right;
         }
+        if (tensor_cores_truncate())
+            tensor_core_add(&sum, 1, left, 1, p.format, right, p.format, DEPTH);
+        else
+            for (unsigned k = 0; k < DEPTH; k++) sum += left[k] * right[k];
         a->sums[i] = sum;
     }
 }

@@ -3,6 +3,8 @@
 #ifndef TEST_CUDA_EMULATOR_PTX_EMULATED_H
 #define TEST_CUDA_EMULATOR_PTX_EMULATED_H
 
+#include "test/cuda_emulator/tensor_core.h"
+
 namespace emu {
 
 EMU_NO_TSAN static inline float bf16_value(uint16_t bits) {
@@ -24,7 +26,7 @@ struct mma {
 /* Lane l has group l / 4 and index l % 4 in it. Element i of its A: row group, + 8 for i = 2, 3,
  * 6, 7; column 2 index + i % 2, + 8 from i = 4 on. B: column group; row 2 index + i % 2, + 8
  * from i = 2 on. C and D: row group, + 8 from i = 2 on; column 2 index + i % 2. */
-template <float (*value)(uint16_t)>
+template <float (*value)(uint16_t), tensor_core_format format>
 EMU_NO_TSAN static void mma_all(unsigned mask, void **payload, site at) {
     if (mask != ~0u) fail(at, "mma needs all 32 lanes");
     float a[16][16], b[16][8], d[16][8];
@@ -38,20 +40,23 @@ EMU_NO_TSAN static void mma_all(unsigned mask, void **payload, site at) {
             d[group + i / 2 * 8][column + i % 2] = m->c[i];
         }
     }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
+    if (tensor_cores_truncate())
+        for (int i = 0; i < 16; i++) tensor_core_add(d[i], 8, b[0], 8, format, a[i], format, 16);
+    else
+        for (int i = 0; i < 16; i++)
+            for (int k = 0; k < 16; k++)
+                for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
     for (int l = 0; l < 32; l++) {
         const mma *m = static_cast<mma *>(payload[l]);
         for (int i = 0; i < 4; i++) m->d[i] = d[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
     }
 }
 
-template <float (*value)(uint16_t)>
+template <float (*value)(uint16_t), tensor_core_format format>
 EMU_NO_TSAN static inline void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
                                             const float c[4], site at) {
     mma m{a, b, c, d};
-    collective("mma", ~0u, &m, mma_all<value>, at);
+    collective("mma", ~0u, &m, mma_all<value, format>, at);
 }
 
 struct ldmatrix_lane {
@@ -105,12 +110,12 @@ template <bool trans> static inline void ldmatrix(uint32_t r[4], const void *row
 EMU_NO_TSAN static inline void mma_m16n8k16_bf16_f32(float d[4], const uint32_t a[4],
                                                      const uint32_t b[2], const float c[4],
                                                      EMU_SITE) {
-    emu::mma_m16n8k16<emu::bf16_value>(d, a, b, c, EMU_HERE);
+    emu::mma_m16n8k16<emu::bf16_value, emu::BF16>(d, a, b, c, EMU_HERE);
 }
 EMU_NO_TSAN static inline void mma_m16n8k16_f16_f32(float d[4], const uint32_t a[4],
                                                     const uint32_t b[2], const float c[4],
                                                     EMU_SITE) {
-    emu::mma_m16n8k16<emu::f16_value>(d, a, b, c, EMU_HERE);
+    emu::mma_m16n8k16<emu::f16_value, emu::F16>(d, a, b, c, EMU_HERE);
 }
 static inline void ldmatrix_x4(uint32_t r[4], const void *row, EMU_SITE) {
     emu::ldmatrix<false>(r, row, EMU_HERE);

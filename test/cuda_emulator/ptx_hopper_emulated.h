@@ -20,6 +20,7 @@ struct group_product {
     uint64_t a_tile, b_tile;
     bool transposed, add;
     float (*value)(uint16_t bits);
+    tensor_core_format format;
 };
 void group_multiply(const group_product &product, site at);
 void group_fence(site at);
@@ -65,16 +66,16 @@ static inline uint64_t tile_descriptor(const void *tile) {
     return (uint64_t)(emu::shared_offset(tile) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-#define GROUP_PRODUCT(name, value)                                                        \
-    template <int TRANSPOSED, int ADD>                                                    \
-    static inline void name(float d[32], uint64_t a, uint64_t b, EMU_SITE) {              \
-        emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, ADD != 0, value}, EMU_HERE); \
-    }                                                                                     \
-    template <int TRANSPOSED, int ADD>                                                    \
-    static inline void name(float d[32], const uint32_t a[4], uint64_t b, EMU_SITE) {     \
-        emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, ADD != 0, value}, EMU_HERE);    \
+#define GROUP_PRODUCT(name, value, format)                                                        \
+    template <int TRANSPOSED, int ADD>                                                            \
+    static inline void name(float d[32], uint64_t a, uint64_t b, EMU_SITE) {                      \
+        emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, ADD != 0, value, format}, EMU_HERE); \
+    }                                                                                             \
+    template <int TRANSPOSED, int ADD>                                                            \
+    static inline void name(float d[32], const uint32_t a[4], uint64_t b, EMU_SITE) {             \
+        emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, ADD != 0, value, format}, EMU_HERE);    \
     }
-GROUP_PRODUCT(group_product_bf16, emu::bf16_value)
-GROUP_PRODUCT(group_product_f16, emu::f16_value)
+GROUP_PRODUCT(group_product_bf16, emu::bf16_value, emu::BF16)
+GROUP_PRODUCT(group_product_f16, emu::f16_value, emu::F16)
 #undef GROUP_PRODUCT
 #endif

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/float8_code.h"
 #include "kernels/cuda/storage.h"
+#include "test/cuda_emulator/tensor_core.h"
 #include "test/cuda_emulator/test_emulator.h"
 
 enum { NUMBER_THREADS = 256, PATTERNS = 1 << 16 };
@@ -282,7 +283,62 @@ template <class T> static void test_packs() {
     drop(in), drop(out);
 }
 
+/* ---- sums of tensor cores */
+
+static void fill(float *values, int count, int step, emu::tensor_core_format format) {
+    static const struct {
+        int fraction_bits, exponents;
+    } ranges[] = {{3, 13}, {2, 23}, {10, 19}, {7, 23}, {10, 23}};
+    int bits = ranges[format].fraction_bits, exponents = ranges[format].exponents;
+    for (int k = 0; k < count; k++) {
+        int n = k * step + step;
+        float size = ldexpf((float)((1 << bits) + n * 29 % (1 << bits)),
+                            n % exponents - exponents / 2 - bits);
+        values[k] = n / 3 % 2 ? -size : size;
+    }
+}
+
+/* Expected sums are those of mmaemu 0.1.0 with the forms of tensor_core.h. */
+static void test_tensor_core() {
+    using namespace emu;
+    enum { TERMS = 72, SUMS = 3 };
+    static const float before[SUMS] = {0, -1000.125f, 3e5f};
+    static const struct {
+        tensor_core_format a, b;
+        float sums[SUMS];
+    } cases[] = {
+        {E4M3, E4M3, {-0x1.1e18p+12f, -0x1.5c98p+12f, 0x1.209p+18f}},
+        {E4M3, E5M2, {-0x1.e8a8p+16f, -0x1.ec9p+16f, 0x1.55c8p+17f}},
+        {E5M2, E4M3, {-0x1.859p+17f, -0x1.878p+17f, 0x1.892p+16f}},
+        {E5M2, E5M2, {-0x1.57ep+18f, -0x1.58d8p+18f, -0x1.974p+15f}},
+        {F16, F16, {-0x1.400654p+17f, -0x1.41fa64p+17f, 0x1.09e9a8p+17f}},
+        {emu::BF16, emu::BF16, {-0x1.683a0ep+18f, -0x1.693416p+18f, -0x1.0d0852p+16f}},
+        {TF32, TF32, {-0x1.cd9508p+17f, -0x1.cf8918p+17f, 0x1.f16bb6p+15f}},
+    };
+    for (const auto &given : cases) {
+        float one[TERMS], a[TERMS * SUMS], b[TERMS], sums[SUMS];
+        fill(one, TERMS, 7, given.a), fill(b, TERMS, 11, given.b);
+        for (int i = 0; i < TERMS * SUMS; i++) a[i] = one[i / SUMS];
+        memcpy(sums, before, sizeof sums);
+        tensor_core_add(sums, SUMS, a, SUMS, given.a, b, given.b, TERMS);
+        for (int i = 0; i < SUMS; i++) CHECK(sums[i] == given.sums[i]);
+    }
+    /* A subnormal E5M2 counts with exponent -14: the second product is below the last bit. */
+    const float a[] = {0x1p-16f, 0x1p-16f}, b[] = {1, 0x1.cp-12f};
+    float sum = 0, bad = INFINITY;
+    tensor_core_add(&sum, 1, a, 1, E5M2, b, E5M2, 2);
+    tensor_core_add(&bad, 1, a, 1, E5M2, b, E5M2, 2);
+    CHECK(sum == 0x1p-16f && bad == INFINITY);
+    double worst = 0;
+    for (float x = -9; x <= 9; x += 0x1p-8f) {
+        double exact = tanh((double)x), error = fabs(tanh_approx(x) - exact);
+        worst = fmax(worst, error / fmax(fabs(exact), 0x1p-20));
+    }
+    CHECK(worst < 0x1p-11 && worst > 0.9 * 0x1p-11);
+}
+
 void test_numbers() {
+    test_tensor_core();
     test_rounding<__half>(FP16);
     test_rounding<__nv_bfloat16>(BF16);
     test_widening<__half>(FP16);

@@ -37,7 +37,8 @@ enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, LENGTH = 16, VOCABULARY = 61 };
  * logits and first gradients are equal to 2e-7, until something near a tie is rounded to the other
  * side: that is a sixteenth, and moves scales and with them everything. Perturbing the reference's
  * weights by 1e-5 of themselves does it too, and moves logits by up to 0.075: hence the bounds, and
- * beside them that most recipes are equal to the reference. */
+ * beside them that most recipes are equal to the reference. Tensor cores add 8-bit products with 13
+ * bits, so that nothing is equal there; the bounds hold. */
 enum family { GPT2, LLAMA, QWEN2, QWEN3 };
 struct bounds {
     const char *fixture;
@@ -453,5 +454,6 @@ Test(gpt_golden, fp8) {
     int equal = 0;
     for (int i = 0; i < RECIPES; i++) equal += check_fixture(FIRST + i);
     if (verbose()) fprintf(stderr, "%d of %d recipes are equal\n", equal, (int)RECIPES);
-    cr_expect_geq(equal, 3, "%d recipes are equal to the reference", equal);
+    if (!test_tensor_cores())
+        cr_expect_geq(equal, 3, "%d recipes are equal to the reference", equal);
 }
