@@ -39,6 +39,7 @@ $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH
 endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
+  -Xfatbin -compress-all \
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
 ifeq ($(CUDA_ARCH),native)
 override CUDA_ARCH := $(sort $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d .))

@@ -91,11 +91,11 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
         if (config->fp8.require)
             return fail(error,
                         "fp8.require: %s has no 8-bit matrix products\n"
-                        "leave it out to compute the same numbers with bf16 products",
+                        "leave it out to multiply the same 8-bit operands in bf16",
                         be->device.description);
         snprintf(note, PRECISION_NOTE_MAX,
-                 "precision \"fp8\": this GPU has no 8-bit matrix products; bf16 products compute "
-                 "the same numbers, slower than precision \"bf16\"");
+                 "precision \"fp8\": this GPU has no 8-bit matrix products; the same "
+                 "operands are multiplied in bf16, slower than precision \"bf16\"");
     }
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
