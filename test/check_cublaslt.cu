@@ -141,7 +141,7 @@ static struct cuda_products *open_real() {
     products->lt.MatmulPreferenceSetAttribute = set_preference;
     products->lt.MatmulDescCreate = create_operation;
     products->lt.MatrixLayoutCreate = create_layout;
-    products->most_workspace = (size_t)32 << 20;
+    products->workspace_max = (size_t)32 << 20;
     if (real.Create(&products->handle)) products->handle = NULL;
     return products;
 }
@@ -152,7 +152,7 @@ static struct cuda_products *open_real() {
 static void offer(struct cuda_products *products, const struct product_key *key) {
     static const char heuristics[] = "cublasLtMatmulAlgoGetHeuristic:";
     int before = products->count;
-    if (product_find(products, key, products->most_workspace, false)) return;
+    if (product_find(products, key, products->workspace_max, false)) return;
     if (products->count == before) return;
     const char *why = products->refusal;
     bool described = strncmp(why, heuristics, strlen(heuristics)) == 0;
