@@ -312,17 +312,18 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
     unsigned query_blocks = (unsigned)(b.tiles * b.batch * b.heads);
     unsigned key_blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
     unsigned threads = backward_tiles<D>::THREADS;
-    size_t bytes =
-        STAGES * (backward_tiles<D>::STAGE * sizeof(T) + STREAM_ROWS * sizeof(query_values)) +
-        sizeof(struct held);
+    size_t stages = STAGES * backward_tiles<D>::STAGE * sizeof(T);
+    /* With D = 64, two of these blocks fit the 100 KB of sm_86, sm_89 and sm_120. */
+    size_t query_bytes = stages + HELD_ROWS * sizeof(query_values);
+    size_t key_bytes = stages + STAGES * STREAM_ROWS * sizeof(query_values) + sizeof(struct held);
     cudaStream_t stream = cuda_state(be)->compute;
     const char *what = "attention_backward";
     if (query_blocks == 0) return;
-    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D>, bytes, what) ||
-        !cuda_shared(be, (const void *)key_gradients_kernel<T, D>, bytes, what))
+    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D>, query_bytes, what) ||
+        !cuda_shared(be, (const void *)key_gradients_kernel<T, D>, key_bytes, what))
         return;
-    LAUNCH((query_gradients_kernel<T, D>), query_blocks, threads, bytes, stream, b);
-    LAUNCH((key_gradients_kernel<T, D>), key_blocks, threads, bytes, stream, b);
+    LAUNCH((query_gradients_kernel<T, D>), query_blocks, threads, query_bytes, stream, b);
+    LAUNCH((key_gradients_kernel<T, D>), key_blocks, threads, key_bytes, stream, b);
     if (b.sums) {
         struct sums sums = sums_of(args->column_sums);
         add_partials(be, &sums, b.sums, row_groups(shape));
