@@ -88,8 +88,6 @@ template <typename T, int D> static __global__ void fragments_kernel() {
         uint32_t r[4];
         fragment_a<D>(r, &down, row, column);
         check_fragment<T, D, A, false>(r, row, column);
-        fragment_a_trans<D>(r, &right, column, row);
-        check_fragment<T, D, A, true>(r, column, row);
         fragments_b<D>(r, &right, column, row);
         check_fragment<T, D, B, false>(r, row, column);
         fragments_b_trans<D>(r, &down, row, column);

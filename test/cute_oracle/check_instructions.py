@@ -21,10 +21,11 @@ def machine_code(options):
     """The bytes of each kernel, by its name."""
     with tempfile.TemporaryDirectory() as folder:
         to = os.path.join(folder, "instructions.cubin")
-        done = subprocess.run(options + ["-std=c++17", "-arch=sm_90a", "-w", "-cubin", "-I.", "-o",
-                                         to, SOURCE], capture_output=True, text=True)
+        # -I. would find the program ./compare where libstdc++ includes <compare>.
+        done = subprocess.run(options + ["-std=c++17", "-arch=sm_90a", "-w", "-cubin", "-Xcompiler",
+                                         "-iquote,.", "-o", to, SOURCE], capture_output=True)
         if done.returncode:
-            sys.exit(done.stdout + done.stderr)
+            sys.exit((done.stdout + done.stderr).decode(errors="replace"))
         with open(to, "rb") as file:
             data = file.read()
     return {name[len(".text."):]: data[offset:offset + size]

@@ -35,9 +35,9 @@ INSTRUCTION(mma_bf16, mma_m16n8k16_bf16_f32(d, a, b, c),
 INSTRUCTION(mma_f16, mma_m16n8k16_f16_f32(d, a, b, c),
             SM80_16x8x16_F32F16F16F32_TN::fma(FOUR(d), FOUR(a), b[0], b[1], FOUR(c)), float *d,
             const uint32_t *a, const uint32_t *b, const float *c)
-INSTRUCTION(ldmatrix, ldmatrix_x4(r, memory),
+INSTRUCTION(ldmatrix, ldmatrix_x4(r, shared_address(memory)),
             SM75_U32x4_LDSM_N::copy(*(const uint128_t *)memory, FOUR(r)), uint32_t *r)
-INSTRUCTION(ldmatrix_trans, ldmatrix_x4_trans(r, memory),
+INSTRUCTION(ldmatrix_trans, ldmatrix_x4_trans(r, shared_address(memory)),
             SM75_U16x8_LDSM_T::copy(*(const uint128_t *)memory, FOUR(r)), uint32_t *r)
 INSTRUCTION(copy_16, cp_async_16(memory, from, true), __pipeline_memcpy_async(memory, from, 16),
             const void *from)
