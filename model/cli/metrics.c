@@ -58,11 +58,28 @@ static int flush(FILE *file, const char *name, const char *key, struct error *er
                 name, strerror(errno), key);
 }
 
-static int flush_lines(const struct metrics *metrics, struct error *error) {
-    return flush(metrics->json, "metrics.jsonl", "metrics", error) ||
-                   flush(metrics->csv, "metrics.csv", "csv", error)
-               ? -1
-               : 0;
+/* Ends a record: flushes its lines and writes its scalars to TensorBoard's file. */
+static int end_record(struct metrics *metrics, int64_t step, const struct scalar *scalars,
+                      int count, struct error *error) {
+    if (flush(metrics->json, "metrics.jsonl", "metrics", error) ||
+        flush(metrics->csv, "metrics.csv", "csv", error) ||
+        (count > 0 && tensorboard_write(&metrics->board, step, scalars, count, error)))
+        return -1;
+    if (metrics->json) metrics->json_bytes = ftell(metrics->json);
+    if (metrics->csv) metrics->csv_bytes = ftell(metrics->csv);
+    return 0;
+}
+
+/* Ends the file at `bytes`. If that fails, a resume removes the damaged line and all after it. */
+static void cut(FILE *file, long bytes) {
+    if (!file) return;
+    clearerr(file);
+    if (fseek(file, bytes, SEEK_SET) == 0 && ftruncate(fileno(file), bytes) == 0) clearerr(file);
+}
+
+void metrics_repair(struct metrics *metrics) {
+    cut(metrics->json, metrics->json_bytes);
+    cut(metrics->csv, metrics->csv_bytes);
 }
 
 int metrics_open(struct metrics *metrics, const char *run_directory, const struct config *config,
@@ -72,13 +89,14 @@ int metrics_open(struct metrics *metrics, const char *run_directory, const struc
         metrics->csv = open_file(metrics, run_directory, "metrics.csv", "", step, error);
         if (!metrics->csv) return -1;
         if (ftell(metrics->csv) == 0) fputs(csv_header, metrics->csv);
-        if (flush_lines(metrics, error)) return -1;
     }
     if (config->log.tensorboard && tensorboard_open(&metrics->board, run_directory, step, error))
         return -1;
-    if (!config->log.metrics) return 0;
-    metrics->json = open_file(metrics, run_directory, "metrics.jsonl", json_start, step, error);
-    return metrics->json ? 0 : -1;
+    if (config->log.metrics) {
+        metrics->json = open_file(metrics, run_directory, "metrics.jsonl", json_start, step, error);
+        if (!metrics->json) return -1;
+    }
+    return end_record(metrics, step, NULL, 0, error);
 }
 
 static void print_number(FILE *file, const char *key, double value, int digits) {
@@ -125,9 +143,7 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
     };
     if (metrics->json) print_json(metrics->json, report, step_ms, tokens_per_s, memory_bytes);
     if (metrics->csv) print_csv(metrics->csv, report, step_ms, tokens_per_s, memory_bytes);
-    if (flush_lines(metrics, error)) return -1;
-    return tensorboard_write(&metrics->board, report->step, scalars,
-                             sizeof scalars / sizeof *scalars, error);
+    return end_record(metrics, report->step, scalars, sizeof scalars / sizeof *scalars, error);
 }
 
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
@@ -139,9 +155,7 @@ int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
         fputs("}\n", metrics->json);
     }
     if (metrics->csv) fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,%.9g\n", step, val_loss);
-    if (flush_lines(metrics, error)) return -1;
-    return tensorboard_write(&metrics->board, step, &(struct scalar){"validation/loss", val_loss},
-                             1, error);
+    return end_record(metrics, step, &(struct scalar){"validation/loss", val_loss}, 1, error);
 }
 
 void metrics_close(struct metrics *metrics) {

@@ -25,9 +25,17 @@
 #include "model/core/trainer.h"
 
 struct metrics {
-    FILE *json, *csv; /* NULL: not written */
+    FILE *json, *csv;           /* NULL: not written */
+    long json_bytes, csv_bytes; /* lengths of the files up to their last whole line */
     struct tensorboard board;
     int64_t last_validation; /* step of the last validation line found or written; -1: none */
+};
+
+/* The record of a step. */
+struct step_line {
+    struct step_report report;
+    double step_ms, tokens_per_s;
+    uint64_t memory_bytes;
 };
 
 /* Opens the files in the run's directory and removes the lines of steps after `step`, which a run
@@ -42,3 +50,6 @@ void metrics_close(struct metrics *metrics);
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error);
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, struct error *error);
+
+/* Removes what a call that failed has left in the files, so that its line can be written again. */
+void metrics_repair(struct metrics *metrics);

@@ -25,6 +25,8 @@
 #include "model/cli/validation.h"
 #include "model/core/trainer.h"
 
+enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS }; /* unfinished steps, and one more with several ranks */
+
 struct run {
     const struct ranks *ranks;
     struct config config; /* with precision "auto" resolved */
@@ -37,6 +39,8 @@ struct run {
     struct report report;
     struct metrics metrics;
     struct error log_failure; /* why the metrics cannot be written any more; "": they can */
+    struct step_line unwritten[UNWRITTEN_MAX]; /* since then */
+    int unwritten_count;
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
     char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
@@ -247,6 +251,27 @@ static int sample_now(struct run *run, struct error *error) {
     return 0;
 }
 
+static int write_line(struct run *run, const struct step_line *line, struct error *error) {
+    return metrics_step(&run->metrics, &line->report, line->step_ms, line->tokens_per_s,
+                        line->memory_bytes, error);
+}
+
+/* Writes a step's line. If that fails, the run ends after the step, and keeps the line until then.
+ */
+static void log_step(struct run *run, const struct step_line *line) {
+    if (!run->log_failure.text[0] && write_line(run, line, &run->log_failure) == 0) return;
+    if (run->unwritten_count < UNWRITTEN_MAX) run->unwritten[run->unwritten_count++] = *line;
+}
+
+/* Tries the unwritten lines again after the last save, which may have freed space, since a resume
+ * does not repeat their steps. */
+static void write_again(struct run *run) {
+    struct error ignored;
+    metrics_repair(&run->metrics);
+    for (int i = 0; i < run->unwritten_count; i++)
+        if (write_line(run, &run->unwritten[i], &ignored)) return;
+}
+
 /* Finishes the oldest unfinished step and logs it. Its time counts from the end of the previous
  * one. */
 static int end_step(struct run *run, struct error *error) {
@@ -266,9 +291,8 @@ static int end_step(struct run *run, struct error *error) {
                 "being lost; consider bf16 or a lower optimizer.lr\n",
                 report.step);
     }
-    if (!run->log_failure.text[0])
-        metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
-                     backend_peak_bytes(&run->be), &run->log_failure);
+    log_step(run, &(struct step_line){report, 1e3 * seconds, tokens / seconds,
+                                      backend_peak_bytes(&run->be)});
     return 0;
 }
 
@@ -344,8 +368,7 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     samples = samples && run->tokenizer.vocab_size > 0;
     if (*paused && finish_steps(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, &best, error)) return -1;
-    if (samples && run->tokenizer.vocab_size > 0 && !stopped(run) && sample_now(run, error))
-        return -1;
+    if (samples && !stopped(run) && sample_now(run, error)) return -1;
     saves = saves || (best && config->checkpoint.keep_best);
     return saves ? saving_save(&run->saving, error) : 0;
 }
@@ -356,6 +379,7 @@ static int finish(struct run *run, struct error *error) {
     int status = saving_finish(&run->saving, error);
     if (run->log_failure.text[0]) {
         if (status) saving_warn(run->trainer.state.step, error);
+        write_again(run);
         *error = run->log_failure;
         status = -1;
     }

@@ -299,6 +299,23 @@ Test(metrics, file_size_limit) {
     expect_content(LINE_1 LINE_2);
 }
 
+/* A line that failed is written once more, whole, when there is space again. */
+Test(metrics, repaired_after_a_failure) {
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit limit = {strlen(LINE_1) + 20, RLIM_INFINITY};
+    struct metrics metrics = begin(0);
+    put_step(&metrics, 1);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    struct step_report report = report_of(2);
+    cr_expect_eq(metrics_step(&metrics, &report, 12.5, 5120, 1 << 20, &error), -1);
+    limit.rlim_cur = RLIM_INFINITY;
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    metrics_repair(&metrics);
+    put_step(&metrics, 2);
+    end(&metrics);
+    expect_content(LINE_1 LINE_2);
+}
+
 Test(metrics, no_directory) {
     struct metrics metrics;
     const char *missing = in_folder("none");
