@@ -86,7 +86,7 @@ joined() {
 short_names() {
     c++filt | sed -E -e 's/^void //' -e 's/__nv_bfloat16/bf16/g' -e 's/__half/fp16/g' \
         -e 's/\bfloat\b/fp32/g' -e 's/\(anonymous namespace\):://g' \
-        -e 's/\((bool|int|unsigned int)\)//g' -e 's/^([^\t(]*)\([^\t]*\)\t/\1\t/' \
+        -e 's/\((bool|int|unsigned int|dtype)\)//g' -e 's/^([^\t(]*)\([^\t]*\)\t/\1\t/' \
         -e 's/^([a-z0-9_]*)_kernel([<\t])/\1\2/' -e 's/^attention_(simt_)?//'
 }
 
