@@ -70,11 +70,11 @@ static int end_record(struct metrics *metrics, int64_t step, const struct scalar
     return 0;
 }
 
-/* Ends the file at `bytes`. If that fails, a resume removes the damaged line and all after it. */
+/* Ends the file at `bytes`. If that fails, the file's error remains, so nothing follows the damaged
+ * line, which a resume removes. */
 static void cut(FILE *file, long bytes) {
-    if (!file) return;
-    clearerr(file);
-    if (fseek(file, bytes, SEEK_SET) == 0 && ftruncate(fileno(file), bytes) == 0) clearerr(file);
+    if (file && fseek(file, bytes, SEEK_SET) == 0 && ftruncate(fileno(file), bytes) == 0)
+        clearerr(file);
 }
 
 void metrics_repair(struct metrics *metrics) {

@@ -25,7 +25,8 @@
 #include "model/cli/validation.h"
 #include "model/core/trainer.h"
 
-enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS }; /* unfinished steps, and one more with several ranks */
+/* Steps that may end after the first failure: unfinished ones, and one more with several ranks. */
+enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS };
 
 struct run {
     const struct ranks *ranks;
@@ -39,7 +40,7 @@ struct run {
     struct report report;
     struct metrics metrics;
     struct error log_failure; /* why the metrics cannot be written any more; "": they can */
-    struct step_line unwritten[UNWRITTEN_MAX]; /* since then */
+    struct step_line unwritten[UNWRITTEN_MAX]; /* since that failure */
     int unwritten_count;
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
@@ -256,8 +257,7 @@ static int write_line(struct run *run, const struct step_line *line, struct erro
                         line->memory_bytes, error);
 }
 
-/* Writes a step's line. If that fails, the run ends after the step, and keeps the line until then.
- */
+/* Writes a step's line. If that fails, the run ends after the step and keeps the line so long. */
 static void log_step(struct run *run, const struct step_line *line) {
     if (!run->log_failure.text[0] && write_line(run, line, &run->log_failure) == 0) return;
     if (run->unwritten_count < UNWRITTEN_MAX) run->unwritten[run->unwritten_count++] = *line;
@@ -355,8 +355,7 @@ static int step_or_save(struct run *run, struct error *error) {
     return -1;
 }
 
-/* Runs the validation, sample and checkpoint that are due after a step, in this order. All ranks
- * pause together, but rank 0 alone has a tokenizer and prints the sample. */
+/* Runs the validation, sample and checkpoint that are due after a step, in this order. */
 static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;

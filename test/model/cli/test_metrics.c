@@ -280,8 +280,8 @@ Test(metrics, full_disk) {
     metrics_close(&metrics);
 }
 
-/* The partial line that still fitted is removed when the run resumes. */
-Test(metrics, file_size_limit) {
+/* Lets the line of step 2 fail after 20 bytes, with room for it afterwards. */
+static struct metrics begin_with_partial_line(void) {
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit limit = {strlen(LINE_1) + 20, RLIM_INFINITY};
     struct metrics metrics = begin(0);
@@ -290,9 +290,15 @@ Test(metrics, file_size_limit) {
     struct step_report report = report_of(2);
     cr_expect_eq(metrics_step(&metrics, &report, 12.5, 5120, 1 << 20, &error), -1);
     expect_remedy("File too large");
-    metrics_close(&metrics);
     limit.rlim_cur = RLIM_INFINITY;
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    return metrics;
+}
+
+/* The partial line that still fitted is removed when the run resumes. */
+Test(metrics, file_size_limit) {
+    struct metrics metrics = begin_with_partial_line();
+    metrics_close(&metrics);
     metrics = begin(1);
     put_step(&metrics, 2);
     end(&metrics);
@@ -301,15 +307,7 @@ Test(metrics, file_size_limit) {
 
 /* A line that failed is written once more, whole, when there is space again. */
 Test(metrics, repaired_after_a_failure) {
-    signal(SIGXFSZ, SIG_IGN);
-    struct rlimit limit = {strlen(LINE_1) + 20, RLIM_INFINITY};
-    struct metrics metrics = begin(0);
-    put_step(&metrics, 1);
-    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    struct step_report report = report_of(2);
-    cr_expect_eq(metrics_step(&metrics, &report, 12.5, 5120, 1 << 20, &error), -1);
-    limit.rlim_cur = RLIM_INFINITY;
-    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    struct metrics metrics = begin_with_partial_line();
     metrics_repair(&metrics);
     put_step(&metrics, 2);
     end(&metrics);
