@@ -9,22 +9,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "kernels/dtype_list.h"
 #include "kernels/host_device.h"
-
-static ON_HOST_AND_DEVICE uint32_t f8_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static ON_HOST_AND_DEVICE float f8_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 struct f8_format {
     int fraction, bias;         /* bits of the fraction; bias of the exponent */
@@ -44,7 +31,7 @@ static ON_HOST_AND_DEVICE struct f8_format f8_format(enum dtype dtype) {
 
 /* Returns 2^exponent, which must be normal. */
 static ON_HOST_AND_DEVICE float f8_power(int exponent) {
-    return f8_float((uint32_t)(127 + exponent) << 23);
+    return f32_of_bits((uint32_t)(127 + exponent) << 23);
 }
 
 /* Subnormal values are converted from integers: as fp32 their bits would be subnormal too, which
@@ -56,8 +43,8 @@ static ON_HOST_AND_DEVICE float f8_widen(uint32_t code, enum dtype dtype) {
     uint32_t bad = f.infinity == 0x7f ? 0x7fc00000 : 0x7f800000 | (magnitude & 3) << 21 | quiet;
     float small = (float)(int32_t)magnitude * f8_power(1 - f.bias - f.fraction);
     uint32_t bits = (magnitude << (23 - f.fraction)) + ((uint32_t)(127 - f.bias) << 23);
-    bits = magnitude < 1u << f.fraction ? f8_bits(small) : bits;
-    return f8_float(sign | (magnitude >= f.infinity ? bad : bits));
+    bits = magnitude < 1u << f.fraction ? f32_bits(small) : bits;
+    return f32_of_bits(sign | (magnitude >= f.infinity ? bad : bits));
 }
 
 /* Returns the code nearest to value * scale, ties to even. Finite values saturate, even if the
@@ -68,12 +55,12 @@ static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, enum dtype
     const int drop = 23 - f.fraction;
     const uint32_t base = (uint32_t)(127 - f.bias) << 23, least = (uint32_t)(128 - f.bias) << 23;
     const uint32_t aligned = (uint32_t)(128 - f.bias + drop) << 23;
-    uint32_t bits = f8_bits(value), original = bits & 0x7fffffff;
-    uint32_t magnitude = f8_bits(value * scale) & 0x7fffffff;
+    uint32_t bits = f32_bits(value), original = bits & 0x7fffffff;
+    uint32_t magnitude = f32_bits(value * scale) & 0x7fffffff;
     uint32_t normal = (magnitude - base + (1u << (drop - 1)) - 1 + (magnitude >> drop & 1)) >> drop;
-    uint32_t subnormal = f8_bits(f8_float(magnitude) + f8_float(aligned)) - aligned;
+    uint32_t subnormal = f32_bits(f32_of_bits(magnitude) + f32_of_bits(aligned)) - aligned;
     uint32_t code = magnitude < least ? subnormal : normal;
-    code = magnitude >= f8_bits(f.max) ? f.largest : code;
+    code = magnitude >= f32_bits(f.max) ? f.largest : code;
     uint32_t bad = original > 0x7f800000 ? 0x7f : f.infinity;
     code = original >= 0x7f800000 ? bad : code;
     return code | (bits >> 24 & 0x80);
@@ -84,5 +71,5 @@ static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, enum dtype
 static ON_HOST_AND_DEVICE float f8_scale(float amax, enum dtype dtype, bool power_of_two) {
     float scale = amax > 0 ? f8_format(dtype).max / amax : 1.0f;
     if (scale > 0x1p126f) scale = 0x1p126f;
-    return power_of_two ? f8_float(f8_bits(scale) & 0x7f800000) : scale;
+    return power_of_two ? f32_of_bits(f32_bits(scale) & 0x7f800000) : scale;
 }

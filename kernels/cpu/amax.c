@@ -42,7 +42,7 @@ struct amax cpu_amax(const struct tensor *tensor, int64_t offset, int64_t count)
         const float *values =
             dtype_widen(buffer, tensor->data, tensor->dtype, (size_t)(offset + first), (size_t)n);
         for (int64_t i = 0; i < n; i++) {
-            uint32_t bits = f8_bits(values[i]) & 0x7fffffff;
+            uint32_t bits = f32_bits(values[i]) & 0x7fffffff;
             if (bits >= INFINITE) found.not_finite = 1;
             else if (bits > found.largest) found.largest = bits;
         }

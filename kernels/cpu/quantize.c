@@ -91,7 +91,7 @@ static void whole(const struct quantize_args *args, struct amax *all) {
     int64_t count = tensor_count(args->in), blocks = blocks_of(count, CPU_BLOCK);
     *all = find(args);
     bool given = args->amax && *args->amax > 0;
-    float scale = scale_of(given ? *args->amax : f8_float(all->largest), args);
+    float scale = scale_of(given ? *args->amax : f32_of_bits(all->largest), args);
     scales_of(args)[0] = 1 / scale;
     if (args->transposed) {
         store_whole_transposed(args, scale);
@@ -114,7 +114,7 @@ static struct amax quantize_block(const struct quantize_args *args, float *scale
         all.largest = one.largest > all.largest ? one.largest : all.largest;
         all.not_finite |= one.not_finite;
     }
-    float scale = scale_of(f8_float(all.largest), args);
+    float scale = scale_of(f32_of_bits(all.largest), args);
     *scale_out = 1 / scale;
     for (int64_t row = 0; row < rows; row++) store(args, at + row * stride, columns, scale);
     return all;
@@ -145,7 +145,7 @@ static struct amax scale_columns(const struct quantize_args *args, const struct 
         const float *values = dtype_widen(buffer, args->in->data, args->in->dtype,
                                           (size_t)(row * columns + some->c), (size_t)n);
         for (int64_t i = 0; i < n; i++) {
-            uint32_t bits = f8_bits(values[i]) & 0x7fffffff;
+            uint32_t bits = f32_bits(values[i]) & 0x7fffffff;
             uint32_t finite = bits < 0x7f800000 ? bits : 0;
             any[i] = bits > any[i] ? bits : any[i];
             largest[i] = finite > largest[i] ? finite : largest[i];
@@ -154,7 +154,7 @@ static struct amax scale_columns(const struct quantize_args *args, const struct 
     for (int64_t i = 0; i < n; i++) {
         all.largest = largest[i] > all.largest ? largest[i] : all.largest;
         all.not_finite |= any[i] >= 0x7f800000;
-        scales[i] = scale_of(f8_float(largest[i]), args);
+        scales[i] = scale_of(f32_of_bits(largest[i]), args);
         scales_out[i] = 1 / scales[i];
     }
     return all;
@@ -181,7 +181,7 @@ static void by_columns(const struct quantize_args *args, struct amax *all) {
 }
 
 static void note(struct quantize_record *record, const struct amax *all) {
-    if (f8_float(all->largest) > record->amax) record->amax = f8_float(all->largest);
+    if (f32_of_bits(all->largest) > record->amax) record->amax = f32_of_bits(all->largest);
     record->not_finite += all->not_finite != 0;
     record->zero += all->largest == 0 && !all->not_finite;
 }

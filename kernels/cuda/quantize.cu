@@ -58,8 +58,7 @@ static __global__ void __launch_bounds__(THREADS)
                                                         : find_share<false>(in, first, count));
 }
 
-/* A thread processes some adjacent columns, in COLUMN_ROWS rows of a band, which has `band` rows.
- */
+/* A thread processes some adjacent columns, in COLUMN_ROWS rows of a band of `band` rows. */
 template <typename T, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     find_columns_kernel(uint32_t *largest, struct amax *found, const T *__restrict__ in,
