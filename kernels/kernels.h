@@ -290,11 +290,14 @@ struct qk_norm_backward_args {
  * row of qkv is q | k | v: H heads of D values, then H_kv, then H_kv. Query head h reads the keys
  * and values of head h / (H / H_kv). Shazeer 2019; Ainslie et al. 2023. */
 struct attention_forward_args {
-    const struct tensor *out; /* [B, T, H D] */
-    float *lse;               /* [B, H, T]: log of the sum of exponentials of the scaled scores */
-    const struct tensor *qkv; /* [B, T, (H + 2 H_kv) D] */
-    int heads;                /* H */
-    int kv_heads;             /* H_kv: H is a multiple of it */
+    const struct tensor *out;  /* [B, T, H D] */
+    float *lse;                /* [B, H, T]: log of the sum of exponentials of the scaled scores */
+    const struct tensor *qkv;  /* [B, T, (H + 2 H_kv) D] */
+    const int32_t *first_keys; /* optional [B, T], in backend memory: row t of a sequence attends to
+                                * keys first_keys[t]..t; each is in 0..t and at least the one
+                                * before. NULL: all are 0 */
+    int heads;                 /* H */
+    int kv_heads;              /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */
 };
 
@@ -305,10 +308,11 @@ struct attention_decode_args {
     const struct tensor *out; /* [B, H D] */
     const struct tensor *q;   /* [B, H D or more], of the row: the first columns are read */
     const struct tensor
-        *cache;       /* [B, T, 2 H_kv D or more], dtype of q; rows 0..position are read */
-    int64_t position; /* 0..T-1 */
-    int heads;        /* H */
-    int kv_heads;     /* H_kv */
+        *cache;        /* [B, T, 2 H_kv D or more], dtype of q; rows 0..position are read */
+    int64_t position;  /* 0..T-1 */
+    int64_t first_key; /* 0..position: keys and values before it are not read */
+    int heads;         /* H */
+    int kv_heads;      /* H_kv */
     const struct trace_label *label; /* optional */
 };
 
@@ -320,6 +324,7 @@ struct attention_backward_args {
     const struct tensor *qkv;         /* [B, T, (H + 2 H_kv) D] */
     const struct tensor *out;         /* [B, T, H D], of the forward pass */
     const float *lse;                 /* [B, H, T] */
+    const int32_t *first_keys;        /* optional [B, T], as in the forward pass */
     const struct tensor *column_sums; /* optional += [(H + 2 H_kv) D], of dqkv as stored */
     int heads;                        /* H */
     int kv_heads;                     /* H_kv */
