@@ -178,7 +178,7 @@ static int load(struct run *run, const char *from, struct error *error) {
         return 0;
     }
     if (config->model.init_from[0])
-        return checkpoint_load_model(&run->trainer.gpt, config->model.init_from, error);
+        return checkpoint_load_initial(&run->trainer.gpt, config, error);
     trainer_initialize(&run->trainer);
     return 0;
 }

@@ -67,6 +67,7 @@ struct gpt {
     struct masters masters;
     struct quantization quantization; /* used in fp8 */
     struct adapters adapters;
+    char base_fingerprint[65]; /* with adapters: of the files of the frozen model, or "" */
     struct tensor gradients;           /* [trained_count] */
     struct tensor unused_gradients;    /* gradients of frozen norms: written, never read */
     struct parameters weights;         /* as operations read them */
