@@ -15,7 +15,7 @@ const char adapter_config_name[] = "adapter_config.json";
 void adapter_print_config(FILE *out, const struct config *config) {
     struct gpt_shape shape = config_shape(config);
     char alpha[CONFIG_NUMBER_MAX], dropout[CONFIG_NUMBER_MAX];
-    const char *before = "";
+    unsigned printed = 0; /* GPT-2 has two layers of one name */
     fputs("{\n  \"base_model_name_or_path\": ", out);
     json_print_string(out, config->model.init_from);
     fprintf(
@@ -25,14 +25,10 @@ void adapter_print_config(FILE *out, const struct config *config) {
         "  \"r\": %lld,\n  \"target_modules\": [",
         shape.weights_out_in ? "false" : "true", config_format_number(alpha, config->adapter.alpha),
         config_format_number(dropout, config->adapter.dropout), (long long)config->adapter.rank);
-    /* GPT-2 has two layers of one name, so a name may have been printed. */
     for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++) {
-        if (!(shape.adapter_targets >> i & 1)) continue;
-        const char *name = adapter_target_name(&shape, i);
-        unsigned earlier = adapter_targets_named(&shape, name) & ((1u << i) - 1);
-        if (earlier) continue;
-        fprintf(out, "%s\"%s\"", before, name);
-        before = ", ";
+        if (!(shape.adapter_targets & ~printed & 1u << i)) continue;
+        fprintf(out, "%s\"%s\"", printed ? ", " : "", adapter_target_name(&shape, i));
+        printed |= adapter_targets_named(&shape, adapter_target_name(&shape, i));
     }
     fprintf(out, "],\n  \"task_type\": \"CAUSAL_LM\",\n  \"use_rslora\": %s\n}\n",
             config->adapter.rslora ? "true" : "false");

@@ -58,9 +58,9 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
 /* Loads only the weights, into an allocated gpt, from a directory: a checkpoint, or a Hugging Face
  * model in one file or in shards; for a model with adapters a checkpoint of adapters, or an adapter
  * of PEFT, and the model itself from config->model.init_from. tensor_files.h describes the files
- * that are read, checkpoint_tensors.h their contents. If there is a config.json, the number of heads
- * must agree; a checkpoint's adapters need the model that they were trained on. Changes nothing if
- * the first file fails. */
+ * that are read, checkpoint_tensors.h their contents. If there is a config.json, the number of
+ * heads must agree; a checkpoint's adapters need the model that they were trained on. Changes
+ * nothing if the first file fails. */
 int checkpoint_load_weights(struct gpt *gpt, const struct config *config, const char *directory,
                             struct error *error);
 

@@ -249,8 +249,9 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
     return status ? -1 : check_head(list, files, error);
 }
 
-static const struct stored_tensor *
-find_adapter(const struct parameter *list, const struct tensor_files *files, const char *name) {
+const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,
+                                                    const struct tensor_files *files,
+                                                    const char *name) {
     char full[NAME_MAX_BYTES];
     snprintf(full, sizeof full, "%s%s", checkpoint_prefix(list), name);
     return tensor_files_find(files, full);
@@ -260,7 +261,7 @@ int checkpoint_check_adapters(const struct parameter *list, const struct tensor_
                               struct error *error) {
     ptrdiff_t count = parameter_adapter_count(list);
     for (ptrdiff_t i = 0; i < count; i++) {
-        const struct stored_tensor *tensor = find_adapter(list, files, list[i].name);
+        const struct stored_tensor *tensor = checkpoint_find_adapter(list, files, list[i].name);
         if (!tensor)
             return fail(error,
                         "%.400s: tensor %s%s is missing\nname the layers of this adapter in "
@@ -406,7 +407,7 @@ int checkpoint_read_adapters(struct gpt *gpt, const struct tensor_files *files,
     const struct flat_array masters = {gpt, NULL, 0};
     for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
-        const struct stored_tensor *tensor = find_adapter(gpt->list, files, p->name);
+        const struct stored_tensor *tensor = checkpoint_find_adapter(gpt->list, files, p->name);
         if (read_tensor(&masters, p, tensor, upload_masters, error)) return -1;
     }
     return 0;

@@ -43,6 +43,11 @@ int checkpoint_check_moments(const struct optimizer *optimizer, const struct ten
 const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
                                                    const char *name);
 
+/* Returns a weight of an adapter by the name of its parameter, or NULL. `list` has adapters. */
+const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,
+                                                    const struct tensor_files *files,
+                                                    const char *name);
+
 /* Returns the dtype of a tensor that passed the check. */
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 
