@@ -216,15 +216,12 @@ static int check_model(const struct config_check *check) {
     return 0;
 }
 
-/* Adapters need a model, layers that it has, and a rank that makes them smaller than these. */
+/* Adapters need layers that the model has, and a rank that its matrices can have. The model itself
+ * is needed only when the run starts: a memory plan does without. */
 static int check_adapters(const struct config_check *check) {
     const struct config *c = check->config;
     const struct gpt_shape shape = config_shape(c);
     if (c->adapter.type == CONFIG_ADAPTER_NONE) return 0;
-    if (!c->model.init_from[0])
-        return config_refuse(check, "adapter.type",
-                             "adapters are trained on a model that stays as it is.\n"
-                             "Name its folder in model.init_from.");
     for (int i = 0; i < c->adapter.targets.count; i++) {
         const char *name = c->adapter.targets.items[i];
         if (adapter_targets_named(&shape, name) == 0)

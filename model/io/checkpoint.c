@@ -85,8 +85,6 @@ static int finish_upload(struct gpt *gpt, struct error *error) {
 static int load_base(struct gpt *gpt, const char *directory, const char *expected,
                      struct error *error) {
     struct tensor_files files;
-    if (!directory[0])
-        return fail(error, "the adapters have no model\nname its folder in model.init_from");
     if (open_weights(&files, gpt, directory, error)) return -1;
     int status = tensor_files_fingerprint(gpt->base_fingerprint, &files, error);
     if (status == 0 && expected[0] && strcmp(expected, gpt->base_fingerprint) != 0)
@@ -182,6 +180,9 @@ static int verify_model(const struct gpt *gpt, const char *directory, struct err
 
 int checkpoint_load_initial(struct gpt *gpt, const struct config *config, struct error *error) {
     const char *base = config->model.init_from, *adapters = config->adapter.init_from;
+    if (!base[0])
+        return fail(error, "adapters are trained on a model, and there is none\nname its folder in "
+                           "model.init_from");
     if (verify_model(gpt, base, error)) return -1;
     if (!shape_has_adapters(&gpt->shape)) return checkpoint_load_weights(gpt, config, base, error);
     if (adapters[0])
