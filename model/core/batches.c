@@ -53,6 +53,7 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
                      (int)gpt->shape.batch, error))
         return -1;
     host->inputs = *inputs;
+    host->inputs.first_row = first_sample * gpt->shape.sequence_length;
     backend_send(be, slot, sent, host, slot_bytes(rows));
     gpt->activations.inputs = &sent->inputs;
     gpt->activations.tokens = sent->tokens;
