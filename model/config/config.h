@@ -21,7 +21,7 @@
 enum {
     CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
     CONFIG_WORDS_MAX = 8,              /* entries of a list value */
-    CONFIG_OPTION_LIMIT = 100,         /* rows the table may have */
+    CONFIG_OPTION_LIMIT = 128,         /* rows the table may have */
     CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
     CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
@@ -114,6 +114,7 @@ struct config {
         char train[CONFIG_STRING_MAX]; /* "tales" or a glob of token shards */
         char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */
         int64_t seq_len;
+        bool isolate; /* computed by setup_isolation if it is not given */
         enum config_tokenizer tokenizer;
         char tokenizer_dir[CONFIG_STRING_MAX]; /* "": setup_tokenizer searches for it */
     } data;
