@@ -104,7 +104,7 @@ static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
     bool given = line->export_dtype != CONFIG_PRECISION_AUTO;
     struct export_options options = {given ? (enum dtype)line->export_dtype : DTYPE_F32,
-                                     line->shard_gb};
+                                     line->shard_gb, line->merge};
     if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;

@@ -45,6 +45,8 @@
     S(quantize)                     \
     X(quantize_history)             \
     X(copy_last_columns)            \
+    X(block_diagonal_forward)       \
+    X(block_diagonal_backward)      \
     X(clear)                        \
     X(loss_sum)                     \
     X(gradient_squares)             \
@@ -207,7 +209,8 @@ static inline void matmul_check_epilogue(const struct matmul_args *args) {
 struct gelu_forward_args {
     const struct tensor *out; /* same count as in */
     const struct tensor *in;
-    struct amax *track_amax; /* optional, of out */
+    struct amax *track_amax;         /* optional, of out */
+    const struct trace_label *label; /* optional */
 };
 
 struct gelu_backward_args {
@@ -216,6 +219,7 @@ struct gelu_backward_args {
     const struct tensor *in;
     struct amax *track_amax;          /* optional, of din */
     const struct tensor *column_sums; /* optional += [C], of din [N, C] as stored */
+    const struct trace_label *label;  /* optional */
 };
 
 enum gate_function { GATE_SILU }; /* silu(x) = x / (1 + exp(-x)) */
@@ -391,6 +395,32 @@ static inline const struct tensor *quantize_result(const struct quantize_args *a
 struct copy_last_columns_args {
     const struct tensor *out; /* [N, C] */
     const struct tensor *in;  /* [N, C or more], same dtype */
+};
+
+/* Part of a block-diagonal matrix: rows first_row.. of the matrix, and as many columns as the part
+ * has, after those of the parts before. */
+struct diagonal_block {
+    struct tensor part; /* [rows, columns] fp32 in the forward pass */
+    int64_t first_row;
+};
+enum { DIAGONAL_BLOCKS_MAX = 3 };
+
+/* out = scale * the matrix that has the parts at their places, and zeros elsewhere. One matmul then
+ * serves linear layers that share their input, such as the adapters of q, k and v. */
+struct block_diagonal_forward_args {
+    const struct tensor *out; /* [M, all columns of the parts] */
+    struct diagonal_block blocks[DIAGONAL_BLOCKS_MAX];
+    int count;
+    float scale;
+};
+
+/* Gradient of each part: scale * its place in dout; += with accumulate, else =. */
+struct block_diagonal_backward_args {
+    struct diagonal_block dblocks[DIAGONAL_BLOCKS_MAX];
+    const struct tensor *dout; /* [M, all columns of the parts] fp32 */
+    int count;
+    float scale;
+    bool accumulate;
 };
 
 /* Sets bytes to zero. */

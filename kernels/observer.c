@@ -18,6 +18,8 @@ const struct trace_label *operation_label(enum operation_id id, const void *args
     case ID_layernorm_forward: return ((const struct layernorm_forward_args *)args)->label;
     case ID_layernorm_backward: return ((const struct layernorm_backward_args *)args)->label;
     case ID_matmul: return ((const struct matmul_args *)args)->label;
+    case ID_gelu_forward: return ((const struct gelu_forward_args *)args)->label;
+    case ID_gelu_backward: return ((const struct gelu_backward_args *)args)->label;
     case ID_gated_forward: return ((const struct gated_forward_args *)args)->label;
     case ID_gated_backward: return ((const struct gated_backward_args *)args)->label;
     case ID_qk_norm_forward: return ((const struct qk_norm_forward_args *)args)->label;

@@ -38,7 +38,7 @@ static int open_model(struct rig *rig, const char *directory) {
     gpt_forward(&rig->gpt);
     gpt_logits(&rig->gpt, 0);
     if (backend_plan_end(&rig->be, error) || gpt_allocate(&rig->gpt, error)) return -1;
-    return checkpoint_load_weights(&rig->gpt, directory, error);
+    return checkpoint_load_weights(&rig->gpt, &rig->config, directory, error);
 }
 
 static int write_sequence(struct rig *rig, int64_t sequence) {

@@ -37,13 +37,13 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
     switch (args->epilogue) {
     case MATMUL_STORE: return;
     case MATMUL_GELU:
-        cpu_gelu_forward(be, &(const struct gelu_forward_args){args->out, args->pre_activation,
-                                                               args->track_amax});
+        cpu_gelu_forward(be, ARGS(gelu_forward, .out = args->out, .in = args->pre_activation,
+                                  .track_amax = args->track_amax));
         return;
     case MATMUL_DGELU:
-        cpu_gelu_backward(
-            be, &(const struct gelu_backward_args){args->out, args->out, args->pre_activation,
-                                                   args->track_amax, args->column_sums});
+        cpu_gelu_backward(be, ARGS(gelu_backward, .din = args->out, .dout = args->out,
+                                   .in = args->pre_activation, .track_amax = args->track_amax,
+                                   .column_sums = args->column_sums));
     }
 }
 

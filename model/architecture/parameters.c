@@ -43,6 +43,7 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
     memcpy(kinds, all, sizeof all);
     for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++) {
         struct parameter *p = &kinds[i].parameter;
+        if (shape_has_adapters(s)) p->group = GROUP_FROZEN;
         p->kind = kinds[i].names[s->weights_out_in];
         p->fused_with_previous = kinds[i].gradient == FUSED_WITH_PREVIOUS;
         p->gradient_from_matmul = p->fused_with_previous
@@ -76,11 +77,66 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
     arrput(*list, added);
 }
 
+/* Names of a target's A and B, by family. */
+static const char *const adapter_names[ADAPTER_TARGET_COUNT][2][2] = {
+#define X(NAME, gpt2, llama, ...)                                       \
+    [ADAPTER_##NAME] = {{gpt2 ".lora_A.weight", gpt2 ".lora_B.weight"}, \
+                        {llama ".lora_A.weight", llama ".lora_B.weight"}},
+    ADAPTER_TARGETS(X)
+#undef X
+};
+
+/* Returns A or B of a target whose weight is [out, in] or, in GPT-2, [in, out]. A starts with the
+ * variance of PEFT's uniform distribution, 1 / (3 inputs), B at zero. */
+static struct kind adapter_kind(const struct gpt_shape *s, const struct parameter *weight,
+                                enum adapter_target target, bool b, bool fused) {
+    int64_t inputs = s->weights_out_in ? weight->extent.columns : weight->extent.rows;
+    int64_t outputs = s->weights_out_in ? weight->extent.rows : weight->extent.columns;
+    struct kind kind = {.parameter = {.kind = adapter_names[target][s->weights_out_in][b],
+                                      .site = weight->site,
+                                      .group = GROUP_DECAYED,
+                                      .gradient_from_matmul = true,
+                                      .fused_with_previous = fused && !b,
+                                      .adapter = true}};
+    struct parameter *p = &kind.parameter;
+    p->extent = b ? ROWS(outputs, s->adapter_rank) : ROWS(s->adapter_rank, inputs);
+    p->extent.rows_of = b ? "model.n_embd" : "adapter.rank";
+    p->init = b ? INIT_ZERO : 1 / sqrtf(3 * (float)inputs);
+    p->field = b ? offsetof(struct layer_parameters, lora_b[target])
+                 : offsetof(struct layer_parameters, lora_a[target]);
+    return kind;
+}
+
+/* Appends the adapters of a layer: all A, those of a site adjacent, then all B. */
+static void list_adapters(struct parameter **list, const struct gpt_shape *s,
+                          const struct kind *kinds, int layer, int64_t *end) {
+    static const size_t fields[] = {
+#define X(NAME, gpt2, llama, site, field) offsetof(struct layer_parameters, field),
+        ADAPTER_TARGETS(X)
+#undef X
+    };
+    for (int b = 0; b < 2; b++) {
+        enum autocast_site before = AUTOCAST_SITE_COUNT;
+        for (enum adapter_target target = 0; target < ADAPTER_TARGET_COUNT; target++) {
+            const struct kind *weight = &kinds[MODEL_KINDS];
+            while (weight->parameter.field != fields[target]) weight++;
+            if (!(s->adapter_targets >> target & 1)) continue;
+            const struct parameter *p = &weight->parameter;
+            struct kind kind = adapter_kind(s, p, target, b, p->site == before);
+            append(list, &kind, layer, s, end);
+            before = p->site;
+        }
+    }
+}
+
 /* Appends the parameters of one group and moves *end past them. */
 static void list_group(struct parameter **list, const struct gpt_shape *s,
                        enum parameter_group group, int64_t *end) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     list_kinds(kinds, s);
+    for (int layer = 0; group == GROUP_DECAYED && shape_has_adapters(s) && layer < s->n_layer;
+         layer++)
+        list_adapters(list, s, kinds, layer, end);
     for (int i = 0; i < MODEL_KINDS; i++)
         if (kinds[i].parameter.group == group && is_present(&kinds[i]))
             append(list, &kinds[i], -1, s, end);
@@ -129,6 +185,12 @@ struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) 
 ptrdiff_t parameter_trained_count(const struct parameter *list) {
     ptrdiff_t count = 0;
     while (count < arrlen(list) && list[count].group != GROUP_FROZEN) count++;
+    return count;
+}
+
+ptrdiff_t parameter_adapter_count(const struct parameter *list) {
+    ptrdiff_t count = 0;
+    while (count < arrlen(list) && list[count].adapter) count++;
     return count;
 }
 

@@ -4,6 +4,9 @@
  *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases, norms | frozen |
  *     0                                                                      trained    count
  *
+ * With adapters (model/architecture/adapters.h) these are all that is trained, and come first; the
+ * base model is frozen.
+ *
  * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements, except those fused with the
  * previous one (as k with q). The gaps stay zero. */
 #pragma once
@@ -13,6 +16,7 @@
 #include <stdint.h>
 
 #include "kernels/tensor.h"
+#include "model/architecture/adapters.h"
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parts.h"
 
@@ -28,6 +32,8 @@ struct gpt_shape {
 #define X(type, part) type part;
     MODEL_PARTS(X)
 #undef X
+    int64_t adapter_rank;     /* 0: no adapters */
+    unsigned adapter_targets; /* bits 1 << enum adapter_target */
     bool weights_out_in; /* layout of matrices: [out, in] as in Llama's files, else [in, out] as in
                           * GPT-2's */
     int64_t padded_vocab;
@@ -84,6 +90,9 @@ struct extent {
 #define X(field, ...) struct tensor field;
 struct layer_parameters {
     LAYER_PARAMETERS(X)
+    /* A of the first target of a site has the rows of all targets of the site. */
+    struct tensor lora_a[ADAPTER_TARGET_COUNT]; /* [rank, inputs] */
+    struct tensor lora_b[ADAPTER_TARGET_COUNT]; /* [outputs, rank] */
 };
 struct parameters {
     MODEL_PARAMETERS(X)
@@ -113,6 +122,7 @@ struct parameter {
     float init;                /* standard deviation, or INIT_ONE, INIT_ZERO */
     bool gradient_from_matmul; /* its gradient is the result of a matmul */
     bool fused_with_previous;  /* operations read it as part of the previous one */
+    bool adapter;              /* part of an adapter, not of the base model */
 };
 
 /* Returns an stb_ds array in the order of the flat arrays, and stores the number of elements of a
@@ -121,6 +131,10 @@ struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count);
 
 /* Returns the number of parameters of a list that are trained. They come first. */
 ptrdiff_t parameter_trained_count(const struct parameter *list);
+
+/* Returns the number of parameters of adapters in a list. They come first; the base model follows.
+ */
+ptrdiff_t parameter_adapter_count(const struct parameter *list);
 
 /* Return the token embedding of a list, and the table that the head reads: the same, or one of its
  * own. */
@@ -133,7 +147,7 @@ int64_t parameter_count(const struct parameter *parameter);
 /* Returns a parameter's field of `parameters`. */
 struct tensor *parameter_tensor(struct parameters *parameters, const struct parameter *parameter);
 
-/* Number of elements of all parameters, without padding. */
+/* Number of elements of all parameters of the base model, without padding. */
 int64_t shape_parameter_count(const struct gpt_shape *shape);
 
 /* Number of multiply-adds, for one row, by the matrices of one layer that the site reads;

@@ -175,6 +175,8 @@ static const struct command_flag flags[] = {
     FLAG(EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
          HINT("; others take --set precision=NAME"), .read = read_precisions),
     FLAG(EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", .read = read_dtype),
+    FLAG(EXPORT, "--merge", NULL, "adapters: write the model with them in its weights",
+         SWITCH(merge)),
     FLAG(EXPORT, "--shard-size", "GB", "most GB in one file; default 5",
          NUMBER(shard_gb, 1e-6, 1e6)),
     FLAG(AUDIT | PROFILE, "--repetitions", "N", "micro-batches to audit, or steps to profile",

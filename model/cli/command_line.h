@@ -51,6 +51,7 @@ struct command_line {
     double fit_gib;        /* value of --fit; < 0: not given */
     const char *export_to; /* directory that --export writes */
     enum config_precision export_dtype; /* CONFIG_PRECISION_AUTO: not given */
+    bool merge;                         /* --merge of --export */
     double shard_gb;                    /* --shard-size of --export; 0: not given */
 };
 

@@ -92,6 +92,26 @@ static void print_length(FILE *out, const struct config *config, bool with_data)
     if (epochs > 0 && with_data) fprintf(out, " (%g epoch%s)", epochs, plural);
 }
 
+/* Prints the kind of adapters, their layers and their size; nothing without adapters. */
+static void print_adapters(FILE *out, const struct config *config, const struct gpt *gpt) {
+    const struct gpt_shape *s = &gpt->capacity;
+    char text[32];
+    double count = 0;
+    unsigned printed = 0;
+    if (!shape_has_adapters(s)) return;
+    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++)
+        count += (double)parameter_count(&gpt->list[i]);
+    fprintf(out,
+            "\n  adapters   lora, rank %" PRId64 ", alpha %g: %s parameters are trained, in\n"
+            "             ",
+            config->adapter.rank, config->adapter.alpha, count_text(text, count));
+    for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++) {
+        if (!(s->adapter_targets & ~printed & 1u << i)) continue;
+        fprintf(out, "%s%s", printed ? ", " : "", adapter_target_name(s, i));
+        printed |= adapter_targets_named(s, adapter_target_name(s, i));
+    }
+}
+
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
@@ -108,6 +128,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             s->n_layer, s->n_head, shared, s->n_embd,
             count_text(text, (double)shape_parameter_count(s)), s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
+    print_adapters(out, config, gpt);
     fprintf(out, "\n  precision ");
     precision_print(out, &gpt->precision);
     if (report->scale_loss)

@@ -178,8 +178,8 @@ static int load(struct run *run, const char *from, struct error *error) {
         fprintf(stderr, "resuming from %s\n", from);
         return 0;
     }
-    if (config->model.init_from[0])
-        return checkpoint_load_model(&run->trainer.gpt, config->model.init_from, error);
+    if (config->model.init_from[0] || shape_has_adapters(&run->trainer.gpt.shape))
+        return checkpoint_load_initial(&run->trainer.gpt, config, error);
     trainer_initialize(&run->trainer);
     return 0;
 }

@@ -82,14 +82,15 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
 }
 
 /* Plans the full batch, and the smaller one at the end if there is one. Then loads the weights. */
-static int load(struct gpt *gpt, const struct evaluation *evaluation, struct error *error) {
+static int load(struct gpt *gpt, const struct evaluation *evaluation, const struct config *config,
+                struct error *error) {
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     int64_t rest = evaluation->sequences % batch;
     backend_plan_begin(gpt->be);
     if (evaluation->sequences >= batch) evaluate_plan(gpt, batch, length);
     if (rest > 0) evaluate_plan(gpt, rest, length);
     if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
-    return checkpoint_load_weights(gpt, evaluation->from, error);
+    return checkpoint_load_weights(gpt, config, evaluation->from, error);
 }
 
 /* Returns RESULT_STOPPED after a signal. */
@@ -100,7 +101,7 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
     double loss, began;
     if (setup_precision(&precision, config, &evaluation->be, error)) return -1;
     int status = gpt_open(&gpt, config, &precision, &evaluation->be, GPT_EVALUATION, error);
-    if (status == 0) status = load(&gpt, evaluation, error);
+    if (status == 0) status = load(&gpt, evaluation, config, error);
     began = progress_clock();
     if (status == 0) status = evaluate_loaded(evaluation, &gpt, &loss, error);
     if (status == 0)

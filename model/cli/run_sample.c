@@ -100,11 +100,12 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
     return status;
 }
 
-static int load(struct gpt *gpt, const char *from, struct error *error) {
+static int load(struct gpt *gpt, const struct config *config, const char *from,
+                struct error *error) {
     backend_plan_begin(gpt->be);
     sample_plan(gpt);
     if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
-    return checkpoint_load_weights(gpt, from, error);
+    return checkpoint_load_weights(gpt, config, from, error);
 }
 
 static void print_speed(const struct sample_result *result) {
@@ -152,7 +153,7 @@ static int sample(struct backend *be, const struct config *config, const char *f
     if (setup_precision(&precision, config, be, error)) return EXIT_FAILED;
     int status = EXIT_FAILED;
     if (gpt_open(&gpt, config, &precision, be, GPT_SAMPLING, error) == 0 &&
-        load(&gpt, from, error) == 0)
+        load(&gpt, config, from, error) == 0)
         status = print_samples(&gpt, tokenizer, config, line, error);
     gpt_close(&gpt);
     return status;

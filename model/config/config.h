@@ -77,6 +77,7 @@ enum config_recipe {
 };
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
+enum config_adapter { CONFIG_ADAPTER_NONE, CONFIG_ADAPTER_LORA };
 enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
 enum config_on_error { CONFIG_ON_ERROR_STOP, CONFIG_ON_ERROR_CONTINUE };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
@@ -110,6 +111,14 @@ struct config {
         enum config_class type;
         char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
     } model;
+    struct {
+        enum config_adapter type;
+        int64_t rank;
+        double alpha, dropout;
+        struct config_words targets; /* none: all linear layers of the blocks */
+        bool rslora;
+        char init_from[CONFIG_STRING_MAX]; /* "": A is random, B is zero */
+    } adapter;
     struct {
         char train[CONFIG_STRING_MAX]; /* "tales" or a glob of token shards */
         char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */

@@ -216,6 +216,35 @@ static int check_model(const struct config_check *check) {
     return 0;
 }
 
+/* Adapters need layers that the model has, and a rank that its matrices can have. The model itself
+ * is needed only when the run starts: a memory plan does without. */
+static int check_adapters(const struct config_check *check) {
+    const struct config *c = check->config;
+    const struct gpt_shape shape = config_shape(c);
+    if (c->adapter.type == CONFIG_ADAPTER_NONE) return 0;
+    for (int i = 0; i < c->adapter.targets.count; i++) {
+        const char *name = c->adapter.targets.items[i];
+        if (adapter_targets_named(&shape, name) == 0)
+            return config_refuse(check, "adapter.targets",
+                                 "adapter.targets names \"%s\", which this model does not have.\n"
+                                 "It has %s.",
+                                 name,
+                                 shape.weights_out_in
+                                     ? "q_proj, k_proj, v_proj, o_proj, gate_proj, "
+                                       "up_proj (if gated) and down_proj"
+                                     : "c_attn, c_fc and c_proj");
+    }
+    int64_t smallest = shape.n_inner < shape.n_embd ? shape.n_inner : shape.n_embd;
+    const unsigned kv = 1u << ADAPTER_K | 1u << ADAPTER_V;
+    if (shape_q(&shape) < smallest) smallest = shape_q(&shape);
+    if (shape.adapter_targets & kv && shape_kv(&shape) < smallest) smallest = shape_kv(&shape);
+    if (c->adapter.rank <= smallest) return 0;
+    return config_refuse(check, "adapter.rank",
+                         "adapter.rank is %" PRId64 ", more than the %" PRId64
+                         " rows of a matrix that it adapts.\nLower it.",
+                         c->adapter.rank, smallest);
+}
+
 static int check_data(const struct config_check *check) {
     const struct config *c = check->config;
     bool tales_train = strcmp(c->data.train, "tales") == 0;
@@ -334,6 +363,7 @@ int config_check(const struct config *config, const struct config_origins *origi
     struct config_check check = {config, origins, error};
     if (check_name(&check)) return -1;
     if (check_model(&check)) return -1;
+    if (check_adapters(&check)) return -1;
     if (check_data(&check)) return -1;
     if (config->train.epochs == 0 && check_schedule(&check)) return -1;
     return check_optimizer(&check);

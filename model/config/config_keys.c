@@ -77,6 +77,7 @@ _Static_assert(sizeof config_options / sizeof *config_options <= CONFIG_OPTION_L
 
 const struct config_block config_blocks[] = {
     {"model", "Sizes and parts of the transformer, and its initial weights."},
+    {"adapter", "Fine-tuning of low-rank adapters on a frozen model (LoRA)."},
     {"data", "Training and validation data."},
     {"train", "Length of the run and size of a step."},
     {"optimizer", "AdamW and its learning rate."},
@@ -201,6 +202,12 @@ struct gpt_shape config_shape(const struct config *config) {
         shape.n_inner =
             mlp_is_gated(shape.mlp) ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
     shape.weights_out_in = !shape_is_gpt2(&shape);
+    if (config->adapter.type == CONFIG_ADAPTER_NONE) return shape;
+    shape.adapter_rank = config->adapter.rank;
+    for (int i = 0; i < config->adapter.targets.count; i++)
+        shape.adapter_targets |= adapter_targets_named(&shape, config->adapter.targets.items[i]);
+    if (config->adapter.targets.count == 0)
+        shape.adapter_targets = adapter_targets_named(&shape, "all-linear");
     return shape;
 }
 

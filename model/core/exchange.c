@@ -90,9 +90,11 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
         .residual = precision->residual,
         .embedded_columns = parameter_wte(list)->extent.columns,
     };
-    choose_embedded(exchange, config, parameter_wte(list));
+    bool frozen = parameter_wte(list)->group == GROUP_FROZEN;
+    if (!frozen) choose_embedded(exchange, config, parameter_wte(list));
+    /* Adapters are small: dividing their moments would save little. */
     shards_open(&exchange->shards, list, masters, ranks,
-                config->ranks.shard == CONFIG_SHARD_OPTIMIZER);
+                config->ranks.shard == CONFIG_SHARD_OPTIMIZER && !frozen);
     exchange->squares_count = squares_count(exchange);
     size_t buckets = (size_t)arrlen(exchange->shards.buckets);
     exchange->gradient_tickets = calloc(buckets, sizeof(uint64_t));

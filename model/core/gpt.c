@@ -104,6 +104,12 @@ static void layout_scratch(const struct gpt *gpt, struct arena *arena,
     if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
 }
 
+/* True if the backward pass of a linear layer reads its input: for the gradient of its weight or of
+ * its adapters. */
+static bool reads_input_again(const struct gpt *gpt, enum autocast_site site) {
+    return !shape_has_adapters(&gpt->shape) || adapter_is_at(gpt, site);
+}
+
 /* Lays out one layer's tensors, or those of the model (layer -1). */
 static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scratch,
                          int64_t layer) {
@@ -118,8 +124,9 @@ static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scra
                                   extent.columns ? 2 : 1,
                                   {extent.rows, extent.columns}};
         if (a->memory != SCRATCH_NONE) continue;
-        bool kept = a->read_once && quantization_keeps(&gpt->quantization, a->reader);
-        if (layer <= 0 || (gpt->recompute < a->recomputed && !kept))
+        bool unsaved = a->read_once && (quantization_keeps(&gpt->quantization, a->reader) ||
+                                        !reads_input_again(gpt, a->reader));
+        if (layer <= 0 || (gpt->recompute < a->recomputed && !unsaved))
             tensor->data = arena_take(arena, tensor_bytes(tensor));
         else tensor->data = activation_tensor(all, i, 0)->data;
     }
@@ -158,17 +165,20 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     quantization_layout(&gpt->quantization, arena, s);
+    adapters_layout(&gpt->adapters, arena, s, &gpt->precision, gpt->use == GPT_TRAINING);
     layout_scratch(gpt, arena, scratch);
     for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
     layout_gradients(gpt, scratch);
 }
 
-/* An activation with one reader is saved in 8 bits for an fp8 layer, unless it is recomputed. */
+/* An activation with one reader is saved in 8 bits for an fp8 layer, unless it is recomputed.
+ * Adapters read it in 16 bit, and frozen layers not again. */
 static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
     bool keeps[LINEAR_COUNT] = {false};
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
-        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->recompute < a->recomputed)
+        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->recompute < a->recomputed &&
+            !shape_has_adapters(&gpt->shape))
             keeps[linear_index(a->reader)] = true;
     }
     return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);
@@ -181,6 +191,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->precision = *precision;
     gpt->use = use;
     gpt->shape = config_shape(config);
+    if (shape_has_adapters(&gpt->shape)) gpt->adapters.scale = adapter_scale(config);
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
               be->device.chunk_bytes);
@@ -357,13 +368,21 @@ static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index)
     }
 }
 
-void gpt_initialize(struct gpt *gpt, uint64_t seed) {
+static void initialize_first(struct gpt *gpt, uint64_t seed, ptrdiff_t count) {
     struct backend *be = gpt->be;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+    for (ptrdiff_t i = 0; i < count; i++) {
         if (be->device.kind == BACKEND_CPU) initialize_in_place(gpt, seed, i);
         else initialize_and_send(gpt, seed, i);
     }
     masters_refresh(&gpt->masters, be);
+}
+
+void gpt_initialize(struct gpt *gpt, uint64_t seed) {
+    initialize_first(gpt, seed, arrlen(gpt->list));
+}
+
+void gpt_initialize_adapters(struct gpt *gpt, uint64_t seed) {
+    initialize_first(gpt, seed, parameter_adapter_count(gpt->list));
 }
 
 static void clear_range(struct gpt *gpt, int64_t first, int64_t end) {

@@ -16,6 +16,7 @@
 #include "model/config/config.h"
 #include "model/architecture/activations.h"
 #include "model/architecture/parameters.h"
+#include "model/core/adapter.h"
 #include "model/core/masters.h"
 #include "model/core/memory_parts.h"
 #include "model/core/precision.h"
@@ -65,7 +66,9 @@ struct gpt {
 
     struct exchange *exchange; /* with other ranks (model/core/exchange.h), or NULL */
     struct masters masters;
-    struct quantization quantization;  /* used in fp8 */
+    struct quantization quantization; /* used in fp8 */
+    struct adapters adapters;
+    char base_fingerprint[65]; /* with adapters: of the files of the frozen model, or "" */
     struct tensor gradients;           /* [trained_count] */
     struct tensor unused_gradients;    /* gradients of frozen norms: written, never read */
     struct parameters weights;         /* as operations read them */
@@ -104,6 +107,9 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 /* Fills the master weights with GPT-2's initialization, a pure function of the seed: the same bits
  * on any machine, with any number of threads. */
 void gpt_initialize(struct gpt *gpt, uint64_t seed);
+
+/* The same for adapters alone, which then change nothing yet: B is zero. */
+void gpt_initialize_adapters(struct gpt *gpt, uint64_t seed);
 
 /* Prepares the gradients for a step. Clears those that are always accumulated; the next backward
  * pass replaces those of matrices, which saves clearing and reading them. */

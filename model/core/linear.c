@@ -1,13 +1,29 @@
 #include "model/core/linear.h"
 
+#include "model/core/adapter.h"
+
 /* Returns a tensor as an operand that is not quantized. */
 static struct operand unquantized(const struct tensor *tensor) {
     return (struct operand){.stored.values = *tensor};
 }
 
+/* Adds the adapters of a linear layer to its sum, then applies the epilogue. */
+static void add_adapters(struct gpt *gpt, const struct linear_forward_args *args,
+                         const struct tensor *sum) {
+    const bool gelu = args->epilogue == MATMUL_GELU;
+    adapter_forward(gpt, ARGS(adapter, .site = args->site, .layer = args->layer, .out = sum,
+                              .in = args->in, .label = gelu ? NULL : args->label));
+    if (gelu)
+        OP(gpt->be, gelu_forward, .out = args->out, .in = sum, .track_amax = args->track_amax,
+           .label = args->label);
+}
+
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     struct operand in = unquantized(args->in), weight = unquantized(args->weight);
-    const bool out_in = gpt->shape.weights_out_in;
+    const bool out_in = gpt->shape.weights_out_in, adapted = adapter_is_at(gpt, args->site);
+    const bool fused = args->epilogue != MATMUL_STORE && !adapted;
+    const struct tensor *out =
+        args->epilogue != MATMUL_STORE && adapted ? args->pre_activation : args->out;
     if (gpt->precision.fp8_site[args->site]) {
         const struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
                                                   .site = args->site,
@@ -21,12 +37,15 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     }
     const struct scaled_tensor *a = &in.stored;
     const struct scaled_tensor *b = operand_over_rows(&weight);
-    OP(gpt->be, matmul, .out = args->out, .a = &a->values, .a_scales = optional_tensor(&a->scales),
+    OP(gpt->be, matmul, .out = out, .a = &a->values, .a_scales = optional_tensor(&a->scales),
        .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .bias = optional_tensor(args->bias), .epilogue = args->epilogue,
-       .pre_activation = args->pre_activation,
-       .transpose_b = out_in || operand_is_transposed(&weight), .track_amax = args->track_amax,
-       .fast_accumulation = gpt->quantization.fast_accumulation, .label = args->label);
+       .bias = optional_tensor(args->bias), .epilogue = fused ? args->epilogue : MATMUL_STORE,
+       .pre_activation = fused ? args->pre_activation : NULL,
+       .transpose_b = out_in || operand_is_transposed(&weight),
+       .track_amax = fused ? args->track_amax : NULL,
+       .fast_accumulation = gpt->quantization.fast_accumulation,
+       .label = adapted ? NULL : args->label);
+    if (adapted) add_adapters(gpt, args, out);
 }
 
 /* Returns the operand of a matmul, quantized if the layer runs in fp8. */
@@ -51,8 +70,23 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
        .transpose_b = operand_is_transposed(second), .accumulate = gpt->accumulate);
 }
 
+/* Adds what passes through the adapters to din, then applies the epilogue. */
+static void add_adapters_backward(struct gpt *gpt, const struct linear_backward_args *args) {
+    const bool dgelu = args->epilogue == MATMUL_DGELU;
+    adapter_input_backward(gpt,
+                           ARGS(adapter, .site = args->site, .layer = args->layer, .din = args->din,
+                                .dout = args->dout, .label = dgelu ? NULL : args->label));
+    if (dgelu)
+        OP(gpt->be, gelu_backward, .din = args->din, .dout = args->din, .in = args->pre_activation,
+           .track_amax = args->track_amax, .column_sums = args->din_sums, .label = args->label);
+}
+
 void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
-    const bool out_in = gpt->shape.weights_out_in;
+    const bool out_in = gpt->shape.weights_out_in, adapted = adapter_is_at(gpt, args->site);
+    const bool fused = args->epilogue != MATMUL_STORE && !adapted;
+    if (adapted)
+        adapter_weight_backward(gpt, ARGS(adapter, .site = args->site, .layer = args->layer,
+                                          .in = args->in, .dout = args->dout));
     if (args->dbias) OP(gpt->be, column_sums, .sums = args->dbias, .in = args->dout);
     struct quantized_operand gradient = {
         .kind = QUANTIZED_GRADIENT, .in = args->dout, .matmul = MATMUL_WEIGHT_GRADIENT};
@@ -71,7 +105,10 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
     const struct scaled_tensor *b = operand_over_rows(&weight);
     OP(gpt->be, matmul, .out = args->din, .a = &a->values, .a_scales = optional_tensor(&a->scales),
        .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .transpose_b = !out_in || operand_is_transposed(&weight), .epilogue = args->epilogue,
-       .pre_activation = args->pre_activation, .track_amax = args->track_amax,
-       .column_sums = args->din_sums, .label = args->label);
+       .transpose_b = !out_in || operand_is_transposed(&weight),
+       .epilogue = fused ? args->epilogue : MATMUL_STORE,
+       .pre_activation = fused ? args->pre_activation : NULL,
+       .track_amax = fused ? args->track_amax : NULL, .column_sums = fused ? args->din_sums : NULL,
+       .label = adapted ? NULL : args->label);
+    if (adapted) add_adapters_backward(gpt, args);
 }

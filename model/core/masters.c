@@ -3,7 +3,7 @@
 #include <stb/stb_ds.h>
 
 static enum master_form form_of(const struct precision *precision, const struct parameter *p) {
-    if (precision->compute_dtype == DTYPE_F32) return MASTERS_FLOAT32;
+    if (precision->compute_dtype == DTYPE_F32 || p->adapter) return MASTERS_FLOAT32;
     if (p->extent.columns == 0) return MASTERS_KEPT;
     return precision->site[p->site] == DTYPE_F32 ? MASTERS_FLOAT32 : precision->masters;
 }

@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "model/io/adapter_config.h"
 #include "model/io/amax_history.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
@@ -47,14 +48,22 @@ static int check_heads(const struct gpt *gpt, const char *directory, struct erro
                 path, saved.model.n_head, gpt->shape.n_head, saved.model.n_head);
 }
 
-/* Opens the weights of a directory and checks them against the model. After a failure nothing is
- * open. */
+/* Opens the weights of the model in a directory, without adapters, and checks them. After a failure
+ * nothing is open. */
 static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         struct error *error) {
     if (tensor_files_open_directory(files, directory, checkpoint_model_stem, error)) return -1;
     if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
         check_heads(gpt, directory, error) == 0)
         return 0;
+    tensor_files_close(files);
+    return -1;
+}
+
+static int open_adapters(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+                         struct error *error) {
+    if (tensor_files_open_directory(files, directory, checkpoint_adapter_stem, error)) return -1;
+    if (checkpoint_check_adapters(gpt->list, files, error) == 0) return 0;
     tensor_files_close(files);
     return -1;
 }
@@ -72,13 +81,46 @@ static int finish_upload(struct gpt *gpt, struct error *error) {
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
-static int load_tensors(struct trainer *trainer, const char *directory, struct error *error) {
+/* Loads the model that adapters are trained on. expected: its fingerprint, or "". */
+static int load_base(struct gpt *gpt, const char *directory, const char *expected,
+                     struct error *error) {
+    struct tensor_files files;
+    if (open_weights(&files, gpt, directory, error)) return -1;
+    int status = tensor_files_fingerprint(gpt->base_fingerprint, &files, error);
+    if (status == 0 && expected[0] && strcmp(expected, gpt->base_fingerprint) != 0)
+        status = fail(error,
+                      "%.400s is another model than the one that the adapters were trained on\n"
+                      "name that one by --set model.init_from=DIR",
+                      directory);
+    if (status == 0) status = checkpoint_read_weights(gpt, &files, error);
+    tensor_files_close(&files);
+    return status;
+}
+
+/* Opens the weights of a directory: those of the model, or of its adapters. */
+static int open_stored(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+                       struct error *error) {
+    return (shape_has_adapters(&gpt->shape) ? open_adapters : open_weights)(files, gpt, directory,
+                                                                            error);
+}
+
+/* Reads what open_stored opened, and with adapters their model. */
+static int read_stored(struct gpt *gpt, const struct config *config,
+                       const struct tensor_files *files, const char *fingerprint,
+                       struct error *error) {
+    if (!shape_has_adapters(&gpt->shape)) return checkpoint_read_weights(gpt, files, error);
+    if (load_base(gpt, config->model.init_from, fingerprint, error)) return -1;
+    return checkpoint_read_adapters(gpt, files, error);
+}
+
+static int load_tensors(struct trainer *trainer, const char *directory,
+                        const struct checkpoint_manifest *manifest, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     struct tensor_files weights, moments;
-    if (open_weights(&weights, gpt, directory, error)) return -1;
+    if (open_stored(&weights, gpt, directory, error)) return -1;
     int status = open_moments(&moments, &trainer->optimizer, directory, error);
     if (status == 0) {
-        status = checkpoint_read_weights(gpt, &weights, error);
+        status = read_stored(gpt, trainer->config, &weights, manifest->base_fingerprint, error);
         if (status == 0) status = checkpoint_read_moments(&trainer->optimizer, &moments, error);
         tensor_files_close(&moments);
         if (status == 0) status = finish_upload(gpt, error);
@@ -110,21 +152,47 @@ int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts
                                                           : 0;
 }
 
-int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
-    struct tensor_files weights;
-    if (open_weights(&weights, gpt, directory, error)) return -1;
-    int status = checkpoint_read_weights(gpt, &weights, error);
-    tensor_files_close(&weights);
+int checkpoint_load_weights(struct gpt *gpt, const struct config *config, const char *directory,
+                            struct error *error) {
+    struct checkpoint_manifest manifest = {0};
+    struct tensor_files files;
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    if (shape_has_adapters(&gpt->shape) && file_exists(path) &&
+        checkpoint_manifest_open(&manifest, path, error))
+        return -1;
+    int status = open_stored(&files, gpt, directory, error);
+    if (status == 0) {
+        status = read_stored(gpt, config, &files, manifest.base_fingerprint, error);
+        tensor_files_close(&files);
+    }
+    checkpoint_manifest_close(&manifest);
     return status ? -1 : finish_upload(gpt, error);
 }
 
 /* Rank 0 checks if the directory is a checkpoint, and verifies it for all ranks. */
-int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error) {
+static int verify_model(const struct gpt *gpt, const char *directory, struct error *error) {
     const struct ranks *ranks = gpt->be->collectives->ranks;
     bool verifies = ranks->rank == 0 && file_exists_in(directory, checkpoint_manifest_name);
     int status = verifies ? checkpoint_verify(directory, CHECKPOINT_WEIGHTS, error) : 0;
-    if (ranks_agree(ranks, status, error)) return -1;
-    return checkpoint_load_weights(gpt, directory, error);
+    return ranks_agree(ranks, status, error);
+}
+
+int checkpoint_load_initial(struct gpt *gpt, const struct config *config, struct error *error) {
+    const char *base = config->model.init_from, *adapters = config->adapter.init_from;
+    if (!base[0])
+        return fail(error, "adapters are trained on a model, and there is none\nname its folder in "
+                           "model.init_from");
+    if (verify_model(gpt, base, error)) return -1;
+    if (!shape_has_adapters(&gpt->shape)) return checkpoint_load_weights(gpt, config, base, error);
+    if (adapters[0])
+        return verify_model(gpt, adapters, error) ||
+                       checkpoint_load_weights(gpt, config, adapters, error)
+                   ? -1
+                   : 0;
+    if (load_base(gpt, base, "", error)) return -1;
+    gpt_initialize_adapters(gpt, (uint64_t)config->seed);
+    return finish_upload(gpt, error);
 }
 
 /* Restores the scaler if the precision is unchanged. The counts of updates (Adam's t) and of
@@ -269,12 +337,40 @@ static int load_history(const struct quantization *q, const char *directory, int
     return status;
 }
 
+/* Fails if the adapters of a checkpoint are others than the config's: they would compute something
+ * else. */
+static int check_adapter_settings(const struct config *config,
+                                  const struct checkpoint_manifest *manifest, struct error *error) {
+    static const char *const keys[] = {"type", "rank", "alpha", "rslora", "targets"};
+    char *text = config_json_text(config, NULL);
+    cJSON *saved = tree_of(manifest->config), *now = tree_of(text);
+    const cJSON *before = json_member(saved, "adapter"), *after = json_member(now, "adapter");
+    int status = 0;
+    for (size_t i = 0; before && status == 0 && i < sizeof keys / sizeof *keys; i++) {
+        const cJSON *a = json_member(before, keys[i]), *b = json_member(after, keys[i]);
+        if (cJSON_Compare(a, b, true)) continue;
+        char *found = cJSON_PrintUnformatted(a), *given = cJSON_PrintUnformatted(b);
+        status = fail(error,
+                      "adapter.%s is %.80s in the checkpoint, now %.80s: these are other adapters\n"
+                      "set it as it was, or begin another run (adapter.init_from)",
+                      keys[i], found ? found : "missing", given ? given : "missing");
+        cJSON_free(found);
+        cJSON_free(given);
+        if (config->adapter.type == CONFIG_ADAPTER_NONE) break;
+    }
+    cJSON_Delete(saved);
+    cJSON_Delete(now);
+    free(text);
+    return status;
+}
+
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
-    int status = load_tensors(trainer, path, error);
+    int status = check_adapter_settings(trainer->config, &manifest, error);
+    if (status == 0) status = load_tensors(trainer, path, &manifest, error);
     if (status == 0)
         status = load_history(&trainer->gpt.quantization, path, manifest.state.step, error);
     if (status == 0) {
@@ -301,7 +397,13 @@ enum { FOREIGN_SEQ_LEN = 1024 };
 
 static int config_of_model(struct config *config, const char *directory, struct error *error) {
     struct config_origins origins = {.path = directory};
+    bool adapters = file_exists_in(directory, adapter_config_name);
+    char *base = config->model.init_from;
     config_defaults(config);
+    if (adapters && (adapter_read_base(base, directory, error) ||
+                     adapter_read_config(config, directory, error)))
+        return -1;
+    if (adapters) directory = base;
     snprintf(config->name, sizeof config->name, "model");
     config->data.seq_len =
         INT64_MAX; /* the model's context, which is known after reading its file */
@@ -320,7 +422,8 @@ int checkpoint_config(struct config *config, const char *path, struct error *err
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
-    if (!file_exists(manifest_path) && !file_exists_in(path, checkpoint_config_name))
+    if (!file_exists(manifest_path) && !file_exists_in(path, checkpoint_config_name) &&
+        !file_exists_in(path, adapter_config_name))
         return fail(error,
                     "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
                     "name a directory such as runs/NAME/checkpoints/step-00001000",

@@ -1,6 +1,8 @@
 /* Checkpoints: the state of a run on disk, complete or absent.
  *
- *     RUN/checkpoints/step-00001000/model.safetensors       fp32 weights, Hugging Face names
+ *     RUN/checkpoints/step-00001000/model.safetensors       fp32 weights, Hugging Face names; with
+ *                                                           adapters adapter_model.safetensors
+ *                                   adapter_config.json     with adapters: PEFT's description
  *                                   config.json             shape of the model
  *                                   generation_config.json  tokens that begin and end texts
  *                                   vocab.json ...          the tokenizer, if it is known
@@ -54,13 +56,17 @@ int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error);
 
 /* Loads only the weights, into an allocated gpt, from a directory: a checkpoint, or a Hugging Face
- * model in one file or in shards. tensor_files.h describes the files that are read,
- * checkpoint_tensors.h their contents. If there is a config.json, the number of heads must agree.
- * Changes nothing on failure. */
-int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error);
+ * model in one file or in shards; for a model with adapters a checkpoint of adapters, or an adapter
+ * of PEFT, and the model itself from config->model.init_from. tensor_files.h describes the files
+ * that are read, checkpoint_tensors.h their contents. If there is a config.json, the number of
+ * heads must agree; a checkpoint's adapters need the model that they were trained on. Changes
+ * nothing if the first file fails. */
+int checkpoint_load_weights(struct gpt *gpt, const struct config *config, const char *directory,
+                            struct error *error);
 
-/* The same for a directory that has not been verified. All ranks call it. */
-int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error);
+/* Loads what config->model.init_from and, with adapters, config->adapter.init_from name; adapters
+ * are otherwise initialized. The directories have not been verified. All ranks call it. */
+int checkpoint_load_initial(struct gpt *gpt, const struct config *config, struct error *error);
 
 /* Stores the config of the run that wrote a checkpoint. For a directory without trainer.json, a
  * Hugging Face model, it is the defaults with that model's sizes, the tokenizer of its vocabulary,

@@ -118,9 +118,10 @@ static int check_name(const char *directory, int64_t step, struct error *error) 
 /* A single file of weights takes precedence over shards, so one that is not listed is an error. */
 static int check_unlisted(const char *directory, const struct checkpoint_manifest *manifest,
                           struct error *error) {
-    const char *const stems[] = {checkpoint_model_stem, checkpoint_optimizer_stem};
+    const char *const stems[] = {checkpoint_model_stem, checkpoint_adapter_stem,
+                                 checkpoint_optimizer_stem};
     char name[STORED_FILE_NAME_MAX];
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof stems / sizeof *stems; i++) {
         snprintf(name, sizeof name, "%s.safetensors", stems[i]);
         if (!checkpoint_manifest_lists(manifest, name) && file_exists_in(directory, name))
             return fail(error,

@@ -19,7 +19,8 @@
 #define WHOLE_MAX (INT64_C(1) << 53)
 
 const char checkpoint_manifest_name[] = "trainer.json";
-const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
+const char checkpoint_model_stem[] = "model", checkpoint_adapter_stem[] = "adapter_model",
+           checkpoint_optimizer_stem[] = "optimizer";
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
 
@@ -71,6 +72,7 @@ static int print_config(FILE *out, const struct config *config, struct error *er
 
 /* Returns the oldest format that can represent the checkpoint. */
 static int format_of(const struct trainer *trainer, const struct stored_file *files) {
+    if (shape_has_adapters(&trainer->gpt.shape)) return CHECKPOINT_FORMAT_ADAPTERS;
     for (ptrdiff_t i = 0; i < arrlen(files); i++)
         if (strstr(files[i].name, ".index.json")) return CHECKPOINT_FORMAT_SHARDS;
     return trainer->gpt.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT
@@ -93,6 +95,8 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct tra
             config->data.seq_len, precision_name(&trainer->gpt.precision));
     print_scaler(out, &state->scaler);
     print_best(out, &state->best);
+    if (shape_has_adapters(&trainer->gpt.shape))
+        fprintf(out, "  \"base_fingerprint\": \"%s\",\n", trainer->gpt.base_fingerprint);
     if (print_config(out, config, error)) return -1;
     fputs("  \"files\": {", out);
     for (ptrdiff_t i = 0; i < arrlen(files); i++) {
@@ -140,12 +144,12 @@ static int check_hash(const struct manifest_reader *reader, const struct json_fi
     int64_t format = 0;
     if (!json_whole(&format, reader->root, "format", 0, WHOLE_MAX))
         return missing_key(reader, "format");
-    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_SHARDS)
+    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_ADAPTERS)
         return fail(
             reader->error,
             "%s: its format is %" PRId64 ", this mantissa (%s) reads formats %d to %d\nuse the "
             "mantissa that wrote it",
-            reader->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_SHARDS);
+            reader->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_ADAPTERS);
     size_t body = file->size > HASH_LINE_BYTES ? file->size - HASH_LINE_BYTES : 0;
     make_hash_line(hash_line, file->text, body);
     if (body > 0 && memcmp(file->text + body, hash_line, HASH_LINE_BYTES) == 0) return 0;
@@ -195,6 +199,13 @@ static int read_precision(const struct manifest_reader *reader,
     return missing_key(reader, "precision");
 }
 
+static void read_fingerprint(const struct manifest_reader *reader,
+                             struct checkpoint_manifest *manifest) {
+    const cJSON *hex = json_member(reader->root, "base_fingerprint");
+    if (cJSON_IsString(hex))
+        snprintf(manifest->base_fingerprint, SHA256_HEX_MAX, "%s", hex->valuestring);
+}
+
 static int read_file(const struct manifest_reader *reader, const cJSON *member,
                      struct stored_file *file) {
     const cJSON *hex = json_member(member, "sha256");
@@ -221,15 +232,13 @@ bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const
     return false;
 }
 
-/* Checks that the manifest lists one file of tensors, or the index of several. */
-static int need_tensors(const struct manifest_reader *reader,
-                        const struct checkpoint_manifest *manifest, const char *stem) {
+/* True if the manifest lists one file of tensors, or the index of several. */
+static bool lists_tensors(const struct checkpoint_manifest *manifest, const char *stem) {
     char single[STORED_FILE_NAME_MAX], index[STORED_FILE_NAME_MAX];
     snprintf(single, sizeof single, "%s.safetensors", stem);
     snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
-    if (checkpoint_manifest_lists(manifest, single) || checkpoint_manifest_lists(manifest, index))
-        return 0;
-    return missing_key(reader, single);
+    return checkpoint_manifest_lists(manifest, single) ||
+           checkpoint_manifest_lists(manifest, index);
 }
 
 static int read_files(const struct manifest_reader *reader, struct checkpoint_manifest *manifest) {
@@ -242,10 +251,13 @@ static int read_files(const struct manifest_reader *reader, struct checkpoint_ma
         if (read_file(reader, member, &file)) return -1;
         arrput(manifest->files, file);
     }
-    if (need_tensors(reader, manifest, checkpoint_model_stem)) return -1;
+    if (!lists_tensors(manifest, checkpoint_model_stem) &&
+        !lists_tensors(manifest, checkpoint_adapter_stem))
+        return missing_key(reader, "model.safetensors");
     if (!checkpoint_manifest_lists(manifest, checkpoint_config_name))
         return missing_key(reader, checkpoint_config_name);
-    return need_tensors(reader, manifest, checkpoint_optimizer_stem);
+    if (lists_tensors(manifest, checkpoint_optimizer_stem)) return 0;
+    return missing_key(reader, "optimizer.safetensors");
 }
 
 /* The config stays text, because cJSON would lose the last bit of some doubles when it prints. */
@@ -273,6 +285,7 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
                  read_scaler(&reader, &manifest->state.scaler) ||
                  read_precision(&reader, manifest) || read_files(&reader, manifest) ||
                  read_config(&reader, manifest, file.text);
+    read_fingerprint(&reader, manifest);
     json_file_close(&file);
     if (status) checkpoint_manifest_close(manifest);
     return status ? -1 : 0;

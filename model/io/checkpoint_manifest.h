@@ -2,12 +2,14 @@
  *
  * It is written last, has the size and SHA-256 of every other file, and ends with its own SHA-256:
  *
- *     format         1 (2: moments in bf16, 3: several files; older versions reject these)
+ *     format         1 (2: moments in bf16, 3: several files, 4: adapters; older versions reject
+ *                    these)
  *     mantissa       version that wrote it, "0.1.0"
  *     step, tokens, next_sample, seed, micro_batch_size, grad_accum_steps, seq_len
  *     precision      effective precision, "fp16"
  *     scaler         {"loss_scale": 65536, "growth_tracker": 12, "updates": 998, "skipped": 2, ...}
  *     best           after a validation: {"val_loss": 2.5, "step": 900, "since": 1}
+ *     base_fingerprint  with adapters: that of the model's files (tensor_files.h)
  *     config         the run's resolved config, as config_print_json prints it
  *     files          {"model.safetensors": {"bytes": 123, "sha256": "..."}, ...}
  *     sha256         hash of all bytes before the comma that precedes this key
@@ -23,14 +25,16 @@
 
 enum {
     CHECKPOINT_FORMAT = 1,
-    CHECKPOINT_FORMAT_MOMENTS = 2, /* moments are in bf16 */
-    CHECKPOINT_FORMAT_SHARDS = 3,  /* weights or moments are in several files */
+    CHECKPOINT_FORMAT_MOMENTS = 2,  /* moments are in bf16 */
+    CHECKPOINT_FORMAT_SHARDS = 3,   /* weights or moments are in several files */
+    CHECKPOINT_FORMAT_ADAPTERS = 4, /* weights are those of adapters */
     CHECKPOINT_FILES_MAX = 2 * (TENSOR_FILES_MAX + 1) + 10,
 };
 
 extern const char checkpoint_manifest_name[]; /* "trainer.json" */
 
-/* Every checkpoint has "config.json", and of the stems "model" and "optimizer" either
+/* Every checkpoint has "config.json", and of the stems "model" ("adapter_model" with adapters) and
+ * "optimizer" either
  * "STEM.safetensors" or "STEM.safetensors.index.json" with its shards (tensor_files.h). */
 extern const char checkpoint_config_name[];
 /* "generation_config.json", which newer checkpoints have too. */
@@ -39,8 +43,9 @@ extern const char checkpoint_generation_name[];
 struct checkpoint_manifest {
     struct training_state state; /* only the fields of the scaler that persist between steps */
     int64_t next_sample;
-    enum config_precision precision; /* effective precision of the run, never auto */
-    struct stored_file *files;       /* stb_ds array of the listed files, with plain names */
+    enum config_precision precision;       /* effective precision of the run, never auto */
+    char base_fingerprint[SHA256_HEX_MAX]; /* "": none */
+    struct stored_file *files;             /* stb_ds array of the listed files, with plain names */
     char *config; /* JSON text, as printed by config_print_json but for indentation */
 };
 

@@ -36,7 +36,8 @@ static bool is_gpt2(const struct parameter *list) {
 }
 
 const char *checkpoint_prefix(const struct parameter *list) {
-    return is_gpt2(list) ? gpt2_prefix : "";
+    if (parameter_adapter_count(list) == 0) return is_gpt2(list) ? gpt2_prefix : "";
+    return is_gpt2(list) ? "base_model.model.transformer." : "base_model.model.";
 }
 
 const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX],
@@ -228,9 +229,10 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
 
 static int match_weights(const struct parameter *list, const struct tensor_files *files,
                          bool *matched, struct error *error) {
-    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+    const char *prefix = is_gpt2(list) ? gpt2_prefix : "";
+    for (ptrdiff_t i = parameter_adapter_count(list); i < arrlen(list); i++) {
         const struct stored_tensor *tensor = checkpoint_find_weight(files, list[i].name);
-        if (!tensor) return missing_tensor(files, checkpoint_prefix(list), list[i].name, error);
+        if (!tensor) return missing_tensor(files, prefix, list[i].name, error);
         if (check_tensor(&list[i], tensor, error)) return -1;
         matched[tensor - files->tensors] = true;
     }
@@ -245,6 +247,33 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
     int status = match_weights(list, files, matched, error);
     free(matched);
     return status ? -1 : check_head(list, files, error);
+}
+
+const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,
+                                                    const struct tensor_files *files,
+                                                    const char *name) {
+    char full[NAME_MAX_BYTES];
+    snprintf(full, sizeof full, "%s%s", checkpoint_prefix(list), name);
+    return tensor_files_find(files, full);
+}
+
+int checkpoint_check_adapters(const struct parameter *list, const struct tensor_files *files,
+                              struct error *error) {
+    ptrdiff_t count = parameter_adapter_count(list);
+    for (ptrdiff_t i = 0; i < count; i++) {
+        const struct stored_tensor *tensor = checkpoint_find_adapter(list, files, list[i].name);
+        if (!tensor)
+            return fail(error,
+                        "%.400s: tensor %s%s is missing\nname the layers of this adapter in "
+                        "adapter.targets, or use another one",
+                        files->where, checkpoint_prefix(list), list[i].name);
+        if (check_tensor(&list[i], tensor, error)) return -1;
+    }
+    if (files->count == count) return 0;
+    return fail(error,
+                "%.400s: it has %d tensors, but the adapters of the config have %td\nname the "
+                "layers of this adapter in adapter.targets, or use another one",
+                files->where, files->count, count);
 }
 
 int checkpoint_check_moments(const struct optimizer *optimizer, const struct tensor_files *files,
@@ -308,10 +337,12 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
     struct safetensors_entry *entries = NULL;
     struct master_source masters = {gpt->list, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
     const struct tensor_source source = {read_masters, &masters};
-    checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), checkpoint_prefix(gpt->list),
-                            DTYPE_F32);
-    int status = tensor_shards_write(directory, checkpoint_model_stem, entries,
-                                     (int)arrlen(entries), limit, &source, files, error);
+    ptrdiff_t adapters = parameter_adapter_count(gpt->list);
+    checkpoint_list_entries(&entries, gpt->list, adapters ? adapters : arrlen(gpt->list),
+                            checkpoint_prefix(gpt->list), DTYPE_F32);
+    int status =
+        tensor_shards_write(directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem,
+                            entries, (int)arrlen(entries), limit, &source, files, error);
     checkpoint_free_entries(entries);
     return status;
 }
@@ -363,9 +394,20 @@ static void upload_moment(const struct flat_array *array, const float *values, i
 int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
                             struct error *error) {
     const struct flat_array masters = {gpt, NULL, 0};
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+    for (ptrdiff_t i = parameter_adapter_count(gpt->list); i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
         const struct stored_tensor *tensor = checkpoint_find_weight(files, p->name);
+        if (read_tensor(&masters, p, tensor, upload_masters, error)) return -1;
+    }
+    return 0;
+}
+
+int checkpoint_read_adapters(struct gpt *gpt, const struct tensor_files *files,
+                             struct error *error) {
+    const struct flat_array masters = {gpt, NULL, 0};
+    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        const struct stored_tensor *tensor = checkpoint_find_adapter(gpt->list, files, p->name);
         if (read_tensor(&masters, p, tensor, upload_masters, error)) return -1;
     }
     return 0;

@@ -12,6 +12,7 @@
 #include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "kernels/collectives.h"
+#include "model/io/adapter_config.h"
 #include "model/io/amax_history.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
@@ -34,6 +35,11 @@ static void print_generation_config(FILE *out, const void *context) {
 static void print_tokenizer_config(FILE *out, const void *context) {
     const struct trainer *trainer = context;
     huggingface_print_tokenizer_config(out, trainer->config, trainer->tokenizer);
+}
+
+static void print_adapter_config(FILE *out, const void *context) {
+    const struct trainer *trainer = context;
+    adapter_print_config(out, trainer->config);
 }
 
 static int write_text(struct checkpoint_writer *writer, const char *name,
@@ -83,6 +89,9 @@ static int write_model(struct checkpoint_writer *writer, struct error *error) {
     if (write_text(writer, checkpoint_config_name, print_config, error)) return -1;
     if (write_text(writer, checkpoint_generation_name, print_generation_config, error)) return -1;
     if (write_history(writer, error)) return -1;
+    if (shape_has_adapters(&trainer->gpt.shape) &&
+        write_text(writer, adapter_config_name, print_adapter_config, error))
+        return -1;
     return write_tokenizer(writer, error);
 }
 
@@ -135,7 +144,7 @@ int checkpoint_check_disk_space(const struct trainer *trainer, const char *run_d
     const struct gpt *gpt = &trainer->gpt;
     size_t moments = (size_t)trainer->optimizer.rule->moments;
     size_t element = sizeof(float) + moments * dtype_bytes(gpt->precision.moments);
-    double wanted = (double)count * (double)gpt->count * (double)element;
+    double wanted = (double)count * (double)gpt->trained_count * (double)element;
     struct statvfs disk;
     char path[FILE_PATH_MAX], needed[32], available[32];
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;

@@ -7,6 +7,7 @@
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
+#include "model/io/adapter_config.h"
 #include "model/io/huggingface.h"
 
 #include <dirent.h>
@@ -107,6 +108,18 @@ static int take_from_model(struct config *config, const struct config_origins *o
     return 0;
 }
 
+/* Fills the settings of adapters from the adapter of PEFT that they begin with. */
+static int take_from_adapter(struct config *config, const struct config_origins *origins,
+                             struct error *error) {
+    const struct config_check check = {config, origins, error};
+    const char *directory = config->adapter.init_from;
+    struct error reason;
+    if (!directory[0] || !file_exists_in(directory, adapter_config_name)) return 0;
+    if (adapter_read_config(config, directory, &reason))
+        return config_refuse(&check, "adapter.init_from", "adapter.init_from: %s", reason.text);
+    return 0;
+}
+
 /* Applies --set texts, then the model's sizes, the preset and the computed defaults, and checks the
  * config. */
 static int finish(struct config *config, struct config_origins *origins, char *const *overrides,
@@ -114,7 +127,8 @@ static int finish(struct config *config, struct config_origins *origins, char *c
     for (int i = 0; i < override_count; i++)
         if (config_read_flag(config, origins, overrides[i], error)) return -1;
     if (config->name[0] == '\0') name_from_path(config->name, origins->path);
-    if (take_from_model(config, origins, error)) return -1;
+    if (take_from_model(config, origins, error) || take_from_adapter(config, origins, error))
+        return -1;
     config_resolve(config);
     return config_check(config, origins, error);
 }

@@ -13,6 +13,9 @@
 
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
+#include "model/core/adapter.h"
+#include "model/io/adapter_config.h"
+#include "model/io/adapter_merge.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
@@ -31,78 +34,117 @@ static const char *const tokenizer_files[] = {
     "added_tokens.json",
 };
 
-/* Converts elements first .. first + count of a tensor to dtype, into buffer. */
-static int convert(void *buffer, float *values, const struct stored_tensor *tensor, int64_t first,
-                   int64_t count, enum dtype dtype, struct error *error) {
-    const struct safetensors_entry *entry = tensor->entry;
-    if (checkpoint_dtype(entry) == dtype) {
-        size_t size = dtype_bytes(dtype);
-        return safetensors_read(buffer, tensor->file, entry, (uint64_t)first * size,
-                                (size_t)count * size, error);
-    }
-    if (checkpoint_widen(values, tensor, first, count, error)) return -1;
-    dtype_store(buffer, dtype, 0, values, (size_t)count);
-    if (dtype == DTYPE_F32) return 0;
-    for (int64_t i = 0; i < count; i++) {
-        float space, stored = *dtype_widen(&space, buffer, dtype, (size_t)i, 1);
-        if (isfinite(values[i]) && !isfinite(stored))
-            return fail(error,
-                        "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
-                        "%s",
-                        tensor->file->reader.path, entry->name, (long long)(first + i),
-                        (double)values[i], dtype_name(dtype),
-                        dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
-    }
-    return 0;
-}
-
 /* A model being exported. */
 struct job {
     const char *from, *directory; /* directory: the one being written */
+    const char *model; /* folder of config.json and of the weights: from, or the adapters' model */
     enum dtype dtype;
+    bool adapters;        /* from holds adapters, */
+    bool merge;           /* which are merged into their model */
     struct config config; /* sizes of the model, and the limit of file sizes */
     struct huggingface_tokens tokens;
-    struct parameter *list;
-    struct tensor_files files;
+    struct parameter *list;         /* exported parameters, and those of the adapters */
+    struct parameter *adapter_list; /* stb_ds array, with adapters */
+    struct tensor_files files, adapter_files;
     float *values; /* buffer for a piece in fp32 */
+    struct merged_layer merged;
     struct stored_file *written;
     struct error *error;
 };
 
+/* Stores values in a dtype. Fails if a finite one becomes infinite. */
+static int store(const struct job *job, void *buffer, const struct stored_tensor *tensor,
+                 const float *values, int64_t first, int64_t count) {
+    dtype_store(buffer, job->dtype, 0, values, (size_t)count);
+    if (job->dtype == DTYPE_F32) return 0;
+    for (int64_t i = 0; i < count; i++) {
+        float space, stored = *dtype_widen(&space, buffer, job->dtype, (size_t)i, 1);
+        if (isfinite(values[i]) && !isfinite(stored))
+            return fail(job->error,
+                        "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
+                        "%s",
+                        tensor->file->reader.path, tensor->entry->name, (long long)(first + i),
+                        (double)values[i], dtype_name(job->dtype),
+                        job->dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
+    }
+    return 0;
+}
+
+/* Reads elements first .. first + count of a parameter in the job's dtype, with its adapter. */
+static int read_parameter(struct job *job, void *buffer, const struct parameter *parameter,
+                          int64_t first, int64_t count) {
+    const struct stored_tensor *tensor =
+        job->adapters && !job->merge
+            ? checkpoint_find_adapter(job->adapter_list, &job->adapter_files, parameter->name)
+            : checkpoint_find_weight(&job->files, parameter->name);
+    if (job->merge && merged_layer_load(&job->merged, job->adapter_list, &job->adapter_files,
+                                        parameter, job->error))
+        return -1;
+    if (checkpoint_dtype(tensor->entry) == job->dtype && !job->merged.a) {
+        size_t size = dtype_bytes(job->dtype);
+        return safetensors_read(buffer, tensor->file, tensor->entry, (uint64_t)first * size,
+                                (size_t)count * size, job->error);
+    }
+    if (checkpoint_widen(job->values, tensor, first, count, job->error)) return -1;
+    if (job->merged.a) merged_layer_add(&job->merged, job->values, first, count);
+    return store(job, buffer, tensor, job->values, first, count);
+}
+
 static int read_weights(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
                         struct error *error) {
-    const struct job *job = context;
+    struct job *job = context;
     size_t size = dtype_bytes(job->dtype);
-    return convert(buffer, job->values, checkpoint_find_weight(&job->files, job->list[entry].name),
-                   (int64_t)(first / size), (int64_t)(bytes / size), job->dtype, error);
+    (void)error; /* it is the job's */
+    return read_parameter(job, buffer, &job->list[entry], (int64_t)(first / size),
+                          (int64_t)(bytes / size));
+}
+
+/* Opens what the weights are read from, and lists the parameters that are written. */
+static int open_weights(struct job *job) {
+    struct gpt_shape shape = config_shape(&job->config);
+    int64_t count;
+    if (job->adapters) {
+        job->adapter_list = parameter_list(&shape, &count);
+        if (tensor_files_open_directory(&job->adapter_files, job->from, checkpoint_adapter_stem,
+                                        job->error) ||
+            checkpoint_check_adapters(job->adapter_list, &job->adapter_files, job->error))
+            return -1;
+        job->merged.scale = job->merge ? adapter_scale(&job->config) : 0;
+        job->merged.out_in = shape.weights_out_in;
+    }
+    if (!job->adapters || job->merge) shape.adapter_rank = 0;
+    job->list = parameter_list(&shape, &count);
+    if (job->adapters && !job->merge) return 0;
+    return tensor_files_open_directory(&job->files, job->model, checkpoint_model_stem,
+                                       job->error) ||
+                   checkpoint_check_weights(job->list, &job->files, job->error)
+               ? -1
+               : 0;
 }
 
 static int write_weights(struct job *job) {
-    struct gpt_shape shape = config_shape(&job->config);
     struct safetensors_entry *entries = NULL;
     const struct tensor_source source = {read_weights, job};
-    int64_t count;
-    if (tensor_files_open_directory(&job->files, job->from, checkpoint_model_stem, job->error))
-        return -1;
-    job->list = parameter_list(&shape, &count);
-    if (checkpoint_check_weights(job->list, &job->files, job->error)) return -1;
+    if (open_weights(job)) return -1;
     job->values = malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof *job->values);
     if (!job->values)
         return fail(job->error, "out of memory while writing to %.400s", job->directory);
-    checkpoint_list_entries(&entries, job->list, arrlen(job->list), checkpoint_prefix(job->list),
-                            job->dtype);
+    ptrdiff_t adapters = parameter_adapter_count(job->list);
+    checkpoint_list_entries(&entries, job->list, adapters ? adapters : arrlen(job->list),
+                            checkpoint_prefix(job->list), job->dtype);
     int status = tensor_shards_write(
-        job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
-        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source, &job->written, job->error);
+        job->directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem, entries,
+        (int)arrlen(entries), (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source,
+        &job->written, job->error);
     checkpoint_free_entries(entries);
     return status;
 }
 
-/* Copies a small file. Returns RESULT_NONE if the source does not have it. */
-static int copy_file(struct job *job, const char *name) {
+/* Copies a small file of a folder. Returns RESULT_NONE if the folder does not have it. */
+static int copy_file(struct job *job, const char *from, const char *name) {
     char path[FILE_PATH_MAX], *bytes;
     size_t size;
-    if (file_path_join(path, job->from, name, job->error)) return -1;
+    if (file_path_join(path, from, name, job->error)) return -1;
     if (!file_exists(path)) return RESULT_NONE;
     if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
     int status = stored_file_write(&job->written, job->directory, name, bytes, size, job->error);
@@ -120,12 +162,19 @@ static void print_generation_config(FILE *out, const void *context) {
     huggingface_print_generation_config(out, &job->tokens);
 }
 
+static void print_adapter_config(FILE *out, const void *context) {
+    adapter_print_config(out, &((const struct job *)context)->config);
+}
+
 static int write_configs(struct job *job) {
-    if (huggingface_read_tokens(&job->tokens, &job->config, job->from, job->error) ||
+    if (job->adapters && !job->merge)
+        return stored_file_print(&job->written, job->directory, adapter_config_name,
+                                 print_adapter_config, job, job->error);
+    if (huggingface_read_tokens(&job->tokens, &job->config, job->model, job->error) ||
         stored_file_print(&job->written, job->directory, checkpoint_config_name, print_config, job,
                           job->error))
         return -1;
-    int copied = copy_file(job, checkpoint_generation_name);
+    int copied = copy_file(job, job->model, checkpoint_generation_name);
     if (copied != RESULT_NONE) return copied;
     return stored_file_print(&job->written, job->directory, checkpoint_generation_name,
                              print_generation_config, job, job->error);
@@ -134,9 +183,12 @@ static int write_configs(struct job *job) {
 static int write_all(struct job *job) {
     int status = write_weights(job) || write_configs(job) ? -1 : 0;
     for (size_t i = 0; status >= 0 && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
-        status = copy_file(job, tokenizer_files[i]);
+        status = copy_file(job, job->from, tokenizer_files[i]);
     tensor_files_close(&job->files);
+    tensor_files_close(&job->adapter_files);
+    merged_layer_close(&job->merged);
     arrfree(job->list);
+    arrfree(job->adapter_list);
     arrfree(job->written);
     free(job->values);
     return status < 0 ? -1 : 0;
@@ -203,6 +255,22 @@ static int publish(const struct export_paths *paths, struct error *error) {
     return directory_sync(paths->parent, error);
 }
 
+/* Reads the sizes, and for adapters their settings and the folder of their model. */
+static int read_config(struct job *job, const struct export_options *options, struct error *error) {
+    struct config of_adapters;
+    job->model = job->from;
+    job->adapters = file_exists_in(job->from, adapter_config_name);
+    job->merge = options->merge;
+    if (options->merge && !job->adapters)
+        return fail(error, "%.400s has no adapters to merge\nleave out --merge", job->from);
+    if (!job->adapters) return huggingface_read_config(&job->config, job->from, error);
+    if (checkpoint_config(&of_adapters, job->from, error)) return -1;
+    of_adapters.checkpoint.shard_gb = job->config.checkpoint.shard_gb;
+    job->config = of_adapters;
+    job->model = job->config.model.init_from;
+    return 0;
+}
+
 int export_model(const char *to, const char *from, const struct export_options *options,
                  struct error *error) {
     struct export_paths paths;
@@ -211,7 +279,7 @@ int export_model(const char *to, const char *from, const struct export_options *
     struct error ignored;
     config_defaults(&job.config);
     if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
-    if (huggingface_read_config(&job.config, from, error)) return -1;
+    if (read_config(&job, options, error)) return -1;
     if (find_paths(&paths, to, error) || directory_create(paths.parent, error)) return -1;
     /* Remove the leftovers of a killed export. */
     if (directory_remove(paths.unfinished, error)) return -1;

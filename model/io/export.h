@@ -7,10 +7,16 @@
  *        vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json
  *        added_tokens.json        those that the source has
  *
+ * Of a checkpoint of adapters it has adapter_model.safetensors and adapter_config.json in place of
+ * the model's. With `merge` it is the model that they were trained on, with W + scale B A in place
+ * of W, computed in fp32.
+ *
  * The directory is written as .NAME.tmp beside TO, every file is made durable, and then it is
  * renamed, so TO is complete or absent. The next export removes the leftovers of an interrupted
  * one. */
 #pragma once
+
+#include <stdbool.h>
 
 #include "data/util/error.h"
 #include "kernels/dtype.h"
@@ -18,6 +24,7 @@
 struct export_options {
     enum dtype dtype;
     double shard_gb; /* limit of data in a file, in 1e9 bytes; 0: as in checkpoints */
+    bool merge;      /* adapters: write the model with the adapters in its weights */
 };
 
 /* Exports the checkpoint or (sharded) Hugging Face model in the directory `from` to the directory

@@ -182,6 +182,37 @@ const struct stored_tensor *tensor_files_find(const struct tensor_files *files, 
     return bsearch(&key, files->tensors, (size_t)files->count, sizeof key, compare_names);
 }
 
+/* Adds a tensor to the hash. Its sample is cut to whole elements. */
+static int add_to_fingerprint(struct sha256 *hash, const struct stored_tensor *tensor,
+                              struct error *error) {
+    enum { SAMPLE = 4096 };
+    char sample[SAMPLE];
+    const struct safetensors_entry *entry = tensor->entry;
+    uint64_t count = entry->bytes < SAMPLE ? entry->bytes : SAMPLE;
+    const uint64_t places[] = {0, (entry->bytes - count) / 2 / SAMPLE * SAMPLE,
+                               entry->bytes - count};
+    const char *dtype = safetensors_dtype_name(entry->dtype);
+    sha256_add(hash, entry->name, strlen(entry->name) + 1);
+    sha256_add(hash, dtype, strlen(dtype) + 1);
+    sha256_add(hash, entry->shape, (size_t)entry->rank * sizeof *entry->shape);
+    for (int i = 0; i < 3; i++) {
+        if (safetensors_read(sample, tensor->file, entry, places[i], (size_t)count, error))
+            return -1;
+        sha256_add(hash, sample, (size_t)count);
+    }
+    return 0;
+}
+
+int tensor_files_fingerprint(char hex[SHA256_HEX_MAX], const struct tensor_files *files,
+                             struct error *error) {
+    struct sha256 hash;
+    sha256_begin(&hash);
+    for (int i = 0; i < files->count; i++)
+        if (add_to_fingerprint(&hash, &files->tensors[i], error)) return -1;
+    sha256_end(hex, &hash);
+    return 0;
+}
+
 void tensor_files_close(struct tensor_files *files) {
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) safetensors_close(&files->files[i]);
     arrfree(files->files);

@@ -40,6 +40,11 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
 /* Returns the tensor of that name, or NULL. */
 const struct stored_tensor *tensor_files_find(const struct tensor_files *files, const char *name);
 
+/* Stores a hash of the names, dtypes and shapes of all tensors and of 4 KiB from the beginning,
+ * middle and end of each: other weights have another, and a model of 16 GB is not read twice. */
+int tensor_files_fingerprint(char hex[SHA256_HEX_MAX], const struct tensor_files *files,
+                             struct error *error);
+
 void tensor_files_close(struct tensor_files *files);
 
 /* ---- writing

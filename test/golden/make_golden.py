@@ -14,6 +14,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
@@ -182,9 +183,9 @@ LR, BETA1, BETA2, EPS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
 INIT_SCALE, GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0**13, 2.0**10, 2.0**-10, 3
 
 
-def gpt2_model():
+def gpt2_model(**sizes):
     config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=2,
+        vocab_size=VOCABULARY, n_positions=sizes.get("n_positions", POSITIONS), n_embd=32, n_layer=2, n_head=2,
         activation_function="gelu_pytorch_tanh", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         layer_norm_epsilon=EPSILON, bos_token_id=0, eos_token_id=0, use_cache=False,
         tie_word_embeddings=True)
@@ -198,34 +199,34 @@ LLAMA = dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_si
              intermediate_size=88, attention_dropout=0.0, use_cache=False)
 
 
-def llama_model():
+def llama_model(**sizes):
     config = LlamaConfig(
-        head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rms_norm_eps=1e-5, tie_word_embeddings=False,
         rope_parameters={"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0,
                          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                         "original_max_position_embeddings": 8}, **LLAMA)
+                         "original_max_position_embeddings": 8}, **(LLAMA | {"head_dim": 8} | sizes))
     config._attn_implementation = "sdpa"
     return LlamaForCausalLM(config)
 
 
-def mistral_model():
+def mistral_model(**sizes):
     config = MistralConfig(
         head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000.0}, **LLAMA)
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0}, **(LLAMA | sizes))
     config._attn_implementation = "sdpa"
     return MistralForCausalLM(config)
 
 
-def qwen2_model():
+def qwen2_model(**sizes):
     config = Qwen2Config(
         rms_norm_eps=1e-6, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        **(LLAMA | {"num_key_value_heads": 1}))
+        **(LLAMA | {"num_key_value_heads": 1} | sizes))
     config._attn_implementation = "sdpa"
     return Qwen2ForCausalLM(config)
 
 
-def qwen3_model():
+def qwen3_model(**sizes):
     config = Qwen3Config(
         head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **LLAMA)
@@ -237,8 +238,31 @@ MODELS = {"gpt": gpt2_model, "llama": llama_model, "mistral": mistral_model, "qw
           "qwen3": qwen3_model}
 
 
-def make_model(family):
-    model = MODELS[family]()
+# Adapters on a model with odd sizes: three heads of keys and values, a rank of 5, 77 tokens.
+LORA_POSITIONS = 77
+LORA_SIZES = dict(num_attention_heads=9, num_key_value_heads=3, head_dim=4, hidden_size=36,
+                  max_position_embeddings=LORA_POSITIONS)
+LORA_TARGETS = {"gpt": ["c_attn", "c_fc", "c_proj"], "llama": "all-linear",
+                "qwen2": ["v_proj", "k_proj", "up_proj", "down_proj"]}
+
+
+def make_lora(family):
+    """B is not zero, as it is after some steps, so that all gradients count."""
+    sizes = dict(n_positions=LORA_POSITIONS) if family == "gpt" else LORA_SIZES
+    model = make_model(family, **sizes)
+    config = LoraConfig(r=5, lora_alpha=8, target_modules=LORA_TARGETS[family],
+                        task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt")
+    model = get_peft_model(model, config)
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(normal(g, *parameter.shape, scale=0.15))
+    return model
+
+
+def make_model(family, **sizes):
+    model = MODELS[family](**sizes)
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -366,16 +390,27 @@ def make_optimizer(model):
                              fused=False)
 
 
-def weights_of(model, prefix):
-    return {f"{prefix}.{name}": value.detach().clone() for name, value in model.named_parameters()}
+def name_of(name):
+    """A parameter's name without what PEFT adds to it."""
+    return name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", "")
 
 
-def make_gpt(family, dtype, masked=False, isolated=False, recipe=None):
-    model = make_model(family)
-    check_dtypes(model, dtype)
+def trained(model):
+    return {name_of(name): p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def weights_of(model, prefix, only_trained=False):
+    return {f"{prefix}.{name_of(name)}": value.detach().clone()
+            for name, value in model.named_parameters() if value.requires_grad or not only_trained}
+
+
+def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=False):
+    model = make_lora(family) if lora else make_model(family)
+    check_dtypes(model.base_model.model if lora else model, dtype)
+    positions = LORA_POSITIONS if lora else POSITIONS
     if recipe:
         fp8.convert(model, recipe)
-    tokens = torch.randint(0, VOCABULARY, (STEPS, MICRO_BATCHES, BATCH, POSITIONS + 1),
+    tokens = torch.randint(0, VOCABULARY, (STEPS, MICRO_BATCHES, BATCH, positions + 1),
                            generator=torch.Generator().manual_seed(3))
     optimizer = make_optimizer(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=INIT_SCALE, growth_factor=GROWTH,
@@ -407,7 +442,7 @@ def make_gpt(family, dtype, masked=False, isolated=False, recipe=None):
                 result["logits"] = logits.float()
         scaler.unscale_(optimizer)
         if step == 0:
-            result |= {f"gradient.{name}": p.grad.clone() for name, p in model.named_parameters()}
+            result |= {f"gradient.{name}": p.grad.clone() for name, p in trained(model).items()}
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
         scaler.step(optimizer)
         scaler.update()
@@ -417,7 +452,7 @@ def make_gpt(family, dtype, masked=False, isolated=False, recipe=None):
         records["gradient_norm"].append(norm.item())
         records["loss_scale"].append(scaler.get_scale())
         records["skipped"].append(int(scaler.get_scale() < scale))
-    result |= weights_of(model, "final")
+    result |= weights_of(model, "final", only_trained=True)
     print_records(dtype, records)
     check_records(dtype, records)
     skipped = torch.tensor(records.pop("skipped"), dtype=torch.int32)
@@ -457,6 +492,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}, "qwen3": DTYPES}
 
 
+LORA_FIXTURES = {"gpt": {"fp32": torch.float32}, "llama": DTYPES, "qwen2": DTYPES}
 E4M3 = torch.float8_e4m3fn
 RECIPES = {"gpt": {"tensor": lambda: fp8.Recipe("tensor"),
                    "e4m3": lambda: fp8.Recipe("tensor", gradient=E4M3, power_of_two=True),
@@ -465,6 +501,13 @@ RECIPES = {"gpt": {"tensor": lambda: fp8.Recipe("tensor"),
            "llama": {"tensor": lambda: fp8.Recipe("tensor"),
                      "delayed": lambda: fp8.Recipe("delayed", length=3, margin=1),
                      "row": lambda: fp8.Recipe("row", gradient=E4M3)}}
+
+
+def make_lora_fixture(family, dtype):
+    """In 16 bit without what is in FAMILY_lora_fp32 as well."""
+    tensors = make_gpt(family, dtype, lora=True)
+    return {name: value for name, value in tensors.items()
+            if dtype == torch.float32 or not name.startswith(("initial.", "tokens"))}
 
 
 def without_base(tensors):
@@ -485,6 +528,9 @@ def main():
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():
             save(f"{family}_{name}", make_gpt(family, dtype))
+    for family, dtypes in LORA_FIXTURES.items():
+        for name, dtype in dtypes.items():
+            save(f"{family}_lora_{name}", make_lora_fixture(family, dtype))
     save("llama_masked_fp32", make_gpt("llama", torch.float32, masked=True))
     for family in "gpt", "llama":
         save(f"{family}_isolated_fp32",

@@ -47,11 +47,14 @@ static int32_t *first_keys_of(struct check *c, const struct shape *s) {
 }
 
 static const struct shape shapes[] = {
-    {2, 13, 4, 10, F32, 1.5, 0}, {1, 1, 1, 1, F32, 1, 0},      {2, 77, 3, 24, F32, 1, 0},
-    {1, 200, 2, 64, F32, 1, 0},  {2, 13, 4, 10, BF16, 1.5, 0}, {2, 77, 3, 24, BF16, 1, 0},
-    {1, 129, 2, 64, BF16, 1, 0}, {2, 77, 3, 24, F16, 1, 0},    {1, 65, 1, 33, F16, 1.5, 0},
-    {1, 64, 2, 128, BF16, 1, 0}, {1, 50, 1, 16, F32, 6, 0},    {1, 333, 1, 20, F32, 1, 0},
-    {3, 70, 23, 4, F32, 1, 0},   {1, 390, 1, 64, BF16, 1, 0},  {1, 200, 1, 128, F16, 1, 0},
+    {2, 13, 4, 10, F32, 1.5, 0, 0, 0},  {1, 1, 1, 1, F32, 1, 0, 0, 0},
+    {2, 77, 3, 24, F32, 1, 0, 0, 0},    {1, 200, 2, 64, F32, 1, 0, 0, 0},
+    {2, 13, 4, 10, BF16, 1.5, 0, 0, 0}, {2, 77, 3, 24, BF16, 1, 0, 0, 0},
+    {1, 129, 2, 64, BF16, 1, 0, 0, 0},  {2, 77, 3, 24, F16, 1, 0, 0, 0},
+    {1, 65, 1, 33, F16, 1.5, 0, 0, 0},  {1, 64, 2, 128, BF16, 1, 0, 0, 0},
+    {1, 50, 1, 16, F32, 6, 0, 0, 0},    {1, 333, 1, 20, F32, 1, 0, 0, 0},
+    {3, 70, 23, 4, F32, 1, 0, 0, 0},    {1, 390, 1, 64, BF16, 1, 0, 0, 0},
+    {1, 200, 1, 128, F16, 1, 0, 0, 0},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -217,13 +220,13 @@ Test(attention, widths) {
                                      127, 128, 129, 136, 160, 192, 200, 255, 256};
     static const int64_t lengths[] = {65, 30, 77, 64};
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1, 0};
+        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1, 0, 0, 0};
         s.dtypes = plain[w % 3];
         check_everywhere(both, &s);
     }
     for (size_t d = 0; d < 3; d++) /* cases common to all dtypes */
         for (int64_t width = 16; width <= 256; width += width < 64 ? 16 : 64) {
-            struct shape s = {1, 40, 1, width, {0}, 1, 0};
+            struct shape s = {1, 40, 1, width, {0}, 1, 0, 0, 0};
             s.dtypes = plain[d];
             check_everywhere(both, &s);
         }
@@ -234,7 +237,7 @@ Test(attention, lengths) {
     static const int64_t lengths[] = {1,  2,  7,  8,  9,  15, 16,  17,  31,
                                       32, 33, 63, 64, 65, 97, 128, 129, 193};
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        struct shape s = {2, lengths[l], 1, 20, F32, 1, 0};
+        struct shape s = {2, lengths[l], 1, 20, F32, 1, 0, 0, 0};
         check_everywhere(both, &s);
         s.batch = 1;
         s.head_columns = 64;
@@ -255,10 +258,12 @@ Test(attention, lengths) {
  * end in the first, a full and a later tile; on the CPU the sums have one part, or several. */
 Test(attention, grouped) {
     static const struct shape given[] = {
-        {1, 77, 9, 24, F32, 1, 3},  {2, 77, 14, 64, F32, 1, 2},  {1, 77, 9, 64, F32, 1, 3},
-        {1, 30, 6, 80, F32, 1, 2},  {1, 40, 4, 96, F32, 1, 1},   {2, 64, 4, 128, F32, 1, 2},
-        {2, 13, 6, 10, F32, 1, 3},  {1, 70, 14, 128, F32, 1, 2}, {2, 5, 8, 5, F32, 1, 1},
-        {1, 50, 4, 160, F32, 1, 2}, {1, 300, 4, 64, F32, 1, 2},  {1, 270, 3, 128, F32, 1, 1}};
+        {1, 77, 9, 24, F32, 1, 3, 0, 0},  {2, 77, 14, 64, F32, 1, 2, 0, 0},
+        {1, 77, 9, 64, F32, 1, 3, 0, 0},  {1, 30, 6, 80, F32, 1, 2, 0, 0},
+        {1, 40, 4, 96, F32, 1, 1, 0, 0},  {2, 64, 4, 128, F32, 1, 2, 0, 0},
+        {2, 13, 6, 10, F32, 1, 3, 0, 0},  {1, 70, 14, 128, F32, 1, 2, 0, 0},
+        {2, 5, 8, 5, F32, 1, 1, 0, 0},    {1, 50, 4, 160, F32, 1, 2, 0, 0},
+        {1, 300, 4, 64, F32, 1, 2, 0, 0}, {1, 270, 3, 128, F32, 1, 1, 0, 0}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         for (size_t d = 0; d < 3; d++) {
             struct shape s = given[i];
@@ -275,10 +280,12 @@ Test(attention, first_keys) {
     } kinds[] = {{1, 0},  {7, 0},  {32, 0},  {40, 0}, {97, 0},  {0, 1},
                  {0, 20}, {0, 64}, {0, 100}, {40, 9}, {97, 33}, {97, 400}};
     static const struct shape given[] = {
-        {2, 77, 3, 24, F32, 1, 0},  {2, 77, 2, 64, F32, 1, 0},   {1, 77, 4, 64, F32, 1, 2},
-        {1, 64, 2, 128, F32, 1, 0}, {1, 130, 6, 128, F32, 1, 2}, {3, 13, 4, 10, F32, 1.5, 1},
-        {1, 50, 2, 160, F32, 1, 0}, {1, 333, 2, 64, F32, 1, 1},  {3, 70, 23, 4, F32, 1, 0},
-        {1, 1, 1, 16, F32, 1, 0},   {1, 390, 1, 20, F32, 6, 0},
+        {2, 77, 3, 24, F32, 1, 0, 0, 0},   {2, 77, 2, 64, F32, 1, 0, 0, 0},
+        {1, 77, 4, 64, F32, 1, 2, 0, 0},   {1, 64, 2, 128, F32, 1, 0, 0, 0},
+        {1, 130, 6, 128, F32, 1, 2, 0, 0}, {3, 13, 4, 10, F32, 1.5, 1, 0, 0},
+        {1, 50, 2, 160, F32, 1, 0, 0, 0},  {1, 333, 2, 64, F32, 1, 1, 0, 0},
+        {3, 70, 23, 4, F32, 1, 0, 0, 0},   {1, 1, 1, 16, F32, 1, 0, 0, 0},
+        {1, 390, 1, 20, F32, 6, 0, 0, 0},
     };
     for (size_t i = 0; reads_first_keys() && i < sizeof given / sizeof *given; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -304,7 +311,7 @@ Test(attention, mixed_dtypes) {
     static const int64_t widths[] = {64, 128, 24, 33};
     for (size_t m = 0; m < sizeof mixed / sizeof *mixed; m++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            struct shape s = {1, 70, 2, widths[w], {0}, 1, 0};
+            struct shape s = {1, 70, 2, widths[w], {0}, 1, 0, 0, 0};
             s.dtypes = mixed[m];
             check_everywhere(both, &s);
         }
@@ -351,8 +358,8 @@ static void differences(struct check *c, const void *given) {
 }
 
 Test(attention, finite_differences) {
-    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0});
-    check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2});
+    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 0, 0});
+    check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2, 0, 0});
     if (reads_first_keys())
         check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 3, 2});
 }
@@ -371,8 +378,8 @@ static void extreme(struct check *c, const void *given) {
 }
 
 Test(attention, extreme_scores) {
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30, 0});
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30, 0, 0, 0});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0, 0, 0});
 }
 
 /* Values after a position must not change a bit of its result. */
@@ -393,8 +400,8 @@ static void causal(struct check *c, const void *given) {
 }
 
 Test(attention, causal) {
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1, 0});
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1, 0});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1, 0, 0, 0});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1, 0, 0, 0});
 }
 
 /* Earlier documents must not change a bit of a later one's results, nor must it change theirs. */
@@ -449,8 +456,8 @@ static void nan_spreads(struct check *c, const void *given) {
 }
 
 Test(attention, nan_spreads) {
-    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1, 0});
-    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1, 0});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1, 0, 0, 0});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1, 0, 0, 0});
 }
 
 /* The CPU's limit follows from its scratch layout and is asserted; the GPU's follows from its
@@ -467,12 +474,12 @@ static void too_wide(struct check *c, const void *given) {
 
 Test(attention, too_wide) {
     if (test_device() == DEVICE_CUDA)
-        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1, 0});
+        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1, 0, 0, 0});
 }
 
 static void golden(struct check *c, const void *given) {
     (void)given;
-    const struct shape s = {2, 13, 4, 10, F32, 0, 0};
+    const struct shape s = {2, 13, 4, 10, F32, 0, 0, 0, 0};
     struct tensors t = {
         .qkv = check_rank3(golden_tensor(c, CHECK_READ, "attention.qkv"), 2, 13, 120),
         .dout = check_rank3(golden_tensor(c, CHECK_READ, "attention.dout"), 2, 13, 40),

@@ -11,27 +11,27 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32},
-    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32},
-    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32},
-    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16},
-    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16},
-    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16},
-    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32},
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, false},
+    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32, false},
+    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16, false},
+    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16, false},
+    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16, false},
+    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32, false},
     /* One token everywhere; few tokens over many chunks of rows; token numbers of two and of
      * three bytes. */
-    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32},
-    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32},
-    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16},
-    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32},
-    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16},
-    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32},
-    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16},
+    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32, false},
+    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32, false},
+    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false},
+    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32, false},
+    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false},
+    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false},
+    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false},
     /* So many rows that chunks of them grow. */
-    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32},
+    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false},
     /* Without a table of positions. */
-    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32},
-    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16},
+    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false},
+    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false},
     /* Positions of each row: one for all, few, more than sequence_length, and many. */
     {2, 13, 1, 40, 37, DTYPE_F32, DTYPE_F32, true},
     {3, 77, 5, 72, 331, DTYPE_BF16, DTYPE_BF16, true},

@@ -317,7 +317,7 @@ static void expect_refused(const struct config *config, const char *first, const
     expect_text(error.text, first);
     expect_text(error.text, second);
     expect_text(error.text, third);
-    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, path, &error), -1);
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, &subject.config, path, &error), -1);
     expect_text(error.text, first);
     float *after = masters_values(&subject.trainer.gpt);
     cr_expect_eq(memcmp(before, after, (size_t)subject.trainer.gpt.count * sizeof *after), 0);

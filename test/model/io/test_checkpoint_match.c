@@ -47,7 +47,7 @@ Test(checkpoint_match, weights_of_others_are_read) {
         struct gpt *gpt = &subject.trainer.gpt;
         unlink(in_folder("model.safetensors"));
         put_weights(gpt->list, &well[i]);
-        cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%zu: %s", i, error.text);
+        cr_assert_eq(checkpoint_load_weights(gpt, NULL, folder, &error), 0, "%zu: %s", i, error.text);
         expect_values(gpt);
         subject_close(&subject);
     }
@@ -72,7 +72,7 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         }
         uint64_t next = 0;
         SUCCEEDS(safetensors_write_end(&writer, &error));
-        SUCCEEDS(checkpoint_load_weights(gpt, folder, &error));
+        SUCCEEDS(checkpoint_load_weights(gpt, NULL, folder, &error));
         float *values = masters_values(gpt);
         for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
             for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
@@ -91,7 +91,7 @@ Test(checkpoint_match, nan_and_infinities_pass) {
 static void expect_refused(struct gpt *gpt, const char *reason, const char *file) {
     error.text[0] = '\0';
     float *before = masters_values(gpt);
-    cr_expect_eq(checkpoint_load_weights(gpt, folder, &error), -1, "loaded: %s", reason);
+    cr_expect_eq(checkpoint_load_weights(gpt, NULL, folder, &error), -1, "loaded: %s", reason);
     expect_text(error.text, reason);
     expect_text(error.text, in_folder("%s", file));
     float *after = masters_values(gpt);

@@ -47,7 +47,7 @@ Test(checkpoint_shards, large_ones_are_in_several_files) {
         expect_same(&saved, &loaded);
         subject_close(&loaded);
         open_sharded(&loaded, family);
-        SUCCEEDS(checkpoint_load_weights(&loaded.trainer.gpt, path, &error));
+        SUCCEEDS(checkpoint_load_weights(&loaded.trainer.gpt, &loaded.config, path, &error));
         expect_same_masters(&saved.trainer.gpt, &loaded.trainer.gpt);
         subject_close(&saved);
         subject_close(&loaded);

@@ -388,10 +388,12 @@ static void export_and_kill(useconds_t microseconds, double shard_gb) {
     cr_assert_geq(child, 0);
     if (child == 0) {
         struct error reason;
-        _exit(export_model(in_folder("out"), folder,
-                           &(const struct export_options){DTYPE_BF16, shard_gb}, &reason)
-                  ? 1
-                  : 0);
+        _exit(
+            export_model(in_folder("out"), folder,
+                         &(const struct export_options){.dtype = DTYPE_BF16, .shard_gb = shard_gb},
+                         &reason)
+                ? 1
+                : 0);
     }
     usleep(microseconds);
     kill(child, SIGKILL);

@@ -1,0 +1,128 @@
+#include "model/core/adapter.h"
+
+#include <math.h>
+
+#include "model/core/gpt.h"
+
+float adapter_scale(const struct config *config) {
+    double rank = (double)config->adapter.rank;
+    return (float)(config->adapter.alpha / (config->adapter.rslora ? sqrt(rank) : rank));
+}
+
+bool adapter_is_at(const struct gpt *gpt, enum autocast_site site) {
+    enum adapter_target targets[ADAPTER_FUSED_MAX];
+    return adapter_targets_of(targets, &gpt->shape, site) > 0;
+}
+
+/* Returns the columns that a site's linear layer reads, and those that it writes. */
+static int64_t inputs_of(const struct gpt_shape *s, enum autocast_site site) {
+    if (site == SITE_ATTENTION_PROJECTION) return shape_q(s);
+    return site == SITE_MLP_PROJECTION ? s->n_inner : s->n_embd;
+}
+
+static int64_t outputs_of(const struct gpt_shape *s, enum autocast_site site) {
+    if (site == SITE_QKV) return shape_qkv(s);
+    return site == SITE_MLP_FC ? shape_hidden(s) : s->n_embd;
+}
+
+static void take_larger(size_t *bytes, enum dtype dtype, int64_t rows, int64_t columns) {
+    size_t size = dtype_size(dtype, rows * columns);
+    if (size > *bytes) *bytes = size;
+}
+
+void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
+                     const struct precision *precision, bool training) {
+    size_t a = 0, b = 0, h = 0, db = 0;
+    enum adapter_target targets[ADAPTER_FUSED_MAX];
+    for (enum autocast_site site = 0; site < AUTOCAST_SITE_COUNT; site++) {
+        int64_t ranks = adapter_targets_of(targets, shape, site) * shape->adapter_rank;
+        if (ranks == 0) continue;
+        take_larger(&a, precision->site[site], ranks, inputs_of(shape, site));
+        take_larger(&b, precision->site[site], outputs_of(shape, site), ranks);
+        take_larger(&h, precision->site[site], shape->rows, ranks);
+        take_larger(&db, DTYPE_F32, outputs_of(shape, site), ranks);
+    }
+    adapters->a = arena_take(arena, a);
+    adapters->b = arena_take(arena, b);
+    adapters->h = arena_take(arena, h);
+    adapters->dh = arena_take(arena, training ? h : 0);
+    adapters->db = arena_take(arena, training ? db : 0);
+}
+
+/* The adapters of one site in one layer. */
+struct site_adapters {
+    int count;
+    enum adapter_target targets[ADAPTER_FUSED_MAX];
+    struct tensor a, b, h, dh, db;
+};
+
+/* Returns the row of a target in the outputs of its site. */
+static int64_t first_output(const struct gpt_shape *s, enum adapter_target target) {
+    if (target == ADAPTER_K) return shape_q(s);
+    if (target == ADAPTER_V) return shape_qk(s);
+    return target == ADAPTER_UP ? s->n_inner : 0;
+}
+
+/* Lists B of each target, or its gradient. */
+static void list_blocks(struct diagonal_block blocks[ADAPTER_FUSED_MAX],
+                        const struct site_adapters *adapters, const struct gpt_shape *shape,
+                        const struct layer_parameters *parameters) {
+    for (int i = 0; i < adapters->count; i++)
+        blocks[i] = (struct diagonal_block){parameters->lora_b[adapters->targets[i]],
+                                            first_output(shape, adapters->targets[i])};
+}
+
+/* Rounds A and B to the dtype in which the site computes. `rows` is N. */
+static struct site_adapters load(const struct gpt *gpt, enum autocast_site site, int64_t layer,
+                                 int64_t rows) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct layer_parameters *w = &gpt->weights.layers[layer];
+    const struct adapters *memory = &gpt->adapters;
+    enum dtype dtype = gpt->precision.site[site];
+    struct site_adapters all;
+    all.count = adapter_targets_of(all.targets, s, site);
+    int64_t ranks = all.count * s->adapter_rank, outputs = outputs_of(s, site);
+    const struct tensor *a = &w->lora_a[all.targets[0]];
+    all.a = (struct tensor){memory->a, dtype, 2, {ranks, inputs_of(s, site)}};
+    all.b = (struct tensor){memory->b, dtype, 2, {outputs, ranks}};
+    all.h = (struct tensor){memory->h, dtype, 2, {rows, ranks}};
+    all.dh = (struct tensor){memory->dh, dtype, 2, {rows, ranks}};
+    all.db = (struct tensor){memory->db, DTYPE_F32, 2, {outputs, ranks}};
+    if (dtype == DTYPE_F32) all.a = *a;
+    else OP(gpt->be, cast, .out = &all.a, .in = a);
+    struct block_diagonal_forward_args args = {
+        .out = &all.b, .count = all.count, .scale = memory->scale};
+    list_blocks(args.blocks, &all, s, w);
+    gpt->be->op->block_diagonal_forward(gpt->be, &args);
+    return all;
+}
+
+void adapter_forward(struct gpt *gpt, const struct adapter_args *args) {
+    struct site_adapters all = load(gpt, args->site, args->layer, tensor_rows(args->in));
+    OP(gpt->be, matmul, .out = &all.h, .a = args->in, .b = &all.a, .transpose_b = true);
+    OP(gpt->be, matmul, .out = args->out, .a = &all.h, .b = &all.b, .transpose_b = true,
+       .accumulate = true, .label = args->label);
+}
+
+void adapter_weight_backward(struct gpt *gpt, const struct adapter_args *args) {
+    struct backend *be = gpt->be;
+    const struct layer_parameters *dw = &gpt->dweights.layers[args->layer];
+    struct site_adapters all = load(gpt, args->site, args->layer, tensor_rows(args->in));
+    OP(be, matmul, .out = &all.h, .a = args->in, .b = &all.a, .transpose_b = true);
+    OP(be, matmul, .out = &all.db, .a = args->dout, .transpose_a = true, .b = &all.h);
+    OP(be, matmul, .out = &all.dh, .a = args->dout, .b = &all.b);
+    OP(be, matmul, .out = &dw->lora_a[all.targets[0]], .a = &all.dh, .transpose_a = true,
+       .b = args->in, .accumulate = gpt->accumulate);
+    struct block_diagonal_backward_args gradients = {.dout = &all.db,
+                                                     .count = all.count,
+                                                     .scale = gpt->adapters.scale,
+                                                     .accumulate = gpt->accumulate};
+    list_blocks(gradients.dblocks, &all, &gpt->shape, dw);
+    be->op->block_diagonal_backward(be, &gradients);
+}
+
+void adapter_input_backward(struct gpt *gpt, const struct adapter_args *args) {
+    struct site_adapters all = load(gpt, args->site, args->layer, tensor_rows(args->dout));
+    OP(gpt->be, matmul, .out = args->din, .a = &all.dh, .b = &all.a, .accumulate = true,
+       .label = args->label);
+}

@@ -1,0 +1,57 @@
+/* Adapters of linear layers (LoRA), forward and backward; see model/architecture/adapters.h.
+ *
+ * The adapters of a site run as one: with A [R, inputs], the A of all its targets, and the
+ * block-diagonal B [outputs, R], which includes the scale,
+ *
+ *     h = in A',  out += h B'                    forward
+ *     dB = dout' h,  dh = dout B,  dA = dh' in,  din += dh A    backward
+ *
+ * The sums go into out and din by the matmul itself. h is computed again in the backward pass,
+ * which costs less than 1 % of the layer. A and B are rounded from fp32 to the site's dtype when
+ * they are read, as autocast does. */
+#pragma once
+
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "model/architecture/parameters.h"
+#include "model/config/config.h"
+#include "model/core/precision.h"
+
+struct gpt;
+
+/* Scratch that all sites share, each tensor as large as its largest use. */
+struct adapters {
+    float scale;  /* alpha / rank, or alpha / sqrt(rank) */
+    void *a, *b;  /* [R, inputs], [outputs, R] in the site's dtype */
+    void *h, *dh; /* [N, R] in the site's dtype */
+    float *db;    /* [outputs, R], gradient of the block-diagonal matrix */
+};
+
+/* Returns the factor of the adapters' output. */
+float adapter_scale(const struct config *config);
+
+/* Lays out the scratch for a batch of this shape; called once to measure and once to assign
+ * addresses. Takes nothing without adapters. */
+void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
+                     const struct precision *precision, bool training);
+
+/* True if the linear layer of a site has adapters. */
+bool adapter_is_at(const struct gpt *gpt, enum autocast_site site);
+
+/* A linear layer's tensors. Both passes take in [N, inputs]; forward adds to out [N, outputs]. */
+struct adapter_args {
+    enum autocast_site site;
+    int64_t layer;
+    const struct tensor *out; /* forward: += */
+    const struct tensor *in, *dout;
+    const struct tensor *din;        /* adapter_input_backward: += */
+    const struct trace_label *label; /* optional, of out or din */
+};
+
+void adapter_forward(struct gpt *gpt, const struct adapter_args *args);
+
+/* Computes the gradients of A and B, accumulated or replaced as gpt->accumulate says, and dh. */
+void adapter_weight_backward(struct gpt *gpt, const struct adapter_args *args);
+
+/* Adds to din, after adapter_weight_backward of the same layer. */
+void adapter_input_backward(struct gpt *gpt, const struct adapter_args *args);

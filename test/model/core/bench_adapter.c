@@ -1,0 +1,80 @@
+/* Cost of adapters: a forward and backward pass of one layer in the shape of Llama 3.1 8B, with
+ * adapters in all its linear layers, beside the same passes of the frozen layer alone (no weight
+ * gradients). Both run in turns on one model.
+ *
+ *   build/fast/tests --bench adapter --rows 512 --rank 16 --precision bf16 */
+#include <stdio.h>
+#include <string.h>
+
+#include <omp.h>
+
+#include "data/util/statistics.h"
+#include "model/config/config_keys.h"
+#include "model/core/backward.h"
+#include "model/core/forward.h"
+#include "model/core/trainer.h"
+#include "test/kernels/bench.h"
+#include "kernels/open/backend_open.h"
+
+static void make_config(struct config *config) {
+    int64_t width = bench_number("width", 4096, 65536);
+    const char *precision = bench_text("precision", "bf16");
+    config_defaults(config);
+    while (strcmp(config_precision_name(config->precision), precision) != 0)
+        if ((config->precision = (config->precision + 1) % (CONFIG_PRECISION_AUTO + 1)) ==
+            CONFIG_PRECISION_AUTO)
+            bench_die("--precision is unknown");
+    config->model.n_layer = 1;
+    config->model.n_embd = width;
+    config->model.n_head = width < 256 ? 2 : width / 128;
+    config->model.n_kv_head = config->model.n_head / (width < 1024 ? 1 : 4);
+    config->model.n_inner = width * 7 / 2;
+    config->model.norm = NORM_RMSNORM;
+    config->model.positions = POSITIONS_ROPE;
+    config->model.mlp = MLP_SWIGLU;
+    config->model.bias = BIAS_NONE;
+    config->data.seq_len = config->model.n_positions = bench_number("rows", 512, 1 << 20);
+    config->train.micro_batch_size = 1;
+    config->adapter.type = CONFIG_ADAPTER_LORA;
+    config->adapter.rank = bench_number("rank", 16, 1024);
+}
+
+/* Returns the seconds of a forward and backward pass of the layer. */
+static double time_passes(struct gpt *gpt, unsigned targets) {
+    gpt->shape.adapter_targets = targets;
+    gpt->accumulate = false;
+    double began = omp_get_wtime();
+    gpt_forward(gpt);
+    gpt_backward(gpt);
+    return omp_get_wtime() - began;
+}
+
+static void table(void) {
+    struct error error;
+    struct config config;
+    struct precision precision;
+    struct backend be;
+    struct trainer trainer;
+    double adapted[BENCH_ROUNDS_MAX], frozen[BENCH_ROUNDS_MAX], ratios[BENCH_ROUNDS_MAX];
+    int rounds = bench_rounds();
+    make_config(&config);
+    if (backend_open(&be, &(const struct backend_options){.device = DEVICE_CPU}, &error) ||
+        precision_resolve(&precision, NULL, &config, &be, &error) ||
+        trainer_open(&trainer, &config, &precision, &be, TRAINER_INITIALIZED, &error))
+        bench_die(error.text);
+    struct gpt *gpt = &trainer.gpt;
+    unsigned targets = gpt->shape.adapter_targets;
+    for (int i = -1; i < rounds; i++) {
+        int at = i < 0 ? 0 : i;
+        adapted[at] = time_passes(gpt, targets);
+        frozen[at] = time_passes(gpt, 0);
+        ratios[at] = adapted[at] / frozen[at];
+    }
+    printf("%s, rank %lld, %lld rows: %.1f ms; frozen layer alone %.1f ms; ratio %.3f\n",
+           precision_name(&precision), (long long)config.adapter.rank,
+           (long long)config.data.seq_len, 1e3 * median_of(adapted, rounds),
+           1e3 * median_of(frozen, rounds), median_of(ratios, rounds));
+    trainer_close(&trainer);
+    backend_close(&be);
+}
+BENCH_TABLE(adapter, layer, table)

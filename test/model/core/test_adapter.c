@@ -1,0 +1,165 @@
+/* Adapters on frozen models: what is trained, the same bits with any recompute level, and the same
+ * result as a model with merged weights. */
+#include "model/core/adapter.h"
+#include "model/core/forward.h"
+#include "test/model/trainer_fixture.h"
+
+enum { STEPS = 3 };
+
+static void set_up(struct config *config, enum config_precision precision, int family,
+                   const char *const *targets) {
+    rig_config(config, precision);
+    set_family(config, family);
+    config->adapter.type = CONFIG_ADAPTER_LORA;
+    config->adapter.rank = 5;
+    config->adapter.alpha = 10;
+    for (; targets && *targets; targets++)
+        config->adapter.targets.items[config->adapter.targets.count++] = *targets;
+}
+
+/* Sets B to values that are not zero. */
+static void fill_adapters(struct gpt *gpt) {
+    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++) {
+        int64_t count = parameter_count(&gpt->list[i]);
+        float *values = malloc((size_t)count * sizeof *values);
+        random_normals(values, 0.1f, 3, (uint64_t)i, 0, count);
+        masters_upload(&gpt->masters, gpt->be, values, gpt->list[i].offset, count);
+        free(values);
+    }
+    masters_refresh(&gpt->masters, gpt->be);
+}
+
+static struct digest train(const struct config *config, struct memory_plan *memory) {
+    struct rig rig = {.config = *config};
+    rig_open(&rig, 2);
+    fill_adapters(&rig.trainer.gpt);
+    rig_steps(&rig, STEPS);
+    cr_expect_str_eq(rig.be.failure.text, "");
+    *memory = rig.trainer.gpt.memory;
+    struct digest digest = rig_digest(&rig);
+    rig_close(&rig);
+    return digest;
+}
+
+Test(adapter, trains_with_the_same_bits_at_any_recompute_level) {
+    static const int families[] = {0, 1, 2, 5};
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (size_t f = 0; f < COUNT(families); f++) {
+            struct config config;
+            struct digest digests[3];
+            struct memory_plan memory[3];
+            set_up(&config, rig_precisions[p], families[f], NULL);
+            for (int level = 0; level < 3; level++) {
+                config.train.recompute = (enum config_recompute)level;
+                digests[level] = train(&config, &memory[level]);
+            }
+            expect_same_digest(digests[0], digests[1], "gelu");
+            expect_same_digest(digests[0], digests[2], "layer");
+            cr_expect_gt(memory[1].activations, memory[2].activations);
+        }
+}
+
+static float *base_values(const struct gpt *gpt) {
+    int64_t count = gpt->count - gpt->trained_count;
+    float *values = malloc((size_t)count * sizeof *values);
+    masters_download(&gpt->masters, gpt->be, values, gpt->trained_count, count);
+    return values;
+}
+
+/* Only the adapters have gradients and moments, and only they change. */
+Test(adapter, leaves_the_base_as_it_is) {
+    static const char *const targets[] = {"q_proj", "v_proj", NULL};
+    for (size_t p = 0; p < COUNT(rig_precisions); p++) {
+        struct rig rig = {.trainer.gpt.be = NULL};
+        set_up(&rig.config, rig_precisions[p], 1, targets);
+        rig_open(&rig, 2);
+        struct gpt *gpt = &rig.trainer.gpt;
+        cr_expect_eq(parameter_adapter_count(gpt->list), 2 * 2 * gpt->shape.n_layer);
+        cr_expect_eq(tensor_count(&gpt->gradients), gpt->trained_count);
+        cr_expect_eq(tensor_count(&rig.trainer.optimizer.moments[0]), gpt->trained_count);
+        float *before = base_values(gpt);
+        rig_steps(&rig, STEPS);
+        float *after = base_values(gpt);
+        size_t bytes = (size_t)(gpt->count - gpt->trained_count) * sizeof *before;
+        cr_expect_eq(memcmp(before, after, bytes), 0, "the base changed");
+        free(before);
+        free(after);
+        rig_close(&rig);
+    }
+}
+
+/* Inputs of linear layers that no gradient reads again share memory. */
+Test(adapter, saves_only_inputs_of_adapted_layers) {
+    static const char *const few[] = {"o_proj", NULL};
+    struct config config;
+    struct memory_plan all, some;
+    set_up(&config, CONFIG_PRECISION_BF16, 1, NULL);
+    train(&config, &all);
+    set_up(&config, CONFIG_PRECISION_BF16, 1, few);
+    train(&config, &some);
+    cr_expect_lt(some.activations, all.activations);
+}
+
+static const struct parameter *named(const struct parameter *list, const char *name) {
+    for (ptrdiff_t i = 0; i < arrlen(list); i++)
+        if (strcmp(list[i].name, name) == 0) return &list[i];
+    return NULL;
+}
+
+/* Returns A or B of a weight, or NULL. */
+static const struct parameter *part_of(const struct parameter *list, const char *weight,
+                                       const char *part) {
+    char name[128];
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - strlen("weight")), weight, part);
+    return named(list, name);
+}
+
+/* Copies the weights of the base, plus scale B A. */
+static void merge(struct gpt *plain, const struct gpt *adapted) {
+    float *from = masters_values(adapted), *to = masters_values(plain);
+    bool out_in = adapted->shape.weights_out_in;
+    for (ptrdiff_t i = 0; i < arrlen(plain->list); i++) {
+        const struct parameter *w = &plain->list[i];
+        const struct parameter *a = part_of(adapted->list, w->name, "lora_A.weight");
+        const struct parameter *b = part_of(adapted->list, w->name, "lora_B.weight");
+        memcpy(to + w->offset, from + named(adapted->list, w->name)->offset,
+               (size_t)parameter_count(w) * sizeof *to);
+        int64_t rank = a ? a->extent.rows : 0, inputs = a ? a->extent.columns : 0;
+        for (int64_t k = 0; a && k < parameter_count(w); k++) {
+            int64_t row = k / w->extent.columns, column = k % w->extent.columns;
+            int64_t out = out_in ? row : column, in = out_in ? column : row;
+            double sum = 0;
+            for (int64_t r = 0; r < rank; r++)
+                sum += (double)from[b->offset + out * rank + r] * from[a->offset + r * inputs + in];
+            to[w->offset + k] += (float)(adapted->adapters.scale * sum);
+        }
+    }
+    masters_put(plain, to);
+    free(from);
+    free(to);
+}
+
+/* Sums in another order: a few units of fp32 over two layers. */
+Test(adapter, computes_what_merged_weights_compute) {
+    for (int family = 0; family < FAMILIES; family++)
+        for (int rslora = 0; rslora < 2; rslora++) {
+            struct rig rig = {.trainer.gpt.be = NULL}, merged = {.trainer.gpt.be = NULL};
+            double loss, loss_merged;
+            set_up(&rig.config, CONFIG_PRECISION_FP32, family, NULL);
+            rig.config.adapter.rslora = rslora;
+            merged.config = rig.config;
+            merged.config.adapter.type = CONFIG_ADAPTER_NONE;
+            rig_open(&rig, 2);
+            rig_open(&merged, 2);
+            fill_adapters(&rig.trainer.gpt);
+            merge(&merged.trainer.gpt, &rig.trainer.gpt);
+            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
+            cr_expect_eq(
+                trainer_evaluate(&merged.trainer, &loss_merged, &merged.loader, 2, &merged.error),
+                0);
+            cr_expect_float_eq(loss, loss_merged, 4e-6, "family %d: %.8f, merged %.8f", family,
+                               loss, loss_merged);
+            rig_close(&rig);
+            rig_close(&merged);
+        }
+}
