@@ -91,6 +91,7 @@ struct embedding_forward_args {
     const struct tensor *token_table;    /* [V, C]; bf16 if token_remainder is given */
     const int16_t *token_remainder;      /* optional [V, C] */
     const struct tensor *position_table; /* optional [T or more, C] */
+    const int32_t *positions;            /* optional [N]: rows of position_table. NULL: i % T */
     int64_t sequence_length;             /* T */
     const struct trace_label *label;     /* optional */
 };
@@ -101,6 +102,7 @@ struct embedding_backward_args {
     const struct tensor *dposition_table; /* optional += [T or more, C] */
     const struct tensor *dout;            /* [N, C] */
     const int32_t *tokens;                /* [N] */
+    const int32_t *positions;             /* optional [N], as in the forward pass */
     int64_t sequence_length;              /* T */
 };
 

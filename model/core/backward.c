@@ -142,8 +142,9 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
     struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-       .lse = a->lse.data, .column_sums = prepared ? NULL : optional_tensor(&dw->qkv_bias),
-       .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &qkv_label);
+       .lse = a->lse.data, .first_keys = gpt->activations.first_keys,
+       .column_sums = prepared ? NULL : optional_tensor(&dw->qkv_bias), .heads = (int)s->n_head,
+       .kv_heads = (int)s->n_kv_head, .label = &qkv_label);
     heads_backward(gpt, l);
     linear_backward(
         gpt, ARGS(linear_backward, .site = SITE_QKV, .layer = l, .dweight = &dw->qkv_weight,
@@ -157,7 +158,8 @@ static void add_embedded(struct gpt *gpt, const struct embedding_rows *rows, boo
     if (!gpt->dweights.wte.rank) return;
     OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
        .dposition_table = learned && own ? &gpt->dweights.wpe : NULL, .dout = &rows->dout,
-       .tokens = rows->tokens, .sequence_length = gpt->shape.sequence_length);
+       .tokens = rows->tokens, .positions = gpt->activations.positions,
+       .sequence_length = gpt->shape.sequence_length);
 }
 
 static void embed_backward(struct gpt *gpt, struct exchange *exchange) {

@@ -143,6 +143,11 @@ static void layout_gradients(struct gpt *gpt, void *const *scratch) {
     }
 }
 
+/* True if some token has more tokens before it than the window. */
+static bool has_window(const struct gpt *gpt) {
+    return gpt->shape.window > 0 && gpt->shape.window < gpt->capacity.sequence_length;
+}
+
 static void layout_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
@@ -153,6 +158,10 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     if (gpt->has_cache)
         gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
                                   s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
+    if (has_window(gpt))
+        gpt->window_keys = arena_take(arena, (size_t)gpt->capacity.rows * sizeof(int32_t));
+    a->first_keys = gpt->window_keys;
+    a->positions = NULL;
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     quantization_layout(&gpt->quantization, arena, s);
@@ -191,6 +200,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
     gpt->recompute =
         use == GPT_TRAINING ? (enum recompute)config->train.recompute : RECOMPUTE_NOT_SAVED;
+    gpt->isolates = use != GPT_SAMPLING && config->data.isolate;
     gpt->has_cache =
         use == GPT_SAMPLING || (gpt->recompute == RECOMPUTE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
@@ -219,6 +229,20 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     size_t parameters = measure.used;
     layout_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
+    return 0;
+}
+
+static int fill_window_keys(struct gpt *gpt, struct error *error) {
+    int64_t rows = gpt->capacity.rows, length = gpt->capacity.sequence_length;
+    size_t bytes = (size_t)rows * sizeof *gpt->window_keys;
+    int32_t *keys = malloc(bytes);
+    if (!keys) return fail(error, "out of memory for the first keys of the window");
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t first = i % length - gpt->shape.window + 1;
+        keys[i] = first > 0 ? (int32_t)first : 0;
+    }
+    backend_upload(gpt->be, gpt->window_keys, keys, bytes);
+    free(keys);
     return 0;
 }
 
@@ -277,6 +301,7 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     layout_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
     quantization_clear(&gpt->quantization);
+    if (gpt->window_keys && fill_window_keys(gpt, error)) return -1;
     return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
 }
 
@@ -296,6 +321,7 @@ void gpt_close(struct gpt *gpt) {
 
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     assert(batch * sequence_length <= gpt->capacity.rows);
+    assert(!gpt->window_keys || batch == 1 || sequence_length == gpt->capacity.sequence_length);
     if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
     set_batch(&gpt->shape, batch, sequence_length, gpt->precision.activation[ACTIVATION_logits],
               gpt->be->device.chunk_bytes);

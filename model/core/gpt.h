@@ -57,6 +57,7 @@ struct gpt {
     enum gpt_use use;
     enum recompute recompute;
     bool offload;   /* the optimizer's state is in host memory */
+    bool isolates;  /* batches come with first keys, and with positions if these are learned */
     bool has_cache; /* keys and values are saved in `cache`, because layers share their qkv */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
@@ -78,7 +79,8 @@ struct gpt {
     struct tensor token_table;         /* master weights of wte, which the embedding reads */
     int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
     struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
-    struct tensor cache; /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
+    int32_t *window_keys; /* first keys of a window, [capacity's B, T]; NULL: no row needs them */
+    struct tensor cache;  /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
     struct activations activations;
 
     struct memory_plan memory;

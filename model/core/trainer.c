@@ -71,7 +71,7 @@ static void plan(struct trainer *trainer) {
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
-    memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
+    memory->batches = batches_bytes(&trainer->gpt);
     memory->library = be->device.library_bytes;
 }
 
@@ -79,7 +79,7 @@ static int allocate_traffic(struct trainer *trainer, struct error *error) {
     struct backend *be = trainer->be;
     trainer->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *trainer->results);
     if (!trainer->results) return fail(error, "out of memory");
-    return batches_open(&trainer->batches, be, trainer->gpt.capacity.rows, error);
+    return batches_open(&trainer->batches, &trainer->gpt, error);
 }
 
 int trainer_open(struct trainer *trainer, const struct config *config,

@@ -258,14 +258,19 @@ static const char *const step_keys[][2] = {
     {"data", "train"},
     {"data", "tokenizer"},
     {"data", "seq_len"},
+    {"data", "isolate"},
     {"train", "micro_batch_size"},
     {"train", "grad_accum_steps"},
     {NULL},
 };
 static const char *const validation_keys[][2] = {
-    {"data", "val"},     {"data", "tokenizer"},
-    {"data", "seq_len"}, {"train", "micro_batch_size"},
-    {"eval", "batches"}, {NULL},
+    {"data", "val"},
+    {"data", "tokenizer"},
+    {"data", "seq_len"},
+    {"data", "isolate"},
+    {"train", "micro_batch_size"},
+    {"eval", "batches"},
+    {NULL},
 };
 
 static bool settings_differ(const cJSON *saved, const cJSON *now, const char *const keys[][2]) {
