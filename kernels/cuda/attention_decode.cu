@@ -36,7 +36,8 @@ struct decode_problem {
     int64_t q_stride, length,
         stride; /* columns of q; rows of a sequence's cache; columns of the cache */
     int heads, kv_heads, width, keys, parts, part_keys;
-    float exponent_scale; /* log2(e) / sqrt(D) */
+    int first_key, first_part; /* the first key that is read, and the part that it is in */
+    float exponent_scale;      /* log2(e) / sqrt(D) */
 };
 
 /* Layout of rows of up to W values over lanes. */
@@ -223,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_read<T, W, WHOLE>(query, base, left);
 #pragma unroll
     for (int c = 0; c < L::CHUNKS; c++) unpack(q[c], &query[c]);
-    int begin = part * problem.part_keys, end = begin + problem.part_keys;
+    int begin = (problem.first_part + part) * problem.part_keys, end = begin + problem.part_keys;
     if (end > problem.keys) end = problem.keys;
     for (int first = begin; first < end; first += L::KEYS) {
         rows k, v;
@@ -233,7 +234,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = 0; i < L::STEPS; i++) {
             int key = first + (i * WARPS + warp) * L::GROUPS + lane / L::LANES;
             const T *row = keys + key * problem.stride;
-            exists[i] = key < end;
+            exists[i] = key < end && key >= problem.first_key;
             row_read<T, W, WHOLE>(k[i], row, exists[i] ? left : 0);
             row_read<T, W, WHOLE>(v[i], row + values, exists[i] ? left : 0);
         }
@@ -333,7 +334,8 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     struct decode_problem problem;
     int64_t all_heads = shape.batch * shape.heads, keys = args->position + 1;
     int64_t keys_of_part = part_keys(&shape, args->cache->dtype);
-    int64_t parts = blocks_of(keys, keys_of_part);
+    int64_t first_part = args->first_key / keys_of_part;
+    int64_t parts = blocks_of(keys, keys_of_part) - first_part;
     problem.q = args->q->data;
     problem.cache = args->cache->data;
     problem.q_stride = tensor_columns(args->q);
@@ -347,6 +349,8 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     problem.keys = (int)keys;
     problem.parts = (int)parts;
     problem.part_keys = (int)keys_of_part;
+    problem.first_key = (int)args->first_key;
+    problem.first_part = (int)first_part;
     problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape.width));
     STORAGE_SWITCH(args->cache->dtype, T,
                    parts_launch<T>(be, &problem, (unsigned)(all_heads * parts)));

@@ -52,28 +52,30 @@ static __device__ __forceinline__ void find_values(query_values *values, query_v
     __syncwarp();
 }
 
-/* dq += dS K for STEP keys; the warp's first query is `ahead` after the first of them. */
-template <typename T, int D, bool DIAGONAL>
+/* dq += dS K for STEP keys; the warp's first query is `ahead` after the first of them, `key`.
+ * LIMITED: queries have first keys. */
+template <typename T, int D, bool DIAGONAL, bool LIMITED>
 static __device__ __forceinline__ void
 query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t dout[][D / 16][4],
            const query_values rows[][2], shared_pointer along, shared_pointer down, int ahead,
-           float factor) {
+           const struct backward<T> &b, int batch, int key) {
     const int bands = backward_tiles<D>::BANDS;
     float s[bands][2][4], ds[bands][2][4];
     product<T, D>(s, q, along);
     if (DIAGONAL) mask<D, false>(s, ahead);
+    if (LIMITED) mask_before<T, D, false>(s, b, batch, key + ahead, key);
     product<T, D>(ds, dout, along + backward_tiles<D>::SECOND);
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
-        float p = exp2_approx(s[band][n][j] * factor + rows[band][j / 2].x);
+        float p = exp2_approx(s[band][n][j] * b.factor + rows[band][j / 2].x);
         ds[band][n][j] = p * (ds[band][n][j] - rows[band][j / 2].y);
     }
     accumulate<T, D>(dq, ds, down);
 }
 
 /* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     query_gradients_kernel(struct backward<T> b) {
     typedef struct backward_tiles<D> tiles;
@@ -88,13 +90,16 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     int end = valid < HELD_ROWS ? b.sequence : first + HELD_ROWS; /* end of the keys */
     int warp_row = (int)threadIdx.x / WARP * tiles::ROWS, query = first + warp_row;
     int64_t out_at = out_offset<T, D>(b, of, first);
+    int begin = 0; /* first key of the block */
+    if (LIMITED)
+        begin = b.first_keys[(int64_t)of.batch * b.sequence + first] / STREAM_ROWS * STREAM_ROWS;
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(
         stages + tiles::STAGE, b.qkv + query_offset<T, D>(b, of, first), b.stride, valid);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, b.dout + out_at,
                                                b.out_stride, valid);
     cp_async_commit();
-    fetch<T, D, true>(stages, 0, b, keys, 0);
+    fetch<T, D, true>(stages, 0, b, keys, begin);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
@@ -109,12 +114,12 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     for (int i = 0; i < tiles::BANDS * 2; i++)
         rows[i / 2][i % 2] = values[warp_row + i * 8 + lane / 4];
     __syncthreads();
-    if (STREAM_ROWS < end) fetch<T, D, true>(stages, 1, b, keys, STREAM_ROWS);
+    if (begin + STREAM_ROWS < end) fetch<T, D, true>(stages, 1, b, keys, begin + STREAM_ROWS);
     cp_async_commit();
 
     struct stream_lanes lanes = stream_lanes<D>(stages);
     float dq[tiles::BANDS][D / 8][4] = {};
-    for (int at = 0, stage = 0; at < end; at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
+    for (int at = begin, stage = 0; at < end; at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
         cp_async_wait<1>();
         __syncthreads();
         int next = at + 2 * STREAM_ROWS;
@@ -124,13 +129,15 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         if (ahead >= STREAM_ROWS - 1) {
 #pragma unroll 2
             for (int row = 0; row < STREAM_ROWS; row += STEP)
-                query_step<T, D, false>(dq, q, dout, rows, lanes.along + (offset + row * D * 2),
-                                        lanes.down + (offset + row * D * 2), ahead - row, b.factor);
+                query_step<T, D, false, LIMITED>(
+                    dq, q, dout, rows, lanes.along + (offset + row * D * 2),
+                    lanes.down + (offset + row * D * 2), ahead - row, b, of.batch, at + row);
         } else {
 #pragma unroll 1
             for (int row = 0; row < STREAM_ROWS && row < ahead + tiles::ROWS; row += STEP)
-                query_step<T, D, true>(dq, q, dout, rows, lanes.along + (offset + row * D * 2),
-                                       lanes.down + (offset + row * D * 2), ahead - row, b.factor);
+                query_step<T, D, true, LIMITED>(
+                    dq, q, dout, rows, lanes.along + (offset + row * D * 2),
+                    lanes.down + (offset + row * D * 2), ahead - row, b, of.batch, at + row);
         }
     }
     __syncthreads();
@@ -152,20 +159,21 @@ static __device__ __forceinline__ void fetch_queries(T *stages, query_values *va
 /* dv += P' dO and dk += dS' Q for STEP queries; `columns` are the values of this lane's first
  * column. The first query is `ahead` after the warp's first key. Scores come first and dP after
  * them, so that exponentials overlap with products. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][4],
          const uint32_t v[][D / 16][4], const query_values *columns, shared_pointer along,
-         shared_pointer down, int ahead, float factor) {
+         shared_pointer down, int ahead, const struct backward<T> &b, int batch, int key) {
     const int bands = backward_tiles<D>::BANDS, second = backward_tiles<D>::SECOND;
     float p[bands][2][4], ds[bands][2][4];
     product<T, D>(p, k, along);
     if (ahead < backward_tiles<D>::ROWS - 1) mask<D, true>(p, ahead);
+    if (LIMITED) mask_before<T, D, true>(p, b, batch, key + ahead, key);
     product<T, D>(ds, v, along + second);
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
-        p[band][n][j] = exp2_approx(p[band][n][j] * factor + columns[n * 8 + j % 2].x);
+        p[band][n][j] = exp2_approx(p[band][n][j] * b.factor + columns[n * 8 + j % 2].x);
     }
     accumulate<T, D>(dv, p, down + second);
 #pragma unroll
@@ -197,8 +205,21 @@ static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *v
     if (what.head < readers_of(b)) fetch_queries<T, D>(stages, values, stage, b, of, what.at);
 }
 
+/* Returns the end of the queries that see a key before `end`: first keys do not decrease. */
+template <typename T>
+static __device__ int last_reader(const struct backward<T> &b, int batch, int first, int end) {
+    const int32_t *first_keys = b.first_keys + (int64_t)batch * b.sequence;
+    int low = first, high = b.sequence;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (first_keys[middle] < end) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 /* dK and dV of HELD_ROWS keys; queries and dout are streamed. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     key_gradients_kernel(struct backward<T> b) {
     typedef struct backward_tiles<D> tiles;
@@ -211,6 +232,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     volatile struct held *kept = (volatile struct held *)(values + STAGES * STREAM_ROWS);
     if (thread == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
     const T *k_rows = b.qkv + key_offset<T, D>(b, of, first);
+    const int end = LIMITED ? last_reader(b, of.batch, first, first + HELD_ROWS) : b.sequence;
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + tiles::STAGE, k_rows, b.stride, valid);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.kv_heads * D,
@@ -225,7 +247,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     hold<T, D>(k, stages + tiles::STAGE);
     hold<T, D>(v, stages + 2 * tiles::STAGE);
     __syncthreads();
-    fetch_streamed<T, D>(stages, values, 1, b, of, next_of(now, first, b.sequence));
+    fetch_streamed<T, D>(stages, values, 1, b, of, next_of(now, first, end));
     cp_async_commit();
 
     struct stream_lanes lanes = stream_lanes<D>(stages);
@@ -235,20 +257,21 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         __syncthreads();
         of = reload(kept);
         first = of.tile * HELD_ROWS;
-        struct streamed next = next_of(now, first, b.sequence);
+        struct streamed next = next_of(now, first, end);
         fetch_streamed<T, D>(stages, values, (stage + 2) % STAGES, b, of,
-                             next_of(next, first, b.sequence));
+                             next_of(next, first, end));
         cp_async_commit();
 #pragma unroll 1
         for (int row = 0; row < STREAM_ROWS; row += STEP) {
             int offset = (stage * tiles::STAGE + row * D) * 2;
             if (now.at + row + STEP > key)
-                key_step<T, D>(dk, dv, k, v,
-                               values + stage * STREAM_ROWS + row + reread_thread_index() % 4 * 2,
-                               lanes.along + offset, lanes.down + offset, now.at + row - key,
-                               b.factor);
+                key_step<T, D, LIMITED>(dk, dv, k, v,
+                                        values + stage * STREAM_ROWS + row +
+                                            reread_thread_index() % 4 * 2,
+                                        lanes.along + offset, lanes.down + offset,
+                                        now.at + row - key, b, of.batch, key);
         }
-        now = next_of(now, reload(kept).tile * HELD_ROWS, b.sequence);
+        now = next_of(now, reload(kept).tile * HELD_ROWS, end);
     }
     __syncthreads();
     of = reload(kept);
@@ -288,15 +311,16 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
     return lay_out(&b, args, shape, NULL);
 }
 
-template <typename T, int D>
-static void launch(struct backend *be, const struct attention_backward_args *args,
-                   const struct attention_shape *shape) {
+template <typename T, int D, bool LIMITED>
+static void launch_with(struct backend *be, const struct attention_backward_args *args,
+                        const struct attention_shape *shape) {
     struct backward<T> b;
     b.dqkv = (T *)args->dqkv->data;
     b.dout = (const T *)args->dout->data;
     b.qkv = (const T *)args->qkv->data;
     b.out = (const T *)args->out->data;
     b.lse = args->lse;
+    b.first_keys = args->first_keys;
     lay_out(&b, args, shape, backend_workspace(be, attention_mma_backward_bytes(args, shape)));
     b.sequence = (int)shape->sequence;
     b.heads = (int)shape->heads;
@@ -319,16 +343,23 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
     cudaStream_t stream = cuda_state(be)->compute;
     const char *what = "attention_backward";
     if (query_blocks == 0) return;
-    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D>, query_bytes, what) ||
-        !cuda_shared(be, (const void *)key_gradients_kernel<T, D>, key_bytes, what))
+    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D, LIMITED>, query_bytes, what) ||
+        !cuda_shared(be, (const void *)key_gradients_kernel<T, D, LIMITED>, key_bytes, what))
         return;
-    LAUNCH((query_gradients_kernel<T, D>), query_blocks, threads, query_bytes, stream, b);
-    LAUNCH((key_gradients_kernel<T, D>), key_blocks, threads, key_bytes, stream, b);
+    LAUNCH((query_gradients_kernel<T, D, LIMITED>), query_blocks, threads, query_bytes, stream, b);
+    LAUNCH((key_gradients_kernel<T, D, LIMITED>), key_blocks, threads, key_bytes, stream, b);
     if (b.sums) {
         struct sums sums = sums_of(args->column_sums);
         add_partials(be, &sums, b.sums, row_groups(shape));
     }
     cuda_launched(be, what);
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_backward_args *args,
+                   const struct attention_shape *shape) {
+    if (args->first_keys) launch_with<T, D, true>(be, args, shape);
+    else launch_with<T, D, false>(be, args, shape);
 }
 
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,

@@ -30,8 +30,9 @@ template <typename T> struct backward {
     T *dqkv;
     const T *dout, *qkv, *out;
     const float *lse;
-    query_values *values; /* [B, H, tiles * HELD_ROWS] */
-    float *sums;          /* optional [B, tiles, warps, stride]: sums of each warp's rows of dqkv */
+    const int32_t *first_keys; /* [B, sequence], or NULL */
+    query_values *values;      /* [B, H, tiles * HELD_ROWS] */
+    float *sums; /* optional [B, tiles, warps, stride]: sums of each warp's rows of dqkv */
     int sequence, heads, kv_heads, batch, tiles;
     int group, kv_group;    /* for attention_work, of query heads and of key heads */
     int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
@@ -147,6 +148,24 @@ static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
         int band = i / 8, n = i / 4 % 2, at = i % 4;
         int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down minus columns right */
         if (after + (KEYS_DOWN ? step : -step) > 0) s[band][n][at] = -INFINITY;
+    }
+}
+
+/* Masks the scores of keys before the first of each query. query: the warp's first of the batch,
+ * key: its first; rows are keys, or queries. */
+template <typename T, int D, bool KEYS_DOWN>
+static __device__ __forceinline__ void mask_before(float s[][2][4], const struct backward<T> &b,
+                                                   int batch, int query, int key) {
+    int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
+    const int32_t *first_keys = b.first_keys + (int64_t)batch * b.sequence;
+#pragma unroll
+    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, at = i % 4;
+        int row = band * 16 + at / 2 * 8 + down, column = n * 8 + at % 2 + right;
+        int this_query = query + (KEYS_DOWN ? column : row);
+        int this_key = key + (KEYS_DOWN ? row : column);
+        if (this_query < b.sequence && this_key < first_keys[this_query])
+            s[band][n][at] = -INFINITY;
     }
 }
 

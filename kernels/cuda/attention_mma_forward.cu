@@ -34,13 +34,14 @@ enum {
 };
 
 /* Keys of a tile, by the slots of the ring. */
-template <int D, int SLOTS> static __device__ __host__ __forceinline__ constexpr int tile_keys() {
-    return D <= 64 ? 64 : SLOTS == 2 ? 32 : 48;
+template <int D, int SLOTS, bool LIMITED>
+static __device__ __host__ __forceinline__ constexpr int tile_keys() {
+    return LIMITED ? (D <= 64 ? 48 : 32) : D <= 64 ? 64 : SLOTS == 2 ? 32 : 48;
 }
 
 /* Shared memory of a block. */
-template <typename T, int D, int SLOTS> static constexpr size_t shared_bytes() {
-    return (QUERIES + SLOTS * tile_keys<D, SLOTS>()) * D * sizeof(T);
+template <typename T, int D, int SLOTS, bool LIMITED> static constexpr size_t shared_bytes() {
+    return (QUERIES + SLOTS * tile_keys<D, SLOTS, LIMITED>()) * D * sizeof(T);
 }
 
 /* Rows that a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
@@ -49,8 +50,9 @@ struct softmax_rows {
     float sum[ROW_TILES][2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
 };
 
-template <int D> static __device__ __forceinline__ constexpr bool queries_in_registers() {
-    return D <= 64;
+template <int D, bool LIMITED>
+static __device__ __forceinline__ constexpr bool queries_in_registers() {
+    return D <= 64 && !LIMITED;
 }
 
 static __device__ __forceinline__ int warp_row() {
@@ -58,7 +60,7 @@ static __device__ __forceinline__ int warp_row() {
 }
 
 /* s = q k' */
-template <typename T, int D, int KEYS>
+template <typename T, int D, int KEYS, bool LIMITED>
 static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8][4],
                                                      const uint32_t q[ROW_TILES][D / 16][4],
                                                      const T *queries, const T *keys) {
@@ -73,7 +75,8 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8
         uint32_t a[ROW_TILES][4], b[4];
 #pragma unroll
         for (int i = 0; i < ROW_TILES; i++) {
-            if (!queries_in_registers<D>()) fragment_a<D>(a[i], &query_lanes, i * 16, k * 16);
+            if (!queries_in_registers<D, LIMITED>())
+                fragment_a<D>(a[i], &query_lanes, i * 16, k * 16);
             else
                 for (int r = 0; r < 4; r++) a[i][r] = q[i][k][r];
         }
@@ -100,6 +103,26 @@ static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (n * 8 + e % 2 > last + i * 16 + e / 2 * 8) s[i][n][e] = -INFINITY;
+}
+
+/* Masks the scores of keys before each row's first. first_keys: of the block's rows, in shared
+ * memory; key: the tile's first. */
+template <int KEYS>
+static __device__ __forceinline__ void mask_before(float s[ROW_TILES][KEYS / 8][4],
+                                                   const int *first_keys, int key) {
+    int thread = reread_thread_index(), lane = thread % WARP;
+    first_keys += thread / WARP * WARP_ROWS + lane / 4;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int before = first_keys[i * 16 + half * 8] - key - lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (n * 8 + e < before) s[i][n][2 * half + e] = -INFINITY;
+        }
 }
 
 /* Raises the rows' shifts to the maxima of s, and scales sums and outputs down accordingly. A shift
@@ -192,23 +215,26 @@ static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct 
     load_tile<T, D, KEYS, THREADS>(to, rows + first * in->stride, in->stride, in->sequence - first);
 }
 
-/* Processes one tile of keys from `first` on; this warp's queries start `ahead` after it. */
-template <typename T, int D, int SLOTS, bool DIAGONAL>
+/* Processes one tile of keys from `first` on; this warp's queries start `ahead` after it. LIMITED:
+ * queries have first keys. */
+template <typename T, int D, int SLOTS, bool DIAGONAL, bool LIMITED>
 static __device__ __forceinline__ void
 attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T> *in,
-       const uint32_t q[ROW_TILES][D / 16][4], const T *queries, int first, int ahead, bool more,
-       float factor) {
-    const int KEYS = tile_keys<D, SLOTS>();
+       const uint32_t q[ROW_TILES][D / 16][4], const T *queries, const int *first_keys, int first,
+       int ahead, bool more, float factor) {
+    const int KEYS = tile_keys<D, SLOTS, LIMITED>();
     float s[ROW_TILES][KEYS / 8][4];
     bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* the warp has a pair below the diagonal */
+    if (LIMITED) seen = seen && first + KEYS > first_keys[reread_thread_index() / WARP * WARP_ROWS];
     cp_async_wait<SLOTS - 2>();
     __syncthreads(); /* keys are ready; the previous values are no longer read */
     if (SLOTS == 2) fetch<T, D, KEYS>(in->now_values, in->values, in, first);
     else if (more) fetch<T, D, KEYS>(in->spare, in->keys, in, first + KEYS);
     cp_async_commit();
     if (seen) {
-        multiply_keys<T, D, KEYS>(s, q, queries, in->now_keys);
+        multiply_keys<T, D, KEYS, LIMITED>(s, q, queries, in->now_keys);
         if (DIAGONAL) mask<KEYS>(s, ahead);
+        if (LIMITED) mask_before<KEYS>(s, first_keys, first);
         follow_maxima<D, KEYS>(rows, o, s, factor);
     }
     cp_async_wait<SLOTS - 2>();
@@ -262,12 +288,12 @@ static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float 
 }
 
 /* factor: scale * log2(e). The grid: B H times the tiles of 128 queries, see attention_work. */
-template <typename T, int D, int SLOTS>
+template <typename T, int D, int SLOTS, bool LIMITED>
 static __global__ void __launch_bounds__(THREADS, 2)
     attention_forward_kernel(T *__restrict__ out, float *__restrict__ lse,
-                             const T *__restrict__ qkv, struct attention_shape shape, int group,
-                             float factor) {
-    const int KEYS = tile_keys<D, SLOTS>();
+                             const T *__restrict__ qkv, const int32_t *__restrict__ all_first_keys,
+                             struct attention_shape shape, int group, float factor) {
+    const int KEYS = tile_keys<D, SLOTS, LIMITED>();
     DYNAMIC_SHARED(T, queries);
     T *ring = queries + QUERIES * D;
     int sequence = (int)shape.sequence, heads = (int)shape.heads;
@@ -283,13 +309,22 @@ static __global__ void __launch_bounds__(THREADS, 2)
         k_rows, k_rows + values, stride, sequence, ring, ring + KEYS *D,
             ring + (SLOTS - 1) * KEYS *D
     };
+    __shared__ int first_keys[LIMITED ? QUERIES : 1]; /* of the block's rows */
+    int first = 0;
+    if (LIMITED) {
+        const int32_t *from = all_first_keys + batch * sequence + begin;
+        int row = (int)threadIdx.x;
+        static_assert(QUERIES == THREADS, "a row for each thread");
+        first_keys[row] = begin + row < sequence ? from[row] : 0;
+        first = from[0] / KEYS * KEYS;
+    }
 
     load_tile<T, D, QUERIES, THREADS>(queries, q_rows + begin * in.stride, in.stride,
                                       sequence - begin);
     cp_async_commit();
-    fetch<T, D, KEYS>(in.now_keys, in.keys, &in, 0);
+    fetch<T, D, KEYS>(in.now_keys, in.keys, &in, first);
     cp_async_commit();
-    if (SLOTS == 3) fetch<T, D, KEYS>(in.now_values, in.values, &in, 0);
+    if (SLOTS == 3) fetch<T, D, KEYS>(in.now_values, in.values, &in, first);
     if (SLOTS == 3) cp_async_commit();
     cp_async_wait<SLOTS - 1>();
     __syncthreads();
@@ -300,21 +335,23 @@ static __global__ void __launch_bounds__(THREADS, 2)
     struct softmax_rows rows;
 #pragma unroll
     for (int i = 0; i < ROW_TILES; i++) {
-        rows.shift[i][0] = rows.shift[i][1] = -INFINITY;
+        /* A row may see no key of the first tiles: a finite shift then leaves its sum 0. */
+        rows.shift[i][0] = rows.shift[i][1] = LIMITED ? -1e30f : -INFINITY;
         rows.sum[i][0] = rows.sum[i][1] = 0;
 #pragma unroll
-        for (int k = 0; k < D / 16 && queries_in_registers<D>(); k++)
+        for (int k = 0; k < D / 16 && queries_in_registers<D, LIMITED>(); k++)
             fragment_a<D>(q[i][k], &lanes, i * 16, k * 16);
     }
 
     int end = begin + QUERIES < sequence ? begin + QUERIES : sequence;
-    int ahead = begin + warp_row(), first = 0;
+    int ahead = begin + warp_row();
     int whole = begin / KEYS * KEYS; /* keys in tiles that all queries see */
     for (; first < whole; first += KEYS)
-        attend<T, D, SLOTS, false>(o, &rows, &in, q, queries, first, ahead - first, true, factor);
+        attend<T, D, SLOTS, false, LIMITED>(o, &rows, &in, q, queries, first_keys, first,
+                                            ahead - first, true, factor);
     for (; first < end; first += KEYS)
-        attend<T, D, SLOTS, true>(o, &rows, &in, q, queries, first, ahead - first,
-                                  first + KEYS < end, factor);
+        attend<T, D, SLOTS, true, LIMITED>(o, &rows, &in, q, queries, first_keys, first,
+                                           ahead - first, first + KEYS < end, factor);
     finish<T, D>(out + (batch * sequence + begin) * all + head * D, all,
                  lse + (int64_t)work.head * sequence + begin, sequence - begin, queries, o, &rows);
 }
@@ -323,27 +360,30 @@ bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int
     return cuda->major >= 8 && dtype != DTYPE_F32 && (width == 64 || width == 128);
 }
 
-template <typename T, int D, int SLOTS>
+template <typename T, int D, int SLOTS, bool LIMITED>
 static void launch_with(struct backend *be, const struct attention_forward_args *args,
                         const struct attention_shape *shape) {
     int64_t blocks = shape->batch * shape->heads * blocks_of(shape->sequence, QUERIES);
-    size_t shared = shared_bytes<T, D, SLOTS>();
+    size_t shared = shared_bytes<T, D, SLOTS, LIMITED>();
     float factor = (float)(LOG2_OF_E / sqrt((double)D));
-    const void *kernel = (const void *)attention_forward_kernel<T, D, SLOTS>;
+    const void *kernel = (const void *)attention_forward_kernel<T, D, SLOTS, LIMITED>;
     if (blocks == 0) return;
     if (!cuda_shared(be, kernel, shared, "attention_forward")) return;
-    LAUNCH((attention_forward_kernel<T, D, SLOTS>), (unsigned)blocks, THREADS, shared,
+    LAUNCH((attention_forward_kernel<T, D, SLOTS, LIMITED>), (unsigned)blocks, THREADS, shared,
            cuda_state(be)->compute, (T *)args->out->data, args->lse, (const T *)args->qkv->data,
-           *shape, attention_group(shape, shape->batch * shape->heads), factor);
+           args->first_keys, *shape, attention_group(shape, shape->batch * shape->heads), factor);
     cuda_launched(be, "attention_forward");
 }
 
 template <typename T, int D>
 static void launch(struct backend *be, const struct attention_forward_args *args,
                    const struct attention_shape *shape) {
-    if (D == 64 || cuda_two_blocks_fit(cuda_state(be), shared_bytes<T, D, 3>()))
-        launch_with<T, D, 3>(be, args, shape);
-    else launch_with<T, D, D == 64 ? 3 : 2>(be, args, shape);
+    constexpr int FEWER = D == 64 ? 3 : 2;
+    bool fits = D == 64 || cuda_two_blocks_fit(cuda_state(be), shared_bytes<T, D, 3, false>());
+    if (fits && args->first_keys) launch_with<T, D, 3, true>(be, args, shape);
+    else if (fits) launch_with<T, D, 3, false>(be, args, shape);
+    else if (args->first_keys) launch_with<T, D, FEWER, true>(be, args, shape);
+    else launch_with<T, D, FEWER, false>(be, args, shape);
 }
 
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,

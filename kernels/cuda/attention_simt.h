@@ -37,6 +37,7 @@ struct simt_tensor {
 struct simt_problem {
     struct simt_tensor qkv, out, dqkv, dout;
     float *lse, *delta;                               /* [B, H, T] */
+    const int32_t *first_keys;                        /* [B, T], or NULL */
     int length, heads, kv_heads, group, width, tiles; /* group: H / H_kv */
     float scale;                                      /* 1 / sqrt(D) */
     float exponent_scale;                             /* log2(e) / sqrt(D): scores to powers of 2 */
@@ -69,6 +70,13 @@ static __device__ __forceinline__ struct simt_rows values_after(const struct sim
                                                                 struct simt_rows keys) {
     keys.first += problem->kv_heads * problem->width;
     return keys;
+}
+
+/* Returns the first key of query t of a sequence; 0 for rows beyond its length. */
+static __device__ __forceinline__ int first_key_of(const struct simt_problem *problem, int batch,
+                                                   int t) {
+    if (!problem->first_keys || t >= problem->length) return 0;
+    return problem->first_keys[(int64_t)batch * problem->length + t];
 }
 
 static __device__ __forceinline__ int row_group() {

@@ -73,6 +73,22 @@ static __device__ __forceinline__ void softmax_backward(float *s, float *dp, flo
     *dp = visible ? p * (*dp - delta) : 0;
 }
 
+/* Masks the scores of keys before the first of each query; rows are keys, or queries. query, key:
+ * of this thread's first row and column. */
+template <int ROWS, int COLUMNS, bool KEYS_DOWN>
+static __device__ __forceinline__ void mask_before(float s[ROWS][COLUMNS],
+                                                   const struct simt_problem *problem, int batch,
+                                                   int query, int key) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            int row = i * ROW_GROUPS, column = j * COLUMN_GROUPS;
+            int first = first_key_of(problem, batch, query + (KEYS_DOWN ? column : row));
+            if (key + (KEYS_DOWN ? row : column) < first) s[i][j] = -INFINITY;
+        }
+}
+
 /* Shared memory of both kernels: two held tiles, two streamed tiles, and weights. */
 template <int W, int A, int B> struct backward_tiles {
     enum { bytes = (2 * A * W + 2 * B * W + A * B) * 4 };
@@ -91,7 +107,7 @@ static __device__ __forceinline__ struct key_tile key_tile(const struct simt_pro
 }
 
 /* Queries are streamed tile by tile, one head after another. */
-template <int W, int KEYS, int QUERIES, int BLOCKS>
+template <int W, int KEYS, int QUERIES, int BLOCKS, bool LIMITED>
 static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     key_gradients_kernel(const struct simt_problem problem) {
     const int rows = KEYS / ROW_GROUPS, columns = QUERIES / COLUMN_GROUPS;
@@ -119,6 +135,9 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         scores<W, KEYS, QUERIES>(s, k, q, problem.width);
         scores<W, KEYS, QUERIES>(dp, v, dout, problem.width);
         int key = tile.begin + row_group();
+        if (LIMITED)
+            mask_before<rows, columns, true>(s, &problem, tile.kv_head / problem.kv_heads, query,
+                                             key);
 #pragma unroll
         for (int i = 0; i < rows; i++)
 #pragma unroll
@@ -134,7 +153,12 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         accumulate<W, KEYS, QUERIES>(dk, p, q);
         __syncthreads();
         at += QUERIES;
-        if (at >= problem.length) at = key_tile<KEYS>(&problem).begin, member++;
+        tile = key_tile<KEYS>(&problem);
+        /* First keys do not decrease, so no later query sees the tile either. */
+        if (at >= problem.length ||
+            LIMITED &&
+                first_key_of(&problem, tile.kv_head / problem.kv_heads, at) >= tile.begin + KEYS)
+            at = tile.begin, member++;
     }
     tile = key_tile<KEYS>(&problem);
     struct simt_rows dkeys = key_rows_of(&problem, problem.dqkv, tile.kv_head);
@@ -147,7 +171,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     sums_store<W, KEYS>(v, &dvalues, tile.begin, &problem, dv, factor);
 }
 
-template <int W, int QUERIES, int KEYS, int BLOCKS>
+template <int W, int QUERIES, int KEYS, int BLOCKS, bool LIMITED>
 static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     query_gradients_kernel(const struct simt_problem problem) {
     const int rows = QUERIES / ROW_GROUPS, columns = KEYS / COLUMN_GROUPS;
@@ -167,7 +191,8 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     query_rows_load<rows, ROW_GROUPS>(&saved, &problem, head, query);
     tile_load<W, QUERIES>(q, &queries, begin, &problem);
     tile_load<W, QUERIES>(dout, &results, begin, &problem);
-    for (int at = 0; at < end; at += KEYS) {
+    int first = LIMITED ? first_key_of(&problem, head / problem.heads, begin) / KEYS * KEYS : 0;
+    for (int at = first; at < end; at += KEYS) {
         float s[rows][columns], dp[rows][columns];
         int key = at + column_group();
         struct simt_rows values = values_after(&problem, keys);
@@ -176,6 +201,8 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         __syncthreads();
         scores<W, QUERIES, KEYS>(s, q, k, problem.width);
         scores<W, QUERIES, KEYS>(dp, dout, v, problem.width);
+        if (LIMITED)
+            mask_before<rows, columns, false>(s, &problem, head / problem.heads, query, key);
 #pragma unroll
         for (int i = 0; i < rows; i++)
 #pragma unroll
@@ -198,21 +225,28 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
 /* Tiles of A rows are held, tiles of B rows are streamed. BLOCKS: minimum of blocks on a
  * multiprocessor, by which the compiler divides the registers; the kernel for queries always uses
  * 3. */
-template <int W, int A, int B, int BLOCKS>
-static void run(struct backend *be, struct simt_problem problem, int64_t batch) {
+template <int W, int A, int B, int BLOCKS, bool LIMITED>
+static void run_with(struct backend *be, struct simt_problem problem, int64_t batch) {
     size_t bytes = backward_tiles<W, A, B>::bytes;
     const char *what = "attention_backward";
     problem.tiles = (int)blocks_of(problem.length, A);
     unsigned key_blocks = (unsigned)(batch * problem.kv_heads * problem.tiles);
     unsigned query_blocks = (unsigned)(batch * problem.heads * problem.tiles);
-    if (!cuda_shared(be, (const void *)key_gradients_kernel<W, A, B, BLOCKS>, bytes, what) ||
-        !cuda_shared(be, (const void *)query_gradients_kernel<W, A, B, 3>, bytes, what))
+    if (!cuda_shared(be, (const void *)key_gradients_kernel<W, A, B, BLOCKS, LIMITED>, bytes,
+                     what) ||
+        !cuda_shared(be, (const void *)query_gradients_kernel<W, A, B, 3, LIMITED>, bytes, what))
         return;
-    LAUNCH((key_gradients_kernel<W, A, B, BLOCKS>), key_blocks, SIMT_THREADS, bytes,
+    LAUNCH((key_gradients_kernel<W, A, B, BLOCKS, LIMITED>), key_blocks, SIMT_THREADS, bytes,
            cuda_state(be)->compute, problem);
-    LAUNCH((query_gradients_kernel<W, A, B, 3>), query_blocks, SIMT_THREADS, bytes,
+    LAUNCH((query_gradients_kernel<W, A, B, 3, LIMITED>), query_blocks, SIMT_THREADS, bytes,
            cuda_state(be)->compute, problem);
     cuda_launched(be, what);
+}
+
+template <int W, int A, int B, int BLOCKS>
+static void run(struct backend *be, struct simt_problem problem, int64_t batch) {
+    if (problem.first_keys) run_with<W, A, B, BLOCKS, true>(be, problem, batch);
+    else run_with<W, A, B, BLOCKS, false>(be, problem, batch);
 }
 
 size_t attention_simt_backward_bytes(const struct attention_shape *shape) {
@@ -228,6 +262,7 @@ void attention_simt_backward(struct backend *be, const struct attention_backward
     problem.dqkv = simt_tensor(args->dqkv, shape);
     problem.dout = simt_tensor(args->dout, shape);
     problem.lse = (float *)args->lse;
+    problem.first_keys = args->first_keys;
     problem.delta = (float *)backend_workspace(be, attention_simt_backward_bytes(shape));
     unsigned blocks = (unsigned)blocks_of(rows, DELTA_THREADS / DELTA_LANES);
     LAUNCH(delta_kernel, blocks, DELTA_THREADS, 0, cuda_state(be)->compute, problem, rows);

@@ -18,24 +18,27 @@ template <int W, int QUERIES, int KEYS>
 static __device__ __forceinline__ void
 softmax_update(float s[QUERIES / ROW_GROUPS][KEYS / COLUMN_GROUPS],
                float out[QUERIES / ROW_GROUPS][W / 32][QUAD],
-               struct softmax_state<QUERIES / ROW_GROUPS> *state, float exponent_scale, int query,
+               struct softmax_state<QUERIES / ROW_GROUPS> *state,
+               const int first_keys[QUERIES / ROW_GROUPS], float exponent_scale, int query,
                int key) {
 #pragma unroll
     for (int i = 0; i < QUERIES / ROW_GROUPS; i++) {
         float shift = -INFINITY, sum = 0;
 #pragma unroll
         for (int j = 0; j < KEYS / COLUMN_GROUPS; j++) {
-            bool visible = key + j * COLUMN_GROUPS <= query + i * ROW_GROUPS;
+            int at = key + j * COLUMN_GROUPS;
+            bool visible = at <= query + i * ROW_GROUPS && at >= first_keys[i];
             if (!visible) s[i][j] = -INFINITY;
             shift = fmaxf(shift, s[i][j]);
         }
         shift = fmaxf(state->shift[i], row_max(shift) * exponent_scale);
+        float base = shift == -INFINITY ? 0 : shift; /* the row has seen no key yet */
 #pragma unroll
         for (int j = 0; j < KEYS / COLUMN_GROUPS; j++) {
-            s[i][j] = exp2f(s[i][j] * exponent_scale - shift);
+            s[i][j] = exp2f(s[i][j] * exponent_scale - base);
             sum += s[i][j];
         }
-        float factor = exp2f(state->shift[i] - shift); /* 0 for the first tile */
+        float factor = exp2f(state->shift[i] - base); /* 0 for the first tile */
         state->sum[i] = state->sum[i] * factor + sum;
         state->shift[i] = shift;
 #pragma unroll
@@ -84,17 +87,21 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     struct simt_rows values = values_after(&problem, keys);
     struct softmax_state<rows> state;
     float out[rows][W / 32][QUAD], factor[rows];
+    int first_keys[rows], batch = head / problem.heads;
     sums_clear<W, QUERIES>(out);
 #pragma unroll
-    for (int i = 0; i < rows; i++) state.shift[i] = -INFINITY, state.sum[i] = 0;
+    for (int i = 0; i < rows; i++) {
+        state.shift[i] = -INFINITY, state.sum[i] = 0;
+        first_keys[i] = first_key_of(&problem, batch, begin + row_group() + i * ROW_GROUPS);
+    }
     tile_load<W, QUERIES>(q, &queries, begin, &problem);
-    for (int key = 0; key < end; key += KEYS) {
+    for (int key = first_key_of(&problem, batch, begin) / KEYS * KEYS; key < end; key += KEYS) {
         float s[rows][KEYS / COLUMN_GROUPS];
         tile_load<W, KEYS>(k, &keys, key, &problem);
         tile_load<W, KEYS>(v, &values, key, &problem);
         __syncthreads();
         scores<W, QUERIES, KEYS>(s, q, k, problem.width);
-        softmax_update<W, QUERIES, KEYS>(s, out, &state, problem.exponent_scale,
+        softmax_update<W, QUERIES, KEYS>(s, out, &state, first_keys, problem.exponent_scale,
                                          begin + row_group(), key + column_group());
         __syncthreads();
         scores_share<QUERIES, KEYS>(k, s);
@@ -128,6 +135,7 @@ void attention_simt_forward(struct backend *be, const struct attention_forward_a
     problem.qkv = simt_tensor(args->qkv, shape);
     problem.out = simt_tensor(args->out, shape);
     problem.lse = args->lse;
+    problem.first_keys = args->first_keys;
     /* 32, 48, 64, 64 KB of shared memory, which compute capability 7.5 has too. */
     if (shape->width <= 32) run<32, 64, 64, 3>(be, problem, all_heads);
     else if (shape->width <= 64) run<64, 64, 64, 3>(be, problem, all_heads);

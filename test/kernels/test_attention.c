@@ -287,7 +287,7 @@ Test(attention, first_keys) {
         {3, 70, 23, 4, F32, 1, 0, 0, 0},   {1, 1, 1, 16, F32, 1, 0, 0, 0},
         {1, 390, 1, 20, F32, 6, 0, 0, 0},
     };
-    for (size_t i = 0; reads_first_keys() && i < sizeof given / sizeof *given; i++)
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             struct shape s = given[i];
             s.dtypes = plain[(i + k) % 3];
@@ -360,8 +360,7 @@ static void differences(struct check *c, const void *given) {
 Test(attention, finite_differences) {
     check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 0, 0});
     check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2, 0, 0});
-    if (reads_first_keys())
-        check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 3, 2});
+    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 3, 2});
 }
 
 /* Scores up to hundreds: exponentials overflow unless the maximum is subtracted first. */
@@ -430,7 +429,7 @@ static void isolated(struct check *c, const void *given) {
 }
 
 Test(attention, isolated) {
-    for (size_t d = 0; reads_first_keys() && d < 3; d++) {
+    for (size_t d = 0; d < 3; d++) {
         struct shape s = {1, 200, 2, d == 1 ? 64 : 24, {0}, 1, 1, .document = 40};
         s.dtypes = plain[d];
         check_on_each_gpu(isolated, &s);
