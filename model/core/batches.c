@@ -63,6 +63,7 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
                        has_positions(gpt) ? host->tokens + 3 * rows : NULL, gpt->shape.window,
                        (uint64_t)first_sample, (int)gpt->shape.batch);
     host->inputs = *inputs;
+    host->inputs.first_row = first_sample * gpt->shape.sequence_length;
     backend_send(be, slot, sent, host, slot_bytes(gpt, rows));
     gpt->activations.inputs = &sent->inputs;
     gpt->activations.tokens = sent->tokens;

@@ -72,6 +72,15 @@ static void add_and_normalize(const struct pass *pass, const struct add_and_norm
        .label = &args->label);
 }
 
+/* Drops elements of a tensor in place, in a pass of a training step. */
+static void drop(const struct pass *pass, const struct tensor *tensor, enum dropout_use use,
+                 int64_t layer) {
+    const struct gpt *gpt = pass->gpt;
+    if (!gpt->dropout.active || gpt->dropout.residual == 0) return;
+    OP(gpt->be, dropout, .out = tensor, .in = tensor, .inputs = gpt->activations.inputs,
+       .key = dropout_key(&gpt->dropout, use, layer, 0), .probability = gpt->dropout.residual);
+}
+
 /* Returns the part of a table of positions for the rows of a pass. Its row 0 is the position of the
  * first row of the pass. */
 static struct tensor positions_of(const struct pass *pass, const struct tensor *table,
@@ -154,6 +163,7 @@ static void attention_block(const struct pass *pass, int64_t l) {
                         .out = &projection, .in = &out, .weight = &w->attention_projection_weight,
                         .bias = &w->attention_projection_bias, .recomputing = pass->recomputing,
                         .label = &label));
+    drop(pass, &projection, DROPOUT_ATTENTION, l);
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
@@ -191,6 +201,7 @@ static void mlp_block(const struct pass *pass, int64_t l) {
                         .in = &gelu, .weight = &w->mlp_projection_weight,
                         .bias = &w->mlp_projection_bias, .recomputing = pass->recomputing,
                         .label = &label));
+    drop(pass, &projection, DROPOUT_MLP, l);
 }
 
 /* Computes the first norm of a layer from its stored input. */
@@ -219,6 +230,7 @@ static void embed(const struct pass *pass) {
        .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
        .position_table = learned ? &positions : NULL, .positions = given, .sequence_length = length,
        .label = &label);
+    drop(pass, &residual, DROPOUT_EMBEDDING, 0);
     normalize_in(pass, 0);
 }
 

@@ -99,9 +99,9 @@ static void layout_scratch(const struct gpt *gpt, struct arena *arena,
         if (gpt->use == GPT_TRAINING && size > bytes[a->gradient]) bytes[a->gradient] = size;
     }
     bytes[SCRATCH_NONE] = 0;
-    if (precision_branch_is_residual(p)) bytes[SCRATCH_dbranch] = 0;
+    if (gpt_branch_is_residual(gpt)) bytes[SCRATCH_dbranch] = 0;
     for (int i = 0; i < SCRATCH_COUNT; i++) scratch[i] = arena_take(arena, bytes[i]);
-    if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
+    if (gpt_branch_is_residual(gpt)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
 }
 
 /* True if the backward pass of a linear layer reads its input: for the gradient of its weight or of
@@ -165,7 +165,8 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     quantization_layout(&gpt->quantization, arena, s);
-    adapters_layout(&gpt->adapters, arena, s, &gpt->precision, gpt->use == GPT_TRAINING);
+    adapters_layout(&gpt->adapters, arena, s, &gpt->precision, gpt->use == GPT_TRAINING,
+                    gpt->dropout.adapter > 0);
     layout_scratch(gpt, arena, scratch);
     for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
     layout_gradients(gpt, scratch);
@@ -191,6 +192,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->precision = *precision;
     gpt->use = use;
     gpt->shape = config_shape(config);
+    gpt->dropout = dropout_of(config);
     if (shape_has_adapters(&gpt->shape)) gpt->adapters.scale = adapter_scale(config);
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
@@ -410,6 +412,10 @@ struct tensor gpt_cache(const struct gpt *gpt, int64_t layer) {
     int64_t length = gpt->capacity.sequence_length;
     if (!gpt->has_cache) return gpt->activations.layers[layer].qkv;
     return tensor_slice(&gpt->cache, layer * length, length);
+}
+
+bool gpt_branch_is_residual(const struct gpt *gpt) {
+    return precision_branch_is_residual(&gpt->precision) && gpt->dropout.residual == 0;
 }
 
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {

@@ -39,12 +39,14 @@ static void accumulate(void *argument) {
     if (micro->first) begin_step(trainer);
     gpt->accumulate = !micro->first;
     gpt->last_micro_batch = micro->last;
+    gpt->dropout.active = true;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows,
        .inputs = gpt->activations.inputs);
     gpt_backward(gpt);
+    gpt->dropout.active = false;
 }
 
 /* Records are gathered before the weights are sent, so that they do not wait for the weights. */

@@ -14,12 +14,14 @@
 #include "model/core/forward.h"
 #include "model/page/section.h"
 
-/* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions. */
+/* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions.
+ * Nothing is dropped, so that all of them compute the same. */
 static void set_config(struct config *own, const struct config *config) {
     *own = *config;
     own->precision = CONFIG_PRECISION_FP32;
     own->autocast.enabled = true;
     own->sample.every = 0;
+    own->model.dropout = own->adapter.dropout = 0;
 }
 
 static int open_trainer(struct subject *subject, struct trainer *trainer,
