@@ -47,8 +47,8 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
                     (double)memory_part_bytes(plan, part) / mib);
 }
 
-static void print_data(FILE *out, const char *label, const char *name,
-                       const struct loader *loader) {
+static void print_data(FILE *out, const char *label, const char *name, const struct loader *loader,
+                       bool isolates) {
     char tokens[32], sequences[32];
     bool raw = false; /* shown to the user: a renamed text file would also be read as raw tokens */
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
@@ -58,6 +58,7 @@ static void print_data(FILE *out, const char *label, const char *name,
             count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
     if (loader->tokens->counted < loader->tokens->count)
         fprintf(out, "; %s count in the loss", count_text(tokens, (double)loader->tokens->counted));
+    if (isolates && loader_has_starts(loader)) fputs("; documents isolated", out);
     fputc('\n', out);
 }
 
@@ -128,6 +129,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             s->n_layer, s->n_head, shared, s->n_embd,
             count_text(text, (double)shape_parameter_count(s)), s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
+    if (s->window > 0) fprintf(out, ", attention window of %" PRId64 " tokens", s->window);
     print_adapters(out, config, gpt);
     fprintf(out, "\n  precision ");
     precision_print(out, &gpt->precision);
@@ -140,8 +142,8 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fprintf(out, "\n  memory     ");
     report_memory(out, &gpt->memory);
     fputc('\n', out);
-    if (train) print_data(out, "data", config->data.train, train);
-    if (val) print_data(out, "validation", config->data.val, val);
+    if (train) print_data(out, "data", config->data.train, train, gpt->isolates);
+    if (val) print_data(out, "validation", config->data.val, val, gpt->isolates);
     fputs("  training   ", out);
     print_length(out, config, train != NULL);
     fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens, %s lr %g to %g\n",

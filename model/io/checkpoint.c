@@ -224,8 +224,9 @@ static void note_precision(const struct trainer *trainer,
 }
 
 /* True if two values of a key are equivalent. So are all tokenizers except bytes, because older
- * files name the same tokenizer differently. */
+ * files name the same tokenizer differently. A key that an older file lacks was off. */
 static bool same_setting(const char *key, const cJSON *a, const cJSON *b) {
+    if (!a) return cJSON_IsFalse(b) || (cJSON_IsNumber(b) && b->valuedouble == 0);
     if (cJSON_Compare(a, b, true)) return true;
     if (strcmp(key, "tokenizer") != 0 || !cJSON_IsString(a) || !cJSON_IsString(b)) return false;
     const char *bytes = config_tokenizer_name(CONFIG_TOKENIZER_BYTES);
@@ -247,10 +248,10 @@ static void note_differences(const cJSON *saved, const cJSON *now, const char *b
 }
 
 /* The other keys of the model are those of its weights. */
-static void note_dropout(const cJSON *saved, double now, FILE *notes) {
-    const cJSON *before = json_member(saved, "dropout");
+static void note_model(const cJSON *saved, const char *key, double now, FILE *notes) {
+    const cJSON *before = json_member(saved, key);
     if (before && before->valuedouble != now)
-        fprintf(notes, "model.dropout: %g in the checkpoint, now %g\n", before->valuedouble, now);
+        fprintf(notes, "model.%s: %g in the checkpoint, now %g\n", key, before->valuedouble, now);
 }
 
 /* Keys besides the seed that determine the samples of a step, and those of a validation. */
@@ -264,13 +265,8 @@ static const char *const step_keys[][2] = {
     {NULL},
 };
 static const char *const validation_keys[][2] = {
-    {"data", "val"},
-    {"data", "tokenizer"},
-    {"data", "seq_len"},
-    {"data", "isolate"},
-    {"train", "micro_batch_size"},
-    {"eval", "batches"},
-    {NULL},
+    {"data", "val"},     {"data", "tokenizer"},         {"data", "seq_len"}, {"data", "isolate"},
+    {"model", "window"}, {"train", "micro_batch_size"}, {"eval", "batches"}, {NULL},
 };
 
 static bool settings_differ(const cJSON *saved, const cJSON *now, const char *const keys[][2]) {
@@ -302,7 +298,8 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
     if (seed && other_seed)
         fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
                 config->seed);
-    note_dropout(json_member(saved, "model"), config->model.dropout, notes);
+    note_model(json_member(saved, "model"), "dropout", config->model.dropout, notes);
+    note_model(json_member(saved, "model"), "window", (double)config->model.window, notes);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
                          notes);

@@ -334,6 +334,21 @@ Test(report, banner_fits_in_80_columns) {
     }
 }
 
+/* Settings that follow from the data, or from a model of Hugging Face, are shown. */
+Test(report, banner_shows_isolation_and_window) {
+    static const uint8_t starts[RIG_MASK_BYTES] = {1};
+    begin_again(CONFIG_PRECISION_FP32);
+    rig.config.data.isolate = true;
+    rig.config.model.window = 9;
+    open_plan();
+    const char *text = banner(0);
+    cr_expect_null(strstr(text, "isolated"), "%s", text);
+    cr_expect_not_null(strstr(text, "attention window of 9 tokens"), "%s", text);
+    rig.tokens.shards[0].mask.starts = starts;
+    text = banner(0);
+    cr_expect_not_null(strstr(text, "; documents isolated"), "%s", text);
+}
+
 /* The largest shipped model, with its memory layout only. */
 Test(report, banner_of_a_large_model) {
     rig_config(&rig.config, CONFIG_PRECISION_BF16);

@@ -280,10 +280,12 @@ Test(checkpoint, notes_say_which_settings_changed) {
 
     subject_config(&loaded.config, CONFIG_PRECISION_FP32);
     loaded.config.optimizer.lr = 0.125;
+    loaded.config.model.window = 9;
     subject_open(&loaded);
     char *notes = load_noting(&loaded, path);
     expect_text(notes, "optimizer.lr: ");
     expect_text(notes, "now 0.125\n");
+    expect_text(notes, "model.window: 0 in the checkpoint, now 9\n");
     cr_expect_null(strstr(notes, "data"), "the data did not change: %s", notes);
     free(notes);
     subject_close(&loaded);
@@ -292,11 +294,13 @@ Test(checkpoint, notes_say_which_settings_changed) {
     loaded.config.seed = 99;
     loaded.config.train.micro_batch_size = 3;
     strcpy(loaded.config.data.train, "other.bin");
+    loaded.config.data.isolate = true;
     subject_open(&loaded);
     notes = load_noting(&loaded, path);
     expect_text(notes, "seed: 1 in the checkpoint, now 99\n");
     expect_text(notes, "train.micro_batch_size: 2 in the checkpoint, now 3\n");
     expect_text(notes, "data.train: \"tales\" in the checkpoint, now \"other.bin\"\n");
+    expect_text(notes, "data.isolate: false in the checkpoint, now true\n");
     expect_text(notes, "step 6 ");
     expect_text(notes, "from sample 30 on");
     expect_text(notes, "next sample was 20)");
