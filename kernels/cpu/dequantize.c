@@ -1,0 +1,105 @@
+/* Values of stored weights. All elements of a block with the same code have the same value, so a
+ * block of 4-bit codes takes 16 products, and its elements are lookups in them. The limit is memory
+ * bandwidth. */
+#include <assert.h>
+#ifdef __SSSE3__
+#include <tmmintrin.h>
+#endif
+
+#include "kernels/code_value.h"
+#include "kernels/cpu/cpu.h"
+
+/* The scales of a stored matrix. */
+struct scales {
+    const struct quantized_weight *weight;
+    float values[256]; /* of the codes of scales */
+};
+
+static float scale_of(const struct scales *scales, int64_t block) {
+    const struct quantized_weight *w = scales->weight;
+    if (w->second_block == 0) return ((const float *)w->scales.data)[block];
+    float value = scales->values[((const uint8_t *)w->scales.data)[block]];
+    return value * ((const float *)w->second_scales.data)[block / w->second_block] +
+           *(const float *)w->mean.data;
+}
+
+static void look_up_32(uint32_t *out, const uint8_t *codes, const uint32_t table[16],
+                       int64_t count) {
+    for (int64_t i = 0; i < count; i++) out[i] = table[codes[i / 2] >> (i % 2 ? 0 : 4) & 15];
+}
+
+/* Table lookups by shuffling bytes: the lower and the upper byte of 16 elements each. */
+static void look_up_16(uint16_t *out, const uint8_t *codes, const uint16_t table[16],
+                       int64_t count) {
+    int64_t i = 0;
+#ifdef __SSSE3__
+    const __m128i low4 = _mm_set1_epi8(15), low8 = _mm_set1_epi16(255);
+    const __m128i first = _mm_loadu_si128((const __m128i *)table),
+                  last = _mm_loadu_si128((const __m128i *)table + 1);
+    const __m128i lower = _mm_packus_epi16(_mm_and_si128(first, low8), _mm_and_si128(last, low8));
+    const __m128i upper = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(last, 8));
+    for (; i + 32 <= count; i += 32) {
+        __m128i pairs = _mm_loadu_si128((const __m128i *)(codes + i / 2));
+        __m128i even = _mm_and_si128(_mm_srli_epi16(pairs, 4), low4),
+                odd = _mm_and_si128(pairs, low4);
+        for (int half = 0; half < 2; half++) {
+            __m128i at = half ? _mm_unpackhi_epi8(even, odd) : _mm_unpacklo_epi8(even, odd);
+            __m128i a = _mm_shuffle_epi8(lower, at), b = _mm_shuffle_epi8(upper, at);
+            _mm_storeu_si128((__m128i *)(out + i + 16 * half), _mm_unpacklo_epi8(a, b));
+            _mm_storeu_si128((__m128i *)(out + i + 16 * half + 8), _mm_unpackhi_epi8(a, b));
+        }
+    }
+#endif
+    for (; i < count; i++) out[i] = table[codes[i / 2] >> (i % 2 ? 0 : 4) & 15];
+}
+
+/* Stores elements first .. first + count - 1, which share a scale. */
+static void store_4_bit(const struct tensor *out, const uint8_t *codes, int64_t first,
+                        int64_t count, float scale) {
+    static const float nf4[] = NF4_VALUES;
+    float products[16];
+    union {
+        uint32_t of_32[16];
+        uint16_t of_16[16];
+    } table;
+    for (int i = 0; i < 16; i++) products[i] = nf4[i] * scale;
+    dtype_store(&table, out->dtype, 0, products, 16);
+    codes += first / 2;
+    if (out->dtype == DTYPE_F32)
+        look_up_32((uint32_t *)out->data + first, codes, table.of_32, count);
+    else look_up_16((uint16_t *)out->data + first, codes, table.of_16, count);
+}
+
+static void store_8_bit(const struct tensor *out, const struct tensor *codes, int64_t first,
+                        int64_t count, float scale) {
+    float values[CPU_BLOCK];
+    for (int64_t at = 0; at < count; at += CPU_BLOCK) {
+        int64_t n = block_length(at, count, CPU_BLOCK);
+        dtype_widen(values, codes->data, codes->dtype, (size_t)(first + at), (size_t)n);
+        for (int64_t i = 0; i < n; i++) values[i] *= scale;
+        dtype_store(out->data, out->dtype, (size_t)(first + at), values, (size_t)n);
+    }
+}
+
+void cpu_dequantize(struct backend *be, const struct dequantize_args *args) {
+    (void)be;
+    const struct quantized_weight *w = args->in;
+    struct scales scales = {.weight = w};
+    assert(tensor_count(args->out) == w->count && !dtype_is_quantized(args->out->dtype));
+    assert(w->codes.dtype != DTYPE_NF4 || w->block % 2 == 0);
+    for (uint32_t code = 0; w->second_block && code < 256; code++)
+        scales.values[code] = dynamic8_value(code);
+#pragma omp parallel for schedule(static)
+    for (int64_t share = 0; share < blocks_of(w->count, CPU_FLAT_BLOCK); share++) {
+        int64_t end =
+            share * CPU_FLAT_BLOCK + block_length(share * CPU_FLAT_BLOCK, w->count, CPU_FLAT_BLOCK);
+        for (int64_t at = share * CPU_FLAT_BLOCK; at < end;) {
+            int64_t block = at / w->block, left = (block + 1) * w->block - at;
+            int64_t n = end - at < left ? end - at : left;
+            if (w->codes.dtype == DTYPE_NF4)
+                store_4_bit(args->out, w->codes.data, at, n, scale_of(&scales, block));
+            else store_8_bit(args->out, &w->codes, at, n, scale_of(&scales, block));
+            at += n;
+        }
+    }
+}
