@@ -47,6 +47,7 @@
     S(quantize)                     \
     X(quantize_history)             \
     X(copy_last_columns)            \
+    X(dropout)                      \
     X(block_diagonal_forward)       \
     X(block_diagonal_backward)      \
     X(clear)                        \
@@ -80,6 +81,7 @@ struct step_inputs {
     int64_t step;            /* number of steps done before */
     struct rounding_key key; /* for moments in bf16 */
     float loss_weight;       /* 1 / (targets of the whole step that are not ignored) */
+    int64_t first_row;       /* index of the batch's first row, of all rows of the run */
 };
 
 /* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows;
@@ -91,6 +93,7 @@ struct embedding_forward_args {
     const struct tensor *token_table;    /* [V, C]; bf16 if token_remainder is given */
     const int16_t *token_remainder;      /* optional [V, C] */
     const struct tensor *position_table; /* optional [T or more, C] */
+    const int32_t *positions;            /* optional [N]: rows of position_table. NULL: i % T */
     int64_t sequence_length;             /* T */
     const struct trace_label *label;     /* optional */
 };
@@ -101,6 +104,7 @@ struct embedding_backward_args {
     const struct tensor *dposition_table; /* optional += [T or more, C] */
     const struct tensor *dout;            /* [N, C] */
     const int32_t *tokens;                /* [N] */
+    const int32_t *positions;             /* optional [N], as in the forward pass */
     int64_t sequence_length;              /* T */
 };
 
@@ -402,6 +406,20 @@ static inline const struct tensor *quantize_result(const struct quantize_args *a
 struct copy_last_columns_args {
     const struct tensor *out; /* [N, C] */
     const struct tensor *in;  /* [N, C or more], same dtype */
+};
+
+/* out = 0 with the given probability, else in / (1 - probability), for each element (Srivastava et
+ * al. 2014). What is dropped is a function of the key, the row of the run and the column alone
+ * (kernels/dropout.h). */
+struct dropout_args {
+    const struct tensor *out;         /* [N, C]; += with accumulate; may be in without */
+    const struct tensor *in;          /* [N, C] */
+    const struct step_inputs *inputs; /* first_row is read */
+    struct rounding_key key;          /* one for each use of dropout in the model */
+    double probability;               /* below 1 */
+    bool accumulate;
+    struct amax *track_amax;         /* optional, of out, without accumulate only */
+    const struct trace_label *label; /* optional */
 };
 
 /* Part of a block-diagonal matrix: rows first_row.. of the matrix, and as many columns as the part

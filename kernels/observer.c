@@ -26,6 +26,7 @@ const struct trace_label *operation_label(enum operation_id id, const void *args
     case ID_attention_forward: return ((const struct attention_forward_args *)args)->label;
     case ID_attention_decode: return ((const struct attention_decode_args *)args)->label;
     case ID_attention_backward: return ((const struct attention_backward_args *)args)->label;
+    case ID_dropout: return ((const struct dropout_args *)args)->label;
     case ID_cross_entropy: return ((const struct cross_entropy_args *)args)->label;
     default: return NULL;
     }

@@ -16,6 +16,11 @@ static inline enum device test_device(void) {
 #endif
 }
 
+/* False until the CUDA kernels of attention read first_keys. Then remove it. */
+static inline bool reads_first_keys(void) {
+    return test_device() != DEVICE_CUDA;
+}
+
 /* True on real GPUs and where the emulator imitates them: tensor cores truncate sums, and fused
  * GELU uses tanh.approx. */
 static inline bool test_tensor_cores(void) {

@@ -134,6 +134,28 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
     return 0;
 }
 
+bool loader_has_starts(const struct loader *loader) {
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++)
+        if (token_mask_has_starts(&loader->tokens->shards[i].mask)) return true;
+    return false;
+}
+
+void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
+                    int64_t window, uint64_t first_sample, int count) {
+    const int32_t seq_len = (int32_t)loader->options.seq_len;
+    for (int row = 0; row < count; row++) {
+        uint64_t start;
+        const struct token_shard *shard = find_sample(loader, first_sample + (uint64_t)row, &start);
+        const bool has_starts = token_mask_has_starts(&shard->mask);
+        for (int32_t t = 0, begin = 0; t < seq_len; t++) {
+            if (has_starts && token_mask_begins(&shard->mask, start + (uint64_t)t)) begin = t;
+            if (positions) *positions++ = t - begin;
+            const int64_t first = window > 0 ? t - window + 1 : 0;
+            *first_keys++ = first > begin ? (int32_t)first : begin;
+        }
+    }
+}
+
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
     uint64_t counted = 0, start;
     for (uint64_t i = 0; i < count; i++) {

@@ -40,5 +40,16 @@ void loader_close(struct loader *loader);
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
                  uint64_t first_sample, int count, struct error *error);
 
+/* True if a mask of a shard marks the first tokens of documents. */
+bool loader_has_starts(const struct loader *loader);
+
+/* Writes, for the same samples, first_keys [count, seq_len]: in its sequence, the index of the
+ * first token that token t may depend on. It is the first one of the document, or of the sequence
+ * if the document began before it; with a window (0: none), at least t - window + 1. positions
+ * (optional) [count, seq_len] are indices of tokens in their documents, from the same first tokens
+ * on. */
+void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
+                    int64_t window, uint64_t first_sample, int count);
+
 /* Returns the number of targets of these samples that count in the loss. */
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count);

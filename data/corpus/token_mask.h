@@ -21,8 +21,9 @@ enum { TOKEN_MASK_VERSION = 1, TOKEN_MASK_HEADER_BYTES = 16 };
 
 /* All zeros if every token counts. */
 struct token_mask {
-    const uint8_t *bits; /* [(tokens + 7) / 8], or NULL if every token counts */
-    uint8_t *file;       /* the whole file, or NULL */
+    const uint8_t *bits;   /* [(tokens + 7) / 8], or NULL if every token counts */
+    const uint8_t *starts; /* the same for the first tokens of documents, or NULL */
+    uint8_t *file;         /* the whole file, or NULL */
     size_t file_bytes;
 };
 
@@ -41,6 +42,16 @@ void token_mask_close(struct token_mask *mask);
 
 static inline bool token_mask_in_loss(const struct token_mask *mask, uint64_t token) {
     return !mask->bits || mask->bits[token / 8] >> token % 8 & 1;
+}
+
+/* True if the mask marks the first tokens of documents. */
+static inline bool token_mask_has_starts(const struct token_mask *mask) {
+    return mask->starts;
+}
+
+/* True if a document begins with the token. */
+static inline bool token_mask_begins(const struct token_mask *mask, uint64_t token) {
+    return mask->starts && mask->starts[token / 8] >> token % 8 & 1;
 }
 
 /* Returns how many of the tokens first .. first + count - 1 count in the loss. */

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <assert.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -320,4 +321,39 @@ static inline void head_rows_store(struct head_rows head, int64_t begin, int64_t
 
 static inline float *take_floats(struct arena *arena, int64_t count) {
     return arena_take(arena, (size_t)count * sizeof(float));
+}
+
+static inline int64_t round_down(int64_t value, int64_t multiple) {
+    return value - value % multiple;
+}
+
+/* Returns the first key of a query, 0 without first_keys. Queries past the end have that of the
+ * last one. first_keys: optional [length], of one sequence. */
+static inline int64_t first_key_of(const int32_t *first_keys, int64_t query, int64_t length) {
+    return first_keys ? first_keys[smaller(query, length - 1)] : 0;
+}
+
+/* Returns one sequence's part of first_keys [B, length], or NULL without first_keys. */
+static inline const int32_t *first_keys_at(const int32_t *first_keys, int64_t row) {
+    return first_keys ? first_keys + row : NULL;
+}
+
+/* Replaces the scores of keys before a query's first one by -inf, for one pair of vectors of
+ * queries and `rows` keys from `key` on. Returns true if a query begins after `key`. Later queries
+ * have later first keys. */
+static inline bool mask_first_keys(float *scores, int64_t stride, int64_t rows, int64_t key,
+                                   int64_t query, const int32_t *first_keys, int64_t length) {
+    int64_t last = first_key_of(first_keys, query + PAIR - 1, length) - key;
+    int32_t first[PAIR];
+    if (last <= 0) return false;
+    for (int j = 0; j < PAIR; j++)
+        first[j] = (int32_t)(first_key_of(first_keys, query + j, length) - key);
+    for (int64_t i = 0; i < smaller(last, rows); i++)
+        for (int c = 0; c < 2; c++) {
+            float *at = scores + i * stride + c * LANES;
+            ivec lanes;
+            memcpy(&lanes, first + c * LANES, sizeof lanes);
+            vec_store(at, vec_select(lanes <= (int32_t)i, vec_load(at), vec_splat(-INFINITY)));
+        }
+    return true;
 }

@@ -7,9 +7,9 @@
  *     delta = sum over d of dout * out
  *
  * A task processes one head of keys, and the blocks of queries of each head that reads it. For each
- * block it computes dq, and adds to the sums of dk and dv of all keys up to the block. If there are
- * few heads of keys, the blocks are divided into parts, whose sums are added in order
- * afterwards. */
+ * block it computes dq, and adds to the sums of dk and dv of all keys from the first one of its
+ * queries up to the block. If there are few heads of keys, the blocks are divided into parts, whose
+ * sums are added in order afterwards. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -46,12 +46,14 @@ struct key_sums {
 /* A head of keys and values, with their gradients. */
 struct key_head {
     struct head_rows k, v, dk, dv;
+    const int32_t *first_keys; /* [T], or NULL */
 };
 
 /* A head of queries, with its gradients, its output and log-sum-exp. */
 struct query_head {
     struct head_rows q, dq, out, dout;
     const float *lse;
+    const int32_t *first_keys; /* [T], or NULL */
 };
 
 static struct sizes sizes_of(const struct attention_backward_args *args) {
@@ -114,7 +116,8 @@ static struct key_head key_head(const struct sizes *sizes,
     return (struct key_head){.k = head_rows_at(args->qkv, first, key, size),
                              .v = head_rows_at(args->qkv, first, value, size),
                              .dk = head_rows_at(args->dqkv, first, key, size),
-                             .dv = head_rows_at(args->dqkv, first, value, size)};
+                             .dv = head_rows_at(args->dqkv, first, value, size),
+                             .first_keys = first_keys_at(args->first_keys, first)};
 }
 
 /* index: in B * H. */
@@ -127,7 +130,8 @@ static struct query_head query_head(const struct sizes *sizes,
                                .dq = head_rows_at(args->dqkv, first, column, size),
                                .out = head_rows_at(args->out, first, column, size),
                                .dout = head_rows_at(args->dout, first, column, size),
-                               .lse = args->lse + index * sizes->length};
+                               .lse = args->lse + index * sizes->length,
+                               .first_keys = first_keys_at(args->first_keys, first)};
 }
 
 /* Returns the first block of a part, such that parts have about the same number of (query, key)
@@ -136,6 +140,13 @@ static int64_t part_begin(const struct sizes *sizes, int64_t part) {
     int64_t block = 0, all = sizes->blocks * (sizes->blocks + 1);
     while (block * (block + 1) * sizes->parts < part * all) block++;
     return block;
+}
+
+/* Returns the first key that a block of queries reads, rounded down to a block. first_keys: of the
+ * sequence. */
+static int64_t block_first_key(const struct sizes *sizes, const int32_t *first_keys,
+                               int64_t block) {
+    return round_down(first_key_of(first_keys, block * BLOCK, sizes->length), BLOCK);
 }
 
 static void block_load(const struct sizes *sizes, const struct buffers *buffers,
@@ -181,11 +192,13 @@ static void softmax_backward(float *weights, float *dscores, int64_t rows, int64
 }
 
 /* sums[key][d] += sum over queries of weights[key][query] rows[query][d]. On the diagonal, only
- * queries from the key on count. */
+ * queries from the key on count. ends [rows / TILE_ROWS]: number of queries that read any key of a
+ * tile of rows. */
 static void key_sums_add(float *sums, int64_t width, const float *weights, int64_t rows,
-                         const float *right, int64_t queries, bool diagonal) {
+                         const float *right, const int64_t *ends, bool diagonal) {
     for (int64_t i = 0; i < rows; i += TILE_ROWS) {
-        int64_t first = diagonal ? i : 0, d = 0;
+        int64_t first = diagonal ? i : 0, d = 0, queries = ends[i / TILE_ROWS];
+        if (queries <= first) continue;
         const float *left = weights + i * BLOCK + first;
         for (; d + PAIR <= width; d += PAIR)
             tile_product(2, sums + i * width + d, width, left, BLOCK, 1, right + first * width + d,
@@ -196,59 +209,82 @@ static void key_sums_add(float *sums, int64_t width, const float *weights, int64
     }
 }
 
-/* Gradients of the loaded block of queries and the block of keys from `key` on. */
+/* ends[i] = number of queries of a block that read any key of the i-th tile of rows from `key` on,
+ * at most `queries`. They are the first ones, since later queries have later first keys. */
+static void find_ends(int64_t ends[BLOCK / TILE_ROWS], const int32_t *first_keys, int64_t begin,
+                      int64_t queries, int64_t key) {
+    for (int64_t i = 0, end = 0; i < BLOCK / TILE_ROWS; i++) {
+        int64_t next = key + (i + 1) * TILE_ROWS;
+        if (!first_keys) end = queries;
+        while (end < queries && first_keys[begin + end] < next) end++;
+        ends[i] = end;
+    }
+}
+
+/* Gradients of the loaded block of queries, from `begin` on, and the block of keys from `key` on.
+ */
 static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
-                     const struct key_sums *sums, int64_t key, int64_t keys, int64_t queries,
-                     bool diagonal) {
-    int64_t width = sizes->width, all_rows = round_up(keys, TILE_ROWS);
-    const float *k = buffers->k + key * width, *v = buffers->v + key * width;
+                     const struct key_sums *sums, const int32_t *first_keys, int64_t begin,
+                     int64_t queries, int64_t key) {
+    bool diagonal = key == begin;
+    int64_t width = sizes->width, length = sizes->length, ends[BLOCK / TILE_ROWS];
+    int64_t all_rows = round_up(smaller(length - key, BLOCK), TILE_ROWS);
     for (int64_t column = 0; column < queries; column += PAIR) {
-        int64_t rows = diagonal ? smaller(all_rows, column + PAIR) : all_rows;
-        float *weights = buffers->weights + column, *dscores = buffers->dscores + column;
+        int64_t skipped = first_key_of(first_keys, begin + column, length) - key;
+        skipped = skipped > 0 ? round_down(skipped, TILE_ROWS) : 0;
+        int64_t rows = (diagonal ? smaller(all_rows, column + PAIR) : all_rows) - skipped;
+        if (rows <= 0) continue;
+        const float *k = buffers->k + (key + skipped) * width;
+        const float *v = buffers->v + (key + skipped) * width;
+        float *weights = buffers->weights + skipped * BLOCK + column;
+        float *dscores = buffers->dscores + skipped * BLOCK + column;
         scores_product(weights, BLOCK, rows, k, width, buffers->q_transposed + column, BLOCK,
                        sizes->row.head_size);
         scores_product(dscores, BLOCK, rows, v, width, buffers->dout_transposed + column, BLOCK,
                        sizes->row.head_size);
-        softmax_backward(weights, dscores, rows, diagonal ? column : rows, sizes->exponent_scale,
-                         buffers->shift + column, buffers->delta + column);
+        mask_first_keys(weights, BLOCK, rows, key + skipped, begin + column, first_keys, length);
+        softmax_backward(weights, dscores, rows, diagonal ? column - skipped : rows,
+                         sizes->exponent_scale, buffers->shift + column, buffers->delta + column);
         weighted_product(buffers->dq_transposed + column, BLOCK, sizes->row.head_size, k, width,
                          dscores, BLOCK, rows, START_ADD, NULL);
     }
-    key_sums_add(sums->dv + key * width, width, buffers->weights, all_rows, buffers->dout, queries,
+    find_ends(ends, first_keys, begin, queries, key);
+    key_sums_add(sums->dv + key * width, width, buffers->weights, all_rows, buffers->dout, ends,
                  diagonal);
-    key_sums_add(sums->dk + key * width, width, buffers->dscores, all_rows, buffers->q, queries,
+    key_sums_add(sums->dk + key * width, width, buffers->dscores, all_rows, buffers->q, ends,
                  diagonal);
 }
 
-/* Processes a block of queries with all keys up to it. */
+/* Processes a block of queries with all keys that it reads. */
 static void block_run(const struct sizes *sizes, const struct buffers *buffers,
-                      const struct key_sums *sums, const struct query_head *head, int64_t begin) {
-    int64_t width = sizes->width, queries = smaller(sizes->length - begin, BLOCK);
+                      const struct key_sums *sums, const struct query_head *head, int64_t block) {
+    int64_t begin = block * BLOCK, queries = smaller(sizes->length - begin, BLOCK);
+    int64_t width = sizes->width, key = block_first_key(sizes, head->first_keys, block);
     block_load(sizes, buffers, head, begin, queries);
-    for (int64_t key = 0; key <= begin; key += BLOCK)
-        run_tile(sizes, buffers, sums, key, smaller(sizes->length - key, BLOCK), queries,
-                 key == begin);
+    for (; key <= begin; key += BLOCK)
+        run_tile(sizes, buffers, sums, head->first_keys, begin, queries, key);
     transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
     head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
 }
 
 /* Processes one part of the `index`-th head of keys: dq of its queries, one head after another, and
- * sums for all keys up to the last of them. */
+ * sums for all keys from the first one that they read up to the last of them. */
 static void part_run(const struct sizes *sizes, const struct buffers *buffers,
                      const struct key_sums *sums, const struct attention_backward_args *args,
                      int64_t index, int64_t part) {
     struct key_head keys = key_head(sizes, args, index);
     int64_t width = sizes->width, group = sizes->row.group;
     int64_t first = part_begin(sizes, part), last = part_begin(sizes, part + 1);
-    int64_t padded = last * BLOCK, count = smaller(padded, sizes->length);
-    head_rows_pack(buffers->k, width, keys.k, 0, count, padded);
-    head_rows_pack(buffers->v, width, keys.v, 0, count, padded);
-    memset(sums->dk, 0, (size_t)(padded * width) * sizeof(float));
-    memset(sums->dv, 0, (size_t)(padded * width) * sizeof(float));
+    int64_t begin = block_first_key(sizes, keys.first_keys, first), at = begin * width;
+    int64_t padded = last * BLOCK - begin, count = smaller(padded, sizes->length - begin);
+    head_rows_pack(buffers->k + at, width, keys.k, begin, count, padded);
+    head_rows_pack(buffers->v + at, width, keys.v, begin, count, padded);
+    memset(sums->dk + at, 0, (size_t)(padded * width) * sizeof(float));
+    memset(sums->dv + at, 0, (size_t)(padded * width) * sizeof(float));
     for (int64_t i = 0; i < group; i++) {
         struct query_head head = query_head(sizes, args, index * group + i);
         for (int64_t block = first; block < last; block++)
-            block_run(sizes, buffers, sums, &head, block * BLOCK);
+            block_run(sizes, buffers, sums, &head, block);
     }
 }
 
@@ -260,7 +296,8 @@ static void key_block_store(const struct sizes *sizes, float *sums, const struct
     int64_t at = begin * sizes->width, part = 0;
     while (part_begin(sizes, part + 1) <= block) part++;
     struct key_sums total = key_sums_at(sizes, sums, part);
-    while (++part < sizes->parts) {
+    while (++part < sizes->parts &&
+           block_first_key(sizes, head->first_keys, part_begin(sizes, part)) <= begin) {
         struct key_sums more = key_sums_at(sizes, sums, part);
         for (int64_t i = at; i < at + count * sizes->width; i += LANES) {
             vec_store(total.dk + i, vec_load(total.dk + i) + vec_load(more.dk + i));

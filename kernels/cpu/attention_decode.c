@@ -256,16 +256,18 @@ size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_d
 
 void cpu_attention_decode(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t keys = args->position + 1, blocks = blocks_of(keys, KEYS);
+    int64_t keys = args->position + 1 - args->first_key, blocks = blocks_of(keys, KEYS);
     float *scratch = backend_workspace(be, cpu_attention_decode_scratch(be, args));
     assert(args->position >= 0 && args->position < sizes.length);
+    assert(args->first_key >= 0 && args->first_key <= args->position);
 #pragma omp parallel num_threads(be->device.threads) if (sizes.batch * blocks > 1)
     {
         struct buffers buffers = buffers_at(scratch, &sizes, omp_get_thread_num());
 #pragma omp for
         for (int64_t task = 0; task < sizes.batch * blocks; task++) {
             int64_t batch = task / blocks, block = task % blocks, first = block * KEYS;
-            int64_t row = batch * sizes.length, count = block_length(first, keys, KEYS);
+            int64_t row = batch * sizes.length + args->first_key;
+            int64_t count = block_length(first, keys, KEYS);
             struct partial partial = partial_at(scratch, &sizes, batch * sizes.blocks_max + block);
             const float *q;
             widen_rows(&q, head_rows_at(args->q, batch, 0, sizes.row.columns), buffers.q, 0, 1);

@@ -1,6 +1,7 @@
 /* Causal attention, forward: the online softmax of Milakov and Gimelshein 2018 over blocks of keys,
  * as in FlashAttention (Dao et al. 2022). A task is a group of queries of one head. Tasks are
- * independent, so the result does not depend on their distribution over threads. */
+ * independent, so the result does not depend on their distribution over threads. Keys before the
+ * first one of a group, or of a pair of vectors in it, are skipped. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -68,9 +69,10 @@ static size_t buffers_bytes(const struct sizes *sizes) {
 }
 
 /* Replaces scores by weights: powers of 2 relative to the new maximum. Keys after a query, which
- * start at row `diagonal`, get weight 0. Sets *factor to the multiplier of earlier sums. */
-static void softmax_update(float *scores, int64_t rows, int64_t diagonal, float scale, vec *max,
-                           vec *sum, vec factor[2]) {
+ * start at row `diagonal`, get weight 0. masked: queries may not have seen any key yet. Sets
+ * *factor to the multiplier of earlier sums. */
+static void softmax_update(float *scores, int64_t rows, int64_t diagonal, bool masked, float scale,
+                           vec *max, vec *sum, vec factor[2]) {
     vec scale_vector = vec_splat(scale), new_max[2] = {max[0], max[1]};
     for (int64_t i = diagonal; i < rows; i++)
         for (int c = 0; c < 2; c++) {
@@ -83,6 +85,8 @@ static void softmax_update(float *scores, int64_t rows, int64_t diagonal, float 
     vec shift[2], total[2];
     for (int c = 0; c < 2; c++) {
         shift[c] = -(new_max[c] * scale_vector);
+        if (masked)
+            shift[c] = vec_select(new_max[c] == vec_splat(-INFINITY), vec_splat(0), shift[c]);
         factor[c] = vec_exp2(vec_fma(max[c], scale_vector, shift[c]));
         total[c] = sum[c] * factor[c];
     }
@@ -99,16 +103,22 @@ static void softmax_update(float *scores, int64_t rows, int64_t diagonal, float 
 /* Processes one pair of vectors of queries, from `query` on, with the block of keys from `key`
  * on. */
 static void pair_attend(const struct sizes *sizes, const struct buffers *buffers, int64_t column,
-                        int64_t query, int64_t key, int64_t keys, struct softmax_state *state) {
-    keys = smaller(keys, query + PAIR - key);
+                        int64_t query, int64_t key, int64_t keys, const int32_t *first_keys,
+                        struct softmax_state *state) {
+    int64_t skipped = first_key_of(first_keys, query, sizes->length) - key;
+    skipped = skipped > 0 ? round_down(skipped, TILE_ROWS) : 0;
+    keys = smaller(keys, query + PAIR - key) - skipped;
     if (keys <= 0) return;
-    int64_t rows = round_up(keys, TILE_ROWS);
-    scores_product(buffers->scores, PAIR, rows, buffers->k, sizes->width, buffers->q + column,
-                   sizes->group, sizes->row.head_size);
+    int64_t rows = round_up(keys, TILE_ROWS), packed = skipped * sizes->width;
+    key += skipped;
+    scores_product(buffers->scores, PAIR, rows, buffers->k + packed, sizes->width,
+                   buffers->q + column, sizes->group, sizes->row.head_size);
+    bool masked =
+        mask_first_keys(buffers->scores, PAIR, rows, key, query, first_keys, sizes->length);
     vec factor[2];
-    softmax_update(buffers->scores, rows, query - key, sizes->exponent_scale,
+    softmax_update(buffers->scores, rows, query - key, masked, sizes->exponent_scale,
                    state->max + column / LANES, state->sum + column / LANES, factor);
-    weighted_product(buffers->out + column, sizes->group, sizes->row.head_size, buffers->v,
+    weighted_product(buffers->out + column, sizes->group, sizes->row.head_size, buffers->v + packed,
                      sizes->width, buffers->scores, PAIR, keys, START_SCALE, factor);
 }
 
@@ -154,14 +164,17 @@ static void group_attend(const struct sizes *sizes, const struct buffers *buffer
     struct head_rows k = head_rows_at(args->qkv, first, key_column, size);
     struct head_rows v = head_rows_at(args->qkv, first, key_column + row->kv_columns, size);
     struct head_rows out = head_rows_at(args->out, first, head * size, size);
+    const int32_t *first_keys = first_keys_at(args->first_keys, first);
     struct softmax_state state;
     group_load(sizes, buffers, q, begin, queries, &state);
-    for (int64_t key = 0; key < begin + queries; key += BLOCK) {
+    /* At multiples of PAIR, a pair of queries never begins inside a block after its first key. */
+    int64_t first_key = round_down(first_key_of(first_keys, begin, length), PAIR);
+    for (int64_t key = first_key; key < begin + queries; key += BLOCK) {
         int64_t keys = smaller(begin + queries - key, BLOCK);
         head_rows_pack(buffers->k, sizes->width, k, key, keys, round_up(keys, TILE_ROWS));
         head_rows_pack(buffers->v, sizes->width, v, key, keys, round_up(keys, TILE_ROWS));
         for (int64_t column = 0; column < queries; column += PAIR)
-            pair_attend(sizes, buffers, column, begin + column, key, keys, &state);
+            pair_attend(sizes, buffers, column, begin + column, key, keys, first_keys, &state);
     }
     group_store(sizes, buffers, out, args->lse + head_index * length, begin, queries, &state);
 }

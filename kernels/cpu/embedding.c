@@ -26,7 +26,8 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
     for (int64_t row = 0; row < rows; row++) {
         float token_buffer[CPU_BLOCK], position_buffer[CPU_BLOCK], sum[CPU_BLOCK];
         int64_t token_at = args->tokens[row] * columns;
-        int64_t position_at = row % args->sequence_length * columns;
+        int64_t position_at =
+            (args->positions ? args->positions[row] : row % args->sequence_length) * columns;
         for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
             int64_t n = block_length(c, columns, CPU_BLOCK);
             const float *t = token_values(token_buffer, args, token_at + c, n);
@@ -40,15 +41,15 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
     }
 }
 
-/* A row of dout and its token. */
-struct token_row {
-    int32_t token, row;
+/* A row of dout, and the row of a table to which it is added. */
+struct indexed_row {
+    int32_t index, row;
 };
 
-/* Sorts by token, then by row. */
-static int by_token(const void *a, const void *b) {
-    const struct token_row *x = a, *y = b;
-    return x->token != y->token ? (x->token > y->token) - (x->token < y->token)
+/* Sorts by index, then by row. */
+static int by_index(const void *a, const void *b) {
+    const struct indexed_row *x = a, *y = b;
+    return x->index != y->index ? (x->index > y->index) - (x->index < y->index)
                                 : (x->row > y->row) - (x->row < y->row);
 }
 
@@ -60,48 +61,60 @@ static void add_row(float *sum, const struct tensor *dout, int64_t row, int64_t 
     for (int64_t i = 0; i < n; i++) sum[i] += d[i];
 }
 
-/* Rows with the same token are summed in fp32 first and added to the table once: in a 16-bit table
- * each small addition to a large sum would be lost. */
-static void tokens_backward(const struct embedding_backward_args *args,
-                            const struct token_row *token_rows, int64_t c, int64_t n) {
-    int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
+/* Adds n columns of the sorted rows of dout to a table. Rows with the same index are summed in fp32
+ * first and added once: in a 16-bit table each small addition to a large sum would be lost. */
+static void add_sorted(const struct tensor *table, const struct tensor *dout,
+                       const struct indexed_row *sorted, int64_t c, int64_t n) {
+    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
     for (int64_t i = 0; i < rows;) {
         float sum[COLUMN_BLOCK] = {0};
-        int32_t token = token_rows[i].token;
-        for (; i < rows && token_rows[i].token == token; i++)
-            add_row(sum, args->dout, token_rows[i].row, c, n);
-        cpu_accumulate(args->dtoken_table, token * columns + c, sum, n);
+        int32_t index = sorted[i].index;
+        for (; i < rows && sorted[i].index == index; i++) add_row(sum, dout, sorted[i].row, c, n);
+        cpu_accumulate(table, index * columns + c, sum, n);
     }
 }
 
-static void positions_backward(const struct embedding_backward_args *args, int64_t c, int64_t n) {
+/* table[indices[row]] += dout[row]. Two rows may have the same index, so threads divide the
+ * columns, not the rows. sorted: [N] of scratch memory. */
+static void indices_backward(const struct tensor *table, const struct tensor *dout,
+                             const int32_t *indices, struct indexed_row *sorted) {
+    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
+    for (int64_t row = 0; row < rows; row++)
+        sorted[row] = (struct indexed_row){indices[row], (int32_t)row};
+    qsort(sorted, (size_t)rows, sizeof *sorted, by_index);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
+        int64_t c = block * COLUMN_BLOCK;
+        add_sorted(table, dout, sorted, c, block_length(c, columns, COLUMN_BLOCK));
+    }
+}
+
+/* The same for positions that repeat every sequence_length rows, which need no sorting. */
+static void positions_backward(const struct embedding_backward_args *args) {
     int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
-    for (int64_t t = 0; t < args->sequence_length && t < rows; t++) {
-        float sum[COLUMN_BLOCK] = {0};
-        for (int64_t row = t; row < rows; row += args->sequence_length)
-            add_row(sum, args->dout, row, c, n);
-        cpu_accumulate(args->dposition_table, t * columns + c, sum, n);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
+        int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
+        for (int64_t t = 0; t < args->sequence_length && t < rows; t++) {
+            float sum[COLUMN_BLOCK] = {0};
+            for (int64_t row = t; row < rows; row += args->sequence_length)
+                add_row(sum, args->dout, row, c, n);
+            cpu_accumulate(args->dposition_table, t * columns + c, sum, n);
+        }
     }
 }
 
 size_t cpu_embedding_backward_scratch(struct backend *be,
                                       const struct embedding_backward_args *args) {
     (void)be;
-    return (size_t)tensor_rows(args->dout) * sizeof(struct token_row);
+    return (size_t)tensor_rows(args->dout) * sizeof(struct indexed_row);
 }
 
-/* Two rows may have the same token, so threads divide the columns, not the rows. */
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
-    int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
-    struct token_row *token_rows =
-        backend_workspace(be, cpu_embedding_backward_scratch(be, args)); /* [N] */
-    for (int64_t row = 0; row < rows; row++)
-        token_rows[row] = (struct token_row){args->tokens[row], (int32_t)row};
-    qsort(token_rows, (size_t)rows, sizeof *token_rows, by_token);
-#pragma omp parallel for schedule(static)
-    for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
-        int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
-        tokens_backward(args, token_rows, c, n);
-        if (args->dposition_table) positions_backward(args, c, n);
-    }
+    struct indexed_row *sorted = backend_workspace(be, cpu_embedding_backward_scratch(be, args));
+    indices_backward(args->dtoken_table, args->dout, args->tokens, sorted);
+    if (!args->dposition_table) return;
+    if (args->positions)
+        indices_backward(args->dposition_table, args->dout, args->positions, sorted);
+    else positions_backward(args);
 }

@@ -9,7 +9,8 @@
  * cut into chunks of equal length; a block adds up the runs of its chunk. A run that begins and
  * ends inside is added to the table at once. Other runs leave their sum in the workspace, and the
  * block of the chunk in which the run began adds these up. So a frequent token is distributed over
- * many blocks. */
+ * many blocks. Given positions are handled like tokens; those that repeat with the sequence need no
+ * sort. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/plain_c.h"
 
@@ -318,15 +319,17 @@ static unsigned column_tiles(int64_t columns, unsigned threads) {
     return (unsigned)blocks_of(columns, (int64_t)threads * PACK);
 }
 
-static void tokens_backward(struct backend *be, const struct embedding_backward_args *args) {
-    const struct tensor *dtable = args->dtoken_table, *dout = args->dout;
+/* Adds row i of dout to row tokens[i] of dtable. */
+static void tokens_backward(struct backend *be, const struct embedding_backward_args *args,
+                            const struct tensor *dtable, const int32_t *tokens) {
+    const struct tensor *dout = args->dout;
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
     const struct workspace w =
         lay_out(dout, backend_workspace(be, cuda_embedding_backward_scratch(be, args)));
     struct token_sums a = {
         array_of(dtable), w.leading,           w.trailing, dout->data, NULL, rows,
         columns,          sum_chunk_rows(rows)};
-    a.token_rows = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
+    a.token_rows = sort_by_token(be, &w, tokens, rows, tensor_rows(dtable));
     cuda_launched(be, "embedding_backward");
     if (be->failure.text[0]) return; /* the kernels below would index with unsorted rows */
     cudaStream_t stream = cuda_state(be)->compute;
@@ -362,7 +365,9 @@ void cuda_embedding_backward(struct backend *be, const struct embedding_backward
     int64_t rows = tensor_rows(args->dout);
     assert(rows <= INT32_MAX);
     if (rows == 0) return;
-    tokens_backward(be, args);
-    if (args->dposition_table) positions_backward(be, args);
+    tokens_backward(be, args, args->dtoken_table, args->tokens);
+    if (args->dposition_table && args->positions)
+        tokens_backward(be, args, args->dposition_table, args->positions);
+    else if (args->dposition_table) positions_backward(be, args);
     cuda_launched(be, "embedding_backward");
 }

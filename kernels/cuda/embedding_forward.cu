@@ -39,14 +39,15 @@ template <typename Out, typename Token>
 static __global__ void __launch_bounds__(FORWARD_WARPS *WARP)
     embedding_kernel(struct array out, const int32_t *__restrict__ tokens, struct array token_table,
                      const int16_t *__restrict__ token_remainder, struct array position_table,
-                     int64_t rows, int64_t columns, int64_t sequence_length) {
+                     const int32_t *__restrict__ positions, int64_t rows, int64_t columns,
+                     int64_t sequence_length) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t row = (int64_t)blockIdx.x * FORWARD_WARPS + warp;
     if (row >= rows) return;
     bool packed = out.packed && token_table.packed;
     Out *to = (Out *)out.data + row * columns;
     int64_t token = tokens[row] * columns;
-    int64_t position = row % sequence_length * columns;
+    int64_t position = (positions ? positions[row] : row % sequence_length) * columns;
     for (int64_t c = lane * PACK; c < columns; c += WARP * PACK) {
         float values[PACK], more[PACK] = {0};
         int count = columns_from(c, columns);
@@ -66,8 +67,8 @@ static void launch(struct backend *be, const struct embedding_forward_args *args
     token.packed = token.packed && (uintptr_t)args->token_remainder % 16 == 0;
     LAUNCH((embedding_kernel<Out, Token>), (unsigned)blocks_of(rows, FORWARD_WARPS),
            FORWARD_WARPS * WARP, 0, cuda_state(be)->compute, array_of(args->out), args->tokens,
-           token, args->token_remainder, array_of(args->position_table), rows, columns,
-           args->sequence_length);
+           token, args->token_remainder, array_of(args->position_table), args->positions, rows,
+           columns, args->sequence_length);
 }
 
 void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {

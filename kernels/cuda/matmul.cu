@@ -310,12 +310,12 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
         store(be, sum, (const float *)r->result.data, scales, bias,
               args->accumulate && r->in_workspace);
     if (args->epilogue == MATMUL_GELU && !(r->fused & FUSE_GELU)) {
-        struct gelu_forward_args gelu = {args->out, args->pre_activation, args->track_amax};
+        struct gelu_forward_args gelu = {args->out, args->pre_activation, args->track_amax, NULL};
         cuda_gelu_forward(be, &gelu);
     }
     if (args->epilogue == MATMUL_DGELU && !(r->fused & FUSE_DGELU)) {
         struct gelu_backward_args gelu = {args->out, args->out, args->pre_activation,
-                                          args->track_amax, args->column_sums};
+                                          args->track_amax, args->column_sums, NULL};
         cuda_gelu_derivative(be, &gelu, r->sums);
     } else if (args->column_sums) {
         struct column_sums_args sums = {args->column_sums, args->out};

@@ -55,6 +55,8 @@ struct activations {
     struct layer_activations *layers; /* [n_layer] */
     struct activation_gradients gradients;
     int32_t *tokens, *targets;        /* [B, T], backend memory */
+    const int32_t *first_keys;        /* [B, T], of attention, or NULL: all keys */
+    const int32_t *positions;         /* [B, T], rows of wpe, or NULL: 0..T-1 in each sequence */
     const struct step_inputs *inputs; /* backend memory; NULL until there is a batch */
 };
 

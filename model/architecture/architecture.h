@@ -33,6 +33,7 @@
     X(double, rope_high_freq_factor)    \
     X(int64_t, rope_original_positions) \
     X(bool, qk_norm)                    \
+    X(int64_t, window)                  \
     X(enum model_mlp, mlp)              \
     X(enum model_bias, bias)            \
     X(bool, tied_head)

@@ -171,7 +171,7 @@ bool shape_is_gpt2(const struct gpt_shape *s) {
 
 bool shape_is_llama(const struct gpt_shape *s) {
     return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU &&
-           (!s->qk_norm || s->bias == BIAS_NONE);
+           (!s->qk_norm || s->bias == BIAS_NONE) && (!s->window || s->bias != BIAS_ALL);
 }
 
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {

@@ -63,10 +63,11 @@ static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;
 }
 
-/* True if all parts are GPT-2's, so that the model is saved in GPT-2's format. */
+/* True if all parts but a window are GPT-2's, so that the parameters are those of GPT-2's format.
+ */
 bool shape_is_gpt2(const struct gpt_shape *shape);
 
-/* True if all parts are those of a Llama, Mistral or Qwen. */
+/* True if all parts, the window included, are those of a Llama, Mistral or Qwen. */
 bool shape_is_llama(const struct gpt_shape *shape);
 
 /* The shape of a parameter. */

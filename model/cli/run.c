@@ -124,6 +124,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
         config_dimension_notes(config, warnings, sizeof warnings))
         print_notes("note", warnings);
     if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
+    if (ranks_agree(ranks, setup_isolation(&run->config, &run->train, error), error)) return -1;
     if (ranks_agree(ranks, resolve_steps(run, error), error)) return -1;
     if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
     if (!allocate)

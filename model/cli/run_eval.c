@@ -70,7 +70,7 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
     struct batches batches;
     float *sum = backend_allocate(be, sizeof *sum);
     float *results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *results);
-    int status = batches_open(&batches, be, gpt->capacity.rows, error);
+    int status = batches_open(&batches, gpt, error);
     if (status == 0 && (!sum || !results)) status = fail(error, "out of memory");
     struct evaluator evaluator = {gpt, &batches, sum, {results, results + 1}, evaluation->stop};
     if (status == 0)
@@ -133,6 +133,8 @@ static int open_text(struct evaluation *evaluation, const char *data, struct err
 static int evaluate_all(struct evaluation *evaluation, const struct command_line *line,
                         const char *data, struct error *error) {
     struct config config = *evaluation->config;
+    if (!config_given(&config, "data.isolate"))
+        config.data.isolate = loader_has_starts(&evaluation->text.loader);
     int count = line->precision_count, status = 0;
     printf("text       %s: %" PRId64 " sequences of %" PRId64 " tokens\n", data,
            evaluation->sequences, config.data.seq_len);

@@ -205,7 +205,8 @@ static int profile_run(const struct config *config, struct trainer *trainer,
     return line->out ? write_profile(&profile, trainer, line->out, error) : 0;
 }
 
-int run_profile(const struct config *config, const struct command_line *line, struct error *error) {
+int run_profile(const struct config *given, const struct command_line *line, struct error *error) {
+    struct config own = *given, *config = &own;
     struct backend be;
     struct precision precision;
     struct source text = {0};
@@ -215,6 +216,7 @@ int run_profile(const struct config *config, const struct command_line *line, st
     if (setup_backend(&be, config, NULL, NULL, error)) return EXIT_FAILED;
     int status = setup_precision(&precision, config, &be, error);
     if (status == 0) status = source_open(&text, config, config->data.train, false, error);
+    if (status == 0) status = setup_isolation(&own, &text, error);
     if (status == 0) status = setup_trainer(&trainer, config, &precision, &be, error);
     if (status == 0) trainer_initialize(&trainer);
     if (status == 0) status = profile_run(config, &trainer, &text.loader, line, error);

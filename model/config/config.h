@@ -109,6 +109,7 @@ struct config {
         MODEL_PARTS(X)
 #undef X
         enum config_class type;
+        double dropout;                    /* of the embedding and of both branches; 0: none */
         char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
     } model;
     struct {
@@ -123,6 +124,7 @@ struct config {
         char train[CONFIG_STRING_MAX]; /* "tales" or a glob of token shards */
         char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */
         int64_t seq_len;
+        bool isolate; /* computed by setup_isolation if it is not given */
         enum config_tokenizer tokenizer;
         char tokenizer_dir[CONFIG_STRING_MAX]; /* "": setup_tokenizer searches for it */
     } data;

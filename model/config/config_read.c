@@ -171,6 +171,10 @@ static void list_names(char *text, size_t size, int block) {
         used += (size_t)snprintf(text + used, size - used, ", %s", config_blocks[i].name);
 }
 
+#define NO_ATTENTION_DROPOUT                                                                  \
+    "Attention has no dropout here: its probabilities are never stored. model.dropout drops " \
+    "the embedding and what attention and MLP add."
+
 /* Returns a hint for a key name of other trainers, or NULL. */
 static const char *hint_for_foreign_key(const char *name) {
     static const struct {
@@ -183,7 +187,11 @@ static const char *hint_for_foreign_key(const char *name) {
         {"num_epochs", "Did you mean train.epochs?"},
         {"early_stopping", "Did you mean train.patience?"},
         {"batch_size", "Did you mean train.micro_batch_size?"},
-        {"dropout", "There is no dropout yet; optimizer.weight_decay regularizes."},
+        {"dropout", "Did you mean model.dropout?"},
+        {"resid_pdrop", "Did you mean model.dropout?"},
+        {"embd_pdrop", "Did you mean model.dropout?"},
+        {"attn_pdrop", NO_ATTENTION_DROPOUT},
+        {"attention_dropout", NO_ATTENTION_DROPOUT},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i].name, name) == 0) return names[i].hint;

@@ -31,8 +31,8 @@ static void take_larger(size_t *bytes, enum dtype dtype, int64_t rows, int64_t c
 }
 
 void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
-                     const struct precision *precision, bool training) {
-    size_t a = 0, b = 0, h = 0, db = 0;
+                     const struct precision *precision, bool training, bool dropout) {
+    size_t a = 0, b = 0, h = 0, db = 0, dropped = 0;
     enum adapter_target targets[ADAPTER_FUSED_MAX];
     for (enum autocast_site site = 0; site < AUTOCAST_SITE_COUNT; site++) {
         int64_t ranks = adapter_targets_of(targets, shape, site) * shape->adapter_rank;
@@ -40,6 +40,7 @@ void adapters_layout(struct adapters *adapters, struct arena *arena, const struc
         take_larger(&a, precision->site[site], ranks, inputs_of(shape, site));
         take_larger(&b, precision->site[site], outputs_of(shape, site), ranks);
         take_larger(&h, precision->site[site], shape->rows, ranks);
+        take_larger(&dropped, precision->site[site], shape->rows, inputs_of(shape, site));
         take_larger(&db, DTYPE_F32, outputs_of(shape, site), ranks);
     }
     adapters->a = arena_take(arena, a);
@@ -47,6 +48,7 @@ void adapters_layout(struct adapters *adapters, struct arena *arena, const struc
     adapters->h = arena_take(arena, h);
     adapters->dh = arena_take(arena, training ? h : 0);
     adapters->db = arena_take(arena, training ? db : 0);
+    adapters->dropped = arena_take(arena, training && dropout ? dropped : 0);
 }
 
 /* The adapters of one site in one layer. */
@@ -97,9 +99,31 @@ static struct site_adapters load(const struct gpt *gpt, enum autocast_site site,
     return all;
 }
 
+static bool drops(const struct gpt *gpt) {
+    return gpt->dropout.active && gpt->dropout.adapter > 0;
+}
+
+/* Dropout of the input of a site's adapters, or of its gradient; out may be accumulated to. */
+static void drop(const struct gpt *gpt, const struct adapter_args *args, const struct tensor *out,
+                 const struct tensor *in, bool accumulate, const struct trace_label *label) {
+    OP(gpt->be, dropout, .out = out, .in = in, .inputs = gpt->activations.inputs,
+       .key = dropout_key(&gpt->dropout, DROPOUT_ADAPTER, args->layer, (int)args->site),
+       .probability = gpt->dropout.adapter, .accumulate = accumulate, .label = label);
+}
+
+/* Returns what the adapters read: in, or in with dropout. */
+static struct tensor input_of(const struct gpt *gpt, const struct adapter_args *args) {
+    struct tensor dropped = *args->in;
+    if (!drops(gpt)) return dropped;
+    dropped.data = gpt->adapters.dropped, dropped.dtype = gpt->precision.site[args->site];
+    drop(gpt, args, &dropped, args->in, false, NULL);
+    return dropped;
+}
+
 void adapter_forward(struct gpt *gpt, const struct adapter_args *args) {
     struct site_adapters all = load(gpt, args->site, args->layer, tensor_rows(args->in));
-    OP(gpt->be, matmul, .out = &all.h, .a = args->in, .b = &all.a, .transpose_b = true);
+    struct tensor in = input_of(gpt, args);
+    OP(gpt->be, matmul, .out = &all.h, .a = &in, .b = &all.a, .transpose_b = true);
     OP(gpt->be, matmul, .out = args->out, .a = &all.h, .b = &all.b, .transpose_b = true,
        .accumulate = true, .label = args->label);
 }
@@ -108,11 +132,12 @@ void adapter_weight_backward(struct gpt *gpt, const struct adapter_args *args) {
     struct backend *be = gpt->be;
     const struct layer_parameters *dw = &gpt->dweights.layers[args->layer];
     struct site_adapters all = load(gpt, args->site, args->layer, tensor_rows(args->in));
-    OP(be, matmul, .out = &all.h, .a = args->in, .b = &all.a, .transpose_b = true);
+    struct tensor in = input_of(gpt, args);
+    OP(be, matmul, .out = &all.h, .a = &in, .b = &all.a, .transpose_b = true);
     OP(be, matmul, .out = &all.db, .a = args->dout, .transpose_a = true, .b = &all.h);
     OP(be, matmul, .out = &all.dh, .a = args->dout, .b = &all.b);
-    OP(be, matmul, .out = &dw->lora_a[all.targets[0]], .a = &all.dh, .transpose_a = true,
-       .b = args->in, .accumulate = gpt->accumulate);
+    OP(be, matmul, .out = &dw->lora_a[all.targets[0]], .a = &all.dh, .transpose_a = true, .b = &in,
+       .accumulate = gpt->accumulate);
     struct block_diagonal_backward_args gradients = {.dout = &all.db,
                                                      .count = all.count,
                                                      .scale = gpt->adapters.scale,
@@ -123,6 +148,13 @@ void adapter_weight_backward(struct gpt *gpt, const struct adapter_args *args) {
 
 void adapter_input_backward(struct gpt *gpt, const struct adapter_args *args) {
     struct site_adapters all = load(gpt, args->site, args->layer, tensor_rows(args->dout));
-    OP(gpt->be, matmul, .out = args->din, .a = &all.dh, .b = &all.a, .accumulate = true,
-       .label = args->label);
+    struct tensor through = *args->din;
+    if (!drops(gpt)) {
+        OP(gpt->be, matmul, .out = args->din, .a = &all.dh, .b = &all.a, .accumulate = true,
+           .label = args->label);
+        return;
+    }
+    through.data = gpt->adapters.dropped, through.dtype = gpt->precision.site[args->site];
+    OP(gpt->be, matmul, .out = &through, .a = &all.dh, .b = &all.a);
+    drop(gpt, args, args->din, &through, true, args->label);
 }

@@ -6,6 +6,8 @@
  *     h = in A',  out += h B'                    forward
  *     dB = dout' h,  dh = dout B,  dA = dh' in,  din += dh A    backward
  *
+ * With dropout, in is replaced by dropout(in); the adapters of a site share what is dropped.
+ *
  * The sums go into out and din by the matmul itself. h is computed again in the backward pass,
  * which costs less than 1 % of the layer. A and B are rounded from fp32 to the site's dtype when
  * they are read, as autocast does. */
@@ -25,6 +27,8 @@ struct adapters {
     void *a, *b;  /* [R, inputs], [outputs, R] in the site's dtype */
     void *h, *dh; /* [N, R] in the site's dtype */
     float *db;    /* [outputs, R], gradient of the block-diagonal matrix */
+    void
+        *dropped; /* [N, inputs] input after dropout, then its gradient before; with dropout only */
 };
 
 /* Returns the factor of the adapters' output. */
@@ -33,7 +37,7 @@ float adapter_scale(const struct config *config);
 /* Lays out the scratch for a batch of this shape; called once to measure and once to assign
  * addresses. Takes nothing without adapters. */
 void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
-                     const struct precision *precision, bool training);
+                     const struct precision *precision, bool training, bool dropout);
 
 /* True if the linear layer of a site has adapters. */
 bool adapter_is_at(const struct gpt *gpt, enum autocast_site site);

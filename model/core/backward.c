@@ -30,22 +30,42 @@ struct normalize_backward_args {
     const struct tensor *dweight, *dbias; /* += [C] */
     const struct tensor *dbranch_bias; /* += [C], the sub-layer's last bias; NULL or rank 0: none */
     struct amax *track_amax;           /* optional, of dbranch */
-    bool last; /* final norm: there is no gradient of the residual stream yet */
+    bool last;               /* final norm: there is no gradient of the residual stream yet */
+    enum dropout_use branch; /* use of dropout in the branch, */
+    int64_t branch_layer;    /* and its layer; -1: none was added there */
     struct trace_label label;
 };
+
+/* Computes the gradient of a branch with dropout from that of the residual stream. */
+static void drop_backward(struct gpt *gpt, const struct normalize_backward_args *args) {
+    const struct tensor *sums = args->dbranch_bias ? optional_tensor(args->dbranch_bias) : NULL;
+    struct trace_label label = args->label;
+    label.count = 1;
+    label.tensors[0] = label.tensors[1];
+    if (args->branch_layer < 0) return;
+    OP(gpt->be, dropout, .out = args->dbranch, .in = &gpt->activations.gradients.residual_in,
+       .inputs = gpt->activations.inputs,
+       .key = dropout_key(&gpt->dropout, args->branch, args->branch_layer, 0),
+       .probability = gpt->dropout.residual, .track_amax = args->track_amax, .label = &label);
+    if (sums) OP(gpt->be, column_sums, .sums = sums, .in = args->dbranch);
+}
 
 /* Adds the gradient through a norm to the gradient of the residual stream. */
 static void normalize_backward(struct gpt *gpt, const struct normalize_backward_args *args) {
     const struct tensor *dresidual = &gpt->activations.gradients.residual_in;
     bool has_mean = gpt->shape.norm == NORM_LAYERNORM;
-    bool shared = precision_branch_is_residual(&gpt->precision);
+    bool drops = gpt->dropout.residual > 0;
+    bool shared = gpt_branch_is_residual(gpt) || drops;
+    struct trace_label label = args->label;
+    if (drops) label.count = 1;
     OP(gpt->be, layernorm_backward, .din = dresidual, .din_lower = shared ? NULL : args->dbranch,
        .dweight = args->dweight, .dbias = has_mean ? args->dbias : NULL, .dout = args->dout,
        .in = args->in, .mean = has_mean ? args->mean->data : NULL, .rstd = args->rstd->data,
        .weight = args->weight, .dresidual = args->last ? NULL : dresidual,
-       .track_amax = args->track_amax,
-       .column_sums = args->dbranch_bias ? optional_tensor(args->dbranch_bias) : NULL,
-       .label = &args->label);
+       .track_amax = drops ? NULL : args->track_amax,
+       .column_sums = args->dbranch_bias && !drops ? optional_tensor(args->dbranch_bias) : NULL,
+       .label = &label);
+    if (drops) drop_backward(gpt, args);
 }
 
 /* Returns the amax to track while writing the output gradient of an fp8 linear layer; NULL below
@@ -122,8 +142,9 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
     struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-       .lse = a->lse.data, .column_sums = prepared ? NULL : optional_tensor(&dw->qkv_bias),
-       .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &qkv_label);
+       .lse = a->lse.data, .first_keys = gpt->activations.first_keys,
+       .column_sums = prepared ? NULL : optional_tensor(&dw->qkv_bias), .heads = (int)s->n_head,
+       .kv_heads = (int)s->n_kv_head, .label = &qkv_label);
     heads_backward(gpt, l);
     linear_backward(
         gpt, ARGS(linear_backward, .site = SITE_QKV, .layer = l, .dweight = &dw->qkv_weight,
@@ -137,11 +158,16 @@ static void add_embedded(struct gpt *gpt, const struct embedding_rows *rows, boo
     if (!gpt->dweights.wte.rank) return;
     OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
        .dposition_table = learned && own ? &gpt->dweights.wpe : NULL, .dout = &rows->dout,
-       .tokens = rows->tokens, .sequence_length = gpt->shape.sequence_length);
+       .tokens = rows->tokens, .positions = gpt->activations.positions,
+       .sequence_length = gpt->shape.sequence_length);
 }
 
 static void embed_backward(struct gpt *gpt, struct exchange *exchange) {
     struct embedding_rows own = {gpt->activations.gradients.residual_in, gpt->activations.tokens};
+    if (gpt->dropout.residual > 0)
+        OP(gpt->be, dropout, .out = &own.dout, .in = &own.dout, .inputs = gpt->activations.inputs,
+           .key = dropout_key(&gpt->dropout, DROPOUT_EMBEDDING, 0, 0),
+           .probability = gpt->dropout.residual);
     const struct ranks *ranks = gpt->be->collectives->ranks;
     if (!exchange_embedding_rows(exchange, &own)) {
         add_embedded(gpt, &own, true);
@@ -164,6 +190,7 @@ static void normalize_mid_backward(struct gpt *gpt, int64_t l) {
                                  .dweight = &dw->ln2_weight, .dbias = &dw->ln2_bias,
                                  .dbranch_bias = &dw->attention_projection_bias,
                                  .track_amax = amax_of(gpt, SITE_ATTENTION_PROJECTION, l),
+                                 .branch = DROPOUT_ATTENTION, .branch_layer = l,
                                  .label = label_of_norm(gpt, ACTIVATION_residual_mid, l,
                                                         ACTIVATION_attention_projection, l)));
 }
@@ -180,6 +207,7 @@ static void normalize_in_backward(struct gpt *gpt, int64_t l) {
                                  .dweight = &dw->ln1_weight, .dbias = &dw->ln1_bias,
                                  .dbranch_bias = l > 0 ? &dw[-1].mlp_projection_bias : NULL,
                                  .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, l - 1),
+                                 .branch = DROPOUT_MLP, .branch_layer = l - 1,
                                  .label = label_of_norm(gpt, ACTIVATION_residual_in, l,
                                                         ACTIVATION_mlp_projection, l - 1)));
 }
@@ -197,6 +225,7 @@ void gpt_backward(struct gpt *gpt) {
                   .weight = &w->lnf_weight, .dweight = &dw->lnf_weight, .dbias = &dw->lnf_bias,
                   .dbranch_bias = &dw->layers[last].mlp_projection_bias,
                   .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, last), .last = true,
+                  .branch = DROPOUT_MLP, .branch_layer = last,
                   .label = label_of_norm(gpt, ACTIVATION_residual_final, 0,
                                          ACTIVATION_mlp_projection, last)));
     for (int64_t l = last; l >= 0; l--) {

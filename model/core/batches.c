@@ -3,19 +3,25 @@
 #include <assert.h>
 #include <string.h>
 
-static size_t slot_bytes(int64_t rows) {
-    return sizeof(struct batch) + 2 * (size_t)rows * sizeof(int32_t);
+static bool has_positions(const struct gpt *gpt) {
+    return gpt->isolates && gpt->shape.positions == POSITIONS_LEARNED;
 }
 
-size_t batches_bytes(const struct backend *be, int64_t rows) {
+static size_t slot_bytes(const struct gpt *gpt, int64_t rows) {
+    size_t arrays = 2 + (size_t)gpt->isolates + (size_t)has_positions(gpt);
+    return sizeof(struct batch) + arrays * (size_t)rows * sizeof(int32_t);
+}
+
+size_t batches_bytes(const struct gpt *gpt) {
     struct arena measure = {0};
-    for (int i = 0; i < (be->device.host_memory ? 2 : 1) * BACKEND_SLOTS; i++)
-        arena_take(&measure, slot_bytes(rows));
+    for (int i = 0; i < (gpt->be->device.host_memory ? 2 : 1) * BACKEND_SLOTS; i++)
+        arena_take(&measure, slot_bytes(gpt, gpt->capacity.rows));
     return measure.used;
 }
 
-int batches_open(struct batches *batches, struct backend *be, int64_t rows, struct error *error) {
-    size_t bytes = slot_bytes(rows);
+int batches_open(struct batches *batches, const struct gpt *gpt, struct error *error) {
+    struct backend *be = gpt->be;
+    size_t bytes = slot_bytes(gpt, gpt->capacity.rows);
     bool complete = true;
     *batches = (struct batches){.be = be};
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
@@ -52,11 +58,18 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
     if (loader_fetch(loader, host->tokens, host->tokens + rows, (uint64_t)first_sample,
                      (int)gpt->shape.batch, error))
         return -1;
+    if (gpt->isolates)
+        loader_isolate(loader, host->tokens + 2 * rows,
+                       has_positions(gpt) ? host->tokens + 3 * rows : NULL, gpt->shape.window,
+                       (uint64_t)first_sample, (int)gpt->shape.batch);
     host->inputs = *inputs;
-    backend_send(be, slot, sent, host, slot_bytes(rows));
+    host->inputs.first_row = first_sample * gpt->shape.sequence_length;
+    backend_send(be, slot, sent, host, slot_bytes(gpt, rows));
     gpt->activations.inputs = &sent->inputs;
     gpt->activations.tokens = sent->tokens;
     gpt->activations.targets = sent->tokens + rows;
+    gpt->activations.first_keys = gpt->isolates ? sent->tokens + 2 * rows : gpt->window_keys;
+    gpt->activations.positions = has_positions(gpt) ? sent->tokens + 3 * rows : NULL;
     batches->slot = (slot + 1) % BACKEND_SLOTS;
     return 0;
 }

@@ -8,7 +8,8 @@
 /* A batch as it is sent, with the inputs of its step. */
 struct batch {
     struct step_inputs inputs;
-    int32_t tokens[]; /* [2, B, T]: tokens, then targets */
+    int32_t tokens[]; /* [2, B, T]: tokens, then targets; with data.isolate also first keys, and
+                       * positions if these are learned */
 };
 
 struct batches {
@@ -19,10 +20,10 @@ struct batches {
 };
 
 /* Bytes of backend memory that batches_open takes; on a CPU, host memory included. */
-size_t batches_bytes(const struct backend *be, int64_t rows);
+size_t batches_bytes(const struct gpt *gpt);
 
-/* Allocates memory for batches of at most `rows` tokens. */
-int batches_open(struct batches *batches, struct backend *be, int64_t rows, struct error *error);
+/* Allocates memory for batches of the model's capacity. */
+int batches_open(struct batches *batches, const struct gpt *gpt, struct error *error);
 void batches_close(struct batches *batches);
 
 /* Return the index of a micro-batch's first sample, and the number of tokens of a step. Both depend

@@ -72,6 +72,15 @@ static void add_and_normalize(const struct pass *pass, const struct add_and_norm
        .label = &args->label);
 }
 
+/* Drops elements of a tensor in place, in a pass of a training step. */
+static void drop(const struct pass *pass, const struct tensor *tensor, enum dropout_use use,
+                 int64_t layer) {
+    const struct gpt *gpt = pass->gpt;
+    if (!gpt->dropout.active || gpt->dropout.residual == 0) return;
+    OP(gpt->be, dropout, .out = tensor, .in = tensor, .inputs = gpt->activations.inputs,
+       .key = dropout_key(&gpt->dropout, use, layer, 0), .probability = gpt->dropout.residual);
+}
+
 /* Returns the part of a table of positions for the rows of a pass. Its row 0 is the position of the
  * first row of the pass. */
 static struct tensor positions_of(const struct pass *pass, const struct tensor *table,
@@ -114,17 +123,23 @@ static void attend(const struct pass *pass, int64_t l) {
     const struct gpt_shape *s = &pass->gpt->shape;
     struct tensor out = rows_of(pass, &a->attention_out);
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
+    /* A text that is generated is one document. */
+    const int32_t *first_keys =
+        pass->stores_kv ? pass->gpt->window_keys : pass->gpt->activations.first_keys;
+    int64_t first = pass->first - s->window + 1;
     if (pass->decoding) {
         struct tensor cache = gpt_cache(pass->gpt, l), q = rows_of(pass, &a->qkv);
         cache = tensor_split(&cache, 1, tensor_rows(&cache));
         OP(be, attention_decode, .out = &out, .q = &q, .cache = &cache, .position = pass->first,
-           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+           .first_key = s->window > 0 && first > 0 ? first : 0, .heads = (int)s->n_head,
+           .kv_heads = (int)s->n_kv_head, .label = &label);
     } else {
         struct tensor qkv = rows_of(pass, &a->qkv);
         qkv = tensor_split(&qkv, s->batch, pass->rows / s->batch);
         out = tensor_split(&out, s->batch, pass->rows / s->batch);
         OP(be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
-           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+           .first_keys = first_keys, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
+           .label = &label);
     }
 }
 
@@ -148,6 +163,7 @@ static void attention_block(const struct pass *pass, int64_t l) {
                         .out = &projection, .in = &out, .weight = &w->attention_projection_weight,
                         .bias = &w->attention_projection_bias, .recomputing = pass->recomputing,
                         .label = &label));
+    drop(pass, &projection, DROPOUT_ATTENTION, l);
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
@@ -185,6 +201,7 @@ static void mlp_block(const struct pass *pass, int64_t l) {
                         .in = &gelu, .weight = &w->mlp_projection_weight,
                         .bias = &w->mlp_projection_bias, .recomputing = pass->recomputing,
                         .label = &label));
+    drop(pass, &projection, DROPOUT_MLP, l);
 }
 
 /* Computes the first norm of a layer from its stored input. */
@@ -204,12 +221,16 @@ static void embed(const struct pass *pass) {
     struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in), positions;
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
     int64_t length = gpt->shape.sequence_length;
-    if (learned) positions = positions_of(pass, &gpt->weights.wpe, &length);
+    const int32_t *given = pass->stores_kv ? NULL : gpt->activations.positions;
+    if (given) positions = gpt->weights.wpe;
+    else if (learned) positions = positions_of(pass, &gpt->weights.wpe, &length);
     const struct trace_label label = label_one(pass, ACTIVATION_residual_in, 0);
     OP(gpt->be, embedding_forward, .out = &residual,
        .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
        .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
-       .position_table = learned ? &positions : NULL, .sequence_length = length, .label = &label);
+       .position_table = learned ? &positions : NULL, .positions = given, .sequence_length = length,
+       .label = &label);
+    drop(pass, &residual, DROPOUT_EMBEDDING, 0);
     normalize_in(pass, 0);
 }
 

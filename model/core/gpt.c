@@ -99,9 +99,9 @@ static void layout_scratch(const struct gpt *gpt, struct arena *arena,
         if (gpt->use == GPT_TRAINING && size > bytes[a->gradient]) bytes[a->gradient] = size;
     }
     bytes[SCRATCH_NONE] = 0;
-    if (precision_branch_is_residual(p)) bytes[SCRATCH_dbranch] = 0;
+    if (gpt_branch_is_residual(gpt)) bytes[SCRATCH_dbranch] = 0;
     for (int i = 0; i < SCRATCH_COUNT; i++) scratch[i] = arena_take(arena, bytes[i]);
-    if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
+    if (gpt_branch_is_residual(gpt)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
 }
 
 /* True if the backward pass of a linear layer reads its input: for the gradient of its weight or of
@@ -143,6 +143,11 @@ static void layout_gradients(struct gpt *gpt, void *const *scratch) {
     }
 }
 
+/* True if some token has more tokens before it than the window. */
+static bool has_window(const struct gpt *gpt) {
+    return gpt->shape.window > 0 && gpt->shape.window < gpt->capacity.sequence_length;
+}
+
 static void layout_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
@@ -153,10 +158,15 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     if (gpt->has_cache)
         gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
                                   s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
+    if (has_window(gpt))
+        gpt->window_keys = arena_take(arena, (size_t)gpt->capacity.rows * sizeof(int32_t));
+    a->first_keys = gpt->window_keys;
+    a->positions = NULL;
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     quantization_layout(&gpt->quantization, arena, s);
-    adapters_layout(&gpt->adapters, arena, s, &gpt->precision, gpt->use == GPT_TRAINING);
+    adapters_layout(&gpt->adapters, arena, s, &gpt->precision, gpt->use == GPT_TRAINING,
+                    gpt->dropout.adapter > 0);
     layout_scratch(gpt, arena, scratch);
     for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
     layout_gradients(gpt, scratch);
@@ -182,6 +192,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->precision = *precision;
     gpt->use = use;
     gpt->shape = config_shape(config);
+    gpt->dropout = dropout_of(config);
     if (shape_has_adapters(&gpt->shape)) gpt->adapters.scale = adapter_scale(config);
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
@@ -189,6 +200,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
     gpt->recompute =
         use == GPT_TRAINING ? (enum recompute)config->train.recompute : RECOMPUTE_NOT_SAVED;
+    gpt->isolates = use != GPT_SAMPLING && config->data.isolate;
     gpt->has_cache =
         use == GPT_SAMPLING || (gpt->recompute == RECOMPUTE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
@@ -217,6 +229,20 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     size_t parameters = measure.used;
     layout_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
+    return 0;
+}
+
+static int fill_window_keys(struct gpt *gpt, struct error *error) {
+    int64_t rows = gpt->capacity.rows, length = gpt->capacity.sequence_length;
+    size_t bytes = (size_t)rows * sizeof *gpt->window_keys;
+    int32_t *keys = malloc(bytes);
+    if (!keys) return fail(error, "out of memory for the first keys of the window");
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t first = i % length - gpt->shape.window + 1;
+        keys[i] = first > 0 ? (int32_t)first : 0;
+    }
+    backend_upload(gpt->be, gpt->window_keys, keys, bytes);
+    free(keys);
     return 0;
 }
 
@@ -275,6 +301,7 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     layout_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
     quantization_clear(&gpt->quantization);
+    if (gpt->window_keys && fill_window_keys(gpt, error)) return -1;
     return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
 }
 
@@ -294,6 +321,7 @@ void gpt_close(struct gpt *gpt) {
 
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     assert(batch * sequence_length <= gpt->capacity.rows);
+    assert(!gpt->window_keys || batch == 1 || sequence_length == gpt->capacity.sequence_length);
     if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
     set_batch(&gpt->shape, batch, sequence_length, gpt->precision.activation[ACTIVATION_logits],
               gpt->be->device.chunk_bytes);
@@ -384,6 +412,10 @@ struct tensor gpt_cache(const struct gpt *gpt, int64_t layer) {
     int64_t length = gpt->capacity.sequence_length;
     if (!gpt->has_cache) return gpt->activations.layers[layer].qkv;
     return tensor_slice(&gpt->cache, layer * length, length);
+}
+
+bool gpt_branch_is_residual(const struct gpt *gpt) {
+    return precision_branch_is_residual(&gpt->precision) && gpt->dropout.residual == 0;
 }
 
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {

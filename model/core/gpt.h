@@ -17,6 +17,7 @@
 #include "model/architecture/activations.h"
 #include "model/architecture/parameters.h"
 #include "model/core/adapter.h"
+#include "model/core/dropout.h"
 #include "model/core/masters.h"
 #include "model/core/memory_parts.h"
 #include "model/core/precision.h"
@@ -56,6 +57,7 @@ struct gpt {
     enum gpt_use use;
     enum recompute recompute;
     bool offload;   /* the optimizer's state is in host memory */
+    bool isolates;  /* batches come with first keys, and with positions if these are learned */
     bool has_cache; /* keys and values are saved in `cache`, because layers share their qkv */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
@@ -67,7 +69,8 @@ struct gpt {
     struct masters masters;
     struct quantization quantization; /* used in fp8 */
     struct adapters adapters;
-    char base_fingerprint[65]; /* with adapters: of the files of the frozen model, or "" */
+    struct dropout dropout;
+    char base_fingerprint[65];         /* with adapters: of the files of the frozen model, or "" */
     struct tensor gradients;           /* [trained_count] */
     struct tensor unused_gradients;    /* gradients of frozen norms: written, never read */
     struct parameters weights;         /* as operations read them */
@@ -76,7 +79,8 @@ struct gpt {
     struct tensor token_table;         /* master weights of wte, which the embedding reads */
     int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
     struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
-    struct tensor cache; /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
+    int32_t *window_keys; /* first keys of a window, [capacity's B, T]; NULL: no row needs them */
+    struct tensor cache;  /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
     struct activations activations;
 
     struct memory_plan memory;
@@ -116,6 +120,10 @@ void gpt_clear_gradients(struct gpt *gpt);
 /* Returns the key-value cache of a layer for attention_decode: [T, ...], rows that end with k |
  * v. */
 struct tensor gpt_cache(const struct gpt *gpt, int64_t layer);
+
+/* True if the gradients of a branch and of the residual stream are one tensor: they then have the
+ * same dtype and, without dropout, the same values. */
+bool gpt_branch_is_residual(const struct gpt *gpt);
 
 /* Returns a parameter's part of a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);

@@ -39,12 +39,14 @@ static void accumulate(void *argument) {
     if (micro->first) begin_step(trainer);
     gpt->accumulate = !micro->first;
     gpt->last_micro_batch = micro->last;
+    gpt->dropout.active = true;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows,
        .inputs = gpt->activations.inputs);
     gpt_backward(gpt);
+    gpt->dropout.active = false;
 }
 
 /* Records are gathered before the weights are sent, so that they do not wait for the weights. */
@@ -69,7 +71,7 @@ static void plan(struct trainer *trainer) {
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
-    memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
+    memory->batches = batches_bytes(&trainer->gpt);
     memory->library = be->device.library_bytes;
 }
 
@@ -77,7 +79,7 @@ static int allocate_traffic(struct trainer *trainer, struct error *error) {
     struct backend *be = trainer->be;
     trainer->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *trainer->results);
     if (!trainer->results) return fail(error, "out of memory");
-    return batches_open(&trainer->batches, be, trainer->gpt.capacity.rows, error);
+    return batches_open(&trainer->batches, &trainer->gpt, error);
 }
 
 int trainer_open(struct trainer *trainer, const struct config *config,

@@ -246,19 +246,31 @@ static void note_differences(const cJSON *saved, const cJSON *now, const char *b
     }
 }
 
+/* The other keys of the model are those of its weights. */
+static void note_dropout(const cJSON *saved, double now, FILE *notes) {
+    const cJSON *before = json_member(saved, "dropout");
+    if (before && before->valuedouble != now)
+        fprintf(notes, "model.dropout: %g in the checkpoint, now %g\n", before->valuedouble, now);
+}
+
 /* Keys besides the seed that determine the samples of a step, and those of a validation. */
 static const char *const step_keys[][2] = {
     {"data", "train"},
     {"data", "tokenizer"},
     {"data", "seq_len"},
+    {"data", "isolate"},
     {"train", "micro_batch_size"},
     {"train", "grad_accum_steps"},
     {NULL},
 };
 static const char *const validation_keys[][2] = {
-    {"data", "val"},     {"data", "tokenizer"},
-    {"data", "seq_len"}, {"train", "micro_batch_size"},
-    {"eval", "batches"}, {NULL},
+    {"data", "val"},
+    {"data", "tokenizer"},
+    {"data", "seq_len"},
+    {"data", "isolate"},
+    {"train", "micro_batch_size"},
+    {"eval", "batches"},
+    {NULL},
 };
 
 static bool settings_differ(const cJSON *saved, const cJSON *now, const char *const keys[][2]) {
@@ -280,8 +292,8 @@ static cJSON *tree_of(const char *text) {
 
 static void note_settings(struct trainer *trainer, const struct checkpoint_manifest *manifest,
                           FILE *notes) {
-    static const char *const blocks[] = {"data", "train",     "optimizer", "autocast",
-                                         "fp8",  "gradients", "loss_scale"};
+    static const char *const blocks[] = {"adapter",  "data", "train",     "optimizer",
+                                         "autocast", "fp8",  "gradients", "loss_scale"};
     const struct config *config = trainer->config;
     char *text = config_json_text(config, NULL);
     cJSON *saved = tree_of(manifest->config), *now = tree_of(text);
@@ -290,6 +302,7 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
     if (seed && other_seed)
         fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
                 config->seed);
+    note_dropout(json_member(saved, "model"), config->model.dropout, notes);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
                          notes);

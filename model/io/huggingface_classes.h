@@ -17,8 +17,8 @@ enum {
     HUGGINGFACE_CLASSES
 };
 
-/* The defaults are those of keys that a config.json may lack; 0: n_head, n_embd / n_head,
- * no window. */
+/* The defaults are those of keys that a config.json may lack; 0: n_head, n_embd / n_head, a class
+ * without windows. */
 struct huggingface_class {
     const char *type, *family; /* "llama", and the class is "Llama" + "ForCausalLM" */
     enum model_bias bias;

@@ -77,12 +77,12 @@ static void print_gpt2(FILE *out, const struct config *config,
 }
 
 /* Returns the class for a model's parts. Parts that no class has are still written, so that the
- * file can be read back. Mistral has no biases. */
+ * file can be read back. Mistral has no biases; Llama has no window. */
 static int class_for(const struct config *config, const struct gpt_shape *s) {
     if (s->qk_norm) return HUGGINGFACE_QWEN3;
     if (s->bias == BIAS_QKV) return HUGGINGFACE_QWEN2;
     bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
-    return named ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
+    return named || s->window ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
 }
 
 /* Prints both spellings, for older and newer versions of transformers. */
@@ -102,6 +102,15 @@ static void print_rope(FILE *out, const struct gpt_shape *s) {
     if (scaled) fprintf(out, "  \"rope_scaling\": {%s},\n", scaling);
     else fputs("  \"rope_scaling\": null,\n", out);
     fprintf(out, "  \"rope_theta\": %s,\n", theta);
+}
+
+/* Prints the window where the class has one. For Mistral an absent one means 4096. */
+static void print_window(FILE *out, int class, int64_t window) {
+    if (class == HUGGINGFACE_MISTRAL && window == 0) fputs("  \"sliding_window\": null,\n", out);
+    if (window == 0) return;
+    fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", window);
+    if (class != HUGGINGFACE_MISTRAL)
+        fputs("  \"max_window_layers\": 0,\n  \"use_sliding_window\": true,\n", out);
 }
 
 static void print_llama(FILE *out, const struct config *config,
@@ -132,8 +141,7 @@ static void print_llama(FILE *out, const struct config *config,
             s.head_dim, s.n_embd, s.n_inner, s.n_positions, huggingface_classes[class].type,
             s.n_head, s.n_layer, s.n_kv_head, config_format_number(eps, s.norm_eps));
     print_rope(out, &s);
-    if (class == HUGGINGFACE_MISTRAL)
-        fputs("  \"sliding_window\": null,\n", out); /* absent means 4096 */
+    print_window(out, class, s.window);
     fprintf(out,
             "  \"tie_word_embeddings\": %s,\n"
             "  \"torch_dtype\": \"%s\",\n"
@@ -159,7 +167,7 @@ static void print_own(FILE *out, const struct config *config,
 void huggingface_print_config(FILE *out, const struct config *config,
                               const struct huggingface_tokens *tokens, enum dtype dtype) {
     struct gpt_shape shape = config_shape(config);
-    if (shape_is_gpt2(&shape)) print_gpt2(out, config, tokens, dtype_names[dtype]);
+    if (shape_is_gpt2(&shape) && !shape.window) print_gpt2(out, config, tokens, dtype_names[dtype]);
     else if (shape_is_llama(&shape)) print_llama(out, config, tokens, dtype_names[dtype]);
     else print_own(out, config, tokens, dtype_names[dtype]);
 }

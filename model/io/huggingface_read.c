@@ -148,8 +148,8 @@ static int read_gpt2(const struct config_reader *reader) {
 const struct huggingface_class huggingface_classes[] = {
     [HUGGINGFACE_LLAMA] = {"llama", "Llama", BIAS_NONE, false, 0, 0, 0},
     [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", BIAS_NONE, false, 8, 0, 4096},
-    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", BIAS_QKV, false, 32, 0, 0},
-    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", BIAS_NONE, true, 32, 128, 0},
+    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", BIAS_QKV, false, 32, 0, 4096},
+    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", BIAS_NONE, true, 32, 128, 4096},
 };
 
 /* Reads the keys common to rope_scaling of older files and rope_parameters of newer ones. */
@@ -197,20 +197,45 @@ static int read_bias(const struct config_reader *reader, const struct huggingfac
     return 0;
 }
 
-/* Reads the attention window. It has no effect up to its own length, so it limits the model's
- * context; a run with a longer context is rejected. */
+static bool is_mistral(const struct huggingface_class *class) {
+    return class == &huggingface_classes[HUGGINGFACE_MISTRAL];
+}
+
+/* Returns the number of layers that use the window: all of Mistral's. Qwen's files have the kind of
+ * each layer, or the first layer with a window. */
+static int64_t windowed_layers(const struct config_reader *reader,
+                               const struct huggingface_class *class) {
+    int64_t layers = reader->config->model.n_layer, count = 0, first = 28; /* transformers' */
+    const cJSON *types = json_member(reader->root, "layer_types"), *type;
+    if (is_mistral(class)) return layers;
+    cJSON_ArrayForEach(type, types) count += text_is(type, "sliding_attention");
+    if (cJSON_IsArray(types)) return count;
+    json_whole(&first, reader->root, "max_window_layers", 0, INT32_MAX);
+    return first < layers ? layers - first : 0;
+}
+
+/* Reads the attention window, if the model's longest context exceeds it. If only some layers have a
+ * window, it limits the context, since model.window is that of all layers. */
 static int read_window(const struct config_reader *reader, const struct huggingface_class *class) {
     struct config *config = reader->config;
-    bool used = true;
+    bool used = is_mistral(class);
     int64_t window = class->window;
+    set(reader, "model.window", 0);
+    if (window == 0) return 0; /* Llama ignores such keys */
+    if (!used && read_flag(&used, reader, "use_sliding_window")) return -1;
     bool absent = is_absent(reader, "sliding_window");
-    if (absent ? window == 0 : is_null(reader, "sliding_window")) return 0;
-    if (read_flag(&used, reader, "use_sliding_window")) return -1;
-    bool whole = absent || json_whole(&window, reader->root, "sliding_window", 1, INT64_C(1) << 40);
-    if (!used || (whole && window >= config->model.n_positions)) return 0;
-    if (!whole || (window < config->data.seq_len && config_given(config, "data.seq_len")))
+    if (!used || (!absent && is_null(reader, "sliding_window"))) return 0;
+    if (!absent && !json_whole(&window, reader->root, "sliding_window", 1, INT64_C(1) << 40))
+        return refuse(reader, "sliding_window", "null, or a number of tokens from 1 on");
+    int64_t layers = windowed_layers(reader, class);
+    if (window >= config->model.n_positions || layers == 0) return 0;
+    if (layers == config->model.n_layer) {
+        set(reader, "model.window", (double)window);
+        return 0;
+    }
+    if (window < config->data.seq_len && config_given(config, "data.seq_len"))
         return refuse(reader, "sliding_window",
-                      "null, or at least data.seq_len: attention here sees all before it");
+                      "at least data.seq_len, unless all layers have the window");
     config->model.n_positions = window;
     return 0;
 }
@@ -231,8 +256,7 @@ static int read_llama(const struct config_reader *reader, const struct huggingfa
         {"tie_word_embeddings", "model.tied_head", false, NAN},
     };
     const cJSON *ranks = json_member(reader->root, "pretraining_tp");
-    bool mistral = class == &huggingface_classes[HUGGINGFACE_MISTRAL];
-    set(reader, "model.type", mistral ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
+    set(reader, "model.type", is_mistral(class) ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
     set(reader, "model.norm", NORM_RMSNORM);
     set(reader, "model.qk_norm", class->qk_norm);
     set(reader, "model.mlp", MLP_SWIGLU);
@@ -253,11 +277,12 @@ const char *const huggingface_own_keys[] = {MODEL_SIZES(X) MODEL_PARTS(Y) NULL};
 #undef X
 #undef Y
 
-/* Files older than a flag lack it, which means the option's default. */
+/* Files older than a flag, or than the window, lack it, which means the option's default. */
 static int read_own(const struct config_reader *reader) {
     for (const char *const *path = huggingface_own_keys; *path; path++) {
         const struct config_option *option = config_option_of(*path);
-        double absent = option->type == CONFIG_BOOLEAN ? option->initial : NAN;
+        bool newer = option->type == CONFIG_BOOLEAN || strcmp(*path, "model.window") == 0;
+        double absent = newer ? option->initial : NAN;
         const struct key key = {config_option_name(option), *path, absent, NAN};
         if (read_key(reader, &key)) return -1;
     }

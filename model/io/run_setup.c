@@ -42,6 +42,16 @@ void source_close(struct source *source) {
     source->open = false;
 }
 
+int setup_isolation(struct config *config, const struct source *text, struct error *error) {
+    bool marked = text->open && loader_has_starts(&text->loader);
+    if (!config_given(config, "data.isolate")) config->data.isolate = marked;
+    if (marked || !config->data.isolate || !text->open) return 0;
+    return fail(error,
+                "data.isolate is true, but nothing marks where documents begin in %.600s\nprepare "
+                "the text again from rows or chats, or set data.isolate to false",
+                config->data.train);
+}
+
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
                   const struct ranks *ranks, struct error *error) {
     static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,

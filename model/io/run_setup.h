@@ -29,6 +29,11 @@ int source_open(struct source *source, const struct config *config, const char *
                 bool validation, struct error *error);
 void source_close(struct source *source);
 
+/* Sets data.isolate, unless it is given, to true if the training text marks the starts of
+ * documents. Fails if it is given as true and no shard marks them. A text that is not open has
+ * none. */
+int setup_isolation(struct config *config, const struct source *text, struct error *error);
+
 /* Opens the backend with the config's device, threads and options. choices, ranks (optional): see
  * backend_options. */
 int setup_backend(struct backend *be, const struct config *config, const char *choices,

@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
 
 import fp8
 
@@ -208,6 +209,14 @@ def llama_model(**sizes):
     return LlamaForCausalLM(config)
 
 
+def mistral_model(**sizes):
+    config = MistralConfig(
+        head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0}, **(LLAMA | sizes))
+    config._attn_implementation = "sdpa"
+    return MistralForCausalLM(config)
+
+
 def qwen2_model(**sizes):
     config = Qwen2Config(
         rms_norm_eps=1e-6, tie_word_embeddings=True,
@@ -225,7 +234,8 @@ def qwen3_model(**sizes):
     return Qwen3ForCausalLM(config)
 
 
-MODELS = {"gpt": gpt2_model, "llama": llama_model, "qwen2": qwen2_model, "qwen3": qwen3_model}
+MODELS = {"gpt": gpt2_model, "llama": llama_model, "mistral": mistral_model, "qwen2": qwen2_model,
+          "qwen3": qwen3_model}
 
 
 # Adapters on a model with odd sizes: three heads of keys and values, a rank of 5, 77 tokens.
@@ -263,7 +273,7 @@ def make_model(family, **sizes):
             else:
                 parameter.copy_(normal(g, *parameter.shape, scale=0.15))
     tied = model.lm_head.weight is model.get_input_embeddings().weight
-    assert tied == (family != "llama")
+    assert tied == (family not in ("llama", "mistral"))
     return model
 
 
@@ -317,10 +327,20 @@ def check_dtypes(model, dtype):
             assert got == dtype, (name, got)
 
 
-def loss_of(model, tokens, dtype, counts=None):
-    """The mean; with counts, the sum over the targets that count."""
+def isolation_of(starts):
+    """The mask and the positions of documents that begin at these tokens."""
+    index = torch.arange(POSITIONS)
+    first = torch.where(starts[:, :-1] > 0, index, 0).cummax(1).values
+    same = first[:, :, None] == first[:, None, :]
+    return {"attention_mask": (same & (index[:, None] >= index))[:, None],
+            "position_ids": index - first}
+
+
+def loss_of(model, tokens, dtype, counts=None, starts=None):
+    """The mean; with counts, the sum over the targets that count; with starts, of documents."""
+    isolation = {} if starts is None else isolation_of(starts)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype not in (torch.float32, torch.float64)):
-        logits = model(tokens[:, :-1]).logits
+        logits = model(tokens[:, :-1], **isolation).logits
     targets = tokens[:, 1:]
     if counts is not None:
         targets = targets.masked_fill(counts[:, 1:] == 0, -100)
@@ -329,12 +349,12 @@ def loss_of(model, tokens, dtype, counts=None):
     return logits, loss
 
 
-def loss_in_float64(model, micro_batches, counts, parts):
+def loss_in_float64(model, micro_batches, counts, starts, parts):
     """Without autocast, from the same weights: how far 16 bit may move a loss."""
     exact = copy.deepcopy(model).double()
     with torch.no_grad():
-        return sum(loss_of(exact, tokens, torch.float64, counted)[1].item()
-                   for tokens, counted in zip(micro_batches, counts)) / parts
+        return sum(loss_of(exact, tokens, torch.float64, counted, begun)[1].item()
+                   for tokens, counted, begun in zip(micro_batches, counts, starts)) / parts
 
 
 def make_counts():
@@ -344,6 +364,14 @@ def make_counts():
     begins = torch.randint(0, POSITIONS + 2, (STEPS, MICRO_BATCHES, BATCH, 1), generator=g)
     begins[1, 1] = POSITIONS + 1
     return (torch.arange(POSITIONS + 1) >= begins).int()
+
+
+def make_starts():
+    """Where documents begin: often, one after the other, or not in the whole sequence."""
+    g = torch.Generator().manual_seed(5)
+    often = torch.tensor([0.0, 0.1, 0.3, 0.6])[torch.randint(0, 4, (STEPS, MICRO_BATCHES, BATCH, 1),
+                                                            generator=g)]
+    return (torch.rand(STEPS, MICRO_BATCHES, BATCH, POSITIONS + 1, generator=g) < often).int()
 
 
 def unconverted(family, model):
@@ -376,7 +404,7 @@ def weights_of(model, prefix, only_trained=False):
             for name, value in model.named_parameters() if value.requires_grad or not only_trained}
 
 
-def make_gpt(family, dtype, masked=False, recipe=None, lora=False):
+def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=False):
     model = make_lora(family) if lora else make_model(family)
     check_dtypes(model.base_model.model if lora else model, dtype)
     positions = LORA_POSITIONS if lora else POSITIONS
@@ -393,16 +421,21 @@ def make_gpt(family, dtype, masked=False, recipe=None, lora=False):
     if masked:
         counts = make_counts()
         result["counts"] = counts
+    starts = [[None] * MICRO_BATCHES] * STEPS
+    if isolated:
+        starts = make_starts()
+        result["starts"] = starts
     records = {"loss": [], "loss_float64": [], "gradient_norm": [], "loss_scale": [], "skipped": []}
     for step in range(STEPS):
         parts = int(counts[step][..., 1:].sum()) if masked else MICRO_BATCHES
         exact = unconverted(family, model) if recipe else model
-        records["loss_float64"].append(loss_in_float64(exact, tokens[step], counts[step], parts))
+        records["loss_float64"].append(loss_in_float64(exact, tokens[step], counts[step],
+                                                       starts[step], parts))
         optimizer.zero_grad(set_to_none=True)
         total, scale = 0.0, scaler.get_scale()
         for micro_batch in range(MICRO_BATCHES):
             logits, loss = loss_of(model, tokens[step, micro_batch], dtype,
-                                   counts[step][micro_batch])
+                                   counts[step][micro_batch], starts[step][micro_batch])
             scaler.scale(loss / parts).backward()
             total += loss.item() / parts
             if step == 0 and micro_batch == 0:
@@ -477,12 +510,15 @@ def make_lora_fixture(family, dtype):
             if dtype == torch.float32 or not name.startswith(("initial.", "tokens"))}
 
 
-def make_fp8(family, recipe):
+def without_base(tensors):
     """Without what is in FAMILY_fp32 as well, and without the final weights."""
-    with fp8.attention_in_float32():
-        tensors = make_gpt(family, torch.bfloat16, recipe=recipe)
     return {name: value for name, value in tensors.items()
             if not name.startswith(("initial.", "final.", "tokens"))}
+
+
+def make_fp8(family, recipe):
+    with fp8.attention_in_float32():
+        return without_base(make_gpt(family, torch.bfloat16, recipe=recipe))
 
 
 def main():
@@ -496,6 +532,10 @@ def main():
         for name, dtype in dtypes.items():
             save(f"{family}_lora_{name}", make_lora_fixture(family, dtype))
     save("llama_masked_fp32", make_gpt("llama", torch.float32, masked=True))
+    for family in "gpt", "llama":
+        save(f"{family}_isolated_fp32",
+             without_base(make_gpt(family, torch.float32, isolated=True)))
+    save("mistral_window_fp32", without_base(make_gpt("mistral", torch.float32)))
     for family, recipes in RECIPES.items():
         for name, recipe in recipes.items():
             save(f"{family}_fp8_{name}", make_fp8(family, recipe()))

@@ -4,6 +4,7 @@
 
 #include "data/util/random.h"
 #include "test/device.h"
+#include "test/kernels/attention_reference.h"
 #include "test/kernels/golden.h"
 #include "test/kernels/qkv_row.h"
 
@@ -22,20 +23,38 @@ struct shape {
     struct dtypes dtypes;
     double spread;    /* standard deviation of q, k, v */
     int64_t kv_heads; /* H_kv; 0: same as H */
+    int64_t document; /* largest length of isolated documents; 0: one for all */
+    int64_t window;   /* keys that a query reads at most; 0: all */
 };
-
-enum { LENGTH_MAX = 400 };
 
 static struct qkv_row row_of(const struct shape *s) {
     return qkv_row(s->heads, s->kv_heads, s->head_columns);
 }
 
+/* Returns [B, T] first keys on the host, or NULL if queries read all keys up to their own. Lengths
+ * of documents vary, and 1 is frequent. */
+static int32_t *first_keys_of(struct check *c, const struct shape *s) {
+    int32_t *first = (int32_t *)check_doubles(c, s->batch * s->length);
+    if (!s->document && !s->window) return NULL;
+    for (int64_t i = 0, begin = 0, left = 0; i < s->batch * s->length; i++, left--) {
+        int64_t t = i % s->length, length = 1 + (int64_t)(random_bits(5, 0, (uint64_t)i) % 97);
+        if (t == 0 || left == 0) begin = t, left = length % 3 ? s->document : length;
+        if (left > s->document) left = s->document;
+        if (!s->document) begin = 0;
+        first[i] = (int32_t)(s->window && t - s->window + 1 > begin ? t - s->window + 1 : begin);
+    }
+    return first;
+}
+
 static const struct shape shapes[] = {
-    {2, 13, 4, 10, F32, 1.5, 0}, {1, 1, 1, 1, F32, 1, 0},      {2, 77, 3, 24, F32, 1, 0},
-    {1, 200, 2, 64, F32, 1, 0},  {2, 13, 4, 10, BF16, 1.5, 0}, {2, 77, 3, 24, BF16, 1, 0},
-    {1, 129, 2, 64, BF16, 1, 0}, {2, 77, 3, 24, F16, 1, 0},    {1, 65, 1, 33, F16, 1.5, 0},
-    {1, 64, 2, 128, BF16, 1, 0}, {1, 50, 1, 16, F32, 6, 0},    {1, 333, 1, 20, F32, 1, 0},
-    {3, 70, 23, 4, F32, 1, 0},   {1, 390, 1, 64, BF16, 1, 0},  {1, 200, 1, 128, F16, 1, 0},
+    {2, 13, 4, 10, F32, 1.5, 0, 0, 0},  {1, 1, 1, 1, F32, 1, 0, 0, 0},
+    {2, 77, 3, 24, F32, 1, 0, 0, 0},    {1, 200, 2, 64, F32, 1, 0, 0, 0},
+    {2, 13, 4, 10, BF16, 1.5, 0, 0, 0}, {2, 77, 3, 24, BF16, 1, 0, 0, 0},
+    {1, 129, 2, 64, BF16, 1, 0, 0, 0},  {2, 77, 3, 24, F16, 1, 0, 0, 0},
+    {1, 65, 1, 33, F16, 1.5, 0, 0, 0},  {1, 64, 2, 128, BF16, 1, 0, 0, 0},
+    {1, 50, 1, 16, F32, 6, 0, 0, 0},    {1, 333, 1, 20, F32, 1, 0, 0, 0},
+    {3, 70, 23, 4, F32, 1, 0, 0, 0},    {1, 390, 1, 64, BF16, 1, 0, 0, 0},
+    {1, 200, 1, 128, F16, 1, 0, 0, 0},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -57,13 +76,8 @@ static const char *backward_kind(const struct shape *s) {
     return lower ? "attention_backward_mma" : "attention_backward";
 }
 
-/* One query head with the keys and values that it reads, in fp64; rows are `stride` apart. */
-struct head {
-    int64_t length, columns, stride;
-    const double *q, *k, *v;
-};
-
-static struct head head_of(const struct shape *s, const double *qkv, int64_t b, int64_t h) {
+static struct head head_of(const struct shape *s, const double *qkv, const int32_t *first_keys,
+                           int64_t b, int64_t h) {
     struct qkv_row row = row_of(s);
     const double *first = qkv + b * s->length * row.columns;
     return (struct head){.length = s->length,
@@ -71,54 +85,14 @@ static struct head head_of(const struct shape *s, const double *qkv, int64_t b, 
                          .stride = row.columns,
                          .q = first + h * row.width,
                          .k = first + key_column(row, h),
-                         .v = first + value_column(row, h)};
-}
-
-/* Returns the scaled score of query i with key j; *size is set to the sum of its absolute terms. */
-static double score(const struct head *head, int64_t i, int64_t j, double *size) {
-    double sum = 0, scale = 1 / sqrt((double)head->columns);
-    *size = 0;
-    for (int64_t d = 0; d < head->columns; d++) {
-        double term = head->q[i * head->stride + d] * head->k[j * head->stride + d] * scale;
-        sum += term;
-        *size += fabs(term);
-    }
-    return sum;
-}
-
-/* Computes the scores of query i with keys 0..i, their sizes, and log(sum(exp(scores))). */
-static double scores_of(const struct head *head, int64_t i, double *scores, double *sizes) {
-    double max = -INFINITY, sum = 0;
-    for (int64_t j = 0; j <= i; j++) {
-        scores[j] = score(head, i, j, &sizes[j]);
-        max = fmax(max, scores[j]);
-    }
-    for (int64_t j = 0; j <= i; j++) sum += exp(scores[j] - max);
-    return max + log(sum);
-}
-
-/* An absolute fp32 error in a score is a relative error of exp(score), so each term is as
- * uncertain as its score is large. */
-static void forward_head(const struct head *head, int64_t out_stride, double *out, double *out_size,
-                         double *lse, double *lse_size) {
-    double scores[LENGTH_MAX], sizes[LENGTH_MAX];
-    for (int64_t i = 0; i < head->length; i++) {
-        lse[i] = scores_of(head, i, scores, sizes);
-        for (int64_t j = 0; j <= i; j++) lse_size[i] = fmax(lse_size[i], sizes[j]);
-        for (int64_t j = 0; j <= i; j++) {
-            double p = exp(scores[j] - lse[i]), unsure = 1 + sizes[j] + lse_size[i];
-            for (int64_t d = 0; d < head->columns; d++) {
-                double term = p * head->v[j * head->stride + d];
-                out[i * out_stride + d] += term;
-                out_size[i * out_stride + d] += fabs(term) * unsure;
-            }
-        }
-        lse_size[i] += fabs(lse[i]) + 1;
-    }
+                         .v = first + value_column(row, h),
+                         .first_keys = first_keys ? first_keys + b * s->length : NULL};
 }
 
 struct tensors {
     struct tensor qkv, out, lse, dout, dqkv;
+    const int32_t *first_keys; /* on the host, or NULL */
+    const int32_t *sent;       /* the same in backend memory */
     double *out_exact, *out_size, *lse_exact, *lse_size;
 };
 
@@ -132,7 +106,7 @@ static void reference_forward(struct check *c, const struct shape *s, const doub
     for (int64_t n = 0; n < s->batch * s->heads; n++) {
         int64_t b = n / s->heads, h = n % s->heads;
         int64_t out_at = b * s->length * all + h * s->head_columns, lse_at = n * s->length;
-        struct head head = head_of(s, qkv, b, h);
+        struct head head = head_of(s, qkv, t->first_keys, b, h);
         forward_head(&head, all, t->out_exact + out_at, t->out_size + out_at, t->lse_exact + lse_at,
                      t->lse_size + lse_at);
     }
@@ -162,8 +136,11 @@ static void run_forward(struct check *c, const struct shape *s, struct tensors *
     t->out = output(c, s, s->dtypes.out, s->heads * s->head_columns);
     t->lse = check_rank3(check_output(c, DTYPE_F32, s->batch * s->heads, s->length), s->batch,
                          s->heads, s->length);
+    t->first_keys = first_keys_of(c, s);
+    size_t bytes = (size_t)(s->batch * s->length) * sizeof *t->first_keys;
+    if (t->first_keys) t->sent = check_memory(c, CHECK_READ, t->first_keys, bytes);
     CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
-             .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
+             .first_keys = t->sent, .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
 }
 
 static void forward(struct check *c, const void *given) {
@@ -181,50 +158,6 @@ Test(attention, forward) {
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
-/* P = exp(S - lse), dP = dout V', delta = sum(dout * out), dS = P * (dP - delta); then dq = dS
- * k, dk = dS' q, dv = P' dout. Dao and others 2022, appendix B. lse and out are given. */
-struct backward_head {
-    struct head head;
-    int64_t out_stride;
-    const double *out, *dout, *lse;
-    double *dq, *dk, *dv, *dq_size, *dk_size, *dv_size;
-};
-
-static void backward_pair(const struct backward_head *w, int64_t i, int64_t j, double delta,
-                          double delta_size) {
-    const struct head *head = &w->head;
-    double size, s = score(head, i, j, &size), p = exp(s - w->lse[i]), dp = 0, dp_size = 0;
-    double scale = 1 / sqrt((double)head->columns), unsure = 1 + size + fabs(w->lse[i]);
-    for (int64_t d = 0; d < head->columns; d++) {
-        double term = w->dout[i * w->out_stride + d] * head->v[j * head->stride + d];
-        dp += term;
-        dp_size += fabs(term);
-    }
-    double ds = p * (dp - delta) * scale, ds_size = p * (dp_size + delta_size) * scale * unsure;
-    for (int64_t d = 0; d < head->columns; d++) {
-        int64_t qi = i * head->stride + d, kj = j * head->stride + d;
-        double dout = w->dout[i * w->out_stride + d];
-        w->dq[qi] += ds * head->k[kj];
-        w->dq_size[qi] += fabs(ds_size * head->k[kj]);
-        w->dk[kj] += ds * head->q[qi];
-        w->dk_size[kj] += fabs(ds_size * head->q[qi]);
-        w->dv[kj] += p * dout;
-        w->dv_size[kj] += fabs(p * unsure * dout);
-    }
-}
-
-static void backward_head(const struct backward_head *w) {
-    for (int64_t i = 0; i < w->head.length; i++) {
-        double delta = 0, delta_size = 0;
-        for (int64_t d = 0; d < w->head.columns; d++) {
-            double term = w->dout[i * w->out_stride + d] * w->out[i * w->out_stride + d];
-            delta += term;
-            delta_size += fabs(term);
-        }
-        for (int64_t j = 0; j <= i; j++) backward_pair(w, i, j, delta, delta_size);
-    }
-}
-
 static void verify_backward(struct check *c, const struct shape *s, const struct tensors *t) {
     int64_t all = s->heads * s->head_columns, count = tensor_count(&t->qkv);
     const double *qkv = check_read(c, &t->qkv), *out = check_read(c, &t->out);
@@ -232,7 +165,7 @@ static void verify_backward(struct check *c, const struct shape *s, const struct
     double *d = check_doubles(c, count), *size = check_doubles(c, count);
     for (int64_t n = 0; n < s->batch * s->heads; n++) {
         int64_t b = n / s->heads, h = n % s->heads, at = b * s->length * all + h * s->head_columns;
-        struct head head = head_of(s, qkv, b, h);
+        struct head head = head_of(s, qkv, t->first_keys, b, h);
         int64_t q = head.q - qkv, k = head.k - qkv, v = head.v - qkv;
         struct backward_head w = {head,    all,   out + at, dout + at, lse + n * s->length,
                                   d + q,   d + k, d + v,    size + q,  size + k,
@@ -247,7 +180,7 @@ static void run_backward(struct check *c, const struct shape *s, struct tensors 
     struct tensor sums = check_sum(c, DTYPE_F32, row_of(s).columns, 0);
     double *before = check_read(c, &sums);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
-             .out = &t->out, .lse = t->lse.data, .heads = (int)s->heads,
+             .out = &t->out, .lse = t->lse.data, .first_keys = t->sent, .heads = (int)s->heads,
              .kv_heads = (int)row_of(s).kv_heads, .column_sums = &sums);
     if (c->verify) check_column_sums(c, &sums, before, &t->dqkv);
 }
@@ -287,13 +220,13 @@ Test(attention, widths) {
                                      127, 128, 129, 136, 160, 192, 200, 255, 256};
     static const int64_t lengths[] = {65, 30, 77, 64};
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1, 0};
+        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1, 0, 0, 0};
         s.dtypes = plain[w % 3];
         check_everywhere(both, &s);
     }
     for (size_t d = 0; d < 3; d++) /* cases common to all dtypes */
         for (int64_t width = 16; width <= 256; width += width < 64 ? 16 : 64) {
-            struct shape s = {1, 40, 1, width, {0}, 1, 0};
+            struct shape s = {1, 40, 1, width, {0}, 1, 0, 0, 0};
             s.dtypes = plain[d];
             check_everywhere(both, &s);
         }
@@ -304,7 +237,7 @@ Test(attention, lengths) {
     static const int64_t lengths[] = {1,  2,  7,  8,  9,  15, 16,  17,  31,
                                       32, 33, 63, 64, 65, 97, 128, 129, 193};
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        struct shape s = {2, lengths[l], 1, 20, F32, 1, 0};
+        struct shape s = {2, lengths[l], 1, 20, F32, 1, 0, 0, 0};
         check_everywhere(both, &s);
         s.batch = 1;
         s.head_columns = 64;
@@ -325,15 +258,42 @@ Test(attention, lengths) {
  * end in the first, a full and a later tile; on the CPU the sums have one part, or several. */
 Test(attention, grouped) {
     static const struct shape given[] = {
-        {1, 77, 9, 24, F32, 1, 3},  {2, 77, 14, 64, F32, 1, 2},  {1, 77, 9, 64, F32, 1, 3},
-        {1, 30, 6, 80, F32, 1, 2},  {1, 40, 4, 96, F32, 1, 1},   {2, 64, 4, 128, F32, 1, 2},
-        {2, 13, 6, 10, F32, 1, 3},  {1, 70, 14, 128, F32, 1, 2}, {2, 5, 8, 5, F32, 1, 1},
-        {1, 50, 4, 160, F32, 1, 2}, {1, 300, 4, 64, F32, 1, 2},  {1, 270, 3, 128, F32, 1, 1}};
+        {1, 77, 9, 24, F32, 1, 3, 0, 0},  {2, 77, 14, 64, F32, 1, 2, 0, 0},
+        {1, 77, 9, 64, F32, 1, 3, 0, 0},  {1, 30, 6, 80, F32, 1, 2, 0, 0},
+        {1, 40, 4, 96, F32, 1, 1, 0, 0},  {2, 64, 4, 128, F32, 1, 2, 0, 0},
+        {2, 13, 6, 10, F32, 1, 3, 0, 0},  {1, 70, 14, 128, F32, 1, 2, 0, 0},
+        {2, 5, 8, 5, F32, 1, 1, 0, 0},    {1, 50, 4, 160, F32, 1, 2, 0, 0},
+        {1, 300, 4, 64, F32, 1, 2, 0, 0}, {1, 270, 3, 128, F32, 1, 1, 0, 0}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         for (size_t d = 0; d < 3; d++) {
             struct shape s = given[i];
             s.dtypes = plain[d];
             if (d == i % 3 || s.length < 100) check_on_each_gpu(both, &s);
+        }
+}
+
+/* Isolated documents, windows and both: from one key to all, with borders inside and between tiles,
+ * for plain threads and tensor cores, one part of the sums and several. */
+Test(attention, first_keys) {
+    static const struct {
+        int64_t document, window;
+    } kinds[] = {{1, 0},  {7, 0},  {32, 0},  {40, 0}, {97, 0},  {0, 1},
+                 {0, 20}, {0, 64}, {0, 100}, {40, 9}, {97, 33}, {97, 400}};
+    static const struct shape given[] = {
+        {2, 77, 3, 24, F32, 1, 0, 0, 0},   {2, 77, 2, 64, F32, 1, 0, 0, 0},
+        {1, 77, 4, 64, F32, 1, 2, 0, 0},   {1, 64, 2, 128, F32, 1, 0, 0, 0},
+        {1, 130, 6, 128, F32, 1, 2, 0, 0}, {3, 13, 4, 10, F32, 1.5, 1, 0, 0},
+        {1, 50, 2, 160, F32, 1, 0, 0, 0},  {1, 333, 2, 64, F32, 1, 1, 0, 0},
+        {3, 70, 23, 4, F32, 1, 0, 0, 0},   {1, 1, 1, 16, F32, 1, 0, 0, 0},
+        {1, 390, 1, 20, F32, 6, 0, 0, 0},
+    };
+    for (size_t i = 0; reads_first_keys() && i < sizeof given / sizeof *given; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            struct shape s = given[i];
+            s.dtypes = plain[(i + k) % 3];
+            s.document = kinds[k].document;
+            s.window = kinds[k].window;
+            check_on_each_gpu(both, &s);
         }
 }
 
@@ -351,7 +311,7 @@ Test(attention, mixed_dtypes) {
     static const int64_t widths[] = {64, 128, 24, 33};
     for (size_t m = 0; m < sizeof mixed / sizeof *mixed; m++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            struct shape s = {1, 70, 2, widths[w], {0}, 1, 0};
+            struct shape s = {1, 70, 2, widths[w], {0}, 1, 0, 0, 0};
             s.dtypes = mixed[m];
             check_everywhere(both, &s);
         }
@@ -362,6 +322,7 @@ struct problem {
     const struct shape *shape;
     double *qkv;
     const double *dout;
+    const int32_t *first_keys;
 };
 
 static double objective(const void *state) {
@@ -370,12 +331,12 @@ static double objective(const void *state) {
     int64_t all = s->heads * s->head_columns;
     double scores[16], sizes[16], total = 0;
     for (int64_t n = 0; n < s->batch * s->heads; n++) {
-        struct head head = head_of(s, p->qkv, n / s->heads, n % s->heads);
+        struct head head = head_of(s, p->qkv, p->first_keys, n / s->heads, n % s->heads);
         const double *dout =
             p->dout + n / s->heads * s->length * all + n % s->heads * s->head_columns;
         for (int64_t i = 0; i < head.length; i++) {
             double lse = scores_of(&head, i, scores, sizes);
-            for (int64_t j = 0; j <= i; j++)
+            for (int64_t j = first_key(&head, i); j <= i; j++)
                 for (int64_t d = 0; d < head.columns; d++)
                     total += dout[i * all + d] * exp(scores[j] - lse) * head.v[j * head.stride + d];
         }
@@ -389,7 +350,7 @@ static void differences(struct check *c, const void *given) {
     run_forward(c, s, &t);
     run_backward(c, s, &t);
     if (!c->verify) return;
-    struct problem p = {s, check_read(c, &t.qkv), check_read(c, &t.dout)};
+    struct problem p = {s, check_read(c, &t.qkv), check_read(c, &t.dout), t.first_keys};
     int64_t count = tensor_count(&t.qkv);
     double *expected = check_doubles(c, count);
     for (int64_t i = 0; i < count; i++) expected[i] = check_derivative(objective, &p, &p.qkv[i]);
@@ -397,8 +358,10 @@ static void differences(struct check *c, const void *given) {
 }
 
 Test(attention, finite_differences) {
-    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0});
-    check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2});
+    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 0, 0});
+    check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2, 0, 0});
+    if (reads_first_keys())
+        check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 3, 2});
 }
 
 /* Scores up to hundreds: exponentials overflow unless the maximum is subtracted first. */
@@ -415,8 +378,8 @@ static void extreme(struct check *c, const void *given) {
 }
 
 Test(attention, extreme_scores) {
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30, 0});
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30, 0, 0, 0});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0, 0, 0});
 }
 
 /* Values after a position must not change a bit of its result. */
@@ -437,8 +400,41 @@ static void causal(struct check *c, const void *given) {
 }
 
 Test(attention, causal) {
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1, 0});
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1, 0});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1, 0, 0, 0});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1, 0, 0, 0});
+}
+
+/* Earlier documents must not change a bit of a later one's results, nor must it change theirs. */
+static void isolated(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t columns = row_of(s).columns, all = s->heads * s->head_columns, middle = s->length / 2;
+    struct tensors a = {.qkv = input_qkv(c, s), .dout = input_dout(c, s)}, b = a;
+    run_forward(c, s, &a);
+    run_backward(c, s, &a);
+    double *values = check_read(c, &a.qkv);
+    int64_t begin = a.first_keys[middle], end = middle;
+    while (end < s->length && a.first_keys[end] == begin) end++;
+    for (int64_t i = 0; i < s->length * columns; i++)
+        if (i / columns < begin || i / columns >= end)
+            values[i] = random_normal(97, 0, (uint64_t)i);
+    struct tensor flat = check_tensor(c, CHECK_READ, s->dtypes.qkv, s->length, columns, values);
+    b.qkv = check_rank3(flat, 1, s->length, columns);
+    run_forward(c, s, &b);
+    run_backward(c, s, &b);
+    double *out[] = {check_read(c, &a.out), check_read(c, &b.out)};
+    double *dqkv[] = {check_read(c, &a.dqkv), check_read(c, &b.dqkv)};
+    for (int64_t i = begin * all; i < end * all; i++) cr_assert_eq(out[0][i], out[1][i]);
+    for (int64_t i = begin * columns; i < end * columns; i++) cr_assert_eq(dqkv[0][i], dqkv[1][i]);
+    cr_assert_neq(out[0][0], out[1][0]);
+    cr_assert_neq(out[0][end * all], out[1][end * all]);
+}
+
+Test(attention, isolated) {
+    for (size_t d = 0; reads_first_keys() && d < 3; d++) {
+        struct shape s = {1, 200, 2, d == 1 ? 64 : 24, {0}, 1, 1, .document = 40};
+        s.dtypes = plain[d];
+        check_on_each_gpu(isolated, &s);
+    }
 }
 
 /* A NaN in a query makes the weights of its row NaN, so training detects the fault. Earlier rows
@@ -460,8 +456,8 @@ static void nan_spreads(struct check *c, const void *given) {
 }
 
 Test(attention, nan_spreads) {
-    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1, 0});
-    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1, 0});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1, 0, 0, 0});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1, 0, 0, 0});
 }
 
 /* The CPU's limit follows from its scratch layout and is asserted; the GPU's follows from its
@@ -478,12 +474,12 @@ static void too_wide(struct check *c, const void *given) {
 
 Test(attention, too_wide) {
     if (test_device() == DEVICE_CUDA)
-        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1, 0});
+        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1, 0, 0, 0});
 }
 
 static void golden(struct check *c, const void *given) {
     (void)given;
-    const struct shape s = {2, 13, 4, 10, F32, 0, 0};
+    const struct shape s = {2, 13, 4, 10, F32, 0, 0, 0, 0};
     struct tensors t = {
         .qkv = check_rank3(golden_tensor(c, CHECK_READ, "attention.qkv"), 2, 13, 120),
         .dout = check_rank3(golden_tensor(c, CHECK_READ, "attention.dout"), 2, 13, 40),

@@ -13,6 +13,7 @@ struct shape {
     double spread;    /* standard deviation of q, k, v */
     bool odd;         /* tensors start one element past a vector's alignment */
     int64_t kv_heads; /* H_kv; 0: same as H */
+    int64_t first_key;
 };
 
 static struct qkv_row row_of(const struct shape *s) {
@@ -28,12 +29,14 @@ static double *random_values(struct check *c, const struct shape *s) {
     return values;
 }
 
-/* Overwrites what the result must not depend on: rows beyond the position, and other rows'
- * queries. */
+/* Overwrites what the result must not depend on: rows beyond the position and before the first key,
+ * and other rows' queries. */
 static void poison_unread(const struct shape *s, double *values) {
     struct qkv_row columns = row_of(s);
     for (int64_t row = 0; row < s->batch * s->length; row++) {
-        int64_t t = row % s->length, count = t > s->position ? columns.columns : columns.q_columns;
+        int64_t t = row % s->length;
+        bool unread = t > s->position || t < s->first_key;
+        int64_t count = unread ? columns.columns : columns.q_columns;
         for (int64_t i = 0; t != s->position && i < count; i++)
             values[row * columns.columns + i] = NAN;
     }
@@ -103,7 +106,8 @@ static void decode(struct check *c, const struct shape *s, const struct tensor *
        .heads = (int)s->heads, .kv_heads = kv_heads);
     check_plan_end(c, "attention_decode");
     OP(&c->be, attention_decode, .out = out, .q = &in->q, .cache = &in->cache,
-       .position = s->position, .heads = (int)s->heads, .kv_heads = kv_heads);
+       .position = s->position, .first_key = s->first_key, .heads = (int)s->heads,
+       .kv_heads = kv_heads);
     check_finished(c, "attention_decode");
 }
 
@@ -131,13 +135,13 @@ static void reference_head(struct check *c, const struct shape *s, const double 
     int64_t keys = s->position + 1;
     double *scores = check_doubles(c, keys), *sizes = check_doubles(c, keys);
     double max = -INFINITY, sum = 0, size_max = 0;
-    for (int64_t j = 0; j < keys; j++) {
+    for (int64_t j = s->first_key; j < keys; j++) {
         scores[j] = score(s, first, h, j, &sizes[j]);
         max = fmax(max, scores[j]);
         size_max = fmax(size_max, sizes[j]);
     }
-    for (int64_t j = 0; j < keys; j++) sum += exp(scores[j] - max);
-    for (int64_t j = 0; j < keys; j++) {
+    for (int64_t j = s->first_key; j < keys; j++) sum += exp(scores[j] - max);
+    for (int64_t j = s->first_key; j < keys; j++) {
         const double *v = first + j * row.columns + value_column(row, h);
         double p = exp(scores[j] - max) / sum, unsure = 1 + sizes[j] + size_max;
         for (int64_t d = 0; d < s->head_columns; d++) {
@@ -243,6 +247,23 @@ Test(attention_decode, heads) {
             int64_t width = heads % 3 == 0 ? 16 : 5;
             check_shape(exact, batch, 40, heads, width, 36, dtype);
         }
+}
+
+/* From the first key to the row's own, with borders inside and between blocks of keys. */
+Test(attention_decode, first_keys) {
+    static const int64_t firsts[] = {1, 5, 31, 32, 33, 64, 75, 76};
+    static const int64_t widths[] = {5, 24, 64, 128};
+    for (size_t f = 0; reads_first_keys() && f < sizeof firsts / sizeof *firsts; f++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            struct shape shape = plain_shape(2, 77, 6, widths[(f + dtype) % 4], 76, dtype);
+            shape.kv_heads = f % 2 ? 2 : 6;
+            shape.first_key = firsts[f];
+            check_everywhere(exact, &shape);
+        }
+    struct shape longer = plain_shape(1, 1100, 2, 64, 1090, DTYPE_BF16);
+    for (longer.first_key = 3; reads_first_keys() && longer.first_key < 1091;
+         longer.first_key += 400)
+        check_everywhere(exact, &longer);
 }
 
 Test(attention_decode, grouped) {

@@ -7,50 +7,75 @@ struct shape {
     int64_t batch, length, positions, columns;
     int32_t vocabulary;
     enum dtype table, out;
+    bool restarts; /* positions are given for each row */
 };
 
 static const struct shape shapes[] = {
-    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32},
-    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32},
-    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32},
-    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16},
-    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16},
-    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16},
-    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32},
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, false},
+    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32, false},
+    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16, false},
+    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16, false},
+    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16, false},
+    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32, false},
     /* One token everywhere; few tokens over many chunks of rows; token numbers of two and of
      * three bytes. */
-    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32},
-    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32},
-    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16},
-    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32},
-    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16},
-    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32},
-    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16},
+    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32, false},
+    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32, false},
+    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false},
+    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32, false},
+    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false},
+    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false},
+    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false},
     /* So many rows that chunks of them grow. */
-    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32},
+    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false},
     /* Without a table of positions. */
-    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32},
-    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16},
+    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false},
+    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false},
+    /* Positions of each row: one for all, few, more than sequence_length, and many. */
+    {2, 13, 1, 40, 37, DTYPE_F32, DTYPE_F32, true},
+    {3, 77, 5, 72, 331, DTYPE_BF16, DTYPE_BF16, true},
+    {9, 7, 300, 33, 61, DTYPE_F16, DTYPE_F32, true},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, true},
+    {64, 33, 70000, 8, 300, DTYPE_F32, DTYPE_BF16, true},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+/* Positions of rows: NULL for the operation where they repeat with the sequence. */
+struct places {
+    const int32_t *given; /* in backend memory, or NULL */
+    int32_t *rows;        /* [N], on the host */
+};
+
+static struct places places_of(struct check *c, const struct shape *s) {
+    int64_t count = s->batch * s->length;
+    struct places places = {.rows = (int32_t *)check_doubles(c, count)};
+    const int32_t *random;
+    if (s->restarts) places.given = check_tokens(c, count, (int32_t)s->positions, &random);
+    for (int64_t i = 0; i < count; i++)
+        places.rows[i] = s->restarts ? random[i] : (int32_t)(i % s->length);
+    return places;
+}
 
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t rows = s->batch * s->length, columns = s->columns;
     const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
     struct tensor token_table = check_normal(c, s->table, s->vocabulary, columns, 1.0);
+    struct places places = places_of(c, s);
     int64_t positions = s->positions ? s->positions : s->length;
     struct tensor position_table = check_normal(c, s->table, positions, columns, 1.0);
     struct tensor out = check_output(c, s->out, rows, columns);
     CHECK_OP(c, embedding_forward, .out = &out, .tokens = place, .token_table = &token_table,
-             .position_table = s->positions ? &position_table : NULL, .sequence_length = s->length);
+             .position_table = s->positions ? &position_table : NULL, .positions = places.given,
+             .sequence_length = s->length);
     if (!c->verify) return;
     double *token = check_read(c, &token_table), *position = check_read(c, &position_table);
     double *sum = check_doubles(c, rows * columns), *size = check_doubles(c, rows * columns);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
         double a = token[tokens[row] * columns + column];
-        double b = s->positions ? position[row % s->length * columns + column] : 0;
+        double b = s->positions ? position[places.rows[row] * columns + column] : 0;
         sum[i] = a + b;
         size[i] = fabs(a) + fabs(b);
     }
@@ -101,12 +126,13 @@ static void backward(struct check *c, const void *given) {
     const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
     struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
     struct tensor dtoken = check_sum(c, s->table, s->vocabulary, columns);
+    struct places places = places_of(c, s);
     int64_t positions = s->positions ? s->positions : s->length;
     struct tensor dposition = check_sum(c, s->table, positions, columns);
     double *token = check_read(c, &dtoken), *position = check_read(c, &dposition);
     CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken,
              .dposition_table = s->positions ? &dposition : NULL, .dout = &dout, .tokens = place,
-             .sequence_length = s->length);
+             .positions = places.given, .sequence_length = s->length);
     if (!c->verify) return;
     double *d = check_read(c, &dout);
     double *token_size = check_doubles(c, s->vocabulary * columns);
@@ -115,7 +141,7 @@ static void backward(struct check *c, const void *given) {
     for (int64_t i = 0; i < positions * columns; i++) position_size[i] = fabs(position[i]);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
-        int64_t t = tokens[row] * columns + column, p = row % s->length * columns + column;
+        int64_t t = tokens[row] * columns + column, p = places.rows[row] * columns + column;
         token[t] += d[i];
         token_size[t] += fabs(d[i]);
         if (s->positions) position[p] += d[i];

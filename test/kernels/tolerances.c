@@ -48,6 +48,8 @@ static const struct tolerance table[] = {
     /* An exponential, a reciprocal and four products of one sign each; see the test for how the
      * argument's error enters. CUDA's approximations are within 2 ulp, 4 u each. */
     {"gated", {12, 12, 12}, 1},
+    /* A rounded factor and a product, which may be added. */
+    {"dropout", {2, 2, 2}, 1},
     /* A product; its gradient is added besides. */
     {"block_diagonal_forward", {0, 1, 1}, 1},
     {"block_diagonal_backward", {1, 2, 2}, 1},

@@ -14,12 +14,14 @@
 #include "model/core/forward.h"
 #include "model/page/section.h"
 
-/* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions. */
+/* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions.
+ * Nothing is dropped, so that all of them compute the same. */
 static void set_config(struct config *own, const struct config *config) {
     *own = *config;
     own->precision = CONFIG_PRECISION_FP32;
     own->autocast.enabled = true;
     own->sample.every = 0;
+    own->model.dropout = own->adapter.dropout = 0;
 }
 
 static int open_trainer(struct subject *subject, struct trainer *trainer,
@@ -102,6 +104,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
     if (setup_backend(&subject->be, config, NULL, NULL, error)) return -1;
     subject->open = true;
     if (source_open(&subject->text, config, config->data.train, false, error) == 0 &&
+        setup_isolation(&subject->config, &subject->text, error) == 0 &&
         open_reference(subject, reference, from, error) == 0 && check_counted(subject, error) == 0)
         return 0;
     subject_close(subject);

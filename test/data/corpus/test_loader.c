@@ -210,6 +210,31 @@ Test(loader, a_mask_removes_targets) {
     tokens_close(&tokens);
 }
 
+/* Documents begin where the mask says, and at the first token of a sequence. */
+Test(loader, isolates_documents) {
+    const uint64_t counts[] = {13, 9};
+    static const uint8_t starts[] = {0x23, 0x09}; /* 0 1 5 8 11 */
+    struct tokens tokens = made_of(counts, 2);
+    struct loader loader = opened(&tokens, 4, false);
+    cr_expect_not(loader_has_starts(&loader));
+    tokens.shards[0].mask.starts = starts;
+    cr_expect(loader_has_starts(&loader));
+    static const int32_t first[5 * 4] = {0, 1, 1, 1, 0, 1, 1, 1, 0, 0,
+                                         0, 3, 0, 0, 0, 0, 0, 0, 0, 0};
+    static const int32_t window[5 * 4] = {0, 1, 1, 2, 0, 1, 1, 2, 0, 0,
+                                          1, 3, 0, 0, 1, 2, 0, 0, 1, 2};
+    int32_t got[5 * 4], positions[5 * 4];
+    loader_isolate(&loader, got, positions, 0, 0, 5);
+    cr_expect_arr_eq(got, first, sizeof first);
+    for (int i = 0; i < 5 * 4; i++) cr_expect_eq(positions[i], i % 4 - first[i]);
+    loader_isolate(&loader, got, NULL, 2, 0, 5);
+    cr_expect_arr_eq(got, window, sizeof window);
+    loader_isolate(&loader, got, NULL, 1, 1, 1);
+    cr_expect_arr_eq(got, ((const int32_t[]){0, 1, 2, 3}), 4 * sizeof *got);
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
 /* A token that does not count must still be in the vocabulary. */
 Test(loader, tokens_that_do_not_count_are_checked_too) {
     const uint64_t counts[] = {5};

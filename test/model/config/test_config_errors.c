@@ -120,7 +120,9 @@ Test(config_errors, errors_of_keys) {
         {NULL, "optimizer.learning_rate=1", {"no key", "Did you mean optimizer.lr?"}},
         {"{\"max_iters\": 1}", NULL, {"no key", "Did you mean train.steps?"}},
         {NULL, "batch_size=1", {"no key", "train.micro_batch_size"}},
-        {NULL, "model.dropout=0.1", {"no key", "no dropout yet"}},
+        {NULL, "model.attention_dropout=0.1", {"no key", "Attention has no dropout"}},
+        {NULL, "train.dropout=0.1", {"no key", "Did you mean model.dropout?"}},
+        {NULL, "model.dropout=1", {"model.dropout is 1"}},
         {NULL, "precision=bfloat16", {"Did you mean \"bf16\"?"}},
         {NULL, "$schema=x", {"no key \"$schema\""}},
     };

@@ -26,7 +26,7 @@ static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch, int
     float *weights = masters_values(&rig->trainer.gpt);
     masters_put(gpt, weights);
     free(weights);
-    cr_assert_eq(batches_open(&eval->batches, be, gpt->capacity.rows, &rig->error), 0);
+    cr_assert_eq(batches_open(&eval->batches, gpt, &rig->error), 0);
     eval->sum = backend_allocate(be, sizeof *eval->sum);
     eval->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *eval->results);
     eval->evaluator = (struct evaluator){

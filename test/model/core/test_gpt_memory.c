@@ -173,7 +173,7 @@ Test(gpt_memory, memory_plan_matches_layout) {
             const struct memory_plan *m = &rig.trainer.gpt.memory;
             check_plan(&rig.trainer);
             cr_expect_eq(m->workspace, rig.be.workspace_bytes);
-            cr_expect_eq(m->batches, batches_bytes(&rig.be, 2 * RIG_LENGTH));
+            cr_expect_eq(m->batches, batches_bytes(&rig.trainer.gpt));
             cr_expect_eq(memory_total(m), m->master + m->copies + m->gradients + m->moments +
                                               m->activations + m->batches + m->workspace +
                                               m->library);

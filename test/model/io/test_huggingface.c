@@ -226,25 +226,59 @@ Test(huggingface, qwen3_normalizes_its_heads_and_has_defaults_of_its_own) {
     cr_expect_eq(config.model.n_kv_head, 8);
 }
 
-/* A context up to the window is full attention; a longer one is rejected. */
-Test(huggingface, a_window_ends_the_context) {
+/* A window of all layers is model.window, unless it is as long as the context. */
+Test(huggingface, a_window_of_all_layers_is_read) {
+    for (int window = 63; window <= 65; window++) {
+        char extra[200];
+        snprintf(extra, sizeof extra, ",\"num_key_value_heads\":4,\"sliding_window\":%d", window);
+        struct config config = read_llama("mistral", extra);
+        cr_expect_eq(config.model.window, window < 64 ? window : 0);
+        cr_expect_eq(config.model.n_positions, 64);
+        cr_expect_eq(read_llama("llama", extra).model.window, 0, "Llama has no window");
+        cr_expect_eq(read_llama("qwen2", extra).model.window, 0, "it is not used");
+        snprintf(extra, sizeof extra,
+                 ",\"sliding_window\":%d,\"use_sliding_window\":true,\"max_window_layers\":0",
+                 window);
+        cr_expect_eq(read_llama("qwen3", extra).model.window, window < 64 ? window : 0);
+    }
+    put_config("{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":0}");
     struct config config;
+    config_defaults(&config);
+    cr_expect_eq(huggingface_read_config(&config, folder, &error), -1);
+    expect_text(error.text, "sliding_window is 0");
+}
+
+/* A window of some layers ends the context; a longer one is rejected. That of none is ignored. */
+Test(huggingface, a_window_of_some_layers_ends_the_context) {
+    static const struct {
+        const char *layers;
+        int64_t positions;
+    } kinds[] = {
+        {"\"max_window_layers\":1", 63},
+        {"\"max_window_layers\":28", 64},
+        {"\"hidden_act\":\"silu\"", 64}, /* absent: 28 */
+        {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]", 63},
+        {"\"layer_types\":[\"full_attention\",\"full_attention\"]", 64},
+    };
     const size_t seq_len = (size_t)config_option_index("data.seq_len", strlen("data.seq_len"));
-    for (int64_t window = 63; window <= 65; window++) {
+    for (size_t i = 0; i < COUNT(kinds); i++) {
         char text[1000];
+        struct config config;
         snprintf(text, sizeof text,
-                 "{\"model_type\":\"mistral\"," LLAMA
-                 ",\"num_key_value_heads\":4,\"sliding_window\":%d}",
-                 (int)window);
+                 "{\"model_type\":\"qwen2\"," LLAMA
+                 ",\"num_key_value_heads\":4,\"sliding_window\":63,"
+                 "\"use_sliding_window\":true,%s}",
+                 kinds[i].layers);
         put_config(text);
         SUCCEEDS(checkpoint_config(&config, folder, &error));
-        cr_expect_eq(config.model.n_positions, window < 64 ? window : 64);
-        cr_expect_eq(config.data.seq_len, config.model.n_positions);
+        cr_expect_eq(config.model.n_positions, kinds[i].positions, "%s", kinds[i].layers);
+        cr_expect_eq(config.model.window, 0);
         config_defaults(&config);
         config.data.seq_len = 64;
         config.sources[seq_len] = CONFIG_SOURCE_FILE;
-        cr_expect_eq(huggingface_read_config(&config, folder, &error), window < 64 ? -1 : 0);
-        if (window < 64) expect_text(error.text, "sliding_window is 63");
+        bool limited = kinds[i].positions == 63;
+        cr_expect_eq(huggingface_read_config(&config, folder, &error), limited ? -1 : 0);
+        if (limited) expect_text(error.text, "sliding_window is 63");
     }
 }
 
@@ -262,7 +296,8 @@ Test(huggingface, an_absent_window_is_that_of_the_class) {
         memcpy(positions, "ings\":8192", 10);
         put_config(text);
         SUCCEEDS(checkpoint_config(&config, folder, &error));
-        cr_expect_eq(config.model.n_positions, i == 0 ? 4096 : 8192, "%s", types[i]);
+        cr_expect_eq(config.model.n_positions, 8192);
+        cr_expect_eq(config.model.window, i == 0 ? 4096 : 0, "%s", types[i]);
     }
 }
 
@@ -292,6 +327,12 @@ Test(huggingface, the_class_is_kept) {
     expect_class(&config, "LlamaForCausalLM", "llama");
     config = read_llama("qwen2", "");
     expect_class(&config, "Qwen2ForCausalLM", "qwen2");
+    config = read_llama("llama", "");
+    config.model.window = 9;
+    char *text = printed_config(&config, NULL, DTYPE_F32);
+    expect_text(text, "MistralForCausalLM");
+    expect_text(text, "\"sliding_window\": 9");
+    free(text);
 }
 
 /* The config.json written for a config reads back as the same shape. */
@@ -314,7 +355,8 @@ static void expect_reads_back(const struct config *config) {
     }
     cr_expect(after.norm == before.norm && after.positions == before.positions &&
               after.mlp == before.mlp && after.bias == before.bias &&
-              after.tied_head == before.tied_head && after.qk_norm == before.qk_norm);
+              after.tied_head == before.tied_head && after.qk_norm == before.qk_norm &&
+              after.window == before.window);
     free(text);
 }
 
@@ -331,6 +373,7 @@ Test(huggingface, any_parts_read_back) {
         config.model.qk_norm = parts / 96;
         config.model.norm_eps = parts % 3 ? 1e-6 : 1e-5;
         config.model.n_inner = parts % 5 ? 200 : 0;
+        config.model.window = parts % 7 ? 0 : 100;
         expect_reads_back(&config);
     }
 }

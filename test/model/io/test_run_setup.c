@@ -132,6 +132,35 @@ Test(run_setup, a_vocabulary_beyond_the_model_is_refused) {
     expect_refused(&config, NULL, "model.vocab_size is 300");
 }
 
+/* data.isolate follows from the text, unless it is given. */
+Test(run_setup, isolation_needs_marked_documents) {
+    static const uint8_t starts[1000 / 8] = {1};
+    struct config config, given;
+    struct source text = {0};
+    char prefix[FILE_PATH_MAX];
+    text_config(&config, CONFIG_TOKENIZER_BYTES);
+    given = config;
+    given.sources[config_option_of("data.isolate") - config_options] = CONFIG_SOURCE_FILE;
+    snprintf(prefix, sizeof prefix, "%s/text", folder);
+    write_text(prefix, TOKENIZER_BYTES, "");
+    SUCCEEDS(setup_isolation(&config, &text, &error));
+    cr_expect_not(config.data.isolate, "no text is open");
+    open_text(&text, &config, prefix);
+    SUCCEEDS(setup_isolation(&config, &text, &error));
+    cr_expect_not(config.data.isolate);
+    given.data.isolate = true;
+    cr_expect_eq(setup_isolation(&given, &text, &error), -1);
+    cr_expect_not_null(strstr(error.text, "data.isolate is true"), "%s", error.text);
+    text.tokens.shards[0].mask.starts = starts;
+    SUCCEEDS(setup_isolation(&config, &text, &error));
+    cr_expect(config.data.isolate);
+    SUCCEEDS(setup_isolation(&given, &text, &error));
+    given.data.isolate = false;
+    SUCCEEDS(setup_isolation(&given, &text, &error));
+    cr_expect_not(given.data.isolate);
+    source_close(&text);
+}
+
 /* Shards of other programs have no record, and are accepted. */
 Test(run_setup, texts_without_a_record) {
     struct tokenizer tokenizer;
