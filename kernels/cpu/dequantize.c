@@ -1,6 +1,6 @@
 /* Values of stored weights. All elements of a block with the same code have the same value, so a
- * block of 4-bit codes takes 16 products, and its elements are lookups in them. The limit is memory
- * bandwidth. */
+ * block takes one product for each code, and its elements are lookups in them. The limit is memory
+ * bandwidth for 4-bit codes. */
 #include <assert.h>
 #ifdef __SSSE3__
 #include <tmmintrin.h>
@@ -9,23 +9,31 @@
 #include "kernels/code_value.h"
 #include "kernels/cpu/cpu.h"
 
-/* The scales of a stored matrix. */
-struct scales {
+/* A stored matrix with the values of its codes. */
+struct stored {
     const struct quantized_weight *weight;
-    float values[256]; /* of the codes of scales */
+    float values[256], scale_values[256];
+    int codes; /* number of codes of an element */
 };
 
-static float scale_of(const struct scales *scales, int64_t block) {
-    const struct quantized_weight *w = scales->weight;
-    if (w->second_block == 0) return ((const float *)w->scales.data)[block];
-    float value = scales->values[((const uint8_t *)w->scales.data)[block]];
-    return value * ((const float *)w->second_scales.data)[block / w->second_block] +
-           *(const float *)w->mean.data;
+static void list_values(struct stored *stored, const struct quantized_weight *weight) {
+    static const float nf4[] = NF4_VALUES;
+    stored->weight = weight;
+    stored->codes = weight->codes.dtype == DTYPE_NF4 ? 16 : 256;
+    for (int code = 0; code < stored->codes; code++)
+        stored->values[code] =
+            stored->codes == 16 ? nf4[code] : f32_from_f8((uint8_t)code, weight->codes.dtype);
+    for (uint32_t code = 0; weight->second_block && code < 256; code++)
+        stored->scale_values[code] = dynamic8_value(code);
 }
 
-static void look_up_32(uint32_t *out, const uint8_t *codes, const uint32_t table[16],
-                       int64_t count) {
-    for (int64_t i = 0; i < count; i++) out[i] = table[codes[i / 2] >> (i % 2 ? 0 : 4) & 15];
+static float scale_of(const struct stored *stored, int64_t block) {
+    const struct quantized_weight *w = stored->weight;
+    if (w->second_block == 0) return ((const float *)w->scales.data)[block];
+    float value = stored->scale_values[((const uint8_t *)w->scales.data)[block]];
+    return value *
+               ((const float *)w->second_scales.data)[(uint32_t)block / (uint32_t)w->second_block] +
+           *(const float *)w->mean.data;
 }
 
 /* Table lookups by shuffling bytes: the lower and the upper byte of 16 elements each. */
@@ -53,52 +61,60 @@ static void look_up_16(uint16_t *out, const uint8_t *codes, const uint16_t table
     for (; i < count; i++) out[i] = table[codes[i / 2] >> (i % 2 ? 0 : 4) & 15];
 }
 
-/* Stores elements first .. first + count - 1, which share a scale. */
-static void store_4_bit(const struct tensor *out, const uint8_t *codes, int64_t first,
+static void look_up_32(uint32_t *out, const uint8_t *codes, const uint32_t table[16],
+                       int64_t count) {
+    for (int64_t i = 0; i < count; i++) out[i] = table[codes[i / 2] >> (i % 2 ? 0 : 4) & 15];
+}
+
+/* Stores elements first .. first + count - 1, which share a scale. The first is even. */
+static void store_4_bit(const struct stored *stored, const struct tensor *out, int64_t first,
                         int64_t count, float scale) {
-    static const float nf4[] = NF4_VALUES;
+    const uint8_t *codes = (const uint8_t *)stored->weight->codes.data + first / 2;
     float products[16];
     union {
         uint32_t of_32[16];
         uint16_t of_16[16];
     } table;
-    for (int i = 0; i < 16; i++) products[i] = nf4[i] * scale;
+    for (int i = 0; i < 16; i++) products[i] = stored->values[i] * scale;
     dtype_store(&table, out->dtype, 0, products, 16);
-    codes += first / 2;
     if (out->dtype == DTYPE_F32)
         look_up_32((uint32_t *)out->data + first, codes, table.of_32, count);
     else look_up_16((uint16_t *)out->data + first, codes, table.of_16, count);
 }
 
-static void store_8_bit(const struct tensor *out, const struct tensor *codes, int64_t first,
+static void store_8_bit(const struct stored *stored, const struct tensor *out, int64_t first,
                         int64_t count, float scale) {
-    float values[CPU_BLOCK];
-    for (int64_t at = 0; at < count; at += CPU_BLOCK) {
-        int64_t n = block_length(at, count, CPU_BLOCK);
-        dtype_widen(values, codes->data, codes->dtype, (size_t)(first + at), (size_t)n);
-        for (int64_t i = 0; i < n; i++) values[i] *= scale;
-        dtype_store(out->data, out->dtype, (size_t)(first + at), values, (size_t)n);
-    }
+    const uint8_t *codes = (const uint8_t *)stored->weight->codes.data + first;
+    float products[256];
+    union {
+        uint32_t of_32[256];
+        uint16_t of_16[256];
+    } table;
+    for (int i = 0; i < 256; i++) products[i] = stored->values[i] * scale;
+    dtype_store(&table, out->dtype, 0, products, 256);
+    uint32_t *out_32 = (uint32_t *)out->data + first;
+    uint16_t *out_16 = (uint16_t *)out->data + first;
+    if (out->dtype == DTYPE_F32)
+        for (int64_t i = 0; i < count; i++) out_32[i] = table.of_32[codes[i]];
+    else
+        for (int64_t i = 0; i < count; i++) out_16[i] = table.of_16[codes[i]];
 }
 
 void cpu_dequantize(struct backend *be, const struct dequantize_args *args) {
     (void)be;
     const struct quantized_weight *w = args->in;
-    struct scales scales = {.weight = w};
+    struct stored stored;
+    list_values(&stored, w);
     assert(tensor_count(args->out) == w->count && !dtype_is_quantized(args->out->dtype));
-    assert(w->codes.dtype != DTYPE_NF4 || w->block % 2 == 0);
-    for (uint32_t code = 0; w->second_block && code < 256; code++)
-        scales.values[code] = dynamic8_value(code);
+    assert(stored.codes == 256 || w->block % 2 == 0);
 #pragma omp parallel for schedule(static)
     for (int64_t share = 0; share < blocks_of(w->count, CPU_FLAT_BLOCK); share++) {
-        int64_t end =
-            share * CPU_FLAT_BLOCK + block_length(share * CPU_FLAT_BLOCK, w->count, CPU_FLAT_BLOCK);
-        for (int64_t at = share * CPU_FLAT_BLOCK; at < end;) {
-            int64_t block = at / w->block, left = (block + 1) * w->block - at;
-            int64_t n = end - at < left ? end - at : left;
-            if (w->codes.dtype == DTYPE_NF4)
-                store_4_bit(args->out, w->codes.data, at, n, scale_of(&scales, block));
-            else store_8_bit(args->out, &w->codes, at, n, scale_of(&scales, block));
+        int64_t at = share * CPU_FLAT_BLOCK, end = at + block_length(at, w->count, CPU_FLAT_BLOCK);
+        for (int64_t block = at / w->block; at < end; block++) {
+            int64_t left = (block + 1) * w->block - at, n = end - at < left ? end - at : left;
+            float scale = scale_of(&stored, block);
+            if (stored.codes == 16) store_4_bit(&stored, args->out, at, n, scale);
+            else store_8_bit(&stored, args->out, at, n, scale);
             at += n;
         }
     }
