@@ -204,6 +204,27 @@ Test(gpt_memory, memory_plan_matches_layout) {
         }
 }
 
+/* The same for weights that are stored in fewer bits. */
+Test(gpt_memory, plan_of_a_frozen_model_matches_layout) {
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (int base = CONFIG_BASE_AUTO; base <= CONFIG_BASE_FP8; base++) {
+            struct rig rig = {0};
+            struct span *spans = NULL;
+            rig_config(&rig.config, rig_precisions[p]);
+            set_family(&rig.config, base % 2);
+            rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+            rig.config.adapter.base = (enum config_base)base;
+            rig_open(&rig, 1);
+            const struct gpt *gpt = &rig.trainer.gpt;
+            const struct memory_plan *m = &gpt->memory;
+            check_masters(&spans, gpt);
+            add_span(&spans, "gradients", &gpt->gradients);
+            add_span(&spans, "unused gradients", &gpt->unused_gradients);
+            check_spans(spans, gpt->parameter_memory, m->master + m->copies + m->gradients);
+            rig_close(&rig);
+        }
+}
+
 /* A dry run prints the memory that a run takes. */
 Test(gpt_memory, plan_without_memory_is_the_plan_with_memory) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
