@@ -7,7 +7,7 @@
 #include "kernels/code_value.h"
 #include "kernels/float8.h"
 
-enum { THREADS = 256, PACKS = 4 /* of a thread */ };
+enum { THREADS = 256, PACKS = 4 /* packs that a thread writes */ };
 
 /* A stored matrix, as the kernel reads it. */
 struct stored_matrix {

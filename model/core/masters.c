@@ -331,7 +331,7 @@ void masters_upload(const struct masters *masters, struct backend *be, const flo
 int masters_upload_begin(struct masters *masters, const struct parameter *parameter,
                          struct error *error) {
     const struct master_group *group = group_of(masters, parameter->offset);
-    free(masters->staging); /* of an upload that failed */
+    free(masters->staging); /* left by an upload that failed */
     masters->staging = NULL;
     if (group->format == WEIGHT_PLAIN) return 0;
     size_t bytes = (size_t)group->quantized.count * sizeof *masters->staging;

@@ -34,7 +34,7 @@ struct master_group {
     struct tensor master;      /* [count] fp32; bf16 if SPLIT; 16 bit if frozen so; or no data */
     int16_t *remainder;        /* [count] if SPLIT, else NULL */
     struct tensor copy;        /* [count] if KEPT */
-    const struct parameter *parameter; /* of `quantized` */
+    const struct parameter *parameter; /* the one that `quantized` holds */
     struct quantized_weight quantized; /* unless the format is WEIGHT_PLAIN, instead of master */
 };
 

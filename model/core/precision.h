@@ -30,7 +30,7 @@ struct precision {
     enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
     enum master_form masters;             /* DIRECT if nothing runs in 16 bit */
     enum dtype frozen;                    /* stored dtype of frozen matrices: fp32, fp16, bf16 */
-    enum weight_format frozen_format;     /* of frozen linear layers, if not WEIGHT_PLAIN */
+    enum weight_format frozen_format;     /* format of frozen linear layers */
     bool scale_loss;                      /* fp16 only */
     enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };
