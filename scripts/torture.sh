@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Injects faults into small trainings, one trial after another, each in a random precision: kills,
-# failing system calls, full and read-only disks, damaged files, a second trainer, a clock that
-# jumps. After each trial the run is resumed, and has to end with the same bits as an undisturbed
+# Injects faults into small trainings, one trial after another, each in a random precision, of all
+# weights or of adapters: kills, failing system calls, full and read-only disks, damaged files, a
+# second trainer, a clock that jumps. After each trial the run is resumed, and has to end with the same bits as an undisturbed
 # run; or there is one clear error, after which it can still be resumed.
 #   scripts/torture.sh MINUTES [SEED]
 # Prints a table; its status is 1 if a trial went wrong, whose folder is kept. Trials that
@@ -21,7 +21,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-precisions=(fp32 bf16 fp16 fp8)
+precisions=(fp32 bf16 fp16 fp8 lora-fp32 lora-bf16 lora-fp16 lora-fp8)
 kinds=(kill kill_saving call full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
     fcntl)
@@ -39,12 +39,16 @@ prepare_data() {
     cp -r "$folder"/text_* "$(mkdir -p "$folder/shards" && echo "$folder/shards")"
 }
 
-# configure DIRECTORY PRECISION
+# configure DIRECTORY PRECISION: lora-NAME trains adapters with dropout on $folder/base.
 configure() {
+    local lora=""
     mkdir -p "$1"
+    [ "$2" = "${2#lora-}" ] ||
+        lora="\"init_from\": \"$folder/base\", \"dropout\": 0.1},
+ \"adapter\": {\"type\": \"lora\", \"rank\": 4, \"dropout\": 0.1"
     cat >"$1/run.json" <<END
-{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "$2",
- "model": {"n_layer": 2, "n_head": 2, "n_embd": 48, "n_positions": 64, "vocab_size": 256},
+{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "${2#lora-}",
+ "model": {"n_layer": 2, "n_head": 2, "n_embd": 48, "n_positions": 64, "vocab_size": 256${lora:+, }$lora},
  "data": {"train": "$folder/shards/text_train_*.bin", "val": "$folder/shards/text_val_*.bin",
           "tokenizer": "bytes", "seq_len": 64},
  "fp8": {"recipe": "delayed"},
@@ -64,6 +68,16 @@ fingerprint() {
 }
 
 now() { date +%s%N; }
+
+make_base() {
+    configure "$folder/of_base" fp32
+    if ! "$train" --config "$folder/of_base/run.json" --set train.steps=5 >"$folder/said" 2>&1 ||
+        ! "$train" --export "$folder/base" --from "$folder/of_base/run" >>"$folder/said" 2>&1; then
+        cat "$folder/said" >&2
+        exit 1
+    fi
+    rm -rf "$folder/of_base"
+}
 
 declare -A expected duration
 references() {
@@ -317,6 +331,7 @@ END
 
 mkdir "$folder/disk"
 prepare_data
+make_base
 references
 strace -o /dev/null true 2>/dev/null || leave_out "kill_saving call" "strace cannot be used"
 { mount -t tmpfs none "$folder/disk" && umount "$folder/disk"; } 2>/dev/null ||
@@ -325,7 +340,7 @@ make_clock || leave_out "clock" "there is no compiler"
 
 end=$(($(date +%s) + $(awk -v m="$minutes" 'BEGIN { printf "%d", 60 * m }')))
 for ((count = 0; $(date +%s) < end; count++)); do
-    kind=${kinds[$((count % ${#kinds[@]}))]} precision=${precisions[$(random_below 4)]}
+    kind=${kinds[$((count % ${#kinds[@]}))]} precision=${precisions[$(random_below ${#precisions[@]})]}
     run=$folder/trial-$count status=0
     restore() { :; }
     configure "$run" "$precision"
