@@ -57,7 +57,7 @@ static __device__ __forceinline__ void store_values(T *out, const struct stored_
         values[k] = __fmul_rn(value, scale);
     }
     if (ALIGNED && i + PACK <= in.count) store_pack(out + i, values);
-    else store_some(out + i, values, (int)(in.count - i < PACK ? in.count - i : PACK));
+    else store_some(out + i, values, (int)(in.count - i < PACK ? in.count - i : (uint32_t)PACK));
 }
 
 template <bool ALIGNED, enum dtype DTYPE, typename T>
