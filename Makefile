@@ -34,6 +34,8 @@ CFLAGS  := -O1
 endif
 # Equal bits on processors with FMA; and vectorized sqrt, which must not set errno.
 $(OUT)/data/util/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
+# Equal values of stored weights at every CPU level, and on GPUs.
+$(OUT)/kernels/weight_format.o $(OUT)/level_%/kernels/cpu/dequantize.o: OPTIONS += -ffp-contract=off
 # The hash of stb_ds shifts into the sign bit.
 $(OUT)/data/util/stb_ds.o: OPTIONS += -fno-sanitize=shift
 

@@ -13,7 +13,7 @@ static const struct {
     size_t bits;
 } dtypes[DTYPE_ALL_COUNT] = {
 #define X(NAME, name, bits, ...) {name, bits},
-    DTYPES(X) DTYPES_QUANTIZED(X)
+    DTYPES(X) DTYPES_QUANTIZED(X) DTYPES_CODES(X)
 #undef X
 };
 

@@ -15,13 +15,18 @@
     X(E4M3, "e4m3", 8, CUDA_R_8F_E4M3, 3, 7, 0x7e, 0x7f, 448.0f) \
     X(E5M2, "e5m2", 8, CUDA_R_8F_E5M2, 2, 15, 0x7b, 0x7c, 57344.0f)
 
+/* Codes of stored weights and of their scales (kernels/code_value.h): X(NAME, name, bits). */
+#define DTYPES_CODES(X) \
+    X(NF4, "nf4", 4)    \
+    X(DYNAMIC8, "dynamic8", 8)
+
 enum dtype {
 #define X(NAME, ...) DTYPE_##NAME,
-    DTYPES(X) DTYPES_QUANTIZED(X)
+    DTYPES(X) DTYPES_QUANTIZED(X) DTYPES_CODES(X)
 #undef X
 };
 
-/* Lengths of the first list, and of both. */
+/* Lengths of the first list, and of all. */
 #define X(...) +1
-enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_QUANTIZED(X) };
+enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_QUANTIZED(X) DTYPES_CODES(X) };
 #undef X

@@ -19,6 +19,7 @@
 #include "kernels/quantize_format.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 
 /* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch. It is
  * called while planning, with the same arguments; it returns the bytes of scratch that NAME needs
@@ -42,6 +43,7 @@
     S(attention_backward)           \
     X(cross_entropy)                \
     X(cast)                         \
+    X(dequantize)                   \
     S(quantize)                     \
     X(quantize_history)             \
     X(copy_last_columns)            \
@@ -357,6 +359,13 @@ struct cross_entropy_args {
 struct cast_args {
     const struct tensor *out, *in;
     bool masters;
+};
+
+/* out = the values of a stored matrix (kernels/weight_format.h), rounded to out's dtype. out has
+ * fewer than 2^32 elements. */
+struct dequantize_args {
+    const struct tensor *out; /* [N, C] fp32, fp16 or bf16 */
+    const struct quantized_weight *in;
 };
 
 /* Statistics of the tensors that quantize has processed since this was cleared, in backend

@@ -93,7 +93,8 @@ static void print_length(FILE *out, const struct config *config, bool with_data)
     if (epochs > 0 && with_data) fprintf(out, " (%g epoch%s)", epochs, plural);
 }
 
-/* Prints the kind of adapters, their layers and their size; nothing without adapters. */
+/* Prints the kind of adapters, their size, their layers and how the model is stored; nothing
+ * without adapters. */
 static void print_adapters(FILE *out, const struct config *config, const struct gpt *gpt) {
     const struct gpt_shape *s = &gpt->capacity;
     char text[32];
@@ -111,6 +112,10 @@ static void print_adapters(FILE *out, const struct config *config, const struct 
         fprintf(out, "%s%s", printed ? ", " : "", adapter_target_name(s, i));
         printed |= adapter_targets_named(s, adapter_target_name(s, i));
     }
+    fprintf(out, "\n             on a model in %s",
+            gpt->precision.frozen_format == WEIGHT_PLAIN
+                ? dtype_name(gpt->precision.frozen)
+                : config_name_of("adapter.base", config->adapter.base));
 }
 
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,

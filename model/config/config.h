@@ -77,6 +77,14 @@ enum config_recipe {
 };
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
+enum config_base {
+    CONFIG_BASE_AUTO,
+    CONFIG_BASE_FLOAT32,
+    CONFIG_BASE_BFLOAT16,
+    CONFIG_BASE_FLOAT16,
+    CONFIG_BASE_NF4,
+    CONFIG_BASE_FP8
+};
 enum config_adapter { CONFIG_ADAPTER_NONE, CONFIG_ADAPTER_LORA };
 enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
 enum config_on_error { CONFIG_ON_ERROR_STOP, CONFIG_ON_ERROR_CONTINUE };
@@ -118,6 +126,7 @@ struct config {
         double alpha, dropout;
         struct config_words targets; /* none: all linear layers of the blocks */
         bool rslora;
+        enum config_base base;
         char init_from[CONFIG_STRING_MAX]; /* "": A is random, B is zero */
     } adapter;
     struct {

@@ -373,8 +373,10 @@ static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index)
 static void initialize_first(struct gpt *gpt, uint64_t seed, ptrdiff_t count) {
     struct backend *be = gpt->be;
     for (ptrdiff_t i = 0; i < count; i++) {
+        if (masters_upload_begin(&gpt->masters, &gpt->list[i], &be->failure)) return;
         if (be->device.kind == BACKEND_CPU) initialize_in_place(gpt, seed, i);
         else initialize_and_send(gpt, seed, i);
+        masters_upload_end(&gpt->masters, be, &gpt->list[i]);
     }
     masters_refresh(&gpt->masters, be);
 }

@@ -1,15 +1,20 @@
 /* The fp32 master weights of a model, and the 16-bit weights that low precision operations read,
  * stored in one of four forms.
  *
- *     FLOAT32  | fp32 |                 operations read the master weights directly
+ *     DIRECT   | fp32 |                 operations read the master weights directly
  *     SPLIT    | bf16 | remainder |     operations read the upper half (kernels/rounding.h)
  *     KEPT     | fp32 | 16-bit copy |   an update writes the copy too
  *     CAST     | fp32 |                 a pass casts each layer to scratch before it runs it
  *
  * Training gives the same bits in all forms. precision->masters is the form of matrices that are
- * read in 16 bit. Other matrices are FLOAT32; vectors, about 0.1 % of all elements, are KEPT.
+ * read in 16 bit. Other matrices are DIRECT; vectors, about 0.1 % of all elements, are KEPT.
  * Adjacent parameters of one form are a group with contiguous arrays, so an update is a pass over
- * each group. */
+ * each group.
+ *
+ * Frozen matrices are stored as precision->frozen and frozen_format say, in fp32, 16 bit or a
+ * format of kernels/weight_format.h, instead of fp32. They are DIRECT where operations read that
+ * dtype, and CAST elsewhere: then each layer is cast or dequantized. A quantized matrix is a group
+ * of its own. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,18 +29,22 @@ struct master_group {
     int64_t first, count; /* range of elements in the flat arrays */
     enum parameter_group group;
     enum master_form form;
-    bool offloaded;       /* the remainders are in host memory */
-    struct tensor master; /* [count] fp32; bf16 if SPLIT */
-    int16_t *remainder;   /* [count] if SPLIT, else NULL */
-    struct tensor copy;   /* [count] if KEPT */
+    enum weight_format format; /* WEIGHT_PLAIN, unless frozen */
+    bool offloaded;            /* the remainders are in host memory */
+    struct tensor master;      /* [count] fp32; bf16 if SPLIT; 16 bit if frozen so; or no data */
+    int16_t *remainder;        /* [count] if SPLIT, else NULL */
+    struct tensor copy;        /* [count] if KEPT */
+    const struct parameter *parameter; /* the one that `quantized` holds */
+    struct quantized_weight quantized; /* unless the format is WEIGHT_PLAIN, instead of master */
 };
 
 struct masters {
     const struct precision *precision;
     const struct parameter *list;
     struct master_group *groups; /* stb_ds array, in order */
-    int64_t scratch_count;       /* number of elements of scratch */
-    struct tensor scratch;       /* 16-bit copies of one layer, or of wte, if CAST */
+    size_t scratch_bytes;
+    void *scratch;  /* copies of one layer, or of wte and head, as operations read them, if CAST */
+    float *staging; /* between masters_upload_begin and _end: values of a quantized parameter */
 };
 
 /* Groups the parameters of a list. The caller keeps owning list and precision. With offload,
@@ -44,25 +53,34 @@ void masters_open(struct masters *masters, const struct parameter *list,
                   const struct precision *precision, bool offload);
 void masters_close(struct masters *masters);
 
+/* Leaves only what training changes, for a copy on the host. */
+void masters_drop_frozen(struct masters *masters);
+
 /* The first lays out the master weights, with offloaded remainders in `host`; the second the 16-bit
  * copies. Each is called once to measure and once to assign addresses. */
 void masters_layout(struct masters *masters, struct arena *arena, struct arena *host);
 void masters_layout_copies(struct masters *masters, struct arena *arena);
 
 /* The first returns the tensor that operations read for a parameter. The second returns its master
- * weights: in fp32, or if they are split their upper halves, with *remainder set to the lower ones
- * (else NULL). Both include rows of padding. */
+ * weights: in fp32, if they are frozen perhaps in 16 bit, or if they are split their upper halves,
+ * with *remainder set to the lower ones (else NULL). Both include rows of padding. */
 struct tensor masters_read_tensor(const struct masters *masters, const struct parameter *parameter);
 struct tensor masters_tensor(const struct masters *masters, const struct parameter *parameter,
                              int16_t **remainder);
 
 /* Copy elements first .. first + count of the flat order to or from fp32 on the host. Call
  * masters_refresh after uploads, before operations read the weights. be is NULL to download master
- * weights that are in host memory. */
+ * weights that are in host memory. A parameter is uploaded whole, or in pieces, by several threads
+ * for a CPU, between masters_upload_begin and _end; this is needed only for quantized ones, whose
+ * pieces are collected on the host. These fail if there is no memory for one parameter in fp32. */
 void masters_download(const struct masters *masters, struct backend *be, float *values,
                       int64_t first, int64_t count);
 void masters_upload(const struct masters *masters, struct backend *be, const float *values,
                     int64_t first, int64_t count);
+int masters_upload_begin(struct masters *masters, const struct parameter *parameter,
+                         struct error *error);
+void masters_upload_end(struct masters *masters, struct backend *be,
+                        const struct parameter *parameter);
 
 /* Updates the 16-bit copies of KEPT groups from the master weights. */
 void masters_refresh(const struct masters *masters, struct backend *be);

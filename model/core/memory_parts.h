@@ -5,7 +5,7 @@
 
 /* X(PART, field, name): in the order in which they are printed. The total is the sum of the
  * device parts.
- *   master     master weights, including the remainders of split ones
+ *   master     master weights, including the remainders of split ones, and frozen weights
  *   copies     16-bit copies of weights
  *   batches, workspace  of a trainer; not planned for other uses
  *   exchange   buffers for gradients and sums sent between ranks
@@ -14,7 +14,7 @@
  *   snapshot   copy that checkpoints are written from (model/core/snapshot.h); optional, so a run
  *              continues without it if memory is short */
 #define MEMORY_DEVICE_PARTS(X)                 \
-    X(MASTER, master, "fp32 weights")          \
+    X(MASTER, master, "weights")               \
     X(COPIES, copies, "16-bit copy")           \
     X(GRADIENTS, gradients, "gradients")       \
     X(MOMENTS, moments, "moments")             \

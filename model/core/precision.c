@@ -65,10 +65,23 @@ static void resolve_fp8(struct precision *p, const struct config *config) {
 /* MASTERS_SPLIT needs bf16, which is the upper half of fp32. */
 static enum master_form resolve_masters(const struct precision *p, const struct config *config) {
     enum config_copy copy = config->weights.copy;
-    if (p->compute_dtype == DTYPE_F32) return MASTERS_FLOAT32;
+    if (p->compute_dtype == DTYPE_F32) return MASTERS_DIRECT;
     if (copy == CONFIG_COPY_CAST) return MASTERS_CAST;
     if (p->compute_dtype == DTYPE_BF16 && copy != CONFIG_COPY_KEPT) return MASTERS_SPLIT;
     return MASTERS_KEPT;
+}
+
+/* Embedding and head keep 16 bits where linear layers have fewer. */
+static void resolve_frozen(struct precision *p, const struct config *config) {
+    p->frozen = p->compute_dtype;
+    switch (config->adapter.base) {
+    case CONFIG_BASE_AUTO: break;
+    case CONFIG_BASE_FLOAT32: p->frozen = DTYPE_F32; break;
+    case CONFIG_BASE_BFLOAT16: p->frozen = DTYPE_BF16; break;
+    case CONFIG_BASE_FLOAT16: p->frozen = DTYPE_F16; break;
+    case CONFIG_BASE_NF4: p->frozen_format = WEIGHT_NF4; break;
+    case CONFIG_BASE_FP8: p->frozen_format = WEIGHT_FP8; break;
+    }
 }
 
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
@@ -101,6 +114,7 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
     p->masters = resolve_masters(p, config);
+    resolve_frozen(p, config);
     p->scale_loss = p->compute_dtype == DTYPE_F16;
     resolve_activations(p);
     return 0;

@@ -12,11 +12,12 @@
 
 #include "data/util/error.h"
 #include "kernels/backend.h"
+#include "kernels/weight_format.h"
 #include "model/architecture/activations.h"
 #include "model/config/config.h"
 
 /* Form of the master weights of matrices that are read in 16 bit: see model/core/masters.h. */
-enum master_form { MASTERS_FLOAT32, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
+enum master_form { MASTERS_DIRECT, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 
 struct precision {
     enum dtype
@@ -27,7 +28,9 @@ struct precision {
     enum dtype residual;                  /* dtype of the residual stream and its gradient */
     enum dtype gradients;                 /* dtype of weight gradients */
     enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
-    enum master_form masters;             /* FLOAT32 if nothing runs in 16 bit */
+    enum master_form masters;             /* DIRECT if nothing runs in 16 bit */
+    enum dtype frozen;                    /* stored dtype of frozen matrices: fp32, fp16, bf16 */
+    enum weight_format frozen_format;     /* format of frozen linear layers */
     bool scale_loss;                      /* fp16 only */
     enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };

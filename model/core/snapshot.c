@@ -25,8 +25,9 @@ static void lay_out(struct snapshot *snapshot, const struct trainer *trainer, si
 
 static void open_masters(struct masters *masters, const struct trainer *trainer) {
     const struct gpt *gpt = &trainer->gpt;
-    if (trainer->be->collectives->ranks->rank == 0)
-        masters_open(masters, gpt->list, &gpt->precision, gpt->offload);
+    if (trainer->be->collectives->ranks->rank != 0) return;
+    masters_open(masters, gpt->list, &gpt->precision, gpt->offload);
+    masters_drop_frozen(masters);
 }
 
 static size_t bytes_of(const struct trainer *trainer, size_t moment_bytes) {

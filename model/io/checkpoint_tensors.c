@@ -397,7 +397,10 @@ int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
     for (ptrdiff_t i = parameter_adapter_count(gpt->list); i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
         const struct stored_tensor *tensor = checkpoint_find_weight(files, p->name);
-        if (read_tensor(&masters, p, tensor, upload_masters, error)) return -1;
+        if (masters_upload_begin(&gpt->masters, p, error) ||
+            read_tensor(&masters, p, tensor, upload_masters, error))
+            return -1;
+        masters_upload_end(&gpt->masters, gpt->be, p);
     }
     return 0;
 }

@@ -26,6 +26,7 @@ static const struct row {
     ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
     ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
     ROW(RESIDUAL, "autocast.residual", CONFIG_DTYPE_LOWER, LESS_EXACT, "residual stream in 16 bit"),
+    ROW(BASE, "adapter.base", CONFIG_BASE_NF4, LESS_EXACT, "frozen layers in 4 bits (QLoRA)"),
     ROW(PRECISION, "precision", CONFIG_PRECISION_BF16, LESS_EXACT,
         "products and activations in 16 bit"),
 #undef ROW
@@ -46,6 +47,8 @@ static bool has_effect(enum memory_option option, const struct config *config,
     case MEMORY_MOMENTS: return p->moments == DTYPE_F32;
     case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
     case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
+    case MEMORY_BASE:
+        return config->adapter.type != CONFIG_ADAPTER_NONE && p->frozen_format != WEIGHT_NF4;
     case MEMORY_PRECISION: return !lower && config->autocast.enabled;
     default: return true;
     }

@@ -29,6 +29,7 @@ enum memory_option {
     MEMORY_OFFLOAD,   /* optimizer state in host memory */
     MEMORY_MICRO_BATCH,
     MEMORY_RESIDUAL,  /* in 16 bit */
+    MEMORY_BASE,      /* frozen linear layers in 4 bits */
     MEMORY_PRECISION, /* bf16 instead of fp32, or fp16 on a device without bf16 */
     MEMORY_OPTIONS
 };

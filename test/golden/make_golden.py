@@ -21,6 +21,7 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           Qwen3Config, Qwen3ForCausalLM)
 
 import fp8
+import nf4
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
 
@@ -525,6 +526,7 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     save("ops", make_operations())
+    save("nf4", nf4.make_nf4())
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():
             save(f"{family}_{name}", make_gpt(family, dtype))

@@ -11,8 +11,8 @@
 enum { VARIANTS_MAX = 8, MEMORY_MIN = 256 << 20 /* bytes; larger than the caches */ };
 
 static const char *const known_options[] = {
-    "rounds", "rows",   "count",     "width", "dtype", "batch",     "seq",  "steps",
-    "layers", "preset", "precision", "ranks", "mib",   "tokenizer", "text", NULL};
+    "rounds", "rows",      "count", "width", "dtype",     "batch", "seq",  "steps", "layers",
+    "preset", "precision", "ranks", "mib",   "tokenizer", "text",  "rank", "base",  NULL};
 
 const char *const bench_dtypes[] = {"fp32", "fp16", "bf16", NULL};
 

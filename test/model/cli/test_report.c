@@ -385,7 +385,7 @@ Test(report, banner_says_what_matters) {
                                         "loss scale +1024",
                                         "cpu: ",
                                         "1 thread",
-                                        "fp32 weights",
+                                        "weights",
                                         "16-bit copy",
                                         "gradients",
                                         "moments",

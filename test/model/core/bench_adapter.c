@@ -2,7 +2,10 @@
  * adapters in all its linear layers, beside the same passes of the frozen layer alone (no weight
  * gradients). Both run in turns on one model.
  *
- *   build/fast/tests --bench adapter --rows 512 --rank 16 --precision bf16 */
+ *   build/fast/tests --bench adapter --rows 512 --rank 16 --precision bf16 --base nf4
+ *
+ * Prints also the time in which a frozen layer is cast or dequantized, which each pass includes
+ * once. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +27,9 @@ static void make_config(struct config *config) {
         if ((config->precision = (config->precision + 1) % (CONFIG_PRECISION_AUTO + 1)) ==
             CONFIG_PRECISION_AUTO)
             bench_die("--precision is unknown");
+    const char *base = bench_text("base", "auto");
+    while (strcmp(config_name_of("adapter.base", config->adapter.base), base) != 0)
+        if (config->adapter.base++ == CONFIG_BASE_FP8) bench_die("--base is unknown");
     config->model.n_layer = 1;
     config->model.n_embd = width;
     config->model.n_head = width < 256 ? 2 : width / 128;
@@ -49,13 +55,20 @@ static double time_passes(struct gpt *gpt, unsigned targets) {
     return omp_get_wtime() - began;
 }
 
+static double time_cast(struct gpt *gpt) {
+    double began = omp_get_wtime();
+    masters_cast(&gpt->masters, gpt->be, 0);
+    return omp_get_wtime() - began;
+}
+
 static void table(void) {
     struct error error;
     struct config config;
     struct precision precision;
     struct backend be;
     struct trainer trainer;
-    double adapted[BENCH_ROUNDS_MAX], frozen[BENCH_ROUNDS_MAX], ratios[BENCH_ROUNDS_MAX];
+    double adapted[BENCH_ROUNDS_MAX], frozen[BENCH_ROUNDS_MAX], ratios[BENCH_ROUNDS_MAX],
+        casts[BENCH_ROUNDS_MAX];
     int rounds = bench_rounds();
     make_config(&config);
     if (backend_open(&be, &(const struct backend_options){.device = DEVICE_CPU}, &error) ||
@@ -68,12 +81,16 @@ static void table(void) {
         int at = i < 0 ? 0 : i;
         adapted[at] = time_passes(gpt, targets);
         frozen[at] = time_passes(gpt, 0);
+        casts[at] = time_cast(gpt);
         ratios[at] = adapted[at] / frozen[at];
     }
-    printf("%s, rank %lld, %lld rows: %.1f ms; frozen layer alone %.1f ms; ratio %.3f\n",
+    printf("%s, rank %lld, %lld rows: %.1f ms; frozen layer alone %.1f ms; ratio %.3f; base %s, "
+           "cast in %.1f "
+           "ms\n",
            precision_name(&precision), (long long)config.adapter.rank,
            (long long)config.data.seq_len, 1e3 * median_of(adapted, rounds),
-           1e3 * median_of(frozen, rounds), median_of(ratios, rounds));
+           1e3 * median_of(frozen, rounds), median_of(ratios, rounds),
+           config_name_of("adapter.base", config.adapter.base), 1e3 * median_of(casts, rounds));
     trainer_close(&trainer);
     backend_close(&be);
 }

@@ -110,14 +110,8 @@ static float value_at(int64_t element) {
 }
 
 static float rounded(float value, enum dtype dtype) {
-    switch (dtype) {
-    case DTYPE_E4M3:
-    case DTYPE_E5M2:
-    case DTYPE_F32: break;
-    case DTYPE_F16: return f32_from_f16(f16_from_f32(value));
-    case DTYPE_BF16: return f32_from_bf16(bf16_from_master(value));
-    }
-    return value;
+    if (dtype == DTYPE_F16) return f32_from_f16(f16_from_f32(value));
+    return dtype == DTYPE_BF16 ? f32_from_bf16(bf16_from_master(value)) : value;
 }
 
 /* The tensor that operations read equals the parameter's master weights, rounded to the site's

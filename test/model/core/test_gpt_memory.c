@@ -83,15 +83,32 @@ static void add_own(struct span **spans, const struct gpt *gpt, const char *name
     }
 }
 
-/* Master weights take 4 bytes in any form; each group has the arrays of its form. */
+/* Adds the arrays of a quantized matrix. Returns their bytes with the arena's alignment. */
+static size_t add_quantized_weight(struct span **spans, const struct quantized_weight *w) {
+    const struct tensor *arrays[] = {&w->codes, &w->scales, &w->second_scales, &w->mean};
+    size_t bytes = 0;
+    for (int i = 0; i < (w->second_block ? 4 : 2); i++) {
+        add_span(spans, "quantized", arrays[i]);
+        bytes += (size_t)round_up((int64_t)bytes_of(arrays[i]), ARENA_ALIGNMENT);
+    }
+    return bytes;
+}
+
+/* Master weights take 4 bytes in any form, frozen ones what their dtype takes; each group has the
+ * arrays of its form. */
 static void check_masters(struct span **spans, const struct gpt *gpt) {
     const struct masters *masters = &gpt->masters;
-    size_t lower = masters->scratch_count ? bytes_of(&masters->scratch) : 0;
+    size_t lower = masters->scratch_bytes, stored = 0;
     int64_t count = 0;
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         const struct master_group *group = &masters->groups[i];
         cr_expect_eq(group->first, count, "groups have gaps");
         count += group->count;
+        if (group->format != WEIGHT_PLAIN) {
+            stored += add_quantized_weight(spans, &group->quantized);
+            continue;
+        }
+        stored += bytes_of(&group->master) * (group->remainder ? 2 : 1);
         add_span(spans, "masters", &group->master);
         cr_expect_eq(group->remainder != NULL, group->form == MASTERS_SPLIT);
         cr_expect_eq(group->copy.data != NULL, group->form == MASTERS_KEPT);
@@ -100,9 +117,11 @@ static void check_masters(struct span **spans, const struct gpt *gpt) {
         if (group->copy.data) add_span(spans, "copies", &group->copy);
         if (group->copy.data) lower += bytes_of(&group->copy);
     }
-    if (masters->scratch_count) add_span(spans, "copies of a layer", &masters->scratch);
+    const struct tensor scratch = {
+        masters->scratch, DTYPE_BF16, 1, {(int64_t)masters->scratch_bytes / 2}};
+    if (masters->scratch_bytes) add_span(spans, "copies of a layer", &scratch);
     cr_expect_eq(count, gpt->count);
-    cr_expect_eq(gpt->memory.master, (size_t)count * sizeof(float));
+    cr_expect_eq(gpt->memory.master, stored);
     cr_expect_eq(gpt->memory.copies, lower);
 }
 
@@ -181,6 +200,27 @@ Test(gpt_memory, memory_plan_matches_layout) {
             check_plan(&rig.trainer);
             gpt_set_batch(&rig.trainer.gpt, 2, RIG_LENGTH);
             check_plan(&rig.trainer);
+            rig_close(&rig);
+        }
+}
+
+/* The same for weights that are stored in fewer bits. */
+Test(gpt_memory, plan_of_a_frozen_model_matches_layout) {
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (int base = CONFIG_BASE_AUTO; base <= CONFIG_BASE_FP8; base++) {
+            struct rig rig = {0};
+            struct span *spans = NULL;
+            rig_config(&rig.config, rig_precisions[p]);
+            set_family(&rig.config, base % 2);
+            rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+            rig.config.adapter.base = (enum config_base)base;
+            rig_open(&rig, 1);
+            const struct gpt *gpt = &rig.trainer.gpt;
+            const struct memory_plan *m = &gpt->memory;
+            check_masters(&spans, gpt);
+            add_span(&spans, "gradients", &gpt->gradients);
+            add_span(&spans, "unused gradients", &gpt->unused_gradients);
+            check_spans(spans, gpt->parameter_memory, m->master + m->copies + m->gradients);
             rig_close(&rig);
         }
 }

@@ -121,9 +121,15 @@ Test(memory_options, save_memory) {
         rig.config.train.micro_batch_size = 64;
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
         if (option == MEMORY_OFFLOAD) with_link();
+        if (option == MEMORY_BASE) {
+            expect_applies(option, false);
+            rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+            rig.config.model.n_layer = 8; /* one is dequantized at a time */
+        }
         size_t before = total_of(&rig.config);
         expect_applies(option, true);
         cr_expect_lt(total_of(&rig.config), before, "%d", (int)option);
+        if (option == MEMORY_BASE) expect_applies(option, false);
     }
 }
 

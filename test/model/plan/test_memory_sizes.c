@@ -75,7 +75,7 @@ Test(memory_sizes, bytes_per_parameter) {
     static const struct {
         const char *part, *bytes[4];
     } rows[] = {
-        {"fp32 weights", {"4.0", "4.0", "4.0", "4.0"}},
+        {"weights", {"4.0", "4.0", "4.0", "4.0"}},
         {"16-bit copy", {"0.0", "0.0", "2.0", "0.0"}},
         {"gradients", {"4.0", "4.0", "4.0", "2.0"}},
         {"moments", {"8.0", "8.0", "8.0", "4.0"}},

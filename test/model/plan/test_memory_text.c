@@ -23,7 +23,7 @@ Test(memory_text, parts_in_each_precision) {
             struct memory_plan plan;
             config.precision = rig_precisions[p];
             cr_assert_eq(memory_plan_of(&plan, &config, &rig.be, &rig.error), 0);
-            cr_expect_str_eq(cell(row(text, "fp32 weights"), p), mib(plan.master));
+            cr_expect_str_eq(cell(row(text, "weights"), p), mib(plan.master));
             cr_expect_str_eq(cell(row(text, "16-bit copy"), p), mib(plan.copies));
             cr_expect_str_eq(cell(row(text, "gradients"), p), mib(plan.gradients));
             cr_expect_str_eq(cell(row(text, "moments"), p), mib(plan.moments));

@@ -1,0 +1,189 @@
+/* Frozen models stored in each dtype and format, under adapters. */
+#include "model/core/snapshot.h"
+#include "test/model/trainer_fixture.h"
+
+enum { STEPS = 2 };
+
+/* Matrices that are no multiples of a block, fused ones included. */
+static void set_up(struct config *config, enum config_precision precision, int family,
+                   enum config_base base) {
+    rig_config(config, precision);
+    set_family(config, family);
+    config->model.n_inner = 37;
+    config->adapter.type = CONFIG_ADAPTER_LORA;
+    config->adapter.rank = 3;
+    config->adapter.base = base;
+}
+
+static float round_to(float value, enum dtype dtype) {
+    uint32_t stored;
+    float buffer;
+    dtype_store(&stored, dtype, 0, &value, 1);
+    return *dtype_widen(&buffer, &stored, dtype, 0, 1);
+}
+
+/* Makes the weights of `plain`, which are fp32, those that operations of `stored` read. */
+static void copy_weights(struct gpt *plain, const struct gpt *stored) {
+    float *values = masters_values(stored);
+    for (ptrdiff_t i = 0; i < arrlen(stored->list); i++) {
+        const struct parameter *p = &stored->list[i];
+        bool read = p->extent.columns > 0 && p != parameter_wte(stored->list) && !p->adapter &&
+                    p->site != SITE_EMBEDDING && stored->precision.frozen != DTYPE_F32;
+        for (int64_t k = 0; read && k < parameter_count(p); k++)
+            values[p->offset + k] =
+                round_to(values[p->offset + k], stored->precision.site[p->site]);
+    }
+    masters_put(plain, values);
+    free(values);
+}
+
+static struct digest trained(struct rig *rig) {
+    struct digest digest;
+    struct sha256 hash;
+    const struct gpt *gpt = &rig->trainer.gpt;
+    float *values = masters_values(gpt);
+    sha256_begin(&hash);
+    sha256_add(&hash, values, (size_t)gpt->trained_count * sizeof *values);
+    rig_hash_moments(&hash, &rig->trainer.optimizer);
+    sha256_end(digest.hex, &hash);
+    free(values);
+    return digest;
+}
+
+/* Sets B, which would be zero, to values that are not. */
+static void fill_adapters(struct gpt *gpt) {
+    float *values = malloc((size_t)gpt->trained_count * sizeof *values);
+    random_normals(values, 0.1f, 3, 1, 0, gpt->trained_count);
+    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++)
+        masters_upload(&gpt->masters, gpt->be, values + gpt->list[i].offset, gpt->list[i].offset,
+                       parameter_count(&gpt->list[i]));
+    free(values);
+}
+
+static void expect_same_training(struct config *config) {
+    struct rig stored = {.config = *config}, plain = {.config = *config};
+    char what[80];
+    snprintf(what, sizeof what, "precision %d, base %d, positions %d", (int)config->precision,
+             (int)config->adapter.base, (int)config->model.positions);
+    plain.config.adapter.base = CONFIG_BASE_FLOAT32;
+    plain.config.train.recompute = CONFIG_RECOMPUTE_NONE;
+    rig_open(&stored, 2);
+    rig_open(&plain, 2);
+    fill_adapters(&stored.trainer.gpt);
+    copy_weights(&plain.trainer.gpt, &stored.trainer.gpt);
+    for (int step = 0; step < STEPS; step++) {
+        double loss = rig_step(&stored).loss, expected = rig_step(&plain).loss;
+        cr_expect_eq(loss, expected, "%s: loss %.9g, not %.9g", what, loss, expected);
+    }
+    cr_expect_str_eq(stored.be.failure.text, "");
+    expect_same_digest(trained(&stored), trained(&plain), what);
+    rig_close(&stored);
+    rig_close(&plain);
+}
+
+/* The same bits as a model whose fp32 weights are the stored values. */
+Test(frozen, trains_like_its_values_in_fp32) {
+    static const int families[] = {0, 1};
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (size_t f = 0; f < COUNT(families); f++)
+            for (int base = CONFIG_BASE_BFLOAT16; base <= CONFIG_BASE_FP8; base++) {
+                struct config config;
+                set_up(&config, rig_precisions[p], families[f], (enum config_base)base);
+                /* A tied table in fp16 is embedded as it is, and cast for a head in bf16. Ties of
+                 * that cast go to even, but those of fp32 weights away from zero. */
+                if (f == 0 && base == CONFIG_BASE_FLOAT16) continue;
+                if (base % 2) config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+                expect_same_training(&config);
+            }
+}
+
+Test(frozen, operations_in_fp32_read_it_too) {
+    static const enum config_base bases[] = {CONFIG_BASE_AUTO, CONFIG_BASE_NF4};
+    for (size_t i = 0; i < COUNT(bases); i++) {
+        struct config config;
+        set_up(&config, CONFIG_PRECISION_BF16, 1, bases[i]);
+        config.autocast.float32 = (struct config_words){2, {"mlp_fc", "lm_head"}};
+        expect_same_training(&config);
+    }
+}
+
+/* Linear layers are quantized, other matrices in 16 bit, and vectors in fp32. */
+Test(frozen, stores_each_kind_of_parameter) {
+    struct rig rig = {.trainer.gpt.be = NULL};
+    set_up(&rig.config, CONFIG_PRECISION_BF16, 1, CONFIG_BASE_NF4);
+    rig_open(&rig, 1);
+    const struct gpt *gpt = &rig.trainer.gpt;
+    int quantized = 0;
+    for (ptrdiff_t i = parameter_adapter_count(gpt->list); i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        const struct master_group *group = gpt->masters.groups;
+        while (p->offset >= group->first + group->count) group++;
+        bool linear = p->extent.columns > 0 && linear_index(p->site) >= 0;
+        cr_expect_eq(group->format, linear ? WEIGHT_NF4 : WEIGHT_PLAIN, "%s", p->name);
+        quantized += linear;
+        cr_expect_eq(group->master.data == NULL, linear, "%s", p->name);
+        if (!linear)
+            cr_expect_eq(group->master.dtype, p->extent.columns ? DTYPE_BF16 : DTYPE_F32, "%s",
+                         p->name);
+    }
+    cr_expect_eq(quantized, 7 * gpt->shape.n_layer);
+    cr_expect_eq(gpt->token_table.dtype, DTYPE_BF16);
+    cr_expect_null(gpt->token_remainder);
+    rig_close(&rig);
+}
+
+/* In whatever pieces a parameter is uploaded, its codes are the same. */
+Test(frozen, is_uploaded_in_pieces) {
+    static const enum config_base bases[] = {CONFIG_BASE_BFLOAT16, CONFIG_BASE_NF4,
+                                             CONFIG_BASE_FP8};
+    for (size_t b = 0; b < COUNT(bases); b++) {
+        struct rig rig = {.trainer.gpt.be = NULL};
+        set_up(&rig.config, CONFIG_PRECISION_BF16, 1, bases[b]);
+        rig_open(&rig, 1);
+        struct gpt *gpt = &rig.trainer.gpt;
+        float *values = malloc((size_t)gpt->count * sizeof *values);
+        random_normals(values, 0.02f, 9, 1, 0, gpt->count);
+        masters_put(gpt, values);
+        float *whole = masters_values(gpt);
+        memset(values, 0, (size_t)gpt->count * sizeof *values);
+        masters_put(gpt, values);
+        random_normals(values, 0.02f, 9, 1, 0, gpt->count);
+        for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+            const struct parameter *p = &gpt->list[i];
+            const float *from = values + p->offset;
+            cr_assert_eq(masters_upload_begin(&gpt->masters, p, &rig.error), 0);
+            for (int64_t last = parameter_count(p); last > 0; last -= 101) {
+                int64_t first = last > 101 ? last - 101 : 0;
+                masters_upload(&gpt->masters, gpt->be, from + first, p->offset + first,
+                               last - first);
+            }
+            masters_upload_end(&gpt->masters, gpt->be, p);
+        }
+        float *pieces = masters_values(gpt);
+        for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+            const struct parameter *p = &gpt->list[i];
+            size_t bytes = (size_t)parameter_count(p) * sizeof *values;
+            cr_expect_eq(memcmp(pieces + p->offset, whole + p->offset, bytes), 0, "%s", p->name);
+        }
+        free(values);
+        free(whole);
+        free(pieces);
+        rig_close(&rig);
+    }
+}
+
+/* A copy for saving has the adapters and their moments only. */
+Test(frozen, is_not_copied_for_saving) {
+    struct rig rig = {.trainer.gpt.be = NULL};
+    set_up(&rig.config, CONFIG_PRECISION_BF16, 1, CONFIG_BASE_NF4);
+    rig.config.checkpoint.background = true;
+    rig.config.checkpoint.every = 5;
+    rig_open(&rig, 1);
+    snapshot_plan(&rig.trainer);
+    const struct gpt *gpt = &rig.trainer.gpt;
+    size_t trained_bytes = 3 * (size_t)gpt->trained_count * sizeof(float);
+    cr_expect_geq(gpt->memory.snapshot, trained_bytes);
+    cr_expect_leq(gpt->memory.snapshot, trained_bytes + 3 * ARENA_ALIGNMENT, "%zu for %zu",
+                  gpt->memory.snapshot, trained_bytes);
+    rig_close(&rig);
+}
