@@ -16,8 +16,8 @@ struct block_part {
     bool begins_in_loss;            /* true if the beginning counts in the loss */
     const struct block_mark *marks; /* [mark_count] */
     size_t mark_count;
-    uint8_t *packed;  /* stb_ds array: the tokens in the shard's format */
-    uint8_t *in_loss; /* stb_ds array: 1 for each token that counts; empty if all do */
+    uint8_t *packed;      /* stb_ds array: the tokens in the shard's format */
+    uint8_t *token_marks; /* stb_ds array: for the mask; empty if all are TOKEN_COUNTS */
     size_t count;
     int status; /* -1 if encoding failed, for the reason in error */
     struct error error;
@@ -52,7 +52,7 @@ void block_encoder_close(struct block_encoder *encoder) {
     free(encoder->tokens);
     for (size_t i = 0; i < arrlenu(encoder->parts); i++) {
         arrfree(encoder->parts[i].packed);
-        arrfree(encoder->parts[i].in_loss);
+        arrfree(encoder->parts[i].token_marks);
     }
     arrfree(encoder->parts);
     *encoder = (struct block_encoder){0};
@@ -97,36 +97,39 @@ static bool is_long(const struct block_part *part) {
     return part->end - part->begin > LONG_PART_BYTES;
 }
 
-/* Records whether the tokens appended last count in the loss; the part has `count` tokens now. */
-static void record_in_loss(struct block_part *part, size_t count, bool in_loss) {
-    const size_t before = part->count;
+/* Records if the tokens appended last count in the loss, and if a document begins with the first of
+ * them. The part has `count` tokens now. Returns true if there was such a first token. */
+static bool record(struct block_part *part, size_t count, bool in_loss, bool begins) {
+    const size_t before = part->count, known = arrlenu(part->token_marks);
     part->count = count;
-    if (count == before || (in_loss && arrlenu(part->in_loss) == 0)) return;
-    const size_t known = arrlenu(part->in_loss);
-    arrsetlen(part->in_loss, count);
-    memset(part->in_loss + known, 1, before - known);
-    memset(part->in_loss + before, in_loss, count - before);
+    if (count == before || (in_loss && !begins && known == 0)) return count > before;
+    arrsetlen(part->token_marks, count);
+    memset(part->token_marks + known, TOKEN_COUNTS, before - known);
+    memset(part->token_marks + before, in_loss ? TOKEN_COUNTS : 0, count - before);
+    if (begins) part->token_marks[before] |= TOKEN_BEGINS;
+    return true;
 }
 
 /* Tokens are first written to an array that stays in the CPU cache. At 32 bits each, the tokens of
  * a whole block would not fit, and one thread would later read them all from memory. */
 static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
-                        struct block_part *part, const char *block) {
+                        struct block_part *part, const struct block_text *text) {
     struct tokenizer_encoder *encoder = all->encoders[thread];
     int32_t **tokens = &all->tokens[thread];
     const enum separator stop = all->tokenizer->stop >= 0 ? SEPARATOR_STOP : SEPARATOR_EMPTY_LINE;
+    const bool stop_begins = all->tokenizer->stop == all->tokenizer->end_of_text;
     size_t at = part->begin;
-    bool in_loss = part->begins_in_loss;
+    bool in_loss = part->begins_in_loss, begins = false;
     arrsetlen(*tokens, 0);
-    arrsetlen(part->in_loss, 0);
+    arrsetlen(part->token_marks, 0);
     part->count = 0;
     part->status = 0;
     for (size_t i = 0; i <= part->mark_count && !part->status; i++) {
         const struct block_mark *mark = i < part->mark_count ? &part->marks[i] : NULL;
         const size_t next = mark ? mark->at : part->end;
         part->status =
-            tokenizer_encode(encoder, tokens, block + at, next - at, false, &part->error);
-        record_in_loss(part, arrlenu(*tokens), in_loss);
+            tokenizer_encode(encoder, tokens, text->block + at, next - at, false, &part->error);
+        begins &= !record(part, arrlenu(*tokens), in_loss, begins);
         if (!mark) break;
         at = next;
         in_loss = mark->in_loss;
@@ -136,7 +139,11 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
         else if (separator == SEPARATOR_STOP) arrput(*tokens, all->tokenizer->stop);
         else if (separator == SEPARATOR_EMPTY_LINE)
             part->status = tokenizer_encode(encoder, tokens, "\n\n", 2, false, &part->error);
-        record_in_loss(part, arrlenu(*tokens), in_loss);
+        const bool is_first =
+            separator == SEPARATOR_STOP ? stop_begins : separator == SEPARATOR_END_OF_TEXT;
+        record(part, arrlenu(*tokens), in_loss, is_first && text->marks_documents);
+        begins |=
+            mark->begins && !is_first && separator != SEPARATOR_SHARED && text->marks_documents;
     }
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
     shard_writer_pack(writer, part->packed, *tokens, part->count);
@@ -144,11 +151,11 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
 }
 
 static int put_part(struct shard_writer *writer, struct block_part *part, struct error *error) {
-    const uint8_t *in_loss = arrlenu(part->in_loss) > 0 ? part->in_loss : NULL;
+    const uint8_t *marks = arrlenu(part->token_marks) > 0 ? part->token_marks : NULL;
     if (part->status) return fail(error, "%s", part->error.text);
-    const int status = shard_writer_put_packed(writer, part->packed, in_loss, part->count, error);
+    const int status = shard_writer_put_packed(writer, part->packed, marks, part->count, error);
     if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
-    if (arrcap(part->in_loss) > KEPT_BYTES_MAX) arrfree(part->in_loss);
+    if (arrcap(part->token_marks) > KEPT_BYTES_MAX) arrfree(part->token_marks);
     return status;
 }
 
@@ -160,7 +167,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     for (size_t i = 0; i < count; i++) {
         const int thread = omp_get_thread_num();
         struct block_part *part = &encoder->parts[i];
-        if (!is_long(part)) encode_part(encoder, thread, writer, part, text->block);
+        if (!is_long(part)) encode_part(encoder, thread, writer, part, text);
         size_t now;
 #pragma omp atomic capture
         now = ++done;
@@ -172,7 +179,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
-        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text->block);
+        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text);
         if (status == 0) status = put_part(writer, part, error);
     }
     return status;

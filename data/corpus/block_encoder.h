@@ -13,7 +13,13 @@
 #include "data/corpus/tokens.h"
 
 /* Tokens that are written at a mark, before the text after it. */
-enum separator { SEPARATOR_NONE, SEPARATOR_END_OF_TEXT, SEPARATOR_EMPTY_LINE, SEPARATOR_STOP };
+enum separator {
+    SEPARATOR_NONE,
+    SEPARATOR_SHARED, /* nothing: the stop before the mark is also the token before a text */
+    SEPARATOR_END_OF_TEXT,
+    SEPARATOR_EMPTY_LINE,
+    SEPARATOR_STOP
+};
 
 /* A position in a block between two texts that are encoded separately: the beginning of a document
  * or of a completion, or the end of a completion. */
@@ -32,6 +38,7 @@ struct block_text {
     bool begins_in_loss;            /* true if the text at `begin` counts in the loss */
     const struct block_mark *marks; /* [mark_count] marks in the range or at its end, in order */
     size_t mark_count;
+    bool marks_documents; /* true if the first tokens of documents are marked in the mask */
 };
 
 struct block_part;

@@ -92,10 +92,12 @@ static size_t val_begin(const struct splitter *splitter, size_t end) {
 static enum separator separator_of(const struct splitter *splitter,
                                    const struct splitter_side *side, bool is_row) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    if (side->stopped && tokenizer->stop == tokenizer->end_of_text) return SEPARATOR_NONE;
-    if (tokenizer->kind != TOKENIZER_BYTES) return SEPARATOR_END_OF_TEXT;
-    return side->has_text && (is_row || side->ends_with_row) ? SEPARATOR_EMPTY_LINE
-                                                             : SEPARATOR_NONE;
+    if (tokenizer->kind == TOKENIZER_BYTES)
+        return side->has_text && !side->stopped && (is_row || side->ends_with_row)
+                   ? SEPARATOR_EMPTY_LINE
+                   : SEPARATOR_NONE;
+    return side->stopped && tokenizer->stop == tokenizer->end_of_text ? SEPARATOR_SHARED
+                                                                      : SEPARATOR_END_OF_TEXT;
 }
 
 /* Resolves the marks of block[.. end) from the first one on, including those at `end` that belong
@@ -120,7 +122,11 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
 /* Writes block[begin .. end), with its marks from the first one on. Returns their number, or -1. */
 static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side, size_t begin,
                           size_t end, size_t first, struct error *error) {
-    struct block_text text = {splitter->block, begin, end, splitter->open_in_loss, NULL, 0};
+    struct block_text text = {.block = splitter->block,
+                              .begin = begin,
+                              .end = end,
+                              .begins_in_loss = splitter->open_in_loss,
+                              .marks_documents = splitter->any_pair};
     if (begin == end) return 0;
     if (first == arrlenu(splitter->marks) || splitter->marks[first].at > begin) {
         side->has_text = true;
