@@ -32,7 +32,7 @@ static void open_split(struct split *split, enum tokenizer_kind kind, double fra
 }
 
 static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
-    const struct document_piece piece = {text, size, begins, is_row, PIECE_TEXT};
+    const struct document_piece piece = {text, size, begins, is_row, true, DOCUMENT_TEXT};
     cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
 }
 
@@ -305,8 +305,8 @@ Test(splitter, closing_removes_unpublished_files) {
 
 static void put_pair(struct split *split, const char *prompt, const char *completion) {
     const struct document_piece pieces[] = {
-        {prompt, strlen(prompt), true, true, PIECE_PROMPT},
-        {completion, strlen(completion), false, true, PIECE_COMPLETION}};
+        {prompt, strlen(prompt), true, true, false, DOCUMENT_PAIR},
+        {completion, strlen(completion), false, true, true, DOCUMENT_PAIR}};
     for (int i = 0; i < 2; i++)
         cr_assert_eq(splitter_put(&split->splitter, &pieces[i], &error), 0, "%s", error.text);
 }
