@@ -13,11 +13,12 @@ enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 <
 
 struct block_part {
     size_t begin, end;
-    bool begins_in_loss;            /* true if the beginning counts in the loss */
+    bool begins_in_loss;            /* true if the beginning counts in the loss, */
+    bool begins_rendered;           /* and if it is part of a rendered row */
     const struct block_mark *marks; /* [mark_count] */
     size_t mark_count;
-    uint8_t *packed;  /* stb_ds array: the tokens in the shard's format */
-    uint8_t *in_loss; /* stb_ds array: 1 for each token that counts; empty if all do */
+    uint8_t *packed;      /* stb_ds array: the tokens in the shard's format */
+    uint8_t *token_marks; /* stb_ds array: for the mask; empty if all are TOKEN_COUNTS */
     size_t count;
     int status; /* -1 if encoding failed, for the reason in error */
     struct error error;
@@ -52,19 +53,24 @@ void block_encoder_close(struct block_encoder *encoder) {
     free(encoder->tokens);
     for (size_t i = 0; i < arrlenu(encoder->parts); i++) {
         arrfree(encoder->parts[i].packed);
-        arrfree(encoder->parts[i].in_loss);
+        arrfree(encoder->parts[i].token_marks);
     }
     arrfree(encoder->parts);
     *encoder = (struct block_encoder){0};
 }
 
-/* Returns the next position after `least` where a text may be divided: a mark, or a cut between two
- * marks. */
+/* True if the texts before and after the mark are encoded as one. */
+static bool is_joint(const struct block_mark *mark) {
+    return mark->is_rendered && !mark->begins;
+}
+
+/* Returns the next position after `least` where a text may be divided: a mark that is not a joint,
+ * or a cut between two such marks. */
 static size_t part_end(const struct block_encoder *encoder, const struct block_text *text,
                        size_t least, const struct block_mark *next, const struct block_mark *last) {
     if (least >= text->end) return text->end;
     if (encoder->tokenizer->kind == TOKENIZER_BYTES) return least;
-    while (next < last && next->at < least) next++;
+    while (next < last && (next->at < least || is_joint(next))) next++;
     const size_t border = next < last ? next->at : text->end;
     const size_t cut = border > least ? cut_first(text->block, text->end, least, border - 1,
                                                   encoder->tokenizer->cuts_before)
@@ -76,16 +82,19 @@ static size_t part_end(const struct block_encoder *encoder, const struct block_t
 static size_t divide(struct block_encoder *encoder, const struct block_text *text) {
     const struct block_mark *marks = text->marks, *last = marks + text->mark_count;
     size_t begin = text->begin, count = 0;
-    bool in_loss = text->begins_in_loss;
+    bool in_loss = text->begins_in_loss, is_rendered = text->begins_rendered;
     while (begin < text->end || marks < last) {
         if (count == arrlenu(encoder->parts)) arrput(encoder->parts, (struct block_part){0});
         struct block_part *part = &encoder->parts[count++];
         part->begin = begin;
         part->end = begin = part_end(encoder, text, begin + PART_BYTES, marks, last);
         part->begins_in_loss = in_loss;
+        part->begins_rendered = is_rendered;
         part->marks = marks;
-        for (; marks < last && (marks->at < part->end || part->end == text->end); marks++)
+        for (; marks < last && (marks->at < part->end || part->end == text->end); marks++) {
             in_loss = marks->in_loss;
+            is_rendered = marks->is_rendered;
+        }
         part->mark_count = (size_t)(marks - part->marks);
     }
     return count;
@@ -97,46 +106,119 @@ static bool is_long(const struct block_part *part) {
     return part->end - part->begin > LONG_PART_BYTES;
 }
 
-/* Records whether the tokens appended last count in the loss; the part has `count` tokens now. */
-static void record_in_loss(struct block_part *part, size_t count, bool in_loss) {
-    const size_t before = part->count;
-    part->count = count;
-    if (count == before || (in_loss && arrlenu(part->in_loss) == 0)) return;
-    const size_t known = arrlenu(part->in_loss);
-    arrsetlen(part->in_loss, count);
-    memset(part->in_loss + known, 1, before - known);
-    memset(part->in_loss + before, in_loss, count - before);
+/* Text of a part that is encoded as one, and the tokens of its beginning. */
+struct run {
+    const struct tokenizer *tokenizer;
+    struct tokenizer_encoder *encoder;
+    int32_t **tokens;          /* stb_ds array: tokens of the part */
+    const char *text;          /* where the text of the run begins */
+    size_t first;              /* index of its first token */
+    bool is_rendered, in_loss; /* of the text that is added next */
+    bool begins;               /* a document begins with the next token */
+};
+
+/* Marks the tokens appended last, and the first of them if a document begins with it. */
+static void mark_tokens(struct block_part *part, struct run *run) {
+    const size_t before = part->count, known = arrlenu(part->token_marks);
+    part->count = arrlenu(*run->tokens);
+    if (part->count == before || (run->in_loss && !run->begins && known == 0)) return;
+    arrsetlen(part->token_marks, part->count);
+    memset(part->token_marks + known, TOKEN_COUNTS, before - known);
+    memset(part->token_marks + before, run->in_loss ? TOKEN_COUNTS : 0, part->count - before);
+    if (run->begins) part->token_marks[before] |= TOKEN_BEGINS;
+    run->begins = false;
+}
+
+/* Begins a run at a position of the text. */
+static void begin_run(struct run *run, const char *text) {
+    run->text = text;
+    run->first = arrlenu(*run->tokens);
+}
+
+/* The text after a special token is encoded as if nothing else stood before that token, so a run
+ * that ends with one is continued by a run that begins with it. */
+static void shorten_run(struct run *run, const char *end) {
+    const size_t count = arrlenu(*run->tokens);
+    size_t size;
+    if (count == run->first) return;
+    const int32_t last = (*run->tokens)[count - 1];
+    const uint8_t *name = tokenizer_bytes(run->tokenizer, last, &size);
+    if (tokenizer_special(run->tokenizer, name, size) != last || size > (size_t)(end - run->text) ||
+        memcmp(end - size, name, size) != 0)
+        return;
+    run->text = end - size;
+    run->first = count - 1;
+}
+
+/* Encodes a run up to `end`. Tokens of its beginning that the added text does not change keep their
+ * marks; a token of both texts gets those of the added one. */
+static int extend_run(struct block_part *part, struct run *run, const char *end) {
+    const size_t known = arrlenu(*run->tokens), size = (size_t)(end - run->text);
+    size_t same = run->first;
+    if (tokenizer_encode(run->encoder, run->tokens, run->text, size, run->is_rendered,
+                         &part->error))
+        return -1;
+    int32_t *before = *run->tokens, *now = before + known - run->first;
+    const size_t count = arrlenu(before) - known + run->first;
+    while (same < known && same < count && before[same] == now[same]) same++;
+    if (known > run->first) {
+        if (same == run->first && arrlenu(part->token_marks) > same)
+            run->begins |= part->token_marks[same] & TOKEN_BEGINS;
+        memmove(before + same, now + same, (count - same) * sizeof *before);
+        arrsetlen(*run->tokens, count);
+        if (arrlenu(part->token_marks) > same) arrsetlen(part->token_marks, same);
+        part->count = same;
+    }
+    mark_tokens(part, run);
+    if (run->is_rendered) shorten_run(run, end);
+    return 0;
+}
+
+/* Appends the tokens of a separator. */
+static int put_separator(const struct block_text *text, struct block_part *part, struct run *run,
+                         enum separator separator, bool begins) {
+    const struct tokenizer *tokenizer = run->tokenizer;
+    const bool is_token =
+        separator == SEPARATOR_END_OF_TEXT || (separator == SEPARATOR_STOP && tokenizer->stop >= 0);
+    bool is_first = separator == SEPARATOR_END_OF_TEXT;
+    if (separator == SEPARATOR_STOP)
+        is_first = is_token && tokenizer->stop == tokenizer->end_of_text;
+    run->begins |= is_first && text->marks_documents;
+    if (is_token) arrput(*run->tokens, is_first ? tokenizer->end_of_text : tokenizer->stop);
+    else if ((separator == SEPARATOR_EMPTY_LINE || separator == SEPARATOR_STOP) &&
+             tokenizer_encode(run->encoder, run->tokens, "\n\n", 2, false, &part->error))
+        return -1;
+    mark_tokens(part, run);
+    run->begins |= begins && !is_first && separator != SEPARATOR_SHARED && text->marks_documents;
+    return 0;
 }
 
 /* Tokens are first written to an array that stays in the CPU cache. At 32 bits each, the tokens of
  * a whole block would not fit, and one thread would later read them all from memory. */
 static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
-                        struct block_part *part, const char *block) {
-    struct tokenizer_encoder *encoder = all->encoders[thread];
+                        struct block_part *part, const struct block_text *text) {
     int32_t **tokens = &all->tokens[thread];
-    const enum separator stop = all->tokenizer->stop >= 0 ? SEPARATOR_STOP : SEPARATOR_EMPTY_LINE;
-    size_t at = part->begin;
-    bool in_loss = part->begins_in_loss;
+    struct run run = {.tokenizer = all->tokenizer,
+                      .encoder = all->encoders[thread],
+                      .tokens = tokens,
+                      .is_rendered = part->begins_rendered,
+                      .in_loss = part->begins_in_loss};
     arrsetlen(*tokens, 0);
-    arrsetlen(part->in_loss, 0);
+    arrsetlen(part->token_marks, 0);
     part->count = 0;
     part->status = 0;
+    begin_run(&run, text->block + part->begin);
     for (size_t i = 0; i <= part->mark_count && !part->status; i++) {
         const struct block_mark *mark = i < part->mark_count ? &part->marks[i] : NULL;
-        const size_t next = mark ? mark->at : part->end;
+        const char *end = text->block + (mark ? mark->at : part->end);
+        if (end > run.text) part->status = extend_run(part, &run, end);
+        if (!mark || part->status) break;
+        run.is_rendered = mark->is_rendered;
+        run.in_loss = mark->in_loss;
+        if (is_joint(mark)) continue;
         part->status =
-            tokenizer_encode(encoder, tokens, block + at, next - at, false, &part->error);
-        record_in_loss(part, arrlenu(*tokens), in_loss);
-        if (!mark) break;
-        at = next;
-        in_loss = mark->in_loss;
-        const enum separator separator =
-            mark->separator == SEPARATOR_STOP ? stop : (enum separator)mark->separator;
-        if (separator == SEPARATOR_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
-        else if (separator == SEPARATOR_STOP) arrput(*tokens, all->tokenizer->stop);
-        else if (separator == SEPARATOR_EMPTY_LINE)
-            part->status = tokenizer_encode(encoder, tokens, "\n\n", 2, false, &part->error);
-        record_in_loss(part, arrlenu(*tokens), in_loss);
+            put_separator(text, part, &run, (enum separator)mark->separator, mark->begins);
+        begin_run(&run, end);
     }
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
     shard_writer_pack(writer, part->packed, *tokens, part->count);
@@ -144,11 +226,11 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
 }
 
 static int put_part(struct shard_writer *writer, struct block_part *part, struct error *error) {
-    const uint8_t *in_loss = arrlenu(part->in_loss) > 0 ? part->in_loss : NULL;
+    const uint8_t *marks = arrlenu(part->token_marks) > 0 ? part->token_marks : NULL;
     if (part->status) return fail(error, "%s", part->error.text);
-    const int status = shard_writer_put_packed(writer, part->packed, in_loss, part->count, error);
+    const int status = shard_writer_put_packed(writer, part->packed, marks, part->count, error);
     if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
-    if (arrcap(part->in_loss) > KEPT_BYTES_MAX) arrfree(part->in_loss);
+    if (arrcap(part->token_marks) > KEPT_BYTES_MAX) arrfree(part->token_marks);
     return status;
 }
 
@@ -160,7 +242,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     for (size_t i = 0; i < count; i++) {
         const int thread = omp_get_thread_num();
         struct block_part *part = &encoder->parts[i];
-        if (!is_long(part)) encode_part(encoder, thread, writer, part, text->block);
+        if (!is_long(part)) encode_part(encoder, thread, writer, part, text);
         size_t now;
 #pragma omp atomic capture
         now = ++done;
@@ -172,7 +254,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
-        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text->block);
+        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text);
         if (status == 0) status = put_part(writer, part, error);
     }
     return status;

@@ -13,16 +13,24 @@
 #include "data/corpus/tokens.h"
 
 /* Tokens that are written at a mark, before the text after it. */
-enum separator { SEPARATOR_NONE, SEPARATOR_END_OF_TEXT, SEPARATOR_EMPTY_LINE, SEPARATOR_STOP };
+enum separator {
+    SEPARATOR_NONE,
+    SEPARATOR_SHARED, /* nothing: the stop before the mark is also the token before a text */
+    SEPARATOR_END_OF_TEXT,
+    SEPARATOR_EMPTY_LINE,
+    SEPARATOR_STOP
+};
 
-/* A position in a block between two texts that are encoded separately: the beginning of a document
- * or of a completion, or the end of a completion. */
+/* A position in a block between two texts: the beginning of a document, the end of a document, or a
+ * border between text that counts in the loss and text that does not. They are encoded separately,
+ * except within a rendered row. */
 struct block_mark {
     uint32_t at;
-    uint8_t separator; /* an enum separator */
-    uint8_t in_loss;   /* true if the separator and the text after it count in the loss */
-    uint8_t begins;    /* true if a document begins here */
-    uint8_t is_row;    /* true if the document is a row of JSON Lines */
+    uint8_t separator;   /* an enum separator */
+    uint8_t in_loss;     /* true if the separator and the text after it count in the loss */
+    uint8_t begins;      /* true if a document begins here */
+    uint8_t is_row;      /* true if the document is separated as a row of JSON Lines */
+    uint8_t is_rendered; /* true if the text after it is part of a rendered row */
 };
 
 /* A range of a block that one writer receives. */
@@ -30,8 +38,10 @@ struct block_text {
     const char *block;
     size_t begin, end;              /* range in the block */
     bool begins_in_loss;            /* true if the text at `begin` counts in the loss */
+    bool begins_rendered;           /* true if it is part of a rendered row */
     const struct block_mark *marks; /* [mark_count] marks in the range or at its end, in order */
     size_t mark_count;
+    bool marks_documents; /* true if the first tokens of documents are marked in the mask */
 };
 
 struct block_part;

@@ -24,7 +24,10 @@ static int set_fields(struct documents *documents, const char *field, struct err
     documents->fields = strdup(field);
     if (!documents->fields) return fail(error, "out of memory while reading text");
     char *comma = strchr(documents->fields, ',');
-    documents->field_count = comma ? 2 : 1;
+    documents->format = comma                            ? ROWS_PAIRS
+                        : strcmp(field, "messages") == 0 ? ROWS_MESSAGES
+                        : strcmp(field, "segments") == 0 ? ROWS_SEGMENTS
+                                                         : ROWS_TEXT;
     if (!comma) return 0;
     *comma = '\0';
     if (*field != ',' && comma[1] && !strchr(comma + 1, ',') &&
@@ -60,6 +63,8 @@ void documents_close(struct documents *documents) {
     free(documents->buffer);
     free(documents->first_bad_row);
     free(documents->fields);
+    arrfree(documents->segments);
+    arrfree(documents->items);
     documents->buffer = documents->first_bad_row = documents->fields = NULL;
 }
 
@@ -156,7 +161,8 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
                 size = left < separator_size ? 0 : left - (separator_size - 1);
         }
         if (size > 0) {
-            *piece = (struct document_piece){text, size, .begins = documents->begins};
+            *piece =
+                (struct document_piece){text, size, .begins = documents->begins, .in_loss = true};
             documents->begins = false;
             documents->at += size;
             return 0;
@@ -200,21 +206,35 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
     }
 }
 
+/* Describes the rows that are read. */
+static void describe_rows(const struct documents *documents, char text[300]) {
+    const char *first = field_name(documents, 0);
+    switch (documents->format) {
+    case ROWS_MESSAGES:
+        strcpy(text, "\"messages\", a list of objects with strings named \"role\" and \"content\"");
+        break;
+    case ROWS_SEGMENTS:
+        strcpy(text, "\"segments\", a list of objects with a string named \"text\" and \"train\", "
+                     "true or false");
+        break;
+    case ROWS_PAIRS:
+        snprintf(text, 300, "strings named \"%.100s\" and \"%.100s\"", first,
+                 field_name(documents, 1));
+        break;
+    default: snprintf(text, 300, "a string named \"%.100s\"", first);
+    }
+}
+
 /* Completes a message about a row. Returns 0 if such rows are skipped, else -1. */
 static int bad_row(struct documents *documents, size_t column, struct error *error) {
     char what[400], wanted[300];
-    const char *first = field_name(documents, 0);
     snprintf(what, sizeof what, "%.399s", error->text);
-    if (documents->field_count < 2)
-        snprintf(wanted, sizeof wanted, "a string named \"%.100s\"", first);
-    else
-        snprintf(wanted, sizeof wanted, "strings named \"%.100s\" and \"%.100s\"", first,
-                 field_name(documents, 1));
+    describe_rows(documents, wanted);
     fail(error,
          "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with %s; --field "
          "names %s, --skip-bad-rows goes on without such rows",
          NAME_SHOWN, input_name(documents), documents->line, column, what, wanted,
-         documents->field_count < 2 ? "another" : "others");
+         documents->format == ROWS_TEXT ? "another" : "others");
     if (!documents->skip_bad_rows) return -1;
     if (documents->bad_rows++ == 0) {
         *strchr(error->text, '\n') = '\0';
@@ -224,53 +244,116 @@ static int bad_row(struct documents *documents, size_t column, struct error *err
 }
 
 /* Without --field, the first good row decides for all rows. */
-static int choose_fields(struct documents *documents, const char *row, size_t size,
+static int choose_format(struct documents *documents, const char *row, size_t size,
                          struct error *error) {
-    const bool is_pair = !jsonl_has(row, size, "text") &&
-                         (jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion"));
-    return set_fields(documents, is_pair ? "prompt,completion" : "text", error);
+    static const char *const names[] = {"text", "messages", "segments"};
+    const char *field = "text";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (jsonl_has(row, size, names[i])) return set_fields(documents, names[i], error);
+    if (jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion"))
+        field = "prompt,completion";
+    return set_fields(documents, field, error);
 }
 
-/* Reads a row: one text, or two of a pair. Returns 1 if the row is bad and skipped. */
-static int read_row(struct documents *documents, char *line, size_t size,
-                    struct jsonl_member members[2], struct error *error) {
-    const bool undecided = documents->field_count == 0;
+static int find_template(struct documents *documents, struct error *error) {
+    if (documents->tokenizer) documents->chat = chat_template_of(documents->tokenizer);
+    if (documents->chat) return 0;
+    return fail(error,
+                "%.*s, line %" PRIu64
+                ": the row has \"messages\", but the tokenizer has the special "
+                "tokens of no known chat template (ChatML, Llama 3, Mistral 7B v0.3)\nrender the "
+                "file with scripts/render_chat.py, which uses the model's own template",
+                NAME_SHOWN, input_name(documents), documents->line);
+}
+
+/* Parses a row into segments. Returns -1 with a message about column if it is bad. */
+static int parse_row(struct documents *documents, char *line, size_t size, size_t *column,
+                     struct error *error) {
+    static const struct jsonl_member message[] = {{.name = "role"}, {.name = "content"}},
+                                     part[] = {{.name = "text"},
+                                               {.name = "train", .kind = JSONL_BOOLEAN}};
+    const bool is_list = documents->format >= ROWS_MESSAGES;
+    const int count = documents->format == ROWS_PAIRS ? 2 : 1;
+    struct jsonl_member members[2] = {{.name = field_name(documents, 0)}};
+    if (count == 2) members[1].name = field_name(documents, 1);
+    if (is_list) {
+        members[0].kind = JSONL_LIST;
+        members[0].of = documents->format == ROWS_MESSAGES ? message : part;
+        members[0].items = documents->items;
+    }
+    const int status = jsonl_row(line, size, members, count, column, error);
+    if (is_list) documents->items = members[0].items;
+    if (status) return -1;
+    *column = (size_t)(members[0].text - line) + 1;
+    const size_t item_count = arrlenu(documents->items) / 2;
+    if (documents->format == ROWS_MESSAGES)
+        return chat_render(documents->chat, documents->items, item_count, &documents->segments,
+                           error);
+    const struct jsonl_member *items = documents->items;
+    bool any_in_loss = !is_list;
+    for (size_t i = 0; is_list && i < item_count; i++) {
+        const bool in_loss = items[2 * i + 1].text[0] == 't';
+        const struct segment segment = {items[2 * i].text, items[2 * i].size, in_loss};
+        arrput(documents->segments, segment);
+        any_in_loss |= in_loss && segment.size > 0;
+    }
+    for (int i = 0; !is_list && i < count; i++)
+        arrput(documents->segments,
+               ((struct segment){members[i].text, members[i].size, i == count - 1}));
+    return any_in_loss ? 0 : fail(error, "there is no text to train on");
+}
+
+/* Reads a row. Returns 1 if it is bad and skipped. */
+static int read_row(struct documents *documents, char *line, size_t size, struct error *error) {
+    const bool undecided = documents->format == ROWS_UNKNOWN;
     size_t column;
-    if (undecided && choose_fields(documents, line, size, error)) return -1;
-    for (int i = 0; i < documents->field_count; i++) members[i].name = field_name(documents, i);
-    if (jsonl_row(line, size, members, documents->field_count, &column, error) == 0) return 0;
+    if (undecided && choose_format(documents, line, size, error)) return -1;
+    if (documents->format == ROWS_MESSAGES && !documents->chat && find_template(documents, error))
+        return -1;
+    documents->next_segment = 0;
+    arrsetlen(documents->segments, 0);
+    if (parse_row(documents, line, size, &column, error) == 0) return 0;
+    arrsetlen(documents->segments, 0);
     if (bad_row(documents, column, error)) return -1;
-    if (undecided) documents->field_count = 0;
+    if (undecided) documents->format = ROWS_UNKNOWN;
     return 1;
 }
 
-/* Returns the next row of JSON Lines; RESULT_NONE at the end of the file. */
+/* Returns the next segment of the last row. */
+static void take_segment(struct documents *documents, struct document_piece *piece) {
+    const struct segment segment = documents->segments[documents->next_segment];
+    *piece = (struct document_piece){segment.text,
+                                     segment.size,
+                                     .begins = documents->next_segment++ == 0,
+                                     .is_row = true,
+                                     .in_loss = segment.in_loss,
+                                     .form = documents->format == ROWS_TEXT    ? DOCUMENT_TEXT
+                                             : documents->format == ROWS_PAIRS ? DOCUMENT_PAIR
+                                                                               : DOCUMENT_RENDERED};
+}
+
+/* Returns the next row of JSON Lines, of which the segments follow; RESULT_NONE at the end of the
+ * file. */
 static int next_of_rows(struct documents *documents, struct document_piece *piece,
                         struct error *error) {
     for (;; documents->line++) {
         char *line = NULL;
         size_t size = 0;
-        struct jsonl_member members[2];
         int status = next_line(documents, &line, &size, error);
         if (status) return status;
         if (jsonl_is_blank(line, size)) continue;
-        status = read_row(documents, line, size, members, error);
+        status = read_row(documents, line, size, error);
         if (status < 0) return -1;
         if (status > 0) continue;
         documents->line++;
-        const bool is_pair = documents->field_count == 2;
-        *piece = (struct document_piece){members[0].text, members[0].size, true, true,
-                                         is_pair ? PIECE_PROMPT : PIECE_TEXT};
-        if (is_pair) documents->pending = members[1];
+        take_segment(documents, piece);
         return 0;
     }
 }
 
 int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
-    if (documents->pending.text) {
-        *piece = (struct document_piece){documents->pending.text, documents->pending.size, false,
-                                         true, PIECE_COMPLETION};
-        documents->pending.text = NULL;
+    if (documents->next_segment < arrlenu(documents->segments)) {
+        take_segment(documents, piece);
         return 0;
     }
     for (;;) {

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <stb/stb_ds.h>
+
 #include "data/util/json.h"
 #include "data/util/json_escape.h"
 #include "data/util/utf8.h"
@@ -41,11 +43,53 @@ static void list_name(char names[160], const struct json_span *key) {
     snprintf(names + used, 160 - used, "%s\"%.*s\"", used ? ", " : "", (int)size, key->begin);
 }
 
-/* Parses the object of a row. values [count]: `begin` stays NULL for a missing member. */
-static bool scan_row(struct json_scan *scan, const struct jsonl_member *members, int count,
-                     struct json_span *values, char names[160]) {
+static bool scan_object(struct json_scan *scan, struct jsonl_member *members, int count);
+
+/* Scans a list of objects. */
+static bool scan_list(struct json_scan *scan, struct jsonl_member *list) {
+    if (json_scan_peek(scan) != '[') return json_scan_refuse(scan, "the member is not a list");
+    scan->at++;
+    arrsetlen(list->items, 0);
+    for (bool more = json_scan_peek(scan) != ']'; more;) {
+        if (json_scan_peek(scan) != '{')
+            return json_scan_refuse(scan, "the list has an item that is not an object");
+        struct jsonl_member *item = arraddnptr(list->items, JSONL_MEMBERS_MAX);
+        memcpy(item, list->of, JSONL_MEMBERS_MAX * sizeof *item);
+        if (!scan_object(scan, item, JSONL_MEMBERS_MAX)) return false;
+        more = json_scan_peek(scan) == ',';
+        if (more) scan->at++;
+    }
+    if (json_scan_peek(scan) != ']') return json_scan_expected(scan, "a comma or ]");
+    scan->at++;
+    return true;
+}
+
+/* Scans the value of a member, and leaves its escapes as they are. */
+static bool scan_member(struct json_scan *scan, struct jsonl_member *member) {
+    const char first = json_scan_peek(scan);
+    struct json_span span = {scan->at, NULL};
+    if (member->kind == JSONL_LIST) {
+        if (!scan_list(scan, member)) return false;
+    } else if (member->kind == JSONL_STRING) {
+        if (first != '"') return json_scan_refuse(scan, "the member is not a string");
+        if (!json_scan_string(scan, &span)) return false;
+    } else {
+        if (first != 't' && first != 'f')
+            return json_scan_refuse(scan, "the member is not true or false");
+        if (!json_scan_value(scan)) return false;
+    }
+    if (!span.end) span.end = scan->at;
+    member->text = (char *)span.begin; /* jsonl_row decodes it in place */
+    member->size = (size_t)(span.end - span.begin);
+    return true;
+}
+
+/* Scans an object with these members, each of which has the text NULL so far. */
+static bool scan_object(struct json_scan *scan, struct jsonl_member *members, int count) {
+    const char first = json_scan_peek(scan), *const begin = scan->at;
     struct json_span key;
-    if (json_scan_peek(scan) != '{') return json_scan_refuse(scan, "the row is not an object");
+    char names[160] = "";
+    if (first != '{') return json_scan_refuse(scan, "the row is not an object");
     scan->at++;
     for (bool more = json_scan_peek(scan) != '}'; more;) {
         json_scan_peek(scan);
@@ -54,21 +98,24 @@ static bool scan_row(struct json_scan *scan, const struct jsonl_member *members,
         list_name(names, &key);
         int wanted = 0;
         while (wanted < count && !is_field(&key, members[wanted].name)) wanted++;
-        if (wanted < count && values[wanted].begin) {
+        if (wanted < count && members[wanted].text) {
             scan->at = name;
             return json_scan_refuse(scan, "the member appears twice");
         }
-        if (wanted < count && json_scan_peek(scan) != '"')
-            return json_scan_refuse(scan, "the member is not a string");
-        if (!(wanted < count ? json_scan_string(scan, &values[wanted]) : json_scan_value(scan)))
+        if (!(wanted < count ? scan_member(scan, &members[wanted]) : json_scan_value(scan)))
             return false;
         more = json_scan_peek(scan) == ',';
         if (more) scan->at++;
     }
     if (json_scan_peek(scan) != '}') return json_scan_expected(scan, "a comma or }");
     scan->at++;
-    json_scan_peek(scan);
-    return scan->at == scan->end || json_scan_refuse(scan, "something follows the object");
+    for (int i = 0; i < count; i++)
+        if (!members[i].text) {
+            scan->at = begin;
+            return json_scan_refuse(scan, "there is no member \"%.100s\" (there is %s)",
+                                    members[i].name, *names ? names : "none");
+        }
+    return true;
 }
 
 bool jsonl_has(const char *row, size_t size, const char *name) {
@@ -83,24 +130,27 @@ bool jsonl_has(const char *row, size_t size, const char *name) {
     return false;
 }
 
+/* Decodes the escapes of strings. */
+static void decode(struct jsonl_member *members, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        struct jsonl_member *member = &members[i];
+        if (member->kind == JSONL_STRING) member->size = json_unescape(member->text, member->size);
+        else if (member->kind == JSONL_LIST) decode(member->items, arrlenu(member->items));
+    }
+}
+
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
               struct error *error) {
     struct json_scan scan = scan_of(row, size);
-    struct json_span values[JSONL_MEMBERS_MAX] = {0};
-    char names[160] = "";
     assert(count <= JSONL_MEMBERS_MAX);
-    *column = 1;
-    if (!scan_row(&scan, members, count, values, names)) {
-        *column = json_scan_column(&scan);
-        return fail(error, "%s", scan.problem);
+    for (int i = 0; i < count; i++) members[i].text = NULL;
+    bool is_good = scan_object(&scan, members, count);
+    if (is_good) {
+        json_scan_peek(&scan);
+        is_good = scan.at == scan.end || json_scan_refuse(&scan, "something follows the object");
     }
-    for (int i = 0; i < count; i++)
-        if (!values[i].begin)
-            return fail(error, "there is no member \"%.100s\" (there is %s)", members[i].name,
-                        *names ? names : "none");
-    for (int i = 0; i < count; i++) {
-        members[i].text = row + (values[i].begin - row);
-        members[i].size = json_unescape(members[i].text, (size_t)(values[i].end - values[i].begin));
-    }
+    *column = json_scan_column(&scan);
+    if (!is_good) return fail(error, "%s", scan.problem);
+    decode(members, (size_t)count);
     return 0;
 }

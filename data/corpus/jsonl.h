@@ -1,4 +1,4 @@
-/* Parses one row of JSON Lines: an object of which some string members are read.
+/* Parses one row of JSON Lines: an object of which some members are read.
  *
  * Parsing is strict (RFC 8259): one object with nothing but white space around it, UTF-8, no
  * control bytes in strings, objects and arrays nested at most 256 deep. Escapes are decoded,
@@ -11,18 +11,25 @@
 
 #include "data/util/error.h"
 
+enum { JSONL_MEMBERS_MAX = 2 };
+
+enum jsonl_kind { JSONL_STRING, JSONL_BOOLEAN, JSONL_LIST };
+
 /* A member to read, and its text once found. */
 struct jsonl_member {
     const char *name;
-    char *text; /* [size], inside the row */
+    enum jsonl_kind kind;
+    char *text; /* [size], inside the row; "true" or "false" of a boolean */
     size_t size;
+    /* A list holds only objects, each with JSONL_MEMBERS_MAX members like these. */
+    const struct jsonl_member *of;
+    struct jsonl_member *items; /* stb_ds array: all members of all objects; the caller frees it */
 };
 
-/* Finds the members [count] of the object in row[0 .. size) and decodes their escapes in place,
- * which overwrites the row. Names must differ. Fails if the row is not such an object, or if a
- * member is missing, duplicate or not a string. Then the row is unchanged, and *column is the
+/* Finds the members [count] of the object in row[0 .. size) and decodes the escapes of strings in
+ * place, which overwrites the row. Names must differ. Fails if the row is not such an object, or if
+ * a member is missing, duplicate or of another kind. Then the row is unchanged, and *column is the
  * position of the error, in characters from 1. */
-enum { JSONL_MEMBERS_MAX = 2 };
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
               struct error *error);
 

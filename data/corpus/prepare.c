@@ -248,6 +248,7 @@ static int open_run(struct run *run, const struct options *options, struct error
         return -1;
     run->stop = signals_catch_waiting();
     if (documents_open(&run->documents, &run->inputs, options->field, error)) return -1;
+    run->documents.tokenizer = &run->tokenizer;
     run->documents.split_documents = options->kind != TOKENIZER_BYTES;
     run->documents.skip_bad_rows = options->skip_bad_rows;
     progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);

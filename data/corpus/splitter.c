@@ -76,7 +76,7 @@ static size_t val_begin(const struct splitter *splitter, size_t end) {
     if (val == 0) return end;
     const size_t wanted = end - val, high = wanted + val / 2;
     const size_t low = wanted > val ? wanted - val : 1;
-    if (splitter->any_pair) {
+    if (splitter->any_masked) {
         const size_t nearest = nearest_beginning(splitter, 1, wanted, end - 1);
         return nearest > 0 ? nearest : end;
     }
@@ -90,12 +90,16 @@ static size_t val_begin(const struct splitter *splitter, size_t end) {
 }
 
 static enum separator separator_of(const struct splitter *splitter,
-                                   const struct splitter_side *side, bool is_row) {
+                                   const struct splitter_side *side,
+                                   const struct block_mark *mark) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    if (side->stopped && tokenizer->stop == tokenizer->end_of_text) return SEPARATOR_NONE;
-    if (tokenizer->kind != TOKENIZER_BYTES) return SEPARATOR_END_OF_TEXT;
-    return side->has_text && (is_row || side->ends_with_row) ? SEPARATOR_EMPTY_LINE
-                                                             : SEPARATOR_NONE;
+    if (mark->is_rendered) return SEPARATOR_NONE;
+    if (tokenizer->kind == TOKENIZER_BYTES)
+        return side->has_text && !side->stopped && (mark->is_row || side->ends_with_row)
+                   ? SEPARATOR_EMPTY_LINE
+                   : SEPARATOR_NONE;
+    return side->stopped && tokenizer->stop == tokenizer->end_of_text ? SEPARATOR_SHARED
+                                                                      : SEPARATOR_END_OF_TEXT;
 }
 
 /* Resolves the marks of block[.. end) from the first one on, including those at `end` that belong
@@ -107,12 +111,13 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
         struct block_mark *mark = &splitter->marks[i];
         if (mark->at > end || (mark->at == end && mark->begins)) break;
         if (mark->begins) {
-            mark->separator = (uint8_t)separator_of(splitter, side, mark->is_row);
+            mark->separator = (uint8_t)separator_of(splitter, side, mark);
             side->ends_with_row = splitter->open_is_row = mark->is_row;
         }
         side->has_text = true;
         side->stopped = mark->separator == SEPARATOR_STOP;
         splitter->open_in_loss = mark->in_loss;
+        splitter->open_is_rendered = mark->is_rendered;
     }
     return i - first;
 }
@@ -120,7 +125,12 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
 /* Writes block[begin .. end), with its marks from the first one on. Returns their number, or -1. */
 static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side, size_t begin,
                           size_t end, size_t first, struct error *error) {
-    struct block_text text = {splitter->block, begin, end, splitter->open_in_loss, NULL, 0};
+    struct block_text text = {.block = splitter->block,
+                              .begin = begin,
+                              .end = end,
+                              .begins_in_loss = splitter->open_in_loss,
+                              .begins_rendered = splitter->open_is_rendered,
+                              .marks_documents = splitter->any_masked};
     if (begin == end) return 0;
     if (first == arrlenu(splitter->marks) || splitter->marks[first].at > begin) {
         side->has_text = true;
@@ -149,8 +159,10 @@ static int put_block(struct splitter *splitter, size_t end, struct error *error)
 }
 
 static void put_mark(struct splitter *splitter, enum separator separator, bool in_loss) {
-    struct block_mark mark = {
-        .at = (uint32_t)splitter->filled, .separator = (uint8_t)separator, .in_loss = in_loss};
+    struct block_mark mark = {.at = (uint32_t)splitter->filled,
+                              .separator = (uint8_t)separator,
+                              .in_loss = in_loss,
+                              .is_rendered = splitter->form == DOCUMENT_RENDERED};
     arrput(splitter->marks, mark);
 }
 
@@ -161,45 +173,50 @@ static int make_room(struct splitter *splitter, struct error *error) {
     return is_full ? put_block(splitter, block_end(splitter), error) : 0;
 }
 
+/* The separator before a row with texts that do not count in the loss does not count either. */
 static void begin_document(struct splitter *splitter) {
-    put_mark(splitter, SEPARATOR_NONE, !splitter->is_pair); /* take_marks sets the separator */
+    const bool is_text = splitter->form == DOCUMENT_TEXT;
+    put_mark(splitter, SEPARATOR_NONE, is_text); /* take_marks sets the separator */
     arrlast(splitter->marks).begins = true;
-    arrlast(splitter->marks).is_row = splitter->is_row;
-    splitter->any_pair |= splitter->is_pair;
-    splitter->open_text = !splitter->is_pair;
+    arrlast(splitter->marks).is_row = splitter->is_row && splitter->form != DOCUMENT_RENDERED;
+    splitter->any_masked |= !is_text;
+    splitter->is_open = true;
     splitter->begins = false;
     splitter->documents++;
 }
 
-/* Ends the text of the last document, before anything is added after it. A tokenizer with a
- * separate token for the end of a text ends all texts with it, so that a model learns to stop. */
-static void end_text(struct splitter *splitter) {
+/* Ends the last document, before anything is added after it. A completion ends with `stop`. So does
+ * a text if the tokenizer has a separate token for the end of a text, so that a model learns to
+ * stop. */
+static void end_document(struct splitter *splitter) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    if (splitter->open_text && tokenizer->stop != tokenizer->end_of_text)
-        put_mark(splitter, SEPARATOR_STOP, true);
-    splitter->open_text = false;
+    const bool stops =
+        splitter->form == DOCUMENT_PAIR ||
+        (splitter->form == DOCUMENT_TEXT && tokenizer->stop != tokenizer->end_of_text);
+    if (splitter->is_open && stops) put_mark(splitter, SEPARATOR_STOP, true);
+    splitter->is_open = false;
+}
+
+/* True if text that is added now counts in the loss. */
+static bool now_in_loss(const struct splitter *splitter) {
+    return arrlenu(splitter->marks) > 0 ? arrlast(splitter->marks).in_loss : splitter->open_in_loss;
 }
 
 int splitter_put(struct splitter *splitter, const struct document_piece *piece,
                  struct error *error) {
     const char *text = piece->text;
     size_t left = piece->size;
-    const bool is_completion = piece->part == PIECE_COMPLETION;
     if (piece->begins) {
-        end_text(splitter);
+        end_document(splitter);
         splitter->begins = true;
         splitter->is_row = piece->is_row;
-        splitter->is_pair = piece->part == PIECE_PROMPT;
+        splitter->form = piece->form;
     }
-    const bool is_empty = splitter->begins && left == 0;
-    if (is_completion && splitter->begins && !is_empty) {
-        if (make_room(splitter, error)) return -1;
-        begin_document(splitter);
-    }
-    if (is_completion && !is_empty) put_mark(splitter, SEPARATOR_NONE, true);
     while (left > 0) {
         if (make_room(splitter, error)) return -1;
         if (splitter->begins) begin_document(splitter);
+        if (now_in_loss(splitter) != piece->in_loss)
+            put_mark(splitter, SEPARATOR_NONE, piece->in_loss);
         const size_t room = splitter->block_bytes - splitter->filled;
         const size_t part = left < room ? left : room;
         memcpy(splitter->block + splitter->filled, text, part);
@@ -207,12 +224,11 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
         text += part;
         left -= part;
     }
-    if (is_completion && !is_empty) put_mark(splitter, SEPARATOR_STOP, true);
     return 0;
 }
 
 int splitter_finish(struct splitter *splitter, struct error *error) {
-    end_text(splitter);
+    end_document(splitter);
     if (splitter->filled > 0 && put_block(splitter, splitter->filled, error)) return -1;
     return shard_writer_finish(&splitter->train.writer, error) ||
                    shard_writer_finish(&splitter->val.writer, error)

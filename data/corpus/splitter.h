@@ -20,9 +20,12 @@
  *
  * In pairs of a prompt and its completion, only the completion counts in the loss, together with
  * its end: the tokenizer's `stop`, or the line feeds. If `stop` is also the token before a
- * document, it appears once. Prompt and completion are encoded separately. Once there is a pair,
- * validation begins with a document or is left out, since training on an answer without its prompt
- * is useless. */
+ * document, it appears once. Prompt and completion are encoded separately. Rendered rows have their
+ * own special tokens, so nothing is added to them, and their segments are encoded together.
+ *
+ * Once there is a pair or a rendered row, validation begins with a document or is left out, since
+ * training on an answer without its prompt is useless, and the first tokens of documents are
+ * marked. */
 #pragma once
 
 #include <stdbool.h>
@@ -52,11 +55,13 @@ struct splitter {
     size_t filled;
     struct block_mark *marks; /* stb_ds array: marks in the block */
     bool begins;              /* a document begins with the next byte, */
-    bool is_row, is_pair;     /* and this is its kind */
-    bool open_is_row;         /* the document added last is a row */
-    bool open_in_loss;        /* the text at the beginning of the block counts in the loss */
-    bool any_pair;
-    bool open_text; /* the last document is not a pair and has not ended yet */
+    bool is_row;              /* and this is its kind */
+    enum document_form form;
+    bool open_is_row;      /* the document added last is a row */
+    bool open_in_loss;     /* the text at the beginning of the block counts in the loss, */
+    bool open_is_rendered; /* and is part of a rendered row */
+    bool any_masked;       /* there has been a pair or a rendered row */
+    bool is_open;          /* the last document is not empty and has not ended yet */
     struct block_encoder encoder;
     struct splitter_side train, val;
     uint64_t documents; /* number of documents that are not empty */

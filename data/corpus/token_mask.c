@@ -38,13 +38,19 @@ bool token_mask_path(char path[FILE_PATH_MAX], const char *shard_path) {
     return true;
 }
 
+/* Returns the bytes of one kind of bits. */
 static size_t bytes_for(uint64_t tokens) {
     return (size_t)(tokens / 8 + (tokens % 8 != 0));
+}
+
+static uint64_t file_bytes_for(uint32_t version, uint64_t tokens) {
+    return TOKEN_MASK_HEADER_BYTES + (uint64_t)version * bytes_for(tokens);
 }
 
 static const char remedy[] =
     "write both again with ./prepare, or copy them again if they were copied";
 
+/* Checks the file as read. */
 static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
                  struct error *error) {
     struct header header = {0};
@@ -56,23 +62,45 @@ static int check(const struct token_mask *mask, const char *path, uint64_t token
     if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
         return fail(error, "%.*s: not the mask of a token shard: it does not begin with MASK\n%s",
                     NAME_SHOWN, path, remedy);
-    if (header.version != TOKEN_MASK_VERSION)
-        return fail(error, "%.*s: a mask of version %" PRIu32 "; only version %d is known\n%s",
+    if (header.version < 1 || header.version > TOKEN_MASK_VERSION)
+        return fail(error,
+                    "%.*s: a mask of version %" PRIu32 "; only versions 1 to %d are known\n%s",
                     NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION, remedy);
     if (header.tokens != tokens)
         return fail(error,
                     "%.*s: the mask of %" PRIu64 " tokens, but the shard beside it has %" PRIu64
                     "\n%s",
                     NAME_SHOWN, path, header.tokens, tokens, remedy);
-    const uint64_t wanted = sizeof header + bytes_for(tokens);
+    const uint64_t wanted = file_bytes_for(header.version, tokens);
     if (mask->file_bytes != wanted)
         return fail(error,
                     "%.*s: damaged: a mask of %" PRIu64 " tokens has %" PRIu64
                     " bytes, the file has %zu\n%s",
                     NAME_SHOWN, path, tokens, wanted, mask->file_bytes, remedy);
-    if (tokens % 8 != 0 && mask->bits[tokens / 8] >> tokens % 8 != 0)
-        return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN, path,
-                    remedy);
+    for (uint32_t i = 1; tokens % 8 != 0 && i <= header.version; i++)
+        if (mask->file[mask->file_bytes - i] >> tokens % 8 != 0)
+            return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN,
+                        path, remedy);
+    return 0;
+}
+
+/* Finds the bits in a good file. Those of version 2 are copied apart. */
+static int find_bits(struct token_mask *mask, uint64_t tokens, struct error *error) {
+    const size_t bytes = bytes_for(tokens);
+    if (mask->file_bytes == file_bytes_for(1, tokens)) {
+        mask->bits = mask->file + TOKEN_MASK_HEADER_BYTES;
+        return 0;
+    }
+    uint8_t *apart = malloc(2 * bytes);
+    if (!apart) return fail(error, "out of memory for a mask (%zu bytes)", 2 * bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        apart[i] = mask->file[TOKEN_MASK_HEADER_BYTES + 2 * i];
+        apart[bytes + i] = mask->file[TOKEN_MASK_HEADER_BYTES + 2 * i + 1];
+    }
+    free(mask->file);
+    mask->file = apart;
+    mask->bits = apart;
+    mask->starts = apart + bytes;
     return 0;
 }
 
@@ -82,7 +110,6 @@ static int read_file(struct token_mask *mask, const struct file_reader *file, st
     if (!mask->file)
         return fail(error, "out of memory for the mask %.*s (%zu bytes)", NAME_SHOWN, file->path,
                     mask->file_bytes);
-    mask->bits = mask->file + TOKEN_MASK_HEADER_BYTES;
     return file_reader_get(file, mask->file, 0, mask->file_bytes, error);
 }
 
@@ -108,6 +135,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     status = read_file(mask, &file, error);
     file_reader_close(&file);
     if (status == 0) status = check(mask, path, tokens, error);
+    if (status == 0) status = find_bits(mask, tokens, error);
     if (status) token_mask_close(mask);
     return status;
 }
@@ -139,17 +167,19 @@ int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t toke
     return mask_writer_put(writer, NULL, tokens, error);
 }
 
-int mask_writer_put(struct mask_writer *writer, const uint8_t *counts, uint64_t count,
+int mask_writer_put(struct mask_writer *writer, const uint8_t *marks, uint64_t count,
                     struct error *error) {
     uint8_t bytes[PUT_BYTES];
     size_t filled = 0;
     assert(mask_writer_is_open(writer));
     for (uint64_t i = 0; i < count; i++) {
-        const uint8_t bit = counts ? counts[i] != 0 : 1;
-        writer->bits |= (uint8_t)(bit << writer->tokens % 8);
+        const int mark = marks ? marks[i] : TOKEN_COUNTS, place = (int)(writer->tokens % 8);
+        writer->bits |= (uint8_t)((mark & TOKEN_COUNTS) << place);
+        writer->starts |= (uint8_t)(mark / TOKEN_BEGINS << place);
         if (++writer->tokens % 8 != 0) continue;
         bytes[filled++] = writer->bits;
-        writer->bits = 0;
+        bytes[filled++] = writer->starts;
+        writer->bits = writer->starts = 0;
         if (filled < sizeof bytes) continue;
         if (file_writer_put(&writer->file, bytes, filled, error)) return -1;
         filled = 0;
@@ -159,7 +189,8 @@ int mask_writer_put(struct mask_writer *writer, const uint8_t *counts, uint64_t 
 
 int mask_writer_commit(struct mask_writer *writer, struct error *error) {
     assert(mask_writer_is_open(writer));
-    if (writer->tokens % 8 != 0 && file_writer_put(&writer->file, &writer->bits, 1, error))
+    const uint8_t last[] = {writer->bits, writer->starts};
+    if (writer->tokens % 8 != 0 && file_writer_put(&writer->file, last, sizeof last, error))
         return -1;
     if (file_writer_patch(&writer->file, offsetof(struct header, tokens), &writer->tokens,
                           sizeof writer->tokens, error))

@@ -1,13 +1,18 @@
-/* Masks that mark the tokens of a shard that count in the loss. A mask is a file beside its shard,
- * PREFIX_000000.mask beside PREFIX_000000.bin:
+/* Masks that mark the tokens of a shard that count in the loss, and the first tokens of documents.
+ * A mask is a file beside its shard, PREFIX_000000.mask beside PREFIX_000000.bin:
  *
  *     bytes 0 .. 3     "MASK"
- *     bytes 4 .. 7     1, the version, a little-endian uint32
+ *     bytes 4 .. 7     2, the version, a little-endian uint32
  *     bytes 8 .. 15    the number of tokens, a little-endian uint64, that of the shard
- *     bytes 16 ..      a bit for each token, token i in byte i / 8 as 1 << i % 8: 1 if it counts
- *                      as a target. The last byte is filled up with zeros.
+ *     bytes 16 ..      two bytes for each 8 tokens. In the first, 1 << i % 8 is set if token i
+ *                      counts as a target; in the second, if a document begins with it. The last
+ *                      bytes are filled up with zeros.
  *
- * The header of the shard says that it has a mask. In a shard without one every token counts. */
+ * A token that ends a document and begins the next one, as <|endoftext|> of GPT-2, has both bits:
+ * it is the last target of one and the first input of the other.
+ *
+ * Version 1 lacks the second byte, so it marks no documents. The header of the shard says that it
+ * has a mask. In a shard without one every token counts, and no document is marked. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,13 +22,16 @@
 #include "data/util/error.h"
 #include "data/util/files.h"
 
-enum { TOKEN_MASK_VERSION = 1, TOKEN_MASK_HEADER_BYTES = 16 };
+enum { TOKEN_MASK_VERSION = 2, TOKEN_MASK_HEADER_BYTES = 16 };
 
-/* All zeros if every token counts. */
+/* Marks of a token while a mask is written: a union of these bits. */
+enum { TOKEN_COUNTS = 1, TOKEN_BEGINS = 2 };
+
+/* All zeros if every token counts and no document is marked. */
 struct token_mask {
     const uint8_t *bits;   /* [(tokens + 7) / 8], or NULL if every token counts */
     const uint8_t *starts; /* the same for the first tokens of documents, or NULL */
-    uint8_t *file;         /* the whole file, or NULL */
+    uint8_t *file;         /* the file, with all bits before all starts, or NULL */
     size_t file_bytes;
 };
 
@@ -60,20 +68,21 @@ uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint6
 /* Writes a mask to `path`. */
 struct mask_writer {
     struct file_writer file;
-    uint64_t tokens; /* number of tokens written so far */
-    uint8_t bits;    /* bits after the last full byte */
+    uint64_t tokens;      /* number of tokens written so far */
+    uint8_t bits, starts; /* bits after the last full bytes */
 };
 
 static inline bool mask_writer_is_open(const struct mask_writer *writer) {
     return writer->file.open;
 }
 
-/* Opens a mask that begins with `tokens` tokens that count. The directory must exist. */
+/* Opens a mask that begins with `tokens` tokens that count and begin no document. The directory
+ * must exist. */
 int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t tokens,
                      struct error *error);
 
-/* Appends the bits of tokens. counts [count]: 0 or 1 for each token; NULL: 1 for all. */
-int mask_writer_put(struct mask_writer *writer, const uint8_t *counts, uint64_t count,
+/* Appends the marks of tokens. marks [count]; NULL: TOKEN_COUNTS for all. */
+int mask_writer_put(struct mask_writer *writer, const uint8_t *marks, uint64_t count,
                     struct error *error);
 
 /* Makes the file durable under its name and closes the writer. */

@@ -340,20 +340,24 @@ void shard_writer_pack(const struct shard_writer *writer, void *packed, const in
     assert(bits >= 0 && bits < VOCABULARY_16_BITS);
 }
 
-/* Writes the mask, which is opened at the first token that does not count. */
-static int put_mask(struct shard_writer *writer, const uint8_t *counts, uint64_t count,
+/* Writes the mask, which is opened at the first token that needs one. */
+static int put_mask(struct shard_writer *writer, const uint8_t *marks, uint64_t count,
                     struct error *error) {
     char path[FILE_PATH_MAX];
-    for (uint64_t i = 0; counts && i < count; i++) writer->ignored += counts[i] == 0;
+    bool is_plain = true;
+    for (uint64_t i = 0; marks && i < count; i++) {
+        writer->ignored += !(marks[i] & TOKEN_COUNTS);
+        is_plain &= marks[i] == TOKEN_COUNTS;
+    }
     if (!mask_writer_is_open(&writer->mask)) {
-        if (!counts || !memchr(counts, 0, count)) return 0;
+        if (is_plain) return 0;
         set_path(writer, writer->shards, MASK_ENDING, ".part", path);
         if (mask_writer_open(&writer->mask, path, writer->tokens_in_shard, error)) return -1;
     }
-    return mask_writer_put(&writer->mask, counts, count, error);
+    return mask_writer_put(&writer->mask, marks, count, error);
 }
 
-int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *counts,
+int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *marks,
                             uint64_t count, struct error *error) {
     const size_t token_bytes = shard_writer_token_bytes(writer);
     const uint8_t *bytes = packed;
@@ -362,12 +366,12 @@ int shard_writer_put_packed(struct shard_writer *writer, const void *packed, con
         uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
         uint64_t part = count < room ? count : room;
         if (file_writer_put(&writer->file, bytes, part * token_bytes, error) ||
-            put_mask(writer, counts, part, error))
+            put_mask(writer, marks, part, error))
             return -1;
         writer->tokens_in_shard += part;
         writer->tokens += part;
         bytes += part * token_bytes;
-        if (counts) counts += part;
+        if (marks) marks += part;
         count -= part;
         if (writer->tokens_in_shard == writer->shard_tokens && end_shard(writer, error)) return -1;
     }

@@ -6,9 +6,8 @@
  *
  * or [0] = 20240801, [1] = 7 and uint32 tokens. 16 bits are used if the vocabulary permits. One set
  * may contain files of both kinds. A token count beyond 32 bits continues in [3], which is
- * otherwise zero. This is our own extension, and shard_writer never needs it. [4] is 1 if a mask of
- * the tokens that count in the loss belongs to the shard (data/corpus/token_mask.h), else 0 as in
- * llm.c.
+ * otherwise zero. This is our own extension, and shard_writer never needs it. [4] is 1 if a mask
+ * belongs to the shard (data/corpus/token_mask.h), else 0 as in llm.c.
  *
  * Raw files of nanoGPT (train.bin), which hold only tokens, can be read as well. A file counts as
  * one if its name ends in .bin, its size is even and not 0, and it begins with neither of the two
@@ -82,13 +81,14 @@ void tokens_close(struct tokens *tokens);
  * their size. Files are first written and made durable as PREFIX_000000.bin.part ..., and get their
  * final names once the whole set is complete: open, put ..., finish, publish. Before publish,
  * shard_writer_abandon restores the previous state of the disk. A shard with tokens that do not
- * count gets a mask, PREFIX_000000.mask, in the same way; other shards have none. */
+ * count or that begin a document, by their marks, gets a mask, PREFIX_000000.mask, in the same way;
+ * other shards have none. */
 struct shard_writer {
     char *prefix; /* NULL if not open */
     int vocab_size;
     uint64_t shard_tokens;
     struct file_writer file; /* the shard being written if tokens_in_shard > 0 */
-    struct mask_writer mask; /* its mask, opened at the first token that does not count */
+    struct mask_writer mask; /* its mask, opened at the first token that needs one */
     uint64_t tokens_in_shard;
     uint64_t tokens;  /* number of tokens written so far */
     uint64_t ignored; /* tokens that do not count in the loss */
@@ -107,12 +107,12 @@ int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_
                      struct error *error);
 
 /* The two steps of put, so that threads can share the first one. Packed tokens have the format of
- * this writer's files, 2 or 4 bytes each, aligned to that size. counts: optional [count], 0 for
- * each token that does not count in the loss, else 1. */
+ * this writer's files, 2 or 4 bytes each, aligned to that size. marks: optional [count], of each
+ * token, in the loss or at the beginning of a document (data/corpus/token_mask.h). */
 size_t shard_writer_token_bytes(const struct shard_writer *writer);
 void shard_writer_pack(const struct shard_writer *writer, void *packed, const int32_t *tokens,
                        size_t count);
-int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *counts,
+int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *marks,
                             uint64_t count, struct error *error);
 
 /* Completes the last shard. Only publish or abandon may follow. */

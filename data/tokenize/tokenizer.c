@@ -153,13 +153,28 @@ static void hash_tokens(struct sha256 *hash, const struct tokenizer *tokenizer) 
     hash_merges(hash, subwords);
 }
 
-/* Returns the special token of one of these names, or -1. */
+static int find_added(const struct subwords *subwords, const void *name, size_t size,
+                      bool special) {
+    for (size_t i = 0; i < arrlenu(subwords->added); i++) {
+        const struct added_token *added = &subwords->added[i];
+        if ((added->special || !special) && added->size == size &&
+            memcmp(added->text, name, size) == 0)
+            return added->token;
+    }
+    return -1;
+}
+
+int tokenizer_special(const struct tokenizer *tokenizer, const void *name, size_t size) {
+    return tokenizer->subwords ? find_added(tokenizer->subwords, name, size, true) : -1;
+}
+
+/* Returns the added token that ends a text by its name, or -1. */
 static int named_end(const struct subwords *subwords) {
     static const char *const names[] = {SUBWORDS_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        for (size_t j = 0; j < arrlenu(subwords->added); j++)
-            if (strcmp(subwords->added[j].text, names[i]) == 0) return subwords->added[j].token;
-    return -1;
+    int token = -1;
+    for (size_t i = 0; i < sizeof names / sizeof *names && token < 0; i++)
+        token = find_added(subwords, names[i], strlen(names[i]), false);
+    return token;
 }
 
 /* Returns the token that separates texts: the one that the model expects before a text, or else a

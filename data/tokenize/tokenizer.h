@@ -74,6 +74,9 @@ void tokenizer_close(struct tokenizer *tokenizer);
 /* True if a directory holds files that tokenizer_open would read. */
 bool tokenizer_in_directory(const char *directory);
 
+/* Returns the special token of this name, or -1. */
+int tokenizer_special(const struct tokenizer *tokenizer, const void *name, size_t size);
+
 /* Returns "bytes", "gpt2" or "files". */
 const char *tokenizer_kind_name(enum tokenizer_kind kind);
 

@@ -62,8 +62,9 @@ static char *read_all(struct reading *reading, int *status) {
     char *all = NULL;
     while ((*status = documents_next(&reading->documents, &piece, &error)) == 0) {
         cr_assert(piece.size > 0 || piece.is_row);
-        cr_assert_eq(piece.begins && piece.is_row, piece.is_row && piece.part != PIECE_COMPLETION);
-        if (piece.part != PIECE_TEXT) arrput(all, piece.part == PIECE_PROMPT ? '<' : '>');
+        cr_assert_eq(piece.begins && piece.is_row,
+                     piece.is_row && !(piece.form == DOCUMENT_PAIR && piece.in_loss));
+        if (piece.form == DOCUMENT_PAIR) arrput(all, piece.in_loss ? '>' : '<');
         else if (piece.begins) arrput(all, piece.is_row ? '[' : '{');
         if (piece.size > 0) memcpy(arraddnptr(all, piece.size), piece.text, piece.size);
     }

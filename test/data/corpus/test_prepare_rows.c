@@ -3,14 +3,17 @@
 
 TestSuite(prepare_rows, .init = make_folder, .fini = remove_folder);
 
-/* expected: zeros and ones, one for each token. */
+/* expected: 1 or I for each token that counts, else 0 or O; I and O begin a document. */
 static void expect_mask(const char *pattern, const char *expected) {
     struct tokens tokens;
     char *mask = NULL;
     cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
     for (int s = 0; s < (int)arrlen(tokens.shards); s++)
-        for (uint64_t i = 0; i < tokens.shards[s].count; i++)
-            arrput(mask, token_mask_in_loss(&tokens.shards[s].mask, i) ? '1' : '0');
+        for (uint64_t i = 0; i < tokens.shards[s].count; i++) {
+            const bool counts = token_mask_in_loss(&tokens.shards[s].mask, i);
+            const bool begins = token_mask_begins(&tokens.shards[s].mask, i);
+            arrput(mask, begins ? (counts ? 'I' : 'O') : (counts ? '1' : '0'));
+        }
     arrput(mask, '\0');
     cr_expect_str_eq(mask, expected, "%s: %s", pattern, mask);
     arrfree(mask);
@@ -26,9 +29,9 @@ Test(prepare_rows, the_mask_is_beside_the_shard) {
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --shard-tokens 6 --out set a.jsonl"), 0,
                  "%s", error_text);
     expect_tokens("set_train_*.bin", "2+2? 4\n\n\xc3\xa9\n\nHm\n\n\n");
-    expect_mask("set_train_*.bin", "00001111111100011");
+    expect_mask("set_train_*.bin", "O0001111I111O0011");
     cr_expect(exists("set_train_000000.mask") && exists("set_train_000002.mask"));
-    cr_expect_not(exists("set_train_000001.mask"), "all tokens of the shard count");
+    cr_expect(exists("set_train_000001.mask"), "a document begins in it");
     cr_expect_not_null(strstr(out_text, "3 documents"), "%s", out_text);
     cr_expect_not_null(strstr(out_text, "17 training tokens (10 count in the loss) in 3 shards"),
                        "%s", out_text);
@@ -40,7 +43,7 @@ Test(prepare_rows, members_may_have_other_names) {
                      "a.jsonl"),
                  0, "%s", error_text);
     expect_tokens("set_train_*.bin", "dodone\n\n");
-    expect_mask("set_train_*.bin", "00111111");
+    expect_mask("set_train_*.bin", "O0111111");
 }
 
 Test(prepare_rows, replacing_pairs_by_text_removes_the_mask) {
@@ -75,7 +78,7 @@ Test(prepare_rows, bad_rows_are_named_by_line) {
         cr_expect_eq(run("--tokenizer bytes --val-fraction 0 --force --skip-bad-rows --out skip "
                          "a.jsonl"),
                      0, "%s", error_text);
-        expect_mask("skip_train_*.bin", "00001111111100011");
+        expect_mask("skip_train_*.bin", "O0001111I111O0011");
     }
     cr_expect_eq(run("--tokenizer bytes --field a, --out set a.jsonl"), 1);
     cr_expect_not_null(strstr(error_text, "--field a,: allowed is"), "%s", error_text);
@@ -103,7 +106,7 @@ Test(prepare_rows, rows_have_separate_begin_and_end_tokens) {
                           "{\"prompt\":\"c\",\"completion\":\"\"}\n");
     cr_assert_eq(run("--tokenizer gpt2:ranks --val-fraction 0 --out set a.jsonl"), 0, "%s",
                  error_text);
-    expect_mask("set_train_*.bin", "0011011001");
+    expect_mask("set_train_*.bin", "O011O11O01");
     cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
     for (uint64_t i = 0; i < tokens.count; i++)
         cr_expect_eq(token_at(&tokens.shards[0], i), expected[i], "%d", (int)i);

@@ -32,7 +32,7 @@ static void open_split(struct split *split, enum tokenizer_kind kind, double fra
 }
 
 static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
-    const struct document_piece piece = {text, size, begins, is_row, PIECE_TEXT};
+    const struct document_piece piece = {text, size, begins, is_row, true, DOCUMENT_TEXT};
     cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
 }
 
@@ -305,20 +305,23 @@ Test(splitter, closing_removes_unpublished_files) {
 
 static void put_pair(struct split *split, const char *prompt, const char *completion) {
     const struct document_piece pieces[] = {
-        {prompt, strlen(prompt), true, true, PIECE_PROMPT},
-        {completion, strlen(completion), false, true, PIECE_COMPLETION}};
+        {prompt, strlen(prompt), true, true, false, DOCUMENT_PAIR},
+        {completion, strlen(completion), false, true, true, DOCUMENT_PAIR}};
     for (int i = 0; i < 2; i++)
         cr_assert_eq(splitter_put(&split->splitter, &pieces[i], &error), 0, "%s", error.text);
 }
 
-/* expected: the mask as zeros and ones. */
+/* expected: 1 or I for each token that counts, else 0 or O; I and O begin a document. */
 static void expect_mask(const char *side, const char *expected) {
     struct tokens tokens;
     cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
     cr_assert_eq(tokens.count, strlen(expected));
-    for (uint64_t i = 0; i < tokens.count; i++)
-        cr_expect_eq(token_mask_in_loss(&tokens.shards[0].mask, i), expected[i] == '1',
+    for (uint64_t i = 0; i < tokens.count; i++) {
+        cr_expect_eq(token_mask_in_loss(&tokens.shards[0].mask, i), strchr("1I", expected[i]) != 0,
                      "%s: token %d of %s", side, (int)i, expected);
+        cr_expect_eq(token_mask_begins(&tokens.shards[0].mask, i), strchr("OI", expected[i]) != 0,
+                     "%s: beginning %d of %s", side, (int)i, expected);
+    }
     tokens_close(&tokens);
 }
 
@@ -332,10 +335,10 @@ Test(splitter, completions_and_their_ends_count) {
     cr_expect_eq(split.splitter.documents, 3);
     close_split(&split);
     expect_text("train", "askyes\n\nall\n\nonly\n\n");
-    expect_mask("train", "0001111111111000011");
+    expect_mask("train", "O0011111I1111O00011");
 }
 
-/* Text counts everywhere, and is separated as usual. */
+/* Text counts everywhere, and is separated as usual. Its documents are marked, too. */
 Test(splitter, pairs_and_text_may_be_mixed) {
     struct split split;
     open_split(&split, TOKENIZER_BYTES, 0, 1000);
@@ -348,10 +351,11 @@ Test(splitter, pairs_and_text_may_be_mixed) {
     FILE_("e");
     close_split(&split);
     expect_text("train", "file\n\nab\n\nrow\n\nf\n\ncd\n\ne");
-    expect_mask("train", "11110001111111110001111");
+    expect_mask("train", "I11100O111I1111I00O111I");
 }
 
-/* <|endoftext|> precedes the first document and ends each completion. */
+/* <|endoftext|> precedes the first document and ends each completion, and so begins what follows.
+ */
 Test(splitter, the_token_between_pairs_ends_the_one_before) {
     struct split split;
     open_split(&split, TOKENIZER_GPT2, 0, 1000);
@@ -371,7 +375,8 @@ Test(splitter, the_token_between_pairs_ends_the_one_before) {
     cr_expect_str_eq(kinds + count - 9, ".E..E.E.E", "%s", kinds);
     cr_expect_eq(strspn(kinds + 1, "."), count - 9, "the mark is text in rows: %s", kinds);
     memset(counts, '0', count - 9);
-    strcpy(counts + count - 9, "110111001");
+    counts[0] = 'O';
+    strcpy(counts + count - 9, "1I01I1O0I");
     expect_mask("train", counts);
     arrfree(tokens);
 }
@@ -390,7 +395,7 @@ Test(splitter, validation_has_whole_pairs) {
     close_split(&split);
     expect_text("train", "questiona long answer\n\n");
     expect_text("val", "anotherone\n\n");
-    expect_mask("val", "000000011111");
+    expect_mask("val", "O00000011111");
 }
 
 /* Blocks and parts end anywhere: within prompts and completions, and between them. */
@@ -408,6 +413,8 @@ Test(splitter, pairs_of_any_length_in_blocks_of_any_size) {
             if (!*prompt && !*completion) continue;
             for (const char *c = prompt; *c; c++) arrput(text, *c), arrput(mask, '0');
             for (const char *c = completion; *c; c++) arrput(text, *c), arrput(mask, '1');
+            const size_t begin = arrlenu(mask) - strlen(prompt) - strlen(completion);
+            mask[begin] = *prompt ? 'O' : 'I';
             for (int j = 0; j < 2; j++) arrput(text, '\n'), arrput(mask, '1');
         }
         arrput(text, '\0');
@@ -418,4 +425,25 @@ Test(splitter, pairs_of_any_length_in_blocks_of_any_size) {
         arrfree(text);
         arrfree(mask);
     }
+}
+
+/* Blocks that were written before the first row have no starts, and text alone has no mask. */
+Test(splitter, documents_before_the_first_row_may_be_unmarked) {
+    struct split split;
+    struct tokens tokens;
+    open_split(&split, TOKENIZER_BYTES, 0, 8);
+    FILE_("abcd");
+    FILE_("efgh"); /* the block ends here */
+    FILE_("kl");
+    put_pair(&split, "m", "n");
+    close_split(&split);
+    expect_text("train", "abcdefghkl\n\nmn\n\n");
+    expect_mask("train", "11111111I100O111");
+    open_split(&split, TOKENIZER_BYTES, 0, 1000);
+    FILE_("abcd");
+    ROW("ef");
+    close_split(&split);
+    cr_assert_eq(tokens_open(&tokens, in_folder("train_*.bin"), &error), 0, "%s", error.text);
+    cr_expect_null(tokens.shards[0].mask.file);
+    tokens_close(&tokens);
 }

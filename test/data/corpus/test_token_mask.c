@@ -38,6 +38,28 @@ Test(token_mask, belongs_to_the_shard_of_its_name) {
     tokens_close(&tokens);
 }
 
+/* Version 2 has a byte of starts after each byte of bits. */
+Test(token_mask, marks_the_first_tokens_of_documents) {
+    write_good("a_000000.bin", 1, TOKENS);
+    write_mask("a_000000.mask", "MASK", 1, TOKENS, every_second, 3);
+    struct tokens tokens = opened("a_*");
+    cr_expect_not(token_mask_has_starts(&tokens.shards[0].mask));
+    cr_expect_not(token_mask_begins(&tokens.shards[0].mask, 0));
+    tokens_close(&tokens);
+    const uint8_t bits[6] = {0x55, 0x81, 0x55, 0x00, 0x15, 0x12};
+    write_mask("a_000000.mask", "MASK", 2, TOKENS, bits, 6);
+    tokens = opened("a_*");
+    const struct token_mask *mask = &tokens.shards[0].mask;
+    cr_assert(token_mask_has_starts(mask));
+    cr_expect_eq(tokens.counted, 11);
+    for (uint64_t i = 0; i < TOKENS; i++) {
+        cr_expect_eq(token_mask_in_loss(mask, i), i % 2 == 0, "token %d", (int)i);
+        cr_expect_eq(token_mask_begins(mask, i), i == 0 || i == 7 || i == 17 || i == 20, "token %d",
+                     (int)i);
+    }
+    tokens_close(&tokens);
+}
+
 Test(token_mask, counts_any_range) {
     const struct token_mask mask = {.bits = every_second}, all = {0};
     for (uint64_t first = 0; first <= TOKENS; first++)
@@ -80,8 +102,16 @@ Test(token_mask, damage_is_refused_by_name) {
     expect_mask_refused("does not begin with MASK");
     write_plain("a_000000.mask", "", 0);
     expect_mask_refused("empty");
+    write_mask("a_000000.mask", "MASK", 3, TOKENS, every_second, 3);
+    expect_mask_refused("version 3; only versions 1 to 2");
+    write_mask("a_000000.mask", "MASK", 0, TOKENS, every_second, 3);
+    expect_mask_refused("version 0; only versions 1 to 2");
     write_mask("a_000000.mask", "MASK", 2, TOKENS, every_second, 3);
-    expect_mask_refused("version 2; only version 1");
+    expect_mask_refused("22 bytes, the file has 19");
+    write_mask("a_000000.mask", "MASK", 2, TOKENS, (const uint8_t[6]){1, 2, 3, 4, 0x15, 0x20}, 6);
+    expect_mask_refused("bits behind the last token");
+    write_mask("a_000000.mask", "MASK", 2, TOKENS, (const uint8_t[6]){1, 2, 3, 4, 0x35, 0}, 6);
+    expect_mask_refused("bits behind the last token");
     write_mask("a_000000.mask", "MASK", 1, TOKENS + 1, every_second, 3);
     expect_mask_refused("the mask of 22 tokens, but the shard beside it has 21");
     write_mask("a_000000.mask", "MASK", 1, TOKENS, every_second, 2);
@@ -107,21 +137,23 @@ Test(token_mask, a_set_needs_shards_and_tokens_that_count) {
     cr_expect_not_null(strstr(error.text, "no token counts"), "%s", error.text);
 }
 
-/* Token i counts unless i is in 3 .. 6 of each 11. */
-static void make_counts(uint8_t *counts, int count) {
-    for (int i = 0; i < count; i++) counts[i] = !(i % 11 >= 3 && i % 11 <= 6);
+/* Token i counts unless i is in 3 .. 6 of each 11, and begins a document if it is 5 or 9 of 13. */
+static void make_marks(uint8_t *marks, int count) {
+    for (int i = 0; i < count; i++)
+        marks[i] = (i % 11 >= 3 && i % 11 <= 6 ? 0 : TOKEN_COUNTS) |
+                   (i % 13 == 5 || i % 13 == 9 ? TOKEN_BEGINS : 0);
 }
 
-/* Writes tokens with their counts in parts, and finishes. */
-static void put_counts(struct shard_writer *writer, int count, int part) {
+/* Writes tokens with their marks in parts, and finishes. */
+static void put_marks(struct shard_writer *writer, int count, int part) {
     uint16_t tokens[200];
-    uint8_t counts[200];
-    make_counts(counts, count);
+    uint8_t marks[200];
+    make_marks(marks, count);
     for (int i = 0; i < count; i++) tokens[i] = (uint16_t)i;
     for (int at = 0, size; at < count; at += size) {
         size = count - at < part ? count - at : part;
         const int status =
-            shard_writer_put_packed(writer, tokens + at, counts + at, (uint64_t)size, &error);
+            shard_writer_put_packed(writer, tokens + at, marks + at, (uint64_t)size, &error);
         cr_assert_eq(status, 0, "%s", error.text);
     }
     cr_assert_eq(shard_writer_finish(writer, &error), 0, "%s", error.text);
@@ -130,30 +162,34 @@ static void put_counts(struct shard_writer *writer, int count, int part) {
 Test(token_mask, masks_of_all_sizes_round_trip) {
     const int cases[][3] = {{1000, 150, 1}, {1000, 150, 200}, {7, 150, 4},  {1, 30, 3},
                             {64, 128, 64},  {33, 150, 33},    {40, 150, 7}, {8, 16, 5}};
-    uint8_t counts[200];
-    make_counts(counts, 200);
+    uint8_t marks[200];
+    make_marks(marks, 200);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct shard_writer writer;
         open_writer(&writer, "set", 256, (uint64_t)cases[c][0]);
-        put_counts(&writer, cases[c][1], cases[c][2]);
+        put_marks(&writer, cases[c][1], cases[c][2]);
         cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
         struct tokens tokens = opened("set_*.bin");
         int position = 0;
         for (int s = 0; s < (int)arrlen(tokens.shards); s++) {
-            bool any_zero = false;
+            bool any = false;
             const struct token_shard *shard = &tokens.shards[s];
             for (uint64_t i = 0; i < shard->count; i++, position++) {
-                cr_expect_eq(token_mask_in_loss(&shard->mask, i), counts[position], "case %zu", c);
-                any_zero |= !counts[position];
+                const uint8_t mark = marks[position];
+                cr_expect_eq(token_mask_in_loss(&shard->mask, i), mark & TOKEN_COUNTS, "case %zu",
+                             c);
+                cr_expect_eq(token_mask_begins(&shard->mask, i), mark / TOKEN_BEGINS, "case %zu",
+                             c);
+                any |= mark != TOKEN_COUNTS;
             }
-            cr_expect_eq(shard->mask.bits != NULL, any_zero, "case %zu, shard %d", c, s);
+            cr_expect_eq(token_mask_has_starts(&shard->mask), any, "case %zu, shard %d", c, s);
         }
         cr_expect_eq(position, cases[c][1]);
         tokens_close(&tokens);
     }
 }
 
-/* The first token that does not count comes in a later part: those before it count. */
+/* The first token that needs a mask comes in a later part: those before it count. */
 Test(token_mask, is_opened_when_needed) {
     struct shard_writer writer;
     const int32_t many[13] = {0};
@@ -168,6 +204,7 @@ Test(token_mask, is_opened_when_needed) {
     struct tokens tokens = opened("set_*");
     cr_expect_eq(tokens.counted, 17);
     cr_expect_not(token_mask_in_loss(&tokens.shards[0].mask, 14));
+    cr_expect(token_mask_has_starts(&tokens.shards[0].mask));
     tokens_close(&tokens);
     /* The header of the shard says that there is a mask; otherwise all tokens would count. */
     cr_assert_eq(unlink(in_folder("set_000000.mask")), 0);
@@ -181,13 +218,13 @@ Test(token_mask, is_opened_when_needed) {
 Test(token_mask, is_published_and_abandoned_with_its_shard) {
     struct shard_writer writer;
     open_writer(&writer, "set", 256, 50);
-    put_counts(&writer, 120, 30);
+    put_marks(&writer, 120, 30);
     cr_expect(exists("set_000000.mask.part") && exists("set_000002.mask.part"));
     cr_expect_not(exists("set_000000.mask"));
     shard_writer_abandon(&writer);
     cr_expect_not(exists("set_000000.mask.part") || exists("set_000002.mask.part"));
     open_writer(&writer, "set", 256, 50);
-    put_counts(&writer, 120, 30);
+    put_marks(&writer, 120, 30);
     cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
     cr_expect(exists("set_000000.mask") && exists("set_000002.mask"));
     cr_expect_not(exists("set_000000.mask.part"));
@@ -205,7 +242,7 @@ Test(token_mask, a_set_without_masks_removes_those_of_another) {
     struct shard_writer writer;
     const int32_t token = 1;
     open_writer(&writer, "set", 256, 50);
-    put_counts(&writer, 120, 30);
+    put_marks(&writer, 120, 30);
     cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
     write_plain("set_1_000000.mask", "x", 1);
     write_plain("set_000007.mask", "x", 1);

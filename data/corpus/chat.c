@@ -1,0 +1,163 @@
+#include "data/corpus/chat.h"
+
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/utf8.h"
+
+enum role { SYSTEM, USER, ASSISTANT, ROLES };
+
+static const char *const role_names[ROLES] = {"system", "user", "assistant"};
+
+/* The texts around a message. */
+struct turn {
+    const char *begin, *end;
+};
+
+struct chat_template {
+    const char *tokens[4]; /* special tokens that a tokenizer for it has */
+    const char
+        *variants[2];  /* special tokens of tokenizers for other templates that have the same */
+    const char *begin; /* text before all messages */
+    struct turn turns[ROLES];
+    const char *lead;  /* before the assistant's content: counts in the loss, as turns[].end */
+    const char *after; /* after turns[].end of the assistant: does not count */
+    bool trims[ROLES]; /* contents are used without the white space around them */
+    /* Users and the assistant take turns. A system message, which can only be the first message, is
+     * part of the last turn of the user. */
+    bool alternates;
+};
+
+static const struct chat_template templates[] = {
+    {.tokens = {"<|im_start|>", "<|im_end|>"},
+     .variants = {"<|im_sep|>"},
+     .begin = "",
+     .turns = {{"<|im_start|>system\n", "<|im_end|>\n"},
+               {"<|im_start|>user\n", "<|im_end|>\n"},
+               {"<|im_start|>assistant\n", "<|im_end|>"}},
+     .lead = "",
+     .after = "\n"},
+    {.tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     .begin = "<|begin_of_text|>",
+     .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
+               {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
+               {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"}},
+     .lead = "",
+     .after = "",
+     .trims = {true, true, true}},
+    /* Tokenizers of Mistral's later models have the other two. */
+    {.tokens = {"<s>", "[INST]", "[/INST]", "</s>"},
+     .variants = {"[PREFIX]", "[SYSTEM_PROMPT]"},
+     .begin = "<s>",
+     .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {"", "</s>"}},
+     .lead = " ",
+     .after = "",
+     .trims = {false, false, true},
+     .alternates = true},
+};
+
+static bool has_token(const struct tokenizer *tokenizer, const char *name) {
+    return tokenizer_special(tokenizer, name, strlen(name)) >= 0;
+}
+
+static bool fits(const struct chat_template *chat, const struct tokenizer *tokenizer) {
+    for (size_t i = 0; i < sizeof chat->tokens / sizeof *chat->tokens && chat->tokens[i]; i++)
+        if (!has_token(tokenizer, chat->tokens[i])) return false;
+    for (size_t i = 0; i < sizeof chat->variants / sizeof *chat->variants && chat->variants[i]; i++)
+        if (has_token(tokenizer, chat->variants[i])) return false;
+    return true;
+}
+
+const struct chat_template *chat_template_of(const struct tokenizer *tokenizer) {
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
+        if (fits(&templates[i], tokenizer)) return &templates[i];
+    return NULL;
+}
+
+/* True for the characters that Python's str.strip removes, as the templates do. */
+static bool is_space(const char *character, size_t count) {
+    const uint32_t code = count > 0 ? utf8_code(character, count) : 0;
+    return (code >= 9 && code <= 13) || (code >= 28 && code <= 32) || code == 0x85 ||
+           code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
+           code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+}
+
+/* Returns a content without the white space around it. */
+static struct segment trimmed(const struct jsonl_member *content) {
+    const char *begin = NULL, *end = NULL, *last = content->text + content->size;
+    for (const char *at = content->text, *next; at < last; at = next) {
+        const size_t count = utf8_character(at, (size_t)(last - at));
+        next = at + count;
+        if (is_space(at, count)) continue;
+        if (!begin) begin = at;
+        end = next;
+    }
+    return (struct segment){begin, begin ? (size_t)(end - begin) : 0, false};
+}
+
+static enum role role_of(const struct jsonl_member *value) {
+    int role = 0;
+    while (role < ROLES && (strlen(role_names[role]) != value->size ||
+                            memcmp(role_names[role], value->text, value->size) != 0))
+        role++;
+    return (enum role)role;
+}
+
+static int check(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
+                 struct error *error) {
+    const bool has_system = count > 0 && role_of(&values[0]) == SYSTEM;
+    bool any_answer = false;
+    for (size_t i = 0; i < count; i++) {
+        const enum role role = role_of(&values[2 * i]);
+        if (role == ROLES)
+            return fail(error,
+                        "message %zu: unknown role \"%.*s\"; known are system, user and "
+                        "assistant",
+                        i + 1, values[2 * i].size < 50 ? (int)values[2 * i].size : 50,
+                        values[2 * i].text);
+        const enum role turn = (i - has_system) % 2 == 0 ? USER : ASSISTANT;
+        if (chat->alternates && role != turn && !(i == 0 && has_system))
+            return fail(error,
+                        "message %zu: the role is %s where the tokenizer's chat template needs %s; "
+                        "after an optional system message, user and assistant take turns",
+                        i + 1, role_names[role], role_names[turn]);
+        if (role == ASSISTANT && trimmed(&values[2 * i + 1]).size == 0)
+            return fail(error, "message %zu: the assistant's content is empty", i + 1);
+        any_answer |= role == ASSISTANT;
+    }
+    return any_answer ? 0 : fail(error, "there is no message of the assistant to train on");
+}
+
+static void put(struct segment **segments, const char *text, bool in_loss) {
+    const struct segment segment = {text, strlen(text), in_loss};
+    if (segment.size > 0) arrput(*segments, segment);
+}
+
+int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
+                struct segment **segments, struct error *error) {
+    if (check(chat, values, count, error)) return -1;
+    const bool moves_system = chat->alternates && role_of(&values[0]) == SYSTEM;
+    size_t last_user = 0;
+    for (size_t i = 0; i < count; i++)
+        if (role_of(&values[2 * i]) == USER) last_user = i;
+    put(segments, chat->begin, false);
+    for (size_t i = moves_system; i < count; i++) {
+        const enum role role = role_of(&values[2 * i]);
+        const struct turn *turn = &chat->turns[role];
+        const struct jsonl_member *content = &values[2 * i + 1];
+        struct segment segment = {content->text, content->size, false};
+        if (chat->trims[role]) segment = trimmed(content);
+        segment.in_loss = role == ASSISTANT;
+        put(segments, turn->begin, false);
+        if (moves_system && i == last_user) {
+            arrput(*segments, ((struct segment){values[1].text, values[1].size, false}));
+            put(segments, chat->turns[SYSTEM].end, false);
+        }
+        if (role == ASSISTANT) put(segments, chat->lead, true);
+        if (segment.size > 0) arrput(*segments, segment);
+        put(segments, turn->end, role == ASSISTANT);
+        if (role == ASSISTANT) put(segments, chat->after, false);
+    }
+    return 0;
+}

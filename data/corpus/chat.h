@@ -1,0 +1,31 @@
+/* Renders conversations as the chat templates of models do: ChatML, Llama 3's and Mistral's. The
+ * special tokens of a tokenizer decide between them. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "data/corpus/jsonl.h"
+#include "data/tokenize/tokenizer.h"
+#include "data/util/error.h"
+
+/* A part of a row: a text that counts in the loss, or one that does not. */
+struct segment {
+    const char *text; /* [size] */
+    size_t size;
+    bool in_loss;
+};
+
+struct chat_template;
+
+/* Returns the template for the tokenizer, or NULL if it has the special tokens of none. */
+const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
+
+/* Appends a conversation to *segments, an stb_ds array. values [2 * count]: role and content of
+ * each message in turn. Only the contents of the assistant and the tokens that end them count in
+ * the loss. Segments refer to the values' text.
+ *
+ * Fails, with the number of the message, if a role is unknown or, for Mistral, not in turn, if an
+ * answer of the assistant is blank, and if there is none. */
+int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
+                struct segment **segments, struct error *error);
