@@ -157,7 +157,7 @@ FUZZ_SOURCES := $(filter-out data/corpus/block_encoder.c data/corpus/splitter.c,
                 kernels/dtype.c model/core/precision.c \
                 $(call sources_in,model/architecture model/config) \
                 $(wildcard $(addprefix model/io/,config*.c safetensors*.c huggingface*.c)) \
-                $(addprefix model/io/,amax_history.c checkpoint_manifest.c tensor_files.c)
+                $(addprefix model/io/,amax_history.c checkpoint_manifest.c tensor_files.c adapter_config.c)
 
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*

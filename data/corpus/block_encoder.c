@@ -111,9 +111,9 @@ struct run {
     const struct tokenizer *tokenizer;
     struct tokenizer_encoder *encoder;
     int32_t **tokens;          /* stb_ds array: tokens of the part */
-    const char *text;          /* where the text of the run begins */
+    const char *text;          /* beginning of the run */
     size_t first;              /* index of its first token */
-    bool is_rendered, in_loss; /* of the text that is added next */
+    bool is_rendered, in_loss; /* state of the text that is added next */
     bool begins;               /* a document begins with the next token */
 };
 

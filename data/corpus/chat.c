@@ -69,10 +69,14 @@ static bool fits(const struct chat_template *chat, const struct tokenizer *token
     return true;
 }
 
+const struct chat_template *chat_template_at(int index) {
+    return index < (int)(sizeof templates / sizeof *templates) ? &templates[index] : NULL;
+}
+
 const struct chat_template *chat_template_of(const struct tokenizer *tokenizer) {
-    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
-        if (fits(&templates[i], tokenizer)) return &templates[i];
-    return NULL;
+    int i = 0;
+    while (chat_template_at(i) && !fits(chat_template_at(i), tokenizer)) i++;
+    return chat_template_at(i);
 }
 
 /* True for the characters that Python's str.strip removes, as the templates do. */

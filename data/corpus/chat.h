@@ -18,6 +18,9 @@ struct segment {
 
 struct chat_template;
 
+/* Returns the template of this index, from 0, or NULL if there is none. */
+const struct chat_template *chat_template_at(int index);
+
 /* Returns the template for the tokenizer, or NULL if it has the special tokens of none. */
 const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
 

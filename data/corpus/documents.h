@@ -53,8 +53,8 @@ struct documents {
     bool unread;          /* nothing has been read from the current input yet */
     char *buffer;         /* [capacity] */
     size_t capacity, at, filled, searched;
-    struct segment *segments;   /* stb_ds array: segments of the last row, */
-    size_t next_segment;        /* of which this one is returned next */
+    struct segment *segments;   /* stb_ds array: segments of the last row */
+    size_t next_segment;        /* index of the segment returned next */
     struct jsonl_member *items; /* stb_ds array: messages or segments of the row, reused */
     uint64_t line;              /* line in the current input, from 1 */
     uint64_t bytes_read;        /* bytes read from all inputs */

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Renders conversations with a model's own chat template, for ./prepare.
+
+    scripts/render_chat.py DIR rows.jsonl > rendered.jsonl
+    ./prepare --tokenizer DIR --out PREFIX rendered.jsonl
+
+DIR holds the model's tokenizer and template. Rows are {"messages": [{"role", "content"}, ...]},
+with "tools" if the template takes them; - is the standard input. A rendered row is {"segments":
+[{"text", "train"}, ...]}: the text of apply_chat_template, of which the answers of the assistant
+and the special tokens that end them are trained.
+
+Needs transformers: pip install transformers jinja2. ./prepare renders ChatML, Llama 3 and Mistral
+7B v0.3 itself.
+"""
+import argparse
+import json
+import re
+import sys
+
+from transformers import AutoTokenizer
+
+MARK = "Q7answerQ7"
+
+
+class BadRow(Exception):
+    """A row that cannot be rendered, with the reason."""
+
+
+class Renderer:
+    """The template of a tokenizer."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        names = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+        names += [str(token) for token in tokenizer.get_added_vocab() if str(token) not in names]
+        self.special = re.compile("|".join(re.escape(name) for name in names) or "(?!)")
+
+    def render(self, messages, tools, prompt=False):
+        return self.tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=prompt)
+
+    def around_mark(self, messages, tools, i, full):
+        """The bounds of the content of message i in the full text, or None. They are found by
+        rendering the conversation with another content: the text around it stays the same."""
+        marked = self.render(
+            messages[:i] + [{**messages[i], "content": MARK}] + messages[i + 1:], tools)
+        before, found, after = marked.partition(MARK)
+        is_same = found and MARK not in after and full.startswith(before) and full.endswith(after)
+        begin, end = len(before), len(full) - len(after)
+        return (begin, end) if is_same and begin < end else None
+
+    def prefix(self, messages, tools, prompt, full):
+        """The length of a rendered beginning of the conversation, or None if the full text does
+        not begin with it."""
+        try:
+            text = self.render(messages, tools, prompt)
+        except Exception:  # some templates refuse conversations that end here
+            return None
+        return len(text) if full.startswith(text) else None
+
+    def span(self, messages, tools, i, full):
+        """The bounds of the answer in message i, with the token that ends it."""
+        content = messages[i].get("content")
+        prompt = self.prefix(messages[:i], tools, True, full) if i else None
+        bounds = None
+        if isinstance(content, str) and content.strip():
+            bounds = self.around_mark(messages, tools, i, full)
+        if bounds:
+            begin, end = bounds
+            stop = re.compile(r"\s*(?:" + self.special.pattern + ")").match(full, end)
+            return (begin if prompt is None else min(begin, prompt)), stop.end() if stop else end
+        whole = self.prefix(messages[:i + 1], tools, False, full)
+        if prompt is None or whole is None or whole <= prompt:
+            raise BadRow(f"message {i + 1}: the answer cannot be found in the text of the template")
+        stops = [match.end() for match in self.special.finditer(full, prompt, whole)]
+        return prompt, stops[-1] if stops else whole
+
+    def segments(self, row):
+        messages = row.get("messages") if isinstance(row, dict) else None
+        if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+            raise BadRow('there is no "messages", a list of objects')
+        answers = [i for i, one in enumerate(messages) if one.get("role") == "assistant"]
+        if not answers:
+            raise BadRow("there is no message of the assistant to train on")
+        tools = row.get("tools")
+        try:
+            full = self.render(messages, tools)
+            spans = [self.span(messages, tools, i, full) for i in answers]
+        except BadRow:
+            raise
+        except Exception as error:  # templates raise errors of many kinds
+            raise BadRow(f"the template refuses it: {error}") from error
+        found, at = [], 0
+        for i, (begin, end) in zip(answers, spans):
+            if begin < at:
+                raise BadRow(f"message {i + 1}: its text overlaps the answer before it")
+            found += [(full[at:begin], False), (full[begin:end], True)]
+            at = end
+        found.append((full[at:], False))
+        return [{"text": text, "train": train} for text, train in found if text]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("rows", nargs="+", metavar="ROWS", help="JSON Lines, or -")
+    arguments = parser.parse_args()
+    renderer = Renderer(AutoTokenizer.from_pretrained(arguments.directory))
+    for name in arguments.rows:
+        file = sys.stdin if name == "-" else open(name, encoding="utf-8-sig")
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = {"segments": renderer.segments(json.loads(line))}
+            except (BadRow, ValueError) as error:
+                sys.exit(f"render_chat.py: {name}, line {number}: {error}")
+            print(json.dumps(row, ensure_ascii=True))
+
+
+if __name__ == "__main__":
+    main()

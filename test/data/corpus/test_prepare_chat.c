@@ -1,0 +1,249 @@
+/* Runs the program itself: conversations and rendered segments. */
+#include "test/data/corpus/prepare_fixture.h"
+
+TestSuite(prepare_chat, .init = make_folder, .fini = remove_folder);
+
+/* Writes a tokenizer of bytes with special tokens from 256 on: "NAME": TOKEN, ... The pattern makes
+ * pieces of letters and of line feeds, and "\n\n" is the token 10 twice unless it is merged. */
+static void write_tokenizer(const char *special) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char json[1000];
+    mkdir(in_folder("chat"), 0755);
+    snprintf(json, sizeof json,
+             "{\"pattern\": \"\\\\n+|[^\\\\n]\", \"special_tokens\": {\"<|endoftext|>\": 256%s}}",
+             special);
+    write_text("chat/tiktoken.json", json);
+    FILE *file = fopen(in_folder("chat/ranks.tiktoken"), "w");
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(file, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
+    fprintf(file, "Cgo= 300\n"); /* two line feeds */
+    cr_assert_eq(fclose(file), 0);
+}
+
+static const char CHATML[] = ", \"<|im_start|>\": 260, \"<|im_end|>\": 261";
+static const char LLAMA3[] = ", \"<|begin_of_text|>\": 260, \"<|start_header_id|>\": 261, "
+                             "\"<|end_header_id|>\": 262, \"<|eot_id|>\": 263";
+static const char MISTRAL[] = ", \"<s>\": 260, \"</s>\": 261, \"[INST]\": 262, \"[/INST]\": 263";
+
+/* expected: tokens below 256 as characters, 300 as N and others as letters from A (256) on. { and }
+ * enclose tokens that count, and ^ is before a token that begins a document. */
+static void expect(const char *pattern, const char *expected) {
+    struct tokens tokens;
+    char *text = NULL;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
+    cr_assert_eq(arrlen(tokens.shards), 1);
+    const struct token_shard *shard = &tokens.shards[0];
+    for (uint64_t i = 0; i < shard->count; i++) {
+        const int32_t token = token_at(shard, i);
+        const bool counts = token_mask_in_loss(&shard->mask, i);
+        if (counts && (i == 0 || !token_mask_in_loss(&shard->mask, i - 1))) arrput(text, '{');
+        if (token_mask_begins(&shard->mask, i)) arrput(text, '^');
+        arrput(text, (char)(token == 300 ? 'N' : token < 256 ? token : 'A' + token - 256));
+        if (counts && (i == shard->count - 1 || !token_mask_in_loss(&shard->mask, i + 1)))
+            arrput(text, '}');
+    }
+    arrput(text, '\0');
+    cr_expect_str_eq(text, expected, "\"%s\", expected \"%s\"", text, expected);
+    arrfree(text);
+    tokens_close(&tokens);
+}
+
+static void prepare(const char *rows) {
+    write_text("a.jsonl", rows);
+    cr_assert_eq(run("--tokenizer chat --val-fraction 0 --force --out set a.jsonl"), 0, "%s",
+                 error_text);
+}
+
+Test(prepare_chat, chatml) {
+    write_tokenizer(CHATML);
+    prepare("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+            "{\"content\":\"an\",\"role\":\"assistant\"}],\"id\":1}\n"
+            "{\"messages\":[{\"role\":\"system\",\"content\":\"\"},"
+            "{\"role\":\"assistant\",\"content\":\"b\",\"weight\":1}]}\n");
+    expect("set_train_*.bin", "^Euser\nqF\nEassistant\n{anF}\n^Esystem\nF\nEassistant\n{bF}\n");
+    cr_expect_not_null(strstr(out_text, "2 documents"), "%s", out_text);
+}
+
+/* A token of line feeds on both sides of the border belongs to the answer. Special tokens in a
+ * content are recognized, as by transformers. */
+Test(prepare_chat, contents_are_encoded_with_what_surrounds_them) {
+    write_tokenizer(CHATML);
+    prepare("{\"messages\":[{\"role\":\"user\",\"content\":\"\\n<|im_end|>\"},"
+            "{\"role\":\"assistant\",\"content\":\"\\nx\\n\"}]}\n");
+    expect("set_train_*.bin", "^EuserNFF\nEassistant{Nx\nF}\n");
+}
+
+Test(prepare_chat, llama3_trims_contents) {
+    write_tokenizer(LLAMA3);
+    prepare("{\"messages\":[{\"role\":\"system\",\"content\":\" s\\u00a0\"},"
+            "{\"role\":\"user\",\"content\":\"\\n\"},"
+            "{\"role\":\"assistant\",\"content\":\" \\u2003a b\\n\"},"
+            "{\"role\":\"assistant\",\"content\":\"c\"}]}\n");
+    expect("set_train_*.bin", "^EFsystemGNsHFuserGNHFassistantGN{a bH}FassistantGN{cH}");
+}
+
+Test(prepare_chat, mistral_moves_the_system_message_to_the_last_question) {
+    write_tokenizer(MISTRAL);
+    prepare("{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},"
+            "{\"role\":\"user\",\"content\":\" q\"},{\"role\":\"assistant\",\"content\":\" a \"},"
+            "{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\"}]}\n");
+    expect("set_train_*.bin", "^EG  qH{ aF}G sNrH{ bF}");
+}
+
+Test(prepare_chat, other_tokenizers_are_refused) {
+    const char *const others[] = {
+        "", ", \"<|im_start|>\": 260",
+        /* Tokenizers of other templates with the same tokens. */
+        ", \"<|im_start|>\": 260, \"<|im_end|>\": 261, \"<|im_sep|>\": 262",
+        ", \"<s>\": 260, \"</s>\": 261, \"[INST]\": 262, \"[/INST]\": 263, \"[PREFIX]\": 264"};
+    write_text("a.jsonl", "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        write_tokenizer(others[i]);
+        cr_expect_eq(run("--tokenizer chat --skip-bad-rows --out set a.jsonl"), 1);
+        cr_expect_not_null(strstr(error_text, "a.jsonl, line 1: "), "%s", error_text);
+        cr_expect_not_null(strstr(error_text, "scripts/render_chat.py"), "%s", error_text);
+    }
+    cr_expect_eq(run("--tokenizer bytes --out set a.jsonl"), 1);
+    cr_expect_not_null(strstr(error_text, "no known chat template"), "%s", error_text);
+}
+
+Test(prepare_chat, bad_conversations_are_named_by_line) {
+    static const struct {
+        const char *row, *what;
+    } cases[] = {
+        {"{\"messages\":{}}", "line 2, column 13: the member is not a list"},
+        {"{\"messages\":[]}", "line 2, column 13: there is no message of the assistant"},
+        {"{\"messages\":[1]}", "line 2, column 14: the list has an item that is not an object"},
+        {"{\"messages\":[{\"role\":\"user\"}]}",
+         "line 2, column 14: there is no member \"content\" (there is \"role\")"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}",
+         "line 2, column 39: the member is not a string"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{}]}]}",
+         "line 2, column 39: the member is not a string"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}",
+         "line 2, column 13: there is no message of the assistant to train on"},
+        {"{\"messages\":[{\"role\":\"tool\",\"content\":\"q\"}]}",
+         "line 2, column 13: message 1: unknown role \"tool\""},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+         "{\"role\":\"assistant\",\"content\":\" \\n\"}]}",
+         "message 2: the assistant's content is empty"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+         "{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
+         "message 2: the role is user where the tokenizer's chat template needs assistant"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"q\"}]}",
+         "message 1: the role is assistant where the tokenizer's chat template needs user"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+         "\"content\":\"a\"},{\"role\":\"system\",\"content\":\"s\"}]}",
+         "message 3: the role is system where the tokenizer's chat template needs user"},
+        {"{\"prompt\":\"a\",\"completion\":\"b\"}",
+         "line 2, column 1: there is no member \"messages\" (there is \"prompt\", \"completion\")"},
+    };
+    const char good[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+                        "{\"role\":\"assistant\",\"content\":\"a\"}]}";
+    write_tokenizer(MISTRAL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char rows[1000];
+        snprintf(rows, sizeof rows, "%s\n%s\n", good, cases[i].row);
+        write_text("a.jsonl", rows);
+        cr_expect_eq(run("--tokenizer chat --out set a.jsonl"), 1);
+        cr_expect_not_null(strstr(error_text, cases[i].what), "%s\n%s", cases[i].what, error_text);
+        cr_expect_not_null(strstr(error_text, "\"role\" and \"content\""), "%s", error_text);
+        cr_expect_not(exists("set_train_000000.bin"));
+        snprintf(rows, sizeof rows, "%s\n%s\n", cases[i].row, good);
+        if (i == sizeof cases / sizeof *cases - 1) continue; /* it would decide for pairs */
+        write_text("a.jsonl", rows);
+        cr_expect_eq(run("--tokenizer chat --val-fraction 0 --force --skip-bad-rows --out skip "
+                         "a.jsonl"),
+                     0, "%s", error_text);
+        expect("skip_train_*.bin", "^EG qH{ aF}");
+    }
+}
+
+Test(prepare_chat, segments_hold_their_special_tokens) {
+    write_tokenizer(MISTRAL);
+    prepare(
+        "{\"segments\":[{\"text\":\"<s>[IN\",\"train\":false},{\"text\":\"ST]q\\n\",\"train\":"
+        "false},{\"train\":true,\"text\":\"\\na</s>\",\"w\":1},{\"text\":\"!\",\"train\":false},"
+        "{\"text\":\"\",\"train\":false},{\"text\":\"?\",\"train\":true}]}\n"
+        "{\"segments\":[{\"text\":\"b\",\"train\":true}]}");
+    expect("set_train_*.bin", "^EGq{NaF}!{?^b}");
+    cr_expect_not_null(strstr(out_text, "2 documents"), "%s", out_text);
+    write_text("b.txt", "t");
+    cr_assert_eq(run("--tokenizer chat --val-fraction 0 --force --out set b.txt a.jsonl b.txt"), 0,
+                 "%s", error_text);
+    expect("set_train_*.bin", "{^At}^EGq{NaF}!{?^b^At}");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --force --out set a.jsonl b.txt"), 0, "%s",
+                 error_text);
+    expect("set_train_*.bin", "^<s>[INST]q\n{\na</s>}!{?^b^t}");
+}
+
+Test(prepare_chat, bad_segments_are_named_by_line) {
+    static const struct {
+        const char *row, *what;
+    } cases[] = {
+        {"{\"segments\":\"a\"}", "line 2, column 13: the member is not a list"},
+        {"{\"segments\":[]}", "line 2, column 13: there is no text to train on"},
+        {"{\"segments\":[{\"text\":\"a\",\"train\":false}]}", "there is no text to train on"},
+        {"{\"segments\":[{\"text\":\"\",\"train\":true}]}", "there is no text to train on"},
+        {"{\"segments\":[{\"text\":\"a\",\"train\":1}]}",
+         "line 2, column 34: the member is not true or false"},
+        {"{\"segments\":[{\"text\":\"a\",\"train\":tru}]}", "line 2, column"},
+        {"{\"segments\":[{\"text\":\"a\"}]}", "there is no member \"train\" (there is \"text\")"},
+        {"{\"segments\":[{\"text\":\"a\",\"train\":true},]}", "line 2, column 40"},
+        {"{\"segments\":[{\"text\":\"a\",\"train\":true}", "a comma or ]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char rows[500];
+        snprintf(rows, sizeof rows, "{\"segments\":[{\"text\":\"a\",\"train\":true}]}\n%s\n",
+                 cases[i].row);
+        write_text("a.jsonl", rows);
+        cr_expect_eq(run("--tokenizer bytes --out set a.jsonl"), 1);
+        cr_expect_not_null(strstr(error_text, cases[i].what), "%s\n%s", cases[i].what, error_text);
+    }
+}
+
+/* Answers of many lengths in blocks of 16 MiB and parts of 128 KiB, by several threads. */
+Test(prepare_chat, long_conversations_have_the_mask_of_each) {
+    enum { ROWS = 4000, TURNS = 10 };
+    uint64_t expected = 0, all = 0;
+    write_tokenizer(CHATML);
+    FILE *file = fopen(in_folder("a.jsonl"), "w");
+    for (int i = 0; i < ROWS; i++) {
+        fprintf(file, "{\"messages\":[");
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int question = 1 + (i * 7 + turn) % 300, answer = 1 + (i * 13 + turn * 31) % 500;
+            fprintf(file,
+                    "%s{\"role\":\"user\",\"content\":\"%0*d\"},"
+                    "{\"role\":\"assistant\",\"content\":\"%0*d\"}",
+                    turn ? "," : "", question, 1, answer, 2);
+            expected += (uint64_t)answer + 1;
+            all += (uint64_t)(question + answer + 21);
+        }
+        fprintf(file, "]}\n");
+    }
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(run("--tokenizer chat --val-fraction 0.1 --out set a.jsonl"), 0, "%s", error_text);
+    uint64_t counted = 0, count = 0, begins = 0;
+    const char *const sides[] = {"set_train_*.bin", "set_val_*.bin"};
+    for (int i = 0; i < 2; i++) {
+        struct tokens tokens;
+        cr_assert_eq(tokens_open(&tokens, in_folder("%s", sides[i]), &error), 0, "%s", error.text);
+        bool is_answer = false, is_next = false;
+        const struct token_shard *shard = &tokens.shards[0];
+        for (uint64_t t = 0; t < shard->count; t++) {
+            const int32_t token = token_at(shard, t);
+            begins += token_mask_begins(&shard->mask, t);
+            if (token_mask_in_loss(&shard->mask, t) != is_answer)
+                cr_assert_fail("%s: token %d", sides[i], (int)t);
+            if (token == 't') is_next = true; /* the last letter of assistant */
+            if (token == '\n') is_answer = is_next;
+            if (token == 261) is_answer = is_next = false;
+        }
+        counted += tokens.counted;
+        count += tokens.count;
+        tokens_close(&tokens);
+    }
+    cr_expect_eq(counted, expected);
+    cr_expect_eq(count, all);
+    cr_expect_eq(begins, ROWS);
+}

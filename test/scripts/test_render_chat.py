@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Tests that scripts/render_chat.py finds the answers in the text of a template, with a fake
+transformers module whose templates are functions."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/render_chat.py")
+
+FAKE = '''
+class AutoTokenizer:
+    all_special_tokens = ["<s>", "</s>", "<end>"]
+
+    @staticmethod
+    def from_pretrained(directory):
+        tokenizer = AutoTokenizer()
+        tokenizer.kind = directory
+        return tokenizer
+
+    def get_added_vocab(self):
+        return {"<call>": 7, "</s>": 2}
+
+    def apply_chat_template(self, messages, tools=None, tokenize=True, add_generation_prompt=False):
+        assert not tokenize
+        text = "<s>" + (str(tools) if tools else "")
+        for i, one in enumerate(messages):
+            is_last = i == len(messages) - 1
+            content = one["content"] or "<call>" + one["call"]
+            if one["role"] != "assistant":
+                text += f"[{one['role']}]{content}<end>"
+            elif self.kind == "thinks":  # only in the last answer
+                text += "[assistant]" + "(think)" * is_last + content + "<end>\\n"
+            elif self.kind == "trims":
+                text += "[assistant]: " + content.strip() + " </s>"
+            elif self.kind == "shouts":
+                text += "[assistant]" + content.upper() + "<end>"
+            else:
+                text += "[assistant]" + content + "<end>\\n"
+        if self.kind == "alternates" and messages[0]["role"] != "user":
+            raise ValueError("users begin")
+        return text + "[assistant]" * (add_generation_prompt or self.kind == "prompts")
+'''
+
+failures = []
+
+
+def run(kind, rows):
+    """The output of the script, and its messages."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "transformers.py"), "w", encoding="utf-8") as file:
+            file.write(FAKE)
+        text = "".join(json.dumps(row) + "\n\n" for row in rows)
+        done = subprocess.run([sys.executable, SCRIPT, kind, "-"], input=text, text=True,
+                              capture_output=True, env={**os.environ, "PYTHONPATH": folder},
+                              check=False)
+        return done.stdout, done.stderr
+
+
+def row(*contents, **more):
+    """A row whose messages are role=content or, for a call, assistant>content."""
+    messages = []
+    for one in contents:
+        role, sign, content = one.partition("=")
+        if not sign:
+            role, _, call = one.partition(">")
+            messages.append({"role": role, "content": None, "call": call})
+        else:
+            messages.append({"role": role, "content": content})
+    return {"messages": messages, **more}
+
+
+def check(kind, given, expected):
+    """expected: the text, with the answers between braces."""
+    out, error = run(kind, [given])
+    found = error
+    if out:
+        found = "".join("{" + one["text"] + "}" if one["train"] else one["text"]
+                        for one in json.loads(out)["segments"])
+    if found != expected:
+        failures.append(f"{kind}: {found!r}, not {expected!r}")
+
+
+def check_refused(kind, rows, expected):
+    error = run(kind, rows)[1]
+    if expected not in error:
+        failures.append(f"{kind}: {error!r} without {expected!r}")
+
+
+check("plain", row("system=be", "user=q", "assistant=a", "user=r", "assistant= b\n"),
+      "<s>[system]be<end>[user]q<end>[assistant]{a<end>}\n[user]r<end>[assistant]{ b\n<end>}\n")
+check("plain", row("user=assistant", "assistant=a", "assistant=a", "user=a"),
+      "<s>[user]assistant<end>[assistant]{a<end>}\n[assistant]{a<end>}\n[user]a<end>")
+# An answer that is a call has no content.
+check("plain", row("user=q", "assistant>f", "user=1", "assistant=b", tools=["T"]),
+      "<s>['T'][user]q<end>[assistant]{<call>f<end>}\n[user]1<end>[assistant]{b<end>}\n")
+check("thinks", row("user=q", "assistant=a", "user=r", "assistant=b"),
+      "<s>[user]q<end>[assistant]{a<end>}\n[user]r<end>[assistant]{(think)b<end>}\n")
+check("trims", row("user=q", "assistant= a\n"), "<s>[user]q<end>[assistant]{: a </s>}")
+check("prompts", row("user=q", "assistant=a", "user=r"),
+      "<s>[user]q<end>[assistant]{a<end>}\n[user]r<end>[assistant]")
+check("alternates", row("user=q", "assistant=a"), "<s>[user]q<end>[assistant]{a<end>}\n")
+check("shouts", row("user=q", "assistant=a"), "<s>[user]q<end>[assistant]{A<end>}")
+good = row("user=q", "assistant=a")
+check_refused("plain", [good, row("user=q")], "-, line 3: there is no message of the assistant")
+check_refused("plain", [{"messages": "x"}], '-, line 1: there is no "messages"')
+check_refused("plain", [[1]], '-, line 1: there is no "messages"')
+check_refused("alternates", [row("assistant=a")], "-, line 1: the template refuses it: users begin")
+check_refused("prompts", [row("assistant>f")], "-, line 1: message 1: the answer cannot be found")
+
+for failure in failures:
+    print(failure)
+print(f"scripts/render_chat.py: {len(failures)} failures")
+sys.exit(1 if failures else 0)
