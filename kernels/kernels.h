@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/adapter_args.h"
 #include "kernels/quantize_format.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
@@ -361,13 +362,6 @@ struct cast_args {
     bool masters;
 };
 
-/* out = the values of a stored matrix (kernels/weight_format.h), rounded to out's dtype. out has
- * fewer than 2^32 elements. */
-struct dequantize_args {
-    const struct tensor *out; /* [N, C] fp32, fp16 or bf16 */
-    const struct quantized_weight *in;
-};
-
 /* Statistics of the tensors that quantize has processed since this was cleared, in backend
  * memory. */
 struct quantize_record {
@@ -401,52 +395,6 @@ struct quantize_args {
 static inline const struct tensor *quantize_result(const struct quantize_args *args) {
     return args->out ? args->out : args->transposed;
 }
-
-/* Each row of out = the last C columns of that row of in. */
-struct copy_last_columns_args {
-    const struct tensor *out; /* [N, C] */
-    const struct tensor *in;  /* [N, C or more], same dtype */
-};
-
-/* out = 0 with the given probability, else in / (1 - probability), for each element (Srivastava et
- * al. 2014). What is dropped is a function of the key, the row of the run and the column alone
- * (kernels/dropout.h). */
-struct dropout_args {
-    const struct tensor *out;         /* [N, C]; += with accumulate; may be in without */
-    const struct tensor *in;          /* [N, C] */
-    const struct step_inputs *inputs; /* first_row is read */
-    struct rounding_key key;          /* one for each use of dropout in the model */
-    double probability;               /* below 1 */
-    bool accumulate;
-    struct amax *track_amax;         /* optional, of out, without accumulate only */
-    const struct trace_label *label; /* optional */
-};
-
-/* Part of a block-diagonal matrix: rows first_row.. of the matrix, and as many columns as the part
- * has, after those of the parts before. */
-struct diagonal_block {
-    struct tensor part; /* [rows, columns] fp32 in the forward pass */
-    int64_t first_row;
-};
-enum { DIAGONAL_BLOCKS_MAX = 3 };
-
-/* out = scale * the matrix that has the parts at their places, and zeros elsewhere. One matmul then
- * serves linear layers that share their input, such as the adapters of q, k and v. */
-struct block_diagonal_forward_args {
-    const struct tensor *out; /* [M, all columns of the parts] */
-    struct diagonal_block blocks[DIAGONAL_BLOCKS_MAX];
-    int count;
-    float scale;
-};
-
-/* Gradient of each part: scale * its place in dout; += with accumulate, else =. */
-struct block_diagonal_backward_args {
-    struct diagonal_block dblocks[DIAGONAL_BLOCKS_MAX];
-    const struct tensor *dout; /* [M, all columns of the parts] fp32 */
-    int count;
-    float scale;
-    bool accumulate;
-};
 
 /* Sets bytes to zero. */
 struct clear_args {

@@ -6,7 +6,7 @@
 #   scripts/check_style.sh [--update]     --update: lower the budget to the counts of today
 set -euo pipefail
 cd "$(dirname "$0")/.."
-lines_max=500 readme_max=200 words_max=15000 budget=scripts/style_budget.txt failed=0
+lines_max=500 readme_max=200 words_max=16500 budget=scripts/style_budget.txt failed=0
 too_long='
 test/kernels/test_attention.c
 test/model/lab/compare/test_compare_program.c

@@ -309,7 +309,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         k_rows, k_rows + values, stride, sequence, ring, ring + KEYS *D,
             ring + (SLOTS - 1) * KEYS *D
     };
-    __shared__ int first_keys[LIMITED ? QUERIES : 1]; /* of the block's rows */
+    __shared__ int first_keys[LIMITED ? QUERIES : 1]; /* the block's rows */
     int first = 0;
     if (LIMITED) {
         const int32_t *from = all_first_keys + batch * sequence + begin;

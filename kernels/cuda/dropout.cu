@@ -7,7 +7,7 @@
 
 enum { THREADS = 256, CHUNKS = 2 };
 
-/* What a thread drops, beside the arrays. */
+/* Parameters of the draws. */
 struct dropout {
     struct rounding_key key;
     uint32_t threshold;

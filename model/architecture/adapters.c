@@ -39,7 +39,3 @@ int adapter_targets_of(enum adapter_target targets[ADAPTER_FUSED_MAX],
         if (table[i].site == site && shape->adapter_targets >> i & 1) targets[count++] = i;
     return count;
 }
-
-bool shape_has_adapters(const struct gpt_shape *shape) {
-    return shape->adapter_rank > 0;
-}

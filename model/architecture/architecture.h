@@ -194,3 +194,15 @@
  * the output of attention or MLP, which is added to the residual stream. dbranch is the same memory
  * as dresidual if their dtypes agree. */
 #define SCRATCH(X) X(branch) X(dresidual) X(dbranch) X(dnorm) X(dhidden) X(dqkv)
+
+/* X(NAME, GPT-2's layer, Llama's layer, site, field of its weight): layers are names in Hugging
+ * Face's files after "h.LAYER." or "model.layers.LAYER."; "": absent in that family. */
+#define ADAPTER_TARGETS(X)                                             \
+    X(Q, "attn.c_attn", "self_attn.q_proj", SITE_QKV, qkv_weight)      \
+    X(K, "", "self_attn.k_proj", SITE_QKV, k_weight)                   \
+    X(V, "", "self_attn.v_proj", SITE_QKV, v_weight)                   \
+    X(O, "attn.c_proj", "self_attn.o_proj", SITE_ATTENTION_PROJECTION, \
+      attention_projection_weight)                                     \
+    X(GATE, "mlp.c_fc", "mlp.gate_proj", SITE_MLP_FC, mlp_fc_weight)   \
+    X(UP, "", "mlp.up_proj", SITE_MLP_FC, mlp_up_weight)               \
+    X(DOWN, "mlp.c_proj", "mlp.down_proj", SITE_MLP_PROJECTION, mlp_projection_weight)

@@ -16,7 +16,6 @@
 #include <stdint.h>
 
 #include "kernels/tensor.h"
-#include "model/architecture/adapters.h"
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parts.h"
 
@@ -24,6 +23,16 @@ enum {
     PARAMETER_ALIGNMENT = 128, /* elements: 256 bytes in 16 bit */
     VOCAB_ALIGNMENT = 128,     /* multiple to which rows of the embedding are padded in memory */
 };
+
+/* Linear layers that can have an adapter: see model/architecture/adapters.h. */
+enum adapter_target {
+#define X(NAME, ...) ADAPTER_##NAME,
+    ADAPTER_TARGETS(X)
+#undef X
+        ADAPTER_TARGET_COUNT
+};
+
+enum { ADAPTER_FUSED_MAX = 3 }; /* targets of one site */
 
 struct gpt_shape {
 #define X(size) int64_t size;
@@ -59,6 +68,11 @@ static inline int64_t shape_qkv(const struct gpt_shape *s) {
 static inline int64_t shape_hidden(const struct gpt_shape *s) {
     return (mlp_is_gated(s->mlp) ? 2 : 1) * s->n_inner;
 }
+/* True if the base model is frozen, since adapters are trained. */
+static inline bool shape_has_adapters(const struct gpt_shape *s) {
+    return s->adapter_rank > 0;
+}
+
 static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;
 }

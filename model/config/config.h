@@ -117,7 +117,7 @@ struct config {
         MODEL_PARTS(X)
 #undef X
         enum config_class type;
-        double dropout;                    /* of the embedding and of both branches; 0: none */
+        double dropout;                    /* probability in the embedding and both branches */
         char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
     } model;
     struct {

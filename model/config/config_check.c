@@ -1,5 +1,6 @@
 #include "model/config/config_check.h"
 
+#include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
 
 #include <inttypes.h>

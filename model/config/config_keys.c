@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/arena.h"
+#include "model/architecture/adapters.h"
 #include "model/architecture/autocast_sites.h"
 
 static const char *const precision_names[] = {

@@ -1,54 +1,8 @@
 #include "model/core/adapter.h"
 
-#include <math.h>
-
-#include "model/core/gpt.h"
-
-float adapter_scale(const struct config *config) {
-    double rank = (double)config->adapter.rank;
-    return (float)(config->adapter.alpha / (config->adapter.rslora ? sqrt(rank) : rank));
-}
-
 bool adapter_is_at(const struct gpt *gpt, enum autocast_site site) {
     enum adapter_target targets[ADAPTER_FUSED_MAX];
     return adapter_targets_of(targets, &gpt->shape, site) > 0;
-}
-
-/* Returns the columns that a site's linear layer reads, and those that it writes. */
-static int64_t inputs_of(const struct gpt_shape *s, enum autocast_site site) {
-    if (site == SITE_ATTENTION_PROJECTION) return shape_q(s);
-    return site == SITE_MLP_PROJECTION ? s->n_inner : s->n_embd;
-}
-
-static int64_t outputs_of(const struct gpt_shape *s, enum autocast_site site) {
-    if (site == SITE_QKV) return shape_qkv(s);
-    return site == SITE_MLP_FC ? shape_hidden(s) : s->n_embd;
-}
-
-static void take_larger(size_t *bytes, enum dtype dtype, int64_t rows, int64_t columns) {
-    size_t size = dtype_size(dtype, rows * columns);
-    if (size > *bytes) *bytes = size;
-}
-
-void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
-                     const struct precision *precision, bool training, bool dropout) {
-    size_t a = 0, b = 0, h = 0, db = 0, dropped = 0;
-    enum adapter_target targets[ADAPTER_FUSED_MAX];
-    for (enum autocast_site site = 0; site < AUTOCAST_SITE_COUNT; site++) {
-        int64_t ranks = adapter_targets_of(targets, shape, site) * shape->adapter_rank;
-        if (ranks == 0) continue;
-        take_larger(&a, precision->site[site], ranks, inputs_of(shape, site));
-        take_larger(&b, precision->site[site], outputs_of(shape, site), ranks);
-        take_larger(&h, precision->site[site], shape->rows, ranks);
-        take_larger(&dropped, precision->site[site], shape->rows, inputs_of(shape, site));
-        take_larger(&db, DTYPE_F32, outputs_of(shape, site), ranks);
-    }
-    adapters->a = arena_take(arena, a);
-    adapters->b = arena_take(arena, b);
-    adapters->h = arena_take(arena, h);
-    adapters->dh = arena_take(arena, training ? h : 0);
-    adapters->db = arena_take(arena, training ? db : 0);
-    adapters->dropped = arena_take(arena, training && dropout ? dropped : 0);
 }
 
 /* The adapters of one site in one layer. */
@@ -83,9 +37,9 @@ static struct site_adapters load(const struct gpt *gpt, enum autocast_site site,
     enum dtype dtype = gpt->precision.site[site];
     struct site_adapters all;
     all.count = adapter_targets_of(all.targets, s, site);
-    int64_t ranks = all.count * s->adapter_rank, outputs = outputs_of(s, site);
+    int64_t ranks = all.count * s->adapter_rank, outputs = site_outputs(s, site);
     const struct tensor *a = &w->lora_a[all.targets[0]];
-    all.a = (struct tensor){memory->a, dtype, 2, {ranks, inputs_of(s, site)}};
+    all.a = (struct tensor){memory->a, dtype, 2, {ranks, site_inputs(s, site)}};
     all.b = (struct tensor){memory->b, dtype, 2, {outputs, ranks}};
     all.h = (struct tensor){memory->h, dtype, 2, {rows, ranks}};
     all.dh = (struct tensor){memory->dh, dtype, 2, {rows, ranks}};

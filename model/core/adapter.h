@@ -13,31 +13,7 @@
  * they are read, as autocast does. */
 #pragma once
 
-#include "kernels/arena.h"
-#include "kernels/backend.h"
-#include "model/architecture/parameters.h"
-#include "model/config/config.h"
-#include "model/core/precision.h"
-
-struct gpt;
-
-/* Scratch that all sites share, each tensor as large as its largest use. */
-struct adapters {
-    float scale;  /* alpha / rank, or alpha / sqrt(rank) */
-    void *a, *b;  /* [R, inputs], [outputs, R] in the site's dtype */
-    void *h, *dh; /* [N, R] in the site's dtype */
-    float *db;    /* [outputs, R], gradient of the block-diagonal matrix */
-    void
-        *dropped; /* [N, inputs] input after dropout, then its gradient before; with dropout only */
-};
-
-/* Returns the factor of the adapters' output. */
-float adapter_scale(const struct config *config);
-
-/* Lays out the scratch for a batch of this shape; called once to measure and once to assign
- * addresses. Takes nothing without adapters. */
-void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
-                     const struct precision *precision, bool training, bool dropout);
+#include "model/core/gpt.h"
 
 /* True if the linear layer of a site has adapters. */
 bool adapter_is_at(const struct gpt *gpt, enum autocast_site site);

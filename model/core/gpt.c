@@ -107,7 +107,7 @@ static void layout_scratch(const struct gpt *gpt, struct arena *arena,
 /* True if the backward pass of a linear layer reads its input: for the gradient of its weight or of
  * its adapters. */
 static bool reads_input_again(const struct gpt *gpt, enum autocast_site site) {
-    return !shape_has_adapters(&gpt->shape) || adapter_is_at(gpt, site);
+    return !shape_has_adapters(&gpt->shape) || shape_adapts(&gpt->shape, site);
 }
 
 /* Lays out one layer's tensors, or those of the model (layer -1). */

@@ -16,7 +16,7 @@
 #include "model/config/config.h"
 #include "model/architecture/activations.h"
 #include "model/architecture/parameters.h"
-#include "model/core/adapter.h"
+#include "model/core/adapter_memory.h"
 #include "model/core/dropout.h"
 #include "model/core/masters.h"
 #include "model/core/memory_parts.h"

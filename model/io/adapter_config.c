@@ -7,6 +7,7 @@
 #include "data/util/files.h"
 #include "data/util/json.h"
 #include "data/util/json_escape.h"
+#include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 

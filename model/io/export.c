@@ -13,7 +13,7 @@
 
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
-#include "model/core/adapter.h"
+#include "model/core/adapter_memory.h"
 #include "model/io/adapter_config.h"
 #include "model/io/adapter_merge.h"
 #include "model/io/checkpoint.h"

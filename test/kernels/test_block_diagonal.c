@@ -11,7 +11,7 @@ struct shape {
     struct {
         int64_t first_row, rows, columns;
     } parts[DIAGONAL_BLOCKS_MAX];
-    enum dtype dtype; /* of the matrix, or of the gradients of the parts */
+    enum dtype dtype; /* dtype of the matrix, or of the gradients of the parts */
 };
 
 static const struct shape shapes[] = {

@@ -1,0 +1,44 @@
+#include "model/core/adapter_memory.h"
+
+#include <math.h>
+
+float adapter_scale(const struct config *config) {
+    double rank = (double)config->adapter.rank;
+    return (float)(config->adapter.alpha / (config->adapter.rslora ? sqrt(rank) : rank));
+}
+
+int64_t site_inputs(const struct gpt_shape *s, enum autocast_site site) {
+    if (site == SITE_ATTENTION_PROJECTION) return shape_q(s);
+    return site == SITE_MLP_PROJECTION ? s->n_inner : s->n_embd;
+}
+
+int64_t site_outputs(const struct gpt_shape *s, enum autocast_site site) {
+    if (site == SITE_QKV) return shape_qkv(s);
+    return site == SITE_MLP_FC ? shape_hidden(s) : s->n_embd;
+}
+
+static void take_larger(size_t *bytes, enum dtype dtype, int64_t rows, int64_t columns) {
+    size_t size = dtype_size(dtype, rows * columns);
+    if (size > *bytes) *bytes = size;
+}
+
+void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
+                     const struct precision *precision, bool training, bool dropout) {
+    size_t a = 0, b = 0, h = 0, db = 0, dropped = 0;
+    enum adapter_target targets[ADAPTER_FUSED_MAX];
+    for (enum autocast_site site = 0; site < AUTOCAST_SITE_COUNT; site++) {
+        int64_t ranks = adapter_targets_of(targets, shape, site) * shape->adapter_rank;
+        if (ranks == 0) continue;
+        take_larger(&a, precision->site[site], ranks, site_inputs(shape, site));
+        take_larger(&b, precision->site[site], site_outputs(shape, site), ranks);
+        take_larger(&h, precision->site[site], shape->rows, ranks);
+        take_larger(&dropped, precision->site[site], shape->rows, site_inputs(shape, site));
+        take_larger(&db, DTYPE_F32, site_outputs(shape, site), ranks);
+    }
+    adapters->a = arena_take(arena, a);
+    adapters->b = arena_take(arena, b);
+    adapters->h = arena_take(arena, h);
+    adapters->dh = arena_take(arena, training ? h : 0);
+    adapters->db = arena_take(arena, training ? db : 0);
+    adapters->dropped = arena_take(arena, training && dropout ? dropped : 0);
+}
