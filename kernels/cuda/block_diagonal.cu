@@ -46,7 +46,8 @@ static __device__ __forceinline__ T *part_element(const struct diagonal_parts<T>
 
 template <typename T>
 static __global__ void __launch_bounds__(DIAGONAL_THREADS)
-    block_diagonal_forward_kernel(T *__restrict__ out, struct diagonal_parts<const float> parts,
+    block_diagonal_forward_kernel(T *__restrict__ out,
+                                  const __grid_constant__ struct diagonal_parts<const float> parts,
                                   int64_t count, int64_t columns, float scale) {
     int64_t i = (int64_t)blockIdx.x * DIAGONAL_THREADS + threadIdx.x;
     if (i >= count) return;
@@ -56,8 +57,9 @@ static __global__ void __launch_bounds__(DIAGONAL_THREADS)
 
 template <typename T>
 static __global__ void __launch_bounds__(DIAGONAL_THREADS)
-    block_diagonal_backward_kernel(struct diagonal_parts<T> parts, const float *__restrict__ dout,
-                                   int64_t count, int64_t columns, float scale, bool accumulate) {
+    block_diagonal_backward_kernel(const __grid_constant__ struct diagonal_parts<T> parts,
+                                   const float *__restrict__ dout, int64_t count, int64_t columns,
+                                   float scale, bool accumulate) {
     int64_t i = (int64_t)blockIdx.x * DIAGONAL_THREADS + threadIdx.x;
     if (i >= count) return;
     T *value = part_element(parts, i / columns, i % columns);

@@ -21,6 +21,7 @@ static __device__ __forceinline__ void drop_values(float *values, const struct d
                                                    int64_t at) {
     int64_t row = d.first_row + at / d.columns, column = at % d.columns;
     struct rounding_key key = dropout_row_key(d.key, row);
+#pragma unroll
     for (int k = 0; k < N; k++) {
         if (column == d.columns) {
             column = 0;
@@ -38,11 +39,13 @@ static __device__ __forceinline__ void drop_share(Out *out, const In *in, int64_
     struct magnitudes own = {0, 0};
     float values[CHUNKS][N], sums[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
+#pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         int64_t i = at + c * THREADS * N;
         load_flat<WHOLE, N>(values[c], in + i, count - i);
         if (ACCUMULATES) load_flat<WHOLE, N>(sums[c], out + i, count - i);
     }
+#pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         int64_t i = at + c * THREADS * N;
         drop_values<N>(values[c], d, i);
