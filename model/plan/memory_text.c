@@ -177,8 +177,11 @@ void memory_print_advice(FILE *out, const struct memory_advice *advice, int stat
     if (status == RESULT_NONE) {
         fprintf(out,
                 "No option makes it fit: the least is %s, of which weights, gradients\n"
-                "and moments are %s. Choose a smaller model, or lower data.seq_len.\n",
-                text, amount(state, memory_state_bytes(&advice->plan)));
+                "and moments are %s. Choose a smaller model, or lower data.seq_len%s.\n",
+                text, amount(state, memory_state_bytes(&advice->plan)),
+                advice->config.adapter.type == CONFIG_ADAPTER_NONE
+                    ? ",\nor train adapters: --set adapter.type=lora"
+                    : "");
         return;
     }
     if (advice->bits == MEMORY_UNCHANGED) return;

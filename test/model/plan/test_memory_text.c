@@ -243,7 +243,8 @@ Test(memory_text, fit) {
     expect_match(text, pattern);
     text = print_status(&status, memory_print_fit, 0);
     cr_expect_eq(status, RESULT_NONE);
-    expect_match(text, "^This run does not fit: [^\n]*\nNo option makes it fit: [^\n]*\n[^\n]*\n$");
+    expect_match(text, "^This run does not fit: [^\n]*\nNo option makes it fit: [^\n]*\n[^\n]*\n"
+                       "or train adapters: [^\n]*\n$");
 }
 
 /* The longest advice fits an error message. */
