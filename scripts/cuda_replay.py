@@ -20,19 +20,19 @@ Tensor = collections.namedtuple("Tensor", "file name inner")
 Memory = collections.namedtuple("Memory", "file name moved least")
 
 KERNELS = [
-    Tensor("attention_mma_forward", "forward<bf16, 64, 3>", 0),
-    Tensor("attention_mma_forward", "forward<bf16, 128, 3>", 0),
+    Tensor("attention_mma_forward", "forward<bf16, 64, 3, false>", 0),
+    Tensor("attention_mma_forward", "forward<bf16, 128, 3, false>", 0),
     # steps of 16 in tiles of 64, two of them unrolled
-    Tensor("attention_mma_backward", "query_gradients<bf16, 64>", 2),
-    Tensor("attention_mma_backward", "query_gradients<bf16, 128>", 2),
-    Tensor("attention_mma_backward", "key_gradients<bf16, 64>", 4),
-    Tensor("attention_mma_backward", "key_gradients<bf16, 128>", 4),
-    Tensor("attention_wgmma_forward", "forward<bf16, 64>", 0),
-    Tensor("attention_wgmma_forward", "forward<bf16, 128>", 0),
-    Tensor("attention_wgmma_backward", "query_gradients<bf16, 64>", 0),
-    Tensor("attention_wgmma_backward", "query_gradients<bf16, 128>", 0),
-    Tensor("attention_wgmma_backward", "key_gradients<bf16, 64>", 0),
-    Tensor("attention_wgmma_backward", "key_gradients<bf16, 128>", 0),
+    Tensor("attention_mma_backward", "query_gradients<bf16, 64, false>", 2),
+    Tensor("attention_mma_backward", "query_gradients<bf16, 128, false>", 2),
+    Tensor("attention_mma_backward", "key_gradients<bf16, 64, false>", 4),
+    Tensor("attention_mma_backward", "key_gradients<bf16, 128, false>", 4),
+    Tensor("attention_wgmma_forward", "forward<bf16, 64, false>", 0),
+    Tensor("attention_wgmma_forward", "forward<bf16, 128, false>", 0),
+    Tensor("attention_wgmma_backward", "query_gradients<bf16, 64, false>", 0),
+    Tensor("attention_wgmma_backward", "query_gradients<bf16, 128, false>", 0),
+    Tensor("attention_wgmma_backward", "key_gradients<bf16, 64, false>", 0),
+    Tensor("attention_wgmma_backward", "key_gradients<bf16, 128, false>", 0),
     # a branch of 16 bits and a stream of 32 in, both out
     Memory("layernorm_forward", "forward<bf16, bf16, fp32>", 2 + 4 + 4 + 2, 2 + 4 + 4 + 2),
     # the same with the gradient of the stream, and three fp32 sums for each 32 rows at 32 x 1024

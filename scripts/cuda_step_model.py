@@ -49,7 +49,7 @@ def attention_parts(model, card, of):
 
     def kernel(name, rows=128):
         slots = ", 3" if kind == "mma" and name[1] == "forward" else ""
-        tflops = of("attention_%s%s/%s<bf16, %d%s>" % (kind, *name, wide, slots))["tflops"]
+        tflops = of("attention_%s%s/%s<bf16, %d%s, false>" % (kind, *name, wide, slots))["tflops"]
         return Attention(tflops, rows, blocks * multiprocessors)
 
     forward = kernel(("_forward", "forward"), 16384 // wide if kind == "wgmma" else 128)

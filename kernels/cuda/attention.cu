@@ -16,11 +16,10 @@ static bool forward_on_tensor_cores(const struct backend *be,
            is_aligned(args->out) && attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
-/* True if Hopper's kernels can run on tensors that tensor cores can read. They read no first keys:
- * isolated documents and windows are computed by the kernels for sm_80. */
-static bool on_warp_groups(const struct backend *be, const int32_t *first_keys, enum dtype dtype,
+/* True if Hopper's kernels can run on tensors that tensor cores can read. */
+static bool on_warp_groups(const struct backend *be, enum dtype dtype,
                            const struct attention_shape *shape) {
-    return !first_keys && attention_wgmma_supports(cuda_state(be), dtype, shape->width);
+    return attention_wgmma_supports(cuda_state(be), dtype, shape->width);
 }
 
 /* True if tensor cores can compute it, provided the tensors are aligned. */
@@ -50,7 +49,7 @@ void cuda_attention_forward(struct backend *be, const struct attention_forward_a
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (attention_is_void(be, &shape, "attention")) return;
     if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, args, &shape);
-    else if (on_warp_groups(be, args->first_keys, args->qkv->dtype, &shape))
+    else if (on_warp_groups(be, args->qkv->dtype, &shape))
         attention_wgmma_forward(be, args, &shape);
     else attention_mma_forward(be, args, &shape);
 }
@@ -70,7 +69,7 @@ size_t cuda_attention_backward_scratch(struct backend *be,
                           args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
     if (!backward_supported(be, args, &shape)) return bytes;
     bytes = larger(bytes, attention_mma_backward_bytes(args, &shape));
-    if (!on_warp_groups(be, args->first_keys, args->qkv->dtype, &shape)) return bytes;
+    if (!on_warp_groups(be, args->qkv->dtype, &shape)) return bytes;
     return larger(bytes, attention_wgmma_backward_bytes(args, &shape));
 }
 
@@ -78,7 +77,7 @@ void cuda_attention_backward(struct backend *be, const struct attention_backward
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (attention_is_void(be, &shape, "attention")) return;
     if (backward_on_tensor_cores(be, args, &shape)) {
-        if (on_warp_groups(be, args->first_keys, args->qkv->dtype, &shape))
+        if (on_warp_groups(be, args->qkv->dtype, &shape))
             attention_wgmma_backward(be, args, &shape);
         else attention_mma_backward(be, args, &shape);
         return;

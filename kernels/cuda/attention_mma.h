@@ -175,3 +175,16 @@ static inline int attention_group(const struct attention_shape *shape, int64_t h
     if (fitting > heads) fitting = heads;
     return fitting < 1 ? 1 : (int)fitting;
 }
+
+/* Returns the end of the queries of a sequence that see a key before `end`, at least `first`: first
+ * keys do not decrease. */
+static __device__ __forceinline__ int last_reader(const int32_t *first_keys, int first,
+                                                  int sequence, int end) {
+    int low = first, high = sequence;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (first_keys[middle] < end) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}

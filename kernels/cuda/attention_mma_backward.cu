@@ -205,19 +205,6 @@ static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *v
     if (what.head < readers_of(b)) fetch_queries<T, D>(stages, values, stage, b, of, what.at);
 }
 
-/* Returns the end of the queries that see a key before `end`: first keys do not decrease. */
-template <typename T>
-static __device__ int last_reader(const struct backward<T> &b, int batch, int first, int end) {
-    const int32_t *first_keys = b.first_keys + (int64_t)batch * b.sequence;
-    int low = first, high = b.sequence;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (first_keys[middle] < end) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 /* dK and dV of HELD_ROWS keys; queries and dout are streamed. */
 template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
@@ -232,7 +219,9 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     volatile struct held *kept = (volatile struct held *)(values + STAGES * STREAM_ROWS);
     if (thread == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
     const T *k_rows = b.qkv + key_offset<T, D>(b, of, first);
-    const int end = LIMITED ? last_reader(b, of.batch, first, first + HELD_ROWS) : b.sequence;
+    const int32_t *first_keys = b.first_keys + (int64_t)of.batch * b.sequence;
+    const int end =
+        LIMITED ? last_reader(first_keys, first, b.sequence, first + HELD_ROWS) : b.sequence;
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + tiles::STAGE, k_rows, b.stride, valid);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.kv_heads * D,

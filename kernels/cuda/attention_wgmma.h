@@ -90,15 +90,17 @@ static __device__ __forceinline__ void fetch_rows(unsigned char *to, const CUten
         tensor_copy(to + i * TILE_BYTES, map, i * TILE_VALUES, head, row, batch, full);
 }
 
-/* Keys and values of a head in the map of qkv; each step is the next 64. */
+/* Keys and values of a head in the map of qkv, from tile `first` of 64 to tile `end`; each step is
+ * the next. */
 struct key_source {
     const CUtensorMap *map;
-    int head, value_head, batch, steps;
+    int head, value_head, batch, first, steps;
 };
-static __device__ __forceinline__ struct key_source
-key_source(const CUtensorMap *map, int heads, int kv_heads, int batch, int head, int steps) {
+static __device__ __forceinline__ struct key_source key_source(const CUtensorMap *map, int heads,
+                                                               int kv_heads, int batch, int head,
+                                                               int first, int end) {
     int keys = heads + head / (heads / kv_heads);
-    struct key_source source = {map, keys, keys + kv_heads, batch, steps};
+    struct key_source source = {map, keys, keys + kv_heads, batch, first, end - first};
     return source;
 }
 /* Starts to fetch step `step`, if it exists; thread 0 does. */
@@ -108,17 +110,18 @@ static __device__ __forceinline__ void fetch_keys(const struct ring &ring,
     if (threadIdx.x == 0 && step < source.steps) {
         phase_barrier *full = refill_slot(ring, step, head_tile<D>::SLOT);
         unsigned char *to = slot_of<D>(ring, step);
-        fetch_rows<D>(to, source.map, source.head, step * GROUP_ROWS, source.batch, full);
-        fetch_rows<D>(to + head_tile<D>::BYTES, source.map, source.value_head, step * GROUP_ROWS,
-                      source.batch, full);
+        int row = (source.first + step) * GROUP_ROWS;
+        fetch_rows<D>(to, source.map, source.head, row, source.batch, full);
+        fetch_rows<D>(to + head_tile<D>::BYTES, source.map, source.value_head, row, source.batch,
+                      full);
     }
     __syncwarp();
 }
-/* Skips the steps from `step` on, which the group does not need. */
+/* Skips the steps from `step` to `end`, which the group does not need. */
 template <int D>
-static __device__ __forceinline__ void skip_steps(const struct ring &ring,
-                                                  const struct key_source &source, int step) {
-    for (; step < source.steps; step++) {
+static __device__ __forceinline__ void
+skip_steps(const struct ring &ring, const struct key_source &source, int step, int end) {
+    for (; step < end; step++) {
         fetch_keys<D>(ring, source, step + AHEAD);
         wait_for_slot(ring, step);
         empty_slot(ring, step);
@@ -190,6 +193,23 @@ static __device__ __forceinline__ void mask(float s[GROUP_SUMS], int ahead) {
     for (int i = 0; i < GROUP_SUMS; i++) {
         int step = i / 4 * 8 + i % 2 - i / 2 % 2 * 8; /* columns right minus rows down */
         if (KEYS_DOWN ? step < last : step > last) s[i] = -INFINITY;
+    }
+}
+
+/* Masks the scores of keys before the first of each query. first_keys: of the queries of a
+ * sequence, up to query `last`. query, key: the first of the scores; rows are queries of a warp, or
+ * keys with KEYS_DOWN. First keys do not decrease: most tiles need no mask. */
+template <bool KEYS_DOWN>
+static __device__ __forceinline__ void mask_before(float s[GROUP_SUMS], const int32_t *first_keys,
+                                                   int last, int query, int key) {
+    int last_query = query + (KEYS_DOWN ? GROUP_ROWS : 16) - 1;
+    if (first_keys[min(last_query, last)] <= key) return;
+    int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < GROUP_SUMS; i++) {
+        int row = i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + i % 2 + lane % 4 * 2;
+        int this_query = query + (KEYS_DOWN ? column : row);
+        if (key + (KEYS_DOWN ? row : column) < first_keys[min(this_query, last)]) s[i] = -INFINITY;
     }
 }
 

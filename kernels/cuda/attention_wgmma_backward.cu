@@ -9,121 +9,13 @@
  * this one, and exponentiates while these and those of the other group are multiplied. The compiler
  * moves the second wait for products ahead of the exponentials; a wait for the next tile between
  * them keeps the order. gpu_check.sh measures both; not yet measured on a GPU. */
-#include "kernels/cuda/attention_wgmma.h"
+#include "kernels/cuda/attention_wgmma_backward.h"
 #include "kernels/cuda/partials.h"
 
 #ifndef ATTENTION_WAIT_BETWEEN
 #define ATTENTION_WAIT_BETWEEN 0
 #endif
 static constexpr bool WAIT_BETWEEN = ATTENTION_WAIT_BETWEEN;
-
-enum {
-    GROUPS = 2,
-    HELD_ROWS = GROUPS * GROUP_ROWS,
-    THREADS = GROUPS * GROUP_THREADS,
-    WARPS = THREADS / WARP
-};
-
-/* Values of 64 queries that the kernel for keys reads: -lse log2(e), -infinity beyond the end; and
- * delta. */
-struct query_values {
-    float x[GROUP_ROWS], delta[GROUP_ROWS];
-};
-enum { VALUES_BYTES = sizeof(struct query_values) };
-
-/* Tile that a block holds: rows from tile * HELD_ROWS on, in one head. */
-struct held {
-    int batch, head, tile;
-};
-
-template <int D> struct layout {
-    enum {
-        SECOND =
-            head_tile<D>::BYTES, /* bytes from held queries or keys to gradients of out or values */
-        RING_AT = GROUPS * head_tile<D>::SLOT,
-        VALUES_AT = RING_AT + RING * head_tile<D>::SLOT,
-        BARRIERS_AT = VALUES_AT + RING * VALUES_BYTES,
-        KEPT_AT = BARRIERS_AT + (2 * RING + 1) * 8,
-        BYTES = KEPT_AT + sizeof(struct held)
-    };
-};
-
-template <typename T> struct backward {
-    T *dqkv;
-    const T *out;
-    const float *lse;
-    struct query_values *values; /* [B, H, tiles * GROUPS] */
-    float *sums; /* optional [B, tiles, WARPS, stride]: sums of 16 rows of dqkv each */
-    int sequence, heads, kv_heads, batch, tiles;
-    int group, kv_group;    /* for attention_work, of query heads and of key heads */
-    int stride, out_stride; /* row stride of dqkv, of out */
-    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
-};
-
-static __device__ __forceinline__ int warp_in_group() {
-    return (int)threadIdx.x % GROUP_THREADS / WARP;
-}
-
-/* Destination of the warp's part of the column sums, from a head's first column on, or NULL without
- * column sums. */
-template <typename T>
-static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
-                                                    int64_t column) {
-    if (!b.sums) return NULL;
-    int64_t row = (int64_t)(of.batch * b.tiles + of.tile) * WARPS + (int)threadIdx.x / WARP;
-    return b.sums + row * b.stride + column;
-}
-
-/* Shared memory of both kernels. */
-struct places {
-    struct ring ring;
-    unsigned char *own;          /* the group's held rows, and their second half */
-    struct query_values *values; /* RING of them, one per slot */
-    phase_barrier *held_full;
-};
-template <int D> static __device__ __forceinline__ struct places places_of(unsigned char *shared) {
-    typedef struct layout<D> layout;
-    phase_barrier *barriers = (phase_barrier *)(shared + layout::BARRIERS_AT);
-    struct places places = {{shared + layout::RING_AT, barriers, barriers + RING},
-                            shared + group_of_warps() * head_tile<D>::SLOT,
-                            (struct query_values *)(shared + layout::VALUES_AT),
-                            barriers + 2 * RING};
-    return places;
-}
-
-/* Initializes the barriers and starts to copy the held tiles, from row `first` on: of `head` in
- * `map`, and of `second_head` in `second`. */
-template <int D>
-static __device__ __forceinline__ void hold(const struct places &places, const CUtensorMap *map,
-                                            int head, const CUtensorMap *second, int second_head,
-                                            int batch, int first) {
-    if (threadIdx.x == 0) {
-        ring_init(places.ring, WARPS);
-        phase_init(places.held_full, 1);
-        phase_init_done();
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        phase_arrive_expecting(places.held_full, GROUPS * head_tile<D>::SLOT);
-        for (int i = 0; i < GROUPS; i++) { /* thread 0 is in the first group */
-            unsigned char *to = places.own + i * head_tile<D>::SLOT;
-            int row = first + i * GROUP_ROWS;
-            fetch_rows<D>(to, map, head, row, batch, places.held_full);
-            fetch_rows<D>(to + layout<D>::SECOND, second, second_head, row, batch,
-                          places.held_full);
-        }
-    }
-    __syncwarp();
-}
-
-/* Starts the products of the held tiles with step `step`: s, and ds of the second halves. */
-template <typename T, int D>
-static __device__ __forceinline__ void start_both(float s[GROUP_SUMS], float ds[GROUP_SUMS],
-                                                  const struct places &places, int step) {
-    const unsigned char *slot = slot_of<D>(places.ring, step);
-    start_scores<T, D>(s, places.own, slot);
-    start_scores<T, D>(ds, places.own + layout<D>::SECOND, slot + layout<D>::SECOND);
-}
 
 /* ---- queries */
 
@@ -158,14 +50,20 @@ find_values(float x[2], float delta[2], struct query_values *shared, struct quer
     }
 }
 
-/* Replaces s by P, and ds, which is dP, by dS. SUMS: groups of products that were started after ds
- * and may still run. With WAIT_BETWEEN waits for the tile of step `next`, unless it is negative. */
-template <int SUMS>
+/* Replaces s by P, and ds, which is dP, by dS, for the keys from `key` on of the group's queries
+ * from `query` on. SUMS: groups of products that were started after ds and may still run. With
+ * WAIT_BETWEEN waits for the tile of step `next`, unless it is negative. */
+template <typename T, bool LIMITED, int SUMS>
 static __device__ __forceinline__ void
-query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], bool diagonal, const float x[2],
-             const float delta[2], float factor, const struct ring &ring, int next) {
+query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &b, int batch,
+             int query, int key, const float x[2], const float delta[2], const struct ring &ring,
+             int next) {
+    float factor = b.factor;
     group_wait<SUMS + 1>();
-    if (diagonal) mask<false>(s, warp_in_group() * 16);
+    if (key == query) mask<false>(s, warp_in_group() * 16);
+    if (LIMITED)
+        mask_before<false>(s, b.first_keys + (int64_t)batch * b.sequence, b.sequence - 1,
+                           query + warp_in_group() * 16, key);
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i++) s[i] = exp2_approx(fmaf(s[i], factor, x[i / 2 % 2]));
     if (WAIT_BETWEEN && next >= 0) wait_for_slot(ring, next);
@@ -174,29 +72,33 @@ query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], bool diagonal, const flo
     for (int i = 0; i < GROUP_SUMS; i++) ds[i] = s[i] * (ds[i] - delta[i / 2 % 2]);
 }
 
-/* dq of the group's queries over the `seen` steps whose keys they see, at least one. */
-template <typename T, int D>
+/* dq of the group's queries, from `query` on, over the steps from `begin` to `seen`, whose keys
+ * they see: at least one. */
+template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places,
-              const struct key_source &source, const float x[2], const float delta[2], int seen,
-              float factor) {
+              const struct key_source &source, const struct backward<T> &b, const float x[2],
+              const float delta[2], int query, int begin, int seen) {
     const struct ring &ring = places.ring;
+    const int batch = source.batch;
+    int key = (source.first + begin) * GROUP_ROWS;
     float s[GROUP_SUMS], ds[GROUP_SUMS];
     uint32_t a[GROUP_ROWS / 16][4];
-    fetch_keys<D>(ring, source, AHEAD);
-    wait_for_slot(ring, 0);
+    fetch_keys<D>(ring, source, begin + AHEAD);
+    wait_for_slot(ring, begin);
     group_fence();
-    start_both<T, D>(s, ds, places, 0);
-    query_scores<0>(s, ds, seen == 1, x, delta, factor, ring, -1);
+    start_both<T, D>(s, ds, places, begin);
+    query_scores<T, LIMITED, 0>(s, ds, b, batch, query, key, x, delta, ring, -1);
     round_to<T>(a, ds);
-    if (seen > 1) wait_for_slot(ring, 1);
-    for (int step = 1; step < seen; step++) {
+    if (seen > begin + 1) wait_for_slot(ring, begin + 1);
+    for (int step = begin + 1; step < seen; step++) {
+        key += GROUP_ROWS;
         fetch_keys<D>(ring, source, step + AHEAD);
         group_fence();
         start_both<T, D>(s, ds, places, step);
         start_sums<T, D>(dq, a, slot_of<D>(ring, step - 1));
-        query_scores<1>(s, ds, step == seen - 1, x, delta, factor, ring,
-                        step + 1 < seen ? step + 1 : -1);
+        query_scores<T, LIMITED, 1>(s, ds, b, batch, query, key, x, delta, ring,
+                                    step + 1 < seen ? step + 1 : -1);
         if (!WAIT_BETWEEN && step + 1 < seen) wait_for_slot(ring, step + 1);
         group_wait<0>();
         empty_slot(ring, step - 1);
@@ -209,7 +111,7 @@ sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places
 }
 
 /* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(THREADS, 1)
     query_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
                            const __grid_constant__ CUtensorMap dout) {
@@ -221,7 +123,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int begin = of.tile * HELD_ROWS, group = group_of_warps();
     int first = begin + group * GROUP_ROWS, valid = b.sequence - first;
     int end = b.sequence < begin + HELD_ROWS ? b.sequence : begin + HELD_ROWS;
+    const int32_t *first_keys = b.first_keys + (int64_t)of.batch * b.sequence;
     struct key_source source = key_source(&qkv, b.heads, b.kv_heads, of.batch, of.head,
+                                          LIMITED ? first_keys[begin] / GROUP_ROWS : 0,
                                           (end + GROUP_ROWS - 1) / GROUP_ROWS);
     hold<D>(places, &qkv, of.head, &dout, of.head, of.batch, begin);
     for (int step = 0; step < AHEAD; step++) fetch_keys<D>(places.ring, source, step);
@@ -234,12 +138,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
                       (const T *)(places.own + layout<D>::SECOND),
                       b.out + row * b.out_stride + of.head * D, b.out_stride,
                       b.lse + (int64_t)work.head * b.sequence + first, valid);
-    int seen = valid > 0 ? first / GROUP_ROWS + 1 : 0;
+    int seen = valid > 0 ? first / GROUP_ROWS + 1 - source.first : 0;
+    int unseen = LIMITED && valid > 0 ? first_keys[first] / GROUP_ROWS - source.first : 0;
     const float factors[2] = {b.scale, b.scale};
-    if (seen > 0) sum_over_keys<T, D>(dq, places, source, x, delta, seen, b.factor);
+    if (LIMITED) skip_steps<D>(places.ring, source, 0, unseen);
+    if (seen > 0)
+        sum_over_keys<T, D, LIMITED>(dq, places, source, b, x, delta, first, unseen, seen);
     store_rows<T, D, true>(b.dqkv + row * b.stride + of.head * D, b.stride, valid, (T *)places.own,
                            dq, factors, sums_place(b, of, of.head * D));
-    skip_steps<D>(places.ring, source, seen);
+    skip_steps<D>(places.ring, source, seen, source.steps);
 }
 
 /* ---- keys */
@@ -270,16 +177,23 @@ static __device__ __forceinline__ void fetch_queries(const struct places &places
     __syncwarp();
 }
 
-/* Replaces s by P', and ds, which is dP', by dS'; a thread's columns are queries. SUMS: groups of
- * products that were started after ds. THEN: how many of them still run while ds is read. next: as
- * above. */
-template <int SUMS, int THEN>
-static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
-                                                  bool diagonal, const struct query_values *values,
-                                                  float factor, const struct ring &ring, int next) {
+/* Replaces s by P', and ds, which is dP', by dS'; a thread's columns are queries. `tile`: tiles
+ * from the group's keys to the queries. SUMS: groups of products that were started after ds. THEN:
+ * how many of them still run while ds is read. next: as above. */
+template <typename T, bool LIMITED, int SUMS, int THEN>
+static __device__ __forceinline__ void
+key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &b,
+           const volatile struct held *of, int tile, const struct query_values *values,
+           const struct ring &ring, int next) {
     const float *x = values->x + threadIdx.x % 4 * 2, *delta = values->delta + threadIdx.x % 4 * 2;
+    float factor = b.factor;
     group_wait<SUMS + 1>();
-    if (diagonal) mask<true>(s, warp_in_group() * 16);
+    if (tile == 0) mask<true>(s, warp_in_group() * 16);
+    if (LIMITED) {
+        int key = (of->tile * GROUPS + group_of_warps()) * GROUP_ROWS;
+        mask_before<true>(s, b.first_keys + (int64_t)of->batch * b.sequence, b.sequence - 1,
+                          key + tile * GROUP_ROWS, key + warp_in_group() * 16);
+    }
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i += 4) {
         float2 pair = *(const float2 *)(x + i * 2);
@@ -310,11 +224,11 @@ start_key_sums(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][
 
 /* Adds to dk and dv of the group's keys the `count` steps from `first` on, of one head from the
  * diagonal on; dk is still to be multiplied by scale. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
-                 const struct places &places, const struct query_source &source, int first,
-                 int count, float factor) {
+                 const struct places &places, const struct query_source &source,
+                 const struct backward<T> &b, int first, int count) {
     const struct ring &ring = places.ring;
     float s[GROUP_SUMS], ds[GROUP_SUMS];
     uint32_t p[GROUP_ROWS / 16][4], a[GROUP_ROWS / 16][4];
@@ -322,7 +236,7 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
     wait_for_slot(ring, first);
     group_fence();
     start_both<T, D>(s, ds, places, first);
-    key_scores<0, 0>(s, ds, true, places.values + first % RING, factor, ring, -1);
+    key_scores<T, LIMITED, 0, 0>(s, ds, b, source.of, 0, places.values + first % RING, ring, -1);
     round_to<T>(p, s);
     round_to<T>(a, ds);
     if (count > 1) wait_for_slot(ring, first + 1);
@@ -332,8 +246,9 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
         group_fence();
         start_both<T, D>(s, ds, places, step);
         start_key_sums<T, D>(dk, dv, p, a, places, step - 1);
-        key_scores<2, D == 64 ? 2 : 0>(s, ds, false, places.values + step % RING, factor, ring,
-                                       i + 1 < count ? step + 1 : -1);
+        key_scores<T, LIMITED, 2, D == 64 ? 2 : 0>(s, ds, b, source.of, i,
+                                                   places.values + step % RING, ring,
+                                                   i + 1 < count ? step + 1 : -1);
         if (!WAIT_BETWEEN && i + 1 < count) wait_for_slot(ring, step + 1);
         group_wait<0>();
         empty_slot(ring, step - 1);
@@ -348,10 +263,11 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
 
 /* Does the same for all heads that read the keys. The keys of group 1 are not seen by a head's
  * first tile. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 sum_over_heads(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
-               const struct places &places, const struct query_source &source, float factor) {
+               const struct places &places, const struct query_source &source,
+               const struct backward<T> &b) {
     int group = group_of_warps(), unseen = group < source.per_head ? group : source.per_head;
     for (int head = 0; head < source.steps; head += source.per_head) {
         for (int step = head; step < head + unseen; step++) {
@@ -360,13 +276,13 @@ sum_over_heads(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][
             empty_slot(places.ring, step);
         }
         if (unseen < source.per_head)
-            sum_over_queries<T, D>(dk, dv, places, source, head + unseen, source.per_head - unseen,
-                                   factor);
+            sum_over_queries<T, D, LIMITED>(dk, dv, places, source, b, head + unseen,
+                                            source.per_head - unseen);
     }
 }
 
 /* dK and dV of HELD_ROWS keys; queries and gradients of outputs are streamed. */
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(THREADS, 1)
     key_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
                          const __grid_constant__ CUtensorMap dout,
@@ -376,17 +292,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
     struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     volatile struct held *kept = (volatile struct held *)(places.held_full + 1);
-    int per_head = (b.sequence - of.tile * HELD_ROWS + GROUP_ROWS - 1) / GROUP_ROWS;
+    int begin = of.tile * HELD_ROWS, end = b.sequence; /* of the queries that see the keys */
+    if (LIMITED)
+        end = last_reader(b.first_keys + (int64_t)of.batch * b.sequence, begin, b.sequence,
+                          begin + HELD_ROWS);
+    int per_head = (end - begin + GROUP_ROWS - 1) / GROUP_ROWS;
     struct query_source source = {&qkv, &dout,    &values,
                                   kept, per_head, per_head * (b.heads / b.kv_heads)};
     if (threadIdx.x == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
-    hold<D>(places, &qkv, b.heads + of.head, &qkv, b.heads + b.kv_heads + of.head, of.batch,
-            of.tile * HELD_ROWS);
+    hold<D>(places, &qkv, b.heads + of.head, &qkv, b.heads + b.kv_heads + of.head, of.batch, begin);
     for (int step = 0; step < AHEAD; step++) fetch_queries<D>(places, source, step);
 
     float dk[D / TILE_VALUES][GROUP_SUMS] = {}, dv[D / TILE_VALUES][GROUP_SUMS] = {};
     phase_wait(places.held_full, 0);
-    sum_over_heads<T, D>(dk, dv, places, source, b.factor);
+    sum_over_heads<T, D, LIMITED>(dk, dv, places, source, b);
     of.batch = kept->batch, of.head = kept->head, of.tile = kept->tile;
     int first = of.tile * HELD_ROWS + group_of_warps() * GROUP_ROWS;
     int column = b.out_stride + of.head * D, valid = b.sequence - first;
@@ -433,6 +352,7 @@ static struct backward<T> plan(struct backend *be, const struct attention_backwa
     b.dqkv = (T *)args->dqkv->data;
     b.out = (const T *)args->out->data;
     b.lse = args->lse;
+    b.first_keys = args->first_keys;
     lay_out(&b, args, shape, backend_workspace(be, attention_wgmma_backward_bytes(args, shape)));
     b.sequence = (int)shape->sequence;
     b.heads = (int)shape->heads;
@@ -448,9 +368,9 @@ static struct backward<T> plan(struct backend *be, const struct attention_backwa
     return b;
 }
 
-template <typename T, int D>
-static void launch(struct backend *be, const struct attention_backward_args *args,
-                   const struct attention_shape *shape) {
+template <typename T, int D, bool LIMITED>
+static void launch_with(struct backend *be, const struct attention_backward_args *args,
+                        const struct attention_shape *shape) {
     struct backward<T> b = plan<T, D>(be, args, shape);
     const char *what = "attention_backward";
     CUtensorMap qkv, dout, values;
@@ -461,18 +381,27 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
         return;
     size_t bytes = layout<D>::BYTES;
     cudaStream_t stream = cuda_state(be)->compute;
-    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D>, bytes, what) ||
-        !cuda_shared(be, (const void *)key_gradients_kernel<T, D>, bytes, what))
+    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D, LIMITED>, bytes, what) ||
+        !cuda_shared(be, (const void *)key_gradients_kernel<T, D, LIMITED>, bytes, what))
         return;
     unsigned query_blocks = (unsigned)(b.tiles * b.batch * b.heads);
     unsigned key_blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
-    LAUNCH((query_gradients_kernel<T, D>), query_blocks, THREADS, bytes, stream, b, qkv, dout);
-    LAUNCH((key_gradients_kernel<T, D>), key_blocks, THREADS, bytes, stream, b, qkv, dout, values);
+    LAUNCH((query_gradients_kernel<T, D, LIMITED>), query_blocks, THREADS, bytes, stream, b, qkv,
+           dout);
+    LAUNCH((key_gradients_kernel<T, D, LIMITED>), key_blocks, THREADS, bytes, stream, b, qkv, dout,
+           values);
     if (b.sums) {
         struct sums sums = sums_of(args->column_sums);
         add_partials(be, &sums, b.sums, sums_rows(shape));
     }
     cuda_launched(be, what);
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_backward_args *args,
+                   const struct attention_shape *shape) {
+    if (args->first_keys) launch_with<T, D, true>(be, args, shape);
+    else launch_with<T, D, false>(be, args, shape);
 }
 
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,

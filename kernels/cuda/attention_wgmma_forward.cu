@@ -23,6 +23,7 @@ template <int D> struct layout {
 
 struct forward {
     float *lse;
+    const int32_t *first_keys; /* [B, sequence], or NULL */
     int sequence, heads, kv_heads, batch, tiles, group;
     float factor; /* scale * log2(e) */
 };
@@ -66,34 +67,47 @@ static __device__ __forceinline__ void exponentials(float s[GROUP_SUMS], struct 
     }
 }
 
+/* Masks the keys that the warp's queries, from `first` on, do not see in step `step`. */
+template <bool LIMITED>
+static __device__ __forceinline__ void mask_step(float s[GROUP_SUMS], const struct forward &f,
+                                                 const struct key_source &source, int first,
+                                                 int step, bool diagonal) {
+    int key = (source.first + step) * GROUP_ROWS;
+    if (diagonal) mask<false>(s, first - key);
+    if (LIMITED)
+        mask_before<false>(s, f.first_keys + (int64_t)source.batch * f.sequence, f.sequence - 1,
+                           first, key);
+}
+
 /* Processes the keys that a group sees, tile by tile; o and rows are complete afterwards. The
- * group's queries, from `first` on, see `seen` steps, at least one. */
-template <typename T, int D>
+ * group's queries, from `first` on, see the steps from `begin` to `seen`, at least one. */
+template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const struct ring &ring,
-        const struct key_source &source, const unsigned char *queries, int first, int seen,
-        float factor) {
+        const struct key_source &source, const unsigned char *queries, const struct forward &f,
+        int first, int begin, int seen) {
     const int values_at = head_tile<D>::BYTES;
     float s[GROUP_SUMS], shrink[2];
     uint32_t p[GROUP_ROWS / 16][4];
+    float factor = f.factor;
     int warp_first = first + (int)threadIdx.x % GROUP_THREADS / WARP * 16;
-    fetch_keys<D>(ring, source, AHEAD);
-    wait_for_slot(ring, 0);
+    fetch_keys<D>(ring, source, begin + AHEAD);
+    wait_for_slot(ring, begin);
     group_fence();
-    start_scores<T, D>(s, queries, slot_of<D>(ring, 0));
+    start_scores<T, D>(s, queries, slot_of<D>(ring, begin));
     group_wait<0>();
-    if (seen == 1) mask<false>(s, warp_first);
+    mask_step<LIMITED>(s, f, source, warp_first, begin, seen == begin + 1);
     follow_maxima(rows, shrink, s, factor);
     exponentials(s, rows, factor);
     round_to<T>(p, s);
-    if (seen > 1) wait_for_slot(ring, 1);
-    for (int step = 1; step < seen; step++) {
+    if (seen > begin + 1) wait_for_slot(ring, begin + 1);
+    for (int step = begin + 1; step < seen; step++) {
         fetch_keys<D>(ring, source, step + AHEAD);
         group_fence();
         start_scores<T, D>(s, queries, slot_of<D>(ring, step));
         start_sums<T, D>(o, p, slot_of<D>(ring, step - 1) + values_at);
         group_wait<1>();
-        if (step == seen - 1) mask<false>(s, warp_first - step * GROUP_ROWS);
+        mask_step<LIMITED>(s, f, source, warp_first, step, step == seen - 1);
         bool shrinks = follow_maxima(rows, shrink, s, factor);
         exponentials(s, rows, factor);
         /* This loop also keeps the compiler from waiting for the outputs earlier. */
@@ -130,7 +144,7 @@ static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float 
     store_rows<T, D, false>(out, out_stride, valid, staged, o, inverse, NULL);
 }
 
-template <typename T, int D>
+template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
     attention_forward_kernel(T *__restrict__ out, const __grid_constant__ CUtensorMap map,
                              const struct forward f) {
@@ -145,8 +159,10 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
     int end = begin + places::QUERIES < f.sequence ? begin + places::QUERIES : f.sequence;
     int batch = work.head / f.heads, head = work.head % f.heads;
     int group = group_of_warps(), first = begin + group * GROUP_ROWS;
-    struct key_source source =
-        key_source(&map, f.heads, f.kv_heads, batch, head, (end + GROUP_ROWS - 1) / GROUP_ROWS);
+    const int32_t *first_keys = f.first_keys + (int64_t)batch * f.sequence;
+    struct key_source source = key_source(&map, f.heads, f.kv_heads, batch, head,
+                                          LIMITED ? first_keys[begin] / GROUP_ROWS : 0,
+                                          (end + GROUP_ROWS - 1) / GROUP_ROWS);
     if (threadIdx.x == 0) {
         ring_init(ring, places::THREADS / WARP);
         phase_init(queries_full, 1);
@@ -161,37 +177,42 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
     }
     __syncwarp();
     for (int step = 0; step < AHEAD; step++) fetch_keys<D>(ring, source, step);
-    int seen = first < f.sequence ? first / GROUP_ROWS + 1 : 0;
+    int seen = first < f.sequence ? first / GROUP_ROWS + 1 - source.first : 0;
     if (seen > 0) {
+        /* A row may see no key of the first tiles: a finite shift then leaves its sum 0. */
+        const float lowest = LIMITED ? -1e30f : -INFINITY;
+        int unseen = LIMITED ? first_keys[first] / GROUP_ROWS - source.first : 0;
         float o[D / TILE_VALUES][GROUP_SUMS] = {};
-        struct softmax_rows rows = {{-INFINITY, -INFINITY}, {0, 0}};
+        struct softmax_rows rows = {{lowest, lowest}, {0, 0}};
         unsigned char *own = queries + group * head_tile<D>::BYTES;
         int64_t out_stride = (int64_t)f.heads * D, row = (int64_t)batch * f.sequence + first;
         phase_wait(queries_full, 0);
-        consume<T, D>(o, &rows, ring, source, own, first, seen, f.factor);
+        if (LIMITED) skip_steps<D>(ring, source, 0, unseen);
+        consume<T, D, LIMITED>(o, &rows, ring, source, own, f, first, unseen, seen);
         finish<T, D>(out + row * out_stride + head * D, out_stride,
                      f.lse + (int64_t)work.head * f.sequence + first, f.sequence - first, (T *)own,
                      o, &rows);
     }
-    skip_steps<D>(ring, source, seen);
+    skip_steps<D>(ring, source, seen, source.steps);
 }
 
 bool attention_wgmma_compiled(void) {
     cudaFuncAttributes attributes;
-    const void *kernel = (const void *)attention_forward_kernel<__nv_bfloat16, 64>;
+    const void *kernel = (const void *)attention_forward_kernel<__nv_bfloat16, 64, false>;
     if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess) return true;
     cudaGetLastError();
     return false;
 }
 
-template <typename T, int D>
-static void launch(struct backend *be, const struct attention_forward_args *args,
-                   const struct attention_shape *shape) {
+template <typename T, int D, bool LIMITED>
+static void launch_with(struct backend *be, const struct attention_forward_args *args,
+                        const struct attention_shape *shape) {
     const char *what = "attention_forward";
-    const void *kernel = (const void *)attention_forward_kernel<T, D>;
+    const void *kernel = (const void *)attention_forward_kernel<T, D, LIMITED>;
     struct forward f;
     CUtensorMap map;
     f.lse = args->lse;
+    f.first_keys = args->first_keys;
     f.sequence = (int)shape->sequence;
     f.heads = (int)shape->heads;
     f.kv_heads = (int)shape->kv_heads;
@@ -202,9 +223,16 @@ static void launch(struct backend *be, const struct attention_forward_args *args
     unsigned blocks = (unsigned)(f.batch * f.heads * f.tiles);
     if (!attention_wgmma_map(&map, be, args->qkv, f.heads + 2 * f.kv_heads, shape)) return;
     if (!cuda_shared(be, kernel, layout<D>::BYTES, what)) return;
-    LAUNCH((attention_forward_kernel<T, D>), blocks, layout<D>::THREADS, layout<D>::BYTES,
+    LAUNCH((attention_forward_kernel<T, D, LIMITED>), blocks, layout<D>::THREADS, layout<D>::BYTES,
            cuda_state(be)->compute, (T *)args->out->data, map, f);
     cuda_launched(be, what);
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_forward_args *args,
+                   const struct attention_shape *shape) {
+    if (args->first_keys) launch_with<T, D, true>(be, args, shape);
+    else launch_with<T, D, false>(be, args, shape);
 }
 
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
