@@ -33,7 +33,8 @@ enum { LENGTH = 16, LORA_LENGTH = 77 };
  * weights. The gradient of qwen2's biases of keys is small for its terms: of a bias softmax sees
  * only what the rotation makes of it. transformers rounds what Qwen3's heads are normalized to
  * before the weight, where ours are rounded after the rotation only; of their weights' gradients
- * the terms cancel more. A loss of 4 has units of 4.8e-7. The order of sums is another with every
+ * the terms cancel more. A loss of 4 has units of 4.8e-7; isolated documents of a few tokens, whose
+ * gradients are large, were 5 of them off. The order of sums is another with every
  * level of instructions, ours and oneDNN's: the bounds leave at least a third beyond the largest
  * difference that was seen with any of them.
  * Adapters: there are ten times as many logits, whose largest difference is larger; and PEFT rounds
@@ -115,7 +116,7 @@ static const struct bounds all_bounds[] = {
      "k_proj v_proj up_proj down_proj"},
     {"test/golden/gpt_isolated_fp32.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6,
      2e-6, 0, "test/golden/gpt_fp32.safetensors", NULL, NULL},
-    {"test/golden/llama_isolated_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 3e-6,
+    {"test/golden/llama_isolated_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 4e-6, 3e-6,
      2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
     {"test/golden/mistral_window_fp32.safetensors", MISTRAL, CONFIG_PRECISION_FP32, 2e-6, 2e-6,
      1e-6, 2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
