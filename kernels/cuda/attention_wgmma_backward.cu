@@ -292,7 +292,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     volatile struct held *kept = (volatile struct held *)(places.held_full + 1);
-    int begin = of.tile * HELD_ROWS, end = b.sequence; /* of the queries that see the keys */
+    int begin = of.tile * HELD_ROWS, end = b.sequence; /* queries that see the keys */
     if (LIMITED)
         end = last_reader(b.first_keys + (int64_t)of.batch * b.sequence, begin, b.sequence,
                           begin + HELD_ROWS);

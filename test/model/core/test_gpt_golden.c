@@ -33,19 +33,17 @@ enum { LENGTH = 16, LORA_LENGTH = 77 };
  * weights. The gradient of qwen2's biases of keys is small for its terms: of a bias softmax sees
  * only what the rotation makes of it. transformers rounds what Qwen3's heads are normalized to
  * before the weight, where ours are rounded after the rotation only; of their weights' gradients
- * the terms cancel more. A loss of 4 has units of 4.8e-7; isolated documents of a few tokens, whose
- * gradients are large, were 5 of them off. The order of sums is another with every
- * level of instructions, ours and oneDNN's: the bounds leave at least a third beyond the largest
- * difference that was seen with any of them.
- * Adapters: there are ten times as many logits, whose largest difference is larger; and PEFT rounds
- * an adapter's product, the scaled product and its sum with the layer's, where ours is rounded when
- * it is added.
- * fp8: the reference rounds where we round, and sums of products of 8-bit values are exact, so that
- * logits and first gradients are equal to 2e-7, until something near a tie is rounded to the other
- * side: that is a sixteenth, and moves scales and with them everything. Perturbing the reference's
- * weights by 1e-5 of themselves does it too, and moves logits by up to 0.075: hence the bounds, and
- * beside them that most recipes are equal to the reference. Tensor cores add 8-bit products with 13
- * bits, so that nothing is equal there; the bounds hold. */
+ * the terms cancel more. A loss of 4 has units of 4.8e-7; short documents were 5 of them off.
+ * The order of sums is another with every level of instructions, ours and oneDNN's: the bounds
+ * leave at least a third beyond the largest difference that was seen with any of them. Adapters:
+ * there are ten times as many logits, whose largest difference is larger; and PEFT rounds an
+ * adapter's product, the scaled product and its sum with the layer's, where ours is rounded when it
+ * is added. fp8: the reference rounds where we round, and sums of products of 8-bit values are
+ * exact, so that logits and first gradients are equal to 2e-7, until something near a tie is
+ * rounded to the other side: that is a sixteenth, and moves scales and with them everything.
+ * Perturbing the reference's weights by 1e-5 of themselves does it too, and moves logits by up to
+ * 0.075: hence the bounds, and beside them that most recipes are equal to the reference. Tensor
+ * cores add 8-bit products with 13 bits, so that nothing is equal there; the bounds hold. */
 enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3 };
 struct bounds {
     const char *fixture;
