@@ -16,6 +16,7 @@ import cubin
 SUMS, OF_A = 32, 4  # registers of m64n64k16
 A_IN_REGISTERS = 6  # the form of a product whose A is not a tile
 UNIFORM = range(0x80, 0xC0)  # operations on the registers of a warp as a whole
+TO_UNIFORM = {0xCA, 0x1C2, 0x1C3}  # R2UR, S2UR: the destination is one of those
 NO_REGISTERS = {cubin.BRA, cubin.WARPGROUP}
 MIDDLE = {0x0B, 0x0C, 0x1A7}  # FSETP, ISETP, SYNCS: no destination and no last register
 STORES = {0x186, 0x187, 0x188}  # STG, STL, STS
@@ -32,6 +33,8 @@ def used(i):
     count = WIDTHS.get(i.width, 1) if i.operation in MEMORY else 1
     to = set(range(i.registers[0], i.registers[0] + count))
     read = set(i.registers[1:])
+    if i.operation in TO_UNIFORM:
+        to = set()
     if i.operation in STORES:
         to, read = set(), read | set(range(i.registers[2], i.registers[2] + count))
     return to - {0, 255}, read - {0, 255}

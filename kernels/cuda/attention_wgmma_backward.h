@@ -1,5 +1,5 @@
-/* What the two kernels of attention_wgmma_backward.cu share: the rows that a block holds, their
- * place in shared memory, and the products with a streamed tile. */
+/* Parts of both kernels of attention_wgmma_backward.cu: the rows that a block holds, their place in
+ * shared memory, and the products with a streamed tile. */
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.h"
