@@ -137,23 +137,31 @@ static void profile_row(struct table *table, const char *name, const cJSON *grou
     }
 }
 
-/* The rows are the operations of the run that has the most; for one model it has those of all. */
+/* The rows are the operations of the run that has the most, then those of others. */
 static void print_profile(const struct page *page, const cJSON *groups) {
-    const cJSON *group, *part, *operations = NULL;
+    const cJSON *group, *part, *most = NULL;
     struct table table = {0};
     table_column(&table, "of a step", TABLE_LEFT);
     cJSON_ArrayForEach(group, groups) {
         const cJSON *own = json_at(group, "profile.operations");
         table_column(&table, json_text_at(group, "label"), TABLE_RIGHT);
-        if (cJSON_GetArraySize(own) > cJSON_GetArraySize(operations)) operations = own;
+        if (cJSON_GetArraySize(own) > cJSON_GetArraySize(most)) most = own;
+    }
+    cJSON *operations = most ? cJSON_Duplicate(most, true) : cJSON_CreateObject();
+    cJSON_ArrayForEach(group, groups) {
+        cJSON_ArrayForEach(part, json_at(group, "profile.operations")) {
+            if (!json_member(operations, part->string))
+                cJSON_AddNullToObject(operations, part->string);
+        }
     }
     cJSON_ArrayForEach(part, operations) {
         profile_row(&table, part->string, groups, "profile.operations", part->string);
     }
+    cJSON_Delete(operations);
     profile_row(&table, "whole step", groups, "profile", "step_ms");
     profile_row(&table, "matmuls alone", groups, "profile", "products_ms");
-    if (operations) page_heading(page, "Where the time goes");
-    if (operations) page_table(page, &table);
+    if (most) page_heading(page, "Where the time goes");
+    if (most) page_table(page, &table);
     else table_free(&table);
 }
 

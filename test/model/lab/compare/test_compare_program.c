@@ -157,6 +157,7 @@ static void make_nine(double bias) {
     }
     put_text("my runs/bf16 0/profile.json", "{\"step_ms\": 8.5, \"products_ms\": 4.25, "
                                             "\"operations\": {\"matmul\": 6, \"clear\": 0.01}}");
+    put_text("my runs/fp16 0/profile.json", "{\"operations\": {\"dequantize\": 1.5}}");
 }
 
 #define NINE                                                                              \
