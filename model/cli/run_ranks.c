@@ -80,10 +80,11 @@ static int add_tokens(struct sha256 *hash, const struct token_shard *shard, stru
     return 0;
 }
 
-static void add_mask(struct sha256 *hash, const struct token_shard *shard) {
-    uint64_t at, bytes = shard->mask.bits ? (shard->count + 7) / 8 : 0;
+/* bits: one for each of `count` tokens, or NULL. */
+static void add_bits(struct sha256 *hash, const uint8_t *bits, uint64_t count) {
+    uint64_t at, bytes = bits ? (count + 7) / 8 : 0;
     for (uint64_t i = 0; i < PIECES && (at = piece_offset(bytes, i)) < bytes; i++)
-        sha256_add(hash, shard->mask.bits + at, bytes - at < PIECE ? bytes - at : PIECE);
+        sha256_add(hash, bits + at, bytes - at < PIECE ? bytes - at : PIECE);
 }
 
 static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, struct error *error) {
@@ -98,7 +99,8 @@ static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, st
         sha256_add(&hash, name, strlen(name) + 1);
         sha256_add(&hash, &shard->count, sizeof shard->count);
         status = add_tokens(&hash, shard, error);
-        add_mask(&hash, shard);
+        add_bits(&hash, shard->mask.bits, shard->count);
+        add_bits(&hash, shard->mask.starts, shard->count);
     }
     sha256_end(hex, &hash);
     return status;

@@ -206,12 +206,22 @@ differ steps 'set -- "$@" --set train.steps=23' \
 head -c 40000 README.md >"$folder/a.txt"
 mkdir -p "$folder/here" "$folder/there"
 "$PREPARE" "$folder/a.txt" --out "$folder/here/x" --tokenizer bytes >/dev/null 2>&1 || fail prepare
+for i in 1 2 3 4 5 6 7 8 9; do
+    echo "{\"prompt\": \"What follows $i? In a long line of many words.\", \"completion\": \" $i\"}"
+done >"$folder/rows.jsonl"
+"$PREPARE" "$folder/rows.jsonl" --out "$folder/here/r" --tokenizer bytes --val-fraction 0 \
+    >/dev/null 2>&1 || fail "prepare rows"
 cp "$folder"/here/* "$folder/there"
+printf '\377' | dd of="$folder/there/r_train_000000.mask" bs=1 seek=25 conv=notrunc 2>/dev/null
 shard=$(ls "$folder"/there/x_train*.bin | head -1)
 printf 'Z' | dd of="$shard" bs=1 seek=5000 conv=notrunc 2>/dev/null
 cd "$folder/here"
 differ data "cd $folder/there" 'rank 1: data.train, .*the shards are not those of rank 0' \
     --set data.train='x_train*.bin' --set eval.every=0
+
+# The same for the first tokens of documents: byte 25 of a mask marks some.
+differ starts "cd $folder/there" 'rank 1: data.train, .*the shards are not those of rank 0' \
+    --set data.train='r_train*.bin' --set eval.every=0
 
 # Relative run directories of processes that start in different folders.
 differ apart "cd $folder/there" 'rank 1: .*was written by rank 0 and is not there' \
