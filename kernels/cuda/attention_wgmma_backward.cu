@@ -50,20 +50,20 @@ find_values(float x[2], float delta[2], struct query_values *shared, struct quer
     }
 }
 
-/* Replaces s by P, and ds, which is dP, by dS, for the keys from `key` on of the group's queries
- * from `query` on. SUMS: groups of products that were started after ds and may still run. With
- * WAIT_BETWEEN waits for the tile of step `next`, unless it is negative. */
+/* Replaces s by P, and ds, which is dP, by dS, for step `step` and the group's queries from `query`
+ * on. SUMS: groups of products that were started after ds and may still run. With WAIT_BETWEEN
+ * waits for the tile of step `next`, unless it is negative. */
 template <typename T, bool LIMITED, int SUMS>
 static __device__ __forceinline__ void
-query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &b, int batch,
-             int query, int key, const float x[2], const float delta[2], const struct ring &ring,
-             int next) {
+query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &b,
+             const struct key_source &source, int query, int step, bool diagonal, const float x[2],
+             const float delta[2], const struct ring &ring, int next) {
     float factor = b.factor;
     group_wait<SUMS + 1>();
-    if (key == query) mask<false>(s, warp_in_group() * 16);
+    if (diagonal) mask<false>(s, warp_in_group() * 16);
     if (LIMITED)
-        mask_before<false>(s, b.first_keys + (int64_t)batch * b.sequence, b.sequence - 1,
-                           query + warp_in_group() * 16, key);
+        mask_before<false>(s, b.first_keys + (int64_t)source.batch * b.sequence, b.sequence - 1,
+                           query + warp_in_group() * 16, (source.first + step) * GROUP_ROWS);
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i++) s[i] = exp2_approx(fmaf(s[i], factor, x[i / 2 % 2]));
     if (WAIT_BETWEEN && next >= 0) wait_for_slot(ring, next);
@@ -80,24 +80,22 @@ sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places
               const struct key_source &source, const struct backward<T> &b, const float x[2],
               const float delta[2], int query, int begin, int seen) {
     const struct ring &ring = places.ring;
-    const int batch = source.batch;
-    int key = (source.first + begin) * GROUP_ROWS;
     float s[GROUP_SUMS], ds[GROUP_SUMS];
     uint32_t a[GROUP_ROWS / 16][4];
     fetch_keys<D>(ring, source, begin + AHEAD);
     wait_for_slot(ring, begin);
     group_fence();
     start_both<T, D>(s, ds, places, begin);
-    query_scores<T, LIMITED, 0>(s, ds, b, batch, query, key, x, delta, ring, -1);
+    query_scores<T, LIMITED, 0>(s, ds, b, source, query, begin, seen == begin + 1, x, delta, ring,
+                                -1);
     round_to<T>(a, ds);
     if (seen > begin + 1) wait_for_slot(ring, begin + 1);
     for (int step = begin + 1; step < seen; step++) {
-        key += GROUP_ROWS;
         fetch_keys<D>(ring, source, step + AHEAD);
         group_fence();
         start_both<T, D>(s, ds, places, step);
         start_sums<T, D>(dq, a, slot_of<D>(ring, step - 1));
-        query_scores<T, LIMITED, 1>(s, ds, b, batch, query, key, x, delta, ring,
+        query_scores<T, LIMITED, 1>(s, ds, b, source, query, step, step == seen - 1, x, delta, ring,
                                     step + 1 < seen ? step + 1 : -1);
         if (!WAIT_BETWEEN && step + 1 < seen) wait_for_slot(ring, step + 1);
         group_wait<0>();
