@@ -32,52 +32,88 @@ static void find_largest(uint32_t largest[CPU_BLOCK], const struct fake_quantize
     }
 }
 
-/* Computes the factors before and after rounding, for each column, and merges the part's amax into
- * `all`. */
-static void find_scales(float down[CPU_BLOCK], float up[CPU_BLOCK], struct amax *all,
-                        const uint32_t largest[CPU_BLOCK], const struct quantize_format *format,
-                        int64_t n) {
-    for (int64_t first = 0; first < n; first += format->columns) {
-        int64_t count = block_length(first, n, format->columns);
-        uint32_t bits = 0;
-        for (int64_t i = first; i < first + count; i++)
-            bits = largest[i] > bits ? largest[i] : bits;
-        bool finite = bits < 0x7f800000;
-        int exponent = mx_exponent(f32_of_bits(bits), format->element, format->rounding);
-        if (bits == 0 || !finite) exponent = 0;
-        for (int64_t i = first; i < first + count; i++) {
-            down[i] = mx_power(-exponent);
-            up[i] = finite ? mx_power(exponent) : NAN;
-        }
-        if (!finite) all->not_finite = 1;
-        else if (bits > all->largest) all->largest = bits;
+/* Factors before and after rounding. */
+struct factors {
+    float down, up;
+};
+
+/* bits: of the block's largest magnitude, which is merged into `all`. */
+static struct factors factors_of(uint32_t bits, const struct quantize_format *format,
+                                 struct amax *all) {
+    if (bits >= 0x7f800000) {
+        all->not_finite = 1;
+        return (struct factors){1, NAN};
     }
+    if (bits == 0) return (struct factors){1, 1};
+    if (bits > all->largest) all->largest = bits;
+    int exponent = mx_exponent(f32_of_bits(bits), format->element, format->rounding);
+    return (struct factors){mx_power(-exponent), mx_power(exponent)};
 }
 
 /* A loop for each element, so that the compiler knows it. */
-static void round_row(float out[CPU_BLOCK], const float *values, const float down[CPU_BLOCK],
-                      const float up[CPU_BLOCK], enum dtype element, int64_t n) {
+#define BY_ELEMENT(X) X(E4M3) X(E5M2) X(E2M1)
+
+/* Rounds n values that share a scale. */
+static void round_block(float *out, const float *values, struct factors f, enum dtype element,
+                        int64_t n) {
+#define LOOP(NAME)               \
+    if (element == DTYPE_##NAME) \
+        for (int64_t i = 0; i < n; i++) out[i] = mx_round(values[i] * f.down, DTYPE_##NAME) * f.up;
+    BY_ELEMENT(LOOP)
+#undef LOOP
+}
+
+/* Rounds n values of columns that have a scale each. */
+static void round_columns(float *out, const float *values, const float *down, const float *up,
+                          enum dtype element, int64_t n) {
 #define LOOP(NAME)                      \
     if (element == DTYPE_##NAME)        \
         for (int64_t i = 0; i < n; i++) \
             out[i] = mx_round(values[i] * down[i], DTYPE_##NAME) * up[i];
-    LOOP(E4M3)
-    LOOP(E5M2)
-    LOOP(E2M1)
+    BY_ELEMENT(LOOP)
 #undef LOOP
 }
 
-static struct amax round_part(const struct fake_quantize_args *args, const struct part *p) {
+static void store_row(const struct fake_quantize_args *args, int64_t row, const struct part *p,
+                      const float *values) {
+    size_t at = (size_t)(row * tensor_columns(args->out) + p->c);
+    dtype_store(args->out->data, args->out->dtype, at, values, (size_t)p->n);
+}
+
+/* Blocks along a row. */
+static struct amax round_row(const struct fake_quantize_args *args, const struct part *p) {
+    const struct quantize_format *format = &args->format;
+    float buffer[CPU_BLOCK], rounded[CPU_BLOCK];
+    struct amax all = {0, 0};
+    const float *values = read_row(buffer, args, p->first, p);
+    for (int64_t first = 0; first < p->n; first += format->columns) {
+        int64_t n = block_length(first, p->n, format->columns);
+        uint32_t largest = 0;
+        for (int64_t i = first; i < first + n; i++) {
+            uint32_t bits = f32_bits(values[i]) & 0x7fffffff;
+            largest = bits > largest ? bits : largest;
+        }
+        round_block(rounded + first, values + first, factors_of(largest, format, &all),
+                    format->element, n);
+    }
+    store_row(args, p->first, p, rounded);
+    return all;
+}
+
+/* Blocks down the columns of a band. */
+static struct amax round_band(const struct fake_quantize_args *args, const struct part *p) {
     uint32_t largest[CPU_BLOCK];
     float down[CPU_BLOCK], up[CPU_BLOCK], buffer[CPU_BLOCK], rounded[CPU_BLOCK];
     struct amax all = {0, 0};
     find_largest(largest, args, p);
-    find_scales(down, up, &all, largest, &args->format, p->n);
+    for (int64_t i = 0; i < p->n; i++) {
+        struct factors f = factors_of(largest[i], &args->format, &all);
+        down[i] = f.down, up[i] = f.up;
+    }
     for (int64_t row = p->first; row < p->last; row++) {
         const float *values = read_row(buffer, args, row, p);
-        size_t at = (size_t)(row * tensor_columns(args->out) + p->c);
-        round_row(rounded, values, down, up, args->format.element, p->n);
-        dtype_store(args->out->data, args->out->dtype, at, rounded, (size_t)p->n);
+        round_columns(rounded, values, down, up, args->format.element, p->n);
+        store_row(args, row, p, rounded);
     }
     return all;
 }
@@ -90,12 +126,13 @@ void cpu_fake_quantize(struct backend *be, const struct fake_quantize_args *args
     (void)be;
     assert(tensor_count(args->out) == rows * columns && args->out->dtype == DTYPE_BF16);
     assert(quantize_format_dequantized(format) && CPU_BLOCK % format->columns == 0);
+    assert(format->rows == 1 || format->columns == 1);
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
     for (int64_t i = 0; i < bands * across; i++) {
         int64_t first = i / across * format->rows, c = i % across * CPU_BLOCK;
         struct part part = {first, first + block_length(first, rows, format->rows), c,
                             block_length(c, columns, CPU_BLOCK)};
-        struct amax one = round_part(args, &part);
+        struct amax one = format->rows == 1 ? round_row(args, &part) : round_band(args, &part);
         largest = one.largest > largest ? one.largest : largest;
         bad = one.not_finite > bad ? one.not_finite : bad;
     }
