@@ -45,7 +45,7 @@ enum config_precision {
         CONFIG_PRECISION_AUTO,
 };
 
-/* True if the precision quantizes operands of linear layers; true for fp8 alone: is_mx is false. */
+/* True if operands of linear layers are quantized; is_mx: to a microscaling format. */
 static inline bool config_precision_quantizes(enum config_precision precision) {
     return precision >= CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
 }
