@@ -15,10 +15,13 @@
     X(E4M3, "e4m3", 8, CUDA_R_8F_E4M3, 3, 7, 0x7e, 0x7f, 448.0f) \
     X(E5M2, "e5m2", 8, CUDA_R_8F_E5M2, 2, 15, 0x7b, 0x7c, 57344.0f)
 
-/* Codes of stored weights and of their scales (kernels/code_value.h): X(NAME, name, bits). */
-#define DTYPES_CODES(X) \
-    X(NF4, "nf4", 4)    \
-    X(DYNAMIC8, "dynamic8", 8)
+/* Codes of stored weights and of their scales (kernels/code_value.h), and of blocks that share a
+ * scale (kernels/microscaling.h): X(NAME, name, bits). */
+#define DTYPES_CODES(X)        \
+    X(NF4, "nf4", 4)           \
+    X(DYNAMIC8, "dynamic8", 8) \
+    X(E2M1, "e2m1", 4)         \
+    X(E8M0, "e8m0", 8)
 
 enum dtype {
 #define X(NAME, ...) DTYPE_##NAME,

@@ -14,6 +14,10 @@ bool quantize_format_equal(const struct quantize_format *a, const struct quantiz
            a->scale == b->scale && a->rounding == b->rounding;
 }
 
+bool quantize_format_dequantized(const struct quantize_format *format) {
+    return format->scale == DTYPE_E8M0;
+}
+
 bool quantize_format_per_tensor(const struct quantize_format *format) {
     return format->rows == 0 && format->columns == 0;
 }

@@ -18,13 +18,14 @@
 /* Rounding of the factor that values are multiplied by, 1 / scale. */
 enum scale_rounding {
     SCALE_NEAREST,
-    SCALE_POWER_OF_TWO /* down to a power of two, so that values do not saturate */
+    SCALE_POWER_OF_TWO, /* down to a power of two, so that values do not saturate */
+    SCALE_OF_EXPONENT   /* a power of two by the exponent of the amax alone: values may saturate */
 };
 
 struct quantize_format {
-    enum dtype element;    /* a quantized dtype */
+    enum dtype element;    /* a quantized dtype, or DTYPE_E2M1 */
     int64_t rows, columns; /* a block's; 0: the whole extent */
-    enum dtype scale;      /* dtype of the scales */
+    enum dtype scale;      /* dtype of the scales; DTYPE_E8M0: see kernels/microscaling.h */
     enum scale_rounding rounding;
 };
 
@@ -32,6 +33,9 @@ struct quantize_format {
 struct quantize_format quantize_format_transposed(const struct quantize_format *format);
 
 bool quantize_format_equal(const struct quantize_format *a, const struct quantize_format *b);
+
+/* True if the matmul reads dequantized values in bf16, which represents them exactly. */
+bool quantize_format_dequantized(const struct quantize_format *format);
 
 /* True if all elements share one scale. */
 bool quantize_format_per_tensor(const struct quantize_format *format);

@@ -34,6 +34,9 @@ struct amax cpu_amax(const struct tensor *tensor, int64_t offset, int64_t count)
 /* Merges `other` into *track_amax; any thread may call it. */
 void cpu_merge_amax(struct amax *track_amax, struct amax other);
 
+/* Adds a tensor's amax to its record. */
+void cpu_note_amax(struct quantize_record *record, const struct amax *all);
+
 /* Merges the amax of `count` elements, just stored at element `offset`, into *track_amax. Does
  * nothing if track_amax is NULL. */
 void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t offset,

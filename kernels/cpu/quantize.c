@@ -180,7 +180,7 @@ static void by_columns(const struct quantize_args *args, struct amax *all) {
     *all = (struct amax){largest, bad};
 }
 
-static void note(struct quantize_record *record, const struct amax *all) {
+void cpu_note_amax(struct quantize_record *record, const struct amax *all) {
     if (f32_of_bits(all->largest) > record->amax) record->amax = f32_of_bits(all->largest);
     record->not_finite += all->not_finite != 0;
     record->zero += all->largest == 0 && !all->not_finite;
@@ -201,7 +201,7 @@ void cpu_quantize(struct backend *be, const struct quantize_args *args) {
     if (one_scale) whole(args, &all);
     else if (one_column) by_columns(args, &all);
     else by_blocks(args, &all);
-    if (args->record) note(args->record, &all);
+    if (args->record) cpu_note_amax(args->record, &all);
 }
 
 size_t cpu_quantize_scratch(struct backend *be, const struct quantize_args *args) {

@@ -27,14 +27,31 @@ enum {
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
 };
 
-/* The number of a dtype, FP8 (8-bit operands of linear layers), or AUTO. */
+/* Microscaling precisions: X(NAME, name, element of the operands of linear layers). */
+#define MX_PRECISIONS(X)    \
+    X(MXFP8, "mxfp8", E4M3) \
+    X(MXFP4, "mxfp4", E2M1)
+
+/* The number of a dtype; a format of the operands of linear layers, beside bf16: FP8 and the
+ * microscaling ones; or AUTO. */
 enum config_precision {
     CONFIG_PRECISION_FP32 = DTYPE_F32,
     CONFIG_PRECISION_FP16 = DTYPE_F16,
     CONFIG_PRECISION_BF16 = DTYPE_BF16,
     CONFIG_PRECISION_FP8 = DTYPE_COUNT,
-    CONFIG_PRECISION_AUTO,
+#define X(NAME, ...) CONFIG_PRECISION_##NAME,
+    MX_PRECISIONS(X)
+#undef X
+        CONFIG_PRECISION_AUTO,
 };
+
+/* True if operands of linear layers are quantized; is_mx: to a microscaling format. */
+static inline bool config_precision_quantizes(enum config_precision precision) {
+    return precision >= CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
+}
+static inline bool config_precision_is_mx(enum config_precision precision) {
+    return precision > CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
+}
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_preset {
     CONFIG_PRESET_NONE,

@@ -14,7 +14,11 @@ static const char *const precision_names[] = {
     DTYPES(X)
 #undef X
         "fp8",
-    "auto", NULL};
+#define X(NAME, name, ...) name,
+    MX_PRECISIONS(X)
+#undef X
+        "auto",
+    NULL};
 static const char *const preset_names[] = {"",
 #define X(NAME, name, ...) name,
                                            MODEL_PRESETS(X)
@@ -82,7 +86,7 @@ const struct config_block config_blocks[] = {
     {"data", "Training and validation data."},
     {"train", "Length of the run and size of a step."},
     {"optimizer", "AdamW and its learning rate."},
-    {"autocast", "Operations in 16 bit when precision is fp16, bf16 or fp8."},
+    {"autocast", "Operations in 16 bit when precision is not fp32."},
     {"fp8", "Quantization of linear layers; used with fp8 only."},
     {"gradients", "Storage of gradients."},
     {"weights", "Storage of 16-bit weights."},

@@ -57,7 +57,7 @@ static int block_begun(int row) {
 static bool is_omitted(const struct config *config, int block) {
     bool scaled =
         config->precision == CONFIG_PRECISION_FP16 || config->precision == CONFIG_PRECISION_AUTO;
-    bool rounded = config->precision == CONFIG_PRECISION_FP8;
+    bool rounded = config_precision_quantizes(config->precision);
     return (block == config_block_index("loss_scale", 10) && !scaled &&
             !config_given(config, "loss_scale")) ||
            (block == config_block_index("fp8", 3) && !rounded && !config_given(config, "fp8"));

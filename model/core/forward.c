@@ -294,8 +294,8 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
     } else if (mlp_is_gated(gpt->shape.mlp)) {
         OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
            .function = mlp_gate(gpt->shape.mlp));
-    } else if (gpt->be->device.gelu_of_stored || gpt->precision.fp8_site[SITE_MLP_FC] ||
-               shape_adapts(&gpt->shape, SITE_MLP_FC)) {
+    } else if (gpt->be->device.gelu_of_stored || shape_adapts(&gpt->shape, SITE_MLP_FC) ||
+               (gpt->precision.fp8_site[SITE_MLP_FC] && !gpt->quantization.dequantized)) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
         mlp_hidden(&pass, layer);

@@ -6,7 +6,7 @@
 
 static enum dtype choose_compute_dtype(const struct config *config, const struct backend *be,
                                        char *note) {
-    if (config->precision == CONFIG_PRECISION_FP8) return DTYPE_BF16;
+    if (config_precision_quantizes(config->precision)) return DTYPE_BF16;
     if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
     const bool *native = be->device.native;
     enum dtype chosen = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
@@ -55,11 +55,30 @@ static void resolve_sites(struct precision *p, const struct config *config) {
 
 static void resolve_fp8(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        p->fp8_site[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
+        p->fp8_site[i] = config_precision_quantizes(config->precision) && p->site[i] != DTYPE_F32 &&
                          linear_index(i) >= 0 &&
                          !precision_lists_site(&config->autocast.lower16, i);
         p->fp8 = p->fp8 || p->fp8_site[i];
     }
+    p->mx = p->fp8 && config_precision_is_mx(config->precision) ? config->precision : 0;
+}
+
+/* Fails if the GPU has to multiply 8-bit operands but cannot; notes that it multiplies their values
+ * instead. No product of microscaling formats is used yet. */
+static int check_products(const struct precision *p, char *note, const struct config *config,
+                          const struct backend *be, struct error *error) {
+    if (!p->fp8 || be->device.kind != BACKEND_CUDA || (be->device.native_8_bit && !p->mx)) return 0;
+    const char *name = precision_name(p);
+    if (config->fp8.require)
+        return fail(error,
+                    "fp8.require: %s has no matrix products in %s that mantissa uses\n"
+                    "leave it out to multiply the values of the same operands in bf16",
+                    be->device.description, name);
+    snprintf(note, PRECISION_NOTE_MAX,
+             "precision \"%s\": without products in it on this GPU; the values of the same "
+             "operands are multiplied in bf16, slower than precision \"bf16\"",
+             name);
+    return 0;
 }
 
 /* MASTERS_SPLIT needs bf16, which is the upper half of fp32. */
@@ -100,16 +119,7 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
                     config_precision_name(config->precision), be->device.description);
     resolve_sites(p, config);
     resolve_fp8(p, config);
-    if (p->fp8 && be->device.kind == BACKEND_CUDA && !be->device.native_8_bit) {
-        if (config->fp8.require)
-            return fail(error,
-                        "fp8.require: %s has no 8-bit matrix products\n"
-                        "leave it out to multiply the same 8-bit operands in bf16",
-                        be->device.description);
-        snprintf(note, PRECISION_NOTE_MAX,
-                 "precision \"fp8\": this GPU has no 8-bit matrix products; the same "
-                 "operands are multiplied in bf16, slower than precision \"bf16\"");
-    }
+    if (check_products(p, note, config, be, error)) return -1;
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
@@ -127,6 +137,7 @@ enum config_precision precision_setting(const struct precision *precision,
 }
 
 enum config_precision precision_effective(const struct precision *precision) {
+    if (precision->mx) return precision->mx;
     return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->compute_dtype;
 }
 
@@ -195,7 +206,9 @@ void precision_print(FILE *out, const struct precision *precision) {
         return;
     }
     if (p->fp8) {
-        print_word(out, "fp8:", &column);
+        char label[16];
+        snprintf(label, sizeof label, "%s:", precision_name(p));
+        print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
             if (p->fp8_site[i]) print_word(out, autocast_site_name(i), &column);
         column = 1 << 16; /* forces a new line */

@@ -23,8 +23,9 @@ struct precision {
     enum dtype
         compute_dtype; /* 16-bit dtype of matmuls and attention; DTYPE_F32: nothing is in 16 bit */
     enum dtype site[AUTOCAST_SITE_COUNT]; /* dtype of each operation's inputs and output */
-    bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are rounded to 8 bits */
+    bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are quantized */
     bool fp8;                             /* true if any fp8_site is true */
+    enum config_precision mx;             /* microscaling precision of their operands, or 0 */
     enum dtype residual;                  /* dtype of the residual stream and its gradient */
     enum dtype gradients;                 /* dtype of weight gradients */
     enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
@@ -49,7 +50,7 @@ bool precision_lists_site(const struct config_words *list, enum autocast_site si
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config);
 
-/* Return the effective precision, never "auto", and its name: "fp32", "fp16", "bf16" or "fp8". */
+/* Return the effective precision, never "auto", and its name, such as "bf16" or "fp8". */
 enum config_precision precision_effective(const struct precision *precision);
 const char *precision_name(const struct precision *precision);
 

@@ -31,6 +31,14 @@ static const struct recipe {
 #undef X
 };
 
+/* Formats of the microscaling precisions, in their order: blocks of 1 x 32. */
+static const struct quantize_format mx_formats[][QUANTIZED_KINDS][LINEAR_MATMULS] = {
+#define X(NAME, name, element) \
+    FORMATS(DTYPE_##element, DTYPE_##element, 1, 32, DTYPE_E8M0, SCALE_POWER_OF_TWO),
+    MX_PRECISIONS(X)
+#undef X
+};
+
 /* Matmuls that read an operand of each kind, in the order of a step. */
 static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
     [QUANTIZED_INPUT] = {MATMUL_FORWARD, MATMUL_WEIGHT_GRADIENT},
@@ -39,7 +47,12 @@ static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
 };
 
 /* Applies the config's choices to the formats of its recipe. */
-static void choose_formats(struct quantization *q, const struct config *config) {
+static void choose_formats(struct quantization *q, const struct config *config,
+                           enum config_precision mx) {
+    if (mx) {
+        memcpy(q->format, mx_formats[mx - CONFIG_PRECISION_FP8 - 1], sizeof q->format);
+        return;
+    }
     memcpy(q->format, recipes[config->fp8.recipe].format, sizeof q->format);
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
         for (int matmul = 0; matmul < LINEAR_MATMULS; matmul++) {
@@ -55,7 +68,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
                       const bool keeps[LINEAR_COUNT], struct error *error) {
     *quantization = (struct quantization){0};
     if (!precision->fp8) return 0;
-    bool delayed = recipes[config->fp8.recipe].delayed;
+    bool delayed = !precision->mx && recipes[config->fp8.recipe].delayed;
     *quantization = (struct quantization){
         .be = be,
         .fast_accumulation = config->fp8.fast_accumulation,
@@ -63,10 +76,11 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .history_length = delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,
         .gated = mlp_is_gated(config->model.mlp),
-        .tensor_cores = be->device.native_8_bit,
+        .dequantized = precision->mx,
+        .tensor_cores = be->device.native_8_bit && !precision->mx,
     };
-    choose_formats(quantization, config);
-    memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
+    choose_formats(quantization, config, precision->mx);
+    if (!precision->mx) memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
     memcpy(quantization->fp8_site, precision->fp8_site, sizeof quantization->fp8_site);
     quantization->kept =
         calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
@@ -143,8 +157,10 @@ static void layout_operands(struct quantization *q, struct arena *arena,
             struct size size = size_of(q, s, i / 2, (enum quantized)kind);
             struct quantize_format format =
                 format_of(q, (enum quantized)kind, readers[kind][i % 2]);
+            values = larger(values, dtype_size(q->dequantized ? DTYPE_BF16 : format.element,
+                                               size.rows * size.columns));
+            if (q->dequantized) continue;
             struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
-            values = larger(values, dtype_size(format.element, size.rows * size.columns));
             scale_bytes = larger(scale_bytes, tensor_bytes(&scales));
         }
         q->values[kind] = arena_take(arena, values);
@@ -160,7 +176,7 @@ static void layout_operands(struct quantization *q, struct arena *arena,
 static void layout_saved_inputs(struct quantization *q, struct arena *arena,
                                 const struct gpt_shape *s) {
     const struct quantize_format format = format_of(q, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT);
-    int64_t count = q->layers * LINEAR_COUNT;
+    int64_t count = q->dequantized ? 0 : q->layers * LINEAR_COUNT;
     size_t bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
@@ -299,6 +315,20 @@ static struct operand operand_at(const struct quantization *q,
     return out;
 }
 
+/* Rounds to a format whose values bf16 represents. */
+static struct operand dequantized_operand(const struct quantization *q,
+                                          const struct quantized_operand *operand) {
+    int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
+    struct quantize_record *records = own_records(q);
+    struct operand out = {.stored.values = *operand->in};
+    out.stored.values.dtype = DTYPE_BF16;
+    out.stored.values.data = q->values[operand->kind];
+    OP(q->be, fake_quantize, .out = &out.stored.values, .in = operand->in,
+       .format = format_of(q, operand->kind, operand->matmul),
+       .record = records && !operand->repeated ? records + place : NULL);
+    return out;
+}
+
 static void round_into(const struct quantization *q, const struct operand *out,
                        const struct quantized_operand *operand) {
     int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
@@ -318,6 +348,7 @@ static void round_into(const struct quantization *q, const struct operand *out,
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand) {
     const struct quantization *q = quantization;
+    if (q->dequantized) return dequantized_operand(q, operand);
     bool both = operand->kind == QUANTIZED_GRADIENT && operand->matmul == MATMUL_WEIGHT_GRADIENT &&
                 quantization_serves_both(q, QUANTIZED_GRADIENT);
     void *values = q->values[operand->kind];

@@ -13,6 +13,9 @@
  * scale per tensor: from its own amax ("tensor"), or from the largest amax of previous steps
  * ("delayed"; the tensor's own until there is one).
  *
+ * The microscaling precisions have a scale for each 32 elements that a result sums over, a power of
+ * two. Their matmuls read the values in bf16, which represents them exactly.
+ *
  * Norms and the MLP's activation function track the amax of the tensors that they write, in both
  * passes. The amax of weights and of tensors written by attention is computed when they are first
  * quantized in a pass. Bias gradients are sums of unquantized values. */
@@ -64,6 +67,7 @@ struct quantization {
     bool weights_out_in; /* as in struct gpt_shape */
     bool fp8_site[AUTOCAST_SITE_COUNT];
     bool gated;        /* the MLP is gated */
+    bool dequantized;  /* matmuls read values in bf16: see quantize_format_dequantized */
     bool tensor_cores; /* the device multiplies 8-bit operands, reducing over columns only */
 
     bool keeps[LINEAR_COUNT];      /* inputs saved in 8 bits for the backward pass */

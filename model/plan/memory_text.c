@@ -48,7 +48,7 @@ static const char *free_suffix(const struct memory_request *request) {
 }
 
 static bool can_compute(const struct backend *be, enum config_precision precision) {
-    bool bf16 = precision == CONFIG_PRECISION_BF16 || precision == CONFIG_PRECISION_FP8;
+    bool bf16 = precision == CONFIG_PRECISION_BF16 || config_precision_quantizes(precision);
     return !bf16 || be->device.computes[DTYPE_BF16];
 }
 
@@ -223,6 +223,7 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
 
 /* ---- a run */
 
+/* A microscaling precision, if it is configured, takes the place of fp8. */
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
@@ -239,10 +240,12 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
         config.autocast.enabled = true;
     }
     for (int i = 0; i < COLUMNS; i++) {
+        bool mx = precisions[i] == CONFIG_PRECISION_FP8 && config_precision_is_mx(config.precision);
+        enum config_precision precision = mx ? config.precision : precisions[i];
         configs[i] = config;
-        configs[i].precision = precisions[i];
-        snprintf(texts[i], sizeof texts[i], "%s%s", config_precision_name(precisions[i]),
-                 precisions[i] == config.precision ? " *" : "");
+        configs[i].precision = precision;
+        snprintf(texts[i], sizeof texts[i], "%s%s", config_precision_name(precision),
+                 precision == config.precision ? " *" : "");
         names[i] = texts[i];
     }
     if (print_parts(out, "Memory of this run in each precision (* as configured)", request, configs,

@@ -10,6 +10,8 @@ import contextlib
 import torch
 import torch.nn.functional as F
 
+import mx
+
 MAX = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 WHOLE, ROWS, COLUMNS = None, 1, 0  # the dimension that a scale's maximum is taken over
 
@@ -47,6 +49,20 @@ class Recipe:
             scale = torch.exp2(torch.floor(torch.log2(scale)))
         codes = (values * scale).clamp(-MAX[dtype], MAX[dtype]).to(dtype)
         return codes.float(), 1 / scale
+
+
+class Microscaling(Recipe):
+    """Blocks of 32 along the dimension that is summed over, as torchao rounds them."""
+
+    def __init__(self, name, element):
+        super().__init__(name, gradient=element)
+        self.element = element
+
+    def rounded(self, key, tensor, dtype, dim):
+        rows = (tensor if dim == ROWS else tensor.t()).contiguous()
+        width = rows.shape[1]
+        values = mx.rounded(F.pad(rows, (0, -width % mx.BLOCK)), self.element, "up")[:, :width]
+        return values if dim == ROWS else values.t(), torch.ones(1, 1)
 
 
 class Linear(torch.autograd.Function):

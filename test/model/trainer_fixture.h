@@ -186,4 +186,5 @@ static inline void expect_same_digest(struct digest a, struct digest b, const ch
 }
 
 static const enum config_precision rig_precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
-                                                       CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
+                                                       CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8,
+                                                       CONFIG_PRECISION_MXFP8};

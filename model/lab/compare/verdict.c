@@ -98,7 +98,9 @@ static void check_finite(struct check *check, const struct comparison *c,
 }
 
 static double loss_limit(const struct comparison *c, const struct limits *limits) {
-    return strcmp(c->group->runs[0]->precision, "fp8") == 0 ? 2 * limits->loss : limits->loss;
+    const char *precision = c->group->runs[0]->precision;
+    bool four = strstr(precision, "fp4"), eight = strstr(precision, "fp8");
+    return limits->loss * (four ? 4 : eight ? 2 : 1);
 }
 
 static void check_training(struct check *check, const struct comparison *c,
@@ -106,7 +108,7 @@ static void check_training(struct check *check, const struct comparison *c,
     char words[64];
     double limit = loss_limit(c, limits);
     const struct difference *d = &c->training;
-    set_loss_rule(check, "the final one is", limits->loss, "; fp8: twice that", limits);
+    set_loss_rule(check, "the final one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times", limits);
     if (isnan(d->mean))
         set(check, CHECK_FAIL, NAN, limit, "no finite loss over the last %d steps", c->window);
     else
@@ -120,7 +122,7 @@ static void check_validation(struct check *check, const struct comparison *c,
     char words[64];
     double limit = loss_limit(c, limits);
     const struct difference *d = &c->validation;
-    set_loss_rule(check, "the last one is", limits->loss, "; fp8: twice that", limits);
+    set_loss_rule(check, "the last one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times", limits);
     if (c->validation_step < 0)
         set(check, CHECK_NOTHING, NAN, limit, "no validation that all runs have");
     else if (isnan(d->mean))

@@ -125,8 +125,8 @@ static void check_masters(struct span **spans, const struct gpt *gpt) {
     cr_expect_eq(gpt->memory.copies, lower);
 }
 
-/* Adds the tensors of fp8: saved inputs, the largest operand of each kind for all linear layers,
- * and records. */
+/* Adds the tensors of quantization: saved inputs, the largest operand of each kind for all linear
+ * layers, and records. */
 static void add_quantized(struct span **spans, const struct gpt *gpt) {
     const struct gpt_shape *s = &gpt->shape;
     const struct quantization *q = &gpt->quantization;
@@ -135,7 +135,9 @@ static void add_quantized(struct span **spans, const struct gpt *gpt) {
     const int64_t bytes[] = {s->rows * (inputs > s->n_embd ? inputs : s->n_embd),
                              s->n_embd * (wide > inputs ? wide : inputs), s->rows * wide};
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
-        add_span(spans, "8 bits", &(struct tensor){q->values[kind], DTYPE_E4M3, 1, {bytes[kind]}});
+        add_span(spans, "operand",
+                 &(struct tensor){
+                     q->values[kind], q->dequantized ? DTYPE_BF16 : DTYPE_E4M3, 1, {bytes[kind]}});
     for (int64_t i = 0; i < s->n_layer * LINEAR_COUNT; i++)
         if (q->keeps[i % LINEAR_COUNT]) add_span(spans, "kept", &q->kept[i].values);
     struct tensor records = {q->records, DTYPE_F32, 1, {3 * quantization_count(q)}};

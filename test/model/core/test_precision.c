@@ -275,7 +275,7 @@ Test(precision, a_gpu_without_8_bit_matmuls_is_noted_or_refused) {
     config_defaults(&config);
     config.precision = CONFIG_PRECISION_FP8;
     cr_expect(resolve(&config, &gpu, note).fp8);
-    cr_expect(strstr(note, "no 8-bit matrix products"), "%s", note);
+    cr_expect(strstr(note, "without products in it on this GPU"), "%s", note);
     config.fp8.require = true;
     cr_expect_eq(precision_resolve(&precision, note, &config, &gpu, &error), -1);
     cr_expect(strstr(error.text, "fp8.require: Ampere"), "%s", error.text);

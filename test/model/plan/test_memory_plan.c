@@ -99,9 +99,19 @@ Test(memory_plan, bytes_of_8_bit) {
     cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
 }
 
+/* Microscaling compared with bf16: the largest operand of each kind in bf16, and records. */
+Test(memory_plan, bytes_of_dequantized_operands) {
+    enum { SMALL = 256, STREAM_16 = STREAM / 2 };
+    open_tiny(CONFIG_PRECISION_BF16);
+    size_t bf16 = plan_of(&rig.config).activations;
+    open_tiny(CONFIG_PRECISION_MXFP8);
+    cr_expect_eq(plan_of(&rig.config).activations,
+                 bf16 + (4 + 4) * STREAM_16 + 2 * 4 * WIDTH * WIDTH + 2 * SMALL);
+}
+
 Test(memory_plan, bytes_of_a_tiny_model) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
-        if (rig_precisions[p] == CONFIG_PRECISION_FP8) continue; /* tested by bytes_of_8_bit */
+        if (config_precision_quantizes(rig_precisions[p])) continue; /* tested by bytes_of_8_bit */
         bool lower = rig_precisions[p] != CONFIG_PRECISION_FP32;
         size_t stream = lower ? STREAM / 2 : STREAM;
         open_tiny(rig_precisions[p]);

@@ -1,0 +1,70 @@
+/* Operations of quantized operands: their arguments, as in kernels/kernels.h, which includes this.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/quantize_format.h"
+#include "kernels/tensor.h"
+
+struct amax;
+struct step_inputs;
+struct step_state;
+
+/* Statistics of the tensors that quantize has processed since this was cleared, in backend
+ * memory. */
+struct quantize_record {
+    float amax;         /* largest finite magnitude */
+    int32_t not_finite; /* tensors with a value that is not finite */
+    int32_t zero;       /* tensors of zeros only */
+};
+
+/* out = in * s, rounded to out's dtype (f8_from_f32), where s = max / amax: the dtype's largest
+ * value over the largest finite magnitude of the block. If amax is 0, s = 1; s is at most 2^126,
+ * and then rounded by scale_rounding. in * s is rounded to fp32 first. scales = 1 / s, the factors
+ * of matmul.
+ *
+ * The shape of scales gives the blocks (kernels/quantize_format.h). CUDA has those of a
+ * tensor, 1 x n and m x 1, the CPU all. transposed has the same values in the order in which
+ * tensor cores read an operand of a matmul that reduces over rows. */
+struct quantize_args {
+    const struct tensor *out;        /* [N, C], quantized; optional if transposed is given */
+    const struct tensor *transposed; /* optional [C, N], with one scale or one for each column */
+    const struct tensor *scales;     /* fp32 [1, 1], [N, 1], [1, C], or [R, S] that divide N, C */
+    const struct tensor *in;         /* [N, C] */
+    const float *amax;       /* optional [1], with one scale only: replaces in's own amax if > 0 */
+    struct amax *track_amax; /* optional, of in, with one scale only: input if found, else updated;
+                                merged into record */
+    struct quantize_record *record; /* optional, of in: updated */
+    enum scale_rounding scale_rounding;
+    bool found; /* track_amax already holds the amax of in, which saves a pass over in */
+};
+
+/* out = in as rounded to a microscaling format (kernels/microscaling.h): its elements times their
+ * scales, exact in bf16, as operand of a matmul in bf16. The blocks at the right and lower edges
+ * may be smaller. A block with a value that is not finite becomes NaN. */
+struct fake_quantize_args {
+    const struct tensor *out;       /* [N, C] bf16 */
+    const struct tensor *in;        /* [N, C] */
+    struct quantize_format format;  /* blocks of 1 x n or n x 1, n a power of two up to 128 */
+    struct quantize_record *record; /* optional, of in: updated */
+};
+
+/* Returns the tensor that has the dtype of the result. */
+static inline const struct tensor *quantize_result(const struct quantize_args *args) {
+    return args->out ? args->out : args->transposed;
+}
+
+/* Ends a step of quantizations: sums of all records go into state. With a history, the largest amax
+ * of each tensor goes into its row step % length, and amax becomes the largest of the whole
+ * history, times margin. */
+struct quantize_history_args {
+    struct step_state *state;              /* fp8_not_finite and fp8_zero are set */
+    float *amax;                           /* [count]; NULL without a history */
+    float *history;                        /* [length, count] */
+    const struct quantize_record *records; /* [ranks, each], of which count are read */
+    const struct step_inputs *inputs;      /* given with a history: step is read */
+    int64_t ranks, each, count, length;
+    float margin;
+};
