@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the CPU's tests under each CPU level of this processor: levels of our own code (MANTISSA_CPU,
-# which limits oneDNN too), then those of oneDNN under our highest level. With qemu-user, also runs
-# the program on other processors.
+# Runs the CPU's tests under each CPU level of this processor below the highest: levels of our own
+# code (MANTISSA_CPU, which limits oneDNN too), then those of oneDNN under our highest level. With
+# qemu-user, also runs the program on other processors.
 #   scripts/test_isa.sh            all tests
-#   scripts/test_isa.sh --short    kernels, golden runs and memory, under our lower levels
+#   scripts/test_isa.sh --short    kernels, golden runs and memory, under our levels only
 # TESTS is the program of tests; `make test-isa` builds and runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,13 +28,14 @@ done
 
 settings=()
 for level in "${levels[@]}"; do settings+=("MANTISSA_CPU=$level"); done
-if $short; then
-    unset "settings[-1]"
-elif "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]; then
+# `make test` runs under the highest levels.
+if [ "${#settings[@]}" -gt 0 ]; then unset "settings[-1]"; fi
+if ! $short && "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]; then
     for isa in SSE41:sse4_1 AVX2:avx2 AVX512_CORE:avx512bw AVX512_CORE_BF16:avx512_bf16 \
         AVX512_CORE_AMX:amx_bf16; do
         if grep -qw "${isa#*:}" /proc/cpuinfo; then settings+=("ONEDNN_MAX_CPU_ISA=${isa%:*}"); fi
     done
+    unset "settings[-1]"
 fi
 
 filter='*'
