@@ -16,7 +16,7 @@
     X(E5M2, "e5m2", 8, CUDA_R_8F_E5M2, 2, 15, 0x7b, 0x7c, 57344.0f)
 
 /* Codes of stored weights and of their scales (kernels/code_value.h), and of blocks that share a
- * scale (kernels/microscaling.h): X(NAME, name, bits). */
+ * scale (kernels/block_scale.h): X(NAME, name, bits). */
 #define DTYPES_CODES(X)        \
     X(NF4, "nf4", 4)           \
     X(DYNAMIC8, "dynamic8", 8) \

@@ -47,6 +47,7 @@
     X(dequantize)                   \
     S(quantize)                     \
     S(fake_quantize)                \
+    X(hadamard)                     \
     X(quantize_history)             \
     X(copy_last_columns)            \
     X(dropout)                      \

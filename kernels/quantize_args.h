@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "kernels/quantize_format.h"
+#include "kernels/rounding.h"
 #include "kernels/tensor.h"
 
 struct amax;
@@ -41,14 +42,32 @@ struct quantize_args {
     bool found; /* track_amax already holds the amax of in, which saves a pass over in */
 };
 
-/* out = in as rounded to a microscaling format (kernels/microscaling.h): its elements times their
- * scales, exact in bf16, as operand of a matmul in bf16. The blocks at the right and lower edges
- * may be smaller. A block with a value that is not finite becomes NaN. */
+/* out = in as rounded to a format of blocks (kernels/block_scale.h): its elements times the scales
+ * of their blocks, exact in bf16, as operand of a matmul in bf16. The blocks at the right and lower
+ * edges may be smaller. A block with a value that is not finite becomes NaN. Draws of stochastic
+ * rounding depend on the row of the run and the column. */
 struct fake_quantize_args {
-    const struct tensor *out;       /* [N, C] bf16 */
+    const struct tensor *out;       /* [N, C] bf16; may be in */
+    const struct tensor *scales;    /* fp32 [1, 1], of a format with a tensor scale: that, which is
+                                       not part of out, a factor of matmul */
     const struct tensor *in;        /* [N, C] */
-    struct quantize_format format;  /* blocks of 1 x n or n x 1, n a power of two up to 128 */
+    struct quantize_format format;  /* sizes of a block are powers of two up to 128 */
+    struct amax *track_amax;        /* optional, with scales only: as in quantize */
     struct quantize_record *record; /* optional, of in: updated */
+    const struct step_inputs *inputs; /* given with stochastic rounding: first_row is read */
+    struct rounding_key key;          /* key of stochastic rounding */
+    bool found;                       /* as in quantize */
+};
+
+/* out = in with each 16 rows multiplied by H diag(signs) / 4, H the 16 x 16 Hadamard matrix of
+ * Sylvester, H[i][j] = (-1)^(number of bits set in i & j). It is orthogonal, so that a matmul that
+ * reduces over the rows of two such operands has the product of the originals, but large values
+ * are spread over 16 elements. Rows after the last whole 16 are copied. */
+struct hadamard_args {
+    const struct tensor *out; /* [N, C] bf16 */
+    const struct tensor *in;  /* [N, C] */
+    uint32_t signs;           /* bit k: element k of each 16 is negated first */
+    struct amax *track_amax;  /* optional, of out */
 };
 
 /* Returns the tensor that has the dtype of the result. */

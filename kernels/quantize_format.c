@@ -11,11 +11,15 @@ struct quantize_format quantize_format_transposed(const struct quantize_format *
 
 bool quantize_format_equal(const struct quantize_format *a, const struct quantize_format *b) {
     return a->element == b->element && a->rows == b->rows && a->columns == b->columns &&
-           a->scale == b->scale && a->rounding == b->rounding;
+           a->scale == b->scale && a->rounding == b->rounding && a->stochastic == b->stochastic;
 }
 
 bool quantize_format_dequantized(const struct quantize_format *format) {
-    return format->scale == DTYPE_E8M0;
+    return format->scale != DTYPE_F32;
+}
+
+bool quantize_format_has_tensor_scale(const struct quantize_format *format) {
+    return format->scale == DTYPE_E4M3;
 }
 
 bool quantize_format_per_tensor(const struct quantize_format *format) {

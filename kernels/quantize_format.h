@@ -8,7 +8,8 @@
  *     per tensor      0 x 0      [1, 1]             0: the whole extent
  *     per row         1 x 0      [M, 1]
  *     per column      0 x 1      [1, K]
- *     1 x 32          1 x 32     [M, K / 32] */
+ *     1 x 32          1 x 32     [M, K / 32]
+ *     16 x 16         16 x 16    [M / 16, K / 16] */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +26,9 @@ enum scale_rounding {
 struct quantize_format {
     enum dtype element;    /* a quantized dtype, or DTYPE_E2M1 */
     int64_t rows, columns; /* a block's; 0: the whole extent */
-    enum dtype scale;      /* dtype of the scales; DTYPE_E8M0: see kernels/microscaling.h */
+    enum dtype scale;      /* dtype of the scales; E8M0 and E4M3: see kernels/block_scale.h */
     enum scale_rounding rounding;
+    bool stochastic; /* elements are rounded stochastically, not to the nearest; in blocks only */
 };
 
 /* Returns the format of the transposed matrix. */
@@ -36,6 +38,9 @@ bool quantize_format_equal(const struct quantize_format *a, const struct quantiz
 
 /* True if the matmul reads dequantized values in bf16, which represents them exactly. */
 bool quantize_format_dequantized(const struct quantize_format *format);
+
+/* True if scales are in units of an fp32 scale of the whole tensor. */
+bool quantize_format_has_tensor_scale(const struct quantize_format *format);
 
 /* True if all elements share one scale. */
 bool quantize_format_per_tensor(const struct quantize_format *format);

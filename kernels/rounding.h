@@ -59,6 +59,15 @@ static ON_HOST_AND_DEVICE uint32_t rounding_bits(struct rounding_key key, uint32
     return x ^ (x >> 16);
 }
 
+/* Returns the key of a row of the run, from that of the tensor. */
+static ON_HOST_AND_DEVICE struct rounding_key rounding_row_key(struct rounding_key key,
+                                                               int64_t row) {
+    uint32_t low = (uint32_t)row, high = (uint32_t)((uint64_t)row >> 32);
+    struct rounding_key of_high = {key.second, key.first ^ high};
+    struct rounding_key of_row = {rounding_bits(key, low), rounding_bits(of_high, low)};
+    return of_row;
+}
+
 /* Returns the bf16 bits of the value with these fp32 bits, given 16 random bits. Above the largest
  * finite value it truncates, so that no finite value becomes infinite. Infinities and quiet NaN,
  * the only NaN that arithmetic produces, are unchanged. */

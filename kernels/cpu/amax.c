@@ -78,3 +78,19 @@ void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_
                     int64_t count) {
     if (track_amax) cpu_merge_amax(track_amax, cpu_amax(tensor, offset, count));
 }
+
+struct amax cpu_find_amax(const struct tensor *in, struct amax *track_amax, bool found) {
+    int64_t count = tensor_count(in), blocks = blocks_of(count, CPU_BLOCK);
+    uint32_t largest = 0, bad = 0;
+    if (found) return *track_amax;
+#pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
+    for (int64_t block = 0; block < blocks; block++) {
+        int64_t at = block * CPU_BLOCK;
+        struct amax one = cpu_amax(in, at, block_length(at, count, CPU_BLOCK));
+        largest = one.largest > largest ? one.largest : largest;
+        bad = one.not_finite > bad ? one.not_finite : bad;
+    }
+    struct amax all = {largest, bad};
+    if (track_amax) cpu_merge_amax(track_amax, all);
+    return all;
+}

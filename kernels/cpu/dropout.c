@@ -27,7 +27,7 @@ void cpu_dropout(struct backend *be, const struct dropout_args *args) {
     assert(tensor_count(args->out) == rows * columns);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        struct rounding_key key = dropout_row_key(args->key, args->inputs->first_row + row);
+        struct rounding_key key = rounding_row_key(args->key, args->inputs->first_row + row);
         for (int64_t first = 0; first < columns; first += CPU_BLOCK)
             drop(args, key, row, first, block_length(first, columns, CPU_BLOCK));
     }

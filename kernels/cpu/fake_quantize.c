@@ -1,15 +1,20 @@
-/* Rounds to microscaling formats, a band of rows that share scales at a time: the largest
- * magnitudes of columns, then of blocks, then the values. All loops are along rows. */
+/* Rounds to formats of blocks, a band of rows that share scales at a time: the largest magnitudes
+ * of columns, then of blocks, then the values. All loops are along rows. */
 #include <assert.h>
 #include <math.h>
 
+#include "kernels/block_scale.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/microscaling.h"
 
 /* Part of a band: rows first .. last - 1, and n columns from column c on, whole blocks but for the
  * last of a row. */
 struct part {
     int64_t first, last, c, n;
+};
+
+/* Factors of a part's columns before and after rounding. */
+struct column_factors {
+    float down[CPU_BLOCK], up[CPU_BLOCK];
 };
 
 static const float *read_row(float *buffer, const struct fake_quantize_args *args, int64_t row,
@@ -32,107 +37,111 @@ static void find_largest(uint32_t largest[CPU_BLOCK], const struct fake_quantize
     }
 }
 
-/* Factors before and after rounding. */
-struct factors {
-    float down, up;
-};
-
-/* bits: of the block's largest magnitude, which is merged into `all`. */
-static struct factors factors_of(uint32_t bits, const struct quantize_format *format,
-                                 struct amax *all) {
-    if (bits >= 0x7f800000) {
-        all->not_finite = 1;
-        return (struct factors){1, NAN};
+/* Sets the factors of blocks, from the largest magnitudes of their columns. Returns the amax. */
+static struct amax find_factors(struct column_factors *f, const uint32_t largest[CPU_BLOCK],
+                                const struct quantize_format *format, float tensor_scale,
+                                int64_t count) {
+    struct amax all = {0, 0};
+    for (int64_t first = 0; first < count; first += format->columns) {
+        int64_t n = block_length(first, count, format->columns);
+        uint32_t bits = 0;
+        for (int64_t i = first; i < first + n; i++) bits = largest[i] > bits ? largest[i] : bits;
+        bool finite = bits < 0x7f800000;
+        struct block_factors block = {1, NAN};
+        if (finite) {
+            all.largest = bits > all.largest ? bits : all.largest;
+            block = block_factors(f32_of_bits(bits), tensor_scale, format->element, format->scale,
+                                  format->rounding);
+        } else {
+            all.not_finite = 1;
+        }
+        for (int64_t i = first; i < first + n; i++) f->down[i] = block.down, f->up[i] = block.up;
     }
-    if (bits == 0) return (struct factors){1, 1};
-    if (bits > all->largest) all->largest = bits;
-    int exponent = mx_exponent(f32_of_bits(bits), format->element, format->rounding);
-    return (struct factors){mx_power(-exponent), mx_power(exponent)};
+    return all;
 }
 
 /* A loop for each element, so that the compiler knows it. */
 #define BY_ELEMENT(X) X(E4M3) X(E5M2) X(E2M1)
 
-/* Rounds n values that share a scale. */
-static void round_block(float *out, const float *values, struct factors f, enum dtype element,
-                        int64_t n) {
-#define LOOP(NAME)               \
-    if (element == DTYPE_##NAME) \
-        for (int64_t i = 0; i < n; i++) out[i] = mx_round(values[i] * f.down, DTYPE_##NAME) * f.up;
-    BY_ELEMENT(LOOP)
-#undef LOOP
-}
-
-/* Rounds n values of columns that have a scale each. */
-static void round_columns(float *out, const float *values, const float *down, const float *up,
-                          enum dtype element, int64_t n) {
+static void round_values(float *out, const float *values, const struct column_factors *f,
+                         enum dtype element, int64_t n) {
 #define LOOP(NAME)                      \
     if (element == DTYPE_##NAME)        \
         for (int64_t i = 0; i < n; i++) \
-            out[i] = mx_round(values[i] * down[i], DTYPE_##NAME) * up[i];
+            out[i] = element_round(values[i] * f->down[i], DTYPE_##NAME) * f->up[i];
     BY_ELEMENT(LOOP)
 #undef LOOP
 }
 
-static void store_row(const struct fake_quantize_args *args, int64_t row, const struct part *p,
-                      const float *values) {
-    size_t at = (size_t)(row * tensor_columns(args->out) + p->c);
-    dtype_store(args->out->data, args->out->dtype, at, values, (size_t)p->n);
-}
-
-/* Blocks along a row. */
-static struct amax round_row(const struct fake_quantize_args *args, const struct part *p) {
-    const struct quantize_format *format = &args->format;
-    float buffer[CPU_BLOCK], rounded[CPU_BLOCK];
-    struct amax all = {0, 0};
-    const float *values = read_row(buffer, args, p->first, p);
-    for (int64_t first = 0; first < p->n; first += format->columns) {
-        int64_t n = block_length(first, p->n, format->columns);
-        uint32_t largest = 0;
-        for (int64_t i = first; i < first + n; i++) {
-            uint32_t bits = f32_bits(values[i]) & 0x7fffffff;
-            largest = bits > largest ? bits : largest;
+/* c: column of the first value. */
+static void round_values_stochastic(float *out, const float *values, const struct column_factors *f,
+                                    enum dtype element, int64_t n, struct rounding_key key,
+                                    int64_t c) {
+#define LOOP(NAME)                                                                                 \
+    if (element == DTYPE_##NAME)                                                                   \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            uint32_t random = rounding_bits(key, (uint32_t)c + (uint32_t)i);                       \
+            out[i] =                                                                               \
+                element_round_stochastic(values[i] * f->down[i], DTYPE_##NAME, random) * f->up[i]; \
         }
-        round_block(rounded + first, values + first, factors_of(largest, format, &all),
-                    format->element, n);
-    }
-    store_row(args, p->first, p, rounded);
-    return all;
+    BY_ELEMENT(LOOP)
+#undef LOOP
 }
 
-/* Blocks down the columns of a band. */
-static struct amax round_band(const struct fake_quantize_args *args, const struct part *p) {
+static struct amax round_part(const struct fake_quantize_args *args, const struct part *p,
+                              float tensor_scale) {
+    const struct quantize_format *format = &args->format;
+    const struct tensor *out = args->out;
     uint32_t largest[CPU_BLOCK];
-    float down[CPU_BLOCK], up[CPU_BLOCK], buffer[CPU_BLOCK], rounded[CPU_BLOCK];
-    struct amax all = {0, 0};
+    struct column_factors f;
+    float buffer[CPU_BLOCK], rounded[CPU_BLOCK];
     find_largest(largest, args, p);
-    for (int64_t i = 0; i < p->n; i++) {
-        struct factors f = factors_of(largest[i], &args->format, &all);
-        down[i] = f.down, up[i] = f.up;
-    }
+    struct amax all = find_factors(&f, largest, format, tensor_scale, p->n);
     for (int64_t row = p->first; row < p->last; row++) {
         const float *values = read_row(buffer, args, row, p);
-        round_columns(rounded, values, down, up, args->format.element, p->n);
-        store_row(args, row, p, rounded);
+        if (format->stochastic)
+            round_values_stochastic(rounded, values, &f, format->element, p->n,
+                                    rounding_row_key(args->key, args->inputs->first_row + row),
+                                    p->c);
+        else round_values(rounded, values, &f, format->element, p->n);
+        dtype_store(out->data, out->dtype, (size_t)(row * tensor_columns(out) + p->c), rounded,
+                    (size_t)p->n);
     }
     return all;
+}
+
+/* Returns the tensor's scale, which it stores; 1 in a format without one. */
+static float find_tensor_scale(const struct fake_quantize_args *args) {
+    if (!args->scales) return 1;
+    struct amax all = cpu_find_amax(args->in, args->track_amax, args->found);
+    float *scale = args->scales->data;
+    return *scale = tensor_scale(f32_of_bits(all.largest));
+}
+
+static void check(const struct fake_quantize_args *args) {
+    const struct quantize_format *format = &args->format;
+    assert(tensor_count(args->out) == tensor_count(args->in) && args->out->dtype == DTYPE_BF16);
+    assert(quantize_format_dequantized(format));
+    assert(format->columns > 0 && CPU_BLOCK % format->columns == 0 && format->rows > 0);
+    assert(quantize_format_has_tensor_scale(format) == (args->scales != NULL));
+    assert(!args->track_amax || args->scales);
+    assert(!args->found || args->track_amax);
 }
 
 void cpu_fake_quantize(struct backend *be, const struct fake_quantize_args *args) {
-    const struct quantize_format *format = &args->format;
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
-    int64_t across = blocks_of(columns, CPU_BLOCK), bands = blocks_of(rows, format->rows);
+    int64_t band = args->format.rows, bands = blocks_of(rows, band);
+    int64_t across = blocks_of(columns, CPU_BLOCK);
     uint32_t largest = 0, bad = 0;
     (void)be;
-    assert(tensor_count(args->out) == rows * columns && args->out->dtype == DTYPE_BF16);
-    assert(quantize_format_dequantized(format) && CPU_BLOCK % format->columns == 0);
-    assert(format->rows == 1 || format->columns == 1);
+    check(args);
+    const float scale = find_tensor_scale(args);
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
     for (int64_t i = 0; i < bands * across; i++) {
-        int64_t first = i / across * format->rows, c = i % across * CPU_BLOCK;
-        struct part part = {first, first + block_length(first, rows, format->rows), c,
+        int64_t first = i / across * band, c = i % across * CPU_BLOCK;
+        struct part part = {first, first + block_length(first, rows, band), c,
                             block_length(c, columns, CPU_BLOCK)};
-        struct amax one = format->rows == 1 ? round_row(args, &part) : round_band(args, &part);
+        struct amax one = round_part(args, &part, scale);
         largest = one.largest > largest ? one.largest : largest;
         bad = one.not_finite > bad ? one.not_finite : bad;
     }

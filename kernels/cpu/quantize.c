@@ -29,22 +29,6 @@ static void store(const struct quantize_args *args, int64_t at, int64_t count, f
     }
 }
 
-static struct amax find(const struct quantize_args *args) {
-    int64_t count = tensor_count(args->in), blocks = blocks_of(count, CPU_BLOCK);
-    uint32_t largest = 0, bad = 0;
-    if (args->found) return *args->track_amax;
-#pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
-    for (int64_t block = 0; block < blocks; block++) {
-        int64_t at = block * CPU_BLOCK;
-        struct amax one = cpu_amax(args->in, at, block_length(at, count, CPU_BLOCK));
-        largest = one.largest > largest ? one.largest : largest;
-        bad = one.not_finite > bad ? one.not_finite : bad;
-    }
-    struct amax all = {largest, bad};
-    if (args->track_amax) cpu_merge_amax(args->track_amax, all);
-    return all;
-}
-
 /* Rows first..last-1 of n columns from column c on. */
 struct columns {
     int64_t first, last, c, n;
@@ -89,7 +73,7 @@ static void store_whole_transposed(const struct quantize_args *args, float scale
 
 static void whole(const struct quantize_args *args, struct amax *all) {
     int64_t count = tensor_count(args->in), blocks = blocks_of(count, CPU_BLOCK);
-    *all = find(args);
+    *all = cpu_find_amax(args->in, args->track_amax, args->found);
     bool given = args->amax && *args->amax > 0;
     float scale = scale_of(given ? *args->amax : f32_of_bits(all->largest), args);
     scales_of(args)[0] = 1 / scale;

@@ -20,12 +20,12 @@ template <int N>
 static __device__ __forceinline__ void drop_values(float *values, const struct dropout &d,
                                                    int64_t at) {
     int64_t row = d.first_row + at / d.columns, column = at % d.columns;
-    struct rounding_key key = dropout_row_key(d.key, row);
+    struct rounding_key key = rounding_row_key(d.key, row);
 #pragma unroll
     for (int k = 0; k < N; k++) {
         if (column == d.columns) {
             column = 0;
-            key = dropout_row_key(d.key, ++row);
+            key = rounding_row_key(d.key, ++row);
         }
         values[k] =
             dropout_draw(key, column++) < d.threshold ? 0.0f : __fmul_rn(d.scale, values[k]);

@@ -1,113 +1,141 @@
-/* Rounds to microscaling formats. A thread has a pack of 8 columns: of one row, whose blocks
- * several lanes share, or of the rows of 8 blocks, which are read twice, from the cache the second
- * time. */
-#include "kernels/cuda/amax.h"
+/* Rounds to formats of blocks. A thread has a pack of 8 columns: of one row, or of all rows of a
+ * band, which are read twice, the second time from the cache. Several lanes share a block that is
+ * wider than a pack. */
+#include "kernels/block_scale.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/flat.h"
-#include "kernels/microscaling.h"
+#include "kernels/cuda/find_amax.h"
 
 enum { THREADS = 256 };
 
-/* Factors before and after rounding. */
-struct factors {
-    float down, up;
+/* Shapes of blocks: 1 x n, n x 1, n x n. */
+enum shape { ALONG_ROWS, DOWN_COLUMNS, SQUARES };
+
+/* Parameters of the rounding. */
+struct rounding {
+    struct quantize_format format;
+    struct amax *found; /* the amax of the tensor: read with scales in E4M3, else updated */
+    float *scale;       /* scale of the tensor, or NULL */
+    const struct step_inputs *inputs;
+    struct rounding_key key;
 };
+
+/* Returns the tensor's scale, which the first thread stores. */
+static __device__ __forceinline__ float read_tensor_scale(const struct rounding &r) {
+    if (!r.scale) return 1;
+    float scale = tensor_scale(__uint_as_float(r.found->largest));
+    if (blockIdx.x == 0 && threadIdx.x == 0) *r.scale = scale;
+    return scale;
+}
 
 /* bits: of the block's largest magnitude. */
 template <enum dtype ELEMENT>
-static __device__ __forceinline__ struct factors
-block_factors(uint32_t bits, enum scale_rounding rounding, struct magnitudes *seen) {
+static __device__ __forceinline__ struct block_factors
+factors_of(uint32_t bits, float tensor_scale, const struct rounding &r, struct magnitudes *seen) {
     bool finite = bits < NOT_FINITE;
-    int exponent = mx_exponent(__uint_as_float(bits), ELEMENT, rounding);
-    if (bits == 0 || !finite) exponent = 0;
     if (finite) seen->finite = max(seen->finite, bits);
     else seen->any = NOT_FINITE;
-    struct factors factors = {mx_power(-exponent), finite ? mx_power(exponent) : NAN};
+    struct block_factors factors = block_factors(finite ? __uint_as_float(bits) : 0, tensor_scale,
+                                                 ELEMENT, r.format.scale, r.format.rounding);
+    if (!finite) factors.up = NAN;
     return factors;
 }
 
+static __device__ __forceinline__ struct rounding_key row_key_of(const struct rounding &r,
+                                                                 int64_t row) {
+    struct rounding_key none = {0, 0};
+    return r.format.stochastic ? rounding_row_key(r.key, r.inputs->first_row + row) : none;
+}
+
 template <enum dtype ELEMENT>
-static __device__ __forceinline__ float round_value(float value, struct factors f) {
-    return __fmul_rn(mx_round(__fmul_rn(value, f.down), ELEMENT), f.up);
+static __device__ __forceinline__ float round_value(float value, struct block_factors f,
+                                                    bool stochastic, struct rounding_key row_key,
+                                                    int64_t column) {
+    float scaled = __fmul_rn(value, f.down);
+    float element = stochastic ? element_round_stochastic(scaled, ELEMENT,
+                                                          rounding_bits(row_key, (uint32_t)column))
+                               : element_round(scaled, ELEMENT);
+    return __fmul_rn(element, f.up);
 }
 
 static __device__ __forceinline__ uint32_t magnitude_of(float value) {
     return __float_as_uint(value) & 0x7fffffff;
 }
 
-/* Blocks of 1 x (lanes * PACK). count: packs, a multiple of lanes. */
-template <typename T, enum dtype ELEMENT>
-static __global__ void __launch_bounds__(THREADS)
-    along_rows_kernel(__nv_bfloat16 *__restrict__ out, const T *__restrict__ in, int64_t count,
-                      int lanes, enum scale_rounding rounding, struct amax *found) {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    struct magnitudes seen = {0, 0};
-    float values[PACK] = {};
-    if (i < count) load_pack(values, in + i * PACK);
-    uint32_t bits = 0;
+/* Sets the bits of the largest magnitude of each column's block, from those of the columns. */
+template <enum shape SHAPE>
+static __device__ __forceinline__ void merge_columns(uint32_t bits[PACK], int lanes) {
+    if (SHAPE == DOWN_COLUMNS) return;
+    uint32_t all = 0;
 #pragma unroll
-    for (int k = 0; k < PACK; k++) bits = max(bits, magnitude_of(values[k]));
+    for (int k = 0; k < PACK; k++) all = max(all, bits[k]);
     for (int offset = 1; offset < lanes; offset *= 2)
-        bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, offset));
-    struct factors f = block_factors<ELEMENT>(bits, rounding, &seen);
+        all = max(all, __shfl_xor_sync(0xffffffffu, all, offset));
 #pragma unroll
-    for (int k = 0; k < PACK; k++) values[k] = round_value<ELEMENT>(values[k], f);
-    if (i < count) store_pack(out + i * PACK, values);
-    merge_amax(found, seen);
+    for (int k = 0; k < PACK; k++) bits[k] = all;
 }
 
-/* Blocks of `band` x 1; the last band may be smaller. count: packs of all bands. */
-template <typename T, enum dtype ELEMENT>
+/* count: packs of all bands, of which the last may have fewer rows; `lanes` packs share a block. */
+template <typename T, enum dtype ELEMENT, enum shape SHAPE>
 static __global__ void __launch_bounds__(THREADS)
-    along_columns_kernel(__nv_bfloat16 *__restrict__ out, const T *__restrict__ in, int64_t rows,
-                         int64_t columns, int64_t count, int band, enum scale_rounding rounding,
-                         struct amax *found) {
+    packs_kernel(__nv_bfloat16 *out, const T *in, int64_t rows, int64_t columns, int64_t count,
+                 int lanes, struct rounding r) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, packs = columns / PACK;
-    int64_t first = i / packs * band, at = first * columns + i % packs * PACK;
-    int here = i < count ? (int)min((int64_t)band, rows - first) : 0;
+    int64_t band = SHAPE == ALONG_ROWS ? 1 : r.format.rows;
+    int64_t first = i / packs * band, column = i % packs * PACK, at = first * columns + column;
+    int here = i < count ? (int)min(band, rows - first) : 0;
+    float scale = read_tensor_scale(r);
     struct magnitudes seen = {0, 0};
     uint32_t bits[PACK] = {};
-    float values[PACK];
+    float values[PACK] = {};
     for (int row = 0; row < here; row++) {
         load_pack(values, in + at + row * columns);
 #pragma unroll
         for (int k = 0; k < PACK; k++) bits[k] = max(bits[k], magnitude_of(values[k]));
     }
-    struct factors f[PACK];
+    merge_columns<SHAPE>(bits, lanes);
+    constexpr int FACTORS = SHAPE == DOWN_COLUMNS ? PACK : 1;
+    struct block_factors f[FACTORS];
 #pragma unroll
-    for (int k = 0; k < PACK; k++) f[k] = block_factors<ELEMENT>(bits[k], rounding, &seen);
+    for (int k = 0; k < FACTORS; k++) f[k] = factors_of<ELEMENT>(bits[k], scale, r, &seen);
     for (int row = 0; row < here; row++) {
-        load_pack(values, in + at + row * columns);
+        struct rounding_key row_key = row_key_of(r, first + row);
+        if (SHAPE != ALONG_ROWS) load_pack(values, in + at + row * columns);
 #pragma unroll
-        for (int k = 0; k < PACK; k++) values[k] = round_value<ELEMENT>(values[k], f[k]);
+        for (int k = 0; k < PACK; k++)
+            values[k] = round_value<ELEMENT>(values[k], f[k % FACTORS], r.format.stochastic,
+                                             row_key, column + k);
         store_pack(out + at + row * columns, values);
     }
-    merge_amax(found, seen);
+    if (!r.scale) merge_amax(r.found, seen);
 }
 
 /* A block a thread, for sizes and addresses that no pack divides. */
 template <typename T, enum dtype ELEMENT>
 static __global__ void __launch_bounds__(THREADS)
-    each_block_kernel(__nv_bfloat16 *__restrict__ out, const T *__restrict__ in, int64_t rows,
-                      int64_t columns, int64_t count, struct quantize_format format,
-                      struct amax *found) {
+    each_block_kernel(__nv_bfloat16 *out, const T *in, int64_t rows, int64_t columns, int64_t count,
+                      struct rounding r) {
+    const struct quantize_format &format = r.format;
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t across = (columns + format.columns - 1) / format.columns;
-    int64_t row = i / across * format.rows, column = i % across * format.columns;
-    int64_t down = i < count ? min(format.rows, rows - row) : 0;
-    int64_t right = min(format.columns, columns - column), at = row * columns + column;
+    int64_t first = i / across * format.rows, column = i % across * format.columns;
+    int64_t last = i < count ? min(first + format.rows, rows) : first;
+    int64_t end = min(column + format.columns, columns);
+    float scale = read_tensor_scale(r);
     struct magnitudes seen = {0, 0};
     uint32_t bits = 0;
-    for (int64_t r = 0; r < down; r++)
-        for (int64_t c = 0; c < right; c++)
-            bits = max(bits, magnitude_of(widen(in[at + r * columns + c])));
-    struct factors f = block_factors<ELEMENT>(bits, format.rounding, &seen);
-    for (int64_t r = 0; r < down; r++)
-        for (int64_t c = 0; c < right; c++) {
-            int64_t place = at + r * columns + c;
-            out[place] = narrow<__nv_bfloat16>(round_value<ELEMENT>(widen(in[place]), f));
+    for (int64_t row = first; row < last; row++)
+        for (int64_t c = column; c < end; c++)
+            bits = max(bits, magnitude_of(widen(in[row * columns + c])));
+    struct block_factors f = factors_of<ELEMENT>(bits, scale, r, &seen);
+    for (int64_t row = first; row < last; row++) {
+        struct rounding_key row_key = row_key_of(r, row);
+        for (int64_t c = column; c < end; c++) {
+            int64_t at = row * columns + c;
+            out[at] = narrow<__nv_bfloat16>(
+                round_value<ELEMENT>(widen(in[at]), f, format.stochastic, row_key, c));
         }
-    merge_amax(found, seen);
+    }
+    if (!r.scale) merge_amax(r.found, seen);
 }
 
 static __global__ void record_kernel(struct quantize_record *record, const struct amax *found) {
@@ -117,46 +145,65 @@ static __global__ void record_kernel(struct quantize_record *record, const struc
 }
 
 template <typename T, enum dtype ELEMENT>
-static void launch(struct backend *be, const struct fake_quantize_args *args, struct amax *found) {
+static void launch(struct backend *be, const struct fake_quantize_args *args,
+                   const struct rounding &r) {
     cudaStream_t stream = cuda_state(be)->compute;
     const struct quantize_format *format = &args->format;
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
-    int64_t bands = blocks_of(rows, format->rows), packs = columns / PACK;
+    int64_t bands = blocks_of(rows, format->rows), count = bands * (columns / PACK);
+    int lanes = (int)(format->columns / PACK);
     __nv_bfloat16 *out = (__nv_bfloat16 *)args->out->data;
     const T *in = (const T *)args->in->data;
     bool packed = columns % PACK == 0 && aligned_to(out, 16) && aligned_to(in, 16);
-    if (packed && format->rows == 1 && format->columns % PACK == 0 &&
-        columns % format->columns == 0)
-        LAUNCH((along_rows_kernel<T, ELEMENT>), (unsigned)blocks_of(rows * packs, THREADS), THREADS,
-               0, stream, out, in, rows * packs, (int)(format->columns / PACK), format->rounding,
-               found);
+    bool whole = packed && format->columns % PACK == 0 && columns % format->columns == 0;
+    if (whole && format->rows == 1)
+        LAUNCH((packs_kernel<T, ELEMENT, ALONG_ROWS>), (unsigned)blocks_of(count, THREADS), THREADS,
+               0, stream, out, in, rows, columns, count, lanes, r);
     else if (packed && format->columns == 1)
-        LAUNCH((along_columns_kernel<T, ELEMENT>), (unsigned)blocks_of(bands * packs, THREADS),
-               THREADS, 0, stream, out, in, rows, columns, bands * packs, (int)format->rows,
-               format->rounding, found);
+        LAUNCH((packs_kernel<T, ELEMENT, DOWN_COLUMNS>), (unsigned)blocks_of(count, THREADS),
+               THREADS, 0, stream, out, in, rows, columns, count, lanes, r);
+    else if (whole)
+        LAUNCH((packs_kernel<T, ELEMENT, SQUARES>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
+               stream, out, in, rows, columns, count, lanes, r);
     else {
-        int64_t count = bands * blocks_of(columns, format->columns);
+        count = bands * blocks_of(columns, format->columns);
         LAUNCH((each_block_kernel<T, ELEMENT>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
-               stream, out, in, rows, columns, count, *format, found);
+               stream, out, in, rows, columns, count, r);
     }
 }
 
 size_t cuda_fake_quantize_scratch(struct backend *be, const struct fake_quantize_args *args) {
-    (void)be, (void)args;
-    return sizeof(struct amax);
+    (void)be;
+    return args->track_amax ? 0 : sizeof(struct amax);
+}
+
+/* Sets r.found to the tensor's amax, or clears what the kernels update. */
+static void prepare(struct backend *be, struct rounding *r, const struct fake_quantize_args *args) {
+    cudaStream_t stream = cuda_state(be)->compute;
+    r->found = args->track_amax ? args->track_amax
+                                : (struct amax *)backend_workspace(be, sizeof(struct amax));
+    if (!args->track_amax)
+        cuda_failed(be, cudaMemsetAsync(r->found, 0, sizeof *r->found, stream), "fake_quantize");
+    if (!args->scales || args->found) return;
+    STORAGE_SWITCH(
+        args->in->dtype, T,
+        (find_amax<T>(r->found, (const T *)args->in->data, tensor_count(args->in), NULL, stream)));
 }
 
 void cuda_fake_quantize(struct backend *be, const struct fake_quantize_args *args) {
-    cudaStream_t stream = cuda_state(be)->compute;
-    struct amax *found = (struct amax *)backend_workspace(be, sizeof *found);
+    struct rounding r = {args->format, NULL, NULL, args->inputs, args->key};
     assert(tensor_count(args->out) == tensor_count(args->in) && args->out->dtype == DTYPE_BF16);
+    assert(quantize_format_has_tensor_scale(&args->format) == (args->scales != NULL));
+    assert((!args->track_amax || args->scales) && (!args->found || args->track_amax));
     if (tensor_count(args->in) == 0) return;
-    cuda_failed(be, cudaMemsetAsync(found, 0, sizeof *found, stream), "fake_quantize");
+    if (args->scales) r.scale = (float *)args->scales->data;
+    prepare(be, &r, args);
 #define LAUNCH_ELEMENT(NAME) \
-    if (args->format.element == DTYPE_##NAME) launch<T, DTYPE_##NAME>(be, args, found);
+    if (args->format.element == DTYPE_##NAME) launch<T, DTYPE_##NAME>(be, args, r);
     STORAGE_SWITCH(args->in->dtype, T,
                    {LAUNCH_ELEMENT(E4M3) LAUNCH_ELEMENT(E5M2) LAUNCH_ELEMENT(E2M1)});
 #undef LAUNCH_ELEMENT
-    if (args->record) LAUNCH(record_kernel, 1, 1, 0, stream, args->record, found);
+    if (args->record)
+        LAUNCH(record_kernel, 1, 1, 0, cuda_state(be)->compute, args->record, r.found);
     cuda_launched(be, "fake_quantize");
 }

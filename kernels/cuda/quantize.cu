@@ -9,54 +9,18 @@
  * read per element and pass, and 1 is written for each order. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
-#include "kernels/cuda/amax.h"
+#include "kernels/cuda/find_amax.h"
 #include "kernels/cuda/float8_code.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/tile.h"
 
 enum {
-    THREADS = 256,
-    CHUNKS = 4,
+    THREADS = FIND_THREADS,
+    CHUNKS = FIND_CHUNKS,
     COLUMN_ROWS = 64 /* rows that a block of find_columns_kernel reads */
 };
 
 /* ---- magnitudes */
-
-static __device__ __forceinline__ bool is_given(const float *amax) {
-    return amax && *amax > 0;
-}
-
-template <typename T> static constexpr __host__ __device__ int values_of() {
-    return chunk_values(sizeof(T));
-}
-
-template <bool WHOLE, typename T>
-static __device__ __forceinline__ struct magnitudes find_share(const T *in, int64_t first,
-                                                               int64_t count) {
-    constexpr int N = values_of<T>();
-    struct magnitudes own = {0, 0};
-    float values[CHUNKS][N];
-    int64_t at = first + (int64_t)threadIdx.x * N;
-    for (int c = 0; c < CHUNKS; c++) {
-        int64_t i = at + c * THREADS * N;
-        load_flat<WHOLE, N>(values[c], in + i, count - i);
-    }
-    for (int c = 0; c < CHUNKS; c++)
-        for (int i = 0; i < N; i++) track_value(&own, values[c][i]);
-    return own;
-}
-
-/* Does nothing if the scale is given: then round_kernel tracks the amax. */
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-    find_kernel(struct amax *found, const T *__restrict__ in, int64_t count, const float *amax,
-                bool aligned) {
-    constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
-    int64_t first = (int64_t)blockIdx.x * SHARE;
-    if (is_given(amax)) return;
-    merge_amax(found, aligned && first + SHARE <= count ? find_share<true>(in, first, count)
-                                                        : find_share<false>(in, first, count));
-}
 
 /* A thread processes some adjacent columns, in COLUMN_ROWS rows of a band of `band` rows. */
 template <typename T, bool PACKED>
@@ -369,8 +333,7 @@ static void find(const struct quantize_args *args, const struct scratch *s, cuda
     int64_t band = band_of(args), bands = tensor_rows(args->scales);
     const T *in = (const T *)args->in->data;
     if (is_whole(args)) {
-        LAUNCH(find_kernel<T>, (unsigned)blocks_of(count, THREADS * CHUNKS * N), THREADS, 0, stream,
-               s->found, in, count, args->amax, aligned_to(in, N * sizeof(T)));
+        find_amax(s->found, in, count, args->amax, stream);
         return;
     }
     dim3 grid((unsigned)blocks_of(columns, THREADS * N),

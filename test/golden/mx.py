@@ -1,5 +1,7 @@
-"""Matrices rounded to microscaling formats by torchao, for mx.safetensors."""
+"""Matrices rounded to formats of blocks by torchao, for mx.safetensors."""
 import torch
+from torchao.prototype.mx_formats.kernels import f4_unpacked_to_f32, unpack_uint4
+from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_dtype, to_mx
 
 BLOCK = 32
@@ -24,6 +26,15 @@ def rounded(matrix, element, rounding):
     return to_dtype(codes, scales, element, BLOCK, torch.float32)
 
 
+def rounded_nvfp4(matrix):
+    """The values of a matrix [N, C] in units of its tensor scale, and that scale; C is a multiple of
+    16."""
+    scale = per_tensor_amax_to_scale(matrix.abs().amax())
+    scales, codes = nvfp4_quantize(matrix, 16, scale)
+    elements = f4_unpacked_to_f32(unpack_uint4(codes)).view(*scales.shape, 16)
+    return (elements * scales.float().unsqueeze(-1)).view(matrix.shape), scale
+
+
 def make_mx():
     tensors = {}
     for name, matrix in matrices(torch.Generator().manual_seed(11)).items():
@@ -32,4 +43,5 @@ def make_mx():
         for element, dtype in ELEMENTS.items():
             for rounding in ROUNDINGS:
                 tensors[f"{name}.{element}.{rounding}"] = rounded(matrix, dtype, rounding)
+        tensors[f"{name}.nvfp4"] = rounded_nvfp4(matrix)[0]
     return tensors

@@ -41,7 +41,7 @@ static void body(struct check *c, const void *given) {
     if (!c->verify) return;
     double *expected = check_doubles(c, count);
     for (int64_t i = 0; i < count; i++) {
-        struct rounding_key row = dropout_row_key(key, s->first_row + i / s->columns);
+        struct rounding_key row = rounding_row_key(key, s->first_row + i / s->columns);
         bool dropped = dropout_draw(row, i % s->columns) < dropout_threshold(s->probability);
         expected[i] = (before ? before[i] : 0) + (dropped ? 0 : saved[i] / (1 - s->probability));
     }
@@ -72,7 +72,7 @@ Test(dropout, draws_are_independent) {
     static bool dropped[ROWS][COLUMNS];
     double all = 0, right = 0, below = 0;
     for (int row = 0; row < ROWS; row++) {
-        struct rounding_key row_key = dropout_row_key(key, 77 + row);
+        struct rounding_key row_key = rounding_row_key(key, 77 + row);
         for (int i = 0; i < COLUMNS; i++)
             dropped[row][i] = dropout_draw(row_key, i) < dropout_threshold(p);
     }

@@ -55,8 +55,8 @@ static double *planted(struct check *c, const struct shape *s) {
 }
 
 static struct tensor scales_of(const struct shape *s) {
-    const struct quantize_format format = {s->out, blocks[s->by][0], blocks[s->by][1], DTYPE_F32,
-                                           SCALE_NEAREST};
+    const struct quantize_format format = {s->out,    blocks[s->by][0], blocks[s->by][1],
+                                           DTYPE_F32, SCALE_NEAREST,    false};
     return quantize_format_scales(&format, s->rows, s->columns);
 }
 
@@ -235,7 +235,7 @@ Test(quantize, blocks) {
 /* ---- formats */
 
 Test(quantize, scales_of_formats) {
-    const struct quantize_format format = {DTYPE_E4M3, 1, 32, DTYPE_F32, SCALE_NEAREST};
+    const struct quantize_format format = {DTYPE_E4M3, 1, 32, DTYPE_F32, SCALE_NEAREST, false};
     const struct quantize_format turned = quantize_format_transposed(&format);
     const struct quantize_format again = quantize_format_transposed(&turned);
     const struct quantize_format whole = {.element = DTYPE_E4M3, .scale = DTYPE_F32};

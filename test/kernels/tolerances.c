@@ -50,6 +50,8 @@ static const struct tolerance table[] = {
     {"gated", {12, 12, 12}, 1},
     /* A rounded factor and a product, which may be added. */
     {"dropout", {2, 2, 2}, 1},
+    /* Four stages, each of which rounds sums that are at most the sum of all magnitudes. */
+    {"hadamard", {4, 4, 4}, 1},
     /* A product; its gradient is added besides. */
     {"block_diagonal_forward", {0, 1, 1}, 1},
     {"block_diagonal_backward", {1, 2, 2}, 1},
