@@ -157,8 +157,8 @@ enum matmul_epilogue {
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
  * transpose; then the epilogue. The dtypes of a and b may differ; the product is then computed as
  * if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at most one is
- * E5M2. Then out = (A B) * (scale of a * scale of b) + bias, with the scales that quantize wrote;
- * matmul_scales_sums has to be true. */
+ * E5M2. With scales, which quantized operands need and operands in bf16 may have, out = (A B) *
+ * (scale of a * scale of b) + bias; matmul_scales_sums has to be true. */
 struct matmul_args {
     const struct tensor *out;            /* [M, N]; += if accumulate */
     const struct tensor *a;              /* [M, K], or [K, M] if transpose_a */
@@ -168,10 +168,10 @@ struct matmul_args {
                                           * it, and MATMUL_DGELU, which reads it */
     const struct tensor *column_sums; /* optional += [N], of out as stored, with MATMUL_DGELU only:
                                        * the gradient of the bias before the gelu */
-    const struct tensor *a_scales;    /* fp32, given exactly with quantized operands: as quantize
-                                       * writes them for a, or for b */
+    const struct tensor *a_scales;    /* fp32, both or neither: as quantize or fake_quantize writes
+                                       * them for a, or for b */
     const struct tensor *b_scales;
-    struct amax *track_amax; /* optional, of out; only for quantized operands with pre_activation */
+    struct amax *track_amax; /* optional, of out; only with scales and pre_activation */
     enum matmul_epilogue epilogue;
     bool transpose_a, transpose_b, accumulate;
     bool fast_accumulation; /* 8-bit operands on tensor cores: faster sums with fewer bits */
@@ -184,7 +184,7 @@ enum { EIGHT_BIT_UNIT = 16 };
 
 /* True if the operands have scales. */
 static inline bool matmul_scales(const struct matmul_args *args) {
-    return dtype_is_quantized(args->a->dtype);
+    return args->a_scales != NULL;
 }
 
 /* True if scales can multiply sums: A has one, or one for each row, B one, or one for each column.

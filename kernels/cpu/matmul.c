@@ -10,6 +10,7 @@
 static struct cpu_product *find_direct(struct backend *be, const struct matmul_args *args,
                                        bool planning) {
     assert(dtype_is_quantized(args->a->dtype) == dtype_is_quantized(args->b->dtype));
+    assert(matmul_scales(args) || !dtype_is_quantized(args->a->dtype));
     if (args->a->dtype != args->b->dtype || matmul_scales(args)) return NULL;
     return cpu_products_find(be->state, product_shape_of(args), planning);
 }

@@ -80,8 +80,7 @@ static struct region region_of(const struct tensor *tensor, const struct panel *
                            panel->count[columns]};
 }
 
-/* Quantized operands are multiplied without their scales, which bf16 represents as exactly as fp32.
- */
+/* Operands with scales are multiplied without them; bf16 represents them as exactly as fp32. */
 static enum dtype operand_dtype(const struct backend *be, const struct matmul_args *args) {
     return matmul_scales(args) && be->device.native[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
 }
@@ -93,7 +92,8 @@ static bool is_whole_rows(const struct region *r) {
 }
 
 static void *region_data(const struct region *r) {
-    return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
+    return (char *)r->tensor->data +
+           (size_t)(r->row * tensor_columns(r->tensor)) * dtype_bytes(r->tensor->dtype);
 }
 
 /* Copies n values of a row to dense, as fp32 or, exactly, as bf16. */
@@ -149,7 +149,7 @@ static void finish_row(float *sums, const struct matmul_args *args, const struct
     dtype_store(out->data, out->dtype, (size_t)at, sums, (size_t)n);
 }
 
-/* Does the same for a whole region of sums of 8-bit operands. */
+/* Does the same for a whole region of sums. */
 static void store_scaled(const struct region *r, float *dense, const struct matmul_args *args) {
     int64_t blocks = blocks_of(r->columns, COLUMN_BLOCK);
 #pragma omp parallel for schedule(static) collapse(2)

@@ -1,9 +1,10 @@
 /* Rounds to formats of blocks. A thread has a pack of 8 columns: of one row, or of all rows of a
  * band, which are read twice, the second time from the cache. Several lanes share a block that is
  * wider than a pack. */
-#include "kernels/block_scale.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/find_amax.h"
+
+#include "kernels/block_scale.h"
 
 enum { THREADS = 256 };
 

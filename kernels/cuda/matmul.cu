@@ -8,10 +8,8 @@
  *     8-bit operands that are not      they are transposed first
  *     [M, K] and [N, K] in memory
  *     8-bit operands on older GPUs,    both are copied to bf16 first, which is exact
- *     or with a size that is no
- *     multiple of 16
- *     scales of rows or columns,       the product is fp32; store_kernel multiplies by the scales
- *     or of such copies
+ *     or if 16 divides not all sizes
+ *     scales of rows, columns or bf16  the product is fp32; store_kernel multiplies by the scales
  *     a bias of a wider dtype than     the product is fp32, in the workspace; store_kernel adds
  *     out, or fp32 to 16 bit           the bias and rounds, once
  *     gelu                             a pass from pre_activation, after the product
@@ -31,7 +29,7 @@
 
 enum { STORE_THREADS = 256 };
 
-/* Scales of 8-bit operands that the library has not applied; a is NULL if there are none. */
+/* Scales of operands that the library has not applied; a is NULL if there are none. */
 struct scales {
     const float *a, *b;
     bool per_row, per_column; /* a has one for each row, b one for each column; else one */
@@ -119,9 +117,12 @@ static bool is_multiple(int64_t size) {
     return size % EIGHT_BIT_UNIT == 0;
 }
 
-/* True if the library can multiply these 8-bit operands. */
+/* True if these are 8-bit operands that the library can multiply, in suitable sizes. */
+static bool wants_8_bit(const struct cuda_products *products, const struct matmul_args *args) {
+    return dtype_is_quantized(args->a->dtype) && products->eight_bit;
+}
 static bool supports_8_bit(const struct cuda_products *products, const struct matmul_args *args) {
-    return matmul_scales(args) && products->eight_bit && is_multiple(tensor_rows(args->a)) &&
+    return wants_8_bit(products, args) && is_multiple(tensor_rows(args->a)) &&
            is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
 }
 
@@ -187,12 +188,10 @@ static int32_t epilogue_of(unsigned fused) {
 }
 
 static void check(const struct matmul_args *args, const struct product_key *key) {
-    bool both = dtype_is_quantized(args->b->dtype);
     assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     matmul_check_epilogue(args);
-    assert(matmul_scales(args) == both);
-    assert(matmul_scales_sums(args));
+    assert(matmul_scales_sums(args) && matmul_scales(args) >= dtype_is_quantized(args->a->dtype));
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
 }
 
@@ -433,7 +432,7 @@ static struct fallback fallback_begin(const struct cuda_products *products,
                                       const struct matmul_args *args, unsigned fused,
                                       bool in_8_bit) {
     struct fallback fallback = {};
-    bool wanted = matmul_scales(args) && products->eight_bit;
+    bool wanted = wants_8_bit(products, args);
     if (wanted && !in_8_bit) {
         fused = fusible(products, args, true);
         snprintf(fallback.why, sizeof fallback.why, "its sizes are not multiples of %d",

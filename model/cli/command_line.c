@@ -89,7 +89,7 @@ static int find_precision(enum config_precision *out, enum config_precision end,
         if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
     }
     return fail(error, "%s: \"%.*s\" is not one of fp32, fp16, bf16%s", flag, (int)length, text,
-                end > CONFIG_PRECISION_FP8 ? ", fp8, mxfp8, mxfp4" : "");
+                end > CONFIG_PRECISION_FP8 ? ", fp8, mxfp8, mxfp4, nvfp4" : "");
 }
 
 static int read_precisions(struct command_line *line, const struct command_flag *flag, char *text,

@@ -27,29 +27,30 @@ enum {
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
 };
 
-/* Microscaling precisions: X(NAME, name, element of the operands of linear layers). */
-#define MX_PRECISIONS(X)    \
-    X(MXFP8, "mxfp8", E4M3) \
-    X(MXFP4, "mxfp4", E2M1)
+/* Precisions whose linear layers have operands in blocks that share a scale: X(NAME, name). */
+#define BLOCK_PRECISIONS(X) \
+    X(MXFP8, "mxfp8")       \
+    X(MXFP4, "mxfp4")       \
+    X(NVFP4, "nvfp4")
 
 /* The number of a dtype; a format of the operands of linear layers, beside bf16: FP8 and the
- * microscaling ones; or AUTO. */
+ * formats of blocks; or AUTO. */
 enum config_precision {
     CONFIG_PRECISION_FP32 = DTYPE_F32,
     CONFIG_PRECISION_FP16 = DTYPE_F16,
     CONFIG_PRECISION_BF16 = DTYPE_BF16,
     CONFIG_PRECISION_FP8 = DTYPE_COUNT,
 #define X(NAME, ...) CONFIG_PRECISION_##NAME,
-    MX_PRECISIONS(X)
+    BLOCK_PRECISIONS(X)
 #undef X
         CONFIG_PRECISION_AUTO,
 };
 
-/* True if operands of linear layers are quantized; is_mx: to a microscaling format. */
+/* True if operands of linear layers are quantized; has_blocks: in blocks. */
 static inline bool config_precision_quantizes(enum config_precision precision) {
     return precision >= CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
 }
-static inline bool config_precision_is_mx(enum config_precision precision) {
+static inline bool config_precision_has_blocks(enum config_precision precision) {
     return precision > CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
 }
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
@@ -79,20 +80,25 @@ enum config_optimizer {
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
 enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
-/* fp8 recipes: X(NAME, name, scales, element of the forward pass, of gradients, rows and columns of
- * a block of elements that share a scale, rounding, true if scales are those of previous steps).
- * Blocks are those of a matrix whose columns a matmul reduces over; 0: the whole extent. */
-#define RECIPES(X)                                                                                \
-    X(TENSOR, "tensor", "amax of the tensor", E4M3, E5M2, 0, 0, SCALE_NEAREST, false)             \
-    X(DELAYED, "delayed", "amax of previous steps", E4M3, E5M2, 0, 0, SCALE_NEAREST, true)        \
-    X(ROW, "row", "amax of each row of activations and each column of weights", E4M3, E5M2, 1, 0, \
-      SCALE_NEAREST, false)
+/* fp8 recipes: X(NAME, name, scales, element of the forward pass, of gradients, dtype of scales,
+ * rows and columns of a block of elements that share a scale, rows in weights, rounding, true if
+ * scales are those of previous steps). Blocks are those of a matrix whose columns a matmul reduces
+ * over; 0: the whole extent. */
+#define RECIPES(X)                                                                                 \
+    X(TENSOR, "tensor", "amax of the tensor", E4M3, E5M2, F32, 0, 0, 0, SCALE_NEAREST, false)      \
+    X(DELAYED, "delayed", "amax of previous steps", E4M3, E5M2, F32, 0, 0, 0, SCALE_NEAREST, true) \
+    X(ROW, "row", "amax of each row of activations and each column of weights", E4M3, E5M2, F32,   \
+      1, 0, 1, SCALE_NEAREST, false)                                                               \
+    X(BLOCK, "block",                                                                              \
+      "powers of two for blocks of 1 x 128, and 128 x 128 in weights; all in E4M3", E4M3, E4M3,    \
+      E8M0, 1, 128, 128, SCALE_POWER_OF_TWO, false)
 enum config_recipe {
 #define X(NAME, ...) CONFIG_RECIPE_##NAME,
     RECIPES(X)
 #undef X
 };
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
+enum config_scales { CONFIG_SCALES_UP, CONFIG_SCALES_FLOOR };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_base {
     CONFIG_BASE_AUTO,
@@ -175,8 +181,9 @@ struct config {
     } optimizer;
     struct {
         bool enabled;
-        struct config_words float32; /* operations kept in float32 */
-        struct config_words lower16; /* linear layers kept in 16 bit in fp8 */
+        struct config_words float32;        /* operations kept in float32 */
+        struct config_words lower16;        /* linear layers that are not quantized */
+        double lower16_first, lower16_last; /* blocks that are not; below 1: part of all */
         enum config_dtype residual;
     } autocast;
     struct {
@@ -186,6 +193,13 @@ struct config {
         int64_t amax_history_length, margin;
         bool fast_accumulation, require;
     } fp8;
+    struct {
+        enum config_format format;
+        enum config_scales scales;
+    } mx;
+    struct {
+        bool stochastic_rounding, hadamard, square_blocks;
+    } nvfp4;
     struct {
         enum config_dtype dtype;
     } gradients;

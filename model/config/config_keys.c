@@ -15,7 +15,7 @@ static const char *const precision_names[] = {
 #undef X
         "fp8",
 #define X(NAME, name, ...) name,
-    MX_PRECISIONS(X)
+    BLOCK_PRECISIONS(X)
 #undef X
         "auto",
     NULL};
@@ -87,7 +87,9 @@ const struct config_block config_blocks[] = {
     {"train", "Length of the run and size of a step."},
     {"optimizer", "AdamW and its learning rate."},
     {"autocast", "Operations in 16 bit when precision is not fp32."},
-    {"fp8", "Quantization of linear layers; used with fp8 only."},
+    {"fp8", "Quantization of linear layers; used with fp8 only, but for require."},
+    {"mx", "Microscaling formats; used with mxfp8 and mxfp4 only."},
+    {"nvfp4", "Recipe of NVFP4; used with nvfp4 only."},
     {"gradients", "Storage of gradients."},
     {"weights", "Storage of 16-bit weights."},
     {"offload", "State kept in host memory."},

@@ -24,7 +24,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     const bool fused = args->epilogue != MATMUL_STORE && !adapted;
     const struct tensor *out =
         args->epilogue != MATMUL_STORE && adapted ? args->pre_activation : args->out;
-    if (gpt->precision.fp8_site[args->site]) {
+    if (precision_quantizes(&gpt->precision, args->site, args->layer)) {
         const struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
                                                   .site = args->site,
                                                   .layer = args->layer,
@@ -48,11 +48,13 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     if (adapted) add_adapters(gpt, args, out);
 }
 
-/* Returns the operand of a matmul, quantized if the layer runs in fp8. */
+/* Returns the operand of a matmul, quantized if the layer's operands are. */
 static struct operand operand_of(const struct gpt *gpt, const struct linear_backward_args *args,
                                  struct quantized_operand operand) {
     operand.site = args->site, operand.layer = args->layer;
-    if (!gpt->precision.fp8_site[args->site]) return unquantized(operand.in);
+    operand.inputs = gpt->activations.inputs;
+    if (!precision_quantizes(&gpt->precision, args->site, args->layer))
+        return unquantized(operand.in);
     return quantization_round(&gpt->quantization, &operand);
 }
 
@@ -60,7 +62,7 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
                             const struct operand *dout) {
     const bool out_in = gpt->shape.weights_out_in;
     struct operand in = unquantized(args->in);
-    if (gpt->precision.fp8_site[args->site])
+    if (precision_quantizes(&gpt->precision, args->site, args->layer))
         in = quantization_input_backward(&gpt->quantization, args->site, args->layer, args->in);
     const struct operand *first = out_in ? dout : &in, *second = out_in ? &in : dout;
     const struct scaled_tensor *a = operand_over_rows(first), *b = operand_over_rows(second);

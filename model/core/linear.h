@@ -34,8 +34,3 @@ struct linear_backward_args {
 
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args);
 void linear_backward(struct gpt *gpt, const struct linear_backward_args *args);
-
-/* Returns the tensor, or NULL if its rank is 0, as for a bias that the model lacks. */
-static inline const struct tensor *optional_tensor(const struct tensor *tensor) {
-    return tensor->rank ? tensor : NULL;
-}

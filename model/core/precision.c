@@ -1,5 +1,6 @@
 #include "model/core/precision.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "model/config/config_keys.h"
@@ -53,21 +54,33 @@ static void resolve_sites(struct precision *p, const struct config *config) {
     }
 }
 
+/* Returns a number of blocks; below 1, `given` is a part of all. */
+static int64_t blocks_of_part(double given, int64_t n_layer) {
+    double blocks = given < 1 ? ceil(given * (double)n_layer) : given;
+    return blocks < (double)n_layer ? (int64_t)blocks : n_layer;
+}
+
 static void resolve_fp8(struct precision *p, const struct config *config) {
+    const int64_t n_layer = config->model.n_layer;
+    p->quantized = config->precision;
+    p->fp8_begin = blocks_of_part(config->autocast.lower16_first, n_layer);
+    p->fp8_end = n_layer - blocks_of_part(config->autocast.lower16_last, n_layer);
+    p->fp8_in_all = p->fp8_begin == 0 && p->fp8_end == n_layer;
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         p->fp8_site[i] = config_precision_quantizes(config->precision) && p->site[i] != DTYPE_F32 &&
-                         linear_index(i) >= 0 &&
+                         linear_index(i) >= 0 && p->fp8_begin < p->fp8_end &&
                          !precision_lists_site(&config->autocast.lower16, i);
         p->fp8 = p->fp8 || p->fp8_site[i];
     }
-    p->mx = p->fp8 && config_precision_is_mx(config->precision) ? config->precision : 0;
+    if (p->fp8) p->recipe = recipe_of(config, config->precision);
 }
 
-/* Fails if the GPU has to multiply 8-bit operands but cannot; notes that it multiplies their values
- * instead. No product of microscaling formats is used yet. */
+/* Fails if the GPU has to multiply quantized operands but cannot; notes that it multiplies their
+ * values instead. No product of formats with blocks is used yet. */
 static int check_products(const struct precision *p, char *note, const struct config *config,
                           const struct backend *be, struct error *error) {
-    if (!p->fp8 || be->device.kind != BACKEND_CUDA || (be->device.native_8_bit && !p->mx)) return 0;
+    bool native = be->device.native_8_bit && !p->recipe.dequantized;
+    if (!p->fp8 || be->device.kind != BACKEND_CUDA || native) return 0;
     const char *name = precision_name(p);
     if (config->fp8.require)
         return fail(error,
@@ -137,8 +150,7 @@ enum config_precision precision_setting(const struct precision *precision,
 }
 
 enum config_precision precision_effective(const struct precision *precision) {
-    if (precision->mx) return precision->mx;
-    return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->compute_dtype;
+    return precision->fp8 ? precision->quantized : (enum config_precision)precision->compute_dtype;
 }
 
 const char *precision_name(const struct precision *precision) {
@@ -161,6 +173,8 @@ void precision_warnings(const struct precision *precision, const struct config *
     } lowered[] = {
         {"autocast.float32", config->autocast.float32.count > 0},
         {"autocast.lower16", config->autocast.lower16.count > 0},
+        {"autocast.lower16_first", config->autocast.lower16_first > 0},
+        {"autocast.lower16_last", config->autocast.lower16_last > 0},
         {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
         {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
         {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
@@ -198,6 +212,15 @@ static void print_word(FILE *out, const char *word, int *column) {
     *column += length;
 }
 
+/* Names the blocks with quantized operands, unless all have them. */
+static void print_blocks(FILE *out, const struct precision *p, int *column) {
+    char text[64];
+    if (p->fp8_in_all) return;
+    snprintf(text, sizeof text, "in blocks %lld to %lld", (long long)p->fp8_begin,
+             (long long)p->fp8_end - 1);
+    print_word(out, text, column);
+}
+
 void precision_print(FILE *out, const struct precision *precision) {
     const struct precision *p = precision;
     int column = 12;
@@ -211,6 +234,7 @@ void precision_print(FILE *out, const struct precision *precision) {
         print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
             if (p->fp8_site[i]) print_word(out, autocast_site_name(i), &column);
+        print_blocks(out, p, &column);
         column = 1 << 16; /* forces a new line */
     }
     for (int pass = 0; pass < 2; pass++) {

@@ -15,6 +15,7 @@
 #include "kernels/weight_format.h"
 #include "model/architecture/activations.h"
 #include "model/config/config.h"
+#include "model/core/recipe.h"
 
 /* Form of the master weights of matrices that are read in 16 bit: see model/core/masters.h. */
 enum master_form { MASTERS_DIRECT, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
@@ -24,8 +25,11 @@ struct precision {
         compute_dtype; /* 16-bit dtype of matmuls and attention; DTYPE_F32: nothing is in 16 bit */
     enum dtype site[AUTOCAST_SITE_COUNT]; /* dtype of each operation's inputs and output */
     bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are quantized */
-    bool fp8;                             /* true if any fp8_site is true */
-    enum config_precision mx;             /* microscaling precision of their operands, or 0 */
+    int64_t fp8_begin, fp8_end;           /* blocks in which they are: begin <= block < end */
+    bool fp8;                             /* true if any operand is quantized */
+    bool fp8_in_all;                      /* true if fp8_site holds in all blocks */
+    enum config_precision quantized;      /* precision of quantized operands; unused without */
+    struct recipe recipe;                 /* the same as formats */
     enum dtype residual;                  /* dtype of the residual stream and its gradient */
     enum dtype gradients;                 /* dtype of weight gradients */
     enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
@@ -42,6 +46,12 @@ struct precision {
 enum { PRECISION_NOTE_MAX = 256 };
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error);
+
+/* True if the operands of a linear layer are quantized. */
+static inline bool precision_quantizes(const struct precision *precision, enum autocast_site site,
+                                       int64_t layer) {
+    return precision->fp8_site[site] && layer >= precision->fp8_begin && layer < precision->fp8_end;
+}
 
 /* True if a list, such as config->autocast.float32, has the site's name. */
 bool precision_lists_site(const struct config_words *list, enum autocast_site site);

@@ -6,38 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/util/random.h"
 #include "kernels/collectives.h"
-#include "model/core/precision.h"
-
-#define NOT_READ \
-    { 0 }
-
-/* Formats of a recipe. Columns: forward, input gradient, weight gradient. */
-#define FORMATS(forward, gradient, ...)                                                      \
-    {                                                                                        \
-        [QUANTIZED_INPUT] = {{forward, __VA_ARGS__}, NOT_READ, {forward, __VA_ARGS__}},      \
-        [QUANTIZED_WEIGHT] = {{forward, __VA_ARGS__}, {forward, __VA_ARGS__}, NOT_READ},     \
-        [QUANTIZED_GRADIENT] = {NOT_READ, {gradient, __VA_ARGS__}, {gradient, __VA_ARGS__}}, \
-    }
-
-static const struct recipe {
-    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
-    bool delayed; /* scales come from the amax history */
-} recipes[] = {
-#define X(NAME, name, scales, forward, gradient, rows, columns, rounding, delayed) \
-    [CONFIG_RECIPE_##NAME] = {                                                     \
-        FORMATS(DTYPE_##forward, DTYPE_##gradient, rows, columns, DTYPE_F32, rounding), delayed},
-    RECIPES(X)
-#undef X
-};
-
-/* Formats of the microscaling precisions, in their order: blocks of 1 x 32. */
-static const struct quantize_format mx_formats[][QUANTIZED_KINDS][LINEAR_MATMULS] = {
-#define X(NAME, name, element) \
-    FORMATS(DTYPE_##element, DTYPE_##element, 1, 32, DTYPE_E8M0, SCALE_POWER_OF_TWO),
-    MX_PRECISIONS(X)
-#undef X
-};
 
 /* Matmuls that read an operand of each kind, in the order of a step. */
 static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
@@ -46,42 +16,24 @@ static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
     [QUANTIZED_GRADIENT] = {MATMUL_WEIGHT_GRADIENT, MATMUL_INPUT_GRADIENT},
 };
 
-/* Applies the config's choices to the formats of its recipe. */
-static void choose_formats(struct quantization *q, const struct config *config,
-                           enum config_precision mx) {
-    if (mx) {
-        memcpy(q->format, mx_formats[mx - CONFIG_PRECISION_FP8 - 1], sizeof q->format);
-        return;
-    }
-    memcpy(q->format, recipes[config->fp8.recipe].format, sizeof q->format);
-    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
-        for (int matmul = 0; matmul < LINEAR_MATMULS; matmul++) {
-            struct quantize_format *format = &q->format[kind][matmul];
-            if (config->fp8.format == CONFIG_FORMAT_E4M3 && format->element == DTYPE_E5M2)
-                format->element = DTYPE_E4M3;
-            if (config->fp8.power_of_two) format->rounding = SCALE_POWER_OF_TWO;
-        }
-}
-
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,
                       const bool keeps[LINEAR_COUNT], struct error *error) {
     *quantization = (struct quantization){0};
     if (!precision->fp8) return 0;
-    bool delayed = !precision->mx && recipes[config->fp8.recipe].delayed;
+    const struct recipe *recipe = &precision->recipe;
     *quantization = (struct quantization){
         .be = be,
+        .precision = *precision,
+        .seed = (uint64_t)config->seed,
         .fast_accumulation = config->fp8.fast_accumulation,
-        .margin = delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
-        .history_length = delayed ? config->fp8.amax_history_length : 0,
+        .margin = recipe->delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
+        .history_length = recipe->delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,
         .gated = mlp_is_gated(config->model.mlp),
-        .dequantized = precision->mx,
-        .tensor_cores = be->device.native_8_bit && !precision->mx,
+        .tensor_cores = be->device.native_8_bit && !recipe->dequantized,
     };
-    choose_formats(quantization, config, precision->mx);
-    if (!precision->mx) memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
-    memcpy(quantization->fp8_site, precision->fp8_site, sizeof quantization->fp8_site);
+    if (!recipe->dequantized) memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
     quantization->kept =
         calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
     return quantization->kept ? 0 : fail(error, "out of memory");
@@ -102,7 +54,7 @@ static bool is_over_rows(const struct quantization *q, enum quantized kind,
 /* Returns the format in which an operand is quantized as stored. */
 static struct quantize_format format_of(const struct quantization *q, enum quantized kind,
                                         enum linear_matmul matmul) {
-    const struct quantize_format *format = &q->format[kind][matmul];
+    const struct quantize_format *format = &q->precision.recipe.format[kind][matmul];
     bool over_rows = is_over_rows(q, kind, matmul);
     return over_rows ? quantize_format_transposed(format) : *format;
 }
@@ -110,19 +62,23 @@ static struct quantize_format format_of(const struct quantization *q, enum quant
 bool quantization_serves_both(const struct quantization *quantization, enum quantized kind) {
     const struct quantize_format first = format_of(quantization, kind, readers[kind][0]);
     const struct quantize_format second = format_of(quantization, kind, readers[kind][1]);
-    return quantize_format_equal(&first, &second);
+    return quantize_format_equal(&first, &second) && !quantization->precision.recipe.hadamard;
 }
 
-/* True if operands of the kind have one scale in both of their matmuls, so that its amax can be
- * tracked. */
-static bool per_tensor(const struct quantization *q, enum quantized kind) {
-    return quantize_format_per_tensor(&q->format[kind][readers[kind][0]]) &&
-           quantize_format_per_tensor(&q->format[kind][readers[kind][1]]);
+/* True if operands of the kind have a scale of the tensor in both of their matmuls, so that its
+ * amax can be tracked. */
+static bool has_tensor_scale(const struct quantization *q, enum quantized kind) {
+    for (int i = 0; i < 2; i++) {
+        const struct quantize_format *format = &q->precision.recipe.format[kind][readers[kind][i]];
+        if (!quantize_format_per_tensor(format) && !quantize_format_has_tensor_scale(format))
+            return false;
+    }
+    return true;
 }
 
 static bool tracks_amax(const struct quantization *q) {
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
-        if (per_tensor(q, (enum quantized)kind)) return true;
+        if (has_tensor_scale(q, (enum quantized)kind)) return true;
     return false;
 }
 
@@ -147,6 +103,14 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
+/* Returns the bytes of the scales that a matmul reads. */
+static size_t scale_bytes_of(const struct quantize_format *format, struct size size) {
+    if (quantize_format_dequantized(format))
+        return quantize_format_has_tensor_scale(format) ? sizeof(float) : 0;
+    struct tensor scales = quantize_format_scales(format, size.rows, size.columns);
+    return tensor_bytes(&scales);
+}
+
 /* Lays out a buffer for the largest operand of each kind, and one for its scales. */
 static void layout_operands(struct quantization *q, struct arena *arena,
                             const struct gpt_shape *s) {
@@ -157,11 +121,10 @@ static void layout_operands(struct quantization *q, struct arena *arena,
             struct size size = size_of(q, s, i / 2, (enum quantized)kind);
             struct quantize_format format =
                 format_of(q, (enum quantized)kind, readers[kind][i % 2]);
-            values = larger(values, dtype_size(q->dequantized ? DTYPE_BF16 : format.element,
-                                               size.rows * size.columns));
-            if (q->dequantized) continue;
-            struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
-            scale_bytes = larger(scale_bytes, tensor_bytes(&scales));
+            values = larger(
+                values, dtype_size(q->precision.recipe.dequantized ? DTYPE_BF16 : format.element,
+                                   size.rows * size.columns));
+            scale_bytes = larger(scale_bytes, scale_bytes_of(&format, size));
         }
         q->values[kind] = arena_take(arena, values);
         q->scales[kind] = arena_take(arena, scale_bytes);
@@ -176,7 +139,7 @@ static void layout_operands(struct quantization *q, struct arena *arena,
 static void layout_saved_inputs(struct quantization *q, struct arena *arena,
                                 const struct gpt_shape *s) {
     const struct quantize_format format = format_of(q, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT);
-    int64_t count = q->dequantized ? 0 : q->layers * LINEAR_COUNT;
+    int64_t count = q->precision.recipe.dequantized ? 0 : q->layers * LINEAR_COUNT;
     size_t bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
@@ -218,6 +181,7 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
      * persist. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
     if (tracks_amax(q)) q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
+    if (q->precision.recipe.hadamard) q->transformed = arena_take(arena, sizeof *q->transformed);
     if (q->history_length) {
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
@@ -258,15 +222,16 @@ void quantization_clear(const struct quantization *quantization) {
  * a matmul, which does so if its operands have 8 bits. */
 static bool writer_tracks_amax(const struct quantization *q, enum quantized kind,
                                enum autocast_site site) {
+    const bool *fp8_site = q->precision.fp8_site;
     switch (site) {
     case SITE_QKV: return kind == QUANTIZED_INPUT;
     case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
     case SITE_MLP_FC:
         return kind == QUANTIZED_INPUT ||
-               (kind == QUANTIZED_GRADIENT && (q->gated || q->fp8_site[SITE_MLP_PROJECTION]));
+               (kind == QUANTIZED_GRADIENT && (q->gated || fp8_site[SITE_MLP_PROJECTION]));
     case SITE_MLP_PROJECTION:
         return kind == QUANTIZED_GRADIENT ||
-               (kind == QUANTIZED_INPUT && (q->gated || q->fp8_site[SITE_MLP_FC]));
+               (kind == QUANTIZED_INPUT && (q->gated || fp8_site[SITE_MLP_FC]));
     default: return false;
     }
 }
@@ -274,8 +239,8 @@ static bool writer_tracks_amax(const struct quantization *q, enum quantized kind
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
-    if (!q->be || !q->fp8_site[site] || !q->tracked || !per_tensor(q, kind) ||
-        !writer_tracks_amax(q, kind, site))
+    if (!q->be || !precision_quantizes(&q->precision, site, layer) || !q->tracked ||
+        !has_tensor_scale(q, kind) || !writer_tracks_amax(q, kind, site))
         return NULL;
     return q->tracked + quantization_place(q, kind, site, layer);
 }
@@ -315,40 +280,94 @@ static struct operand operand_at(const struct quantization *q,
     return out;
 }
 
+/* Returns random bits for a use; the operand's layer, site, kind and matmul make them its own. */
+static uint64_t bits_of(const struct quantization *q, uint64_t use,
+                        const struct quantized_operand *operand) {
+    int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
+    uint64_t counter = (uint64_t)place * LINEAR_MATMULS + (uint64_t)operand->matmul;
+    return random_bits(q->seed, use, counter);
+}
+
+static struct rounding_key key_of(const struct quantization *q,
+                                  const struct quantized_operand *operand) {
+    enum { STREAM = 0x726f756e }; /* distinguishes these bits from other uses of the seed */
+    uint64_t bits = bits_of(q, STREAM, operand);
+    return (struct rounding_key){(uint32_t)bits, (uint32_t)(bits >> 32)};
+}
+
+/* Transforms an operand of the weight gradient; both operands have the same signs. Returns the
+ * amax. */
+static struct amax *transform(const struct quantization *q, const struct tensor *out,
+                              const struct quantized_operand *operand) {
+    enum { STREAM = 0x68616461 };
+    struct quantized_operand input = *operand;
+    input.kind = QUANTIZED_INPUT;
+    struct amax *amax = q->tracked ? q->transformed : NULL;
+    if (amax) OP(q->be, clear, .data = amax, .bytes = sizeof *amax);
+    OP(q->be, hadamard, .out = out, .in = operand->in,
+       .signs = (uint32_t)bits_of(q, STREAM, &input) & 0xffff, .track_amax = amax);
+    return amax;
+}
+
+/* Returns the operand's tracked amax, or NULL. */
+static struct amax *tracked_amax(const struct quantization *q,
+                                 const struct quantized_operand *operand) {
+    if (!q->tracked || !has_tensor_scale(q, operand->kind)) return NULL;
+    return q->tracked + quantization_place(q, operand->kind, operand->site, operand->layer);
+}
+
+/* True if *tracked_amax holds the amax, from the operation that wrote the tensor or from an earlier
+ * rounding of it. A transformed gradient has an amax of its own. */
+static bool amax_is_found(const struct quantization *q, const struct quantized_operand *operand) {
+    bool transformed = q->precision.recipe.hadamard && operand->kind == QUANTIZED_GRADIENT;
+    return tracked_amax(q, operand) && ((operand->repeated && !transformed) ||
+                                        writer_tracks_amax(q, operand->kind, operand->site));
+}
+
+/* Returns the operand's record for this step, or NULL. */
+static struct quantize_record *record_of(const struct quantization *q,
+                                         const struct quantized_operand *operand) {
+    struct quantize_record *records = own_records(q);
+    if (!records || operand->repeated) return NULL;
+    return records + quantization_place(q, operand->kind, operand->site, operand->layer);
+}
+
 /* Rounds to a format whose values bf16 represents. */
 static struct operand dequantized_operand(const struct quantization *q,
                                           const struct quantized_operand *operand) {
-    int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
-    struct quantize_record *records = own_records(q);
+    const struct quantize_format format = format_of(q, operand->kind, operand->matmul);
+    const bool transforms =
+        q->precision.recipe.hadamard && operand->matmul == MATMUL_WEIGHT_GRADIENT;
     struct operand out = {.stored.values = *operand->in};
-    out.stored.values.dtype = DTYPE_BF16;
-    out.stored.values.data = q->values[operand->kind];
-    OP(q->be, fake_quantize, .out = &out.stored.values, .in = operand->in,
-       .format = format_of(q, operand->kind, operand->matmul),
-       .record = records && !operand->repeated ? records + place : NULL);
+    struct tensor *values = &out.stored.values;
+    values->dtype = DTYPE_BF16;
+    values->data = q->values[operand->kind];
+    if (quantize_format_has_tensor_scale(&format))
+        out.stored.scales = (struct tensor){q->scales[operand->kind], DTYPE_F32, 2, {1, 1}};
+    struct amax *amax = transforms ? transform(q, values, operand) : tracked_amax(q, operand);
+    OP(q->be, fake_quantize, .out = values, .scales = optional_tensor(&out.stored.scales),
+       .in = transforms ? values : operand->in, .format = format, .track_amax = amax,
+       .found = transforms ? amax != NULL : amax_is_found(q, operand),
+       .record = record_of(q, operand), .inputs = operand->inputs, .key = key_of(q, operand));
     return out;
 }
 
 static void round_into(const struct quantization *q, const struct operand *out,
                        const struct quantized_operand *operand) {
     int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
-    struct quantize_record *records = own_records(q);
-    bool tracked = q->tracked && per_tensor(q, operand->kind);
+    struct amax *amax = tracked_amax(q, operand);
     OP(q->be, quantize, .out = out->stored.values.rank ? &out->stored.values : NULL,
        .transposed = out->transposed.values.rank ? &out->transposed.values : NULL,
        .scales = &out->stored.scales, .in = operand->in,
-       .amax = q->amax && tracked ? q->amax + place : NULL,
-       .track_amax = tracked ? q->tracked + place : NULL,
-       .found =
-           tracked && (operand->repeated || writer_tracks_amax(q, operand->kind, operand->site)),
-       .record = records && !operand->repeated ? records + place : NULL,
-       .scale_rounding = q->format[operand->kind][operand->matmul].rounding);
+       .amax = q->amax && amax ? q->amax + place : NULL, .track_amax = amax,
+       .found = amax_is_found(q, operand), .record = record_of(q, operand),
+       .scale_rounding = q->precision.recipe.format[operand->kind][operand->matmul].rounding);
 }
 
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand) {
     const struct quantization *q = quantization;
-    if (q->dequantized) return dequantized_operand(q, operand);
+    if (q->precision.recipe.dequantized) return dequantized_operand(q, operand);
     bool both = operand->kind == QUANTIZED_GRADIENT && operand->matmul == MATMUL_WEIGHT_GRADIENT &&
                 quantization_serves_both(q, QUANTIZED_GRADIENT);
     void *values = q->values[operand->kind];

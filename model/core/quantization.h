@@ -1,20 +1,16 @@
-/* fp8: quantizes the operands of linear layers to 8 bits before each matmul.
+/* Quantizes the operands of linear layers to 8 or 4 bits before each matmul.
  *
  * A linear layer of a block has the same bf16 operands as in bf16, and quantizes them (the
- * operation quantize in kernels/kernels.h). Three matmuls read them:
- *
- *     forward         out = in W
- *     input gradient  din = dout W'
- *     weight gradient dW  = in' dout
- *
- * A recipe is a table of formats (kernels/quantize_format.h): one for each operand of each matmul.
+ * operation quantize in kernels/kernels.h). A recipe (recipe.h) is a table of formats: one for each
+ * operand of each matmul.
  * In "row" a scale belongs to the elements that one result of the matmul sums over, so an operand
  * has other scales in each of its two matmuls and is quantized twice. The other recipes have one
  * scale per tensor: from its own amax ("tensor"), or from the largest amax of previous steps
  * ("delayed"; the tensor's own until there is one).
  *
- * The microscaling precisions have a scale for each 32 elements that a result sums over, a power of
- * two. Their matmuls read the values in bf16, which represents them exactly.
+ * Other formats have a scale for each block of elements that a result sums over. Their matmuls read
+ * the values in bf16, which represents them exactly (fake_quantize). In nvfp4 gradients are rounded
+ * stochastically, and the operands of weight gradients pass a Hadamard transform first.
  *
  * Norms and the MLP's activation function track the amax of the tensors that they write, in both
  * passes. The amax of weights and of tensors written by attention is computed when they are first
@@ -27,21 +23,15 @@
 #include "data/util/error.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
-#include "kernels/quantize_format.h"
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parameters.h"
 #include "model/config/config.h"
+#include "model/core/precision.h"
 
-struct precision;
-
-enum quantized { QUANTIZED_INPUT, QUANTIZED_WEIGHT, QUANTIZED_GRADIENT, QUANTIZED_KINDS };
-
-enum linear_matmul {
-    MATMUL_FORWARD,
-    MATMUL_INPUT_GRADIENT,
-    MATMUL_WEIGHT_GRADIENT,
-    LINEAR_MATMULS
-};
+/* Returns the tensor, or NULL if its rank is 0, as for a bias that the model lacks. */
+static inline const struct tensor *optional_tensor(const struct tensor *tensor) {
+    return tensor->rank ? tensor : NULL;
+}
 
 struct scaled_tensor {
     struct tensor values;
@@ -57,25 +47,23 @@ struct operand {
 
 struct quantization {
     struct backend *be; /* NULL: nothing is quantized */
-    /* Formats by matmul, of matrices whose columns it reduces over; unused where it does not read
-     * an operand of the kind. */
-    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
+    struct precision precision;
+    uint64_t seed; /* seeds stochastic rounding and the signs of Hadamard transforms */
     bool fast_accumulation;
     float margin;           /* 2^fp8.margin */
     int64_t history_length; /* 0: no history */
     int64_t layers;
     bool weights_out_in; /* as in struct gpt_shape */
-    bool fp8_site[AUTOCAST_SITE_COUNT];
-    bool gated;        /* the MLP is gated */
-    bool dequantized;  /* matmuls read values in bf16: see quantize_format_dequantized */
-    bool tensor_cores; /* the device multiplies 8-bit operands, reducing over columns only */
+    bool gated;          /* the MLP is gated */
+    bool tensor_cores;   /* the device multiplies 8-bit operands, reducing over columns only */
 
     bool keeps[LINEAR_COUNT];      /* inputs saved in 8 bits for the backward pass */
     struct scaled_tensor *kept;    /* [layers, LINEAR_COUNT] saved inputs, or their transposes */
     void *values[QUANTIZED_KINDS]; /* the current operand of each kind */
     void *transposed;              /* transpose of a gradient, if both layouts are used */
     void *scales[QUANTIZED_KINDS]; /* scales of the current operand of each kind */
-    struct amax *tracked; /* [count] amax of this pass; NULL unless scales are per tensor */
+    struct amax *tracked;          /* [count] amax of this pass; NULL unless tensors have a scale */
+    struct amax *transformed;      /* amax of the current Hadamard transform; with `tracked` only */
     struct quantize_record *records; /* [ranks, padded count], of this step */
     float *amax;    /* [count] largest amax of previous steps; with a history only */
     float *history; /* [history_length, count] */
@@ -88,10 +76,11 @@ struct quantized_operand {
     int64_t layer;
     const struct tensor *in;
     enum linear_matmul matmul;
-    bool repeated; /* the tensor was quantized before: no record is made */
+    const struct step_inputs *inputs; /* read by stochastic rounding */
+    bool repeated;                    /* the tensor was quantized before: no record is made */
 };
 
-/* Reads the recipe. Nothing is quantized unless precision->fp8. keeps: linear layers whose
+/* Nothing is quantized unless precision->fp8. keeps: linear layers whose
  * quantized input is saved for the backward pass. */
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,

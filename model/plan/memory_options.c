@@ -137,7 +137,7 @@ static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *co
     char note[PRECISION_NOTE_MAX];
     if (mlp_is_gated(shape->mlp) || be->device.gelu_of_stored) return false;
     if (precision_resolve(&precision, note, config, be, &ignored)) return true;
-    return !precision.fp8_site[SITE_MLP_FC] || precision.mx;
+    return !precision.fp8_site[SITE_MLP_FC] || !precision.fp8_in_all || !precision.recipe.scaled;
 }
 
 /* Returns the multiply-adds that recomputing adds per row of a layer: those of the matmuls whose

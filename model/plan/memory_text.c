@@ -223,7 +223,7 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
 
 /* ---- a run */
 
-/* A microscaling precision, if it is configured, takes the place of fp8. */
+/* A configured precision with blocks takes the place of fp8. */
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
@@ -240,8 +240,9 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
         config.autocast.enabled = true;
     }
     for (int i = 0; i < COLUMNS; i++) {
-        bool mx = precisions[i] == CONFIG_PRECISION_FP8 && config_precision_is_mx(config.precision);
-        enum config_precision precision = mx ? config.precision : precisions[i];
+        bool blocks =
+            precisions[i] == CONFIG_PRECISION_FP8 && config_precision_has_blocks(config.precision);
+        enum config_precision precision = blocks ? config.precision : precisions[i];
         configs[i] = config;
         configs[i].precision = precision;
         snprintf(texts[i], sizeof texts[i], "%s%s", config_precision_name(precision),

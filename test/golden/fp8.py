@@ -21,6 +21,7 @@ class Recipe:
         self.name, self.gradient, self.power_of_two = name, gradient, power_of_two
         self.length, self.margin = length, margin  # of "delayed"
         self.steps, self.now = [], {}              # amax by operand: of steps before, of this one
+        self.first_row = 0                         # of the micro-batch, of all rows of the run
 
     def end_step(self):
         self.steps.append(self.now)

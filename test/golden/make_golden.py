@@ -20,6 +20,7 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM)
 
+import blocks
 import fp8
 import mx
 import nf4
@@ -436,6 +437,8 @@ def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=Fals
         optimizer.zero_grad(set_to_none=True)
         total, scale = 0.0, scaler.get_scale()
         for micro_batch in range(MICRO_BATCHES):
+            if recipe:
+                recipe.first_row = (step * MICRO_BATCHES + micro_batch) * BATCH * positions
             logits, loss = loss_of(model, tokens[step, micro_batch], dtype,
                                    counts[step][micro_batch], starts[step][micro_batch])
             scaler.scale(loss / parts).backward()
@@ -456,7 +459,7 @@ def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=Fals
         records["skipped"].append(int(scaler.get_scale() < scale))
     result |= weights_of(model, "final", only_trained=True)
     print_records(dtype, records)
-    check_records(dtype, records, four_bits=recipe and recipe.name == "mxfp4")
+    check_records(dtype, records, four_bits=recipe and recipe.name in ("mxfp4", "nvfp4"))
     skipped = torch.tensor(records.pop("skipped"), dtype=torch.int32)
     return result | {"skipped": skipped} | {k: torch.tensor(v) for k, v in records.items()}
 
@@ -499,7 +502,8 @@ E4M3 = torch.float8_e4m3fn
 RECIPES = {"gpt": {"tensor": lambda: fp8.Recipe("tensor"),
                    "e4m3": lambda: fp8.Recipe("tensor", gradient=E4M3, power_of_two=True),
                    "delayed": lambda: fp8.Recipe("delayed", length=3, margin=1),
-                   "row": lambda: fp8.Recipe("row")},
+                   "row": lambda: fp8.Recipe("row"),
+                   "block": blocks.Blocks},
            "llama": {"tensor": lambda: fp8.Recipe("tensor"),
                      "delayed": lambda: fp8.Recipe("delayed", length=3, margin=1),
                      "row": lambda: fp8.Recipe("row", gradient=E4M3)}}
@@ -549,6 +553,7 @@ def main():
     for family in "gpt", "llama":
         for name, element in MX_PRECISIONS.items():
             save(f"{family}_{name}", make_fp8(family, fp8.Microscaling(name, element)))
+        save(f"{family}_nvfp4", make_fp8(family, blocks.NVFP4()))
 
 
 if __name__ == "__main__":

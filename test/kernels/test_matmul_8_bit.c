@@ -21,10 +21,15 @@ struct product {
     enum epilogue epilogue;
 };
 
-/* Finite codes of all sizes, and their values. */
+/* Finite codes of all sizes, or normal values in bf16, and their values. */
 static struct tensor codes(struct check *c, enum dtype dtype, int64_t rows, int64_t columns,
                            double **values) {
     int64_t count = rows * columns;
+    if (!dtype_is_quantized(dtype)) {
+        struct tensor tensor = check_normal(c, dtype, rows, columns, 1);
+        *values = check_read(c, &tensor);
+        return tensor;
+    }
     uint8_t *bytes = malloc((size_t)count);
     uint64_t stream = c->stream++;
     *values = check_doubles(c, count);
@@ -128,8 +133,10 @@ static void body(struct check *c, const void *given) {
 static void each_type(int64_t m, int64_t n, int64_t k, enum epilogue epilogue) {
     static const enum dtype types[][3] = {{DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16},
                                           {DTYPE_E5M2, DTYPE_E4M3, DTYPE_BF16},
-                                          {DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32}};
-    for (int t = 0; t < 3; t++)
+                                          {DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32},
+                                          {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+                                          {DTYPE_BF16, DTYPE_BF16, DTYPE_F32}};
+    for (int t = 0; t < 5; t++)
         for (int variant = 0; variant < 8; variant++) {
             struct product p = {m,           n,           k,           types[t][0],
                                 types[t][1], types[t][2], variant & 1, variant & 2,
@@ -168,6 +175,8 @@ Test(matmul_8_bit, panels) {
         {50021, 19, 26, DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32, true, true, false, false, ACCUMULATE},
         {19, 50021, 26, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, false, false, false, BIAS},
         {19, 26, 50021, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, true, true, true, GELU},
+        {19, 26, 50021, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false, true, false, false, ACCUMULATE},
+        {50021, 19, 26, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true, false, false, false, BIAS},
     };
     if (test_device() != DEVICE_CPU) cr_skip_test("panels are the CPU's");
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)

@@ -185,6 +185,6 @@ static inline void expect_same_digest(struct digest a, struct digest b, const ch
     cr_expect_str_eq(a.hex, b.hex, "%s: weights or moments differ", what);
 }
 
-static const enum config_precision rig_precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
-                                                       CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8,
-                                                       CONFIG_PRECISION_MXFP8};
+static const enum config_precision rig_precisions[] = {
+    CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,  CONFIG_PRECISION_FP16,
+    CONFIG_PRECISION_FP8,  CONFIG_PRECISION_MXFP8, CONFIG_PRECISION_NVFP4};

@@ -266,7 +266,8 @@ Test(command_line, precisions) {
     refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is not one of");
     refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is not one of");
     refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is not one of");
-    refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,mxfp8,mxfp4,fp32", "at most 6");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,mxfp8,mxfp4,nvfp4,fp32",
+           "at most 7");
 }
 
 Test(command_line, one_command_at_a_time) {

@@ -110,4 +110,10 @@ static const struct bounds all_bounds[] = {
      "test/golden/gpt_fp32.safetensors", NULL, NULL},
     {"test/golden/llama_mxfp4.safetensors", LLAMA, CONFIG_PRECISION_MXFP4, 0.3, 0.15, 0.25, 0.5, 0,
      "test/golden/llama_fp32.safetensors", NULL, NULL},
+    {"test/golden/gpt_fp8_block.safetensors", GPT2, CONFIG_PRECISION_FP8, 0.1, 0.04, 0.06, 0.2, 0,
+     "test/golden/gpt_fp32.safetensors", "block", NULL},
+    {"test/golden/gpt_nvfp4.safetensors", GPT2, CONFIG_PRECISION_NVFP4, 0.3, 0.15, 0.25, 0.5, 0,
+     "test/golden/gpt_fp32.safetensors", NULL, NULL},
+    {"test/golden/llama_nvfp4.safetensors", LLAMA, CONFIG_PRECISION_NVFP4, 0.3, 0.15, 0.25, 0.5, 0,
+     "test/golden/llama_fp32.safetensors", NULL, NULL},
 };

@@ -136,8 +136,10 @@ static void add_quantized(struct span **spans, const struct gpt *gpt) {
                              s->n_embd * (wide > inputs ? wide : inputs), s->rows * wide};
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
         add_span(spans, "operand",
-                 &(struct tensor){
-                     q->values[kind], q->dequantized ? DTYPE_BF16 : DTYPE_E4M3, 1, {bytes[kind]}});
+                 &(struct tensor){q->values[kind],
+                                  q->precision.recipe.dequantized ? DTYPE_BF16 : DTYPE_E4M3,
+                                  1,
+                                  {bytes[kind]}});
     for (int64_t i = 0; i < s->n_layer * LINEAR_COUNT; i++)
         if (q->keeps[i % LINEAR_COUNT]) add_span(spans, "kept", &q->kept[i].values);
     struct tensor records = {q->records, DTYPE_F32, 1, {3 * quantization_count(q)}};

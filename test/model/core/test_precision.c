@@ -263,6 +263,35 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     cr_expect_str_eq(precision_name(&p), "fp32");
 }
 
+/* A part of the blocks is rounded up. */
+Test(precision, blocks_that_are_not_quantized) {
+    static const struct {
+        double first, last;
+        int64_t begin, end;
+    } cases[] = {{0, 0, 0, 10}, {1, 0.15, 1, 8}, {0.01, 3, 1, 7}, {0, 0.9, 0, 1}};
+    struct config config;
+    char note[PRECISION_NOTE_MAX];
+    config_defaults(&config);
+    config.precision = CONFIG_PRECISION_NVFP4;
+    config.model.n_layer = 10;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        config.autocast.lower16_first = cases[i].first;
+        config.autocast.lower16_last = cases[i].last;
+        struct precision p = resolve(&config, &cpu, note);
+        cr_expect_eq(p.fp8_begin, cases[i].begin);
+        cr_expect_eq(p.fp8_end, cases[i].end);
+        cr_expect_eq(p.fp8_in_all, i == 0);
+        for (int64_t layer = 0; layer < 10; layer++)
+            cr_expect_eq(precision_quantizes(&p, SITE_QKV, layer),
+                         layer >= cases[i].begin && layer < cases[i].end);
+        cr_expect_not(precision_quantizes(&p, SITE_ATTENTION, 5));
+        cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_NVFP4);
+    }
+    config.autocast.lower16_first = 20;
+    struct precision p = resolve(&config, &cpu, note);
+    cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_BF16);
+}
+
 Test(precision, a_gpu_without_8_bit_matmuls_is_noted_or_refused) {
     struct backend gpu = {.device = {.kind = BACKEND_CUDA,
                                      .description = "Ampere",

@@ -70,8 +70,10 @@ static void check_cache(enum config_precision precision, int family, int64_t win
     close_sampler(&rig, &gpt);
 }
 
+/* The tensor scale of nvfp4 depends on the number of rows. */
 Test(sample_cache, the_cache_gives_the_logits_of_a_whole_pass) {
-    for (size_t i = 0; i < COUNT(rig_precisions); i++)
+    for (size_t i = 0; i < COUNT(rig_precisions) && rig_precisions[i] != CONFIG_PRECISION_NVFP4;
+         i++)
         for (int family = 0; family < FAMILIES; family++) {
             check_cache(rig_precisions[i], family, 0);
             check_cache(rig_precisions[i], family, 1 + 7 * family);

@@ -1,0 +1,34 @@
+/* Recipes: the formats of the operands of linear layers' matmuls, and how scales are found.
+ *
+ *     forward         out = in W
+ *     input gradient  din = dout W'
+ *     weight gradient dW  = in' dout
+ *
+ * Formats are those of matrices whose columns the matmul reduces over; unused where a matmul does
+ * not read an operand of the kind. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/quantize_format.h"
+#include "model/config/config.h"
+
+enum quantized { QUANTIZED_INPUT, QUANTIZED_WEIGHT, QUANTIZED_GRADIENT, QUANTIZED_KINDS };
+
+enum linear_matmul {
+    MATMUL_FORWARD,
+    MATMUL_INPUT_GRADIENT,
+    MATMUL_WEIGHT_GRADIENT,
+    LINEAR_MATMULS
+};
+
+struct recipe {
+    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
+    bool delayed;     /* scales come from the amax history */
+    bool hadamard;    /* operands of the weight gradient are transformed first */
+    bool dequantized; /* matmuls read values in bf16: see quantize_format_dequantized */
+    bool scaled;      /* matmuls multiply sums by scales */
+};
+
+/* Returns the recipe of the config for a precision that quantizes (config_precision_quantizes). */
+struct recipe recipe_of(const struct config *config, enum config_precision precision);
