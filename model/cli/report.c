@@ -10,6 +10,7 @@
 #include "data/util/printed.h"
 #include "kernels/collectives.h"
 #include "model/config/config_keys.h"
+#include "model/config/precision_switch.h"
 
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor) {
@@ -118,6 +119,18 @@ static void print_adapters(FILE *out, const struct config *config, const struct 
                 : config_name_of("adapter.base", config->adapter.base));
 }
 
+/* Prints the change of precision that lies ahead, if there is one. */
+static void print_switch(FILE *out, const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    int64_t step = precision_switch_step(config);
+    if (step >= config->train.steps || trainer->state.step >= step) return;
+    fprintf(out, "  switch     %s after step %" PRId64 "\n",
+            config->precision_switch.forward_only
+                ? "forward pass in bf16"
+                : config_precision_name(config->precision_switch.precision),
+            step);
+}
+
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
@@ -155,6 +168,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             config->train.grad_accum_steps, config->train.micro_batch_size, config->data.seq_len,
             config_name_of("optimizer.schedule", config->optimizer.schedule), config->optimizer.lr,
             config->optimizer.min_lr);
+    print_switch(out, trainer);
     print_ranks(out, trainer);
     const char *line;
     for (int i = 0; (line = backend_fallback(trainer->be, i)); i++)

@@ -1,213 +1,17 @@
 #include "model/cli/run.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "data/util/files.h"
+#include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "data/corpus/tales.h"
-#include "kernels/open/backend_open.h"
-#include "kernels/ranks.h"
-#include "model/config/config_check.h"
-#include "model/io/checkpoint.h"
+#include "model/cli/run_sample.h"
+#include "model/cli/run_state.h"
+#include "model/cli/validation.h"
 #include "model/plan/memory_text.h"
 #include "model/plan/rank_text.h"
-#include "model/cli/metrics.h"
-#include "model/cli/report.h"
-#include "model/cli/run_directory.h"
-#include "model/cli/run_ranks.h"
-#include "model/cli/run_sample.h"
-#include "model/io/run_setup.h"
-#include "model/plan/setup_trainer.h"
-#include "model/cli/saving.h"
-#include "model/cli/validation.h"
-#include "model/core/trainer.h"
-
-/* Steps that may end after the first failure: unfinished ones, and one more with several ranks. */
-enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS };
-
-struct run {
-    const struct ranks *ranks;
-    struct config config; /* with precision "auto" resolved */
-    struct backend be;
-    bool backend_open;
-    struct precision precision;
-    struct source train, val;
-    struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
-    struct trainer trainer;
-    struct report report;
-    struct metrics metrics;
-    struct error log_failure; /* why the metrics cannot be written any more; "": they can */
-    struct step_line unwritten[UNWRITTEN_MAX]; /* since that failure */
-    int unwritten_count;
-    struct saving saving;
-    char directory[FILE_PATH_MAX];     /* run_dir/name */
-    char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
-    double began;                      /* progress_clock() at the start of the program */
-    double step_began;                 /* progress_clock() when the oldest unfinished step began */
-    const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
-    int agreed_stop;                   /* signal received by any rank; updated after each step */
-    int lock;                          /* descriptor that holds the directory's lock, or -1 */
-};
-
-/* Opens training and validation data. If the data are not required, as in a dry run, an error
- * becomes a note. */
-static int open_data(struct run *run, bool required, struct error *error) {
-    const struct config *config = &run->config;
-    int failed = source_open(&run->train, config, config->data.train, false, error);
-    if (!failed && config->data.val[0])
-        failed = source_open(&run->val, config, config->data.val, true, error) ||
-                 validation_check(config, &run->val.loader, error);
-    if (!failed || required) return failed;
-    print_notes("note", error->text);
-    error->text[0] = 0;
-    return 0;
-}
-
-/* Opens the tokenizer, which is optional: only samples and the files of checkpoints need it. from:
- * checkpoint to resume from, whose tokenizer files take precedence, or NULL. */
-static int open_tokenizer(struct run *run, const char *from, struct error *error) {
-    const struct source *texts[] = {&run->train, &run->val};
-    int status = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
-    if (status == 0) {
-        run->trainer.tokenizer = &run->tokenizer;
-        run->config.data.tokenizer = (enum config_tokenizer)run->tokenizer.kind;
-    }
-    if (status != RESULT_NONE) return status;
-    print_notes("note", error->text);
-    print_notes("note", "without it there are no samples, and none of its files in checkpoints");
-    error->text[0] = 0;
-    return 0;
-}
-
-/* Resolves train.steps from train.epochs. Without data, in a dry run, the number of steps stays
- * unknown; no part of the plan needs it. */
-static int resolve_steps(struct run *run, struct error *error) {
-    char notes[4 * ERROR_MAX];
-    if (run->config.train.epochs > 0 && run->train.open &&
-        config_resolve_epochs(&run->config, run->train.loader.sequence_count, error))
-        return -1;
-    config_resolve_notes(&run->config, notes, sizeof notes);
-    print_notes("note", notes);
-    return 0;
-}
-
-/* Opens device, precision, data and trainer, in this order, and prints notes and warnings about the
- * resolved settings. */
-static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
-                    bool allocate, struct error *error) {
-    char warnings[4 * ERROR_MAX];
-    memset(run, 0, sizeof *run);
-    run->began = progress_clock();
-    run->ranks = ranks;
-    run->config = *config;
-    run->lock = -1;
-    run->metrics.last_validation = -1;
-    config_warnings(config, warnings, sizeof warnings);
-    print_notes("warning", warnings);
-    if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
-    if (run_ranks_split(&run->config, ranks->size, error)) return -1;
-    snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
-    snprintf(run->choices, sizeof run->choices, "%s/products.txt", run->directory);
-    const char *choices = allocate ? run->choices : NULL;
-    if (setup_backend(&run->be, config, choices, ranks, error)) return -1;
-    run->backend_open = true;
-    if (setup_precision(&run->precision, config, &run->be, error)) return -1;
-    precision_warnings(&run->precision, config, warnings, sizeof warnings);
-    print_notes("warning", warnings);
-    /* The saved config names the resolved precision, which another machine could resolve
-     * differently when it samples from the checkpoint. */
-    run->config.precision = precision_setting(&run->precision, config);
-    if (run->precision.compute_dtype != DTYPE_F32 &&
-        config_dimension_notes(config, warnings, sizeof warnings))
-        print_notes("note", warnings);
-    if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
-    if (ranks_agree(ranks, setup_isolation(&run->config, &run->train, error), error)) return -1;
-    if (ranks_agree(ranks, resolve_steps(run, error), error)) return -1;
-    if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
-    if (!allocate)
-        return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, TRAINER_PLANNED,
-                            error);
-    int status = setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
-    if (ranks_agree(ranks, status, error)) return -1;
-    return run_ranks_compare_plan(ranks, &run->trainer, error);
-}
-
-static void run_close(struct run *run) {
-    metrics_close(&run->metrics);
-    saving_close(&run->saving);
-    if (run->trainer.config) trainer_close(&run->trainer);
-    source_close(&run->train);
-    source_close(&run->val);
-    tokenizer_close(&run->tokenizer);
-    if (run->backend_open) backend_close(&run->be);
-    if (run->lock >= 0) close(run->lock);
-}
-
-/* Returns the entropy of the corpus in nats per token, a lower bound of the loss, or 0 if it is
- * unknown. */
-static double loss_floor(const struct config *config) {
-    return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
-}
-
-/* Rank 0 locks the directory and chooses the checkpoint to resume from; all ranks receive its path
- * in `from`, or "". Returns an exit status. */
-static int choose_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
-                        struct error *error) {
-    const struct config *config = &run->config;
-    int status = EXIT_DONE;
-    from[0] = 0;
-    if (run->ranks->rank == 0) {
-        status = run_directory_lock(&run->lock, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
-        if (!status) status = run_directory_start(from, run->directory, config, line, error);
-        if (!status) checkpoint_directory_clean(run->directory);
-    }
-    ranks_agree(run->ranks, status, error);
-    ranks_broadcast(run->ranks, &status, sizeof status);
-    ranks_broadcast(run->ranks, from, FILE_PATH_MAX);
-    return status;
-}
-
-/* Loads a checkpoint or the weights of model.init_from, or initializes the trainer. */
-static int load(struct run *run, const char *from, struct error *error) {
-    const struct config *config = &run->config;
-    if (from[0]) {
-        if (checkpoint_load(&run->trainer, from, stderr, error)) return -1;
-        fprintf(stderr, "resuming from %s\n", from);
-        return 0;
-    }
-    if (config->model.init_from[0] || shape_has_adapters(&run->trainer.gpt.shape))
-        return checkpoint_load_initial(&run->trainer.gpt, config, error);
-    trainer_initialize(&run->trainer);
-    return 0;
-}
-
-/* Opens the files that only rank 0 writes. */
-static int open_files(struct run *run, struct error *error) {
-    const struct config *config = &run->config;
-    if (run_directory_set_aside(run->directory, error)) return -1;
-    if (run_directory_write_config(run->directory, config, error)) return -1;
-    if (config->autotune && backend_write_choices(&run->be, run->choices, error)) return -1;
-    return metrics_open(&run->metrics, run->directory, config, run->trainer.state.step, error);
-}
-
-/* Starts a new run or resumes one. Returns an exit status. */
-static int start(struct run *run, const struct command_line *line, struct error *error) {
-    char from[FILE_PATH_MAX];
-    bool first = run->ranks->rank == 0;
-    int status = choose_start(run, from, line, error);
-    if (status) return status;
-    status = first ? open_tokenizer(run, from[0] ? from : NULL, error) : 0;
-    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
-    if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
-    if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
-    status = first ? saving_check_disk_space(&run->trainer, run->directory, error) : 0;
-    if (status == 0 && first) status = open_files(run, error);
-    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
-    return run_ranks_check_visible(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
-}
 
 /* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {
@@ -330,14 +134,14 @@ static void own_decisions(struct rank_decisions *own, void *context) {
 /* Applies the decisions reduced over all ranks during the step. They are made now if there is one
  * rank, or after a pause, which may have been long. Completes a checkpoint that no rank is still
  * writing. */
-static int apply_decisions(struct run *run, bool paused, bool *out_of_time, struct error *error) {
+static int apply_decisions(struct run *run, bool paused, struct error *error) {
     struct exchange *exchange = &run->trainer.optimizer.exchange;
     if (run->ranks->size == 1 || paused) {
         own_decisions(&exchange->decisions, run);
         rank_decisions_reduce(&exchange->decisions, run->ranks);
     }
     run->agreed_stop = (int)exchange->decisions.signal;
-    *out_of_time = exchange->decisions.out_of_time;
+    run->out_of_time = exchange->decisions.out_of_time;
     return exchange->decisions.saving ? 0 : saving_end(&run->saving, error);
 }
 
@@ -398,15 +202,21 @@ static int train(struct run *run, struct error *error) {
     /* With its line in metrics.jsonl, a later resume would not repeat this validation: save now. */
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
-    bool paused, out_of_time = false; /* checked after a step: each process takes at least one */
+    bool paused; /* run->out_of_time is updated after a step: each process takes at least one */
     run->trainer.optimizer.exchange.decide = own_decisions;
     run->trainer.optimizer.exchange.context = run;
-    while (*step < steps && !stopped(run) && !out_of_time &&
+    while (*step < run->until && !stopped(run) && !run->out_of_time &&
            !validation_stops_early(config, &run->trainer.state.best)) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
-        if (apply_decisions(run, paused, &out_of_time, error)) return -1;
+        if (apply_decisions(run, paused, error)) return -1;
     }
     return finish(run, error);
+}
+
+/* Returns the entropy of the corpus in nats per token, a lower bound of the loss, or 0 if it is
+ * unknown. */
+static double loss_floor(const struct config *config) {
+    return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
 }
 
 static void print_banner(struct run *run) {
@@ -414,6 +224,13 @@ static void print_banner(struct run *run) {
     report_open(&run->report, stdout, &run->trainer, run->began, loss_floor(&run->config));
     report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
                   run->val.open ? &run->val.loader : NULL, run->directory);
+}
+
+/* True if this part of the run has ended, and the next one follows. */
+static bool switches(const struct run *run) {
+    return run->trainer.state.step >= run->until && run->until < run->config.train.steps &&
+           !(run->stop && stopped(run)) && !run->out_of_time &&
+           !validation_stops_early(&run->config, &run->trainer.state.best);
 }
 
 /* Prints a summary, and why the run ended if that was before its last step. Returns the exit
@@ -424,6 +241,10 @@ static int report_end(const struct run *run) {
     saving_report(stdout, &run->saving);
     validation_report(stdout, config, &run->trainer.state.best, run->directory);
     if (run->trainer.state.step >= config->train.steps) return EXIT_DONE;
+    if (switches(run)) {
+        printf("step %" PRId64 ": the precision changes\n", run->trainer.state.step);
+        return EXIT_DONE;
+    }
     if (stopped(run)) {
         fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
         return EXIT_SIGNAL + stopped(run);
@@ -441,26 +262,43 @@ static int report_end(const struct run *run) {
     return EXIT_DONE;
 }
 
+/* Trains one part of a run, unless a checkpoint is beyond it. Sets *next to true if another part
+ * follows. Returns an exit status. */
+static int train_part(struct run *run, bool *next, struct error *error) {
+    int64_t steps = run->config.train.steps;
+    *next = switches(run);
+    if (*next) return EXIT_DONE;
+    print_banner(run);
+    if (run->trainer.state.step >= steps)
+        printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
+               run->config.train.epochs > 0 ? "epochs" : "steps");
+    run->trainer.stop = run->stop = signals_catch();
+    saving_open(&run->saving, &run->trainer, &run->report, run->directory);
+    int failed = train(run, error);
+    report_pause(&run->report);
+    *next = !failed && switches(run);
+    return failed ? EXIT_FAILED : report_end(run);
+}
+
 int run_train(const struct config *config, const struct command_line *line,
               const struct ranks *ranks, struct error *error) {
     struct run run;
+    struct config whole = *config;
+    struct command_line resuming = *line;
     int status = EXIT_FAILED;
-    if (run_open(&run, config, ranks, true, error) == 0) status = start(&run, line, error);
-    if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* succeeds only if empty */
-    if (status == EXIT_DONE) {
-        print_banner(&run);
-        int64_t steps = run.config.train.steps;
-        if (run.trainer.state.step >= steps)
-            printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
-                   config->train.epochs > 0 ? "epochs" : "steps");
-        run.trainer.stop = run.stop = signals_catch();
-        saving_open(&run.saving, &run.trainer, &run.report, run.directory);
-        int failed = train(&run, error);
-        report_pause(&run.report);
-        status = failed ? EXIT_FAILED : report_end(&run);
+    bool next = true;
+    for (enum run_part part = RUN_FIRST; next; part = RUN_SWITCHED) {
+        next = false, status = EXIT_FAILED;
+        if (run_open(&run, &whole, part, ranks, true, error) == 0)
+            status = run_start(&run, part == RUN_FIRST ? line : &resuming, error);
+        if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* only if it is empty */
+        if (status == EXIT_DONE) status = train_part(&run, &next, error);
+        whole.precision = run.given.precision;
+        resuming.resume = true, resuming.resume_path = NULL;
+        /* After a failure, data may still be in flight between ranks: main() aborts them instead.
+         */
+        if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
     }
-    /* After a failure, data may still be in flight between ranks: main() aborts them instead. */
-    if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
     return status;
 }
 
@@ -478,8 +316,8 @@ static int print_estimate(struct run *run, const struct command_line *line, stru
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int status = RESULT_FAILED;
-    if (run_open(&run, config, &ranks_alone, false, error) == 0 &&
-        open_tokenizer(&run, NULL, error) == 0) {
+    if (run_open(&run, config, RUN_FIRST, &ranks_alone, false, error) == 0 &&
+        run_open_tokenizer(&run, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
         struct memory_request request = memory_request(&run.config, &run.be, gib);
         if (line->link > 0) run.be.device.link = 1e9 * line->link;

@@ -184,6 +184,7 @@ struct config {
         struct config_words float32;        /* operations kept in float32 */
         struct config_words lower16;        /* linear layers that are not quantized */
         double lower16_first, lower16_last; /* blocks that are not; below 1: part of all */
+        bool lower16_forward;               /* only the backward pass quantizes */
         enum config_dtype residual;
     } autocast;
     struct {
@@ -200,6 +201,11 @@ struct config {
     struct {
         bool stochastic_rounding, hadamard, square_blocks;
     } nvfp4;
+    struct {
+        double at; /* step, or below 1 a part of all steps; 0: never */
+        enum config_precision precision;
+        bool forward_only;
+    } precision_switch;
     struct {
         enum config_dtype dtype;
     } gradients;

@@ -2,6 +2,7 @@
 
 #include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
+#include "model/config/precision_switch.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -359,6 +360,22 @@ static int check_optimizer(const struct config_check *check) {
     return 0;
 }
 
+static int check_precision_switch(const struct config_check *check) {
+    const struct config *c = check->config;
+    double at = c->precision_switch.at;
+    if (at >= 1 && at != floor(at))
+        return config_refuse(check, "precision_switch.at",
+                             "precision_switch.at is %g: give a whole number of steps, or a part "
+                             "of all steps below 1.",
+                             at);
+    if (c->precision_switch.forward_only && !config_precision_quantizes(c->precision))
+        return config_refuse(check, "precision_switch.forward_only",
+                             "precision_switch.forward_only is for precisions of 8 or 4 bits, "
+                             "not %s.\nSet precision_switch.precision instead.",
+                             config_precision_name(c->precision));
+    return 0;
+}
+
 int config_check(const struct config *config, const struct config_origins *origins,
                  struct error *error) {
     struct config_check check = {config, origins, error};
@@ -367,7 +384,8 @@ int config_check(const struct config *config, const struct config_origins *origi
     if (check_adapters(&check)) return -1;
     if (check_data(&check)) return -1;
     if (config->train.epochs == 0 && check_schedule(&check)) return -1;
-    return check_optimizer(&check);
+    if (check_optimizer(&check)) return -1;
+    return check_precision_switch(&check);
 }
 
 /* Appends a line to text, truncated at size, and counts it in *count. */
@@ -399,6 +417,9 @@ int config_resolve_notes(const struct config *config, char *text, size_t size) {
                  "optimizer.warmup_steps is %" PRId64 ", a tenth of train.steps, which the file's "
                  "own warmup exceeds; --set it to choose another\n",
                  config->optimizer.warmup_steps);
+    if (config->precision_switch.at > 0 && precision_switch_step(config) == config->train.steps)
+        add_line(text, size, &count,
+                 "precision_switch.at is not before the last step, so the precision stays\n");
     if (config->without_val)
         add_line(text, size, &count,
                  "there is no validation: name its text in data.val, or set eval.every to 0\n");

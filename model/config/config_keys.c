@@ -90,6 +90,7 @@ const struct config_block config_blocks[] = {
     {"fp8", "Quantization of linear layers; used with fp8 only, but for require."},
     {"mx", "Microscaling formats; used with mxfp8 and mxfp4 only."},
     {"nvfp4", "Recipe of NVFP4; used with nvfp4 only."},
+    {"precision_switch", "Another precision for the last part of a run."},
     {"gradients", "Storage of gradients."},
     {"weights", "Storage of 16-bit weights."},
     {"offload", "State kept in host memory."},

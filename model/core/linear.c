@@ -24,7 +24,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     const bool fused = args->epilogue != MATMUL_STORE && !adapted;
     const struct tensor *out =
         args->epilogue != MATMUL_STORE && adapted ? args->pre_activation : args->out;
-    if (precision_quantizes(&gpt->precision, args->site, args->layer)) {
+    if (precision_quantizes_forward(&gpt->precision, args->site, args->layer)) {
         const struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
                                                   .site = args->site,
                                                   .layer = args->layer,

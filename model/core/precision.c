@@ -63,9 +63,11 @@ static int64_t blocks_of_part(double given, int64_t n_layer) {
 static void resolve_fp8(struct precision *p, const struct config *config) {
     const int64_t n_layer = config->model.n_layer;
     p->quantized = config->precision;
+    p->n_layer = n_layer;
     p->fp8_begin = blocks_of_part(config->autocast.lower16_first, n_layer);
     p->fp8_end = n_layer - blocks_of_part(config->autocast.lower16_last, n_layer);
-    p->fp8_in_all = p->fp8_begin == 0 && p->fp8_end == n_layer;
+    p->backward_only = config->autocast.lower16_forward;
+    p->fp8_in_all = p->fp8_begin == 0 && p->fp8_end == n_layer && !p->backward_only;
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         p->fp8_site[i] = config_precision_quantizes(config->precision) && p->site[i] != DTYPE_F32 &&
                          linear_index(i) >= 0 && p->fp8_begin < p->fp8_end &&
@@ -175,6 +177,7 @@ void precision_warnings(const struct precision *precision, const struct config *
         {"autocast.lower16", config->autocast.lower16.count > 0},
         {"autocast.lower16_first", config->autocast.lower16_first > 0},
         {"autocast.lower16_last", config->autocast.lower16_last > 0},
+        {"autocast.lower16_forward", config->autocast.lower16_forward},
         {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
         {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
         {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
@@ -212,10 +215,11 @@ static void print_word(FILE *out, const char *word, int *column) {
     *column += length;
 }
 
-/* Names the blocks with quantized operands, unless all have them. */
+/* Names the blocks and the pass with quantized operands, unless all have them. */
 static void print_blocks(FILE *out, const struct precision *p, int *column) {
     char text[64];
-    if (p->fp8_in_all) return;
+    if (p->backward_only) print_word(out, "in the backward pass", column);
+    if (p->fp8_begin == 0 && p->fp8_end == p->n_layer) return;
     snprintf(text, sizeof text, "in blocks %lld to %lld", (long long)p->fp8_begin,
              (long long)p->fp8_end - 1);
     print_word(out, text, column);

@@ -26,8 +26,10 @@ struct precision {
     enum dtype site[AUTOCAST_SITE_COUNT]; /* dtype of each operation's inputs and output */
     bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are quantized */
     int64_t fp8_begin, fp8_end;           /* blocks in which they are: begin <= block < end */
+    int64_t n_layer;                      /* blocks of the model */
     bool fp8;                             /* true if any operand is quantized */
-    bool fp8_in_all;                      /* true if fp8_site holds in all blocks */
+    bool backward_only;                   /* they are not in the forward pass */
+    bool fp8_in_all;                      /* fp8_site holds in all blocks and both passes */
     enum config_precision quantized;      /* precision of quantized operands; unused without */
     struct recipe recipe;                 /* the same as formats */
     enum dtype residual;                  /* dtype of the residual stream and its gradient */
@@ -47,10 +49,14 @@ enum { PRECISION_NOTE_MAX = 256 };
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error);
 
-/* True if the operands of a linear layer are quantized. */
+/* True if the operands of a linear layer are quantized; _forward: also in the forward pass. */
 static inline bool precision_quantizes(const struct precision *precision, enum autocast_site site,
                                        int64_t layer) {
     return precision->fp8_site[site] && layer >= precision->fp8_begin && layer < precision->fp8_end;
+}
+static inline bool precision_quantizes_forward(const struct precision *precision,
+                                               enum autocast_site site, int64_t layer) {
+    return !precision->backward_only && precision_quantizes(precision, site, layer);
 }
 
 /* True if a list, such as config->autocast.float32, has the site's name. */

@@ -231,7 +231,8 @@ static bool writer_tracks_amax(const struct quantization *q, enum quantized kind
                (kind == QUANTIZED_GRADIENT && (q->gated || fp8_site[SITE_MLP_PROJECTION]));
     case SITE_MLP_PROJECTION:
         return kind == QUANTIZED_GRADIENT ||
-               (kind == QUANTIZED_INPUT && (q->gated || fp8_site[SITE_MLP_FC]));
+               (kind == QUANTIZED_INPUT &&
+                (q->gated || (fp8_site[SITE_MLP_FC] && !q->precision.backward_only)));
     default: return false;
     }
 }
@@ -316,11 +317,17 @@ static struct amax *tracked_amax(const struct quantization *q,
     return q->tracked + quantization_place(q, operand->kind, operand->site, operand->layer);
 }
 
+/* True if the tensor was quantized before. */
+static bool is_repeated(const struct quantization *q, const struct quantized_operand *operand) {
+    bool first = q->precision.backward_only && operand->kind != QUANTIZED_GRADIENT;
+    return operand->repeated && !first;
+}
+
 /* True if *tracked_amax holds the amax, from the operation that wrote the tensor or from an earlier
  * rounding of it. A transformed gradient has an amax of its own. */
 static bool amax_is_found(const struct quantization *q, const struct quantized_operand *operand) {
     bool transformed = q->precision.recipe.hadamard && operand->kind == QUANTIZED_GRADIENT;
-    return tracked_amax(q, operand) && ((operand->repeated && !transformed) ||
+    return tracked_amax(q, operand) && ((is_repeated(q, operand) && !transformed) ||
                                         writer_tracks_amax(q, operand->kind, operand->site));
 }
 
@@ -328,7 +335,7 @@ static bool amax_is_found(const struct quantization *q, const struct quantized_o
 static struct quantize_record *record_of(const struct quantization *q,
                                          const struct quantized_operand *operand) {
     struct quantize_record *records = own_records(q);
-    if (!records || operand->repeated) return NULL;
+    if (!records || is_repeated(q, operand)) return NULL;
     return records + quantization_place(q, operand->kind, operand->site, operand->layer);
 }
 

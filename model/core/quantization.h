@@ -77,7 +77,7 @@ struct quantized_operand {
     const struct tensor *in;
     enum linear_matmul matmul;
     const struct step_inputs *inputs; /* read by stochastic rounding */
-    bool repeated;                    /* the tensor was quantized before: no record is made */
+    bool repeated; /* the tensor was quantized before, unless the forward pass does not */
 };
 
 /* Nothing is quantized unless precision->fp8. keeps: linear layers whose

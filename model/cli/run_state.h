@@ -1,0 +1,61 @@
+/* State of a training run or its dry run, for the files of this directory: from the config to a
+ * trainer with weights. */
+#pragma once
+
+#include <signal.h>
+
+#include "data/util/error.h"
+#include "data/util/files.h"
+#include "kernels/ranks.h"
+#include "model/cli/command_line.h"
+#include "model/cli/metrics.h"
+#include "model/cli/report.h"
+#include "model/cli/saving.h"
+#include "model/core/trainer.h"
+#include "model/io/run_setup.h"
+
+/* Steps that may end after the first failure: unfinished ones, and one more with several ranks. */
+enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS };
+
+struct run {
+    const struct ranks *ranks;
+    struct config config; /* of this part of the run, with precision "auto" resolved */
+    struct config given;  /* the same for the whole run, as in config.json */
+    int64_t until;        /* step at which this part ends: a change of precision, or the last one */
+    struct backend be;
+    bool backend_open;
+    struct precision precision;
+    struct source train, val;
+    struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
+    struct trainer trainer;
+    struct report report;
+    struct metrics metrics;
+    struct error log_failure; /* why the metrics cannot be written any more; "": they can */
+    struct step_line unwritten[UNWRITTEN_MAX]; /* since that failure */
+    int unwritten_count;
+    struct saving saving;
+    char directory[FILE_PATH_MAX];     /* run_dir/name */
+    char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
+    double began;                      /* progress_clock() at the start of the program */
+    double step_began;                 /* progress_clock() when the oldest unfinished step began */
+    const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
+    int agreed_stop;                   /* signal received by any rank; updated after each step */
+    bool out_of_time; /* train.minutes are over on any rank; updated with agreed_stop */
+    int lock;         /* descriptor that holds the directory's lock, or -1 */
+};
+
+/* Parts of a run: before and after the change of precision, if there is one. */
+enum run_part { RUN_FIRST, RUN_SWITCHED };
+
+/* Opens device, precision, data and trainer, in this order, and prints notes and warnings about the
+ * resolved settings. RUN_SWITCHED: config->precision is resolved. */
+int run_open(struct run *run, const struct config *config, enum run_part part,
+             const struct ranks *ranks, bool allocate, struct error *error);
+void run_close(struct run *run);
+
+/* Opens the tokenizer, which is optional: only samples and the files of checkpoints need it. from:
+ * checkpoint to resume from, whose tokenizer files take precedence, or NULL. */
+int run_open_tokenizer(struct run *run, const char *from, struct error *error);
+
+/* Starts a new run or resumes one. Returns an exit status. */
+int run_start(struct run *run, const struct command_line *line, struct error *error);
