@@ -19,7 +19,7 @@ enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS };
 
 struct run {
     const struct ranks *ranks;
-    struct config config; /* of this part of the run, with precision "auto" resolved */
+    struct config config; /* config of this part of the run, with precision "auto" resolved */
     struct config given;  /* the same for the whole run, as in config.json */
     int64_t until;        /* step at which this part ends: a change of precision, or the last one */
     struct backend be;

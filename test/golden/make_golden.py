@@ -2,7 +2,7 @@
 
     python test/golden/make_golden.py [FOLDER]
 
-See README.md beside this file for the tensors in each fixture and for how to get an environment.
+See README.md beside this file for how to get an environment, and fixtures.md for the tensors.
 Everything is seeded and runs on one CPU thread: the same versions on the same kind of processor
 give the same files.
 """

@@ -1,4 +1,4 @@
-/* Fixtures of whole models (test/golden/README.md), and how far a run may be from them. */
+/* Fixtures of whole models (test/golden/fixtures.md), and how far a run may be from them. */
 #pragma once
 
 #include <stddef.h>
