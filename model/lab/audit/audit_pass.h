@@ -16,9 +16,10 @@ enum pass_kind { PASS_TRACED, PASS_GRADIENTS, PASS_TRIAL };
 struct audit_pass {
     struct precision precision;
     float loss_scale;
-    double loss;           /* mean over all tokens */
-    double gradient_error; /* error of all parameters' gradients together, see record_error */
-    double first_error;    /* gradient_error of the first PASS_TRIAL_BATCHES micro-batches */
+    double loss;            /* mean over all tokens */
+    double gradient_error;  /* error of all parameters' gradients together, see record_error */
+    double gradient_cosine; /* cosine of their angle with those of the reference */
+    double first_error;     /* gradient_error of the first PASS_TRIAL_BATCHES micro-batches */
     /* fp32 pass only: distance of a micro-batch's gradient from the mean gradient, relative to the
      * mean; 0 for a single micro-batch. */
     double gradient_noise;

@@ -42,7 +42,8 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     size_t size;
     struct checkpoint_manifest manifest;
     if (file_path_join(path, from, checkpoint_manifest_name, error)) return -1;
-    if (!file_exists(path)) return checkpoint_load_weights(&trainer->gpt, trainer->config, from, error);
+    if (!file_exists(path))
+        return checkpoint_load_weights(&trainer->gpt, trainer->config, from, error);
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     if (manifest.precision == CONFIG_PRECISION_FP16) {
         subject->loss_scale = manifest.state.scaler.loss_scale;
@@ -75,7 +76,8 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
     if (open_trainer(subject, reference, &subject->config, error)) return -1;
     int status = 0;
     if (from) status = load(subject, reference, from, error);
-    else if (init_from[0]) status = checkpoint_load_initial(&reference->gpt, &subject->config, error);
+    else if (init_from[0])
+        status = checkpoint_load_initial(&reference->gpt, &subject->config, error);
     if (status == 0) status = keep_masters(subject, &reference->gpt, error);
     if (status) trainer_close(reference);
     return status;

@@ -132,6 +132,7 @@ int record_add(struct record *record, const struct record *reference,
         double expected = (double)(reference ? truth[i] : value);
         double difference = (double)value - expected;
         record->difference += difference * difference * (double)stride;
+        record->own += (double)value * (double)value * (double)stride;
         record->reference += expected * expected * (double)stride;
     }
     return 0;

@@ -63,8 +63,9 @@ struct record {
     bool seen;
     enum dtype stored;
     struct magnitudes magnitudes; /* stored values, gradients include the loss scale */
-    /* Estimated sums of squares over all values, without the loss scale. */
-    double difference, reference;
+    /* Estimated sums of squares over all values, without the loss scale: of the difference from the
+     * reference, of the reference, and of these values where the reference has samples. */
+    double difference, reference, own;
     float *samples; /* [repetitions][sample_count], only in the fp32 pass */
     int64_t sample_count, stride;
 };

@@ -63,7 +63,7 @@ static const struct section trials = {
                 {"removes", "fp16.removes", SHOW_SHARE}}};
 
 static const struct section operands = {
-    .title = "Operands of linear layers in fp8",
+    .title = "Quantized operands of linear layers",
     .note = "As the config rounds them. Of the values that are not zero: the share that became "
             "zero and the share beyond the largest value. Signal to noise in decibels, of all "
             "layers and of the worst.",
@@ -76,12 +76,15 @@ static const struct section operands = {
                 {"layer", "worst_layer", SHOW_NUMBER}}};
 
 static const struct section recipes = {
-    .title = "Loss and gradients in fp8",
-    .note = "The loss and the error of all gradients, relative to fp32.",
+    .title = "Loss and gradients",
+    .note =
+        "The loss and the error of all gradients, relative to fp32, and the cosine of the angle "
+        "between both gradients.",
     .columns = {{"computed in", "name"},
                 {"loss", "loss", SHOW_NUMBER, 5},
                 {"against fp32", "loss_error", SHOW_SHARE},
-                {"error of gradients", "gradient_error", SHOW_SHARE}}};
+                {"error of gradients", "gradient_error", SHOW_SHARE},
+                {"cosine", "gradient_cosine", SHOW_NUMBER, 4}}};
 
 /* ---- rows */
 
@@ -188,8 +191,8 @@ void report_print(FILE *out, const void *report, enum page_form form) {
         page_print_json(out, report);
         return;
     }
-    snprintf(title, sizeof title, "Precision audit of %s%s", json_text_at(report, "config"),
-             tensors ? "" : ", fp8");
+    snprintf(title, sizeof title, "Precision audit of %s%s%s", json_text_at(report, "config"),
+             tensors ? "" : ", ", tensors ? "" : json_text_at(report, "precision"));
     snprintf(summary, sizeof summary, "%.0f micro-batch%s of %.0f x %.0f tokens from step %.0f on",
              batches, batches == 1 ? "" : "es", json_number_at(report, "micro_batch_size"),
              json_number_at(report, "seq_len"), json_number_at(report, "step") + 1);

@@ -1,5 +1,5 @@
-/* The report of an audit: one JSON object, written to audit.json or audit_fp8.json. The terminal
- * and the HTML page show tables made from that object.
+/* The report of an audit: one JSON object, written to audit.json or audit_PRECISION.json. The
+ * terminal and the HTML page show tables made from that object.
  *
  * json.md names the members of both files. */
 #pragma once

@@ -11,30 +11,36 @@
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/lab/audit/audit.h"
-#include "model/lab/audit/audit_fp8.h"
+#include "model/config/config_keys.h"
+#include "model/lab/audit/audit_quantized.h"
 #include "model/lab/audit/report.h"
 
 /* Limit of --repetitions: the samples of more micro-batches would hardly fit in memory. */
 enum { REPETITIONS_MAX = 1000 };
 
-/* Sets the formats to audit: those named by the user; by default bf16 and fp16, and fp8 if the
- * config uses it. */
-static int choose_formats(bool wanted[AUDIT_FORMATS], bool *fp8,
+/* Sets the formats to audit: those named by the user; by default bf16 and fp16, and the config's
+ * precision if it quantizes. */
+static int choose_formats(bool wanted[AUDIT_FORMATS], bool quantized[CONFIG_PRECISION_AUTO],
                           const struct audit_options *options, const struct config *config,
                           struct error *error) {
     bool none = options->precision_count == 0;
     if (options->repetitions > REPETITIONS_MAX)
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     wanted[AUDIT_BF16] = wanted[AUDIT_FP16] = none;
-    *fp8 = none && config->precision == CONFIG_PRECISION_FP8;
+    bool any = none;
+    for (int i = 0; i < CONFIG_PRECISION_AUTO; i++)
+        quantized[i] = none && i == (int)config->precision &&
+                       config_precision_quantizes((enum config_precision)i);
     for (int i = 0; i < options->precision_count; i++) {
-        if (options->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
-        if (options->precisions[i] == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
-        if (options->precisions[i] == CONFIG_PRECISION_FP8) *fp8 = true;
+        enum config_precision named = options->precisions[i];
+        if (named == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
+        if (named == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
+        if (config_precision_quantizes(named)) quantized[named] = true;
+        any = any || named != CONFIG_PRECISION_FP32;
     }
-    if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16] || *fp8) return 0;
+    if (any) return 0;
     return fail(error, "--audit --precision fp32: there is nothing to compare; fp32 is always the "
-                       "reference,\nname bf16, fp16 or fp8, or leave --precision out");
+                       "reference,\nname bf16, fp16, fp8 or another, or leave --precision out");
 }
 
 /* Creates the output directory. Fails before the long computation if it is not writable. */
@@ -59,11 +65,11 @@ static int publish(cJSON *report, const char *folder, const char *json, const ch
 
 int run_audit(const struct config *config, const char *from, const struct audit_options *options,
               struct error *error) {
-    bool wanted[AUDIT_FORMATS], fp8;
+    bool wanted[AUDIT_FORMATS], quantized[CONFIG_PRECISION_AUTO];
     struct audit audit;
     cJSON *report;
     const volatile sig_atomic_t *stop = signals_catch();
-    if (choose_formats(wanted, &fp8, options, config, error)) return EXIT_USAGE;
+    if (choose_formats(wanted, quantized, options, config, error)) return EXIT_USAGE;
     if (options->out && make_folder(options->out, error)) return EXIT_FAILED;
     int repetitions = options->repetitions > 0 ? (int)options->repetitions : SUBJECT_REPETITIONS;
     int status = 0;
@@ -73,10 +79,15 @@ int run_audit(const struct config *config, const char *from, const struct audit_
             status = publish(audit_report(&audit), options->out, "audit.json", "audit.html", error);
         audit_free(&audit);
     }
-    if (status == 0 && fp8) {
-        status = fp8_audit_run(&report, config, from, repetitions, stop, error);
-        if (status == 0)
-            status = publish(report, options->out, "audit_fp8.json", "audit_fp8.html", error);
+    for (int i = 0; status == 0 && i < CONFIG_PRECISION_AUTO; i++) {
+        char json[48], html[48];
+        if (!quantized[i]) continue;
+        const char *name = config_precision_name((enum config_precision)i);
+        snprintf(json, sizeof json, "audit_%s.json", name);
+        snprintf(html, sizeof html, "audit_%s.html", name);
+        status = quantized_audit_run(&report, config, (enum config_precision)i, from, repetitions,
+                                     stop, error);
+        if (status == 0) status = publish(report, options->out, json, html, error);
     }
     if (status == RESULT_STOPPED) {
         fprintf(stderr, "stopped by %s\n", signal_text(*stop));

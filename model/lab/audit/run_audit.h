@@ -15,6 +15,7 @@ struct audit_options {
 
 /* Audits config with the weights at `from` (a checkpoint or a Hugging Face model directory; NULL:
  * model.init_from or initial weights). Prints the tables and the advice. Writes audit.json and
- * audit.html (fp8: audit_fp8.*) into options->out, which it creates. Returns an exit status. */
+ * audit.html (precisions that quantize: audit_PRECISION.*) into options->out, which it creates.
+ * Returns an exit status. */
 int run_audit(const struct config *config, const char *from, const struct audit_options *options,
               struct error *error);

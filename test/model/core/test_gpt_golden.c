@@ -1,6 +1,6 @@
 /* A whole GPT compared with PyTorch: ten steps of two micro-batches, in each precision, with the
  * loss scaler forced through overflow, backoff, skipped steps and growth. See
- * test/golden/README.md. */
+ * test/golden/fixtures.md. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
