@@ -154,6 +154,10 @@ enum matmul_epilogue {
     MATMUL_DGELU  /* out = A B * gelu'(pre_activation) */
 };
 
+/* Sums of products of 8-bit operands on a CPU: exact up to fp32, or as the tensor cores of a GPU make
+ * them (kernels/cpu/tensor_core_sums.h). A GPU's sums are its own. */
+enum matmul_sums { MATMUL_SUMS_EXACT, MATMUL_SUMS_HOPPER, MATMUL_SUMS_ADA };
+
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
  * transpose; then the epilogue. The dtypes of a and b may differ; the product is then computed as
  * if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at most one is
@@ -175,6 +179,7 @@ struct matmul_args {
     enum matmul_epilogue epilogue;
     bool transpose_a, transpose_b, accumulate;
     bool fast_accumulation; /* 8-bit operands on tensor cores: faster sums with fewer bits */
+    enum matmul_sums sums;
     const struct trace_label *label; /* optional */
 };
 

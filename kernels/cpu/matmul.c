@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/tensor_core_sums.h"
 #include "kernels/cpu/widened.h"
 
 /* Returns the library's product of the operands as they are, or NULL if they have to be widened. */
@@ -15,10 +16,18 @@ static struct cpu_product *find_direct(struct backend *be, const struct matmul_a
     return cpu_products_find(be->state, product_shape_of(args), planning);
 }
 
+/* Returns the scratch of a product that the library does not compute as it is. */
+static size_t indirect_scratch(struct backend *be, const struct matmul_args *args, bool planning) {
+    size_t widened = widened_scratch(be, args, planning);
+    size_t emulated = tensor_core_sums_wanted(args) ? tensor_core_sums_scratch(args) : 0;
+    return emulated > widened ? emulated : widened;
+}
+
 static bool multiply(struct backend *be, const struct matmul_args *args) {
     const struct cpu_product *product = find_direct(be, args, false);
     if (!product) {
-        void *scratch = backend_workspace(be, widened_scratch(be, args, false));
+        void *scratch = backend_workspace(be, indirect_scratch(be, args, false));
+        if (tensor_core_sums_wanted(args) && tensor_core_sums_multiply(args, scratch)) return true;
         return widened_multiply(be, args, scratch);
     }
     void *scratch = backend_workspace(be, library_scratch_bytes(product));
@@ -50,5 +59,5 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
 
 size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {
     const struct cpu_product *product = find_direct(be, args, true);
-    return product ? library_scratch_bytes(product) : widened_scratch(be, args, true);
+    return product ? library_scratch_bytes(product) : indirect_scratch(be, args, true);
 }

@@ -161,6 +161,12 @@ static void store_scaled(const struct region *r, float *dense, const struct matm
         }
 }
 
+void widened_finish(const struct matmul_args *args, float *sums) {
+    const struct tensor *out = matmul_sum(args);
+    const struct region whole = {out, 0, tensor_rows(out), 0, tensor_columns(out)};
+    store_scaled(&whole, sums, args);
+}
+
 /* ---- panels */
 
 /* Operands, numbered by the dimension that they lack: the operand with the number of the cut

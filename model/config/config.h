@@ -99,6 +99,8 @@ enum config_recipe {
 };
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_scales { CONFIG_SCALES_UP, CONFIG_SCALES_FLOOR };
+/* The same values as enum matmul_sums (kernels/kernels.h). */
+enum config_sums { CONFIG_SUMS_EXACT, CONFIG_SUMS_HOPPER, CONFIG_SUMS_ADA };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_base {
     CONFIG_BASE_AUTO,
@@ -193,6 +195,7 @@ struct config {
         bool power_of_two;
         int64_t amax_history_length, margin;
         bool fast_accumulation, require;
+        enum config_sums sums;
     } fp8;
     struct {
         enum config_format format;

@@ -43,7 +43,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
        .pre_activation = fused ? args->pre_activation : NULL,
        .transpose_b = out_in || operand_is_transposed(&weight),
        .track_amax = fused ? args->track_amax : NULL,
-       .fast_accumulation = gpt->quantization.fast_accumulation,
+       .fast_accumulation = gpt->quantization.fast_accumulation, .sums = gpt->quantization.sums,
        .label = adapted ? NULL : args->label);
     if (adapted) add_adapters(gpt, args, out);
 }
@@ -69,7 +69,8 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
     OP(gpt->be, matmul, .out = args->dweight, .a = &a->values,
        .a_scales = optional_tensor(&a->scales), .transpose_a = !operand_is_transposed(first),
        .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .transpose_b = operand_is_transposed(second), .accumulate = gpt->accumulate);
+       .transpose_b = operand_is_transposed(second), .accumulate = gpt->accumulate,
+       .sums = gpt->quantization.sums);
 }
 
 /* Adds what passes through the adapters to din, then applies the epilogue. */
@@ -111,6 +112,6 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
        .epilogue = fused ? args->epilogue : MATMUL_STORE,
        .pre_activation = fused ? args->pre_activation : NULL,
        .track_amax = fused ? args->track_amax : NULL, .column_sums = fused ? args->din_sums : NULL,
-       .label = adapted ? NULL : args->label);
+       .sums = gpt->quantization.sums, .label = adapted ? NULL : args->label);
     if (adapted) add_adapters_backward(gpt, args);
 }

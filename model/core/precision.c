@@ -82,6 +82,9 @@ static void resolve_fp8(struct precision *p, const struct config *config) {
 static int check_products(const struct precision *p, char *note, const struct config *config,
                           const struct backend *be, struct error *error) {
     bool native = be->device.native_8_bit && !p->recipe.dequantized;
+    if (p->fp8 && be->device.kind == BACKEND_CUDA && config->fp8.sums != CONFIG_SUMS_EXACT)
+        return fail(error, "fp8.sums is for CPUs: the sums of a GPU are its own\n"
+                           "leave it out, or set device to \"cpu\"");
     if (!p->fp8 || be->device.kind != BACKEND_CUDA || native) return 0;
     const char *name = precision_name(p);
     if (config->fp8.require)
@@ -188,6 +191,10 @@ void precision_warnings(const struct precision *precision, const struct config *
             used += (size_t)snprintf(text + used, size - used,
                                      "%s has no effect: this run computes in fp32 everywhere\n",
                                      lowered[i].key);
+    if (config->fp8.sums != CONFIG_SUMS_EXACT && used < size &&
+        (!precision->fp8 || precision->recipe.dequantized))
+        used += (size_t)snprintf(text + used, size - used,
+                                 "fp8.sums has no effect: this run multiplies no 8-bit operands\n");
     if (precision->compute_dtype == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT &&
         used < size)
         snprintf(text + used, size - used,

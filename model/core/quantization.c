@@ -27,6 +27,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .precision = *precision,
         .seed = (uint64_t)config->seed,
         .fast_accumulation = config->fp8.fast_accumulation,
+        .sums = (enum matmul_sums)config->fp8.sums,
         .margin = recipe->delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
         .history_length = recipe->delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,

@@ -49,7 +49,8 @@ struct quantization {
     struct backend *be; /* NULL: nothing is quantized */
     struct precision precision;
     uint64_t seed; /* seeds stochastic rounding and the signs of Hadamard transforms */
-    bool fast_accumulation;
+    bool fast_accumulation; /* in the forward pass */
+    enum matmul_sums sums;
     float margin;           /* 2^fp8.margin */
     int64_t history_length; /* 0: no history */
     int64_t layers;

@@ -24,6 +24,7 @@ import blocks
 import fp8
 import mx
 import nf4
+import sums
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
 
@@ -536,6 +537,7 @@ def main():
     save("ops", make_operations())
     save("nf4", nf4.make_nf4())
     save("mx", mx.make_mx())
+    save("sums", sums.make_sums())
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():
             save(f"{family}_{name}", make_gpt(family, dtype))

@@ -241,6 +241,10 @@ static int try_settings(struct quantized_audit *audit, const struct config *conf
                  settings[i].trial.name);
         status = run_trial(audit, &trial, config, false, error);
     }
+    const struct trial exact = {"fp8 exact sums", {"fp8.sums"}, {CONFIG_SUMS_EXACT}, ""};
+    if (status == 0 && audit->precision == CONFIG_PRECISION_FP8 &&
+        config->fp8.sums != CONFIG_SUMS_EXACT)
+        status = run_trial(audit, &exact, config, false, error);
     const struct trial forward = {"forward pass in bf16", {"autocast.lower16_forward"}, {1}, ""};
     return status ? status : run_trial(audit, &forward, config, false, error);
 }

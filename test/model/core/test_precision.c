@@ -263,6 +263,29 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     cr_expect_str_eq(precision_name(&p), "fp32");
 }
 
+Test(precision, sums_of_tensor_cores_are_for_cpus) {
+    struct backend gpu = {.device = {.kind = BACKEND_CUDA,
+                                     .description = "a GPU",
+                                     .native_8_bit = true,
+                                     .computes = {[DTYPE_BF16] = true}}};
+    struct precision precision;
+    struct config config;
+    struct error error;
+    char text[1000], note[PRECISION_NOTE_MAX];
+    config_defaults(&config);
+    config.precision = CONFIG_PRECISION_FP8;
+    config.fp8.sums = CONFIG_SUMS_ADA;
+    precision = resolve(&config, &cpu, note);
+    precision_warnings(&precision, &config, text, sizeof text);
+    cr_expect_str_eq(text, "");
+    cr_expect_eq(precision_resolve(&precision, note, &config, &gpu, &error), -1);
+    cr_expect_not_null(strstr(error.text, "fp8.sums is for CPUs"), "%s", error.text);
+    config.fp8.recipe = CONFIG_RECIPE_BLOCK;
+    precision = resolve(&config, &cpu, note);
+    precision_warnings(&precision, &config, text, sizeof text);
+    cr_expect_not_null(strstr(text, "fp8.sums has no effect"), "%s", text);
+}
+
 /* A part of the blocks is rounded up. */
 Test(precision, blocks_that_are_not_quantized) {
     static const struct {
