@@ -12,8 +12,8 @@ batches, and reports how the runs differ: losses, gradients, loss scale, speed,
 memory, and a verdict. The report goes to the terminal and to report.html,
 report.md and report.json.
 
-  --precisions LIST   default fp32,bf16,fp16; fp8 is possible too. The
-                      reference is fp32 if it is in LIST, else the first.
+  --precisions LIST   default fp32,bf16,fp16; also fp8, mxfp8, mxfp4, nvfp4.
+                      The reference is fp32 if it is in LIST, else the first.
                       Settings behind a precision, each after a colon, make a
                       variant:
                       bf16:gradients.dtype=lower:train.recompute=layer
@@ -107,13 +107,14 @@ find_config() {
     [ -f "$config" ] || wrong "$config: there is no such config"
 }
 
+precision_pattern='(fp32|bf16|fp16|fp8|mxfp8|mxfp4|nvfp4)'
 # A comma that no precision follows belongs to a value: bf16:autocast.float32=qkv,gelu.
 split_precisions() {
     local items item last=""
     mapfile -t -d , items < <(printf '%s' "$precisions")
     for item in "${items[@]}"; do
         [ -n "$item" ] || continue
-        if [[ $last != *:* || $item =~ ^(fp32|bf16|fp16|fp8)(:|$) ]]; then
+        if [[ $last != *:* || $item =~ ^$precision_pattern(:|$) ]]; then
             variants+=("$item") last=$item
         else variants[-1]+=,$item; fi
     done
@@ -136,9 +137,9 @@ check_setting() { # KEY=VALUE WHERE: WHERE names the variant in messages, "" for
 
 check_variant() { # PRECISION[:KEY=VALUE]...
     local settings setting keys=" " where="--precisions: $1: "
-    [[ $1 =~ ^(fp32|bf16|fp16|fp8)(:[^:=]+=[^:]*)*$ ]] ||
-        wrong "${where}write fp32, bf16, fp16 or fp8, then :KEY=VALUE for each setting, without" \
-            "a colon in VALUE"
+    [[ $1 =~ ^$precision_pattern(:[^:=]+=[^:]*)*$ ]] ||
+        wrong "${where}write a precision, such as bf16 or fp8, then :KEY=VALUE for each setting," \
+            "without a colon in VALUE"
     mapfile -t -d : settings < <(printf '%s:' "$1")
     for setting in "${settings[@]:1}"; do
         case $keys in *" ${setting%%=*} "*) wrong "$where${setting%%=*} is there twice" ;; esac

@@ -29,7 +29,7 @@ measured without it. --more runs, in a second call:
   autotune     a step with measured instead of ranked product algorithms
   graphs       a small step with and without CUDA graphs
   sanitizer    compute-sanitizer on small shapes
-  lab          four precisions on the built-in text, and the audit
+  lab          five precisions on the built-in text, and the audit
   large        bf16 and fp8 at GPT-2 XL's 1.5B, with 35 GB
 Ends with tables and a verdict; FOLDER (build/gpu_check) has them as table.txt, and all logs and
 figures, also as FOLDER.tar.gz. Results are written as they come.

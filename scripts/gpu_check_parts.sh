@@ -167,7 +167,7 @@ part_lab() {
     if [ "$rehearsal" -eq 1 ]; then run+=(--set train.steps=40 --set optimizer.warmup_steps=4); fi
     rm -rf "$out/lab"
     TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
-        --precisions fp32,bf16,fp16,fp8 --out "$out/lab" -- "${run[@]}" ||
+        --precisions fp32,bf16,fp16,fp8,nvfp4 --out "$out/lab" -- "${run[@]}" ||
         [ -s "$out/lab/report.json" ] || status=1
     "$folder/train" --audit --config fp16.json "${run[@]}" --out "$out/lab" || status=1
     cp "$out/lab/report.json" "$out/compare.json" && cp "$out/lab/audit.json" "$out/audit.json" ||

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Injects faults into small trainings, one trial after another, each in a random precision, of all
 # weights or of adapters: kills, failing system calls, full and read-only disks, damaged files, a
-# second trainer, a clock that jumps. After each trial the run is resumed, and has to end with the same bits as an undisturbed
-# run; or there is one clear error, after which it can still be resumed.
+# second trainer, a clock that jumps. After each trial the run is resumed, and has to end with the
+# same bits as an undisturbed run; or there is one clear error, after which it can still be resumed.
 #   scripts/torture.sh MINUTES [SEED]
 # Prints a table; its status is 1 if a trial went wrong, whose folder is kept. Trials that
 # this machine cannot run (no strace, no permission to mount, no compiler) are left out and listed.
@@ -21,7 +21,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-precisions=(fp32 bf16 fp16 fp8 lora-fp32 lora-bf16 lora-fp16 lora-fp8)
+precisions=(fp32 bf16 fp16 fp8 nvfp4-switch lora-fp32 lora-bf16 lora-fp16 lora-fp8)
 kinds=(kill kill_saving call full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
     fcntl)
@@ -39,19 +39,21 @@ prepare_data() {
     cp -r "$folder"/text_* "$(mkdir -p "$folder/shards" && echo "$folder/shards")"
 }
 
-# configure DIRECTORY PRECISION: lora-NAME trains adapters with dropout on $folder/base.
+# configure DIRECTORY PRECISION: lora-NAME trains adapters with dropout on $folder/base; NAME-switch
+# changes to bf16 in the middle.
 configure() {
-    local lora=""
+    local lora="" precision=${2#lora-} at=0
+    [ "$precision" = "${precision%-switch}" ] || at=0.5
     mkdir -p "$1"
     [ "$2" = "${2#lora-}" ] ||
         lora="\"init_from\": \"$folder/base\", \"dropout\": 0.1},
  \"adapter\": {\"type\": \"lora\", \"rank\": 4, \"dropout\": 0.1"
     cat >"$1/run.json" <<END
-{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "${2#lora-}",
+{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "${precision%-switch}",
  "model": {"n_layer": 2, "n_head": 2, "n_embd": 48, "n_positions": 64, "vocab_size": 256${lora:+, }$lora},
  "data": {"train": "$folder/shards/text_train_*.bin", "val": "$folder/shards/text_val_*.bin",
           "tokenizer": "bytes", "seq_len": 64},
- "fp8": {"recipe": "delayed"},
+ "fp8": {"recipe": "delayed"}, "precision_switch": {"at": $at},
  "optimizer": {"warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
  "eval": {"every": 10, "batches": 2}, "sample": {"every": 0}, "log": {"tensorboard": true},
  "checkpoint": {"every": 4, "keep": 3, "resume": "auto",

@@ -88,18 +88,31 @@ static int write_event(struct tensorboard *board, const struct message *m, struc
                 strerror(errno));
 }
 
+/* Creates a file that no part of this process has written, even in the same second. */
+static FILE *create_file(char path[FILE_PATH_MAX], const char *run_directory, struct error *error) {
+    enum { PARTS_MAX = 100 };
+    char name[200], host[64] = "host";
+    FILE *file = NULL;
+    long long now = (long long)time(NULL);
+    gethostname(host, sizeof host - 1);
+    for (int part = 0; !file && part < PARTS_MAX; part++) {
+        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.%d", now, host,
+                 (int)getpid(), part);
+        if (file_path_join(path, run_directory, name, error)) return NULL;
+        file = fopen(path, "wx");
+        if (!file && errno != EEXIST) break;
+    }
+    if (!file) fail(error, "%s: %s", path, strerror(errno));
+    return file;
+}
+
 int tensorboard_open(struct tensorboard *board, const char *run_directory, int64_t step,
                      struct error *error) {
     static const char version[] = "brain.Event:2";
     static const uint8_t session[] = {SESSION_STATUS << 3 | VARINT, SESSION_START};
-    char path[FILE_PATH_MAX], name[200], host[64] = "host";
-    gethostname(host, sizeof host - 1);
-    snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d", (long long)time(NULL), host,
-             (int)getpid());
-    board->file = NULL;
-    if (file_path_join(path, run_directory, name, error)) return -1;
-    board->file = fopen(path, "wx");
-    if (!board->file) return fail(error, "%s: %s", path, strerror(errno));
+    char path[FILE_PATH_MAX];
+    board->file = create_file(path, run_directory, error);
+    if (!board->file) return -1;
     struct message first = event(0), start = event(step + 1);
     put_bytes(&first, EVENT_VERSION, version, sizeof version - 1);
     put_bytes(&start, EVENT_SESSION, session, sizeof session);

@@ -211,7 +211,7 @@ cannot() { # VARIANT PART
 }
 for variant in fp4:threads=2 :threads=2 bf16: bf16::threads=2 bf16:threads=2: bf16:=2 bf16:threads \
     bf16:data.train=a:b; do
-    cannot $variant "--precisions: $variant: write fp32, bf16, fp16 or fp8, then :KEY=VALUE"
+    cannot $variant "--precisions: $variant: write a precision, such as bf16 or fp8, then :KEY=VALUE"
 done
 cannot bf16:threads=2:threads=3 "threads is there twice"
 cannot bf16:threads=2,bf16:threads=2 "--precisions: bf16:threads=2 is there twice"
