@@ -122,3 +122,30 @@ static ON_HOST_AND_DEVICE float element_round_stochastic(float value, enum dtype
     float rounded = (float)(int32_t)(units + (float)(int32_t)(random >> 16) * 0x1p-16f);
     return element_saturated(rounded * f32_of_bits(distance), bits & 0x80000000, element);
 }
+
+/* Returns the code of a value of the element's dtype; and the value of a code, the lowest bits.
+ * Codes of 4 bits are stored in pairs, the first in the lower half of a byte. */
+static ON_HOST_AND_DEVICE uint32_t element_code(float value, enum dtype element) {
+    uint32_t bits = f32_bits(value), magnitude = bits & 0x7fffffff;
+    if (element != DTYPE_E2M1) return f8_round(value, 1, element);
+    /* From 1 on exponent and first bit of the fraction count up; 0.5 is code 1. */
+    uint32_t code = magnitude >= 0x3f800000 ? (magnitude >> 22) - 252 : magnitude > 0;
+    return code | (bits >> 28 & 8);
+}
+static ON_HOST_AND_DEVICE float element_value(uint32_t code, enum dtype element) {
+    if (element != DTYPE_E2M1) return f8_widen(code & 0xff, element);
+    uint32_t magnitude = code & 7, bits = (magnitude + 252) << 22;
+    float value = magnitude < 2 ? 0.5f * (float)(int32_t)magnitude : f32_of_bits(bits);
+    return f32_of_bits(f32_bits(value) | (code & 8) << 28);
+}
+
+/* Returns the code of a block's scale, block_factors.up; NaN marks a block that is not finite. */
+static ON_HOST_AND_DEVICE uint8_t block_scale_code(float scale, enum dtype dtype) {
+    uint32_t bits = f32_bits(scale);
+    if ((bits & 0x7fffffff) > 0x7f800000) return dtype == DTYPE_E8M0 ? 0xff : 0x7f;
+    return (uint8_t)(dtype == DTYPE_E8M0 ? bits >> 23 : f8_round(scale, 1, DTYPE_E4M3));
+}
+static ON_HOST_AND_DEVICE float block_scale_value(uint8_t code, enum dtype dtype) {
+    if (dtype == DTYPE_E4M3) return f8_widen(code, DTYPE_E4M3);
+    return code == 0xff ? f32_of_bits(0x7fc00000) : e8m0_power((int)code - 127);
+}

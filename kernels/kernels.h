@@ -47,6 +47,7 @@
     X(dequantize)                   \
     S(quantize)                     \
     S(fake_quantize)                \
+    X(dequantize_blocks)            \
     X(hadamard)                     \
     X(quantize_history)             \
     X(copy_last_columns)            \
@@ -154,8 +155,8 @@ enum matmul_epilogue {
     MATMUL_DGELU  /* out = A B * gelu'(pre_activation) */
 };
 
-/* Sums of products of 8-bit operands on a CPU: exact up to fp32, or as the tensor cores of a GPU make
- * them (kernels/cpu/tensor_core_sums.h). A GPU's sums are its own. */
+/* Sums of products of 8-bit operands on a CPU: exact up to fp32, or as the tensor cores of a GPU
+ * make them (kernels/cpu/tensor_core_sums.h). A GPU's sums are its own. */
 enum matmul_sums { MATMUL_SUMS_EXACT, MATMUL_SUMS_HOPPER, MATMUL_SUMS_ADA };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its

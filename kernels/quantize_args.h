@@ -43,11 +43,15 @@ struct quantize_args {
 };
 
 /* out = in as rounded to a format of blocks (kernels/block_scale.h): its elements times the scales
- * of their blocks, exact in bf16, as operand of a matmul in bf16. The blocks at the right and lower
- * edges may be smaller. A block with a value that is not finite becomes NaN. Draws of stochastic
- * rounding depend on the row of the run and the column. */
+ * of their blocks, exact in bf16, as operand of a matmul in bf16; or codes of elements and, apart,
+ * of scales, from which dequantize_blocks makes the same. The blocks at the right and lower edges
+ * may be smaller. A block with a value that is not finite becomes NaN. Draws of stochastic rounding
+ * depend on the row of the run and the column. */
 struct fake_quantize_args {
-    const struct tensor *out;       /* [N, C] bf16; may be in */
+    const struct tensor *out; /* [N, C] bf16, may be in; or the element's dtype: codes, with an even
+                                 C if they have 4 bits */
+    const struct tensor *block_scales; /* given exactly for codes: [R, S], of the scale's dtype, as
+                                          quantize_format_scales */
     const struct tensor *scales;    /* fp32 [1, 1], of a format with a tensor scale: that, which is
                                        not part of out, a factor of matmul */
     const struct tensor *in;        /* [N, C] */
@@ -57,6 +61,14 @@ struct fake_quantize_args {
     const struct step_inputs *inputs; /* given with stochastic rounding: first_row is read */
     struct rounding_key key;          /* key of stochastic rounding */
     bool found;                       /* as in quantize */
+};
+
+/* out = the values of codes that fake_quantize has written. */
+struct dequantize_blocks_args {
+    const struct tensor *out;          /* [N, C] bf16 */
+    const struct tensor *codes;        /* [N, C] */
+    const struct tensor *block_scales; /* [R, S] */
+    struct quantize_format format;
 };
 
 /* out = in with each 16 rows multiplied by H diag(signs) / 4, H the 16 x 16 Hadamard matrix of

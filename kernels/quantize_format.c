@@ -26,13 +26,14 @@ bool quantize_format_per_tensor(const struct quantize_format *format) {
     return format->rows == 0 && format->columns == 0;
 }
 
-static int64_t blocks(int64_t size, int64_t block) {
-    assert(block == 0 || size % block == 0);
-    return block ? size / block : 1;
+static int64_t blocks(int64_t size, int64_t block, bool whole) {
+    assert(block == 0 || !whole || size % block == 0);
+    return block ? (size + block - 1) / block : 1;
 }
 
 struct tensor quantize_format_scales(const struct quantize_format *format, int64_t rows,
                                      int64_t columns) {
-    return (struct tensor){
-        NULL, format->scale, 2, {blocks(rows, format->rows), blocks(columns, format->columns)}};
+    const bool whole = !quantize_format_dequantized(format);
+    int64_t down = blocks(rows, format->rows, whole);
+    return (struct tensor){NULL, format->scale, 2, {down, blocks(columns, format->columns, whole)}};
 }

@@ -45,7 +45,7 @@ bool quantize_format_has_tensor_scale(const struct quantize_format *format);
 /* True if all elements share one scale. */
 bool quantize_format_per_tensor(const struct quantize_format *format);
 
-/* Returns the scales of a matrix of this size, without data. The block's sizes must divide the
- * matrix's. */
+/* Returns the scales of a matrix of this size, without data. If matmuls read them, the block's
+ * sizes must divide the matrix's; else the last blocks may be smaller. */
 struct tensor quantize_format_scales(const struct quantize_format *format, int64_t rows,
                                      int64_t columns);

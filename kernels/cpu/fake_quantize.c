@@ -88,6 +88,34 @@ static void round_values_stochastic(float *out, const float *values, const struc
 #undef LOOP
 }
 
+/* Stores the codes of n values of elements. */
+static void store_codes(const struct tensor *out, int64_t at, const float *elements, int64_t n) {
+    uint8_t *bytes = out->data;
+#define LOOP(NAME)                      \
+    if (out->dtype == DTYPE_##NAME)     \
+        for (int64_t i = 0; i < n; i++) \
+            bytes[at + i] = (uint8_t)element_code(elements[i], DTYPE_##NAME);
+    LOOP(E4M3)
+    LOOP(E5M2)
+#undef LOOP
+    if (out->dtype != DTYPE_E2M1) return;
+    for (int64_t i = 0; i < n; i += 2)
+        bytes[(at + i) / 2] = (uint8_t)(element_code(elements[i], DTYPE_E2M1) |
+                                        element_code(elements[i + 1], DTYPE_E2M1) << 4);
+}
+
+/* Stores the scales of a part's blocks, and sets the factors after rounding to 1. */
+static void take_scales(const struct fake_quantize_args *args, const struct part *p,
+                        struct column_factors *f) {
+    const struct tensor *scales = args->block_scales;
+    int64_t columns = args->format.columns;
+    uint8_t *codes = (uint8_t *)scales->data +
+                     p->first / args->format.rows * tensor_columns(scales) + p->c / columns;
+    for (int64_t i = 0; i < p->n; i += columns)
+        codes[i / columns] = block_scale_code(f->up[i], scales->dtype);
+    for (int64_t i = 0; i < p->n; i++) f->up[i] = 1;
+}
+
 static struct amax round_part(const struct fake_quantize_args *args, const struct part *p,
                               float tensor_scale) {
     const struct quantize_format *format = &args->format;
@@ -97,6 +125,7 @@ static struct amax round_part(const struct fake_quantize_args *args, const struc
     float buffer[CPU_BLOCK], rounded[CPU_BLOCK];
     find_largest(largest, args, p);
     struct amax all = find_factors(&f, largest, format, tensor_scale, p->n);
+    if (args->block_scales) take_scales(args, p, &f);
     for (int64_t row = p->first; row < p->last; row++) {
         const float *values = read_row(buffer, args, row, p);
         if (format->stochastic)
@@ -104,8 +133,9 @@ static struct amax round_part(const struct fake_quantize_args *args, const struc
                                     rounding_row_key(args->key, args->inputs->first_row + row),
                                     p->c);
         else round_values(rounded, values, &f, format->element, p->n);
-        dtype_store(out->data, out->dtype, (size_t)(row * tensor_columns(out) + p->c), rounded,
-                    (size_t)p->n);
+        int64_t at = row * tensor_columns(out) + p->c;
+        if (args->block_scales) store_codes(out, at, rounded, p->n);
+        else dtype_store(out->data, out->dtype, (size_t)at, rounded, (size_t)p->n);
     }
     return all;
 }
@@ -120,7 +150,9 @@ static float find_tensor_scale(const struct fake_quantize_args *args) {
 
 static void check(const struct fake_quantize_args *args) {
     const struct quantize_format *format = &args->format;
-    assert(tensor_count(args->out) == tensor_count(args->in) && args->out->dtype == DTYPE_BF16);
+    assert(tensor_count(args->out) == tensor_count(args->in));
+    assert(args->out->dtype == (args->block_scales ? format->element : DTYPE_BF16));
+    assert(args->out->dtype != DTYPE_E2M1 || tensor_columns(args->out) % 2 == 0);
     assert(quantize_format_dequantized(format));
     assert(format->columns > 0 && CPU_BLOCK % format->columns == 0 && format->rows > 0);
     assert(quantize_format_has_tensor_scale(format) == (args->scales != NULL));

@@ -14,8 +14,10 @@ enum shape { ALONG_ROWS, DOWN_COLUMNS, SQUARES };
 /* Parameters of the rounding. */
 struct rounding {
     struct quantize_format format;
-    struct amax *found; /* the amax of the tensor: read with scales in E4M3, else updated */
-    float *scale;       /* scale of the tensor, or NULL */
+    uint8_t *block_scales; /* scales of the blocks, with codes */
+    int64_t scales_across; /* number of them in a row */
+    struct amax *found;    /* the amax of the tensor: read with scales in E4M3, else updated */
+    float *scale;          /* scale of the tensor, or NULL */
     const struct step_inputs *inputs;
     struct rounding_key key;
 };
@@ -58,6 +60,18 @@ static __device__ __forceinline__ float round_value(float value, struct block_fa
     return __fmul_rn(element, f.up);
 }
 
+/* Stores the codes of a pack of elements, in one access. */
+template <enum dtype ELEMENT>
+static __device__ __forceinline__ void store_codes(void *out, int64_t at, const float *elements) {
+    constexpr int BITS = ELEMENT == DTYPE_E2M1 ? 4 : 8;
+    uint64_t bytes = 0;
+#pragma unroll
+    for (int k = 0; k < PACK; k++)
+        bytes |= (uint64_t)element_code(elements[k], ELEMENT) << (BITS * k);
+    if (BITS == 4) ((uint32_t *)out)[at / PACK] = (uint32_t)bytes;
+    else ((uint64_t *)out)[at / PACK] = bytes;
+}
+
 static __device__ __forceinline__ uint32_t magnitude_of(float value) {
     return __float_as_uint(value) & 0x7fffffff;
 }
@@ -75,11 +89,25 @@ static __device__ __forceinline__ void merge_columns(uint32_t bits[PACK], int la
     for (int k = 0; k < PACK; k++) bits[k] = all;
 }
 
-/* count: packs of all bands, of which the last may have fewer rows; `lanes` packs share a block. */
-template <typename T, enum dtype ELEMENT, enum shape SHAPE>
+/* Stores the scales of the blocks of a pack, one of them if several packs share a block, and sets
+ * the factors after rounding to 1. */
+template <int FACTORS>
+static __device__ __forceinline__ void
+take_scales(struct block_factors *f, const struct rounding &r, int64_t band, int64_t column) {
+    uint8_t *scales = r.block_scales + band * r.scales_across + column / r.format.columns;
+#pragma unroll
+    for (int k = 0; k < FACTORS; k++) {
+        if (column % r.format.columns == 0) scales[k] = block_scale_code(f[k].up, r.format.scale);
+        f[k].up = 1;
+    }
+}
+
+/* count: packs of all bands, of which the last may have fewer rows; `lanes` packs share a block.
+ * CODES: out has codes. */
+template <typename T, enum dtype ELEMENT, enum shape SHAPE, bool CODES>
 static __global__ void __launch_bounds__(THREADS)
-    packs_kernel(__nv_bfloat16 *out, const T *in, int64_t rows, int64_t columns, int64_t count,
-                 int lanes, struct rounding r) {
+    packs_kernel(void *out, const T *in, int64_t rows, int64_t columns, int64_t count, int lanes,
+                 struct rounding r) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, packs = columns / PACK;
     int64_t band = SHAPE == ALONG_ROWS ? 1 : r.format.rows;
     int64_t first = i / packs * band, column = i % packs * PACK, at = first * columns + column;
@@ -88,6 +116,7 @@ static __global__ void __launch_bounds__(THREADS)
     struct magnitudes seen = {0, 0};
     uint32_t bits[PACK] = {};
     float values[PACK] = {};
+#pragma unroll 2
     for (int row = 0; row < here; row++) {
         load_pack(values, in + at + row * columns);
 #pragma unroll
@@ -98,6 +127,8 @@ static __global__ void __launch_bounds__(THREADS)
     struct block_factors f[FACTORS];
 #pragma unroll
     for (int k = 0; k < FACTORS; k++) f[k] = factors_of<ELEMENT>(bits[k], scale, r, &seen);
+    if (CODES && i < count) take_scales<FACTORS>(f, r, i / packs, column);
+#pragma unroll 2
     for (int row = 0; row < here; row++) {
         struct rounding_key row_key = row_key_of(r, first + row);
         if (SHAPE != ALONG_ROWS) load_pack(values, in + at + row * columns);
@@ -105,15 +136,24 @@ static __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < PACK; k++)
             values[k] = round_value<ELEMENT>(values[k], f[k % FACTORS], r.format.stochastic,
                                              row_key, column + k);
-        store_pack(out + at + row * columns, values);
+        if (CODES) store_codes<ELEMENT>(out, at + row * columns, values);
+        else store_pack((__nv_bfloat16 *)out + at + row * columns, values);
     }
     if (!r.scale) merge_amax(r.found, seen);
 }
 
-/* A block a thread, for sizes and addresses that no pack divides. */
-template <typename T, enum dtype ELEMENT>
+/* Stores one code. Another thread may write the other half of its byte. */
+template <enum dtype ELEMENT>
+static __device__ __forceinline__ void store_code(void *out, int64_t at, float element) {
+    uint32_t code = element_code(element, ELEMENT);
+    if (ELEMENT == DTYPE_E2M1) atomicOr((unsigned *)out + at / 8, code << (at % 8 * 4));
+    else ((uint8_t *)out)[at] = (uint8_t)code;
+}
+
+/* A block a thread, for sizes and addresses that no pack divides. Codes of 4 bits are 0 before. */
+template <typename T, enum dtype ELEMENT, bool CODES>
 static __global__ void __launch_bounds__(THREADS)
-    each_block_kernel(__nv_bfloat16 *out, const T *in, int64_t rows, int64_t columns, int64_t count,
+    each_block_kernel(void *out, const T *in, int64_t rows, int64_t columns, int64_t count,
                       struct rounding r) {
     const struct quantize_format &format = r.format;
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -128,12 +168,17 @@ static __global__ void __launch_bounds__(THREADS)
         for (int64_t c = column; c < end; c++)
             bits = max(bits, magnitude_of(widen(in[row * columns + c])));
     struct block_factors f = factors_of<ELEMENT>(bits, scale, r, &seen);
+    if (CODES && i < count) {
+        r.block_scales[i] = block_scale_code(f.up, format.scale);
+        f.up = 1;
+    }
     for (int64_t row = first; row < last; row++) {
         struct rounding_key row_key = row_key_of(r, row);
         for (int64_t c = column; c < end; c++) {
             int64_t at = row * columns + c;
-            out[at] = narrow<__nv_bfloat16>(
-                round_value<ELEMENT>(widen(in[at]), f, format.stochastic, row_key, c));
+            float value = round_value<ELEMENT>(widen(in[at]), f, format.stochastic, row_key, c);
+            if (CODES) store_code<ELEMENT>(out, at, value);
+            else ((__nv_bfloat16 *)out)[at] = narrow<__nv_bfloat16>(value);
         }
     }
     if (!r.scale) merge_amax(r.found, seen);
@@ -145,7 +190,7 @@ static __global__ void record_kernel(struct quantize_record *record, const struc
     else if (found->largest == 0) record->zero++;
 }
 
-template <typename T, enum dtype ELEMENT>
+template <typename T, enum dtype ELEMENT, bool CODES>
 static void launch(struct backend *be, const struct fake_quantize_args *args,
                    const struct rounding &r) {
     cudaStream_t stream = cuda_state(be)->compute;
@@ -153,24 +198,35 @@ static void launch(struct backend *be, const struct fake_quantize_args *args,
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
     int64_t bands = blocks_of(rows, format->rows), count = bands * (columns / PACK);
     int lanes = (int)(format->columns / PACK);
-    __nv_bfloat16 *out = (__nv_bfloat16 *)args->out->data;
+    void *out = args->out->data;
     const T *in = (const T *)args->in->data;
     bool packed = columns % PACK == 0 && aligned_to(out, 16) && aligned_to(in, 16);
     bool whole = packed && format->columns % PACK == 0 && columns % format->columns == 0;
+    unsigned blocks = (unsigned)blocks_of(count, THREADS);
     if (whole && format->rows == 1)
-        LAUNCH((packs_kernel<T, ELEMENT, ALONG_ROWS>), (unsigned)blocks_of(count, THREADS), THREADS,
-               0, stream, out, in, rows, columns, count, lanes, r);
+        LAUNCH((packs_kernel<T, ELEMENT, ALONG_ROWS, CODES>), blocks, THREADS, 0, stream, out, in,
+               rows, columns, count, lanes, r);
     else if (packed && format->columns == 1)
-        LAUNCH((packs_kernel<T, ELEMENT, DOWN_COLUMNS>), (unsigned)blocks_of(count, THREADS),
-               THREADS, 0, stream, out, in, rows, columns, count, lanes, r);
+        LAUNCH((packs_kernel<T, ELEMENT, DOWN_COLUMNS, CODES>), blocks, THREADS, 0, stream, out, in,
+               rows, columns, count, lanes, r);
     else if (whole)
-        LAUNCH((packs_kernel<T, ELEMENT, SQUARES>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
-               stream, out, in, rows, columns, count, lanes, r);
+        LAUNCH((packs_kernel<T, ELEMENT, SQUARES, CODES>), blocks, THREADS, 0, stream, out, in,
+               rows, columns, count, lanes, r);
     else {
+        if (CODES)
+            cuda_failed(be, cudaMemsetAsync(out, 0, tensor_bytes(args->out), stream),
+                        "fake_quantize");
         count = bands * blocks_of(columns, format->columns);
-        LAUNCH((each_block_kernel<T, ELEMENT>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
-               stream, out, in, rows, columns, count, r);
+        LAUNCH((each_block_kernel<T, ELEMENT, CODES>), (unsigned)blocks_of(count, THREADS), THREADS,
+               0, stream, out, in, rows, columns, count, r);
     }
+}
+
+template <typename T, enum dtype ELEMENT>
+static void launch_as(struct backend *be, const struct fake_quantize_args *args,
+                      const struct rounding &r) {
+    if (args->block_scales) launch<T, ELEMENT, true>(be, args, r);
+    else launch<T, ELEMENT, false>(be, args, r);
 }
 
 size_t cuda_fake_quantize_scratch(struct backend *be, const struct fake_quantize_args *args) {
@@ -192,15 +248,21 @@ static void prepare(struct backend *be, struct rounding *r, const struct fake_qu
 }
 
 void cuda_fake_quantize(struct backend *be, const struct fake_quantize_args *args) {
-    struct rounding r = {args->format, NULL, NULL, args->inputs, args->key};
-    assert(tensor_count(args->out) == tensor_count(args->in) && args->out->dtype == DTYPE_BF16);
+    struct rounding r = {args->format, NULL, 0, NULL, NULL, args->inputs, args->key};
+    assert(tensor_count(args->out) == tensor_count(args->in));
+    assert(args->out->dtype == (args->block_scales ? args->format.element : DTYPE_BF16));
+    assert(args->out->dtype != DTYPE_E2M1 || tensor_columns(args->out) % 2 == 0);
     assert(quantize_format_has_tensor_scale(&args->format) == (args->scales != NULL));
     assert((!args->track_amax || args->scales) && (!args->found || args->track_amax));
     if (tensor_count(args->in) == 0) return;
     if (args->scales) r.scale = (float *)args->scales->data;
+    if (args->block_scales) {
+        r.block_scales = (uint8_t *)args->block_scales->data;
+        r.scales_across = tensor_columns(args->block_scales);
+    }
     prepare(be, &r, args);
 #define LAUNCH_ELEMENT(NAME) \
-    if (args->format.element == DTYPE_##NAME) launch<T, DTYPE_##NAME>(be, args, r);
+    if (args->format.element == DTYPE_##NAME) launch_as<T, DTYPE_##NAME>(be, args, r);
     STORAGE_SWITCH(args->in->dtype, T,
                    {LAUNCH_ELEMENT(E4M3) LAUNCH_ELEMENT(E5M2) LAUNCH_ELEMENT(E2M1)});
 #undef LAUNCH_ELEMENT

@@ -17,69 +17,7 @@
  * quantized in a pass. Bias gradients are sums of unquantized values. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "data/util/error.h"
-#include "kernels/arena.h"
-#include "kernels/backend.h"
-#include "model/architecture/autocast_sites.h"
-#include "model/architecture/parameters.h"
-#include "model/config/config.h"
-#include "model/core/precision.h"
-
-/* Returns the tensor, or NULL if its rank is 0, as for a bias that the model lacks. */
-static inline const struct tensor *optional_tensor(const struct tensor *tensor) {
-    return tensor->rank ? tensor : NULL;
-}
-
-struct scaled_tensor {
-    struct tensor values;
-    struct tensor scales; /* rank 0 if values are not quantized */
-};
-
-/* Operand of a matmul. */
-struct operand {
-    struct scaled_tensor stored;
-    struct scaled_tensor transposed; /* rank 0, or the operand of a matmul that reduces over rows;
-                                        stored may then have rank 0 */
-};
-
-struct quantization {
-    struct backend *be; /* NULL: nothing is quantized */
-    struct precision precision;
-    uint64_t seed; /* seeds stochastic rounding and the signs of Hadamard transforms */
-    bool fast_accumulation; /* in the forward pass */
-    enum matmul_sums sums;
-    float margin;           /* 2^fp8.margin */
-    int64_t history_length; /* 0: no history */
-    int64_t layers;
-    bool weights_out_in; /* as in struct gpt_shape */
-    bool gated;          /* the MLP is gated */
-    bool tensor_cores;   /* the device multiplies 8-bit operands, reducing over columns only */
-
-    bool keeps[LINEAR_COUNT];      /* inputs saved in 8 bits for the backward pass */
-    struct scaled_tensor *kept;    /* [layers, LINEAR_COUNT] saved inputs, or their transposes */
-    void *values[QUANTIZED_KINDS]; /* the current operand of each kind */
-    void *transposed;              /* transpose of a gradient, if both layouts are used */
-    void *scales[QUANTIZED_KINDS]; /* scales of the current operand of each kind */
-    struct amax *tracked;          /* [count] amax of this pass; NULL unless tensors have a scale */
-    struct amax *transformed;      /* amax of the current Hadamard transform; with `tracked` only */
-    struct quantize_record *records; /* [ranks, padded count], of this step */
-    float *amax;    /* [count] largest amax of previous steps; with a history only */
-    float *history; /* [history_length, count] */
-};
-
-/* Request to quantize: the tensor, its layer, and the matmul that reads it. */
-struct quantized_operand {
-    enum quantized kind;
-    enum autocast_site site;
-    int64_t layer;
-    const struct tensor *in;
-    enum linear_matmul matmul;
-    const struct step_inputs *inputs; /* read by stochastic rounding */
-    bool repeated; /* the tensor was quantized before, unless the forward pass does not */
-};
+#include "model/core/quantized_operand.h"
 
 /* Nothing is quantized unless precision->fp8. keeps: linear layers whose
  * quantized input is saved for the backward pass. */
@@ -113,10 +51,6 @@ struct operand quantization_input_backward(const struct quantization *quantizati
                                            enum autocast_site site, int64_t layer,
                                            const struct tensor *in);
 
-/* True if the input of this layer is saved in 8 bits, so that the activation itself need not be
- * saved. */
-bool quantization_keeps(const struct quantization *quantization, enum autocast_site site);
-
 /* Returns the amax for the operation that writes an operand's tensor to track, or NULL. */
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer);
@@ -129,14 +63,6 @@ static inline const struct scaled_tensor *operand_over_rows(const struct operand
 static inline bool operand_is_transposed(const struct operand *operand) {
     return operand->transposed.values.rank > 0;
 }
-
-/* Returns the number of records of all ranks. */
-int64_t quantization_records(const struct quantization *quantization);
-
-/* Return the number of tensors with records, and the index of a tensor's record. */
-int64_t quantization_count(const struct quantization *quantization);
-int64_t quantization_place(const struct quantization *quantization, enum quantized kind,
-                           enum autocast_site site, int64_t layer);
 
 /* Clears the tracked amax; called before each forward pass. */
 void quantization_begin_pass(const struct quantization *quantization);

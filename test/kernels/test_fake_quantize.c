@@ -17,6 +17,7 @@ struct shape {
     struct quantize_format format;
     enum dtype in;
     bool misaligned, in_place, tracks, found;
+    bool codes; /* written as codes, and dequantized again */
 };
 
 /* Returns the values of an element without sign, in the order of codes. */
@@ -139,10 +140,19 @@ static void fill(double *values, const struct shape *s) {
 
 /* Input and outputs of a call. */
 struct outputs {
-    struct tensor in, out, scales;
+    struct tensor in, out, codes, block_scales, scales;
     struct quantize_record *record;
     struct amax *track_amax;
 };
+
+/* Codes and scales, without values. */
+static void make_codes(struct check *c, const struct shape *s, struct outputs *o) {
+    const struct tensor codes = {NULL, s->format.element, 2, {s->rows, s->columns}};
+    const struct tensor scales = quantize_format_scales(&s->format, s->rows, s->columns);
+    o->codes = codes, o->block_scales = scales;
+    o->codes.data = check_memory(c, CHECK_WRITE, NULL, tensor_bytes(&codes));
+    o->block_scales.data = check_memory(c, CHECK_WRITE, NULL, tensor_bytes(&scales));
+}
 
 static void call(struct check *c, const struct shape *s, struct outputs *o, const double *values) {
     const struct quantize_record before = {0, 5, 7};
@@ -159,9 +169,11 @@ static void call(struct check *c, const struct shape *s, struct outputs *o, cons
     o->track_amax = !s->tracks ? NULL
                     : s->found ? check_amax(c, (float)amax_of(values, count), count > BAD_FROM)
                                : check_amax(c, 0, false);
-    CHECK_OP(c, fake_quantize, .out = &o->out, .scales = has_scale ? &o->scales : NULL, .in = &in,
-             .format = s->format, .record = o->record, .track_amax = o->track_amax,
-             .found = s->found, .key = key,
+    if (s->codes) make_codes(c, s, o);
+    CHECK_OP(c, fake_quantize, .out = s->codes ? &o->codes : &o->out,
+             .block_scales = s->codes ? &o->block_scales : NULL,
+             .scales = has_scale ? &o->scales : NULL, .in = &in, .format = s->format,
+             .record = o->record, .track_amax = o->track_amax, .found = s->found, .key = key,
              .inputs =
                  s->format.stochastic ? check_memory(c, CHECK_READ, &step, sizeof step) : NULL);
 }
@@ -174,6 +186,9 @@ static void body(struct check *c, const void *given) {
     bool bad = false;
     fill(values, s);
     call(c, s, &o, values);
+    if (s->codes)
+        CHECK_OP(c, dequantize_blocks, .out = &o.out, .codes = &o.codes,
+                 .block_scales = &o.block_scales, .format = s->format);
     if (!c->verify) return;
     float tensor_scale = (float)amax_of(values, count) / 2688;
     if (tensor_scale == 0) tensor_scale = 1;
@@ -256,6 +271,22 @@ Test(fake_quantize, stochastic_rounding_keeps_the_mean) {
         cr_expect_leq(fabs(sum / DRAWS - cases[i].value),
                       5 * cases[i].distance * sqrt(part * (1 - part) / DRAWS) + 1e-9, "%g: mean %g",
                       cases[i].value, sum / DRAWS);
+    }
+}
+
+/* All codes of an element, without NaN, there and back. */
+Test(fake_quantize, codes_of_elements) {
+    static const enum dtype elements[] = {DTYPE_E4M3, DTYPE_E5M2, DTYPE_E2M1};
+    for (int i = 0; i < 3; i++) {
+        double values[128];
+        int count = values_of(values, elements[i]);
+        uint32_t sign = elements[i] == DTYPE_E2M1 ? 8 : 0x80;
+        for (uint32_t code = 0; code < (uint32_t)count; code++) {
+            cr_expect_eq(element_value(code, elements[i]), values[code], "%d: %u", i, code);
+            cr_expect_eq(element_code((float)values[code], elements[i]), code);
+            cr_expect_eq(element_code((float)-values[code], elements[i]), code | sign);
+            cr_expect_eq(element_value(code | sign, elements[i]), -values[code]);
+        }
     }
 }
 

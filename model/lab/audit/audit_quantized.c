@@ -99,6 +99,32 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Returns the values that were written, as such or as codes, in units of the tensor's scale. */
+static const float *fetch_rounded(struct quantized_audit *audit,
+                                  const struct fake_quantize_args *args) {
+    struct backend *be = audit->gpt->be;
+    const struct tensor *out = args->out, *scales = args->block_scales;
+    int64_t columns = tensor_columns(out), count = tensor_count(out);
+    if (!scales) return fetch_tensor(&audit->out, be, out);
+    uint8_t *codes = NULL, *of_blocks = NULL; /* stb_ds arrays */
+    arrsetlen(codes, tensor_bytes(out));
+    arrsetlen(of_blocks, tensor_bytes(scales));
+    arrsetlen(audit->out.values, (size_t)count);
+    backend_download(be, codes, out->data, tensor_bytes(out));
+    backend_download(be, of_blocks, scales->data, tensor_bytes(scales));
+    for (int64_t i = 0; i < count; i++) {
+        bool half = out->dtype == DTYPE_E2M1;
+        uint32_t code = half ? codes[i / 2] >> (i % 2 * 4) : codes[i];
+        int64_t row = i / columns / args->format.rows, column = i % columns / args->format.columns;
+        uint8_t scale = of_blocks[row * tensor_columns(scales) + column];
+        audit->out.values[i] =
+            element_value(code, out->dtype) * block_scale_value(scale, scales->dtype);
+    }
+    arrfree(codes);
+    arrfree(of_blocks);
+    return audit->out.values;
+}
+
 static void compare_blocks(struct quantized_audit *audit, const struct fake_quantize_args *args) {
     struct backend *be = audit->gpt->be;
     struct sums *sums = sums_of(audit, args->record);
@@ -106,7 +132,7 @@ static void compare_blocks(struct quantized_audit *audit, const struct fake_quan
     const struct quantize_format *format = &args->format;
     float tensor_scale = 1;
     if (args->scales) backend_download(be, &tensor_scale, args->scales->data, sizeof tensor_scale);
-    const float *rounded = fetch_tensor(&audit->out, be, args->out);
+    const float *rounded = fetch_rounded(audit, args);
     sums->element = format->element;
     for (int64_t row = 0; row < rows; row += format->rows)
         for (int64_t column = 0; column < columns; column += format->columns) {

@@ -99,14 +99,24 @@ Test(memory_plan, bytes_of_8_bit) {
     cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
 }
 
-/* Microscaling compared with bf16: the largest operand of each kind in bf16, and records. */
-Test(memory_plan, bytes_of_dequantized_operands) {
-    enum { SMALL = 256, STREAM_16 = STREAM / 2 };
+/* Formats of blocks compared with bf16: the outputs of norms and MLP are saved in 8 bits, or 4, in
+ * each layer, and once in bf16 for all; plus scales of blocks of 32, or 16, rows for the inputs of
+ * all linear layers, the largest operand of each kind in bf16, and records. NVFP4 also has a scale
+ * of each saved tensor and operand, 24 amax, and that of a transformed operand. */
+Test(memory_plan, bytes_of_blocks) {
+    enum { SMALL = 256, STREAM_16 = STREAM / 2, STREAM_8 = STREAM / 4, READ_ONCE = 1 + 1 + 4 };
+    enum { INPUTS = 1 + 1 + 1 + 4, OPERANDS = (4 + 4) * STREAM_16 + 2 * 4 * WIDTH * WIDTH };
     open_tiny(CONFIG_PRECISION_BF16);
-    size_t bf16 = plan_of(&rig.config).activations;
+    size_t unsaved = plan_of(&rig.config).activations - (LAYERS - 1) * READ_ONCE * STREAM_16;
     open_tiny(CONFIG_PRECISION_MXFP8);
     cr_expect_eq(plan_of(&rig.config).activations,
-                 bf16 + (4 + 4) * STREAM_16 + 2 * 4 * WIDTH * WIDTH + 2 * SMALL);
+                 unsaved + LAYERS * READ_ONCE * STREAM_8 + OPERANDS +
+                     round_up(LAYERS * INPUTS * STREAM_8 / 32, SMALL) + 2 * SMALL);
+    open_tiny(CONFIG_PRECISION_NVFP4);
+    cr_expect_eq(plan_of(&rig.config).activations,
+                 unsaved + LAYERS * READ_ONCE * STREAM_8 / 2 + OPERANDS +
+                     round_up(LAYERS * INPUTS * STREAM_8 / 16, SMALL) +
+                     (2 + 1 + 3 + 1 + 1) * SMALL);
 }
 
 Test(memory_plan, bytes_of_a_tiny_model) {

@@ -38,6 +38,7 @@ static int outputs_of(enum operation_id id, const void *all_args) {
     case ID_quantize: return 0;
     case ID_fake_quantize: return 0;
     case ID_hadamard: return 0;
+    case ID_dequantize_blocks: return 0;
     case ID_layernorm_forward: return forward->sum ? 2 : 1;
     case ID_layernorm_backward: return backward->din_lower ? 2 : 1;
     case ID_matmul: return matmul->transpose_a ? 0 : 1 + (matmul->epilogue == MATMUL_GELU);
