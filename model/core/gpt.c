@@ -173,13 +173,16 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
 }
 
 /* An activation with one reader is saved in 8 bits for fp8 layers in all blocks, unless it is
- * recomputed. Adapters read it in 16 bit, and frozen layers not again. */
+ * recomputed, or read again to recompute what follows. Adapters read it in 16 bit, and frozen
+ * layers not again. */
 static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
     bool keeps[LINEAR_COUNT] = {false};
+    bool recomputes_fc = gpt->recompute == RECOMPUTE_GELU && gpt_gelu_is_fused(gpt, 0);
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
         if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->precision.fp8_in_all &&
-            gpt->recompute < a->recomputed && !shape_has_adapters(&gpt->shape))
+            gpt->recompute < a->recomputed && !shape_has_adapters(&gpt->shape) &&
+            !(a->reader == SITE_MLP_FC && recomputes_fc))
             keeps[linear_index(a->reader)] = true;
     }
     return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);

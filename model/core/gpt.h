@@ -125,5 +125,14 @@ struct tensor gpt_cache(const struct gpt *gpt, int64_t layer);
  * same dtype and, without dropout, the same values. */
 bool gpt_branch_is_residual(const struct gpt *gpt);
 
+/* True if the GELU of a layer may be part of the matmul before it, which a recomputation then
+ * repeats: a library may apply it to the sum before rounding. */
+static inline bool gpt_gelu_is_fused(const struct gpt *gpt, int64_t layer) {
+    bool scaled = precision_quantizes_forward(&gpt->precision, SITE_MLP_FC, layer) &&
+                  gpt->precision.recipe.scaled;
+    return !mlp_is_gated(gpt->shape.mlp) && !gpt->be->device.gelu_of_stored &&
+           !shape_adapts(&gpt->shape, SITE_MLP_FC) && !scaled;
+}
+
 /* Returns a parameter's part of a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);
