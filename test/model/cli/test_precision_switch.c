@@ -84,3 +84,12 @@ Test(precision_switch, errors_and_notes) {
     cr_expect_not_null(strstr(error_text, "precision stays"), "%s", error_text);
     cr_expect_null(strstr(out_text, "precision changes"));
 }
+
+/* The second part begins with the checkpoint of the first. */
+Test(precision_switch, needs_its_checkpoint) {
+    file_bytes_max = 30000;
+    expect_error(SWITCHES "|--set|checkpoint.on_error=continue", 1, "step-00000012.tmp");
+    file_bytes_max = RLIM_INFINITY;
+    expect_exit(SWITCHES "|--set|checkpoint.resume=auto", 0);
+    cr_expect_eq(last_step("a/run"), 24);
+}
