@@ -118,7 +118,9 @@ static ON_HOST_AND_DEVICE float element_round_stochastic(float value, enum dtype
     uint32_t bits = f32_bits(value), magnitude = bits & 0x7fffffff;
     uint32_t distance =
         element_exponent_bits(magnitude, element) - ((uint32_t)element_fraction(element) << 23);
+    const float most = (float)(4 << element_fraction(element)); /* also for what is not finite */
     float units = f32_of_bits(magnitude) * f32_of_bits((254u << 23) - distance);
+    units = units < most ? units : most;
     float rounded = (float)(int32_t)(units + (float)(int32_t)(random >> 16) * 0x1p-16f);
     return element_saturated(rounded * f32_of_bits(distance), bits & 0x80000000, element);
 }
@@ -130,7 +132,7 @@ static ON_HOST_AND_DEVICE uint32_t element_code(float value, enum dtype element)
     if (element != DTYPE_E2M1) return f8_round(value, 1, element);
     /* From 1 on exponent and first bit of the fraction count up; 0.5 is code 1. */
     uint32_t code = magnitude >= 0x3f800000 ? (magnitude >> 22) - 252 : magnitude > 0;
-    return code | (bits >> 28 & 8);
+    return (code > 7 ? 7 : code) | (bits >> 28 & 8);
 }
 static ON_HOST_AND_DEVICE float element_value(uint32_t code, enum dtype element) {
     if (element != DTYPE_E2M1) return f8_widen(code & 0xff, element);

@@ -67,22 +67,20 @@ static enum config_preset preset_named(const char *name) {
 }
 
 static void table(void) {
-    static const char *const names[] = {"fp32", "bf16", "fp16"};
-    static const enum config_precision values[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
-                                                   CONFIG_PRECISION_FP16};
     const char *only = bench_text("precision", NULL);
-    for (int i = 0; i < 3; i++) {
-        if (only && strcmp(only, names[i]) != 0) continue;
+    for (enum config_precision i = 0; i < CONFIG_PRECISION_AUTO; i++) {
+        const char *name = config_precision_name(i);
+        if (only ? strcmp(only, name) != 0 : i > CONFIG_PRECISION_BF16) continue;
         struct config config;
         config_defaults(&config);
-        config.precision = values[i];
+        config.precision = i;
         config_apply_preset(&config, preset_named(bench_text("preset", "gpt2")));
         config.model.n_layer = bench_number("layers", config.model.n_layer, 1000);
         config.data.seq_len = bench_number("seq", 256, 1024);
         config.train.micro_batch_size = bench_number("batch", 4, 1 << 20);
         config.train.grad_accum_steps = 1;
         config.loss_scale.init_scale = 1024;
-        train(&config, names[i], (int)bench_number("steps", 5, 100));
+        train(&config, name, (int)bench_number("steps", 5, 100));
     }
 }
 BENCH_TABLE(step, by_operation, table)
