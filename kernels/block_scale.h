@@ -5,8 +5,7 @@
  *            Specification 1.0) and fp8 in blocks (DeepSeek-V3, 2024)
  *     E4M3   of an fp32 scale of the tensor: NVFP4 (NVIDIA 2025, arXiv 2509.25149)
  *
- *     E2M1   elements of 4 bits: sign, 2 bits of exponent, 1 of fraction: 0, 0.5, 1, 1.5, 2, 3, 4,
- * 6
+ *     E2M1   elements of 4 bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign
  *
  * Values of a block are multiplied by a factor and rounded to elements. An element times its scale
  * has at most 6 significant bits, so bf16 represents it exactly, but for values below 2^-133. */

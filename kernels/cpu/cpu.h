@@ -31,8 +31,7 @@ void cpu_add_partials(const struct tensor *out, const float *partials, int64_t b
 /* Returns the amax of `count` elements, starting at element `offset`. */
 struct amax cpu_amax(const struct tensor *tensor, int64_t offset, int64_t count);
 
-/* Returns *track_amax if `found`, else the amax of the tensor, merged into *track_amax (optional).
- */
+/* Returns *track_amax if `found`, else the tensor's amax, merged into *track_amax (optional). */
 struct amax cpu_find_amax(const struct tensor *in, struct amax *track_amax, bool found);
 
 /* Merges `other` into *track_amax; any thread may call it. */

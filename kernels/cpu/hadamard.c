@@ -1,6 +1,5 @@
 /* Hadamard transforms of 16 rows: four stages of sums and differences of rows. */
 #include <assert.h>
-#include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/hadamard.h"

@@ -10,6 +10,10 @@
 #include "model/config/config_keys.h"
 #include "model/core/quantization_blocks.h"
 
+_Static_assert((int)CONFIG_SUMS_HOPPER == (int)MATMUL_SUMS_HOPPER &&
+                   (int)CONFIG_SUMS_ADA == (int)MATMUL_SUMS_ADA,
+               "fp8.sums is cast to enum matmul_sums");
+
 /* True if the input of a linear layer fills whole bytes in each row. */
 static bool can_be_kept(const struct quantization *q, const struct config *config, int linear) {
     const struct gpt_shape s = config_shape(config);

@@ -19,8 +19,8 @@
 
 #include "model/core/quantized_operand.h"
 
-/* Nothing is quantized unless precision->fp8. keeps: linear layers whose
- * quantized input is saved for the backward pass. */
+/* Nothing is quantized unless precision->fp8. keeps: linear layers whose quantized input is saved
+ * for the backward pass. */
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,
                       const bool keeps[LINEAR_COUNT], struct error *error);
