@@ -22,79 +22,11 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels/cuda/eight_bit.h"
+#include "kernels/cuda/matmul_codes.h"
+#include "kernels/cuda/matmul_store.h"
 #include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/storage.h"
-
-enum { STORE_THREADS = 256 };
-
-/* Scales of operands that the library has not applied; a is NULL if there are none. */
-struct scales {
-    const float *a, *b;
-    bool per_row, per_column; /* a has one for each row, b one for each column; else one */
-};
-
-/* Scales the values from element `at` on. */
-static __device__ __forceinline__ void scale_pack(float *values, struct scales scales, int64_t at,
-                                                  int64_t columns, int count) {
-    int64_t row = scales.per_row || scales.per_column ? at / columns : 0,
-            column = at - row * columns;
-    float a = scales.a[0], b = scales.b[0];
-#pragma unroll
-    for (int i = 0; i < PACK; i++) {
-        if (scales.per_row && i < count) a = scales.a[row];
-        if (scales.per_column && i < count) b = scales.b[column];
-        values[i] *= a * b;
-        if (++column == columns) column = 0, row++;
-    }
-}
-
-/* out [rows, columns] (+)= product * scales + bias; product may be out itself, and bias NULL. */
-template <typename Out, typename Bias>
-static __global__ void store_kernel(Out *out, const float *product, struct scales scales,
-                                    const Bias *bias, int64_t count, int64_t columns,
-                                    bool accumulate, bool packed) {
-    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
-    if (at >= count) return;
-    int some = count - at < PACK ? (int)(count - at) : (int)PACK;
-    bool whole = packed && some == PACK;
-    float values[PACK], more[PACK];
-    if (whole) load_pack(values, product + at);
-    else load_some(values, product + at, some);
-    if (scales.a) scale_pack(values, scales, at, columns, some);
-    if (bias) {
-        int64_t column = at % columns;
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            if (i < some) values[i] += widen(bias[column]);
-            if (++column == columns) column = 0;
-        }
-    }
-    if (accumulate) {
-        if (whole) load_pack(more, out + at);
-        else load_some(more, out + at, some);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) values[i] += more[i];
-    }
-    if (whole) store_pack(out + at, values);
-    else store_some(out + at, values, some);
-}
-
-static void store(struct backend *be, const struct tensor *out, const float *product,
-                  struct scales scales, const struct tensor *bias, bool accumulate) {
-    int64_t count = tensor_count(out), columns = tensor_columns(out);
-    unsigned blocks = (unsigned)blocks_of(count, STORE_THREADS * PACK);
-    bool packed = (uintptr_t)out->data % 16 == 0 && (uintptr_t)product % 16 == 0;
-    enum dtype bias_dtype = bias ? bias->dtype : DTYPE_F32;
-    const void *added = bias ? bias->data : NULL;
-    STORAGE_SWITCH(out->dtype, Out,
-                   STORAGE_SWITCH(bias_dtype, Bias,
-                                  LAUNCH((store_kernel<Out, Bias>), blocks, STORE_THREADS, 0,
-                                         cuda_state(be)->compute, (Out *)out->data, product, scales,
-                                         (const Bias *)added, count, columns, accumulate, packed)));
-    cuda_launched(be, "matmul");
-}
 
 /* ---- recipes */
 
@@ -102,7 +34,7 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
 struct recipe {
     unsigned fused;
-    bool in_8_bit; /* the library multiplies 8-bit operands */
+    bool as_codes; /* the library multiplies 8-bit operands */
     const struct cuda_product *product;
     struct product_key key;
     struct tensor a, b, bias; /* operands of the library: args' own, or copies in the workspace */
@@ -118,11 +50,11 @@ static bool is_multiple(int64_t size) {
 }
 
 /* True if these are 8-bit operands that the library can multiply, in suitable sizes. */
-static bool wants_8_bit(const struct cuda_products *products, const struct matmul_args *args) {
+static bool wants_codes(const struct cuda_products *products, const struct matmul_args *args) {
     return dtype_is_quantized(args->a->dtype) && products->eight_bit;
 }
-static bool supports_8_bit(const struct cuda_products *products, const struct matmul_args *args) {
-    return wants_8_bit(products, args) && is_multiple(tensor_rows(args->a)) &&
+static bool supports_codes(const struct cuda_products *products, const struct matmul_args *args) {
+    return wants_codes(products, args) && is_multiple(tensor_rows(args->a)) &&
            is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
 }
 
@@ -131,34 +63,34 @@ static bool per_vector(const struct matmul_args *args) {
 }
 
 /* True if store_kernel has to apply the scales. */
-static bool scales_afterwards(const struct matmul_args *args, bool in_8_bit) {
-    return matmul_scales(args) && (!in_8_bit || per_vector(args));
+static bool scales_afterwards(const struct matmul_args *args, bool as_codes) {
+    return matmul_scales(args) && (!as_codes || per_vector(args));
 }
 
-static struct scales scales_of(const struct matmul_args *args) {
+static struct sum_scales scales_of(const struct matmul_args *args) {
     return {(const float *)args->a_scales->data, (const float *)args->b_scales->data,
             tensor_count(args->a_scales) > 1, tensor_count(args->b_scales) > 1};
 }
 
 /* Returns the dtype in which the library reads an operand. */
 static enum dtype read_as(const struct matmul_args *args, const struct tensor *operand,
-                          bool in_8_bit) {
-    if (matmul_scales(args)) return in_8_bit ? operand->dtype : DTYPE_BF16;
+                          bool as_codes) {
+    if (matmul_scales(args)) return as_codes ? operand->dtype : DTYPE_BF16;
     return args->a->dtype == args->b->dtype ? operand->dtype : DTYPE_F32;
 }
 
 /* True if the library stores the sum itself, except for a bias. */
-static bool is_direct(const struct matmul_args *args, bool in_8_bit) {
+static bool is_direct(const struct matmul_args *args, bool as_codes) {
     enum dtype to = matmul_sum(args)->dtype;
-    if (scales_afterwards(args, in_8_bit)) return to == DTYPE_F32 && !args->accumulate;
-    return in_8_bit || to == DTYPE_F32 || to == read_as(args, args->a, in_8_bit);
+    if (scales_afterwards(args, as_codes)) return to == DTYPE_F32 && !args->accumulate;
+    return as_codes || to == DTYPE_F32 || to == read_as(args, args->a, as_codes);
 }
 
 /* Returns the operations that the library may fuse. With 8-bit operands it is only a bias of the
  * output's 16-bit dtype: for fp32 outputs the library supports a bf16 bias only, and for GELU it
  * needs an 8-bit output. */
 static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args,
-                        bool in_8_bit) {
+                        bool as_codes) {
     enum dtype to = matmul_sum(args)->dtype;
     const struct tensor *other = args->pre_activation;
     bool packed = tensor_columns(args->out) % PACK == 0;
@@ -166,8 +98,8 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
     if (other && other->dtype == DTYPE_F32)
         gelu = false; /* the accuracy of its tanh is not documented */
     unsigned fused = 0;
-    if (!is_direct(args, in_8_bit) || scales_afterwards(args, in_8_bit)) return 0;
-    if (in_8_bit) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
+    if (!is_direct(args, as_codes) || scales_afterwards(args, as_codes)) return 0;
+    if (as_codes) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
     if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;
     if (args->epilogue == MATMUL_GELU && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
     if (args->epilogue == MATMUL_DGELU && gelu && !args->bias) fused |= FUSE_DGELU;
@@ -196,18 +128,18 @@ static void check(const struct matmul_args *args, const struct product_key *key)
 }
 
 static struct product_key key_of(const struct cuda_products *products,
-                                 const struct matmul_args *args, bool in_8_bit) {
+                                 const struct matmul_args *args, bool as_codes) {
     struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     key.m = args->transpose_a ? tensor_columns(args->a) : tensor_rows(args->a);
     key.k = args->transpose_a ? tensor_rows(args->a) : tensor_columns(args->a);
     key.n = args->transpose_b ? tensor_rows(args->b) : tensor_columns(args->b);
-    key.a_in = (int16_t)read_as(args, args->a, in_8_bit);
-    key.b_in = (int16_t)read_as(args, args->b, in_8_bit);
-    key.transpose_a = !in_8_bit && args->transpose_a;
-    key.transpose_b = in_8_bit || args->transpose_b;
+    key.a_in = (int16_t)read_as(args, args->a, as_codes);
+    key.b_in = (int16_t)read_as(args, args->b, as_codes);
+    key.transpose_a = !as_codes && args->transpose_a;
+    key.transpose_b = as_codes || args->transpose_b;
     key.tf32 = products->tf32 && key.a_in == DTYPE_F32;
-    key.fast = in_8_bit && args->fast_accumulation;
-    key.scaled = in_8_bit && !per_vector(args);
+    key.fast = as_codes && args->fast_accumulation;
+    key.scaled = as_codes && !per_vector(args);
     check(args, &key);
     return key;
 }
@@ -239,7 +171,7 @@ static void assign_memory(struct backend *be, const struct matmul_args *args, st
                         (bool)r->key.transpose_b != args->transpose_b);
     r->result = *(r->fused & FUSE_GELU ? args->out : sum);
     bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
-    r->in_workspace = !is_direct(args, r->in_8_bit) || (bias_later && sum->dtype != DTYPE_F32);
+    r->in_workspace = !is_direct(args, r->as_codes) || (bias_later && sum->dtype != DTYPE_F32);
     if (r->in_workspace) {
         r->result.dtype = DTYPE_F32;
         r->result.data = arena_take(&arena, tensor_bytes(&r->result));
@@ -253,11 +185,11 @@ static void assign_memory(struct backend *be, const struct matmul_args *args, st
 
 /* Returns a recipe without the library's product. */
 static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused,
-                             bool in_8_bit) {
+                             bool as_codes) {
     struct recipe r = {};
     r.fused = fused;
-    r.in_8_bit = in_8_bit;
-    r.key = key_of(cuda_state(be)->products, args, in_8_bit);
+    r.as_codes = as_codes;
+    r.key = key_of(cuda_state(be)->products, args, as_codes);
     r.key.epilogue = epilogue_of(fused);
     assign_memory(be, args, &r, NULL);
     r.key.out = (int16_t)r.result.dtype;
@@ -271,8 +203,8 @@ static void copy_in(struct backend *be, const struct tensor *copy, const struct 
     struct cast_args args = {copy, from, false};
     if (copy->data == from->data) return;
     if (!dtype_is_quantized(from->dtype)) cuda_cast(be, &args);
-    else if (dtype_is_quantized(copy->dtype)) cuda_transpose_8_bit(be, copy, from);
-    else cuda_widen_8_bit(be, copy, from);
+    else if (dtype_is_quantized(copy->dtype)) cuda_transpose_codes(be, copy, from);
+    else cuda_widen_codes(be, copy, from);
 }
 
 static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
@@ -303,17 +235,17 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct tensor *sum = matmul_sum(args);
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
-    struct scales scales = {};
-    if (scales_afterwards(args, r->in_8_bit)) scales = scales_of(args);
+    struct sum_scales scales = {};
+    if (scales_afterwards(args, r->as_codes)) scales = scales_of(args);
     if (r->in_workspace || bias || scales.a)
-        store(be, sum, (const float *)r->result.data, scales, bias,
-              args->accumulate && r->in_workspace);
+        cuda_matmul_store(be, sum, (const float *)r->result.data, scales, bias,
+                          args->accumulate && r->in_workspace);
     if (args->epilogue == MATMUL_GELU && !(r->fused & FUSE_GELU)) {
         struct gelu_forward_args gelu = {args->out, args->pre_activation, args->track_amax, NULL};
         cuda_gelu_forward(be, &gelu);
     }
     if (args->epilogue == MATMUL_DGELU && !(r->fused & FUSE_DGELU)) {
-        struct gelu_backward_args gelu = {args->out, args->out, args->pre_activation,
+        struct gelu_backward_args gelu = {args->out,        args->out,         args->pre_activation,
                                           args->track_amax, args->column_sums, NULL};
         cuda_gelu_derivative(be, &gelu, r->sums);
     } else if (args->column_sums) {
@@ -333,8 +265,8 @@ static void run_recipe(struct backend *be, const struct matmul_args *args, const
 
 /* Finds the recipe of this form; false if the library declines. */
 static bool find_form(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                      unsigned fused, bool in_8_bit, bool planning) {
-    *r = lay_out(be, args, fused, in_8_bit);
+                      unsigned fused, bool as_codes, bool planning) {
+    *r = lay_out(be, args, fused, as_codes);
     size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
     r->product = product_find(cuda_state(be)->products, &r->key,
                               planning ? cuda_state(be)->products->workspace_max : left,
@@ -430,10 +362,10 @@ struct fallback {
  * reported once for the device, not for each matmul. */
 static struct fallback fallback_begin(const struct cuda_products *products,
                                       const struct matmul_args *args, unsigned fused,
-                                      bool in_8_bit) {
+                                      bool as_codes) {
     struct fallback fallback = {};
-    bool wanted = wants_8_bit(products, args);
-    if (wanted && !in_8_bit) {
+    bool wanted = wants_codes(products, args);
+    if (wanted && !as_codes) {
         fused = fusible(products, args, true);
         snprintf(fallback.why, sizeof fallback.why, "its sizes are not multiples of %d",
                  (int)EIGHT_BIT_UNIT);
@@ -453,23 +385,23 @@ static void fallback_because(struct fallback *fallback, const char *refusal) {
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
                         bool planning) {
     struct cuda_products *products = cuda_state(be)->products;
-    bool in_8_bit = supports_8_bit(products, args);
+    bool as_codes = supports_codes(products, args);
     bool compares = planning && !be->only_sizes && products->autotune && !be->failure.text[0];
-    unsigned fused = fusible(products, args, in_8_bit);
-    struct fallback fallback = fallback_begin(products, args, fused, in_8_bit);
+    unsigned fused = fusible(products, args, as_codes);
+    struct fallback fallback = fallback_begin(products, args, fused, as_codes);
     for (;;) {
-        bool found = find_form(be, args, r, fused, in_8_bit, planning);
+        bool found = find_form(be, args, r, fused, as_codes, planning);
         if (!found) fallback_because(&fallback, products->refusal);
         if (found && compares &&
             fused & ~FUSE_BIAS) /* found again, because the trial may have moved the product */
             found = keeps_fused(be, args, &r->key, fused) &&
-                    find_form(be, args, r, fused, in_8_bit, planning);
-        if (found || !(fused || in_8_bit)) break;
+                    find_form(be, args, r, fused, as_codes, planning);
+        if (found || !(fused || as_codes)) break;
         if (fused) {
             fused = fuse_less(fused);
         } else {
-            in_8_bit = false;
-            fused = fusible(products, args, in_8_bit);
+            as_codes = false;
+            fused = fusible(products, args, as_codes);
         }
     }
     if (r->product) r->bytes += r->product->workspace_bytes;

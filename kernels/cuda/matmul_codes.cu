@@ -1,4 +1,4 @@
-#include "kernels/cuda/eight_bit.h"
+#include "kernels/cuda/matmul_codes.h"
 
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/tile.h"
@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     tile_store(out, &tile, rows, columns);
 }
 
-void cuda_transpose_8_bit(struct backend *be, const struct tensor *out, const struct tensor *in) {
+void cuda_transpose_codes(struct backend *be, const struct tensor *out, const struct tensor *in) {
     int64_t rows = tensor_rows(in), columns = tensor_columns(in);
     assert(tensor_count(out) == rows * columns);
     assert(aligned_to(out->data, TILE_UNIT) && aligned_to(in->data, TILE_UNIT));
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(THREADS)
     else widen_share<false, DTYPE>(out, in, first, count);
 }
 
-void cuda_widen_8_bit(struct backend *be, const struct tensor *out, const struct tensor *in) {
+void cuda_widen_codes(struct backend *be, const struct tensor *out, const struct tensor *in) {
     int64_t count = tensor_count(in);
     unsigned blocks = (unsigned)blocks_of(count, THREADS * WIDEN_CHUNKS * PACK);
     bool aligned = aligned_to(out->data, 16) && aligned_to(in->data, PACK);
