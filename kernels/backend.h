@@ -79,6 +79,7 @@ struct device_functions {
                   void *argument);
     size_t (*peak_bytes)(struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
+    bool (*multiplies_blocks)(const struct backend *be, const struct quantize_format *format);
     const char *(*fallback)(const struct backend *be, int index);
     void (*close)(struct backend *be);
 };
@@ -197,6 +198,13 @@ static inline size_t backend_peak_bytes(struct backend *be) {
  * Does nothing if there is nothing to choose. */
 static inline int backend_write_choices(struct backend *be, const char *path, struct error *error) {
     return be->functions->write_choices(be, path, error);
+}
+
+/* True if matmuls read codes of this format, that of an operand whose columns they reduce over, and
+ * the scales of its blocks. */
+static inline bool backend_multiplies_blocks(const struct backend *be,
+                                             const struct quantize_format *format) {
+    return be->functions->multiplies_blocks && be->functions->multiplies_blocks(be, format);
 }
 
 /* Returns a line about the index-th matmul that does not run as requested, with the reason; NULL if

@@ -1,5 +1,4 @@
-/* Scales of blocks of elements, and the rounding of elements, in formats whose matmuls read
- * dequantized values (quantize_format_dequantized).
+/* Scales of blocks of elements, and the rounding of elements (quantize_format_in_blocks).
  *
  *     E8M0   a power of two from 2^-127 to 2^127: microscaling formats (OCP Microscaling Formats
  *            Specification 1.0) and fp8 in blocks (DeepSeek-V3, 2024)

@@ -159,11 +159,18 @@ enum matmul_epilogue {
  * make them (kernels/cpu/tensor_core_sums.h). A GPU's sums are its own. */
 enum matmul_sums { MATMUL_SUMS_EXACT, MATMUL_SUMS_HOPPER, MATMUL_SUMS_ADA };
 
+/* Blocks of an operand of codes, as fake_quantize writes them. */
+struct matmul_blocks {
+    struct tensor scales;          /* [R, S] codes of the scales */
+    struct quantize_format format; /* format of the operand as stored */
+};
+
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
  * transpose; then the epilogue. The dtypes of a and b may differ; the product is then computed as
  * if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at most one is
- * E5M2. With scales, which quantized operands need and operands in bf16 may have, out = (A B) *
- * (scale of a * scale of b) + bias; matmul_scales_sums has to be true. */
+ * E5M2. With scales, which operands in bf16 and codes in blocks may have and other quantized
+ * operands need, out = (A B) * (scale of a * scale of b) + bias; matmul_scales_sums has to be true.
+ * Operands are in blocks only where backend_multiplies is true for their formats. */
 struct matmul_args {
     const struct tensor *out;            /* [M, N]; += if accumulate */
     const struct tensor *a;              /* [M, K], or [K, M] if transpose_a */
@@ -176,6 +183,8 @@ struct matmul_args {
     const struct tensor *a_scales;    /* fp32, both or neither: as quantize or fake_quantize writes
                                        * them for a, or for b */
     const struct tensor *b_scales;
+    const struct matmul_blocks *a_blocks; /* both or neither: a and b are codes in blocks */
+    const struct matmul_blocks *b_blocks;
     struct amax *track_amax; /* optional, of out; only with scales and pre_activation */
     enum matmul_epilogue epilogue;
     bool transpose_a, transpose_b, accumulate;

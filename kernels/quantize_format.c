@@ -14,7 +14,7 @@ bool quantize_format_equal(const struct quantize_format *a, const struct quantiz
            a->scale == b->scale && a->rounding == b->rounding && a->stochastic == b->stochastic;
 }
 
-bool quantize_format_dequantized(const struct quantize_format *format) {
+bool quantize_format_in_blocks(const struct quantize_format *format) {
     return format->scale != DTYPE_F32;
 }
 
@@ -33,7 +33,7 @@ static int64_t blocks(int64_t size, int64_t block, bool whole) {
 
 struct tensor quantize_format_scales(const struct quantize_format *format, int64_t rows,
                                      int64_t columns) {
-    const bool whole = !quantize_format_dequantized(format);
+    const bool whole = !quantize_format_in_blocks(format);
     int64_t down = blocks(rows, format->rows, whole);
     return (struct tensor){NULL, format->scale, 2, {down, blocks(columns, format->columns, whole)}};
 }

@@ -36,8 +36,10 @@ struct quantize_format quantize_format_transposed(const struct quantize_format *
 
 bool quantize_format_equal(const struct quantize_format *a, const struct quantize_format *b);
 
-/* True if the matmul reads dequantized values in bf16, which represents them exactly. */
-bool quantize_format_dequantized(const struct quantize_format *format);
+/* True if scales are those of kernels/block_scale.h. A matmul reads codes and scales where the
+ * device multiplies them (backend_multiplies_blocks), else values in bf16, which represents them
+ * exactly. */
+bool quantize_format_in_blocks(const struct quantize_format *format);
 
 /* True if scales are in units of an fp32 scale of the whole tensor. */
 bool quantize_format_has_tensor_scale(const struct quantize_format *format);

@@ -7,6 +7,7 @@
  * library's status. Only a status that blames the caller is a failure then, because the GPU may
  * lack what the emulated one has. */
 #include "kernels/cuda/products.h"
+#include "test/cuda_emulator/control.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -190,33 +191,46 @@ failed:
 
 /* Each epilogue has to occur in some step: one that does not is not tested. */
 static void report(const struct cuda_products *products) {
-    int epilogues[EPILOGUES] = {}, scaled = 0, transposed = 0;
+    int epilogues[EPILOGUES] = {}, scales[PRODUCT_SCALES] = {}, transposed = 0;
     for (int i = 0; i < products->count; i++) {
         const struct product_key *key = &products->prepared[i].key;
         epilogues[key->epilogue]++;
-        scaled += key->scaled;
+        scales[key->a_scale]++, scales[key->b_scale]++;
         transposed += key->transpose_a || key->transpose_b;
     }
     for (int i = 0; i < EPILOGUES; i++)
         expect(epilogues[i] > 0, "no matmul with epilogue", i, CUBLAS_STATUS_SUCCESS);
-    printf("cuBLASLt %zu: %d matmuls (%d transposed, %d scaled", real.GetVersion(), products->count,
-           transposed, scaled);
+    for (int i = 0; i < PRODUCT_SCALES; i++)
+        expect(scales[i] > 0, "no operand with scales", i, CUBLAS_STATUS_SUCCESS);
+    printf("cuBLASLt %zu: %d matmuls (%d transposed", real.GetVersion(), products->count,
+           transposed);
     for (int i = 1; i < EPILOGUES; i++) printf(", %d %s", epilogues[i], epilogue_names[i]);
+    for (int i = 1; i < PRODUCT_SCALES; i++)
+        printf(", %d operands %s", scales[i], product_scale_names[i]);
     printf("), %ld attributes read back, %ld failures; %s\n", attributes, failures,
            products->handle ? "heuristics asked" : "no GPU, so heuristics were not asked");
 }
 
 int main() {
     static const char *const models[] = {"configs/gpt2-124m.json", "configs/smollm2-135m.json"};
-    static const char *const settings[][3] = {
-        {"precision=fp32"},
-        {"precision=fp32", "tf32=true"},
-        {"precision=bf16"},
-        {"precision=bf16", "model.bias=none", "gradients.dtype=lower"},
-        {"precision=fp16", "gradients.dtype=lower"},
-        {"precision=fp8"},
-        {"precision=fp8", "fp8.recipe=row"},
-        {"precision=fp8", "fp8.format=e4m3", "fp8.fast_accumulation=false"},
+    static const struct {
+        int sm;
+        const char *settings[3];
+    } runs[] = {
+        {90, {"precision=fp32"}},
+        {90, {"precision=fp32", "tf32=true"}},
+        {90, {"precision=bf16"}},
+        {90, {"precision=bf16", "model.bias=none", "gradients.dtype=lower"}},
+        {90, {"precision=fp16", "gradients.dtype=lower"}},
+        {90, {"precision=fp8"}},
+        {90, {"precision=fp8", "fp8.recipe=row"}},
+        {90, {"precision=fp8", "fp8.format=e4m3", "fp8.fast_accumulation=false"}},
+        {90, {"precision=fp8", "fp8.recipe=block"}},
+        {100, {"precision=fp8", "fp8.recipe=block"}},
+        {100, {"precision=mxfp8"}},
+        {100, {"precision=mxfp8", "mx.format=hybrid"}},
+        {100, {"precision=nvfp4"}},
+        {120, {"precision=nvfp4", "nvfp4.square_blocks=false", "gradients.dtype=lower"}},
     };
     if (!load_real()) {
         printf("skipped: matmuls offered to cuBLASLt, because version %d of it is not here\n",
@@ -226,10 +240,11 @@ int main() {
     check_sizes();
     struct cuda_products *products = open_real();
     for (size_t model = 0; model < sizeof models / sizeof *models; model++)
-        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
             int count = 1;
-            while (count < 3 && settings[i][count]) count++;
-            failures += offer_run(products, models[model], settings[i], count) != 0;
+            while (count < 3 && runs[i].settings[count]) count++;
+            cuda_emulator_capability(runs[i].sm);
+            failures += offer_run(products, models[model], runs[i].settings, count) != 0;
         }
     report(products);
     cuda_products_close(products);

@@ -153,7 +153,7 @@ static void check(const struct fake_quantize_args *args) {
     assert(tensor_count(args->out) == tensor_count(args->in));
     assert(args->out->dtype == (args->block_scales ? format->element : DTYPE_BF16));
     assert(args->out->dtype != DTYPE_E2M1 || tensor_columns(args->out) % 2 == 0);
-    assert(quantize_format_dequantized(format));
+    assert(quantize_format_in_blocks(format));
     assert(format->columns > 0 && CPU_BLOCK % format->columns == 0 && format->rows > 0);
     assert(quantize_format_has_tensor_scale(format) == (args->scales != NULL));
     assert(!args->track_amax || args->scales);

@@ -1,9 +1,9 @@
 /* File of the algorithms chosen by timing: two algorithms add in different orders, so a resumed run
  * must reuse its algorithms to give the same bits.
  *
- *     mantissa algorithms, format 2, cublasLt 130100, NVIDIA H200
- *     a=bf16 b=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 fast=0 scaled=0
- *         epilogue=bias algorithm=(128 digits, on the same line)
+ *     mantissa algorithms, format 3, cublasLt 130100, NVIDIA H200
+ *     a=bf16 b=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 fast=0
+ *         scales=none,none epilogue=bias algorithm=(128 digits, on the same line)
  *
  * If all digits are zero, the epilogue is faster as a pass of its own. */
 #include "kernels/cuda/plain_c.h"
@@ -14,11 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMAT = 2, LINE_BYTES = 512 };
+enum { FORMAT = 3, LINE_BYTES = 512 };
 enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
 static const char MAGIC[] = "mantissa algorithms, format ";
 const char *const epilogue_names[EPILOGUES] = {"none", "bias", "gelu", "gelu_bias", "dgelu"};
+const char *const product_scale_names[PRODUCT_SCALES] = {"none",  "tensor", "vec16",
+                                                         "vec32", "vec128", "blk128"};
 
 static struct product_choice *find_choice(const struct cuda_products *products,
                                           const struct product_key *key) {
@@ -64,10 +66,11 @@ static void write_choice(FILE *file, const struct product_choice *choice) {
     const struct product_key *key = &choice->key;
     fprintf(file,
             "a=%s b=%s out=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
-            " transpose=%d%d accumulate=%d tf32=%d fast=%d scaled=%d epilogue=%s algorithm=",
+            " transpose=%d%d accumulate=%d tf32=%d fast=%d scales=%s,%s epilogue=%s algorithm=",
             dtype_name((enum dtype)key->a_in), dtype_name((enum dtype)key->b_in),
             dtype_name((enum dtype)key->out), key->m, key->n, key->k, key->transpose_a,
-            key->transpose_b, key->accumulate, key->tf32, key->fast, key->scaled,
+            key->transpose_b, key->accumulate, key->tf32, key->fast,
+            product_scale_names[key->a_scale], product_scale_names[key->b_scale],
             epilogue_names[key->epilogue]);
     for (int i = 0; i < ALGORITHM_WORDS; i++)
         fprintf(file, "%016" PRIx64, choice->algorithm.data[i]);
@@ -118,18 +121,18 @@ static bool are_flags(const int *numbers, int count) {
 }
 
 static bool read_choice(const char *line, struct product_choice *choice) {
-    enum { TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, TF32, FAST, SCALED, FLAGS };
-    char a_in[8], b_in[8], out[8], epilogue[16];
+    enum { TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, TF32, FAST, FLAGS };
+    char a_in[8], b_in[8], out[8], a_scale[8], b_scale[8], epilogue[16];
     int is[FLAGS], at = -1;
     struct product_key *key = &choice->key;
     int fields =
         sscanf(line,
                "a=%7s b=%7s out=%7s m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64
-               " transpose=%1d%1d accumulate=%d tf32=%d fast=%d scaled=%d epilogue=%15s "
-               "algorithm=%n",
+               " transpose=%1d%1d accumulate=%d tf32=%d fast=%d scales=%7[^,],%7s "
+               "epilogue=%15s algorithm=%n",
                a_in, b_in, out, &key->m, &key->n, &key->k, &is[TRANSPOSE_A], &is[TRANSPOSE_B],
-               &is[ACCUMULATE], &is[TF32], &is[FAST], &is[SCALED], epilogue, &at);
-    if (fields != 13 || at < 0 || !read_algorithm(line + at, &choice->algorithm)) return false;
+               &is[ACCUMULATE], &is[TF32], &is[FAST], a_scale, b_scale, epilogue, &at);
+    if (fields != 14 || at < 0 || !read_algorithm(line + at, &choice->algorithm)) return false;
     key->a_in = operand_dtype(a_in);
     key->b_in = operand_dtype(b_in);
     key->out = (int16_t)dtype_named(out);
@@ -139,9 +142,10 @@ static bool read_choice(const char *line, struct product_choice *choice) {
     key->accumulate = (int16_t)is[ACCUMULATE];
     key->tf32 = (int16_t)is[TF32];
     key->fast = (int16_t)is[FAST];
-    key->scaled = is[SCALED];
+    key->a_scale = (int16_t)index_of(a_scale, product_scale_names, PRODUCT_SCALES);
+    key->b_scale = (int16_t)index_of(b_scale, product_scale_names, PRODUCT_SCALES);
     return are_flags(is, FLAGS) && key->a_in >= 0 && key->b_in >= 0 && key->out >= 0 &&
-           key->epilogue >= 0;
+           key->a_scale >= 0 && key->b_scale >= 0 && key->epilogue >= 0;
 }
 
 /* A file of another GPU, library or format is no error: all algorithms are timed again. */

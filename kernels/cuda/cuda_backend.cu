@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/matmul_blocks.h"
 extern "C" {
 #include "data/util/host_memory.h"
 #include "kernels/collectives.h"
@@ -276,6 +276,10 @@ static int cuda_write_choices(struct backend *be, const char *path, struct error
     return cuda_products_write(cuda_state(be)->products, path, error);
 }
 
+static bool cuda_multiplies_blocks(const struct backend *be, const struct quantize_format *format) {
+    return cuda_blocks_mode(cuda_state(be)->major, format, false) != PRODUCT_UNSCALED;
+}
+
 static const char *cuda_fallback(const struct backend *be, int index) {
     return cuda_products_fallback(cuda_state(be)->products, index);
 }
@@ -429,6 +433,7 @@ static const struct device_functions cuda_functions = {
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,
+    .multiplies_blocks = cuda_multiplies_blocks,
     .fallback = cuda_fallback,
     .close = cuda_close,
 };

@@ -5,10 +5,11 @@
  * passes, and all buffers. The library does not support:
  *
  *     operands of two dtypes           both are copied to fp32 first, which is exact
- *     8-bit operands that are not      they are transposed first
- *     [M, K] and [N, K] in memory
- *     8-bit operands on older GPUs,    both are copied to bf16 first, which is exact
- *     or if 16 divides not all sizes
+ *     codes that are not [M, K] and    they are transposed first
+ *     [N, K] in memory
+ *     codes on GPUs that do not        both are copied to bf16 first, which is exact
+ *     multiply them, or of odd sizes
+ *     scales of blocks in our order    they are arranged first (matmul_blocks.h)
  *     scales of rows, columns or bf16  the product is fp32; store_kernel multiplies by the scales
  *     a bias of a wider dtype than     the product is fp32, in the workspace; store_kernel adds
  *     out, or fp32 to 16 bit           the bias and rounds, once
@@ -22,6 +23,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "kernels/cuda/matmul_blocks.h"
 #include "kernels/cuda/matmul_codes.h"
 #include "kernels/cuda/matmul_store.h"
 #include "kernels/cuda/plain_c.h"
@@ -34,37 +36,22 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
 struct recipe {
     unsigned fused;
-    bool as_codes; /* the library multiplies 8-bit operands */
+    bool as_codes; /* the library multiplies codes */
     const struct cuda_product *product;
     struct product_key key;
     struct tensor a, b, bias; /* operands of the library: args' own, or copies in the workspace */
     struct tensor result;     /* output of the library: args' own, or fp32 in the workspace */
     bool in_workspace;        /* the output is in the workspace */
-    void *sums;               /* scratch for column sums */
-    void *scratch;            /* workspace of the library */
-    size_t bytes;             /* size of the workspace */
+    void *a_scale, *b_scale;  /* scales of blocks in the library's layout */
+    float *alpha;  /* [2] scale of the product, if a and b in blocks have tensor scales */
+    void *sums;    /* scratch for column sums */
+    void *scratch; /* workspace of the library */
+    size_t bytes;  /* size of the workspace */
 };
-
-static bool is_multiple(int64_t size) {
-    return size % EIGHT_BIT_UNIT == 0;
-}
-
-/* True if these are 8-bit operands that the library can multiply, in suitable sizes. */
-static bool wants_codes(const struct cuda_products *products, const struct matmul_args *args) {
-    return dtype_is_quantized(args->a->dtype) && products->eight_bit;
-}
-static bool supports_codes(const struct cuda_products *products, const struct matmul_args *args) {
-    return wants_codes(products, args) && is_multiple(tensor_rows(args->a)) &&
-           is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
-}
-
-static bool per_vector(const struct matmul_args *args) {
-    return tensor_count(args->a_scales) > 1 || tensor_count(args->b_scales) > 1;
-}
 
 /* True if store_kernel has to apply the scales. */
 static bool scales_afterwards(const struct matmul_args *args, bool as_codes) {
-    return matmul_scales(args) && (!as_codes || per_vector(args));
+    return matmul_scales(args) && (!as_codes || cuda_scales_vectors(args));
 }
 
 static struct sum_scales scales_of(const struct matmul_args *args) {
@@ -75,7 +62,7 @@ static struct sum_scales scales_of(const struct matmul_args *args) {
 /* Returns the dtype in which the library reads an operand. */
 static enum dtype read_as(const struct matmul_args *args, const struct tensor *operand,
                           bool as_codes) {
-    if (matmul_scales(args)) return as_codes ? operand->dtype : DTYPE_BF16;
+    if (dtype_is_quantized(operand->dtype)) return as_codes ? operand->dtype : DTYPE_BF16;
     return args->a->dtype == args->b->dtype ? operand->dtype : DTYPE_F32;
 }
 
@@ -86,9 +73,9 @@ static bool is_direct(const struct matmul_args *args, bool as_codes) {
     return as_codes || to == DTYPE_F32 || to == read_as(args, args->a, as_codes);
 }
 
-/* Returns the operations that the library may fuse. With 8-bit operands it is only a bias of the
- * output's 16-bit dtype: for fp32 outputs the library supports a bf16 bias only, and for GELU it
- * needs an 8-bit output. */
+/* Returns the operations that the library may fuse. With codes it is only a bias of the output's
+ * 16-bit dtype: for fp32 outputs the library supports a bf16 bias only, and for GELU it needs an
+ * output of codes. */
 static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args,
                         bool as_codes) {
     enum dtype to = matmul_sum(args)->dtype;
@@ -123,13 +110,14 @@ static void check(const struct matmul_args *args, const struct product_key *key)
     assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     matmul_check_epilogue(args);
-    assert(matmul_scales_sums(args) && matmul_scales(args) >= dtype_is_quantized(args->a->dtype));
+    assert(matmul_scales_sums(args) && !args->a_blocks == !args->b_blocks);
+    assert(matmul_scales(args) || args->a_blocks || !dtype_is_quantized(args->a->dtype));
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
 }
 
 static struct product_key key_of(const struct cuda_products *products,
                                  const struct matmul_args *args, bool as_codes) {
-    struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     key.m = args->transpose_a ? tensor_columns(args->a) : tensor_rows(args->a);
     key.k = args->transpose_a ? tensor_rows(args->a) : tensor_columns(args->a);
     key.n = args->transpose_b ? tensor_rows(args->b) : tensor_columns(args->b);
@@ -138,8 +126,9 @@ static struct product_key key_of(const struct cuda_products *products,
     key.transpose_a = !as_codes && args->transpose_a;
     key.transpose_b = as_codes || args->transpose_b;
     key.tf32 = products->tf32 && key.a_in == DTYPE_F32;
-    key.fast = as_codes && args->fast_accumulation;
-    key.scaled = as_codes && !per_vector(args);
+    key.fast = as_codes && args->fast_accumulation && !args->a_blocks;
+    const struct codes_product codes = cuda_codes_product(products, args);
+    if (as_codes) key.a_scale = (int16_t)codes.a_scale, key.b_scale = (int16_t)codes.b_scale;
     check(args, &key);
     return key;
 }
@@ -160,6 +149,10 @@ static struct tensor take_operand(struct arena *arena, const struct tensor *tens
     return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
 }
 
+static bool in_blocks(const struct recipe *r) {
+    return r->key.a_scale > PRODUCT_TENSOR;
+}
+
 /* Assigns the buffers in memory. Without memory, only dtypes and bytes are valid. */
 static void assign_memory(struct backend *be, const struct matmul_args *args, struct recipe *r,
                           void *memory) {
@@ -169,6 +162,14 @@ static void assign_memory(struct backend *be, const struct matmul_args *args, st
                         (bool)r->key.transpose_a != args->transpose_a);
     r->b = take_operand(&arena, args->b, (enum dtype)r->key.b_in,
                         (bool)r->key.transpose_b != args->transpose_b);
+    if (in_blocks(r)) {
+        const struct product_key *key = &r->key;
+        r->a_scale = arena_take(
+            &arena, product_scale_bytes((enum product_scale)key->a_scale, key->m, key->k));
+        r->b_scale = arena_take(
+            &arena, product_scale_bytes((enum product_scale)key->b_scale, key->n, key->k));
+        if (matmul_scales(args)) r->alpha = (float *)arena_take(&arena, 2 * sizeof(float));
+    }
     r->result = *(r->fused & FUSE_GELU ? args->out : sum);
     bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
     r->in_workspace = !is_direct(args, r->as_codes) || (bias_later && sum->dtype != DTYPE_F32);
@@ -199,12 +200,33 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
 
 /* ---- running */
 
-static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
+/* blocks: NULL but for codes in blocks. */
+static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from,
+                    const struct matmul_blocks *blocks) {
     struct cast_args args = {copy, from, false};
     if (copy->data == from->data) return;
-    if (!dtype_is_quantized(from->dtype)) cuda_cast(be, &args);
-    else if (dtype_is_quantized(copy->dtype)) cuda_transpose_codes(be, copy, from);
-    else cuda_widen_codes(be, copy, from);
+    if (!dtype_is_quantized(from->dtype)) {
+        cuda_cast(be, &args);
+    } else if (dtype_is_quantized(copy->dtype)) {
+        cuda_transpose_codes(be, copy, from);
+    } else if (blocks) {
+        struct dequantize_blocks_args values = {copy, from, &blocks->scales, blocks->format};
+        cuda_dequantize_blocks(be, &values);
+    } else {
+        cuda_widen_codes(be, copy, from);
+    }
+}
+
+static void arrange_scales(struct backend *be, const struct matmul_args *args,
+                           const struct recipe *r) {
+    const struct product_key *key = &r->key;
+    cuda_arrange_block_scales(be, r->a_scale, args->a_blocks, (enum product_scale)key->a_scale,
+                              args->transpose_a, key->m, key->k);
+    cuda_arrange_block_scales(be, r->b_scale, args->b_blocks, (enum product_scale)key->b_scale,
+                              !args->transpose_b, key->n, key->k);
+    if (r->alpha)
+        cuda_multiply_tensor_scales(be, r->alpha, (const float *)args->a_scales->data,
+                                    (const float *)args->b_scales->data, key->accumulate);
 }
 
 static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
@@ -213,9 +235,10 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     struct product_memory memory = {};
     memory.out = r->result.data;
     memory.a = r->a.data, memory.b = r->b.data;
-    if (r->key.scaled) {
-        memory.a_scale = (const float *)args->a_scales->data;
-        memory.b_scale = (const float *)args->b_scales->data;
+    memory.a_scale = r->a_scale, memory.b_scale = r->b_scale, memory.alpha = r->alpha;
+    if (r->key.a_scale == PRODUCT_TENSOR) {
+        memory.a_scale = args->a_scales->data;
+        memory.b_scale = args->b_scales->data;
     }
     memory.vector = r->bias.data, memory.aux = aux ? aux->data : NULL;
     memory.workspace = r->scratch;
@@ -255,9 +278,10 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
 }
 
 static void run_recipe(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
-    copy_in(be, &r->a, args->a);
-    copy_in(be, &r->b, args->b);
-    if (r->fused & FUSE_BIAS) copy_in(be, &r->bias, args->bias);
+    copy_in(be, &r->a, args->a, args->a_blocks);
+    copy_in(be, &r->b, args->b, args->b_blocks);
+    if (in_blocks(r)) arrange_scales(be, args, r);
+    if (r->fused & FUSE_BIAS) copy_in(be, &r->bias, args->bias, NULL);
     if (multiply(be, args, r)) finish(be, args, r);
 }
 
@@ -364,13 +388,17 @@ static struct fallback fallback_begin(const struct cuda_products *products,
                                       const struct matmul_args *args, unsigned fused,
                                       bool as_codes) {
     struct fallback fallback = {};
-    bool wanted = wants_codes(products, args);
-    if (wanted && !as_codes) {
+    const struct codes_product codes = cuda_codes_product(products, args);
+    if (codes.possible && !as_codes) {
         fused = fusible(products, args, true);
         snprintf(fallback.why, sizeof fallback.why, "its sizes are not multiples of %d",
-                 (int)EIGHT_BIT_UNIT);
+                 codes.unit);
+        if (codes.k_unit > codes.unit)
+            snprintf(fallback.why, sizeof fallback.why,
+                     "its sizes are not multiples of %d, and the last of %d", codes.unit,
+                     codes.k_unit);
     }
-    fallback.requested = key_of(products, args, wanted);
+    fallback.requested = key_of(products, args, codes.possible);
     fallback.requested.epilogue = epilogue_of(fused);
     return fallback;
 }
@@ -385,7 +413,7 @@ static void fallback_because(struct fallback *fallback, const char *refusal) {
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
                         bool planning) {
     struct cuda_products *products = cuda_state(be)->products;
-    bool as_codes = supports_codes(products, args);
+    bool as_codes = cuda_codes_product(products, args).suits;
     bool compares = planning && !be->only_sizes && products->autotune && !be->failure.text[0];
     unsigned fused = fusible(products, args, as_codes);
     struct fallback fallback = fallback_begin(products, args, fused, as_codes);

@@ -1,13 +1,46 @@
 #include "kernels/cuda/matmul_codes.h"
 
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/matmul_blocks.h"
 #include "kernels/cuda/tile.h"
 #include "kernels/float8.h"
 
 enum { THREADS = 256, WIDEN_CHUNKS = 4 };
 
+/* ---- products */
+
+static void set_blocks(struct codes_product *p, int major, const struct matmul_args *args) {
+    const struct quantize_format *a = &args->a_blocks->format, *b = &args->b_blocks->format;
+    int64_t along_a = args->transpose_a ? a->rows : a->columns;
+    int64_t along_b = args->transpose_b ? b->columns : b->rows;
+    int64_t block = along_a > along_b ? along_a : along_b; /* both are powers of two */
+    if (block > p->unit) p->k_unit = (int)block;
+    p->a_scale = cuda_blocks_mode(major, a, args->transpose_a);
+    p->b_scale = cuda_blocks_mode(major, b, !args->transpose_b);
+    p->possible = p->a_scale && p->b_scale && p->a_scale + p->b_scale != 2 * PRODUCT_BLK128;
+}
+
+struct codes_product cuda_codes_product(const struct cuda_products *products,
+                                        const struct matmul_args *args) {
+    struct codes_product p = {};
+    if (!dtype_is_quantized(args->a->dtype)) return p;
+    int64_t k = args->transpose_a ? tensor_rows(args->a) : tensor_columns(args->a);
+    p.unit = p.k_unit = args->a->dtype == DTYPE_E2M1 ? 2 * EIGHT_BIT_UNIT : EIGHT_BIT_UNIT;
+    if (args->a_blocks) {
+        set_blocks(&p, products->major, args);
+    } else {
+        p.possible = products->eight_bit;
+        if (!cuda_scales_vectors(args)) p.a_scale = p.b_scale = PRODUCT_TENSOR;
+    }
+    p.suits = p.possible && k % p.k_unit == 0 && tensor_rows(args->out) % p.unit == 0 &&
+              tensor_columns(args->out) % p.unit == 0;
+    return p;
+}
+
 /* ---- transposing */
 
+/* columns: in bytes. */
+template <int BITS>
 static __global__ void __launch_bounds__(TILE_THREADS)
     transpose_kernel(uint8_t *__restrict__ out, const uint8_t *__restrict__ in, int64_t rows,
                      int64_t columns) {
@@ -18,16 +51,18 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         if (first + row < rows && column < columns)
             tile_put(&tile, row, *(const uint4 *)(in + (first + row) * columns + column));
     __syncthreads();
-    tile_store(out, &tile, rows, columns);
+    tile_store<BITS>(out, &tile, rows, columns);
 }
 
 void cuda_transpose_codes(struct backend *be, const struct tensor *out, const struct tensor *in) {
-    int64_t rows = tensor_rows(in), columns = tensor_columns(in);
-    assert(tensor_count(out) == rows * columns);
+    bool four = in->dtype == DTYPE_E2M1;
+    int64_t rows = tensor_rows(in), columns = tensor_columns(in) / (four ? 2 : 1);
+    assert(tensor_count(out) == tensor_count(in) && tensor_columns(out) == rows);
     assert(aligned_to(out->data, TILE_UNIT) && aligned_to(in->data, TILE_UNIT));
-    LAUNCH(transpose_kernel, tile_grid(rows, columns), TILE_THREADS, 0, cuda_state(be)->compute,
-           (uint8_t *)out->data, (const uint8_t *)in->data, rows, columns);
-    cuda_launched(be, "transposing an operand of 8 bits");
+    LAUNCH((four ? transpose_kernel<4> : transpose_kernel<8>), tile_grid(rows, columns),
+           TILE_THREADS, 0, cuda_state(be)->compute, (uint8_t *)out->data,
+           (const uint8_t *)in->data, rows, columns);
+    cuda_launched(be, "transposing an operand of codes");
 }
 
 /* ---- widening */

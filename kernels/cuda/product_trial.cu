@@ -23,8 +23,11 @@ static size_t assign_operands(struct product_memory *operands, const struct prod
     size_t out = dtype_bytes((enum dtype)key->out);
     operands->a = arena_take(&arena, dtype_size((enum dtype)key->a_in, key->m * key->k));
     operands->b = arena_take(&arena, dtype_size((enum dtype)key->b_in, key->k * key->n));
-    operands->a_scale = (const float *)arena_take(&arena, sizeof(float));
-    operands->b_scale = (const float *)arena_take(&arena, sizeof(float));
+    operands->a_scale =
+        arena_take(&arena, product_scale_bytes((enum product_scale)key->a_scale, key->m, key->k));
+    operands->b_scale =
+        arena_take(&arena, product_scale_bytes((enum product_scale)key->b_scale, key->n, key->k));
+    operands->alpha = (const float *)arena_take(&arena, 2 * sizeof(float));
     operands->out = arena_take(&arena, (size_t)(key->m * key->n) * out);
     operands->aux = arena_take(&arena, (size_t)(key->m * key->n) * out);
     operands->vector = arena_take(&arena, (size_t)key->n * out);
@@ -46,6 +49,24 @@ bool product_fill(const struct cuda_products *products, void *to, size_t bytes) 
         ok = !cudaMemcpyAsync(memory + done, memory, done < bytes - done ? done : bytes - done,
                               cudaMemcpyDeviceToDevice, products->stream);
     return ok;
+}
+
+/* Scales past the last block have to be 0. */
+static bool clear_padding(const struct cuda_products *products, const void *scales, int16_t scale,
+                          int64_t outer, int64_t k) {
+    enum product_scale mode = (enum product_scale)scale;
+    size_t bytes = product_scale_bytes(mode, outer, k);
+    int64_t vector = mode == PRODUCT_VEC16 ? 16 : 32;
+    bool tiled = mode == PRODUCT_VEC16 || mode == PRODUCT_VEC32;
+    if (!tiled || bytes == (size_t)(outer * (k / vector))) return true;
+    return !cudaMemsetAsync((void *)scales, 0, bytes, products->stream);
+}
+
+static bool fill_operands(const struct cuda_products *products, const struct product_memory *of,
+                          const struct product_key *key, void *memory, size_t bytes) {
+    return product_fill(products, memory, bytes) &&
+           clear_padding(products, of->a_scale, key->a_scale, key->m, key->k) &&
+           clear_padding(products, of->b_scale, key->b_scale, key->n, key->k);
 }
 
 static void record_refusal(struct cuda_products *products, const char *message, int status) {
@@ -130,7 +151,7 @@ int product_try(struct cuda_products *products, struct cuda_product *product,
         chosen = -1;
     } else if (error == cudaSuccess) {
         assign_operands(&trial.operands, &product->key, workspace_bytes, memory);
-        if (product_fill(products, memory, bytes))
+        if (fill_operands(products, &trial.operands, &product->key, memory, bytes))
             chosen = choose(&trial, product, algorithms, count);
     }
     if (memory) cudaFree(memory);

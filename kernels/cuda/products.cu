@@ -25,6 +25,9 @@ size_t product_alignment(enum dtype dtype, int64_t columns) {
 }
 
 static cudaDataType_t type_of(int dtype) {
+#if CUBLAS_VERSION >= 120900
+    if (dtype == DTYPE_E2M1) return CUDA_R_4F_E2M1;
+#endif
     static const cudaDataType_t types[DTYPE_ALL_COUNT] = {
 #define X(NAME, name, bits, huggingface, type) type,
         DTYPES(X)
@@ -95,15 +98,51 @@ static bool describe_epilogue(struct cuda_products *products, const struct cuda_
            SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
-/* For 8-bit operands only. Our b is the library's A. */
+static bool in_blocks(const struct product_key *key) {
+    return key->a_scale > PRODUCT_TENSOR;
+}
+
+static bool alpha_on_device(const struct product_key *key) {
+    return key->a_scale == PRODUCT_VEC16;
+}
+
+/* Our b is the library's A. */
+static bool describe_blocks(struct cuda_products *products, const struct cuda_product *product) {
+#if CUBLAS_VERSION >= 120900
+    static const int32_t modes[PRODUCT_SCALES] = {
+        [PRODUCT_UNSCALED] = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+        [PRODUCT_TENSOR] = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+        [PRODUCT_VEC16] = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3,
+        [PRODUCT_VEC32] = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
+        [PRODUCT_VEC128] = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+        [PRODUCT_BLK128] = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+    };
+    const struct product_key *key = &product->key;
+    cublasLtMatmulDesc_t operation = product->operation;
+    int32_t pointers = CUBLASLT_POINTER_MODE_DEVICE;
+    return SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+               modes[key->b_scale]) &&
+           SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+               modes[key->a_scale]) &&
+           (!alpha_on_device(key) ||
+            SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, pointers));
+#else
+    (void)products, (void)product;
+    return false;
+#endif
+}
+
+/* For operands of 8 or 4 bits only. */
 static bool describe_scales(struct cuda_products *products, const struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasLtMatmulDesc_t operation = product->operation;
     const void *scale = (const void *)(uintptr_t)VECTOR_ALIGNMENT;
     int8_t fast = (int8_t)key->fast;
     if (!dtype_is_quantized((enum dtype)key->a_in)) return true;
-    bool ok = SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
-    if (!key->scaled) return ok;
+    bool ok = in_blocks(key)
+                  ? describe_blocks(products, product)
+                  : SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+    if (key->a_scale == PRODUCT_UNSCALED) return ok;
     ok &= SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
     return ok & SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
 }
@@ -339,8 +378,8 @@ static cublasStatus_t set_pointers(const struct cublaslt *lt, const struct cuda_
     } pointers[] = {
         {has_vector(key), CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory->vector},
         {has_aux(key), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, memory->aux},
-        {key->scaled != 0, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, memory->b_scale},
-        {key->scaled != 0, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, memory->a_scale},
+        {key->b_scale != 0, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, memory->b_scale},
+        {key->a_scale != 0, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, memory->a_scale},
     };
     assert(!has_vector(key) || (uintptr_t)memory->vector % VECTOR_ALIGNMENT == 0);
     assert(!has_aux(key) || is_aligned(memory->aux, key->out, key->n));
@@ -359,16 +398,17 @@ cublasStatus_t product_run(const struct cuda_products *products, const struct cu
                            const struct product_memory *memory) {
     const struct cublaslt *lt = &products->lt;
     const struct product_key *key = &product->key;
-    float alpha = 1, beta = key->accumulate ? 1 : 0;
+    const float on_host[] = {1, key->accumulate ? 1.0f : 0.0f};
+    const float *alpha = alpha_on_device(key) ? memory->alpha : on_host;
     assert(is_aligned(memory->a, key->a_in, key->transpose_a ? key->m : key->k));
     assert(is_aligned(memory->b, key->b_in, key->transpose_b ? key->k : key->n));
     assert(is_aligned(memory->out, key->out, key->n));
     cublasStatus_t status = set_pointers(lt, product, memory);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    return lt->Matmul(products->handle, product->operation, &alpha, memory->b, product->b,
-                      memory->a, product->a, &beta, memory->out, product->out, memory->out,
-                      product->out, &product->algorithm, memory->workspace,
-                      product->workspace_bytes, products->stream);
+    return lt->Matmul(products->handle, product->operation, alpha, memory->b, product->b, memory->a,
+                      product->a, alpha + 1, memory->out, product->out, memory->out, product->out,
+                      &product->algorithm, memory->workspace, product->workspace_bytes,
+                      products->stream);
 }
 
 /* ---- opening and closing */
@@ -414,6 +454,7 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     products->workspace_max = workspace_for(cuda->memory_bytes);
     products->fuses = cuda->major == 9 || cuda->major == 10;
     products->eight_bit = cuda_has_8_bit(cuda);
+    products->major = cuda->major;
     bool reads = options->autotune && options->choices;
     if (open_library(products, error) ||
         (reads && cuda_products_read(products, options->choices, error))) {

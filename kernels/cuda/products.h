@@ -21,20 +21,39 @@ enum product_epilogue {
 enum { EPILOGUES = EPILOGUE_DGELU + 1 };
 extern const char *const epilogue_names[EPILOGUES];
 
+/* Scales of an operand's codes, which the library applies. The operand is [outer, k]. */
+enum product_scale {
+    PRODUCT_UNSCALED,
+    PRODUCT_TENSOR, /* one, in fp32 */
+    PRODUCT_VEC16,  /* E4M3, for each 16 of k, and one of the product, in fp32 */
+    PRODUCT_VEC32,  /* E8M0, for each 32 of k */
+    PRODUCT_VEC128, /* fp32, for each 128 of k */
+    PRODUCT_BLK128  /* fp32, for each 128 x 128 */
+};
+enum { PRODUCT_SCALES = PRODUCT_BLK128 + 1 };
+extern const char *const product_scale_names[PRODUCT_SCALES];
+
+/* True if the library's headers have scales of blocks: since CUDA 12.9. */
+enum { PRODUCTS_KNOW_BLOCKS = CUBLAS_VERSION >= 120900 };
+
+/* Returns the bytes of the scales of an operand [outer, k] in the library's layout
+ * (matmul_blocks.cu). */
+size_t product_scale_bytes(enum product_scale mode, int64_t outer, int64_t k);
+
 enum { PRODUCT_REFUSAL_MAX = 256, PRODUCT_FALLBACK_MAX = 512 };
 
 /* Identifies a product. Compared as bytes: there is no padding. */
 struct product_key {
-    int64_t m, n, k;     /* out [m, n] = op(a) [m, k] op(b) [k, n] */
-    int16_t a_in, b_in;  /* enum dtype of the operands: different only if they have 8 bits */
-    int16_t out;         /* enum dtype of out, aux and vector */
-    int16_t transpose_a; /* a is [k, m] */
-    int16_t transpose_b; /* b is [n, k] */
-    int16_t accumulate;  /* out += */
-    int16_t tf32;        /* fp32 operands may be rounded to 10 bits of fraction */
-    int16_t fast;        /* sums of 8-bit operands may stay in the tensor cores' accumulators */
-    int32_t scaled;      /* each operand is multiplied by its scale */
-    int32_t epilogue;    /* enum product_epilogue */
+    int64_t m, n, k;          /* out [m, n] = op(a) [m, k] op(b) [k, n] */
+    int16_t a_in, b_in;       /* enum dtype of the operands: different only if they have 8 bits */
+    int16_t a_scale, b_scale; /* enum product_scale */
+    int16_t out;              /* enum dtype of out, aux and vector */
+    int16_t transpose_a;      /* a is [k, m] */
+    int16_t transpose_b;      /* b is [n, k] */
+    int16_t accumulate;       /* out += */
+    int16_t tf32;             /* fp32 operands may be rounded to 10 bits of fraction */
+    int16_t fast;     /* sums of 8-bit operands may stay in the tensor cores' accumulators */
+    int32_t epilogue; /* enum product_epilogue */
 };
 
 struct cuda_product {
@@ -62,6 +81,7 @@ struct cuda_products {
     bool tf32, autotune;
     bool fuses;                    /* fusing gelu pays on this GPU */
     bool eight_bit;                /* this GPU multiplies 8-bit operands */
+    int major;                     /* major number of its compute capability */
     char name[256];                /* name of the GPU */
     struct cuda_product *prepared; /* fewer than a hundred, searched linearly */
     int count, capacity;
@@ -91,8 +111,9 @@ const struct cuda_product *product_find(struct cuda_products *products,
 struct product_memory {
     void *out;
     const void *a, *b;
-    const float *a_scale, *b_scale; /* if it is scaled */
-    void *vector, *aux;             /* for epilogues that have them */
+    const void *a_scale, *b_scale; /* if they are scaled */
+    const float *alpha;            /* [2] scale of the product, 1 to accumulate; for VEC16 */
+    void *vector, *aux;            /* for epilogues that have them */
     void *workspace;
 };
 

@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         tile_put(&tile, row, unit);
     }
     __syncthreads();
-    tile_store(transposed, &tile, rows, columns);
+    tile_store<8>(transposed, &tile, rows, columns);
     if (KIND == ONE_TRACKED && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 

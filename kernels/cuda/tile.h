@@ -42,8 +42,21 @@ static __device__ __forceinline__ void transpose_words(uint32_t *to, uint32_t a,
     to[3] = __byte_perm(high, high2, 0x7632);
 }
 
-/* Stores the block's tile of a matrix [rows, columns], transposed, to out [columns, rows]. Call
- * after a barrier. */
+/* Returns the lower 4 bits of each of 16 bytes, in order. */
+static __device__ __forceinline__ uint2 lower_halves(uint4 unit) {
+    uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t w = words[i] & 0x0f0f0f0f;
+        w = (w | w >> 4) & 0x00ff00ff;
+        words[i] = (w | w >> 8) & 0xffff;
+    }
+    return make_uint2(words[0] | words[1] << 16, words[2] | words[3] << 16);
+}
+
+/* Stores the block's tile of a matrix of 8- or 4-bit elements, whose `columns` are in bytes,
+ * transposed, to out. Call after a barrier. */
+template <int BITS>
 static __device__ __forceinline__ void
 tile_store(uint8_t *__restrict__ out, const struct tile *tile, int64_t rows, int64_t columns) {
     int group = (int)threadIdx.x % TILE_UNITS, word = (int)threadIdx.x / TILE_UNITS;
@@ -63,5 +76,16 @@ tile_store(uint8_t *__restrict__ out, const struct tile *tile, int64_t rows, int
         transpose_words(across, down[0], down[1], down[2], down[3]);
         for (int j = 0; j < 4; j++) packed[j].words[i] = across[j];
     }
-    for (int j = 0; j < 4; j++) *(uint4 *)(out + (column + j) * rows + row) = packed[j].unit;
+    for (int j = 0; j < 4; j++) {
+        uint4 unit = packed[j].unit;
+        /* With 4 bits, a column of bytes is two of the matrix, of rows / 2 bytes each. */
+        uint8_t *to = out + (column + j) * rows + row * BITS / 8;
+        if (BITS == 8) {
+            *(uint4 *)to = unit;
+            continue;
+        }
+        *(uint2 *)to = lower_halves(unit);
+        *(uint2 *)(to + rows / 2) =
+            lower_halves(make_uint4(unit.x >> 4, unit.y >> 4, unit.z >> 4, unit.w >> 4));
+    }
 }

@@ -38,8 +38,9 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     const struct scaled_tensor *a = &in.stored;
     const struct scaled_tensor *b = operand_over_rows(&weight);
     OP(gpt->be, matmul, .out = out, .a = &a->values, .a_scales = optional_tensor(&a->scales),
-       .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .bias = optional_tensor(args->bias), .epilogue = fused ? args->epilogue : MATMUL_STORE,
+       .b = &b->values, .b_scales = optional_tensor(&b->scales), .a_blocks = operand_blocks(&in),
+       .b_blocks = operand_blocks(&weight), .bias = optional_tensor(args->bias),
+       .epilogue = fused ? args->epilogue : MATMUL_STORE,
        .pre_activation = fused ? args->pre_activation : NULL,
        .transpose_b = out_in || operand_is_transposed(&weight),
        .track_amax = fused ? args->track_amax : NULL,
@@ -68,9 +69,9 @@ static void weight_backward(const struct gpt *gpt, const struct linear_backward_
     const struct scaled_tensor *a = operand_over_rows(first), *b = operand_over_rows(second);
     OP(gpt->be, matmul, .out = args->dweight, .a = &a->values,
        .a_scales = optional_tensor(&a->scales), .transpose_a = !operand_is_transposed(first),
-       .b = &b->values, .b_scales = optional_tensor(&b->scales),
-       .transpose_b = operand_is_transposed(second), .accumulate = gpt->accumulate,
-       .sums = gpt->quantization.sums);
+       .b = &b->values, .b_scales = optional_tensor(&b->scales), .a_blocks = operand_blocks(first),
+       .b_blocks = operand_blocks(second), .transpose_b = operand_is_transposed(second),
+       .accumulate = gpt->accumulate, .sums = gpt->quantization.sums);
 }
 
 /* Adds what passes through the adapters to din, then applies the epilogue. */
@@ -107,7 +108,8 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
     const struct scaled_tensor *a = &dout.stored;
     const struct scaled_tensor *b = operand_over_rows(&weight);
     OP(gpt->be, matmul, .out = args->din, .a = &a->values, .a_scales = optional_tensor(&a->scales),
-       .b = &b->values, .b_scales = optional_tensor(&b->scales),
+       .b = &b->values, .b_scales = optional_tensor(&b->scales), .a_blocks = operand_blocks(&dout),
+       .b_blocks = operand_blocks(&weight),
        .transpose_b = !out_in || operand_is_transposed(&weight),
        .epilogue = fused ? args->epilogue : MATMUL_STORE,
        .pre_activation = fused ? args->pre_activation : NULL,

@@ -78,14 +78,13 @@ static void resolve_fp8(struct precision *p, const struct config *config) {
 }
 
 /* Fails if the GPU has to multiply quantized operands but cannot; notes that it multiplies their
- * values instead. No product of formats with blocks is used yet. */
+ * values instead. */
 static int check_products(const struct precision *p, char *note, const struct config *config,
                           const struct backend *be, struct error *error) {
-    bool native = be->device.native_8_bit && !p->recipe.dequantized;
     if (p->fp8 && be->device.kind == BACKEND_CUDA && config->fp8.sums != CONFIG_SUMS_EXACT)
         return fail(error, "fp8.sums is for CPUs: the sums of a GPU are its own\n"
                            "leave it out, or set device to \"cpu\"");
-    if (!p->fp8 || be->device.kind != BACKEND_CUDA || native) return 0;
+    if (!p->fp8 || be->device.kind != BACKEND_CUDA || recipe_is_native(&p->recipe, be)) return 0;
     const char *name = precision_name(p);
     if (config->fp8.require)
         return fail(error,
@@ -192,7 +191,7 @@ void precision_warnings(const struct precision *precision, const struct config *
                                      "%s has no effect: this run computes in fp32 everywhere\n",
                                      lowered[i].key);
     if (config->fp8.sums != CONFIG_SUMS_EXACT && used < size &&
-        (!precision->fp8 || precision->recipe.dequantized))
+        (!precision->fp8 || precision->recipe.in_blocks))
         used += (size_t)snprintf(text + used, size - used,
                                  "fp8.sums has no effect: this run multiplies no 8-bit operands\n");
     if (precision->compute_dtype == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT &&

@@ -14,13 +14,24 @@ _Static_assert((int)CONFIG_SUMS_HOPPER == (int)MATMUL_SUMS_HOPPER &&
                    (int)CONFIG_SUMS_ADA == (int)MATMUL_SUMS_ADA,
                "fp8.sums is cast to enum matmul_sums");
 
-/* True if the input of a linear layer fills whole bytes in each row. */
-static bool can_be_kept(const struct quantization *q, const struct config *config, int linear) {
-    const struct gpt_shape s = config_shape(config);
-    const int64_t inputs[LINEAR_COUNT] = {s.n_embd, shape_q(&s), s.n_embd, s.n_inner};
+struct size {
+    int64_t rows, columns;
+};
+
+/* Returns the features of a linear layer: its inputs and outputs. */
+static struct size features_of(const struct gpt_shape *s, int linear) {
+    const struct size features[LINEAR_COUNT] = {{s->n_embd, shape_qkv(s)},
+                                                {shape_q(s), s->n_embd},
+                                                {s->n_embd, shape_hidden(s)},
+                                                {s->n_inner, s->n_embd}};
+    return features[linear];
+}
+
+/* True if codes of so many features fill whole bytes. */
+static bool fills_bytes(const struct quantization *q, int64_t features) {
     enum dtype element =
         q->precision.recipe.format[QUANTIZED_INPUT][MATMUL_WEIGHT_GRADIENT].element;
-    return element != DTYPE_E2M1 || inputs[linear] % 2 == 0;
+    return element != DTYPE_E2M1 || features % 2 == 0;
 }
 
 int quantization_open(struct quantization *quantization, const struct config *config,
@@ -39,10 +50,16 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .history_length = recipe->delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,
         .gated = mlp_is_gated(config->model.mlp),
-        .tensor_cores = be->device.native_8_bit && !recipe->dequantized,
+        .tensor_cores = be->device.native_8_bit && !recipe->in_blocks,
+        .multiplies_blocks = recipe->in_blocks && recipe_is_native(recipe, be),
     };
-    for (int i = 0; i < LINEAR_COUNT; i++)
-        quantization->keeps[i] = keeps[i] && can_be_kept(quantization, config, i);
+    const struct gpt_shape shape = config_shape(config);
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        struct size features = features_of(&shape, i);
+        quantization->keeps[i] = keeps[i] && fills_bytes(quantization, features.rows);
+        quantization->multiplies_blocks &=
+            fills_bytes(quantization, features.rows) && fills_bytes(quantization, features.columns);
+    }
     quantization->kept =
         calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
     return quantization->kept ? 0 : fail(error, "out of memory");
@@ -67,30 +84,23 @@ static bool tracks_amax(const struct quantization *q) {
     return false;
 }
 
-struct size {
-    int64_t rows, columns;
-};
-
 /* Returns the size of an operand of a linear layer, as stored. */
 static struct size size_of(const struct quantization *q, const struct gpt_shape *s, int linear,
                            enum quantized kind) {
-    const struct size features[LINEAR_COUNT] = {{s->n_embd, shape_qkv(s)}, /* inputs, outputs */
-                                                {shape_q(s), s->n_embd},
-                                                {s->n_embd, shape_hidden(s)},
-                                                {s->n_inner, s->n_embd}};
-    int64_t inputs = features[linear].rows, outputs = features[linear].columns;
+    const struct size features = features_of(s, linear);
+    int64_t inputs = features.rows, outputs = features.columns;
     if (kind == QUANTIZED_INPUT) return (struct size){s->rows, inputs};
     if (kind == QUANTIZED_GRADIENT) return (struct size){s->rows, outputs};
-    return q->weights_out_in ? (struct size){outputs, inputs} : features[linear];
+    return q->weights_out_in ? (struct size){outputs, inputs} : features;
 }
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Returns the bytes of the scales that a matmul reads. */
+/* Returns the bytes of the scales that are not those of blocks. */
 static size_t scale_bytes_of(const struct quantize_format *format, struct size size) {
-    if (quantize_format_dequantized(format))
+    if (quantize_format_in_blocks(format))
         return quantize_format_has_tensor_scale(format) ? sizeof(float) : 0;
     struct tensor scales = quantize_format_scales(format, size.rows, size.columns);
     return tensor_bytes(&scales);
@@ -99,22 +109,29 @@ static size_t scale_bytes_of(const struct quantize_format *format, struct size s
 /* Lays out a buffer for the largest operand of each kind, and one for its scales. */
 static void layout_operands(struct quantization *q, struct arena *arena,
                             const struct gpt_shape *s) {
-    size_t gradient = 0;
+    const bool codes = !q->precision.recipe.in_blocks || q->multiplies_blocks;
+    size_t gradient = 0, transform = 0;
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++) {
-        size_t values = 0, scale_bytes = 0;
+        size_t values = 0, scale_bytes = 0, block_bytes = 0;
         for (int i = 0; i < LINEAR_COUNT * 2; i++) {
             struct size size = size_of(q, s, i / 2, (enum quantized)kind);
             struct quantize_format format =
                 quantization_format_of(q, (enum quantized)kind, quantization_readers[kind][i % 2]);
+            struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
             values = larger(
-                values, dtype_size(q->precision.recipe.dequantized ? DTYPE_BF16 : format.element,
-                                   size.rows * size.columns));
+                values, dtype_size(codes ? format.element : DTYPE_BF16, size.rows * size.columns));
             scale_bytes = larger(scale_bytes, scale_bytes_of(&format, size));
+            block_bytes = larger(block_bytes, tensor_bytes(&scales));
+            if (kind != QUANTIZED_WEIGHT)
+                transform = larger(transform, dtype_size(DTYPE_BF16, size.rows * size.columns));
         }
+        if (q->multiplies_blocks) q->block_scales[kind] = arena_take(arena, block_bytes);
         q->values[kind] = arena_take(arena, values);
         q->scales[kind] = arena_take(arena, scale_bytes);
         if (kind == QUANTIZED_GRADIENT) gradient = values;
     }
+    if (q->multiplies_blocks && q->precision.recipe.hadamard)
+        q->transform_values = arena_take(arena, transform);
     if (q->tensor_cores && quantization_serves_both(q, QUANTIZED_GRADIENT))
         q->transposed = arena_take(arena, gradient);
 }
@@ -236,7 +253,7 @@ static void round_into(const struct quantization *q, const struct operand *out,
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand) {
     const struct quantization *q = quantization;
-    if (q->precision.recipe.dequantized) return quantization_dequantized_operand(q, operand);
+    if (q->precision.recipe.in_blocks) return quantization_block_operand(q, operand);
     bool both = operand->kind == QUANTIZED_GRADIENT && operand->matmul == MATMUL_WEIGHT_GRADIENT &&
                 quantization_serves_both(q, QUANTIZED_GRADIENT);
     void *values = q->values[operand->kind];
@@ -260,7 +277,7 @@ struct operand quantization_input(const struct quantization *quantization, enum 
     const struct scaled_tensor *kept = quantization_kept_input(q, site, layer);
     bool both = quantization_serves_both(q, QUANTIZED_INPUT);
     operand.matmul = MATMUL_WEIGHT_GRADIENT;
-    if (q->precision.recipe.dequantized) {
+    if (q->precision.recipe.in_blocks) {
         quantization_keep_blocks(q, &operand);
         operand.matmul = MATMUL_FORWARD, operand.repeated = true;
         return quantization_round(q, &operand);
@@ -287,7 +304,7 @@ struct operand quantization_input_backward(const struct quantization *quantizati
                                         .matmul = MATMUL_WEIGHT_GRADIENT,
                                         .repeated = true};
     if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
-    if (q->precision.recipe.dequantized) return quantization_kept_blocks(q, &operand);
+    if (q->precision.recipe.in_blocks) return quantization_kept_blocks(q, &operand);
     const struct scaled_tensor *kept = quantization_kept_input(q, site, layer);
     void *own = kept->values.data;
     return operand_at(q, &operand, false, &(struct operand_memory){own, own, kept->scales.data});

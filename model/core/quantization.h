@@ -9,7 +9,8 @@
  * ("delayed"; the tensor's own until there is one).
  *
  * Other formats have a scale for each block of elements that a result sums over. Their matmuls read
- * the values in bf16, which represents them exactly (fake_quantize). In nvfp4 gradients are rounded
+ * codes and scales on devices that multiply them, else the values in bf16, which represents them
+ * exactly (fake_quantize). In nvfp4 gradients are rounded
  * stochastically, and the operands of weight gradients pass a Hadamard transform first.
  *
  * Norms and the MLP's activation function track the amax of the tensors that they write, in both
@@ -39,6 +40,11 @@ void quantization_clear(const struct quantization *quantization);
  * serves both of its matmuls if quantization_serves_both. */
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand);
+
+/* Returns the blocks of an operand of codes, or NULL. */
+static inline const struct matmul_blocks *operand_blocks(const struct operand *operand) {
+    return operand->blocks.scales.rank ? &operand->blocks : NULL;
+}
 
 /* True if the two matmuls that read an operand of this kind read the same values and scales. */
 bool quantization_serves_both(const struct quantization *quantization, enum quantized kind);

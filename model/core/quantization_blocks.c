@@ -60,8 +60,47 @@ static struct tensor tensor_scale_at(const struct quantization *q, float *addres
     return (struct tensor){address, DTYPE_F32, 2, {1, 1}};
 }
 
-struct operand quantization_dequantized_operand(const struct quantization *q,
-                                                const struct quantized_operand *operand) {
+/* An operand as codes. */
+struct coded {
+    struct tensor codes, block_scales, tensor_scale;
+};
+
+static struct coded codes_at(const struct quantization *q, const struct quantized_operand *operand,
+                             void *codes, void *block_scales, float *tensor_scale) {
+    const struct tensor *in = operand->in;
+    const struct quantize_format format = quantization_format_of(q, operand->kind, operand->matmul);
+    struct coded of = {*in, quantize_format_scales(&format, tensor_rows(in), tensor_columns(in)),
+                       tensor_scale_at(q, tensor_scale)};
+    of.codes.dtype = format.element, of.codes.data = codes;
+    of.block_scales.data = block_scales;
+    return of;
+}
+
+static void round_to_codes(const struct quantization *q, const struct coded *of,
+                           const struct quantized_operand *operand) {
+    void *temporary = q->multiplies_blocks ? q->transform_values : q->values[operand->kind];
+    round_blocks(q,
+                 &(struct fake_quantize_args){.out = &of->codes,
+                                              .block_scales = &of->block_scales,
+                                              .scales = optional_tensor(&of->tensor_scale)},
+                 operand, temporary);
+}
+
+static struct operand operand_of_codes(const struct quantization *q, const struct coded *of,
+                                       const struct quantized_operand *operand) {
+    return (struct operand){
+        .stored = {of->codes, of->tensor_scale},
+        .blocks = {of->block_scales, quantization_format_of(q, operand->kind, operand->matmul)}};
+}
+
+struct operand quantization_block_operand(const struct quantization *q,
+                                          const struct quantized_operand *operand) {
+    if (q->multiplies_blocks) {
+        const struct coded of = codes_at(q, operand, q->values[operand->kind],
+                                         q->block_scales[operand->kind], q->scales[operand->kind]);
+        round_to_codes(q, &of, operand);
+        return operand_of_codes(q, &of, operand);
+    }
     struct operand out = {.stored.values = *operand->in};
     out.stored.values.dtype = DTYPE_BF16;
     out.stored.values.data = q->values[operand->kind];
@@ -73,38 +112,26 @@ struct operand quantization_dequantized_operand(const struct quantization *q,
     return out;
 }
 
-/* A saved input as codes. */
-struct kept_codes {
-    struct tensor codes, block_scales, tensor_scale;
-};
-
-static struct kept_codes kept_codes_of(const struct quantization *q, enum autocast_site site,
-                                       int64_t layer, const struct tensor *in) {
-    const struct scaled_tensor *kept = quantization_kept_input(q, site, layer);
-    const struct quantize_format format =
-        quantization_format_of(q, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT);
-    float *scale = q->kept_scales ? q->kept_scales + quantization_kept_index(site, layer) : NULL;
-    struct kept_codes of = {*in,
-                            quantize_format_scales(&format, tensor_rows(in), tensor_columns(in)),
-                            tensor_scale_at(q, scale)};
-    of.codes.dtype = format.element, of.codes.data = kept->values.data;
-    of.block_scales.data = kept->scales.data;
-    return of;
+/* Returns a saved input as codes. */
+static struct coded kept_codes_of(const struct quantization *q,
+                                  const struct quantized_operand *operand) {
+    const struct scaled_tensor *kept = quantization_kept_input(q, operand->site, operand->layer);
+    float *scale = NULL;
+    if (q->kept_scales)
+        scale = q->kept_scales + quantization_kept_index(operand->site, operand->layer);
+    return codes_at(q, operand, kept->values.data, kept->scales.data, scale);
 }
 
 void quantization_keep_blocks(const struct quantization *q,
                               const struct quantized_operand *operand) {
-    struct kept_codes of = kept_codes_of(q, operand->site, operand->layer, operand->in);
-    round_blocks(q,
-                 &(struct fake_quantize_args){.out = &of.codes,
-                                              .block_scales = &of.block_scales,
-                                              .scales = optional_tensor(&of.tensor_scale)},
-                 operand, q->values[QUANTIZED_INPUT]);
+    const struct coded of = kept_codes_of(q, operand);
+    round_to_codes(q, &of, operand);
 }
 
 struct operand quantization_kept_blocks(const struct quantization *q,
                                         const struct quantized_operand *operand) {
-    struct kept_codes of = kept_codes_of(q, operand->site, operand->layer, operand->in);
+    const struct coded of = kept_codes_of(q, operand);
+    if (q->multiplies_blocks) return operand_of_codes(q, &of, operand);
     struct operand out = {.stored.values = *operand->in, .stored.scales = of.tensor_scale};
     out.stored.values.dtype = DTYPE_BF16;
     out.stored.values.data = q->values[QUANTIZED_INPUT];

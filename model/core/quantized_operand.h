@@ -26,6 +26,7 @@ struct scaled_tensor {
 /* Operand of a matmul. */
 struct operand {
     struct scaled_tensor stored;
+    struct matmul_blocks blocks;     /* blocks of stored codes; else scales.rank is 0 */
     struct scaled_tensor transposed; /* rank 0, or the operand of a matmul that reduces over rows;
                                         stored may then have rank 0 */
 };
@@ -39,14 +40,17 @@ struct quantization {
     float margin;           /* 2^fp8.margin */
     int64_t history_length; /* 0: no history */
     int64_t layers;
-    bool weights_out_in; /* as in struct gpt_shape */
-    bool gated;          /* the MLP is gated */
-    bool tensor_cores;   /* the device multiplies 8-bit operands, reducing over columns only */
+    bool weights_out_in;    /* as in struct gpt_shape */
+    bool gated;             /* the MLP is gated */
+    bool tensor_cores;      /* the device multiplies 8-bit operands, reducing over columns only */
+    bool multiplies_blocks; /* the device multiplies codes in blocks */
 
     bool keeps[LINEAR_COUNT];   /* inputs saved in 8 or 4 bits for the backward pass */
     struct scaled_tensor *kept; /* [layers, LINEAR_COUNT] saved inputs, or their transposes */
     float *kept_scales; /* [layers, LINEAR_COUNT] scales of their tensors, in formats with them */
-    void *values[QUANTIZED_KINDS]; /* the current operand of each kind */
+    void *values[QUANTIZED_KINDS];       /* the current operand of each kind */
+    void *block_scales[QUANTIZED_KINDS]; /* scales of its blocks; if codes are multiplied */
+    void *transform_values;        /* the current Hadamard transform, in bf16; NULL: in place */
     void *transposed;              /* transpose of a gradient, if both layouts are used */
     void *scales[QUANTIZED_KINDS]; /* scales of the current operand of each kind */
     struct amax *tracked;          /* [count] amax of this pass; NULL unless tensors have a scale */

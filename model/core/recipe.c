@@ -79,7 +79,17 @@ struct recipe recipe_of(const struct config *config, enum config_precision preci
     default: assert(false);
     }
     const struct quantize_format *input = &recipe.format[QUANTIZED_INPUT][MATMUL_FORWARD];
-    recipe.dequantized = quantize_format_dequantized(input);
-    recipe.scaled = !recipe.dequantized || quantize_format_has_tensor_scale(input);
+    recipe.in_blocks = quantize_format_in_blocks(input);
+    recipe.scaled = !recipe.in_blocks || quantize_format_has_tensor_scale(input);
     return recipe;
+}
+
+bool recipe_is_native(const struct recipe *recipe, const struct backend *be) {
+    if (!recipe->in_blocks) return be->device.native_8_bit;
+    for (int i = 0; i < QUANTIZED_KINDS * LINEAR_MATMULS; i++) {
+        const struct quantize_format *format =
+            &recipe->format[i / LINEAR_MATMULS][i % LINEAR_MATMULS];
+        if (format->columns && !backend_multiplies_blocks(be, format)) return false;
+    }
+    return true;
 }

@@ -8,7 +8,6 @@
 #include "test/cuda_emulator/fake_product.h"
 #include "test/cuda_emulator/graphs.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +22,7 @@ struct preference {
 
 static_assert(sizeof(algorithm) == sizeof(cublasLtMatmulAlgo_t), "");
 
-enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16, EIGHT_BIT_UNIT = 16, EIGHT_BIT_SM = 89 };
+enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16 };
 const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
@@ -40,15 +39,6 @@ struct {
     uint32_t epilogue, algorithm;
 } lie = {asked("CUBLASLT_LIE"), 0};
 
-cublasStatus_t reject(cublasStatus_t status, const char *why) {
-    fprintf(stderr, "fake cublasLt: %s\n", why);
-    return status;
-}
-#define REQUIRE(condition, why) \
-    if (!(condition)) return reject(CUBLAS_STATUS_INVALID_VALUE, why)
-#define SUPPORT(condition, why) \
-    if (!(condition)) return reject(CUBLAS_STATUS_NOT_SUPPORTED, why)
-
 const layout &of(cublasLtMatrixLayout_t handle) {
     return *reinterpret_cast<layout *>(handle);
 }
@@ -57,7 +47,7 @@ const operation &of(cublasLtMatmulDesc_t handle) {
 }
 
 size_t bytes_of(const layout &l) {
-    return ((size_t)l.stride * (l.columns - 1) + l.rows) * size_of(l.type);
+    return ((size_t)l.stride * (l.columns - 1) + l.rows) * bits_of(l.type) / 8;
 }
 uint32_t alignment_of(const void *p) {
     uintptr_t at = (uintptr_t)p;
@@ -72,7 +62,7 @@ problem gather(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrix
     p.k = p.op->transpose_a ? p.a.rows : p.a.columns;
     p.has_vector = p.op->epilogue & CUBLASLT_EPILOGUE_BIAS;
     p.has_aux = p.op->epilogue & 128;
-    bool to_f32 = is_eight_bit(p.a.type) && p.d.type == CUDA_R_32F;
+    bool to_f32 = is_narrow(p.a.type) && p.d.type == CUDA_R_32F;
     p.vector_type = p.op->vector_type < 0 ? p.d.type : p.op->vector_type;
     if (to_f32 && p.op->vector_type < 0) p.vector_type = CUDA_R_16BF;
     p.aux_type = p.op->aux_type < 0 ? p.d.type : p.op->aux_type;
@@ -80,28 +70,7 @@ problem gather(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrix
 }
 
 bool known(int type) {
-    return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF || is_eight_bit(type);
-}
-
-/* Additional requirements of the library for 8-bit operands. */
-cublasStatus_t examine_eight_bit(const problem &p) {
-    const operation &op = *p.op;
-    const layout *all[] = {&p.a, &p.b, &p.c, &p.d};
-    SUPPORT(emu::capability() >= EIGHT_BIT_SM, "operands of 8 bits on an older GPU");
-    SUPPORT(is_eight_bit(p.a.type) && is_eight_bit(p.b.type), "one operand of 8 bits");
-    SUPPORT(p.a.type != CUDA_R_8F_E5M2 || p.b.type != CUDA_R_8F_E5M2, "E5M2 times E5M2");
-    SUPPORT(!is_eight_bit(p.d.type), "an output of 8 bits, which is not emulated");
-    SUPPORT(op.transpose_a && !op.transpose_b, "operands of 8 bits that are not TN");
-    SUPPORT(op.compute == CUBLAS_COMPUTE_32F, "operands of 8 bits not summed in fp32");
-    for (const layout *l : all)
-        SUPPORT(l->rows % EIGHT_BIT_UNIT == 0 && l->columns % EIGHT_BIT_UNIT == 0 &&
-                    l->stride * (int64_t)size_of(l->type) % EIGHT_BIT_UNIT == 0,
-                "operands of 8 bits whose sizes are no multiples of 16");
-    SUPPORT(op.epilogue == FAKE_DEFAULT || op.epilogue == FAKE_BIAS,
-            "an epilogue that is not for operands of 8 bits");
-    int bias = p.d.type == CUDA_R_32F ? (int)CUDA_R_16BF : p.d.type;
-    SUPPORT(!p.has_vector || p.vector_type == bias, "a bias of a type that this output has not");
-    return CUBLAS_STATUS_SUCCESS;
+    return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF || is_narrow(type);
 }
 
 cublasStatus_t examine_epilogue(const problem &p) {
@@ -115,7 +84,7 @@ cublasStatus_t examine_epilogue(const problem &p) {
         if (p.op->epilogue == refused[i]) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p.has_vector) {
         REQUIRE(p.op->vector, "an epilogue without its bias pointer");
-        SUPPORT(p.vector_type == p.d.type || is_eight_bit(p.a.type),
+        SUPPORT(p.vector_type == p.d.type || is_narrow(p.a.type),
                 "a bias that has not the type of the output");
         SUPPORT((uintptr_t)p.op->vector % size_of(p.vector_type) == 0, "a misaligned bias");
     }
@@ -144,8 +113,8 @@ cublasStatus_t examine(const problem &p) {
     REQUIRE(fits, "shapes that do not fit each other");
     SUPPORT(p.c.type == p.d.type, "C and D of unlike types");
     SUPPORT(op.scale == CUDA_R_32F, "a scale type other than fp32");
-    if (is_eight_bit(p.a.type) || is_eight_bit(p.b.type) || is_eight_bit(p.d.type)) {
-        cublasStatus_t status = examine_eight_bit(p);
+    if (is_narrow(p.a.type) || is_narrow(p.b.type) || is_narrow(p.d.type)) {
+        cublasStatus_t status = examine_narrow(p);
         return status ? status : examine_epilogue(p);
     }
     REQUIRE(!op.scale_a && !op.scale_b, "scales of operands that have not 8 bits");
@@ -174,6 +143,8 @@ uint64_t checksum(const problem &p) {
     sum = mix(mix(sum, (uint64_t)p.op->compute), p.op->epilogue);
     sum = mix(mix(sum, (uint64_t)p.op->transpose_a), (uint64_t)p.op->transpose_b);
     sum = mix(mix(sum, p.op->scale_a != nullptr), p.op->scale_b != nullptr);
+    sum = mix(mix(mix(sum, (uint64_t)p.op->mode_a), (uint64_t)p.op->mode_b),
+              (uint64_t)p.op->pointers);
     return mix(mix(sum, (uint64_t)p.op->fast), (uint64_t)p.op->aux_stride);
 }
 
@@ -247,10 +218,10 @@ cublasStatus_t examine_memory(const range *ranges, int count) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const void *a,
-                                const void *b, const void *c, const void *d, const void *workspace,
+cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const matrices &with,
                                 size_t workspace_bytes) {
     const operation &op = *p.op;
+    const void *a = with.a, *b = with.b, *c = with.c, *d = with.d, *workspace = with.workspace;
     const void *pointers[] = {a, b, c, d, op.vector, op.aux};
     size_t vector = p.m * size_of(p.vector_type);
     layout aux = {p.aux_type, p.m, p.n, op.aux_stride};
@@ -259,8 +230,8 @@ cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const
         REQUIRE(!used || (uintptr_t)pointers[i] % chosen.alignment[i] == 0,
                 "a pointer that is less aligned than was promised");
     }
-    for (int i = 0; i < 4 && is_eight_bit(p.a.type); i++)
-        SUPPORT((uintptr_t)pointers[i] % EIGHT_BIT_UNIT == 0, "a misaligned matrix, with 8 bits");
+    for (int i = 0; i < 4 && is_narrow(p.a.type); i++)
+        SUPPORT((uintptr_t)pointers[i] % NARROW_ALIGNMENT == 0, "a misaligned matrix, with 8 bits");
     REQUIRE(workspace_bytes >= chosen.workspace_bytes, "too small a workspace");
     REQUIRE(!chosen.workspace_bytes || (uintptr_t)workspace % WORKSPACE_ALIGNMENT == 0,
             "a misaligned workspace");
@@ -272,10 +243,17 @@ cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const
         {op.vector, p.has_vector ? vector : 0, "bias", !(op.epilogue & CUBLASLT_EPILOGUE_BIAS)},
         {op.aux, p.has_aux ? bytes_of(aux) : 0, "aux", op.epilogue != CUBLASLT_EPILOGUE_DGELU},
         {c, c == d ? 0 : bytes_of(p.c), "C", false},
-        {op.scale_a, op.scale_a ? sizeof(float) : 0, "scale of A", false},
-        {op.scale_b, op.scale_b ? sizeof(float) : 0, "scale of B", false},
+        {op.scale_a, op.scale_a ? block_scale_bytes(op.mode_a, p.m, p.k) : 0, "scale of A", false},
+        {op.scale_b, op.scale_b ? block_scale_bytes(op.mode_b, p.n, p.k) : 0, "scale of B", false},
+        {with.device_alpha, with.device_alpha ? sizeof(float) : 0, "alpha", false},
+        {with.device_beta, with.device_beta ? sizeof(float) : 0, "beta", false},
     };
-    return examine_memory(ranges, sizeof ranges / sizeof *ranges);
+    cublasStatus_t status = examine_memory(ranges, sizeof ranges / sizeof *ranges);
+    if (status) return status;
+    REQUIRE(block_scales_are_padded(op.scale_a, op.mode_a, p.m, p.k) &&
+                block_scales_are_padded(op.scale_b, op.mode_b, p.n, p.k),
+            "scales of blocks past the last that are not 0");
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- attributes: the field that holds each, and its size */
@@ -297,6 +275,9 @@ place attribute(operation *op, cublasLtMatmulDescAttributes_t which) {
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return {&op->aux_type, 4};
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return {&op->scale_a, 8};
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return {&op->scale_b, 8};
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return {&op->mode_a, 4};
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return {&op->mode_b, 4};
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return {&op->pointers, 4};
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return {&op->fast, 1};
     default: return {nullptr, 0};
     }
@@ -460,15 +441,17 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op
 static cublasStatus_t multiply(const problem &p, const algorithm &chosen, const matrices &with,
                                size_t workspace_bytes, cudaStream_t stream) {
     emu::work_begin(stream);
-    cublasStatus_t status = examine_pointers(p, chosen, with.a, with.b, with.c, with.d,
-                                             with.workspace, workspace_bytes);
-    if (!status) compute(p, (fake_algorithm)chosen.variant, with);
+    matrices now = with;
+    cublasStatus_t status = examine_pointers(p, chosen, with, workspace_bytes);
+    if (!status && with.device_alpha) now.alpha = *with.device_alpha, now.beta = *with.device_beta;
+    if (!status) compute(p, (fake_algorithm)chosen.variant, now);
     emu::work_end();
     if (status) return status;
-    counts.products++;
+    counts.products++, counts.in_blocks += is_mode_of_blocks(p.op->mode_a);
     counts.epilogue = (int)p.op->epilogue;
     counts.algorithm = (int)chosen.variant;
     counts.a_type = p.a.type, counts.b_type = p.b.type;
+    counts.a_mode = p.op->mode_a, counts.b_mode = p.op->mode_b;
     counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
     if (chosen.variant == slow || p.op->epilogue == slow_epilogue) emu::time_passes(3000);
     return CUBLAS_STATUS_SUCCESS;
@@ -482,7 +465,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
                               void *workspace, size_t workspace_bytes, cudaStream_t stream) {
     problem p = gather(op, a_layout, b_layout, c_layout, d_layout);
     algorithm chosen;
-    float scale = *(const float *)alpha, kept = *(const float *)beta;
+    bool on_device = of(op).pointers == CUBLASLT_POINTER_MODE_DEVICE;
+    float scale = on_device ? 1 : *(const float *)alpha,
+          kept = on_device ? 1 : *(const float *)beta;
     REQUIRE(handle && *(uint64_t *)handle == MAGIC, "no handle");
     cublasStatus_t status = examine(p);
     if (!status) status = recognize(p, algo, &chosen);
@@ -492,7 +477,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     SUPPORT(lie.epilogue != (uint32_t)p.op->epilogue ||
                 (lie.algorithm && lie.algorithm != (uint32_t)chosen.variant),
             "what its heuristics have offered");
-    const matrices with = {a, b, c, d, workspace, scale, kept};
+    const matrices with = {a,
+                           b,
+                           c,
+                           d,
+                           workspace,
+                           scale,
+                           kept,
+                           on_device ? (const float *)alpha : nullptr,
+                           on_device ? (const float *)beta : nullptr};
     if (!emu::recording(stream)) return multiply(p, chosen, with, workspace_bytes, stream);
     operation described = *p.op; /* the current state */
     emu::record(

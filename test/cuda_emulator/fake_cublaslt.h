@@ -17,7 +17,10 @@ enum fake_epilogue {
 };
 
 /* Values of cudaDataType. */
-enum fake_type { FAKE_F32 = 0, FAKE_BF16 = 14, FAKE_E4M3 = 28, FAKE_E5M2 = 29 };
+enum fake_type { FAKE_F32 = 0, FAKE_BF16 = 14, FAKE_E4M3 = 28, FAKE_E5M2 = 29, FAKE_E2M1 = 33 };
+
+/* Values of cublasLtMatmulMatrixScale_t. */
+enum fake_mode { FAKE_SCALAR, FAKE_VEC16, FAKE_VEC32, FAKE_VEC128 = 4, FAKE_BLK128 };
 
 /* Algorithms, named by the order in which they sum over k: one by one, in blocks, or in three
  * splits. Splits use the reduction scheme by compute type, by output type, or in place. */
@@ -33,10 +36,12 @@ struct fake_cublaslt {
     long operations; /* descriptors made */
     long queries;    /* calls of the heuristics */
     long products;   /* matmuls run */
+    long in_blocks;  /* matmuls of operands in blocks */
     long alive;      /* objects made and not destroyed */
     /* The last matmul: */
     int epilogue, algorithm;
     int a_type, b_type; /* cudaDataType of the library's operands A and B */
+    int a_mode, b_mode; /* modes of their scales */
     int fast, scaled;   /* fast accumulation, both scale pointers */
 };
 

@@ -9,18 +9,15 @@
 
 namespace fake {
 
-/* Layout of the 8-bit formats: sign, exponent, fraction. */
-static float from_eight_bits(uint8_t code, bool e4m3) {
-    int bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, exponent = (code & 0x7f) >> bits;
-    int fraction = code & ((1 << bits) - 1), top = e4m3 ? 15 : 31;
-    float value = ldexpf((float)(fraction | (exponent ? 1 << bits : 0)),
-                         (exponent ? exponent : 1) - bias - bits);
-    if (e4m3 && (code & 0x7f) == 0x7f) value = NAN;
-    if (!e4m3 && exponent == top) value = fraction ? NAN : INFINITY;
-    return code & 0x80 ? -value : value;
+/* Returns the value of the code at index i: sign, two bits of exponent, one of fraction. */
+static float from_four_bits(const void *p, uint64_t i) {
+    static const float values[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    int code = ((const uint8_t *)p)[i / 2] >> (i % 2 * 4) & 15;
+    return code & 8 ? -values[code & 7] : values[code];
 }
 
 static float load(const void *p, int type, uint64_t i) {
+    if (type == CUDA_R_4F_E2M1) return from_four_bits(p, i);
     if (is_eight_bit(type)) return from_eight_bits(((const uint8_t *)p)[i], type == CUDA_R_8F_E4M3);
     if (type == CUDA_R_32F) return ((const float *)p)[i];
     if (type == CUDA_R_16BF) return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
@@ -50,6 +47,14 @@ static float *memory(uint64_t count) {
     return values;
 }
 
+/* Multiplies the columns of a matrix, its vectors along k, by the scales of their blocks. */
+static void apply_block_scales(float *values, uint64_t k, uint64_t outers, const void *scales,
+                               int32_t mode) {
+    for (uint64_t outer = 0; outer < outers; outer++)
+        for (uint64_t i = 0; i < k; i++)
+            values[outer * k + i] *= block_scale_of(scales, mode, outers, k, outer, i);
+}
+
 /* Returns the matrix (or its transpose) as fp32, column-major without gaps. */
 static float *unpack(const void *data, const layout &l, bool transpose, bool tf32) {
     float *values = memory(l.rows * l.columns);
@@ -59,6 +64,16 @@ static float *unpack(const void *data, const layout &l, bool transpose, bool tf3
             uint64_t at = transpose ? row * l.columns + column : column * l.rows + row;
             values[at] = tf32 ? as_tf32(value) : value;
         }
+    return values;
+}
+
+/* Returns a matrix transposed, and frees it. */
+static float *transposed(float *of, uint64_t rows, uint64_t columns) {
+    float *values = memory(rows * columns);
+    for (uint64_t column = 0; column < columns; column++)
+        for (uint64_t row = 0; row < rows; row++)
+            values[row * columns + column] = of[column * rows + row];
+    free(of);
     return values;
 }
 
@@ -102,7 +117,7 @@ static void multiply_on_tensor_cores(float *c, const float *a, const float *b, c
 static void multiply(float *c, const float *a, const float *b, const problem &p, uint64_t first,
                      uint64_t last) {
     bool cores = p.a.type != CUDA_R_32F || p.op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    if (cores && emu::tensor_cores_truncate()) {
+    if (cores && emu::tensor_cores_truncate() && !is_mode_of_blocks(p.op->mode_a)) {
         multiply_on_tensor_cores(c, a, b, p, first, last);
         return;
     }
@@ -157,7 +172,9 @@ static float gelu_slope(float x) {
  * come from a reduction of splits. */
 static void conclude(const problem &p, const float *sums, bool split, const matrices &with) {
     const operation &op = *p.op;
-    float scale = (op.scale_a ? *op.scale_a : 1) * (op.scale_b ? *op.scale_b : 1);
+    float scale = 1;
+    if (op.scale_a && !is_mode_of_blocks(op.mode_a)) scale = *(const float *)op.scale_a;
+    if (op.scale_b && !is_mode_of_blocks(op.mode_b)) scale *= *(const float *)op.scale_b;
     bool bias = op.epilogue & CUBLASLT_EPILOGUE_BIAS, forward = op.epilogue & 32;
     bool backward = op.epilogue & 64;
     for (uint64_t column = 0; column < p.n; column++)
@@ -178,8 +195,15 @@ static void conclude(const problem &p, const float *sums, bool split, const matr
 
 void compute(const problem &p, fake_algorithm order, const matrices &with) {
     bool tf32 = p.op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    float *a = unpack(with.a, p.a, p.op->transpose_a, tf32);
+    bool blocks = is_mode_of_blocks(p.op->mode_a);
+    float *a = unpack(with.a, p.a, p.op->transpose_a && !blocks, tf32);
     float *b = unpack(with.b, p.b, p.op->transpose_b, tf32);
+    if (blocks) {
+        /* A was left as it is in memory, a vector along k in each column. */
+        apply_block_scales(a, p.k, p.m, p.op->scale_a, p.op->mode_a);
+        apply_block_scales(b, p.k, p.n, p.op->scale_b, p.op->mode_b);
+        a = transposed(a, p.k, p.m);
+    }
     float *sums = memory(p.m * p.n);
     if (order == FAKE_DIRECT) multiply(sums, a, b, p, 0, p.k);
     else if (order == FAKE_BLOCKS) multiply_in_blocks(sums, a, b, p);

@@ -1,6 +1,8 @@
-/* Matmuls of 8-bit operands that the fake cuBLASLt must reject, as the library does. */
+/* Matmuls of operands of 8 and 4 bits that the fake cuBLASLt must reject, as the library does. */
 #ifndef __CUDACC__
 #include "test/cuda_emulator/test_emulator.h"
+
+#include "test/cuda_emulator/fake_cublaslt.h"
 
 #include <cublasLt.h>
 
@@ -11,6 +13,8 @@ struct request {
     int32_t transpose_a, transpose_b;
     cublasComputeType_t compute;
     uint32_t epilogue;
+    int32_t a_mode, b_mode; /* cublasLtMatmulMatrixScale_t */
+    int8_t fast;
 };
 
 static const request good = {CUDA_R_8F_E4M3,
@@ -23,7 +27,10 @@ static const request good = {CUDA_R_8F_E4M3,
                              CUBLAS_OP_T,
                              CUBLAS_OP_N,
                              CUBLAS_COMPUTE_32F,
-                             CUBLASLT_EPILOGUE_DEFAULT};
+                             CUBLASLT_EPILOGUE_DEFAULT,
+                             0,
+                             0,
+                             1};
 
 struct forms {
     cublasLtMatmulDesc_t op;
@@ -36,7 +43,6 @@ static forms fill_in(const request &w, const float *scale) {
     forms f;
     bool ta = w.transpose_a == CUBLAS_OP_T, tb = w.transpose_b == CUBLAS_OP_T;
     const void *vector = (const void *)256;
-    int8_t fast = 1;
     int32_t type = w.vector;
     cublasLtMatmulDescCreate(&f.op, w.compute, CUDA_R_32F);
 #define SET(attribute, value) \
@@ -48,7 +54,9 @@ static forms fill_in(const request &w, const float *scale) {
     CHECK(SET(BIAS_DATA_TYPE, type) == CUBLAS_STATUS_SUCCESS);
     CHECK(SET(A_SCALE_POINTER, scale) == CUBLAS_STATUS_SUCCESS);
     CHECK(SET(B_SCALE_POINTER, scale) == CUBLAS_STATUS_SUCCESS);
-    CHECK(SET(FAST_ACCUM, fast) == CUBLAS_STATUS_SUCCESS);
+    CHECK(SET(FAST_ACCUM, w.fast) == CUBLAS_STATUS_SUCCESS);
+    CHECK(SET(A_SCALE_MODE, w.a_mode) == CUBLAS_STATUS_SUCCESS);
+    CHECK(SET(B_SCALE_MODE, w.b_mode) == CUBLAS_STATUS_SUCCESS);
 #undef SET
     cublasLtMatrixLayoutCreate(&f.a, w.a, ta ? w.k : w.m, ta ? w.m : w.k,
                                (int64_t)(ta ? w.k : w.m));
@@ -135,6 +143,42 @@ static void test_capability() {
     }
 }
 
+/* Modes of scales by capability and element, in pairs that go together. */
+static void test_blocks() {
+    static const struct {
+        cudaDataType_t type;
+        int32_t a, b;
+        int least, most; /* capabilities that have it */
+    } cases[] = {
+        {CUDA_R_8F_E4M3, FAKE_VEC32, FAKE_VEC32, 100, 120},
+        {CUDA_R_8F_E4M3, FAKE_VEC32, FAKE_SCALAR, 999, 0},
+        {CUDA_R_8F_E4M3, FAKE_VEC16, FAKE_VEC16, 999, 0},
+        {CUDA_R_4F_E2M1, FAKE_VEC16, FAKE_VEC16, 100, 120},
+        {CUDA_R_4F_E2M1, FAKE_VEC32, FAKE_VEC32, 999, 0},
+        {CUDA_R_4F_E2M1, FAKE_SCALAR, FAKE_SCALAR, 999, 0},
+        {CUDA_R_8F_E4M3, FAKE_VEC128, FAKE_VEC128, 90, 90},
+        {CUDA_R_8F_E4M3, FAKE_VEC128, FAKE_BLK128, 90, 90},
+        {CUDA_R_8F_E4M3, FAKE_BLK128, FAKE_VEC128, 90, 90},
+        {CUDA_R_8F_E4M3, FAKE_BLK128, FAKE_BLK128, 999, 0},
+    };
+    const float *some = (const float *)256, *misaligned = (const float *)8;
+    for (int sm : {89, 90, 100, 120})
+        for (const auto &one : cases) {
+            request w = good;
+            cuda_emulator_capability(sm);
+            w.a = w.b = one.type, w.a_mode = one.a, w.b_mode = one.b;
+            w.m = w.n = w.k = 128, w.fast = 0;
+            bool has = sm >= one.least && sm <= one.most;
+            CHECK(is_taken(w, some) == has);
+            CHECK(!has || (!is_taken(w) && !is_taken(w, misaligned)));
+            w.fast = 1;
+            CHECK(!has || !is_taken(w, some));
+            w.fast = 0, w.n = 144;
+            CHECK(is_taken(w, some) == (has && one.type != CUDA_R_4F_E2M1));
+        }
+    cuda_emulator_capability(90);
+}
+
 /* Scales are read on the device; 0x38 is 1 in E4M3, 0x3c in E5M2. */
 static void test_scales() {
     cublasLtHandle_t handle;
@@ -169,6 +213,7 @@ void test_fake_cublaslt() {
     test_forms();
     test_biases();
     test_capability();
+    test_blocks();
     test_scales();
 }
 #endif

@@ -424,7 +424,7 @@ static int outcome(const char *from, const char *to, const char *place) {
 Test(products, files_of_other_machines_are_not_used) {
     cr_assert_eq(outcome("\n", "\n", ""), 0);
     cr_assert_eq(outcome("\n", " Ti\n", ""), 1); /* another GPU */
-    cr_assert_eq(outcome("format 2", "format 3", ""), 1);
+    cr_assert_eq(outcome("format 3", "format 4", ""), 1);
     cr_assert_eq(outcome("cublasLt 1", "cublasLt 2", ""), 1);
     cr_assert_eq(outcome("m=24", "m=25", ""), 1);               /* another matmul */
     cr_assert_eq(outcome("algorithm=6", "algorithm=7", ""), 1); /* unknown algorithm */
@@ -446,7 +446,7 @@ Test(products, malformed_files_are_errors) {
         {"accumulate=1", "accumulate=2", "line 3"},
         {"tf32=0", "tf32=7", "line 2"},
         {"fast=0", "fast=-1", "line 2"},
-        {"scaled=0", "scaled=2", "line 2"},
+        {"scales=none", "scales=vec12", "line 2"},
         {"algorithm=6", "algorithm=", "line 2"},
         {"0\na=", "0 0\na=", "line 2"},
         {"algorithm=6", "algorithm=66", "line 2"},

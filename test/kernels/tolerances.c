@@ -78,6 +78,10 @@ static const struct tolerance table[] = {
      * signs, no mean: five standard deviations are 5 sqrt(18 / 16 / 3) 2^-13 M = 3.1 x 2^11 u M for
      * each sqrt(K). Simulated for K from 16 to 3072 as Hopper and Ada add: up to 1.2 x 2^11 u. */
     {"matmul_8_bit_truncated", {3.1 * 0x1p11, 3.1 * 0x1p11, 3.1 * 0x1p11}, 1},
+    /* Codes in blocks: a few large terms make partial sums nearly as large as the sum of absolute
+     * values. K = 256 additions round partial sums that grow to it, by 2 u / sqrt(12) of them in
+     * the mean: 2 / sqrt(12) sqrt(256 / 3) = 5.3 u is a standard deviation. Five of them. */
+    {"matmul_blocks", {27, 27, 27}, 1},
     /* The matmul's result may be rounded to the output before it is multiplied by gelu', as two
      * separate operations would do. */
     {"matmul_dgelu", {6, 6, 6}, 2},

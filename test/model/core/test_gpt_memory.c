@@ -137,7 +137,7 @@ static void add_quantized(struct span **spans, const struct gpt *gpt) {
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
         add_span(spans, "operand",
                  &(struct tensor){q->values[kind],
-                                  q->precision.recipe.dequantized ? DTYPE_BF16 : DTYPE_E4M3,
+                                  q->precision.recipe.in_blocks ? DTYPE_BF16 : DTYPE_E4M3,
                                   1,
                                   {bytes[kind]}});
     for (int64_t i = 0; i < s->n_layer * LINEAR_COUNT; i++)

@@ -36,7 +36,7 @@ Test(recipe, fp8_in_blocks) {
     expect_format(&recipe, QUANTIZED_INPUT, MATMUL_FORWARD, row);
     expect_format(&recipe, QUANTIZED_WEIGHT, MATMUL_INPUT_GRADIENT, square);
     expect_format(&recipe, QUANTIZED_GRADIENT, MATMUL_WEIGHT_GRADIENT, row);
-    cr_expect(recipe.dequantized && !recipe.scaled && !recipe.hadamard && !recipe.delayed);
+    cr_expect(recipe.in_blocks && !recipe.scaled && !recipe.hadamard && !recipe.delayed);
 }
 
 Test(recipe, mx_elements_and_scales) {
@@ -60,7 +60,7 @@ Test(recipe, pieces_of_nvfp4) {
     expect_format(&recipe, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT, format);
     expect_format(&recipe, QUANTIZED_WEIGHT, MATMUL_FORWARD, square);
     expect_format(&recipe, QUANTIZED_GRADIENT, MATMUL_INPUT_GRADIENT, stochastic);
-    cr_expect(recipe.hadamard && recipe.dequantized && recipe.scaled);
+    cr_expect(recipe.hadamard && recipe.in_blocks && recipe.scaled);
     recipe = recipe_with(CONFIG_PRECISION_NVFP4,
                          (const char *[]){"nvfp4.hadamard", "0", "nvfp4.stochastic_rounding", "0",
                                           "nvfp4.square_blocks", "0", NULL});
