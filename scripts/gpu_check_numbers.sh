@@ -35,11 +35,13 @@ finish() { # NAME
     if [ -z "${KEEP:-}" ]; then rm -rf "${runs:?}/$1"; fi
 }
 
+compared="fp32 bf16 fp16 fp8 mxfp8 nvfp4"
+
 # The CPU's runs, which need no GPU: started beside the tests, on half of the cores.
 part_reference() {
     local precision status=0
     mkdir -p "$numbers"
-    for precision in fp32 bf16 fp16 fp8; do
+    for precision in $compared; do
         train "cpu-$precision" cpu --set precision="$precision" \
             --set threads=$((($(nproc) + 1) / 2)) || status=1
     done
@@ -93,13 +95,16 @@ same() {
 # Prints how much the loss and the norm of a step may differ, relatively. GPU and CPU round in the
 # same places but add in another order, as two levels of CPU instructions do. Those
 # (MANTISSA_CPU=v3 and v4, the same three steps) differ by at most 1.1e-7 and 2.3e-7 in fp32,
-# 5.9e-5 and 2.5e-4 in 16 bit, 2.2e-4 and 9.2e-4 in fp8; about 15 times that is allowed, and more
-# in fp32, since a GPU's exponentials and roots are approximations.
+# 5.9e-5 and 2.5e-4 in 16 bit, 2.2e-4 and 9.2e-4 in fp8, 3.2e-4 and 2.3e-3 in mxfp8, 6.0e-4 and
+# 3.4e-3 in nvfp4; about 15 times that is allowed, and more in fp32, since a GPU's exponentials and
+# roots are approximations.
 limits() { # PRECISION
     case $1 in
     fp32) echo "1e-5 1e-4" ;;
     bf16 | fp16) echo "1e-3 4e-3" ;;
     fp8) echo "3e-3 1.4e-2" ;;
+    mxfp8) echo "5e-3 3.5e-2" ;;
+    nvfp4) echo "9e-3 5e-2" ;;
     esac
 }
 
@@ -107,7 +112,7 @@ part_numbers() {
     local precision status=0 loss norm
     mkdir -p "$numbers"
     echo "     differences of loss and gradient norm, steps 1 to 3"
-    for precision in fp32 bf16 fp16 fp8; do
+    for precision in $compared; do
         train "gpu-$precision" cuda --set precision="$precision" || status=1
         read -r loss norm < <(limits "$precision")
         close "gpu-$precision" "cpu-$precision" "$loss" "$norm" "$precision, GPU and CPU" ||

@@ -30,12 +30,14 @@ should be running.
   --again          run nothing: compare the results of the last run, in
                    build/regress, once more
   --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower
-                   fp32-odd bf16-odd fp8 fp8-row fp8-delayed
+                   fp32-odd bf16-odd fp8 fp8-row fp8-delayed fp8-block
+                   mxfp8 nvfp4
   --train PROGRAM  another ./train
 TEXT
 }
 
 all="fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd fp8 fp8-row fp8-delayed"
+all+=" fp8-block mxfp8 nvfp4"
 update=false quick=false again=false train=./train jobs=$all
 while [ $# -gt 0 ]; do
     case $1 in
@@ -80,8 +82,8 @@ job_settings() {
     case $1 in
     fp32 | bf16 | fp16) echo "--set precision=$1" ;;
     # at the rate of the others the loss jumps at step 6, in bf16 too, by a random amount
-    fp8) echo "--set precision=fp8 --set optimizer.lr=5e-4" ;;
-    fp8-row | fp8-delayed)
+    fp8 | mxfp8 | nvfp4) echo "--set precision=$1 --set optimizer.lr=5e-4" ;;
+    fp8-row | fp8-delayed | fp8-block)
         echo "--set precision=fp8 --set optimizer.lr=5e-4 --set fp8.recipe=${1#fp8-}"
         ;;
     bf16-gelu) echo "--set precision=bf16 --set train.recompute=gelu" ;;
@@ -258,8 +260,8 @@ END {
             reported[job, figure] = 1 # only the first step is reported
             moved(job ": " part[2] " is " a ", was " b (figure == "weights" ? "" : percent))
         } else if (!same && (figure == "loss" || figure == "validation")) {
-            # Differences between instruction sets are at most: bf16 1.4 %, fp16 0.3 %, fp8 at its
-            # rate 0.3 %.
+            # Differences between instruction sets are at most: bf16 1.4 %, fp16 0.3 %, fp8, mxfp8
+            # and nvfp4 at their rate 0.3 %.
             limit = job ~ /^fp32/ ? 0.001 : 0.02
             if (difference(a, b) > limit && !((job, figure) in reported)) {
                 reported[job, figure] = 1
