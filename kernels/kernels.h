@@ -20,6 +20,7 @@
 #include "kernels/quantize_args.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
+#include "kernels/update_args.h"
 #include "kernels/weight_format.h"
 
 /* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch. It is
@@ -59,6 +60,9 @@
     X(gradient_squares)             \
     X(gradient_norm)                \
     X(adamw)                        \
+    X(momentum)                     \
+    S(normalize)                    \
+    X(weighted_sum)                 \
     X(loss_scale_update)
 
 #define OPERATIONS(X) OPERATIONS_BY_SCRATCH(X, X)
@@ -426,23 +430,6 @@ struct gradient_norm_args {
     const double *squares; /* [count] */
     int64_t count;
     float grad_clip; /* 0: no clipping */
-};
-
-/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on the master weights;
- * unscales and clips the gradient in the same pass, and writes the 16-bit copy. Nothing changes if
- * state->found_inf. The bias correction uses t = state->updates + 1. Arithmetic is fp32 for all
- * dtypes; kernels/rounding.h describes split and copied master weights, and the rounding of
- * moments. */
-struct adamw_args {
-    const struct tensor *master; /* [P] fp32; bf16: upper halves of split master weights */
-    int16_t *remainder;          /* [P], given exactly when master weights are split */
-    const struct tensor *moment1, *moment2; /* [P] both fp32 or both bf16 */
-    const struct tensor *copy;              /* optional [P] 16 bit, of fp32 master weights */
-    const struct tensor *gradients;         /* [P], scaled */
-    const struct step_state *state;
-    const struct step_inputs *inputs; /* lr and key are read */
-    int64_t first;                    /* index of element 0 in the random sequence */
-    double beta1, beta2, epsilon, weight_decay;
 };
 
 /* Ends a step. If found_inf: skipped += 1 and, if dynamic, at_floor += 1 if the scale is min_scale

@@ -153,7 +153,7 @@ static void cross_entropy_body(const struct subject *s) {
 static void adamw_body(const struct subject *s) {
     OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
        .moment2 = &s->t[2], .gradients = &s->t[4], .state = s->state, .inputs = s->inputs,
-       .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1);
+       .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);
 }
 
 static void gradient_norm_body(const struct subject *s) {

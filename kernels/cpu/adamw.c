@@ -24,12 +24,13 @@ struct scalars {
 
 static struct scalars step_scalars(const struct adamw_args *a) {
     double t = a->state->updates + 1.0, root2 = sqrt(1.0 - pow(a->beta2, t));
+    double lr = a->inputs->lr * a->lr_factor;
     return (struct scalars){
-        .keep = (float)(1.0 - a->inputs->lr * a->weight_decay),
+        .keep = (float)(1.0 - lr * a->weight_decay),
         .beta1_rest = (float)(1.0 - a->beta1),
         .beta2 = (float)a->beta2,
         .beta2_rest = (float)(1.0 - a->beta2),
-        .step_size = (float)(a->inputs->lr * root2 / (1.0 - pow(a->beta1, t))),
+        .step_size = (float)(lr * root2 / (1.0 - pow(a->beta1, t))),
         .epsilon = (float)(a->epsilon * root2),
         .unscale = (float)(1.0 / (double)a->state->loss_scale),
         .clip = a->state->clip_factor,

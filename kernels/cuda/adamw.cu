@@ -24,7 +24,7 @@ struct scalars {
 
 /* Arguments of an update that scalars depend on. */
 struct rates {
-    double beta1, beta2, epsilon, weight_decay;
+    double beta1, beta2, epsilon, weight_decay, lr_factor;
 };
 
 /* base^n by squaring, far cheaper than pow, which has to take logarithms. The error grows to n
@@ -44,9 +44,10 @@ static __device__ __forceinline__ void finish_scalars(struct scalars *s,
                                                       const struct rates *rates) {
     uint32_t t = (uint32_t)state->updates + 1;
     double root2 = sqrt(1.0 - power(rates->beta2, t));
-    double decay = __dmul_rn(inputs->lr, rates->weight_decay); /* not part of a multiply-add */
+    double lr = inputs->lr * rates->lr_factor;
+    double decay = __dmul_rn(lr, rates->weight_decay); /* not part of a multiply-add */
     s->keep = (float)(1.0 - decay);
-    s->step_size = (float)(inputs->lr * root2 / (1.0 - power(rates->beta1, t)));
+    s->step_size = (float)(lr * root2 / (1.0 - power(rates->beta1, t)));
     s->epsilon = (float)(rates->epsilon * root2);
     s->key = inputs->key;
     s->unscale = 1.0f / state->loss_scale; /* rounded from fp64 as in gradient_norm.cu */
@@ -147,7 +148,7 @@ static void launch(struct backend *be, const struct adamw_args *a) {
             (Moment *)a->moment2->data, copy, (const Gradient *)a->gradients->data,
             (uint32_t)a->first
     };
-    struct rates rates = {a->beta1, a->beta2, a->epsilon, a->weight_decay};
+    struct rates rates = {a->beta1, a->beta2, a->epsilon, a->weight_decay, a->lr_factor};
     struct scalars given = {};
     given.beta1_rest = (float)(1.0 - a->beta1);
     given.beta2 = (float)a->beta2;

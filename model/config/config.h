@@ -21,7 +21,7 @@
 enum {
     CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
     CONFIG_WORDS_MAX = 8,              /* entries of a list value */
-    CONFIG_OPTION_LIMIT = 128,         /* rows the table may have */
+    CONFIG_OPTION_LIMIT = 160,         /* rows the table may have */
     CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
     CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
@@ -71,13 +71,20 @@ enum config_schedule {
     CONFIG_SCHEDULE_WSD,
 };
 /* X(NAME, name): update rules (model/core/update_rule.h). */
-#define OPTIMIZERS(X) X(ADAMW, adamw)
+#define OPTIMIZERS(X) X(ADAMW, adamw) X(MUON, muon) X(LION, lion) X(SGD, sgd)
 enum config_optimizer {
 #define X(NAME, name) CONFIG_OPTIMIZER_##NAME,
     OPTIMIZERS(X)
 #undef X
 };
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
+/* Factor of Muon's learning rate by the size of a matrix. */
+enum config_muon_scale { CONFIG_SCALE_MATCH_RMS_ADAMW, CONFIG_SCALE_ORIGINAL };
+enum config_newton_schulz {
+    CONFIG_NEWTON_SCHULZ_BF16,
+    CONFIG_NEWTON_SCHULZ_F32,
+    CONFIG_NEWTON_SCHULZ_F16
+};
 enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
 /* fp8 recipes: X(NAME, name, scales, element of the forward pass, of gradients, dtype of scales,
@@ -179,6 +186,12 @@ struct config {
         double decay_fraction; /* wsd only: part of the steps in the final decay */
         double beta1, beta2, eps, weight_decay;
         double grad_clip; /* 0: off */
+        double momentum;  /* Muon and SGD */
+        bool nesterov;
+        double adamw_lr; /* Muon: peak rate of what AdamW updates; 0: lr */
+        enum config_muon_scale scale;
+        int64_t newton_schulz_steps;
+        enum config_newton_schulz newton_schulz_dtype;
         enum config_moments moments;
     } optimizer;
     struct {
@@ -231,10 +244,11 @@ struct config {
         int64_t every, batches; /* every 0: never */
     } eval;
     struct {
-        int64_t every, keep; /* every 0: only at the end */
-        bool keep_best;      /* by validation loss */
-        double shard_gb;     /* largest amount of data in a file of tensors, in 1e9 bytes */
-        bool background;     /* written while training continues, if there is memory */
+        int64_t every, keep;  /* every 0: only at the end */
+        bool keep_best;       /* by validation loss */
+        bool reset_optimizer; /* begin with moments of 0 if the checkpoint has another optimizer */
+        double shard_gb;      /* largest amount of data in a file of tensors, in 1e9 bytes */
+        bool background;      /* written while training continues, if there is memory */
         enum config_on_error on_error;
         enum config_resume resume;
     } checkpoint;

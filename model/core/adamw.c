@@ -6,7 +6,7 @@ static void adamw_update(const struct update_args *a) {
        .moment2 = &a->moments[1], .copy = a->copy, .gradients = a->gradients, .state = a->state,
        .inputs = a->inputs, .first = a->first, .beta1 = config->optimizer.beta1,
        .beta2 = config->optimizer.beta2, .epsilon = config->optimizer.eps,
-       .weight_decay = a->weight_decay);
+       .weight_decay = a->weight_decay, .lr_factor = a->lr_factor);
 }
 
 const struct update_rule adamw_rule = {

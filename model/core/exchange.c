@@ -93,7 +93,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
     bool frozen = parameter_wte(list)->group == GROUP_FROZEN;
     if (!frozen) choose_embedded(exchange, config, parameter_wte(list));
     /* Adapters are small: dividing their moments would save little. */
-    shards_open(&exchange->shards, list, masters, ranks,
+    shards_open(&exchange->shards, config, list, masters, ranks,
                 config->ranks.shard == CONFIG_SHARD_OPTIMIZER && !frozen);
     exchange->squares_count = squares_count(exchange);
     size_t buckets = (size_t)arrlen(exchange->shards.buckets);
@@ -257,6 +257,13 @@ void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {
         *ticket = gather(exchange, bucket, group->master.data, dtype_bytes(group->master.dtype));
     if (group->form == MASTERS_SPLIT && reads_all(exchange, bucket))
         *ticket = gather(exchange, bucket, group->remainder, sizeof *group->remainder);
+}
+
+void exchange_directions(struct exchange *exchange, const struct tensor *directions) {
+    if (!exchange->shards.divided || idle(exchange)) return;
+    wait_for(exchange,
+             collectives_all_gather(exchange->collectives, directions->data,
+                                    dtype_bytes(directions->dtype), tensor_count(directions)));
 }
 
 void exchange_weights_arrived(struct exchange *exchange, int64_t layer) {

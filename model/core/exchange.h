@@ -96,6 +96,9 @@ void exchange_sums(struct exchange *exchange, float *loss);
 /* Sends the weights that operations read of this rank's part of a bucket, after its update. */
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket);
 
+/* Gathers the directions of a bucket, of which each rank has its own part, and waits for them. */
+void exchange_directions(struct exchange *exchange, const struct tensor *directions);
+
 /* After this call, operations see the updated weights of a layer; -1: all vectors, and the weights
  * outside the layers. */
 void exchange_weights_arrived(struct exchange *exchange, int64_t layer);

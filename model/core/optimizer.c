@@ -26,9 +26,36 @@ struct step_inputs optimizer_inputs(const struct config *config, int64_t step) {
 }
 
 static void assign_memory(struct optimizer *optimizer, struct arena *arena) {
-    int64_t own = optimizer->exchange.shards.own_count;
-    for (int moment = 0; moment < optimizer->rule->moments; moment++)
-        optimizer->moments[moment] = arena_tensor(arena, optimizer->gpt->precision.moments, own, 0);
+    const int64_t *counts = optimizer->exchange.shards.moment_count;
+    for (int moment = 0; moment < MOMENTS_MAX; moment++)
+        optimizer->moments[moment] =
+            arena_tensor(arena, optimizer->gpt->precision.moments, counts[moment], 0);
+}
+
+static bool is_in(const struct bucket *bucket, const struct parameter *p) {
+    return p->offset >= bucket->first && p->offset < bucket->first + bucket->count;
+}
+
+/* Sets the sizes of the scratch for matrices: of the largest one, and if momentum is gathered of
+ * the largest bucket. */
+static void size_scratch(struct optimizer *optimizer) {
+    const struct shards *shards = &optimizer->exchange.shards;
+    const struct parameter *list = optimizer->gpt->list;
+    struct muon *muon = &optimizer->muon;
+    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
+        const struct bucket *bucket = &shards->buckets[i];
+        if (bucket->rule->update) continue;
+        if (shards->divided && bucket->count > muon->direction_count)
+            muon->direction_count = bucket->count;
+        for (ptrdiff_t k = 0; k < parameter_trained_count(list); k++) {
+            int64_t rows = list[k].extent.rows, columns = list[k].extent.columns;
+            int64_t side = rows < columns ? rows : columns;
+            if (!is_in(bucket, &list[k])) continue;
+            if (rows * columns > muon->elements) muon->elements = rows * columns;
+            if (side > muon->side) muon->side = side;
+        }
+    }
+    if (muon->elements > muon->direction_count) muon->direction_count = muon->elements;
 }
 
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
@@ -37,7 +64,7 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     if (gpt->offload && gpt->be->collectives->ranks->size > 1)
         return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
                            "anyway (ranks.shard)\nleave it out");
-    *optimizer = (struct optimizer){.gpt = gpt, .config = config, .rule = update_rule(config)};
+    *optimizer = (struct optimizer){.gpt = gpt, .config = config};
     if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
                       &gpt->masters, &gpt->gradients, error))
         return -1;
@@ -46,6 +73,9 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     optimizer->bytes = measure.used;
     if (gpt->offload) gpt->memory.host += measure.used;
     else gpt->memory.moments = measure.used;
+    size_scratch(optimizer);
+    muon_open(&optimizer->muon, gpt->be, config);
+    gpt->memory.moments += optimizer->muon.bytes;
     gpt->memory.exchange = optimizer->exchange.bytes;
     optimizer->state = backend_allocate(gpt->be, sizeof *optimizer->state);
     return optimizer->state ? 0 : fail(error, "out of memory");
@@ -67,6 +97,7 @@ int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
                     "out of memory: the optimizer's moments need %zu MiB\n"
                     "choose a smaller model",
                     optimizer->bytes >> 20);
+    if (muon_allocate(&optimizer->muon, error)) return -1;
     assign_memory(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
     if (offload) memset(optimizer->memory, 0, optimizer->bytes);
     else OP(be, clear, .data = optimizer->memory, .bytes = optimizer->bytes);
@@ -78,6 +109,7 @@ void optimizer_close(struct optimizer *optimizer) {
     struct backend *be = optimizer->gpt->be;
     if (optimizer->memory)
         (optimizer->gpt->offload ? backend_host_release : backend_release)(be, optimizer->memory);
+    muon_close(&optimizer->muon);
     if (optimizer->state) backend_release(be, optimizer->state);
     exchange_close(&optimizer->exchange);
     memset(optimizer, 0, sizeof *optimizer);
@@ -91,12 +123,14 @@ static char *moment_at(const struct optimizer *optimizer, int moment, int64_t at
 
 /* Returns the part of a range that this rank owns in bucket i, and stores its index in the array of
  * own elements in *at. */
-static struct rank_part own_part(const struct optimizer *optimizer, ptrdiff_t i, int64_t first,
-                                 int64_t count, int64_t *at) {
+static struct rank_part own_part(const struct optimizer *optimizer, int moment, ptrdiff_t i,
+                                 int64_t first, int64_t count, int64_t *at) {
     const struct shards *shards = &optimizer->exchange.shards;
     const struct ranks *ranks = optimizer->gpt->be->collectives->ranks;
     struct rank_part part = shards_overlap(shards, i, ranks, ranks->rank, first, count);
-    *at = shards->buckets[i].place + part.first - shards->buckets[i].own.first;
+    const struct bucket *bucket = &shards->buckets[i];
+    if (moment >= bucket->rule->moments) part.count = 0;
+    *at = bucket->place[moment] + part.first - bucket->own.first;
     return part;
 }
 
@@ -105,7 +139,7 @@ void optimizer_download(const struct optimizer *optimizer, int moment, void *val
     size_t bytes = dtype_bytes(optimizer->moments[moment].dtype);
     int64_t at;
     for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
-        struct rank_part part = own_part(optimizer, i, first, count, &at);
+        struct rank_part part = own_part(optimizer, moment, i, first, count, &at);
         char *to = (char *)values + (size_t)(part.first - first) * bytes;
         if (part.count > 0)
             backend_download(optimizer->gpt->be, to, moment_at(optimizer, moment, at),
@@ -131,33 +165,112 @@ void optimizer_upload(const struct optimizer *optimizer, int moment, const float
                       int64_t first, int64_t count) {
     int64_t at;
     for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
-        struct rank_part part = own_part(optimizer, i, first, count, &at);
+        struct rank_part part = own_part(optimizer, moment, i, first, count, &at);
         if (part.count > 0)
             upload(optimizer, moment, values + (part.first - first), at, part.count);
     }
 }
 
-/* Updates this rank's part of a bucket. Offloaded state is read and written in host memory. */
-static void update(struct optimizer *optimizer, const struct bucket *bucket) {
+/* Tensors of a range of elements in a bucket's own part, and the arguments of its update. */
+struct update_range {
+    struct tensor master, copy, gradients, moments[MOMENTS_MAX];
+    struct update_args args;
+};
+
+static void range_of(struct update_range *range, const struct optimizer *optimizer,
+                     const struct bucket *bucket, struct rank_part part) {
     struct gpt *gpt = optimizer->gpt;
     const struct config *config = optimizer->config;
     const struct master_group *group = &gpt->masters.groups[bucket->group];
-    struct rank_part own = bucket->own;
-    int64_t first = own.first - group->first;
-    struct tensor master = tensor_range(&group->master, first, own.count);
-    struct tensor copy = tensor_range(&group->copy, first, own.count);
-    struct tensor gradients = tensor_range(&gpt->gradients, own.first, own.count);
-    struct tensor moments[MOMENTS_MAX];
-    for (int i = 0; i < optimizer->rule->moments; i++)
-        moments[i] = tensor_range(&optimizer->moments[i], bucket->place, own.count);
-    optimizer->rule->update(
-        ARGS(update, .be = gpt->be, .master = &master,
-             .remainder = group->remainder ? group->remainder + first : NULL,
-             .copy = group->form == MASTERS_KEPT ? &copy : NULL, .moments = moments,
-             .gradients = &gradients, .state = optimizer->state, .inputs = gpt->activations.inputs,
-             .first = own.first,
-             .weight_decay = group->group == GROUP_DECAYED ? config->optimizer.weight_decay : 0,
-             .config = config));
+    int64_t first = part.first - group->first, in_own = part.first - bucket->own.first;
+    const double rate = config->optimizer.adamw_lr;
+    bool own_rate = bucket->rule == &adamw_rule && rate > 0;
+    range->master = tensor_range(&group->master, first, part.count);
+    range->copy = tensor_range(&group->copy, first, part.count);
+    range->gradients = tensor_range(&gpt->gradients, part.first, part.count);
+    for (int i = 0; i < bucket->rule->moments; i++)
+        range->moments[i] =
+            tensor_range(&optimizer->moments[i], bucket->place[i] + in_own, part.count);
+    range->args = (struct update_args){
+        .be = gpt->be,
+        .master = &range->master,
+        .remainder = group->remainder ? group->remainder + first : NULL,
+        .copy = group->form == MASTERS_KEPT ? &range->copy : NULL,
+        .moments = range->moments,
+        .gradients = &range->gradients,
+        .state = optimizer->state,
+        .inputs = gpt->activations.inputs,
+        .first = part.first,
+        .weight_decay = group->group == GROUP_DECAYED ? config->optimizer.weight_decay : 0,
+        .lr_factor = own_rate ? rate / config->optimizer.lr : 1,
+        .config = config,
+    };
+}
+
+/* Writes the momentum of a part of a bucket to direction. */
+static void find_direction(const struct optimizer *optimizer, const struct bucket *bucket,
+                           struct rank_part part, const struct tensor *direction) {
+    struct update_range range;
+    if (part.count == 0) return;
+    range_of(&range, optimizer, bucket, part);
+    const struct update_args *a = &range.args;
+    OP(a->be, momentum, .rule = MOMENTUM_DIRECTION, .direction = direction,
+       .moment = &a->moments[0], .gradients = a->gradients, .state = a->state, .inputs = a->inputs,
+       .first = a->first, .beta1 = a->config->optimizer.momentum,
+       .nesterov = a->config->optimizer.nesterov, .lr_factor = 1);
+}
+
+/* Orthogonalizes the momentum of a matrix and updates `part` of its weights. */
+static void update_matrix(const struct optimizer *optimizer, const struct bucket *bucket,
+                          const struct parameter *p, struct rank_part part,
+                          const struct tensor *direction) {
+    struct tensor matrix = tensor_view(direction, p->extent.rows, p->extent.columns);
+    struct tensor own = tensor_range(direction, part.first - p->offset, part.count);
+    struct update_range range;
+    double factor = muon_direction(&optimizer->muon, &matrix, p, &optimizer->gpt->shape);
+    range_of(&range, optimizer, bucket, part);
+    const struct update_args *a = &range.args;
+    OP(a->be, momentum, .rule = MOMENTUM_APPLY, .master = a->master, .remainder = a->remainder,
+       .copy = a->copy, .direction = &own, .state = a->state, .inputs = a->inputs,
+       .weight_decay = a->weight_decay / factor, .lr_factor = factor);
+}
+
+/* Updates this rank's part of a bucket of matrices. If ranks divide it, the momentum is gathered,
+ * and this rank orthogonalizes the matrices that overlap its part. */
+static void update_matrices(struct optimizer *optimizer, const struct bucket *bucket) {
+    const struct ranks *ranks = optimizer->gpt->be->collectives->ranks;
+    const struct shards *shards = &optimizer->exchange.shards;
+    const struct parameter *list = optimizer->gpt->list;
+    const struct tensor *directions = &optimizer->muon.directions;
+    if (shards->divided) {
+        struct tensor all = tensor_range(directions, 0, bucket->count);
+        struct tensor own =
+            tensor_range(&all, bucket->own.first - bucket->first, bucket->own.count);
+        find_direction(optimizer, bucket, bucket->own, &own);
+        exchange_directions(&optimizer->exchange, &all);
+    }
+    for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
+        const struct parameter *p = &list[i];
+        if (!is_in(bucket, p)) continue;
+        int64_t count = parameter_count(p), at = shards->divided ? p->offset - bucket->first : 0;
+        struct rank_part part =
+            shards_overlap(shards, bucket - shards->buckets, ranks, ranks->rank, p->offset, count);
+        struct tensor direction = tensor_range(directions, at, count);
+        if (part.count == 0) continue;
+        if (!shards->divided) find_direction(optimizer, bucket, part, &direction);
+        update_matrix(optimizer, bucket, p, part, &direction);
+    }
+}
+
+/* Updates this rank's part of a bucket. Offloaded state is read and written in host memory. */
+static void update(struct optimizer *optimizer, const struct bucket *bucket) {
+    struct update_range range;
+    if (!bucket->rule->update) {
+        update_matrices(optimizer, bucket);
+    } else if (bucket->own.count > 0) {
+        range_of(&range, optimizer, bucket, bucket->own);
+        bucket->rule->update(&range.args);
+    }
 }
 
 /* Sums the squares of the gradients in this rank's parts, and computes the norm from the sums of
@@ -188,7 +301,7 @@ static void update_all(struct optimizer *optimizer) {
     struct shards *shards = &optimizer->exchange.shards;
     for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
         const struct bucket *bucket = &shards->buckets[shards->order[i]];
-        if (bucket->own.count > 0) update(optimizer, bucket);
+        update(optimizer, bucket);
         exchange_weights(&optimizer->exchange, bucket);
     }
 }

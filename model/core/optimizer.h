@@ -1,4 +1,4 @@
-/* The optimizer: an update rule (model/core/update_rule.h) applied to all parameters, with gradient
+/* The optimizer: update rules (model/core/update_rule.h) applied to all parameters, with gradient
  * clipping, skipping of steps with non-finite gradients, and the loss scale. With several ranks
  * each one updates its own part of every bucket (model/core/shards.h) and has the moments of that
  * part only. All ranks use the same norm and skip the same steps. */
@@ -8,18 +8,19 @@
 #include "model/config/config.h"
 #include "model/core/exchange.h"
 #include "model/core/gpt.h"
+#include "model/core/muon.h"
 #include "model/core/update_rule.h"
 
 struct optimizer {
     struct gpt *gpt;
     const struct config *config;
-    const struct update_rule *rule;
     struct step_state *state; /* backend memory */
     struct exchange exchange; /* with other ranks; with one rank it only holds the buckets */
-    struct tensor moments[MOMENTS_MAX]; /* the rule's: [own_count] fp32 or bf16, for this rank's
-                                         * parts of all buckets; in host memory if gpt->offload */
+    struct tensor moments[MOMENTS_MAX]; /* [moment_count] fp32 or bf16, for this rank's parts of all
+                                         * buckets; in host memory if gpt->offload */
     void *memory;                       /* holds the moments; NULL until optimizer_allocate */
     size_t bytes;
+    struct muon muon; /* scratch of rules for matrices, in the backend's memory */
 };
 
 /* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates only

@@ -25,15 +25,19 @@ static int count_layers(const struct parameter *list) {
 }
 
 static bool same_bucket(const struct bucket *bucket, const struct bucket *next) {
-    return bucket->group == next->group && bucket->layer == next->layer &&
-           bucket->embedding == next->embedding;
+    return bucket->group == next->group && bucket->rule == next->rule &&
+           bucket->layer == next->layer && bucket->embedding == next->embedding;
 }
 
-static void list_buckets(struct shards *shards, const struct parameter *list,
-                         const struct masters *masters, bool several_ranks) {
+static void list_buckets(struct shards *shards, const struct config *config,
+                         const struct parameter *list, const struct masters *masters,
+                         bool several_ranks) {
     for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
         const struct parameter *p = &list[i];
-        struct bucket next = {p->offset, p->elements, group_of(masters, p->offset),
+        struct bucket next = {p->offset,
+                              p->elements,
+                              group_of(masters, p->offset),
+                              update_rule_of(config, p),
                               .layer = several_ranks ? layer_of(list, p, shards->head) : -1,
                               .embedding = several_ranks && p == parameter_wte(list)};
         struct bucket *last = arrlen(shards->buckets) ? &arrlast(shards->buckets) : NULL;
@@ -84,19 +88,28 @@ static void order_buckets(struct shards *shards) {
             if ((shards->buckets[i].layer >= 0) == pass) arrput(shards->order, i);
 }
 
-void shards_open(struct shards *shards, const struct parameter *list, const struct masters *masters,
-                 const struct ranks *ranks, bool divide) {
+void shards_open(struct shards *shards, const struct config *config, const struct parameter *list,
+                 const struct masters *masters, const struct ranks *ranks, bool divide) {
     *shards = (struct shards){.divided = divide && ranks->size > 1, .head = count_layers(list)};
-    list_buckets(shards, list, masters, ranks->size > 1);
+    list_buckets(shards, config, list, masters, ranks->size > 1);
     order_buckets(shards);
     for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
         struct bucket *bucket = &shards->buckets[i];
         bucket->own = owned(shards, bucket, ranks, ranks->rank);
-        bucket->place = shards->own_count;
-        assert(bucket->place % RANKS_ALIGNMENT == 0);
-        shards->own_count += bucket->own.count;
+        for (int moment = 0; moment < bucket->rule->moments; moment++) {
+            bucket->place[moment] = shards->moment_count[moment];
+            assert(bucket->place[moment] % RANKS_ALIGNMENT == 0);
+            shards->moment_count[moment] += bucket->own.count;
+        }
         if (bucket->count > shards->largest) shards->largest = bucket->count;
     }
+}
+
+int64_t shards_moments(const struct shards *shards) {
+    int64_t count = 0;
+    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++)
+        count += shards->buckets[i].count * shards->buckets[i].rule->moments;
+    return count;
 }
 
 void shards_close(struct shards *shards) {

@@ -4,8 +4,8 @@
  *     | wte | wpe | layer 0 | layer 1 | ... | vectors |      buckets
  *     |0 1 2|0 1 2| 0  1  2 | 0  1  2 |     | 0  1  2 |      the ranks' parts (ranks_part)
  *
- * A bucket lies in one group of master weights, and its gradients are complete at one point of the
- * backward pass. With one rank a bucket is a whole group. */
+ * A bucket lies in one group of master weights, one rule updates it, and its gradients are complete
+ * at one point of the backward pass. With one rank a bucket is a whole group. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,30 +13,35 @@
 
 #include "kernels/ranks.h"
 #include "model/core/masters.h"
+#include "model/core/update_rule.h"
 
 struct bucket {
     int64_t first, count; /* range of elements in the flat arrays */
     int group;            /* index of its group of master weights */
+    const struct update_rule *rule;
     int layer;      /* layer whose backward pass completes its gradients; n_layer: the head, whose
                      * backward pass runs first; -1: complete at the end of the pass */
     bool embedding; /* the bucket is wte, whose master weights the embedding reads */
-    struct rank_part own; /* the part that this rank updates; first: in the flat arrays */
-    int64_t place;        /* offset of `own` in the arrays of this rank's elements (moments) */
+    struct rank_part own;       /* the part that this rank updates; first: in the flat arrays */
+    int64_t place[MOMENTS_MAX]; /* offset of `own` in the arrays of this rank's moments */
 };
 
 struct shards {
     struct bucket *buckets; /* stb_ds array, in order */
     int *order;             /* stb_ds array of bucket indices in the order of the forward pass */
     int head;               /* number of the head among layers: n_layer */
-    int64_t own_count;      /* number of elements that this rank updates */
-    int64_t largest;        /* elements of the largest bucket */
-    bool divided;           /* ranks update different elements */
+    int64_t moment_count[MOMENTS_MAX]; /* elements of this rank's moments */
+    int64_t largest;                   /* elements of the largest bucket */
+    bool divided;                      /* ranks update different elements */
 };
 
 /* Divides the parameters of a list. With `divide` each rank updates only its own parts, otherwise
  * all. */
-void shards_open(struct shards *shards, const struct parameter *list, const struct masters *masters,
-                 const struct ranks *ranks, bool divide);
+void shards_open(struct shards *shards, const struct config *config, const struct parameter *list,
+                 const struct masters *masters, const struct ranks *ranks, bool divide);
+
+/* Returns the number of elements of all moments of all ranks together, each counted once. */
+int64_t shards_moments(const struct shards *shards);
 void shards_close(struct shards *shards);
 
 /* Iterates over the parts of buckets that a rank sums (and updates, if the optimizer is sharded),

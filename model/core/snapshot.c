@@ -49,8 +49,8 @@ bool snapshot_wanted(const struct config *config) {
 /* The plan divides the moments evenly among ranks. Their files have about as much each. */
 void snapshot_plan(struct trainer *trainer) {
     struct gpt *gpt = &trainer->gpt;
-    int64_t count = trainer->optimizer.rule->moments * gpt->trained_count /
-                    trainer->be->collectives->ranks->size;
+    int64_t count =
+        shards_moments(&trainer->optimizer.exchange.shards) / trainer->be->collectives->ranks->size;
     if (snapshot_wanted(trainer->config))
         gpt->memory.snapshot =
             bytes_of(trainer, (size_t)count * dtype_bytes(gpt->precision.moments));

@@ -3,12 +3,15 @@
  * A rule is data for the optimizer, the checkpoints and the memory plan, which loop over its
  * moments: tensors with one element per trainable element, such as Adam's moments or a momentum
  * buffer. To add a rule, write its update in a file of its own, and name it in OPTIMIZERS
- * (model/config/config.h). */
+ * (model/config/config.h). A rule for matrices updates those of the transformer blocks, as wholes,
+ * and AdamW all other parameters. */
 #pragma once
 
 #include <stdint.h>
 
+#include "kernels/arena.h"
 #include "kernels/backend.h"
+#include "model/architecture/parameters.h"
 #include "model/config/config.h"
 
 enum { MOMENTS_MAX = 2 };
@@ -25,6 +28,7 @@ struct update_args {
     const struct step_inputs *inputs; /* backend memory; lr and key are read */
     int64_t first;                    /* index of element 0 in the flat order */
     double weight_decay;              /* for this group */
+    double lr_factor;                 /* factor of the learning rate */
     const struct config *config;
 };
 
@@ -32,6 +36,7 @@ struct update_rule {
     int moments;
     const char *moment_names[MOMENTS_MAX]; /* in checkpoints, before the names of weights: those
                                               of PyTorch's optimizer state */
+    /* Updates any range of elements. Without it, Muon updates matrices as wholes (muon.h). */
     void (*update)(const struct update_args *args);
 };
 
@@ -39,5 +44,6 @@ struct update_rule {
 OPTIMIZERS(X)
 #undef X
 
-/* Returns the rule of optimizer.name. */
-const struct update_rule *update_rule(const struct config *config);
+/* Returns the rule that updates a parameter. */
+const struct update_rule *update_rule_of(const struct config *config,
+                                         const struct parameter *parameter);

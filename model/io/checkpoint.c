@@ -113,16 +113,18 @@ static int read_stored(struct gpt *gpt, const struct config *config,
     return checkpoint_read_adapters(gpt, files, error);
 }
 
-static int load_tensors(struct trainer *trainer, const char *directory,
+/* Loads weights and, unless the optimizer begins anew, moments. */
+static int load_tensors(struct trainer *trainer, const char *directory, bool anew,
                         const struct checkpoint_manifest *manifest, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     struct tensor_files weights, moments;
     if (open_stored(&weights, gpt, directory, error)) return -1;
-    int status = open_moments(&moments, &trainer->optimizer, directory, error);
+    int status = anew ? 0 : open_moments(&moments, &trainer->optimizer, directory, error);
     if (status == 0) {
         status = read_stored(gpt, trainer->config, &weights, manifest->base_fingerprint, error);
-        if (status == 0) status = checkpoint_read_moments(&trainer->optimizer, &moments, error);
-        tensor_files_close(&moments);
+        if (status == 0 && !anew)
+            status = checkpoint_read_moments(&trainer->optimizer, &moments, error);
+        if (!anew) tensor_files_close(&moments);
         if (status == 0) status = finish_upload(gpt, error);
     }
     tensor_files_close(&weights);
@@ -369,16 +371,39 @@ static int check_adapter_settings(const struct config *config,
     return status;
 }
 
+/* Sets *anew to true if the checkpoint has the moments of another optimizer, and the config allows
+ * for that; else fails. Checkpoints without a name are of AdamW. */
+static int check_optimizer(bool *anew, const struct config *config,
+                           const struct checkpoint_manifest *manifest, struct error *error) {
+    cJSON *saved = tree_of(manifest->config);
+    const char *before = cJSON_GetStringValue(json_member(json_member(saved, "optimizer"), "name"));
+    const char *now = config_name_of("optimizer.name", config->optimizer.name);
+    if (!before) before = config_name_of("optimizer.name", CONFIG_OPTIMIZER_ADAMW);
+    int status = 0;
+    *anew = strcmp(before, now) != 0;
+    if (*anew && !config->checkpoint.reset_optimizer)
+        status = fail(error,
+                      "optimizer.name is %.40s in the checkpoint, now %s, whose moments it lacks\n"
+                      "set it as it was, or set checkpoint.reset_optimizer to begin with moments "
+                      "of 0",
+                      before, now);
+    cJSON_Delete(saved);
+    return status;
+}
+
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
+    bool anew = false;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = check_adapter_settings(trainer->config, &manifest, error);
-    if (status == 0) status = load_tensors(trainer, path, &manifest, error);
+    if (status == 0) status = check_optimizer(&anew, trainer->config, &manifest, error);
+    if (status == 0) status = load_tensors(trainer, path, anew, &manifest, error);
     if (status == 0)
         status = load_history(&trainer->gpt.quantization, path, manifest.state.step, error);
     if (status == 0) {
+        if (anew) manifest.state.scaler.updates = 0;
         load_state(trainer, &manifest);
         note_precision(trainer, &manifest, notes);
         note_settings(trainer, &manifest, notes);

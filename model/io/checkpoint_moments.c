@@ -29,12 +29,6 @@ static int first_entry(const struct moment_files *files, int file) {
     return file > 0 ? files->division.ends[file - 1] : 0;
 }
 
-/* Returns the parameter of an entry. Entries of moment 0 come first. */
-static const struct parameter *parameter_of(const struct moment_files *files, int entry) {
-    const struct parameter *list = files->optimizer->gpt->list;
-    return &list[entry % parameter_trained_count(list)];
-}
-
 static int allocate(struct moment_files *files, struct error *error) {
     size_t size = (size_t)files->ranks->size;
     files->cursors = calloc(size, sizeof *files->cursors);
@@ -51,14 +45,11 @@ static int allocate(struct moment_files *files, struct error *error) {
 int moment_files_open(struct moment_files *files, const struct optimizer *optimizer, uint64_t limit,
                       struct error *error) {
     const struct gpt *gpt = optimizer->gpt;
-    char prefix[CHECKPOINT_PREFIX_MAX];
     *files = (struct moment_files){.optimizer = optimizer,
+                                   .moments = checkpoint_moments(optimizer),
                                    .ranks = gpt->be->collectives->ranks,
                                    .element_bytes = dtype_bytes(gpt->precision.moments)};
-    for (int moment = 0; moment < optimizer->rule->moments; moment++)
-        checkpoint_list_entries(&files->entries, gpt->list, parameter_trained_count(gpt->list),
-                                checkpoint_moment_prefix(prefix, optimizer, moment),
-                                gpt->precision.moments);
+    checkpoint_list_moments(&files->entries, optimizer, files->moments);
     if (tensor_division_open(&files->division, checkpoint_optimizer_stem, files->entries,
                              (int)arrlen(files->entries), limit, files->ranks->size, error))
         return -1;
@@ -73,6 +64,7 @@ void moment_files_close(struct moment_files *files) {
     free(files->sent);
     free(files->piece);
     arrfree(files->written);
+    arrfree(files->moments);
     tensor_division_close(&files->division);
     checkpoint_free_entries(files->entries);
     *files = (struct moment_files){0};
@@ -82,7 +74,7 @@ size_t moment_files_bytes(const struct moment_files *files) {
     int64_t elements = 0;
     for (int file = files->ranks->rank; file < file_count(files); file += files->ranks->size)
         for (int i = first_entry(files, file); i < files->division.ends[file]; i++)
-            elements += parameter_count(parameter_of(files, i));
+            elements += parameter_count(files->moments[i].parameter);
     return (size_t)elements * files->element_bytes;
 }
 
@@ -104,10 +96,9 @@ static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
                        const struct moment_files *files) {
     const struct bucket *buckets = files->optimizer->exchange.shards.buckets;
     if (cursor->entry >= cursor->end) return false;
-    const struct parameter *p = parameter_of(files, cursor->entry);
+    const struct parameter *p = files->moments[cursor->entry].parameter;
     int64_t left = parameter_count(p) - cursor->first;
-    *piece = (struct piece){.moment = cursor->entry /
-                                      (int)parameter_trained_count(files->optimizer->gpt->list),
+    *piece = (struct piece){.moment = files->moments[cursor->entry].moment,
                             .first = p->offset + cursor->first,
                             .count = left < PIECE ? left : PIECE};
     while (piece->first >= buckets[piece->bucket].first + buckets[piece->bucket].count)
@@ -132,7 +123,7 @@ static void copy_part(const struct moment_files *files, const struct piece *piec
     const struct optimizer *optimizer = files->optimizer;
     const struct bucket *bucket = &optimizer->exchange.shards.buckets[piece->bucket];
     const char *moments = optimizer->moments[piece->moment].data;
-    int64_t at = bucket->place + part.first - bucket->own.first;
+    int64_t at = bucket->place[piece->moment] + part.first - bucket->own.first;
     if (!snapshot) optimizer_download(optimizer, piece->moment, to, part.first, part.count);
     else
         snapshot_add(snapshot, to, moments + (size_t)at * files->element_bytes,

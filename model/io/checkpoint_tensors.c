@@ -40,11 +40,22 @@ const char *checkpoint_prefix(const struct parameter *list) {
     return is_gpt2(list) ? "base_model.model.transformer." : "base_model.model.";
 }
 
-const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX],
-                                     const struct optimizer *optimizer, int moment) {
-    snprintf(text, CHECKPOINT_PREFIX_MAX, "%s%s", optimizer->rule->moment_names[moment],
-             checkpoint_prefix(optimizer->gpt->list));
-    return text;
+struct parameter_moment *checkpoint_moments(const struct optimizer *optimizer) {
+    const struct parameter *list = optimizer->gpt->list;
+    struct parameter_moment *moments = NULL;
+    for (int moment = 0; moment < MOMENTS_MAX; moment++)
+        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++)
+            if (moment < update_rule_of(optimizer->config, &list[i])->moments)
+                arrput(moments, ((struct parameter_moment){&list[i], moment}));
+    return moments;
+}
+
+/* Writes the name of a moment, such as "exp_avg.transformer.wte.weight", to text. */
+static void name_moment(char text[NAME_MAX_BYTES], const struct optimizer *optimizer,
+                        const struct parameter_moment *of) {
+    const struct update_rule *rule = update_rule_of(optimizer->config, of->parameter);
+    snprintf(text, NAME_MAX_BYTES, "%s%s%s", rule->moment_names[of->moment],
+             checkpoint_prefix(optimizer->gpt->list), of->parameter->name);
 }
 
 const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
@@ -56,11 +67,11 @@ const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *fi
 }
 
 static const struct stored_tensor *find_moment(const struct optimizer *optimizer,
-                                               const struct tensor_files *files, int moment,
-                                               const char *name) {
-    char full[NAME_MAX_BYTES], prefix[CHECKPOINT_PREFIX_MAX];
-    snprintf(full, sizeof full, "%s%s", checkpoint_moment_prefix(prefix, optimizer, moment), name);
-    return tensor_files_find(files, full);
+                                               const struct tensor_files *files,
+                                               const struct parameter_moment *of) {
+    char name[NAME_MAX_BYTES];
+    name_moment(name, optimizer, of);
+    return tensor_files_find(files, name);
 }
 
 /* Returns the layer in a name such as "transformer.h.3.ln_1.weight" or
@@ -278,34 +289,46 @@ int checkpoint_check_adapters(const struct parameter *list, const struct tensor_
 
 int checkpoint_check_moments(const struct optimizer *optimizer, const struct tensor_files *files,
                              struct error *error) {
-    const struct parameter *list = optimizer->gpt->list;
-    char prefix[CHECKPOINT_PREFIX_MAX];
-    for (int moment = 0; moment < optimizer->rule->moments; moment++) {
-        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
-            const char *name = list[i].name;
-            const struct stored_tensor *tensor = find_moment(optimizer, files, moment, name);
-            if (!tensor)
-                return missing_tensor(files, checkpoint_moment_prefix(prefix, optimizer, moment),
-                                      name, error);
-            if (check_tensor(&list[i], tensor, error)) return -1;
-        }
+    struct parameter_moment *moments = checkpoint_moments(optimizer);
+    int status = 0;
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(moments); i++) {
+        const struct stored_tensor *tensor = find_moment(optimizer, files, &moments[i]);
+        char name[NAME_MAX_BYTES];
+        name_moment(name, optimizer, &moments[i]);
+        status = tensor ? check_tensor(moments[i].parameter, tensor, error)
+                        : missing_tensor(files, "", name, error);
     }
-    return 0;
+    arrfree(moments);
+    return status ? -1 : 0;
+}
+
+/* Appends an entry for a parameter, with a name that is copied. */
+static void add_entry(struct safetensors_entry **entries, const struct parameter *parameter,
+                      const char *name, enum dtype dtype) {
+    struct safetensors_entry entry = {
+        .name = strdup(name),
+        .dtype = stored[dtype],
+        .rank = parameter->extent.columns ? 2 : 1,
+        .shape = {(uint64_t)parameter->extent.rows, (uint64_t)parameter->extent.columns},
+    };
+    arrput(*entries, entry);
 }
 
 void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
                              ptrdiff_t count, const char *prefix, enum dtype dtype) {
     for (ptrdiff_t i = 0; i < count; i++) {
-        const struct parameter *parameter = &list[i];
         char name[NAME_MAX_BYTES];
-        snprintf(name, sizeof name, "%s%s", prefix, parameter->name);
-        struct safetensors_entry entry = {
-            .name = strdup(name),
-            .dtype = stored[dtype],
-            .rank = parameter->extent.columns ? 2 : 1,
-            .shape = {(uint64_t)parameter->extent.rows, (uint64_t)parameter->extent.columns},
-        };
-        arrput(*entries, entry);
+        snprintf(name, sizeof name, "%s%s", prefix, list[i].name);
+        add_entry(entries, &list[i], name, dtype);
+    }
+}
+
+void checkpoint_list_moments(struct safetensors_entry **entries, const struct optimizer *optimizer,
+                             const struct parameter_moment *moments) {
+    for (ptrdiff_t i = 0; i < arrlen(moments); i++) {
+        char name[NAME_MAX_BYTES];
+        name_moment(name, optimizer, &moments[i]);
+        add_entry(entries, moments[i].parameter, name, optimizer->gpt->precision.moments);
     }
 }
 
@@ -418,14 +441,14 @@ int checkpoint_read_adapters(struct gpt *gpt, const struct tensor_files *files,
 
 int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
                             struct error *error) {
-    const struct parameter *list = optimizer->gpt->list;
-    for (int moment = 0; moment < optimizer->rule->moments; moment++)
-        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
-            const struct flat_array array = {
-                .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
-            const struct stored_tensor *tensor =
-                find_moment(optimizer, files, moment, list[i].name);
-            if (read_tensor(&array, &list[i], tensor, upload_moment, error)) return -1;
-        }
-    return 0;
+    struct parameter_moment *moments = checkpoint_moments(optimizer);
+    int status = 0;
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(moments); i++) {
+        const struct flat_array array = {
+            .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moments[i].moment};
+        const struct stored_tensor *tensor = find_moment(optimizer, files, &moments[i]);
+        status = read_tensor(&array, moments[i].parameter, tensor, upload_moment, error);
+    }
+    arrfree(moments);
+    return status;
 }

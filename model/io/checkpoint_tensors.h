@@ -20,10 +20,15 @@ extern const char checkpoint_model_stem[], checkpoint_adapter_stem[], checkpoint
  * it. */
 const char *checkpoint_prefix(const struct parameter *list);
 
-/* The same for a moment, such as "exp_avg.transformer.", written to text. */
-enum { CHECKPOINT_PREFIX_MAX = 64 };
-const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX],
-                                     const struct optimizer *optimizer, int moment);
+/* A moment of a parameter. */
+struct parameter_moment {
+    const struct parameter *parameter;
+    int moment;
+};
+
+/* Returns all moments in the order of their files, an stb_ds array: the first moments of all
+ * parameters, then the second ones of those that have them. */
+struct parameter_moment *checkpoint_moments(const struct optimizer *optimizer);
 
 /* Check that open files have exactly the tensors of a model whose parameters are `list` (an stb_ds
  * array), without its adapters; of the adapters; or of the moments. A failure names the file, the
@@ -60,6 +65,10 @@ int checkpoint_widen(float *values, const struct stored_tensor *tensor, int64_t 
  * entries own their names; free them with checkpoint_free_entries. */
 void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
                              ptrdiff_t count, const char *prefix, enum dtype dtype);
+
+/* The same for moments. */
+void checkpoint_list_moments(struct safetensors_entry **entries, const struct optimizer *optimizer,
+                             const struct parameter_moment *moments);
 void checkpoint_free_entries(struct safetensors_entry *entries);
 
 /* Writes the fp32 master weights, of adapters alone if there are any, durably, from a copy on the

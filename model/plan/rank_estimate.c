@@ -33,9 +33,10 @@ static size_t read_bytes(const struct master_group *group, bool all, int *messag
 
 /* Returns the bytes per element that an update reads and writes. Gradients are read twice, for norm
  * and update; master weights and moments are read and written; a copy is written. */
-static size_t touched_bytes(const struct optimizer *optimizer, const struct master_group *group) {
-    size_t state = sizeof(float) + (size_t)optimizer->rule->moments *
-                                       dtype_bytes(optimizer->gpt->precision.moments);
+static size_t touched_bytes(const struct optimizer *optimizer, const struct bucket *bucket,
+                            const struct master_group *group) {
+    size_t state = sizeof(float) +
+                   (size_t)bucket->rule->moments * dtype_bytes(optimizer->gpt->precision.moments);
     size_t copy = group->form == MASTERS_KEPT ? dtype_bytes(group->copy.dtype) : 0;
     return 2 * dtype_bytes(optimizer->gpt->gradients.dtype) + 2 * state + copy;
 }
@@ -51,7 +52,8 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
                                  .sent_after = exchange_sent_after(exchange, bucket),
                                  .gradient_messages = 1};
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->wire_dtype));
-        load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
+        load.update_bytes =
+            (double)bucket->own.count * (double)touched_bytes(optimizer, bucket, group);
         if (shards->divided) {
             bool all = bucket->embedding || group->group != GROUP_DECAYED;
             size_t bytes = read_bytes(group, all, &load.weight_messages);

@@ -24,6 +24,7 @@ import blocks
 import fp8
 import mx
 import nf4
+import optimizers
 import sums
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
@@ -179,7 +180,7 @@ def make_operations():
 # ---------------------------------------------------------------- ten steps of a whole model
 
 STEPS, MICRO_BATCHES, BATCH, POSITIONS, VOCABULARY = 10, 2, 2, 16, 61
-LR, BETA1, BETA2, EPS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
+GRAD_CLIP = 1.0
 
 # From 2^13 the scale grows by 2^10 after three good steps, to where the gradients of the logits
 # overflow for certain (2^23 / 64 tokens > 65504), and falls back by the same factor: three good
@@ -385,15 +386,6 @@ def unconverted(family, model):
     return plain
 
 
-def make_optimizer(model):
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY},
-              {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPS, foreach=False,
-                             fused=False)
-
-
 def name_of(name):
     """A parameter's name without what PEFT adds to it."""
     return name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", "")
@@ -408,7 +400,7 @@ def weights_of(model, prefix, only_trained=False):
             for name, value in model.named_parameters() if value.requires_grad or not only_trained}
 
 
-def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=False):
+def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=False, optimizer="adamw"):
     model = make_lora(family) if lora else make_model(family)
     check_dtypes(model.base_model.model if lora else model, dtype)
     positions = LORA_POSITIONS if lora else POSITIONS
@@ -416,7 +408,7 @@ def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=Fals
         fp8.convert(model, recipe)
     tokens = torch.randint(0, VOCABULARY, (STEPS, MICRO_BATCHES, BATCH, positions + 1),
                            generator=torch.Generator().manual_seed(3))
-    optimizer = make_optimizer(model)
+    optimizer = optimizers.make_optimizer(model, optimizer)
     scaler = torch.amp.GradScaler("cpu", init_scale=INIT_SCALE, growth_factor=GROWTH,
                                   backoff_factor=BACKOFF, growth_interval=GROWTH_INTERVAL,
                                   enabled=dtype == torch.float16)
@@ -510,6 +502,10 @@ RECIPES = {"gpt": {"tensor": lambda: fp8.Recipe("tensor"),
                      "row": lambda: fp8.Recipe("row", gradient=E4M3)}}
 
 
+# The same model and data as FAMILY_fp32, with other optimizers.
+OPTIMIZERS = [("gpt", "muon"), ("gpt", "muon_bf16"), ("gpt", "lion"), ("gpt", "sgd"),
+              ("llama", "muon")]
+
 MX_PRECISIONS = {"mxfp8": E4M3, "mxfp4": torch.float4_e2m1fn_x2}  # the elements
 
 
@@ -524,6 +520,12 @@ def without_base(tensors):
     """Without what is in FAMILY_fp32 as well, and without the final weights."""
     return {name: value for name, value in tensors.items()
             if not name.startswith(("initial.", "final.", "tokens"))}
+
+
+def with_final(tensors):
+    """Without what is in FAMILY_fp32 as well, but the final weights."""
+    return {name: value for name, value in tensors.items()
+            if not name.startswith(("initial.", "tokens", "gradient.", "logits"))}
 
 
 def make_fp8(family, recipe):
@@ -548,6 +550,8 @@ def main():
     for family in "gpt", "llama":
         save(f"{family}_isolated_fp32",
              without_base(make_gpt(family, torch.float32, isolated=True)))
+    for family, name in OPTIMIZERS:
+        save(f"{family}_{name}", with_final(make_gpt(family, torch.float32, optimizer=name)))
     save("mistral_window_fp32", without_base(make_gpt("mistral", torch.float32)))
     for family, recipes in RECIPES.items():
         for name, recipe in recipes.items():

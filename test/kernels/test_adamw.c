@@ -113,7 +113,7 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,       \
               .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,                     \
               .gradients = &t->gradients, .state = t->state, .inputs = t->inputs, .beta1 = BETA1, \
-              .beta2 = BETA2, .epsilon = g->epsilon, .weight_decay = g->weight_decay)
+              .beta2 = BETA2, .epsilon = g->epsilon, .weight_decay = g->weight_decay, .lr_factor = 1)
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
 #define CHECKED(...) CHECK_OP(c, adamw, __VA_ARGS__)
@@ -407,7 +407,7 @@ static void parts_agree(struct check *c, const void *given) {
         CHECK_OP(c, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
                  .gradients = &gradients, .state = t.state, .inputs = t.inputs, .first = first,
                  .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
-                 .weight_decay = g->weight_decay);
+                 .weight_decay = g->weight_decay, .lr_factor = 1);
     }
     check_equal(c, "moment1", &t.moment1, check_read(c, &whole.moment1));
     check_equal(c, "moment2", &t.moment2, check_read(c, &whole.moment2));
@@ -492,7 +492,7 @@ static size_t time_update(struct bench *b, int variant) {
        .moment1 = &moment1, .moment2 = &moment2, .copy = form == COPY_BF16 ? &copy : NULL,
        .gradients = &gradients, .state = &(struct step_state){.loss_scale = 1, .clip_factor = 1},
        .inputs = &(struct step_inputs){.lr = 1e-4, .key = {1, 2}}, .beta1 = 0.9, .beta2 = 0.95,
-       .epsilon = 1e-8, .weight_decay = 0.1);
+       .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);
     /* Gradients are read, a copy is written, everything else is both. */
     return tensor_bytes(&gradients) + 2 * (4 * (size_t)count + 2 * tensor_bytes(&moment1)) +
            (form == COPY_BF16 ? tensor_bytes(&copy) : 0);

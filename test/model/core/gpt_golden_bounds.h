@@ -26,7 +26,8 @@
  * rounded to the other side: that is a sixteenth, and moves scales and with them everything.
  * Perturbing the reference's weights by 1e-5 of themselves does it too, and moves logits by up to
  * 0.075: hence the bounds, and beside them that most recipes are equal to the reference. In 4 bits
- * a value near a tie moves by up to a third of itself. Tensor cores add 8-bit products with 13
+ * a value near a tie moves by up to a third of itself. Muon's iteration in bf16 rounds each of 15
+ * products to 2^-9, and their sums have another order. Tensor cores add 8-bit products with 13
  * bits, so that nothing is equal there; the bounds hold. */
 enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3 };
 struct bounds {
@@ -116,4 +117,14 @@ static const struct bounds all_bounds[] = {
      "test/golden/gpt_fp32.safetensors", NULL, NULL},
     {"test/golden/llama_nvfp4.safetensors", LLAMA, CONFIG_PRECISION_NVFP4, 0.3, 0.15, 0.25, 0.5, 0,
      "test/golden/llama_fp32.safetensors", NULL, NULL},
+    {"test/golden/gpt_muon.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 2e-6, 2e-6, 5e-5,
+     "test/golden/gpt_fp32.safetensors", NULL, NULL},
+    {"test/golden/gpt_muon_bf16.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 2e-4, 2e-4, 2e-6,
+     0.02, "test/golden/gpt_fp32.safetensors", NULL, NULL},
+    {"test/golden/gpt_lion.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 2e-6, 2e-6, 5e-5,
+     "test/golden/gpt_fp32.safetensors", NULL, NULL},
+    {"test/golden/gpt_sgd.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 2e-6, 2e-6, 5e-5,
+     "test/golden/gpt_fp32.safetensors", NULL, NULL},
+    {"test/golden/llama_muon.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 2e-6, 2e-6,
+     5e-5, "test/golden/llama_fp32.safetensors", NULL, NULL},
 };

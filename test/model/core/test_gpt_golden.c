@@ -170,8 +170,24 @@ static void make_lora(struct config *config, const char *targets) {
     config->model.head_dim = 4;
 }
 
+/* Optimizers as in optimizers.py, by the name of the fixture. */
+static void make_optimizer(struct config *config, const char *fixture) {
+    const struct config_option *option = config_option_of("optimizer.name");
+    const bool bf16 = strstr(fixture, "_muon_bf16") != NULL;
+    for (int i = 0; option->names[i]; i++) {
+        char part[32];
+        snprintf(part, sizeof part, "_%s", option->names[i]);
+        if (strstr(fixture, part)) config->optimizer.name = (enum config_optimizer)i;
+    }
+    config->optimizer.momentum = 0.95;
+    config->optimizer.newton_schulz_dtype =
+        bf16 ? CONFIG_NEWTON_SCHULZ_BF16 : CONFIG_NEWTON_SCHULZ_F32;
+    config->optimizer.scale = bf16 ? CONFIG_SCALE_ORIGINAL : CONFIG_SCALE_MATCH_RMS_ADAMW;
+}
+
 static void make_config(struct config *config, const struct bounds *bounds) {
     config_defaults(config);
+    make_optimizer(config, bounds->fixture);
     config->precision = bounds->precision;
     make_model(config, bounds->family);
     if (bounds->lora) make_lora(config, bounds->lora);
@@ -434,6 +450,11 @@ Test(gpt_golden, blocks_on_blackwell) {
     for (int i = 0; i < 3; i++) check_blocks(100, fixtures[i]);
 }
 #endif
+
+Test(gpt_golden, optimizers) {
+    enum { FIRST = 35, FIXTURES = 5 };
+    for (int i = 0; i < FIXTURES; i++) check_fixture(FIRST + i);
+}
 
 /* Adapters on a frozen model, as PEFT trains them. */
 Test(gpt_golden, lora) {

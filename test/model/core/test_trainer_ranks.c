@@ -20,6 +20,7 @@ struct run {
     enum config_precision precision;
     enum config_shard shard;
     enum config_dtype wire_dtype;
+    enum config_optimizer optimizer;
     int bad_rank, bad_step; /* rank and step of non-finite weights; -1: never */
     struct step_report reports[WORLD_RANKS_MAX][STEPS];
     float *masters; /* rank 0's master weights after training */
@@ -37,6 +38,8 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
     rig->config.ranks.shard = run->shard;
     rig->config.ranks.gradients = run->wire_dtype;
+    rig->config.optimizer.name = run->optimizer;
+    rig->config.optimizer.newton_schulz_dtype = CONFIG_NEWTON_SCHULZ_F32;
     world_requires(config_split_batch(&rig->config, ranks->size, &rig->error) == 0,
                    rig->error.text);
     rig_open_data(rig);
@@ -76,7 +79,7 @@ static void train(const struct ranks *ranks, void *argument) {
     struct rig rig = {0};
     open_rig(&rig, run, ranks);
     for (int i = 0; i < STEPS; i++) step(&rig, run, ranks, i);
-    run->own[ranks->rank] = rig.trainer.optimizer.exchange.shards.own_count;
+    run->own[ranks->rank] = rig.trainer.optimizer.exchange.shards.moment_count[0];
     exchange_masters(&rig.trainer.optimizer.exchange);
     if (ranks->rank == 0) {
         run->count = rig.trainer.gpt.count;
@@ -132,6 +135,36 @@ Test(trainer_ranks, all_families_match_one_rank) {
     }
 }
 
+/* Ranks orthogonalize the matrices that overlap their parts. */
+Test(trainer_ranks, other_optimizers_match_one_rank) {
+    for (int i = 0; i < 2 * FAMILIES; i++) {
+        struct run run = {.family = i / 2, .bad_rank = -1};
+        run.optimizer = i % 2 ? CONFIG_OPTIMIZER_MUON : CONFIG_OPTIMIZER_SGD;
+        struct run one = trained(1, run);
+        for (int ranks = 2; ranks <= 3; ranks++) {
+            struct run many = trained(ranks, run);
+            expect_same_answer(&one, &many, ranks, i % 2 ? "muon" : "sgd");
+            free(many.masters);
+        }
+        free(one.masters);
+    }
+}
+
+Test(trainer_ranks, muon_that_is_not_divided_gives_the_same_bits) {
+    for (size_t i = 0; i < COUNT(rig_precisions); i++) {
+        struct run run = {.precision = rig_precisions[i], .bad_rank = -1};
+        run.optimizer = CONFIG_OPTIMIZER_MUON;
+        struct run divided = trained(3, run);
+        run.shard = CONFIG_SHARD_NONE;
+        struct run whole = trained(3, run);
+        cr_expect_eq(
+            memcmp(divided.masters, whole.masters, (size_t)divided.count * sizeof *divided.masters),
+            0, "precision %zu", i);
+        free(divided.masters);
+        free(whole.masters);
+    }
+}
+
 Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) {
         struct run run = {.precision = rig_precisions[i], .bad_rank = -1};
@@ -169,6 +202,7 @@ Test(trainer_ranks, gradients_sent_in_16_bit_are_near) {
 Test(trainer_ranks, an_infinite_gradient_on_one_rank_is_skipped_on_all) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) {
         struct run run = {.precision = rig_precisions[i], .bad_rank = 1, .bad_step = 2};
+        run.optimizer = i % 2 ? CONFIG_OPTIMIZER_MUON : CONFIG_OPTIMIZER_ADAMW;
         struct run sick = trained(3, run);
         for (int at = 0; at < STEPS; at++)
             for (int rank = 0; rank < 3; rank++) {

@@ -14,6 +14,11 @@
 #include "test/safetensors_find.h"
 
 static char path[FILE_PATH_MAX];
+
+#define X(...) +1
+enum { OPTIMIZER_COUNT = OPTIMIZERS(X) };
+#undef X
+
 static const enum config_precision precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
                                                    CONFIG_PRECISION_FP16};
 
@@ -128,9 +133,11 @@ static void train(struct subject *subject, const struct loader *loader, int step
 }
 
 /* A loss scale that overflows at once and grows every other step. */
-static void open_restless(struct subject *subject, enum config_precision precision, int family) {
+static void open_restless(struct subject *subject, enum config_precision precision, int family,
+                          enum config_optimizer optimizer) {
     subject_config(&subject->config, precision);
     set_family(&subject->config, family);
+    subject->config.optimizer.name = optimizer;
     subject->config.optimizer.warmup_steps = 2;
     subject->config.loss_scale.init_scale = 0x1p26;
     subject->config.loss_scale.growth_interval = 2;
@@ -141,12 +148,14 @@ Test(checkpoint, resuming_gives_the_bits_of_an_uninterrupted_run) {
     struct tokens tokens;
     struct loader loader;
     open_data(&tokens, &loader);
-    for (size_t i = 0; i < COUNT(precisions) * FAMILIES; i++) {
+    const int each = FAMILIES * OPTIMIZER_COUNT;
+    for (int i = 0; i < (int)COUNT(precisions) * each; i++) {
         struct subject whole, first, second;
-        enum config_precision precision = precisions[i / FAMILIES];
-        open_restless(&whole, precision, (int)i % FAMILIES);
-        open_restless(&first, precision, (int)i % FAMILIES);
-        open_restless(&second, precision, (int)i % FAMILIES);
+        enum config_precision precision = precisions[i / each];
+        enum config_optimizer optimizer = (enum config_optimizer)(i / FAMILIES % OPTIMIZER_COUNT);
+        open_restless(&whole, precision, i % FAMILIES, optimizer);
+        open_restless(&first, precision, i % FAMILIES, optimizer);
+        open_restless(&second, precision, i % FAMILIES, optimizer);
         train(&whole, &loader, 12);
         train(&first, &loader, 7);
         SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
@@ -163,6 +172,33 @@ Test(checkpoint, resuming_gives_the_bits_of_an_uninterrupted_run) {
         subject_close(&first);
         subject_close(&second);
     }
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
+Test(checkpoint, of_another_optimizer_are_refused_by_name) {
+    struct tokens tokens;
+    struct loader loader;
+    struct subject adamw, muon;
+    open_data(&tokens, &loader);
+    open_restless(&adamw, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
+    train(&adamw, &loader, 3);
+    SUCCEEDS(checkpoint_save(&adamw.trainer, folder, path, &error));
+    open_restless(&muon, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_MUON);
+    cr_expect_neq(checkpoint_load(&muon.trainer, path, stderr, &error), 0);
+    cr_expect(strstr(error.text, "optimizer.name is adamw in the checkpoint, now muon"), "%s",
+              error.text);
+    muon.config.checkpoint.reset_optimizer = true;
+    char *notes = load_noting(&muon, path);
+    cr_expect(strstr(notes, "optimizer.name: \"adamw\" in the checkpoint, now \"muon\""), "%s",
+              notes);
+    expect_same_masters(&adamw.trainer.gpt, &muon.trainer.gpt);
+    cr_expect_eq(muon.trainer.state.step, 3);
+    cr_expect_eq(muon.trainer.state.scaler.updates, 0);
+    train(&muon, &loader, 1);
+    free(notes);
+    subject_close(&adamw);
+    subject_close(&muon);
     loader_close(&loader);
     tokens_close(&tokens);
 }
