@@ -79,7 +79,7 @@ static inline void momentum_check(const struct momentum_args *args) {
 /* out = in / max(|in|, epsilon), where |in| is the root of the sum of squares. The sum is accurate
  * as if added in fp64, in a fixed order. */
 struct normalize_args {
-    const struct tensor *out; /* same count and dtype as in; may be in */
+    const struct tensor *out; /* same count as in; may be in */
     const struct tensor *in;
     float epsilon;
 };

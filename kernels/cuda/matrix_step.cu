@@ -23,9 +23,9 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-template <typename T>
+template <typename Out, typename T>
 static __global__ void __launch_bounds__(THREADS)
-    divide_kernel(T *out, const T *in, int64_t count, const double *__restrict__ partial,
+    divide_kernel(Out *out, const T *in, int64_t count, const double *__restrict__ partial,
                   int partials, float epsilon) {
     double total = 0;
     for (int i = (int)threadIdx.x; i < partials; i += THREADS) total += partial[i];
@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
     for (int i = 0; i < SHARE / THREADS; i++) {
         int64_t at = first + i * THREADS;
-        if (at < count) out[at] = narrow<T>(__fdiv_rn(widen(in[at]), divisor));
+        if (at < count) out[at] = narrow<Out>(__fdiv_rn(widen(in[at]), divisor));
     }
 }
 
@@ -47,13 +47,15 @@ void cuda_normalize(struct backend *be, const struct normalize_args *args) {
     int64_t count = tensor_count(args->in), blocks = blocks_of(count, SHARE);
     double *partial = (double *)backend_workspace(be, cuda_normalize_scratch(be, args));
     cudaStream_t stream = cuda_state(be)->compute;
-    assert(args->out->dtype == args->in->dtype && tensor_count(args->out) == count);
+    assert(tensor_count(args->out) == count);
     if (count == 0) return;
     STORAGE_SWITCH(args->in->dtype, T, {
         LAUNCH(squares_kernel<T>, (unsigned)blocks, THREADS, 0, stream, partial,
                (const T *)args->in->data, count);
-        LAUNCH(divide_kernel<T>, (unsigned)blocks, THREADS, 0, stream, (T *)args->out->data,
-               (const T *)args->in->data, count, partial, (int)blocks, args->epsilon);
+        STORAGE_SWITCH(args->out->dtype, Out,
+                       LAUNCH((divide_kernel<Out, T>), (unsigned)blocks, THREADS, 0, stream,
+                              (Out *)args->out->data, (const T *)args->in->data, count, partial,
+                              (int)blocks, args->epsilon));
     });
     cuda_launched(be, "normalize");
 }

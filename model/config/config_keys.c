@@ -85,7 +85,7 @@ const struct config_block config_blocks[] = {
     {"adapter", "Fine-tuning of low-rank adapters on a frozen model (LoRA)."},
     {"data", "Training and validation data."},
     {"train", "Length of the run and size of a step."},
-    {"optimizer", "AdamW and its learning rate."},
+    {"optimizer", "Update rule and learning rate."},
     {"autocast", "Operations in 16 bit when precision is not fp32."},
     {"fp8", "Quantization of linear layers; used with fp8 only, but for require."},
     {"mx", "Microscaling formats; used with mxfp8 and mxfp4 only."},

@@ -11,8 +11,11 @@ static enum dtype iteration_dtype(const struct config *config) {
 
 static void lay_out(struct muon *muon, struct arena *arena) {
     const enum dtype dtype = iteration_dtype(muon->config);
-    muon->directions = arena_tensor(arena, dtype, muon->direction_count, 0);
-    muon->part = arena_tensor(arena, dtype, muon->elements, 0);
+    const bool apart = dtype == DTYPE_F16;
+    const enum dtype given = apart ? DTYPE_F32 : dtype;
+    muon->directions = arena_tensor(arena, given, muon->direction_count, 0);
+    muon->part = arena_tensor(arena, given, muon->elements, 0);
+    muon->iterate = arena_tensor(arena, dtype, apart ? muon->elements : 0, 0);
     muon->product = arena_tensor(arena, DTYPE_F32, muon->elements, 0);
     muon->gram = arena_tensor(arena, dtype, muon->side * muon->side, 0);
     muon->square = arena_tensor(arena, DTYPE_F32, muon->side * muon->side, 0);
@@ -54,17 +57,19 @@ void muon_orthogonalize(const struct muon *muon, const struct tensor *matrix) {
     struct tensor gram = tensor_view(&muon->gram, side, side);
     struct tensor square = tensor_view(&muon->square, side, side);
     struct tensor product = tensor_view(&muon->product, rows, columns);
-    OP(be, normalize, .out = matrix, .in = matrix, .epsilon = epsilon);
+    const bool apart = matrix->dtype != muon->iterate.dtype;
+    struct tensor x = apart ? tensor_view(&muon->iterate, rows, columns) : *matrix;
+    OP(be, normalize, .out = &x, .in = matrix, .epsilon = epsilon);
     for (int64_t i = 0; i < muon->config->optimizer.newton_schulz_steps; i++) {
-        OP(be, matmul, .out = &gram, .a = matrix, .b = matrix, .transpose_a = !wide,
-           .transpose_b = wide);
+        OP(be, matmul, .out = &gram, .a = &x, .b = &x, .transpose_a = !wide, .transpose_b = wide);
         OP(be, matmul, .out = &square, .a = &gram, .b = &gram);
         OP(be, weighted_sum, .out = &gram, .a = &gram, .b = &square, .columns = side, .alpha = b,
            .beta = c);
-        OP(be, matmul, .out = &product, .a = wide ? &gram : matrix, .b = wide ? matrix : &gram);
-        OP(be, weighted_sum, .out = matrix, .a = matrix, .b = &product, .columns = columns,
-           .alpha = a, .beta = 1);
+        OP(be, matmul, .out = &product, .a = wide ? &gram : &x, .b = wide ? &x : &gram);
+        OP(be, weighted_sum, .out = &x, .a = &x, .b = &product, .columns = columns, .alpha = a,
+           .beta = 1);
     }
+    if (apart) OP(be, weighted_sum, .out = matrix, .a = &x, .columns = columns, .alpha = 1);
 }
 
 static double lr_factor(const struct config *config, int64_t inputs, int64_t outputs) {
@@ -89,11 +94,15 @@ static void orthogonalize_qkv(const struct muon *muon, const struct tensor *matr
     }
 }
 
+bool muon_splits_qkv(const struct parameter *parameter, const struct gpt_shape *shape) {
+    return parameter->site == SITE_QKV && !shape->weights_out_in && !parameter->adapter;
+}
+
 double muon_direction(const struct muon *muon, const struct tensor *matrix,
                       const struct parameter *parameter, const struct gpt_shape *shape) {
     const bool out_in = shape->weights_out_in || parameter->adapter;
     int64_t rows = tensor_rows(matrix), columns = tensor_columns(matrix);
-    if (parameter->site == SITE_QKV && !out_in) {
+    if (muon_splits_qkv(parameter, shape)) {
         orthogonalize_qkv(muon, matrix, shape);
         return 1;
     }

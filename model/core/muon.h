@@ -17,8 +17,10 @@ struct muon {
     const struct config *config;
     int64_t elements, side;
     int64_t direction_count;
-    struct tensor directions; /* [direction_count] momentum; the iteration's dtype */
-    struct tensor part;       /* [elements] one of q, k, v; the iteration's dtype */
+    struct tensor directions; /* [direction_count] momentum; the iteration's dtype, but fp32 instead
+                               * of fp16, in which small values would vanish */
+    struct tensor part;       /* [elements] one of q, k, v; the same dtype */
+    struct tensor iterate;    /* [elements] fp16, for an iteration in it */
     struct tensor product;    /* [elements] fp32 */
     struct tensor gram;       /* [side, side] the iteration's dtype */
     struct tensor square;     /* [side, side] fp32 */
@@ -31,8 +33,11 @@ void muon_open(struct muon *muon, struct backend *be, const struct config *confi
 int muon_allocate(struct muon *muon, struct error *error);
 void muon_close(struct muon *muon);
 
-/* Replaces a matrix [rows, columns] of the iteration's dtype by its orthogonal factor. */
+/* Replaces a matrix [rows, columns] of the dtype of `directions` by its orthogonal factor. */
 void muon_orthogonalize(const struct muon *muon, const struct tensor *matrix);
+
+/* True if a parameter is q, k and v side by side. */
+bool muon_splits_qkv(const struct parameter *parameter, const struct gpt_shape *shape);
 
 /* Orthogonalizes the momentum of a parameter, whose layout is that of the shape, and returns the
  * factor of the learning rate. Those of q, k and v in one matrix are multiplied into it. */

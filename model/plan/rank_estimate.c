@@ -54,10 +54,17 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->wire_dtype));
         load.update_bytes =
             (double)bucket->own.count * (double)touched_bytes(optimizer, bucket, group);
+        if (shards->divided && !bucket->rule->update) {
+            const struct tensor *directions = &optimizer->muon.directions;
+            load.weight_bytes = sent(ranks, bucket->count, dtype_bytes(directions->dtype));
+            load.weight_messages = 1;
+        }
         if (shards->divided) {
+            int messages;
             bool all = bucket->embedding || group->group != GROUP_DECAYED;
-            size_t bytes = read_bytes(group, all, &load.weight_messages);
-            load.weight_bytes = sent(ranks, bucket->count, bytes);
+            size_t bytes = read_bytes(group, all, &messages);
+            load.weight_messages += messages;
+            load.weight_bytes += sent(ranks, bucket->count, bytes);
         } else { /* an all-reduce of gradients replaces the gather of weights */
             load.gradient_bytes *= 2;
             load.gradient_messages = 2;

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
+
+#include "model/lab/audit/audit_muon.h"
 
 static const enum dtype dtypes[] = {[AUDIT_BF16] = DTYPE_BF16, [AUDIT_FP16] = DTYPE_F16};
 
@@ -77,6 +80,8 @@ static int run_reference(struct audit *audit, struct trainer *trainer, struct er
                     audit->reference.loss);
     if (status == 0 && *subject->stop) status = RESULT_STOPPED;
     if (status == 0) status = run_update(&audit->update, subject, trainer, error);
+    if (status == 0 && subject->config.optimizer.name == CONFIG_OPTIMIZER_MUON)
+        status = audit_muon(&audit->muon, trainer, error);
     return status;
 }
 
@@ -101,5 +106,6 @@ void audit_free(struct audit *audit) {
     for (int i = 0; i < AUDIT_FORMATS; i++) audit_format_free(&audit->formats[i]);
     audit_pass_free(&audit->reference);
     free(audit->update.parameters);
+    cJSON_Delete(audit->muon);
     subject_close(&audit->subject);
 }

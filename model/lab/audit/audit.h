@@ -40,6 +40,7 @@ struct audit {
     struct subject subject;
     struct audit_pass reference; /* fp32 pass */
     struct audit_update update;
+    struct cJSON *muon;                         /* rows of audit_muon, or NULL */
     struct audit_format formats[AUDIT_FORMATS]; /* `made` is true for the wanted ones */
 };
 

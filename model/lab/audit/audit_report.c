@@ -142,6 +142,7 @@ cJSON *audit_report(const struct audit *audit) {
     JSON_NUMBERS(update, {"step", (double)audit->update.step}, {"lr", audit->update.lr});
     cJSON_AddBoolToObject(update, "typical", !subject->fresh);
     add_update(update, &audit->update.all);
+    if (audit->muon) cJSON_AddItemToObject(root, "muon", cJSON_Duplicate(audit->muon, true));
     add_advice(root, audit, &advice);
     return root;
 }

@@ -1,4 +1,7 @@
+#include <cjson/cJSON.h>
+
 #include "data/util/files.h"
+#include "model/page/section.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
 TestSuite(audit, .init = set_up_audit, .fini = remove_folder);
@@ -225,4 +228,28 @@ Test(audit, a_model_that_is_broken_in_fp32_is_an_error) {
     cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, &error), -1);
     cr_expect_not_null(strstr(error.text, "in fp32 too"), "%s", error.text);
     audit_free(&audit);
+}
+
+/* The iteration's results are as far from orthogonal in bf16 and fp16 as in fp32, and fp16 is
+ * nearer to it. q, k and v are matrices of their own. */
+Test(audit, shows_what_muon_loses_in_16_bit) {
+    config.optimizer.name = CONFIG_OPTIMIZER_MUON;
+    struct audit *audit = audit_of(NULL, only_fp16, 1);
+    const cJSON *row;
+    int rows = 0, values = 0;
+    cJSON_ArrayForEach(row, audit->muon) {
+        double defect = json_number_at(row, "fp32.defect");
+        double bf16 = json_number_at(row, "bf16.difference");
+        double fp16 = json_number_at(row, "fp16.difference");
+        const char *name = json_text_at(row, "name");
+        cr_expect(defect > 0.05 && defect < 1, "%s: %g", name, defect);
+        cr_expect_float_eq(json_number_at(row, "bf16.defect"), defect, 0.05 * defect, "%s", name);
+        cr_expect_float_eq(json_number_at(row, "fp16.defect"), defect, 0.01 * defect, "%s", name);
+        cr_expect_eq(json_number_at(row, "fp32.difference"), 0);
+        cr_expect(fp16 > 0 && fp16 < 0.3 * bf16 && bf16 < 0.5, "%s: %g and %g", name, fp16, bf16);
+        rows++, values += strstr(name, "c_attn.weight v") != NULL;
+    }
+    cr_expect_eq(rows, 2 * 6, "%d matrices", rows);
+    cr_expect_eq(values, 2);
+    close_audit(audit);
 }
