@@ -59,7 +59,7 @@ static __global__ void __launch_bounds__(THREADS)
     tiles_kernel(uint32_t *out, int64_t count, int vector, struct stored_scales s) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
-    int64_t tiles = blocks_of(s.k, 4 * vector), tile = i / TILE_ROWS;
+    int64_t tiles = (s.k + 4 * vector - 1) / (4 * vector), tile = i / TILE_ROWS;
     int word = (int)(i % TILE_ROWS);
     int64_t outer = tile / tiles * TILE_ROWS + word % 4 * 32 + word / 4;
     int64_t k = tile % tiles * 4 * vector;
@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
     squares_kernel(float *out, int64_t count, struct stored_scales s) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    int64_t across = (blocks_of(s.k, 128) + 3) / 4 * 4, k = i % across * 128;
+    int64_t across = (s.k + 511) / 512 * 4, k = i % across * 128;
     if (i >= count) return;
     out[i] = k < s.k ? block_scale_value(code_at(s, i / across * 128, k), DTYPE_E8M0) : 0;
 }

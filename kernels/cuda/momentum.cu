@@ -125,6 +125,14 @@ static __device__ __forceinline__ void direction_chunk(const Arrays *a, int64_t 
     store_moment<WHOLE, N>(moment, a->moment + at, left, s->key, a->first + (uint32_t)at);
 }
 
+/* DIRECTION has no master weights, and stores the direction in place of the copy. */
+template <enum momentum_rule RULE, typename Gradient, typename Master, typename Copy,
+          typename Moment>
+static constexpr __host__ __device__ int values_of_a_chunk() {
+    return chunk_values(sizeof(Gradient),
+                        RULE == MOMENTUM_DIRECTION ? sizeof(Copy) : sizeof(Master), sizeof(Moment));
+}
+
 template <enum momentum_rule RULE, typename Gradient, typename Master, typename Copy,
           typename Moment>
 static __global__ void __launch_bounds__(THREADS)
@@ -132,7 +140,7 @@ static __global__ void __launch_bounds__(THREADS)
                     bool aligned, const struct step_state *__restrict__ state,
                     const struct step_inputs *__restrict__ inputs, struct scalars given,
                     struct rates rates, bool nesterov) {
-    constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
+    constexpr int N = values_of_a_chunk<RULE, Gradient, Master, Copy, Moment>();
     constexpr int STEP = THREADS * N;
     __shared__ struct scalars shared;
     if (state->found_inf) return; /* the same for all threads of all blocks */
@@ -164,7 +172,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <enum momentum_rule RULE, typename Gradient, typename Master, typename Copy,
           typename Moment>
 static void launch(struct backend *be, const struct momentum_args *a) {
-    constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
+    constexpr int N = values_of_a_chunk<RULE, Gradient, Master, Copy, Moment>();
     const struct tensor *source = RULE == MOMENTUM_APPLY ? a->direction : a->gradients;
     const struct tensor *copy = RULE == MOMENTUM_DIRECTION ? a->direction : a->copy;
     struct arrays<Gradient, Master, Copy, Moment> arrays = {};
@@ -205,8 +213,9 @@ static void choose_rule(struct backend *be, const struct momentum_args *a) {
     if (a->rule == MOMENTUM_SGD) choose<MOMENTUM_SGD, Gradient, Moment>(be, a);
     else if (a->rule == MOMENTUM_LION) choose<MOMENTUM_LION, Gradient, Moment>(be, a);
     else
-        STORAGE_SWITCH(a->direction->dtype, Direction,
-                       (launch<MOMENTUM_DIRECTION, Gradient, float, Direction, Moment>(be, a)));
+        STORAGE_SWITCH(
+            a->direction->dtype, Direction,
+            (launch<MOMENTUM_DIRECTION, Gradient, struct upper_bits, Direction, Moment>(be, a)));
 }
 
 void cuda_momentum(struct backend *be, const struct momentum_args *args) {
