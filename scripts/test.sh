@@ -19,7 +19,7 @@ make -j"$(nproc)" test
 if [ "${1:-}" = --all ]; then
     make -j"$(nproc)" test-sanitize
     make test-split
-    scripts/torture.sh 2
+    scripts/torture.sh 1
     make test-isa
     TRAIN=./train test/scripts/test_mpi_flavors.sh
     test/scripts/test_layouts.sh

@@ -21,7 +21,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-precisions=(fp32 bf16 fp16 fp8 nvfp4-switch lora-fp32 lora-bf16 lora-fp16 lora-fp8)
+precisions=(fp32 bf16 bf16-muon fp16 fp8 nvfp4-switch lora-fp32 lora-bf16 lora-fp16 lora-fp8)
 kinds=(kill kill_saving call full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
     fcntl)
@@ -40,21 +40,24 @@ prepare_data() {
 }
 
 # configure DIRECTORY PRECISION: lora-NAME trains adapters with dropout on $folder/base; NAME-switch
-# changes to bf16 in the middle.
+# changes to bf16 in the middle; NAME-muon has Muon.
 configure() {
-    local lora="" precision=${2#lora-} at=0
-    [ "$precision" = "${precision%-switch}" ] || at=0.5
+    local lora="" precision=${2#lora-} at=0 optimizer=adamw
+    case $precision in
+    *-switch) at=0.5 ;;
+    *-muon) optimizer=muon ;;
+    esac
     mkdir -p "$1"
     [ "$2" = "${2#lora-}" ] ||
         lora="\"init_from\": \"$folder/base\", \"dropout\": 0.1},
  \"adapter\": {\"type\": \"lora\", \"rank\": 4, \"dropout\": 0.1"
     cat >"$1/run.json" <<END
-{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "${precision%-switch}",
+{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "${precision%%-*}",
  "model": {"n_layer": 2, "n_head": 2, "n_embd": 48, "n_positions": 64, "vocab_size": 256${lora:+, }$lora},
  "data": {"train": "$folder/shards/text_train_*.bin", "val": "$folder/shards/text_val_*.bin",
           "tokenizer": "bytes", "seq_len": 64},
  "fp8": {"recipe": "delayed"}, "precision_switch": {"at": $at},
- "optimizer": {"warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
+ "optimizer": {"name": "$optimizer", "warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
  "eval": {"every": 10, "batches": 2}, "sample": {"every": 0}, "log": {"tensorboard": true},
  "checkpoint": {"every": 4, "keep": 3, "resume": "auto",
                 "on_error": "$(random_choice stop continue)",
