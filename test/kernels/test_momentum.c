@@ -287,6 +287,8 @@ Test(momentum, weighted_sum) {
         {16, 64, 64, 0, 64, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, true},
         {16, 64, 192, 64, 64, 0, DTYPE_BF16, DTYPE_F16, DTYPE_F32, false},
         {5, 24, 24, 0, 72, 48, DTYPE_F32, DTYPE_BF16, DTYPE_F32, false},
+        {6, 16, 16, 0, 21, 0, DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
+        {6, 16, 21, 0, 16, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, true},
         {33, 600, 600, 0, 600, 0, DTYPE_F16, DTYPE_F16, DTYPE_F32, true},
         {4, 10, 31, 20, 13, 3, DTYPE_F32, DTYPE_F32, DTYPE_F16, true}};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) check_everywhere(sum_body, &sums[i]);
