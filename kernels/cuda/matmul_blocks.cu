@@ -1,5 +1,5 @@
-/* One scale is 8 or 32 bits for 16 to 16384 codes, so these passes move a few percent of the bytes
- * of the codes. */
+/* Scales as the library reads them take up to an eighth of the bytes of the codes (one byte for 16
+ * codes of 4 bits). */
 #include "kernels/cuda/matmul_blocks.h"
 
 extern "C" {

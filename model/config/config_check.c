@@ -345,6 +345,11 @@ static int check_optimizer(const struct config_check *check) {
                              "the rate falls from lr to min_lr, so min_lr must not be larger.",
                              config_format_number(low, c->optimizer.min_lr),
                              config_format_number(high, c->optimizer.lr));
+    if (c->optimizer.adamw_lr > 0 && c->optimizer.lr == 0)
+        return config_refuse(check, later_key(check, "optimizer.adamw_lr", "optimizer.lr"),
+                             "optimizer.adamw_lr is %s, but optimizer.lr is 0:\n"
+                             "its schedule is that of lr, in proportion. Set lr above 0.",
+                             config_format_number(low, c->optimizer.adamw_lr));
     if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
         return config_refuse(check, "optimizer.grad_clip",
                              "optimizer.grad_clip is %s, which is nothing in fp32.\n"

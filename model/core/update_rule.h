@@ -9,7 +9,6 @@
 
 #include <stdint.h>
 
-#include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "model/architecture/parameters.h"
 #include "model/config/config.h"

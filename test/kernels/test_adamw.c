@@ -6,6 +6,7 @@
 #include "data/util/random.h"
 #include "test/kernels/bench.h"
 #include "test/kernels/golden.h"
+#include "test/kernels/split_masters.h"
 
 enum form { PLAIN, COPY_F16, COPY_BF16, SPLIT };
 
@@ -49,43 +50,6 @@ static struct tensor positive(struct check *c, int64_t count) {
     return check_tensor(c, CHECK_WRITE, DTYPE_F32, count, 0, values);
 }
 
-/* Returns the bits of a 16-bit tensor. */
-static uint16_t *read_bits(struct check *c, const struct tensor *tensor) {
-    uint16_t *bits = (uint16_t *)check_doubles(c, tensor_count(tensor));
-    backend_download(&c->be, bits, tensor->data, tensor_bytes(tensor));
-    return bits;
-}
-
-static double *read_masters(struct check *c, const struct tensors *t) {
-    if (!t->remainder.data) return check_read(c, &t->master);
-    int64_t count = tensor_count(&t->master);
-    double *values = check_doubles(c, count);
-    const uint16_t *upper = read_bits(c, &t->master), *remainder = read_bits(c, &t->remainder);
-    for (int64_t i = 0; i < count; i++) {
-        float value;
-        join_masters(&value, &upper[i], (const int16_t *)&remainder[i], 1);
-        values[i] = value;
-    }
-    return values;
-}
-
-/* The same masters as two 16-bit tensors. */
-static void split(struct check *c, struct tensors *t) {
-    int64_t count = tensor_count(&t->master);
-    double *values = check_read(c, &t->master);
-    uint16_t *upper = (uint16_t *)check_doubles(c, count);
-    int16_t *remainder = (int16_t *)check_doubles(c, count);
-    for (int64_t i = 0; i < count; i++) {
-        float value = (float)values[i];
-        split_masters(&upper[i], &remainder[i], &value, 1);
-    }
-    size_t bytes = (size_t)count * sizeof *upper;
-    t->master.dtype = DTYPE_BF16;
-    t->master.data = check_memory(c, CHECK_WRITE, upper, bytes);
-    t->remainder = t->master;
-    t->remainder.data = check_memory(c, CHECK_WRITE, remainder, bytes);
-}
-
 static struct tensors make(struct check *c, const struct given *g, int32_t found_inf) {
     struct step_state state = {.loss_scale = g->loss_scale,
                                .clip_factor = g->clip,
@@ -102,8 +66,8 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     };
     enum dtype copy = g->form == COPY_F16 ? DTYPE_F16 : DTYPE_BF16;
     if (g->form == COPY_F16 || g->form == COPY_BF16) t.copy = check_output(c, copy, g->count, 0);
-    if (g->form == SPLIT) split(c, &t);
-    t.master_before = read_masters(c, &t);
+    if (g->form == SPLIT) split_in_two(c, &t.master, &t.remainder);
+    t.master_before = read_masters(c, &t.master, &t.remainder);
     t.moment1_before = check_read(c, &t.moment1);
     t.moment2_before = check_read(c, &t.moment2);
     return t;
@@ -113,7 +77,8 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,       \
               .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,                     \
               .gradients = &t->gradients, .state = t->state, .inputs = t->inputs, .beta1 = BETA1, \
-              .beta2 = BETA2, .epsilon = g->epsilon, .weight_decay = g->weight_decay, .lr_factor = 1)
+              .beta2 = BETA2, .epsilon = g->epsilon, .weight_decay = g->weight_decay,             \
+              .lr_factor = 1)
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
 #define CHECKED(...) CHECK_OP(c, adamw, __VA_ARGS__)
@@ -152,7 +117,8 @@ static void verify(struct check *c, const struct given *g, const struct tensors 
     }
     check_close(c, "adamw_moment", &t->moment1, m, m_size);
     check_close(c, "adamw_moment", &t->moment2, v, v);
-    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, t));
+    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0,
+                                     read_masters(c, &t->master, &t->remainder));
     check_close(c, "adamw_master", &now, master, size);
     if (t->copy.data) verify_copy(c, t);
 }
@@ -192,7 +158,7 @@ static void odd_place(struct check *c, const void *given) {
         before[i] = check_read(c, wholes[i]);
         *parts[i] = part_of(c, wholes[i], NULL);
     }
-    t.master_before = read_masters(c, &t);
+    t.master_before = read_masters(c, &t.master, &t.remainder);
     t.moment1_before = check_read(c, &t.moment1);
     t.moment2_before = check_read(c, &t.moment2);
     g.count = tensor_count(&t.master);
@@ -221,7 +187,8 @@ static void skip(struct check *c, const void *given) {
         now = read_bits(c, &t.master);
         cr_assert_eq(memcmp(upper, now, (size_t)g->count * sizeof *now), 0, "upper half written");
     }
-    struct tensor master = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, &t));
+    struct tensor master = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0,
+                                        read_masters(c, &t.master, &t.remainder));
     check_equal(c, "master", &master, t.master_before);
     check_equal(c, "moment1", &t.moment1, t.moment1_before);
     check_equal(c, "moment2", &t.moment2, t.moment2_before);
@@ -268,12 +235,13 @@ static void forms_agree(struct check *c, const void *given) {
     halves.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g.count, 0, kept.moment1_before);
     halves.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g.count, 0, kept.moment2_before);
     halves.copy = (struct tensor){0};
-    split(c, &halves);
+    split_in_two(c, &halves.master, &halves.remainder);
     for (int step = 0; step < STEPS; step++) {
         run(c, &g, &kept);
         run(c, &g, &halves);
         if (!c->verify) continue;
-        double *a = read_masters(c, &kept), *b = read_masters(c, &halves);
+        double *a = read_masters(c, &kept.master, &kept.remainder),
+               *b = read_masters(c, &halves.master, &halves.remainder);
         uint16_t *copy = read_bits(c, &kept.copy), *upper = read_bits(c, &halves.master);
         for (int64_t i = 0; i < g.count; i++) {
             cr_assert(memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i])),
@@ -303,7 +271,7 @@ static void forms_stay_together(struct check *c, const void *given) {
     halves.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, kept.moment1_before);
     halves.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, kept.moment2_before);
     halves.copy = (struct tensor){0};
-    split(c, &halves);
+    split_in_two(c, &halves.master, &halves.remainder);
     kept.gradients = halves.gradients = check_output(c, DTYPE_F32, g->count, 0);
     float *gradients = (float *)check_doubles(c, g->count);
     for (int step = 0; step < STEPS; step++) {
@@ -316,7 +284,8 @@ static void forms_stay_together(struct check *c, const void *given) {
         run_unchecked(c, g, &kept);
         run_unchecked(c, g, &halves);
     }
-    double *a = read_masters(c, &kept), *b = read_masters(c, &halves);
+    double *a = read_masters(c, &kept.master, &kept.remainder),
+           *b = read_masters(c, &halves.master, &halves.remainder);
     for (int64_t i = 0; i < g->count; i++)
         cr_assert(memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i])),
                   "master %d is %a kept and %a split", (int)i, a[i], b[i]);
@@ -379,7 +348,8 @@ static void bf16_moments(struct check *c, const void *given) {
     expect_neighbors(c, &t.moment1, &wide.moment1, 0);
     expect_neighbors(c, &t.moment2, &wide.moment2, 16);
     /* The update uses the moments before they are rounded. */
-    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, &t));
+    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0,
+                                     read_masters(c, &t.master, &t.remainder));
     check_equal(c, "master", &now, check_read(c, &wide.master));
 }
 

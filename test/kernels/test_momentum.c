@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/rounding.h"
 #include "test/kernels/check.h"
 #include "test/kernels/reference.h"
+#include "test/kernels/split_masters.h"
 
 enum form { PLAIN, COPY_BF16, COPY_F16, SPLIT };
 
@@ -27,40 +27,6 @@ struct tensors {
     double *before, *moment_before; /* masters and moments */
 };
 
-/* Returns the bits of a 16-bit tensor. */
-static uint16_t *read_bits(struct check *c, const struct tensor *tensor) {
-    uint16_t *bits = (uint16_t *)check_doubles(c, tensor_count(tensor));
-    backend_download(&c->be, bits, tensor->data, tensor_bytes(tensor));
-    return bits;
-}
-
-static double *read_masters(struct check *c, const struct tensors *t) {
-    if (!t->remainder.data) return check_read(c, &t->master);
-    double *values = check_doubles(c, tensor_count(&t->master));
-    const uint16_t *upper = read_bits(c, &t->master), *remainder = read_bits(c, &t->remainder);
-    for (int64_t i = 0; i < tensor_count(&t->master); i++) {
-        float value;
-        join_masters(&value, &upper[i], (const int16_t *)&remainder[i], 1);
-        values[i] = value;
-    }
-    return values;
-}
-
-static void split(struct check *c, struct tensors *t) {
-    int64_t count = tensor_count(&t->master);
-    double *values = check_read(c, &t->master);
-    uint16_t *upper = (uint16_t *)check_doubles(c, count);
-    int16_t *remainder = (int16_t *)check_doubles(c, count);
-    for (int64_t i = 0; i < count; i++) {
-        float value = (float)values[i];
-        split_masters(&upper[i], &remainder[i], &value, 1);
-    }
-    t->master.dtype = DTYPE_BF16;
-    t->master.data = check_memory(c, CHECK_WRITE, upper, (size_t)count * sizeof *upper);
-    t->remainder = t->master;
-    t->remainder.data = check_memory(c, CHECK_WRITE, remainder, (size_t)count * sizeof *upper);
-}
-
 static struct tensors make(struct check *c, const struct given *g, int32_t found_inf) {
     struct step_state state = {
         .loss_scale = LOSS_SCALE, .clip_factor = CLIP, .found_inf = found_inf, .updates = 3};
@@ -74,12 +40,12 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     if (weights) t.master = check_sum(c, DTYPE_F32, g->count, 0);
     if (weights && (g->form == COPY_F16 || g->form == COPY_BF16))
         t.copy = check_output(c, copy, g->count, 0);
-    if (weights && g->form == SPLIT) split(c, &t);
+    if (weights && g->form == SPLIT) split_in_two(c, &t.master, &t.remainder);
     if (!apply) t.moment = check_sum(c, DTYPE_F32, g->count, 0);
     if (!apply) t.gradients = check_normal(c, g->gradients, g->count, 0, 0.3 * (double)LOSS_SCALE);
     if (apply) t.direction = check_normal(c, g->direction, g->count, 0, 1);
     else if (!weights) t.direction = check_output(c, g->direction, g->count, 0);
-    if (weights) t.before = read_masters(c, &t);
+    if (weights) t.before = read_masters(c, &t.master, &t.remainder);
     if (!apply) t.moment_before = check_read(c, &t.moment);
     return t;
 }
@@ -125,7 +91,8 @@ static void verify(struct check *c, const struct given *g, const struct tensors 
     if (!apply) check_close(c, "adamw_moment", &t->moment, m, sizes);
     if (!weights) check_close(c, "adamw_moment", &t->direction, directions, sizes);
     if (!weights) return;
-    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, t));
+    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0,
+                                     read_masters(c, &t->master, &t->remainder));
     check_close(c, "adamw_master", &now, w, weight_sizes);
     if (!t->copy.data) return;
     double *rounded = check_read(c, &t->master);

@@ -19,7 +19,6 @@ static const struct {
 
 /* The momentum of one matrix, on the host, and its results. */
 struct matrix {
-    const struct parameter *parameter;
     int64_t rows, columns;
     float *momentum, *exact; /* [rows, columns]; exact: the result in fp32 */
     struct fetched fetched;
@@ -69,7 +68,7 @@ static void measure(cJSON *row, const struct muon *muon, struct matrix *m, int d
 static void audit_part(cJSON *rows, const struct muon muon[DTYPES_AUDITED],
                        const struct parameter *p, const float *all, int64_t first, int64_t columns,
                        const char *part) {
-    struct matrix m = {.parameter = p, .rows = p->extent.rows, .columns = columns};
+    struct matrix m = {.rows = p->extent.rows, .columns = columns};
     size_t bytes = (size_t)(m.rows * m.columns) * sizeof(float);
     char name[96];
     m.momentum = malloc(bytes), m.exact = malloc(bytes);
@@ -87,6 +86,24 @@ static void audit_part(cJSON *rows, const struct muon muon[DTYPES_AUDITED],
     free(m.exact);
 }
 
+/* Downloads the momentum, which may be stored in bf16, as fp32. */
+static void download_momentum(float *momentum, const struct optimizer *optimizer,
+                              const struct parameter *p) {
+    enum { PIECE = 4096 };
+    uint16_t stored[PIECE];
+    int64_t count = parameter_count(p);
+    enum dtype dtype = optimizer->moments[0].dtype;
+    if (dtype == DTYPE_F32) {
+        optimizer_download(optimizer, 0, momentum, p->offset, count);
+        return;
+    }
+    for (int64_t first = 0; first < count; first += PIECE) {
+        int64_t n = count - first < PIECE ? count - first : PIECE;
+        optimizer_download(optimizer, 0, stored, p->offset + first, n);
+        dtype_widen(momentum + first, stored, dtype, 0, (size_t)n);
+    }
+}
+
 static void audit_parameter(cJSON *rows, const struct muon muon[DTYPES_AUDITED],
                             const struct trainer *trainer, const struct parameter *p,
                             float *momentum) {
@@ -94,7 +111,7 @@ static void audit_parameter(cJSON *rows, const struct muon muon[DTYPES_AUDITED],
     const struct gpt_shape *s = &trainer->gpt.shape;
     const int64_t widths[] = {shape_q(s), shape_kv(s), shape_kv(s)};
     int64_t first = 0;
-    optimizer_download(&trainer->optimizer, 0, momentum, p->offset, parameter_count(p));
+    download_momentum(momentum, &trainer->optimizer, p);
     if (!muon_splits_qkv(p, s)) {
         audit_part(rows, muon, p, momentum, 0, p->extent.columns, "");
         return;

@@ -411,3 +411,35 @@ Test(trainer, memory_is_checked_before_allocation) {
         backend_close(&rig.be);
     }
 }
+
+/* Returns how far the first step moves a parameter, with the weights of a matrix or of wpe. */
+static double movement(double adamw_lr, int layer) {
+    struct rig rig = {0};
+    double sum = 0;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.optimizer.name = CONFIG_OPTIMIZER_MUON;
+    rig.config.optimizer.adamw_lr = adamw_lr;
+    rig.config.optimizer.weight_decay = 0;
+    rig_open(&rig, 1);
+    const struct gpt *gpt = &rig.trainer.gpt;
+    float *before = masters_values(gpt);
+    rig_step(&rig);
+    float *after = masters_values(gpt);
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        if (p->extent.columns == 0 || (layer >= 0) != (p->layer >= 0)) continue;
+        for (int64_t k = p->offset; k < p->offset + parameter_count(p); k++)
+            sum += fabs((double)after[k] - (double)before[k]);
+    }
+    free(before);
+    free(after);
+    rig_close(&rig);
+    return sum;
+}
+
+/* adamw_lr is the rate of what AdamW updates: in proportion to lr, in its warm-up too. */
+Test(trainer, muon_has_two_learning_rates) {
+    double embeddings = movement(0, -1), matrices = movement(0, 0);
+    cr_expect_float_eq(movement(6e-3, -1) / embeddings, 2, 1e-3);
+    cr_expect_eq(movement(6e-3, 0), matrices);
+}

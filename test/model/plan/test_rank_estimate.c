@@ -159,6 +159,9 @@ Test(rank_estimate, sends_what_training_sends_with_other_settings) {
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig.config.model.vocab_size = 2 * RANKS * 2 * RIG_LENGTH + 100;
     expect_counted(&rig, "a vocabulary beside which the rows of a micro-batch are few");
+    rig_config(&rig.config, CONFIG_PRECISION_BF16);
+    rig.config.optimizer.name = CONFIG_OPTIMIZER_MUON;
+    expect_counted(&rig, "Muon, whose momentum is gathered");
 }
 
 /* Sizes without padding: matrices of 12 W^2 in a layer, wte of 128 rows, wpe of 32; vectors of 13 W
