@@ -26,6 +26,7 @@
 #include "model/io/export.h"
 #include "model/lab/audit/run_audit.h"
 #include "model/cli/rank_output.h"
+#include "model/cli/run_chat.h"
 #include "model/cli/run_profile.h"
 #include "model/cli/run_ranks.h"
 #include "model/cli/run.h"
@@ -178,6 +179,7 @@ static int run(const struct command_line *line, struct ranks *ranks, int *stderr
     int status = load_config(&config, from, line, error);
     if (status) return status;
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
+    if (line->command == COMMAND_CHAT) return run_chat(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
     return run_dry(&config, line, error);

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "kernels/adapter_args.h"
+#include "kernels/decode_args.h"
 #include "kernels/quantize_args.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
@@ -275,7 +276,7 @@ struct column_sums_args {
 };
 
 /* Rotates the first `heads` groups of D columns of each row, in place. In row i, at position t = i
- * % sequence_length, columns j and j + D/2 of a head become
+ * % sequence_length, or positions[i], columns j and j + D/2 of a head become
  *
  *     x[j] cos[t, j] - x[j + D/2] sin[t, j]  and  x[j + D/2] cos[t, j] + x[j] sin[t, j].
  *
@@ -284,6 +285,7 @@ struct column_sums_args {
 struct rope_args {
     const struct tensor *inout;  /* [N, at least heads D] */
     const struct tensor *angles; /* [T or more, D] fp32: cosines, then sines, of D/2 angles */
+    const int32_t *positions;    /* optional [N], in backend memory: rows of angles */
     int64_t sequence_length;     /* T */
     int heads;
     bool inverse;
@@ -298,6 +300,7 @@ struct qk_norm_forward_args {
     const struct tensor *raw;   /* [N, (H + H_kv) D], written: the input of the norm; same dtype */
     const struct tensor *q_weight, *k_weight; /* [D] fp32 */
     const struct tensor *angles;              /* optional, as for rope; D is then even */
+    const int32_t *positions;                 /* optional, as for rope */
     int64_t sequence_length;                  /* T */
     int heads;                                /* H */
     int kv_heads;                             /* H_kv */
@@ -330,21 +333,6 @@ struct attention_forward_args {
                                 * before. NULL: all are 0 */
     int heads;                 /* H */
     int kv_heads;              /* H_kv: H is a multiple of it */
-    const struct trace_label *label; /* optional */
-};
-
-/* Row `position` of attention_forward's result, for generation of one token at a time: the query of
- * that row over keys and values 0..position. A row of the cache ends with its keys and values, like
- * a row of qkv; columns before them are not read. */
-struct attention_decode_args {
-    const struct tensor *out; /* [B, H D] */
-    const struct tensor *q;   /* [B, H D or more], of the row: the first columns are read */
-    const struct tensor
-        *cache;        /* [B, T, 2 H_kv D or more], dtype of q; rows 0..position are read */
-    int64_t position;  /* 0..T-1 */
-    int64_t first_key; /* 0..position: keys and values before it are not read */
-    int heads;         /* H */
-    int kv_heads;      /* H_kv */
     const struct trace_label *label; /* optional */
 };
 

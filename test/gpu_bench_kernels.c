@@ -164,7 +164,8 @@ static void gradient_norm_body(const struct subject *s) {
 
 static void attention_decode_body(const struct subject *s) {
     OP(s->be, attention_decode, .out = &s->t[0], .q = &s->t[2], .cache = &s->t[1],
-       .position = s->bench->seq - 1, .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
+       .keys = (const void *)s->tokens, .stride = 1, .keys_to = s->bench->seq,
+       .keys_max = s->bench->seq, .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
 }
 
 /* Operations of Llama: norms without mean and bias, and three query heads for each key-value
@@ -340,7 +341,7 @@ static double make_decode(struct subject *s, int64_t N, int64_t C, int64_t kv_he
     make(s, 0, DTYPE_BF16, sequences, C, 0);
     make(s, 1, DTYPE_BF16, sequences * T, columns, 1);
     make(s, 2, DTYPE_BF16, sequences, C, 1);
-    s->t[1] = tensor_split(&s->t[1], sequences, T);
+    make_decode_keys(s, sequences, T);
     return (double)(sequences * T * columns) * 2;
 }
 

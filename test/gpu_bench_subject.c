@@ -67,6 +67,16 @@ void make_tokens(struct subject *s, int64_t count, int64_t limit) {
     free(host);
 }
 
+void make_decode_keys(struct subject *s, int64_t sequences, int64_t length) {
+    size_t bytes = (size_t)sequences * sizeof(struct decode_keys);
+    struct decode_keys *host = calloc(1, bytes);
+    for (int64_t i = 0; i < sequences; i++)
+        host[i] = (struct decode_keys){.first = (int32_t)(i * length), .count = (int32_t)length};
+    s->tokens = take(s, bytes);
+    if (s->tokens) backend_upload(s->be, s->tokens, host, bytes);
+    free(host);
+}
+
 void make_state(struct subject *s) {
     struct step_state state = {.loss_scale = 1, .clip_factor = 1};
     s->state = take(s, sizeof state);

@@ -32,7 +32,9 @@ void *take(struct subject *s, size_t bytes);
 void make(struct subject *s, int i, enum dtype dtype, int64_t rows, int64_t columns, double scale);
 float *make_vector(struct subject *s, int64_t count);              /* zeros */
 void make_tokens(struct subject *s, int64_t count, int64_t limit); /* below limit */
-void make_state(struct subject *s);                                /* with inputs */
+/* Fills tokens with struct decode_keys: the last row of each sequence. */
+void make_decode_keys(struct subject *s, int64_t sequences, int64_t length);
+void make_state(struct subject *s); /* with inputs */
 
 /* Returns the seconds of one call, the median of some rounds; 0 after a failure. Releases the
  * operands. */

@@ -36,7 +36,7 @@ static int open_model(struct rig *rig, const char *directory) {
         return -1;
     backend_plan_begin(&rig->be);
     gpt_forward(&rig->gpt);
-    gpt_logits(&rig->gpt, 0);
+    gpt_logits(&rig->gpt, 0, 1);
     if (backend_plan_end(&rig->be, error) || gpt_allocate(&rig->gpt, error)) return -1;
     return checkpoint_load_weights(&rig->gpt, &rig->config, directory, error);
 }
@@ -52,7 +52,7 @@ static int write_sequence(struct rig *rig, int64_t sequence) {
     backend_upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
     gpt_forward(&rig->gpt);
     for (int64_t row = 0; row < length; row++) {
-        gpt_logits(&rig->gpt, row);
+        gpt_logits(&rig->gpt, row, 1);
         backend_download(be, rig->logits, logits->data, vocabulary * sizeof(float));
         if (fwrite(rig->logits, sizeof(float), vocabulary, rig->out) != vocabulary)
             return fail(&rig->error, "the logits cannot be written");

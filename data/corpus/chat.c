@@ -165,3 +165,41 @@ int chat_render(const struct chat_template *chat, const struct jsonl_member *val
     }
     return 0;
 }
+
+static void append(char **text, const char *more, size_t size) {
+    if (size > 0) memcpy(arraddnptr(*text, size), more, size);
+}
+
+/* Appends a message without what surrounds it. */
+static void append_content(const struct chat_template *chat, enum role role, const char *content,
+                           char **text) {
+    struct segment segment = {content, strlen(content), false};
+    if (chat->trims[role])
+        segment = trimmed(&(struct jsonl_member){.text = (char *)content, .size = segment.size});
+    append(text, segment.text, segment.size);
+}
+
+void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
+               char **text) {
+    const struct turn *turns = chat->turns;
+    const char *before = first ? chat->begin : turns[ASSISTANT].end;
+    const char *after = first ? "" : chat->after;
+    append(text, before, strlen(before));
+    append(text, after, strlen(after));
+    /* If roles alternate, a system message is inside the turn of the user. */
+    if (chat->alternates) append(text, turns[USER].begin, strlen(turns[USER].begin));
+    if (first && system) {
+        append(text, turns[SYSTEM].begin, strlen(turns[SYSTEM].begin));
+        append_content(chat, SYSTEM, system, text);
+        append(text, turns[SYSTEM].end, strlen(turns[SYSTEM].end));
+    }
+    if (!chat->alternates) append(text, turns[USER].begin, strlen(turns[USER].begin));
+    append_content(chat, USER, user, text);
+    append(text, turns[USER].end, strlen(turns[USER].end));
+    append(text, turns[ASSISTANT].begin, strlen(turns[ASSISTANT].begin));
+}
+
+int chat_end_token(const struct chat_template *chat, const struct tokenizer *tokenizer) {
+    const char *end = chat->turns[ASSISTANT].end;
+    return tokenizer_special(tokenizer, end, strlen(end));
+}

@@ -32,3 +32,14 @@ const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
  * answer of the assistant is blank, and if there is none. */
 int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
                 struct segment **segments, struct error *error);
+
+/* Appends one turn of a conversation to *text, an stb_ds array without a NUL: what precedes the
+ * user's message, the message, and what precedes the assistant's answer. The first turn begins the
+ * text, with the system message if there is one (or NULL). Later ones first end the answer before.
+ * The text is that of chat_render, except that Mistral's template moves the system message into the
+ * last turn, and here it stays in the first. */
+void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
+               char **text);
+
+/* Returns the token that ends an answer of the assistant. */
+int chat_end_token(const struct chat_template *chat, const struct tokenizer *tokenizer);

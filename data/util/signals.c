@@ -55,6 +55,13 @@ const volatile sig_atomic_t *signals_catch_waiting(void) {
     return &caught;
 }
 
+void signals_resume(void) {
+    const int number = caught;
+    if (!number) return;
+    caught = 0;
+    catch_signal(number);
+}
+
 int signals_wait(int fd) {
     struct pollfd inputs[] = {{.fd = fd, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
     if (!caught && fd >= 0) poll(inputs, 2, -1);

@@ -15,6 +15,9 @@ const volatile sig_atomic_t *signals_catch(void);
  * signals_wait. */
 const volatile sig_atomic_t *signals_catch_waiting(void);
 
+/* Forgets the signal that was caught, so that the program continues, and catches it again. */
+void signals_resume(void);
+
 /* Waits until fd is readable or a signal arrives; with fd -1 it does not wait. Returns the signal,
  * or 0. */
 int signals_wait(int fd);

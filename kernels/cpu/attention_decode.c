@@ -1,10 +1,10 @@
-/* Causal attention for one query of each sequence, over the keys and values of a cache.
+/* Attention of single queries over the keys and values of a cache.
  *
  * Each number of the cache is used once, or by the few query heads that share it, so memory
  * bandwidth is the limit. The keys of all heads of a position are adjacent, followed by the values:
- * a task processes a block of positions with all heads, and reads runs of H_kv D numbers. Tasks
- * store partial sums, merged in order, as in Flash-Decoding (Dao, Haziza, Massa, Sizov 2023). The
- * tasks follow from the shapes alone. */
+ * a task processes blocks of positions with all heads, and reads runs of H_kv D numbers. Few
+ * queries have their keys split among tasks, which store partial sums, merged in order, as in
+ * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023). The tasks follow from the shapes alone. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -17,18 +17,19 @@ enum {
     KEYS = 32, /* keys of a block: their weights take little of the cache, their partial sums little
                   time, and a context of 1024 still keeps 32 threads busy */
     ROWS = 4,  /* keys or values that share a load of the query or of the partial sums */
-    LINE_FLOATS = 16
+    LINE_FLOATS = 16,
+    TASKS = 64 /* number of tasks that a few queries are split into */
 };
 
 struct sizes {
-    int64_t batch, length; /* B, T */
+    int64_t queries; /* N */
     struct row_sizes row;
-    int64_t blocks_max; /* blocks of a whole sequence */
+    int64_t part_keys, parts_max; /* keys of a task; tasks of a query with keys_max keys */
     int64_t partial_floats, buffer_floats;
     float exponent_scale; /* log2 e / sqrt D: scores to powers of 2 */
 };
 
-/* Partial result of a block of positions. The sums are relative to max. */
+/* Partial result of a part of the keys. The sums are relative to max. */
 struct partial {
     float *max, *sum; /* [H]; the largest score, unscaled, and the sum of the weights */
     float *out;       /* [H D] */
@@ -39,38 +40,53 @@ struct buffers {
     float *q;       /* [H D] */
     float *rows;    /* [ROWS][H_kv D] */
     float *weights; /* [H][KEYS] */
+    struct partial block;
+};
+
+/* Keys first .. first + count - 1 of a query. */
+struct key_block {
+    const struct tensor *cache;
+    const struct decode_keys *keys;
+    int64_t stride, first, count;
 };
 
 static struct sizes sizes_of(const struct attention_decode_args *args) {
     const struct tensor *cache = args->cache;
+    int64_t queries = tensor_rows(args->out), blocks = blocks_of(args->keys_max, KEYS);
+    int64_t tasks = queries < TASKS ? TASKS / queries : 1;
     int64_t size = tensor_columns(args->out) / args->heads;
     struct row_sizes row = head_sizes(size, args->heads, args->kv_heads);
     assert(tensor_columns(args->out) == row.columns && tensor_columns(args->q) >= row.columns);
-    assert(tensor_rows(args->out) == cache->shape[0] && tensor_rows(args->q) == cache->shape[0]);
-    assert(cache->rank == 3 && tensor_columns(cache) >= 2 * row.kv_columns);
+    assert(tensor_rows(args->q) == queries && tensor_columns(cache) >= 2 * row.kv_columns);
     assert(args->q->dtype == cache->dtype);
+    int64_t partial_floats = round_up(2 * row.heads + row.columns, LINE_FLOATS);
+    int64_t part_blocks = blocks_of(blocks, tasks);
     return (struct sizes){
-        .batch = cache->shape[0],
-        .length = cache->shape[1],
+        .queries = queries,
         .row = row,
-        .blocks_max = blocks_of(cache->shape[1], KEYS),
-        .partial_floats = round_up(2 * row.heads + row.columns, LINE_FLOATS),
+        .part_keys = part_blocks * KEYS,
+        .parts_max = blocks_of(blocks, part_blocks),
+        .partial_floats = partial_floats,
         .buffer_floats =
-            round_up(row.columns + ROWS * row.kv_columns + row.heads * KEYS, LINE_FLOATS),
+            round_up(row.columns + ROWS * row.kv_columns + row.heads * KEYS, LINE_FLOATS) +
+            partial_floats,
         .exponent_scale = (float)(1.4426950408889634 / sqrt((double)row.head_size)),
     };
 }
 
-static struct partial partial_at(float *scratch, const struct sizes *sizes, int64_t index) {
-    float *max = scratch + index * sizes->partial_floats;
+static struct partial partial_of(float *max, const struct sizes *sizes) {
     return (struct partial){max, max + sizes->row.heads, max + 2 * sizes->row.heads};
 }
 
+static struct partial partial_at(float *scratch, const struct sizes *sizes, int64_t index) {
+    return partial_of(scratch + index * sizes->partial_floats, sizes);
+}
+
 static struct buffers buffers_at(float *scratch, const struct sizes *sizes, int64_t thread) {
-    int64_t partials = sizes->batch * sizes->blocks_max * sizes->partial_floats;
-    float *q = scratch + partials + thread * sizes->buffer_floats;
-    float *rows = q + sizes->row.columns;
-    return (struct buffers){q, rows, rows + ROWS * sizes->row.kv_columns};
+    int64_t partials = sizes->queries * sizes->parts_max * sizes->partial_floats;
+    float *block = scratch + partials + thread * sizes->buffer_floats;
+    float *q = block + sizes->partial_floats, *rows = q + sizes->row.columns;
+    return (struct buffers){q, rows, rows + ROWS * sizes->row.kv_columns, partial_of(block, sizes)};
 }
 
 /* Loads from any address; a vec itself is aligned. */
@@ -149,29 +165,31 @@ static inline __attribute__((always_inline)) void add_rows(const int count, floa
         for (int i = 0; i < count; i++) out[d] += weights[i] * rows[i][from + d];
 }
 
-/* rows[i] = row + i of `from`, widened. The next rows are prefetched: while 16-bit rows are
- * widened, too few loads are in flight. A row past the end is harmless, since nothing is read. */
-static void widen_rows(const float **rows, struct head_rows from, float *buffer, int64_t row,
-                       int64_t count) {
-    const struct tensor *tensor = from.tensor;
+/* rows[i] = `size` columns of key + i of a block, widened. The next rows are prefetched: while
+ * 16-bit rows are widened, too few loads are in flight. */
+static void widen_keys(const float **rows, const struct key_block *block, float *buffer,
+                       int64_t column, int64_t size, int64_t key, int64_t count) {
+    const struct tensor *cache = block->cache;
+    struct head_rows all = head_rows_at(cache, 0, column, size);
     for (int64_t i = 0; i < count; i++) {
-        if (tensor->dtype != DTYPE_F32) head_row_prefetch(from, row + i + ROWS, false);
-        size_t offset = (size_t)((row + i) * from.stride + from.first);
-        rows[i] = dtype_widen(buffer + i * from.size, tensor->data, tensor->dtype, offset,
-                              (size_t)from.size);
+        int64_t at = block->first + key + i;
+        if (cache->dtype != DTYPE_F32 && key + i + ROWS < block->count)
+            head_row_prefetch(all, decode_key_row(block->keys, at + ROWS, block->stride), false);
+        int64_t row = decode_key_row(block->keys, at, block->stride);
+        rows[i] = dtype_widen(buffer + i * size, cache->data, cache->dtype,
+                              (size_t)(row * all.stride + column), (size_t)size);
     }
 }
 
-/* weights[h][j] = q . key of position row + j, for all heads. */
+/* weights[h][j] = q . key j of the block, for all heads. */
 static void block_scores(const struct row_sizes *sizes, const struct buffers *buffers,
-                         const float *q, const struct tensor *cache, int64_t row, int64_t keys) {
+                         const float *q, const struct key_block *block) {
     int64_t size = sizes->head_size, group = sizes->group, heads = sizes->heads;
-    int64_t column = tensor_columns(cache) - 2 * sizes->kv_columns;
-    struct head_rows all_keys = head_rows_at(cache, row, column, sizes->kv_columns);
+    int64_t column = tensor_columns(block->cache) - 2 * sizes->kv_columns;
     const float *k[ROWS];
-    for (int64_t j = 0; j < keys; j += ROWS) {
-        int64_t count = block_length(j, keys, ROWS);
-        widen_rows(k, all_keys, buffers->rows, j, count);
+    for (int64_t j = 0; j < block->count; j += ROWS) {
+        int64_t count = block_length(j, block->count, ROWS);
+        widen_keys(k, block, buffers->rows, column, sizes->kv_columns, j, count);
         for (int64_t h = 0, member = 0, from = 0; h < heads; h++) {
             float *scores = buffers->weights + h * KEYS + j;
             if (count == ROWS) dots(ROWS, scores, q + h * size, k, from, size);
@@ -206,15 +224,14 @@ static void block_softmax(const struct sizes *sizes, float *weights, const struc
 }
 
 static void block_values(const struct row_sizes *sizes, const struct buffers *buffers, float *out,
-                         const struct tensor *cache, int64_t row, int64_t keys) {
+                         const struct key_block *block) {
     int64_t size = sizes->head_size, group = sizes->group, heads = sizes->heads;
-    int64_t column = tensor_columns(cache) - sizes->kv_columns;
-    struct head_rows all_values = head_rows_at(cache, row, column, sizes->kv_columns);
+    int64_t column = tensor_columns(block->cache) - sizes->kv_columns;
     const float *v[ROWS];
     memset(out, 0, (size_t)sizes->columns * sizeof *out);
-    for (int64_t j = 0; j < keys; j += ROWS) {
-        int64_t count = block_length(j, keys, ROWS);
-        widen_rows(v, all_values, buffers->rows, j, count);
+    for (int64_t j = 0; j < block->count; j += ROWS) {
+        int64_t count = block_length(j, block->count, ROWS);
+        widen_keys(v, block, buffers->rows, column, sizes->kv_columns, j, count);
         for (int64_t h = 0, member = 0, from = 0; h < heads; h++) {
             const float *weights = buffers->weights + h * KEYS + j;
             if (count == ROWS) add_rows(ROWS, out + h * size, weights, v, from, size);
@@ -226,16 +243,58 @@ static void block_values(const struct row_sizes *sizes, const struct buffers *bu
     }
 }
 
-/* Merges the blocks of one head into the first, and stores it. */
+/* Adds the partial result `from` to `into`. */
+static void merge(const struct sizes *sizes, const struct partial *into,
+                  const struct partial *from) {
+    int64_t size = sizes->row.head_size;
+    for (int64_t h = 0; h < sizes->row.heads; h++) {
+        float max = into->max[h] > from->max[h] ? into->max[h] : from->max[h];
+        float old = exp2f((into->max[h] - shift_for(max)) * sizes->exponent_scale);
+        float new = exp2f((from->max[h] - shift_for(max)) * sizes->exponent_scale);
+        float *out = into->out + h * size;
+        const float *more = from->out + h * size;
+        for (int64_t d = 0; d < size; d++) out[d] = old * out[d] + new *more[d];
+        into->sum[h] = old * into->sum[h] + new * from->sum[h];
+        into->max[h] = max;
+    }
+}
+
+/* Computes the partial result of a query for its keys from..to-1. */
+static void query_part(const struct attention_decode_args *args, const struct sizes *sizes,
+                       const struct buffers *buffers, const struct partial *partial, int64_t query,
+                       int64_t from, int64_t to) {
+    const struct tensor *q = args->q;
+    const struct decode_keys *keys = &args->keys[query];
+    struct key_block block = {args->cache, keys, args->stride, from, 0};
+    if (block.first < keys->skipped) block.first = keys->skipped;
+    int64_t end = smaller(to, decode_key_count(keys));
+    const float *row = dtype_widen(buffers->q, q->data, q->dtype,
+                                   (size_t)(query * tensor_columns(q)), (size_t)sizes->row.columns);
+    if (block.first >= end) {
+        for (int64_t i = 0; i < 2 * sizes->row.heads + sizes->row.columns; i++)
+            partial->max[i] = i < sizes->row.heads ? -INFINITY : 0;
+        return;
+    }
+    for (const struct partial *into = partial; block.first < end; block.first += KEYS) {
+        block.count = block_length(block.first, end, KEYS);
+        block_scores(&sizes->row, buffers, row, &block);
+        block_softmax(sizes, buffers->weights, into, block.count);
+        block_values(&sizes->row, buffers, into->out, &block);
+        if (into != partial) merge(sizes, partial, into);
+        into = &buffers->block;
+    }
+}
+
+/* Merges the parts of one head into the first, and stores it. */
 static void head_store(float *scratch, const struct sizes *sizes, const struct tensor *to,
-                       int64_t batch, int64_t head, int64_t blocks) {
-    int64_t size = sizes->row.head_size, at = head * size, first = batch * sizes->blocks_max;
+                       int64_t query, int64_t head, int64_t parts) {
+    int64_t size = sizes->row.head_size, at = head * size, first = query * parts;
     float *out = partial_at(scratch, sizes, first).out + at, max = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < blocks; i++) {
+    for (int64_t i = 0; i < parts; i++) {
         float other = partial_at(scratch, sizes, first + i).max[head];
         max = other > max ? other : max;
     }
-    for (int64_t i = 0; i < blocks; i++) {
+    for (int64_t i = 0; i < parts; i++) {
         struct partial partial = partial_at(scratch, sizes, first + i);
         float factor = exp2f((partial.max[head] - shift_for(max)) * sizes->exponent_scale);
         sum += factor * partial.sum[head];
@@ -243,41 +302,34 @@ static void head_store(float *scratch, const struct sizes *sizes, const struct t
             out[d] = (i > 0 ? out[d] : 0) + factor * partial.out[at + d];
     }
     for (int64_t d = 0; d < size; d++) out[d] /= sum;
-    dtype_store(to->data, to->dtype, (size_t)(batch * sizes->row.columns + at), out, (size_t)size);
+    dtype_store(to->data, to->dtype, (size_t)(query * sizes->row.columns + at), out, (size_t)size);
 }
 
-/* Sized for the whole length, because later calls have larger positions. */
 size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t floats = sizes.batch * sizes.blocks_max * sizes.partial_floats +
+    int64_t floats = sizes.queries * sizes.parts_max * sizes.partial_floats +
                      be->device.threads * sizes.buffer_floats;
     return (size_t)floats * sizeof(float);
 }
 
 void cpu_attention_decode(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t keys = args->position + 1 - args->first_key, blocks = blocks_of(keys, KEYS);
+    int64_t parts = blocks_of(args->keys_to - args->keys_from, sizes.part_keys);
     float *scratch = backend_workspace(be, cpu_attention_decode_scratch(be, args));
-    assert(args->position >= 0 && args->position < sizes.length);
-    assert(args->first_key >= 0 && args->first_key <= args->position);
-#pragma omp parallel num_threads(be->device.threads) if (sizes.batch * blocks > 1)
+    assert(args->keys_from >= 0 && args->keys_from < args->keys_to);
+    assert(args->keys_to <= args->keys_max);
+#pragma omp parallel num_threads(be->device.threads) if (sizes.queries * parts > 1)
     {
         struct buffers buffers = buffers_at(scratch, &sizes, omp_get_thread_num());
 #pragma omp for
-        for (int64_t task = 0; task < sizes.batch * blocks; task++) {
-            int64_t batch = task / blocks, block = task % blocks, first = block * KEYS;
-            int64_t row = batch * sizes.length + args->first_key;
-            int64_t count = block_length(first, keys, KEYS);
-            struct partial partial = partial_at(scratch, &sizes, batch * sizes.blocks_max + block);
-            const float *q;
-            widen_rows(&q, head_rows_at(args->q, batch, 0, sizes.row.columns), buffers.q, 0, 1);
-            block_scores(&sizes.row, &buffers, q, args->cache, row + first, count);
-            block_softmax(&sizes, buffers.weights, &partial, count);
-            block_values(&sizes.row, &buffers, partial.out, args->cache, row + first, count);
+        for (int64_t task = 0; task < sizes.queries * parts; task++) {
+            struct partial partial = partial_at(scratch, &sizes, task);
+            int64_t from = args->keys_from + task % parts * sizes.part_keys;
+            query_part(args, &sizes, &buffers, &partial, task / parts, from,
+                       from + sizes.part_keys);
         }
 #pragma omp for
-        for (int64_t i = 0; i < sizes.batch * sizes.row.heads; i++)
-            head_store(scratch, &sizes, args->out, i / sizes.row.heads, i % sizes.row.heads,
-                       blocks);
+        for (int64_t i = 0; i < sizes.queries * sizes.row.heads; i++)
+            head_store(scratch, &sizes, args->out, i / sizes.row.heads, i % sizes.row.heads, parts);
     }
 }

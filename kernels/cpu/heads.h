@@ -37,8 +37,11 @@ static inline void head_rotate(float *x, const float *angles, int64_t size, floa
     }
 }
 
-/* Returns the angles of the row's position, or NULL without angles. */
-static inline const float *angles_of(const struct tensor *angles, int64_t row, int64_t length) {
+/* Returns the angles of the row's position, positions[row] or else row % length; NULL without
+ * angles. */
+static inline const float *angles_of(const struct tensor *angles, const int32_t *positions,
+                                     int64_t row, int64_t length) {
     if (!angles) return NULL;
-    return (const float *)angles->data + row % length * tensor_columns(angles);
+    int64_t position = positions ? positions[row] : row % length;
+    return (const float *)angles->data + position * tensor_columns(angles);
 }

@@ -30,7 +30,7 @@ void cpu_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args *
     assert(args->q_weight->dtype == DTYPE_F32 && args->k_weight->dtype == DTYPE_F32);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const float *angles = angles_of(args->angles, row, args->sequence_length);
+        const float *angles = angles_of(args->angles, args->positions, row, args->sequence_length);
         struct heads heads;
         for (int64_t first = 0; first < all; first += heads.count) {
             heads_read(&heads, x, row, first, all, size);
@@ -63,7 +63,7 @@ static void head_backward(float *dout, float *dweight, const float *in, const fl
 /* Backward pass of one row; adds to dweights [2, D], of queries and of keys. */
 static void row_backward(const struct qk_norm_backward_args *a, float *dweights, int64_t row) {
     int64_t size = tensor_columns(a->q_weight), all = a->heads + a->kv_heads;
-    const float *angles = angles_of(a->angles, row, a->sequence_length);
+    const float *angles = angles_of(a->angles, NULL, row, a->sequence_length);
     struct heads d, raw;
     for (int64_t first = 0; first < all; first += d.count) {
         heads_read(&d, a->dinout, row, first, all, size);

@@ -11,7 +11,7 @@ void cpu_rope(struct backend *be, const struct rope_args *args) {
     assert(args->angles->dtype == DTYPE_F32);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const float *angles = angles_of(args->angles, row, args->sequence_length);
+        const float *angles = angles_of(args->angles, args->positions, row, args->sequence_length);
         struct heads heads;
         for (int64_t first = 0; first < all; first += heads.count) {
             heads_read(&heads, x, row, first, all, size);

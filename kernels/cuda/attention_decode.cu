@@ -1,8 +1,8 @@
-/* Causal attention for one query of each sequence, over the keys and values of a cache, as in
- * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
+/* Attention of single queries over the keys and values of a cache, as in Flash-Decoding (Dao,
+ * Haziza, Massa, Sizov 2023).
  *
- * A query head reads its keys and values once; heads that share them mostly hit the L2 cache. One
- * sequence has few heads, so the keys of a head are split into parts to fill the GPU. One block of
+ * A query head reads its keys and values once; heads that share them mostly hit the L2 cache. Few
+ * queries have few heads, so the keys of a head are split into parts to fill the GPU. One block of
  * threads processes each part, and a second kernel merges the results. The split follows from the
  * shapes alone.
  *
@@ -25,19 +25,20 @@ enum {
     BLOCKS = 4, /* minimum of blocks on a multiprocessor; without it the compiler saves registers by
                    delaying loads until their values are needed */
     ROUND_BYTES = THREADS * LOADS * 16,
-    PARTS_MAX = 64 /* parts of a head; longer sequences have longer parts */
+    PARTS_MAX = 64 /* parts of a head of one query; longer sequences have longer parts, and more
+                      queries fewer */
 };
 
 /* Scores are scaled so that weights are powers of 2. */
 struct decode_problem {
     const void *q, *cache;
-    float2 *states; /* [B, H, parts]: the largest score, the sum of weights relative to it */
-    float *sums;    /* [B, H, parts, D]: weights times values */
-    int64_t q_stride, length,
-        stride; /* columns of q; rows of a sequence's cache; columns of the cache */
-    int heads, kv_heads, width, keys, parts, part_keys;
-    int first_key, first_part; /* the first key that is read, and the part that it is in */
-    float exponent_scale;      /* log2(e) / sqrt(D) */
+    const struct decode_keys *keys; /* [N] */
+    float2 *states; /* [N, H, parts]: the largest score, the sum of weights relative to it */
+    float *sums;    /* [N, H, parts, D]: weights times values */
+    int64_t q_stride, stride, key_stride; /* columns of q; of the cache; rows between own keys */
+    int heads, kv_heads, width, parts, part_keys;
+    int first_part;       /* the part of the first key that is read */
+    float exponent_scale; /* log2(e) / sqrt(D) */
 };
 
 /* Layout of rows of up to W values over lanes. */
@@ -208,12 +209,13 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int column = lane % L::LANES * L::N, left = problem.width - column;
     int head = (int)blockIdx.x / problem.parts, part = (int)blockIdx.x % problem.parts;
-    int batch = head / problem.heads, group = problem.heads / problem.kv_heads;
+    int query_row = head / problem.heads, group = problem.heads / problem.kv_heads;
     int64_t values = (int64_t)problem.kv_heads * problem.width; /* columns from keys to values */
-    const T *base = (const T *)problem.q + batch * problem.q_stride +
+    const struct decode_keys own = problem.keys[query_row];
+    const T *base = (const T *)problem.q + query_row * problem.q_stride +
                     head % problem.heads * problem.width + column;
-    const T *keys = (const T *)problem.cache + (batch * problem.length + 1) * problem.stride -
-                    2 * values + head % problem.heads / group * problem.width + column;
+    const T *keys = (const T *)problem.cache + problem.stride - 2 * values +
+                    head % problem.heads / group * problem.width + column;
     struct decode_state<L::CHUNKS, L::N> state = {
         - INFINITY, 0, {
             { 0 }
@@ -225,7 +227,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int c = 0; c < L::CHUNKS; c++) unpack(q[c], &query[c]);
     int begin = (problem.first_part + part) * problem.part_keys, end = begin + problem.part_keys;
-    if (end > problem.keys) end = problem.keys;
+    if (end > decode_key_count(&own)) end = (int)decode_key_count(&own);
     for (int first = begin; first < end; first += L::KEYS) {
         rows k, v;
         bool exists[L::STEPS];
@@ -233,8 +235,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int i = 0; i < L::STEPS; i++) {
             int key = first + (i * WARPS + warp) * L::GROUPS + lane / L::LANES;
-            const T *row = keys + key * problem.stride;
-            exists[i] = key < end && key >= problem.first_key;
+            const T *row = keys + decode_key_row(&own, key, problem.key_stride) * problem.stride;
+            exists[i] = key < end && key >= own.skipped;
             row_read<T, W, WHOLE>(k[i], row, exists[i] ? left : 0);
             row_read<T, W, WHOLE>(v[i], row + values, exists[i] ? left : 0);
         }
@@ -274,23 +276,22 @@ static int padded_width(int64_t width) {
     return width <= 32 ? 32 : width <= 64 ? 64 : width <= 128 ? 128 : ATTENTION_WIDTH_MAX;
 }
 
+/* A sequence of the shape is a query, with as many rows as it may have keys. */
 static struct attention_shape decode_shape(const struct attention_decode_args *args) {
-    int64_t width = tensor_columns(args->out) / args->heads;
-    assert(args->cache->rank == 3 && args->heads % args->kv_heads == 0);
+    int64_t queries = tensor_rows(args->out), width = tensor_columns(args->out) / args->heads;
+    assert(args->heads % args->kv_heads == 0 && tensor_rows(args->q) == queries);
     assert(tensor_columns(args->out) == args->heads * width);
     assert(tensor_columns(args->q) >= args->heads * width);
     assert(tensor_columns(args->cache) >= 2 * args->kv_heads * width);
-    assert(tensor_rows(args->q) == args->cache->shape[0]);
-    assert(tensor_rows(args->out) == args->cache->shape[0]);
     assert(args->q->dtype == args->cache->dtype);
-    return {args->cache->shape[0], args->cache->shape[1], args->heads, args->kv_heads, width};
+    return {queries, args->keys_max, args->heads, args->kv_heads, width};
 }
 
-/* Keys of a part. They depend on the whole sequence, so that later positions keep the boundaries of
- * parts. */
+/* Keys of a part. They depend on keys_max, so that later calls keep the boundaries of parts. */
 static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) {
     int64_t round = ROUND_BYTES / (padded_width(shape->width) * (int64_t)dtype_bytes(dtype));
-    return round * blocks_of(blocks_of(shape->sequence, round), PARTS_MAX);
+    int64_t parts = shape->batch < PARTS_MAX ? PARTS_MAX / shape->batch : 1;
+    return round * blocks_of(blocks_of(shape->sequence, round), parts);
 }
 
 size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
@@ -329,27 +330,27 @@ static void parts_launch(struct backend *be, const struct decode_problem *proble
 
 void cuda_attention_decode(struct backend *be, const struct attention_decode_args *args) {
     struct attention_shape shape = decode_shape(args);
-    assert(args->position >= 0 && args->position < shape.sequence);
+    assert(args->keys_from >= 0 && args->keys_from < args->keys_to);
+    assert(args->keys_to <= args->keys_max);
     if (attention_is_void(be, &shape, "attention_decode")) return;
     struct decode_problem problem;
-    int64_t all_heads = shape.batch * shape.heads, keys = args->position + 1;
+    int64_t all_heads = shape.batch * shape.heads;
     int64_t keys_of_part = part_keys(&shape, args->cache->dtype);
-    int64_t first_part = args->first_key / keys_of_part;
-    int64_t parts = blocks_of(keys, keys_of_part) - first_part;
+    int64_t first_part = args->keys_from / keys_of_part;
+    int64_t parts = blocks_of(args->keys_to, keys_of_part) - first_part;
     problem.q = args->q->data;
     problem.cache = args->cache->data;
     problem.q_stride = tensor_columns(args->q);
     problem.states = (float2 *)backend_workspace(be, cuda_attention_decode_scratch(be, args));
     problem.sums = (float *)(problem.states + all_heads * parts);
-    problem.length = shape.sequence;
+    problem.keys = args->keys;
     problem.stride = tensor_columns(args->cache);
+    problem.key_stride = args->stride;
     problem.heads = (int)shape.heads;
     problem.kv_heads = (int)shape.kv_heads;
     problem.width = (int)shape.width;
-    problem.keys = (int)keys;
     problem.parts = (int)parts;
     problem.part_keys = (int)keys_of_part;
-    problem.first_key = (int)args->first_key;
     problem.first_part = (int)first_part;
     problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape.width));
     STORAGE_SWITCH(args->cache->dtype, T,

@@ -18,6 +18,7 @@ enum {
 struct qk_norm {
     const float *q_weight, *k_weight; /* [D] */
     const float *angles;              /* [T, D], or NULL */
+    const int32_t *positions;         /* [N], or NULL */
     float *partials;                  /* backward: [groups, 2, D] */
     int64_t rows, columns, group_rows, sequence_length;
     int heads, all_heads, size, half, team; /* half: columns of the lower half */
@@ -81,7 +82,8 @@ static __device__ __forceinline__ void rotate(float x[2][PACK], const struct lan
                                               const struct qk_norm &a, float sign) {
     float rotation[2][PACK]; /* cosines, sines */
     if (!a.angles) return;
-    load_head<PACKED>(rotation, a.angles + p.row % a.sequence_length * a.size, p, a.half);
+    int64_t position = a.positions ? a.positions[p.row] : p.row % a.sequence_length;
+    load_head<PACKED>(rotation, a.angles + position * a.size, p, a.half);
     for (int i = 0; i < PACK; i++) {
         float low = x[0][i], sine = sign * rotation[1][i];
         x[0][i] = low * rotation[0][i] - x[1][i] * sine;
@@ -198,6 +200,7 @@ static struct qk_norm prepare(const struct tensor *inout, const struct tensor *r
         .q_weight = (const float *)q_weight->data,
         .k_weight = (const float *)k_weight->data,
         .angles = angles ? (const float *)angles->data : NULL,
+        .positions = NULL,
         .partials = NULL,
         .rows = tensor_rows(inout),
         .columns = tensor_columns(inout),
@@ -225,6 +228,7 @@ void cuda_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args 
     struct qk_norm a = prepare(args->inout, args->raw, args->q_weight, args->k_weight, args->angles,
                                args->heads, args->kv_heads);
     bool packed = is_packed(args->inout, args->raw, args->q_weight, args->k_weight, args->angles);
+    a.positions = args->positions;
     a.sequence_length = args->sequence_length;
     a.epsilon = args->epsilon;
     if (a.rows == 0) return;

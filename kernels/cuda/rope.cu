@@ -8,7 +8,8 @@
 enum { THREADS = 256 };
 
 struct rope {
-    const float *angles; /* [T, D] */
+    const float *angles;      /* [T, D] */
+    const int32_t *positions; /* [N], or NULL */
     int64_t rows, columns, sequence_length, heads, half;
     float sign;
 };
@@ -21,7 +22,8 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(T *x, struct rope 
     int64_t row = index / packs / a.heads;
     if (row >= a.rows) return;
     int count = columns_from(column, a.half);
-    const float *angles = a.angles + row % a.sequence_length * 2 * a.half + column;
+    int64_t position = a.positions ? a.positions[row] : row % a.sequence_length;
+    const float *angles = a.angles + position * 2 * a.half + column;
     T *lower = x + row * a.columns + head * 2 * a.half + column, *upper = lower + a.half;
     float cosine[PACK], sine[PACK], low[PACK], high[PACK];
     load_columns<PACKED>(low, lower, count);
@@ -51,6 +53,7 @@ void cuda_rope(struct backend *be, const struct rope_args *args) {
     int64_t size = tensor_columns(args->angles);
     const struct rope a = {
         .angles = (const float *)args->angles->data,
+        .positions = args->positions,
         .rows = tensor_rows(args->inout),
         .columns = tensor_columns(args->inout),
         .sequence_length = args->sequence_length,

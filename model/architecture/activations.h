@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/decode_args.h"
 #include "kernels/tensor.h"
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parameters.h"
@@ -48,15 +49,25 @@ struct activation_gradients {
     MODEL_ACTIVATIONS(X)
 };
 
+/* Last rows of a batch, each of which continues a text that begins elsewhere in the batch: they
+ * attend to these keys, rows of the batch, instead of those from first_keys on. */
+struct branches {
+    const struct decode_keys *keys; /* [rows], backend memory */
+    int64_t first, rows;            /* the first row of the batch, and their number; 0: none */
+    int64_t keys_max;               /* at least the number of keys of each */
+};
+
 struct activations {
     MODEL_ACTIVATIONS(X)
     MODEL_STATISTICS(X) /* rank 1 */
 #undef X
     struct layer_activations *layers; /* [n_layer] */
     struct activation_gradients gradients;
-    int32_t *tokens, *targets;        /* [B, T], backend memory */
-    const int32_t *first_keys;        /* [B, T], of attention, or NULL: all keys */
-    const int32_t *positions;         /* [B, T], rows of wpe, or NULL: 0..T-1 in each sequence */
+    int32_t *tokens, *targets; /* [B, T], backend memory */
+    const int32_t *first_keys; /* [B, T], of attention, or NULL: all keys */
+    const int32_t *positions;  /* [B, T], of tokens in their texts, or NULL: 0..T-1 in each
+                                * sequence, or for rope any with the same differences */
+    struct branches branches;
     const struct step_inputs *inputs; /* backend memory; NULL until there is a batch */
 };
 

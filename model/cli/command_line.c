@@ -16,12 +16,14 @@ enum {
     TRAIN = 1 << COMMAND_TRAIN,
     DRY_RUN = 1 << COMMAND_DRY_RUN,
     SAMPLE = 1 << COMMAND_SAMPLE,
+    CHAT = 1 << COMMAND_CHAT,
     EVAL = 1 << COMMAND_EVAL,
     EXPORT = 1 << COMMAND_EXPORT,
     AUDIT = 1 << COMMAND_AUDIT,
     PROFILE = 1 << COMMAND_PROFILE,
     BY_CONFIG = TRAIN | DRY_RUN | AUDIT | PROFILE,
-    ALL = BY_CONFIG | SAMPLE | EVAL
+    TEXT_COMMANDS = SAMPLE | CHAT,
+    ALL = BY_CONFIG | TEXT_COMMANDS | EVAL
 };
 
 enum { HELP_COLUMN = 23 };
@@ -52,6 +54,12 @@ static int read_list(struct command_line *line, const struct command_flag *flag,
     (void)error;
     arrput(*list, value);
     return 0;
+}
+
+static int read_stop(struct command_line *line, const struct command_flag *flag, char *value,
+                     struct error *error) {
+    if (!value[0]) return fail(error, "%s: the text is empty", flag->row.name);
+    return read_list(line, flag, value, error);
 }
 
 static int read_count(struct command_line *line, const struct command_flag *flag, char *text,
@@ -158,18 +166,32 @@ static const struct command_flag flags[] = {
          COUNT(ranks, 0, RANKS_MAX)),
     FLAG(TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
          SWITCH(log_ranks)),
-    FLAG(SAMPLE | EVAL | EXPORT | AUDIT, "--from", "DIR",
+    FLAG(TEXT_COMMANDS | EVAL | EXPORT | AUDIT, "--from", "DIR",
          "the model: a checkpoint, a run (its newest checkpoint),\n"
          "or a folder of Hugging Face",
          HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
-    FLAG(SAMPLE, "--tokens", "N", "number of tokens to add", COUNT(tokens, 0, INT32_MAX)),
-    FLAG(SAMPLE, "--temperature", "X", "randomness; 0 takes the likeliest token each time",
+    FLAG(TEXT_COMMANDS, "--tokens", "N", "number of tokens to add", COUNT(tokens, 0, INT32_MAX)),
+    FLAG(TEXT_COMMANDS, "--temperature", "X", "randomness; 0 takes the likeliest token each time",
          NUMBER(temperature, 0, INFINITY)),
-    FLAG(SAMPLE, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
+    FLAG(TEXT_COMMANDS, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
          COUNT(top_k, 0, INT32_MAX)),
-    FLAG(SAMPLE, "--top-p", "X", "draw among the likeliest tokens of probability X",
+    FLAG(TEXT_COMMANDS, "--top-p", "X", "draw among the likeliest tokens of probability X",
          NUMBER(top_p, 0, 1)),
-    FLAG(SAMPLE, "--seed", "N", "another seed gives another text", COUNT(seed, 0, INT32_MAX)),
+    FLAG(TEXT_COMMANDS, "--min-p", "X",
+         "draw among tokens with X times the likeliest one's\n"
+         "probability or more",
+         NUMBER(min_p, 0, 1)),
+    FLAG(TEXT_COMMANDS, "--repetition-penalty", "X",
+         "makes tokens less likely that the text has, above 1",
+         NUMBER(repetition_penalty, 0.01, 100)),
+    FLAG(TEXT_COMMANDS, "--stop", "TEXT", "end a text before TEXT; repeatable", .read = read_stop,
+         .offset = offsetof(struct command_line, stops)),
+    FLAG(TEXT_COMMANDS, "--seed", "N", "another seed gives another text",
+         COUNT(seed, 0, INT32_MAX)),
+    FLAG(SAMPLE, "--samples", "N", "texts for each prompt, generated together",
+         COUNT(samples, 1, 4096)),
+    FLAG(SAMPLE, "--json", NULL, "print each text as a line of JSON", SWITCH(json)),
+    FLAG(CHAT, "--system", "TEXT", "system message of the conversation", TEXT(system)),
     FLAG(EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
          HINT("; others take --set data.train=GLOB"), TEXT(data)),
     FLAG(EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
@@ -205,6 +227,8 @@ static const struct command_flag flags[] = {
          SELECTS(DRY_RUN)),
     FLAG(0, "--sample", "PROMPT", "print text that continues PROMPT; repeatable", SELECTS(SAMPLE),
          LIST(prompts)),
+    FLAG(0, "--chat", NULL, "answer lines of input as the model's chat template does",
+         SELECTS(CHAT)),
     FLAG(0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", SELECTS(EVAL)),
     FLAG(0, "--export", "DIR", "write a model for Hugging Face tools", SELECTS(EXPORT),
          TEXT(export_to)),
@@ -288,7 +312,7 @@ static int check(const struct command_line *line, uint64_t given, struct error *
     if (command & BY_CONFIG && !line->config && !line->resume_path)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
-    if (command & (SAMPLE | EVAL | EXPORT) && !line->from)
+    if (command & (TEXT_COMMANDS | EVAL | EXPORT) && !line->from)
         return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint",
                     command_name(line->command));
     return 0;
@@ -299,6 +323,9 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
                                   .temperature = -1,
                                   .top_k = -1,
                                   .top_p = -1,
+                                  .min_p = -1,
+                                  .repetition_penalty = -1,
+                                  .samples = -1,
                                   .tokens = -1,
                                   .seed = -1,
                                   .repetitions = -1,
@@ -327,25 +354,13 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
 void command_line_free(struct command_line *line) {
     arrfree(line->overrides);
     arrfree(line->prompts);
+    arrfree(line->stops);
 }
 
 /* Prints the rows of the flags that a command accepts. */
 static void print_flags(FILE *out, enum command command) {
     for (int i = 0; i < FLAGS; i++)
         if (flags[i].commands >> command & 1) flags_print(out, &flags[i].row, 1, HELP_COLUMN);
-}
-
-/* Prints a command, and the names of flags that belong to it and not to training. */
-static void print_command(FILE *out, enum command command) {
-    const char *space = "      ";
-    flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
-    for (int i = 0; i < FLAGS; i++) {
-        if (!(flags[i].commands >> command & 1) || flags[i].commands & TRAIN) continue;
-        fprintf(out, "%s%s", space, flags[i].row.name);
-        if (flags[i].row.value) fprintf(out, " %s", flags[i].row.value);
-        space = " ";
-    }
-    fputc('\n', out);
 }
 
 static void print_overview(FILE *out) {
@@ -359,11 +374,9 @@ static void print_overview(FILE *out) {
     print_flags(out, COMMAND_TRAIN);
     for (enum command command = COMMAND_HELP; command <= COMMAND_PRINT_REFERENCE; command++)
         flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
-    fputs("\nOther commands, each with its own flags, which ./train --help sample\n"
-          "explains for --sample:\n",
-          out);
+    fputs("\nOther commands; ./train --help sample lists the flags of --sample:\n", out);
     for (enum command command = COMMAND_DRY_RUN; command < COMMAND_HELP; command++)
-        print_command(out, command);
+        flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
     fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
           "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
           "Environment: MANTISSA_CPU=v3, for instance, limits CPU operations to that\n"

@@ -12,6 +12,7 @@ enum command {
     COMMAND_TRAIN,
     COMMAND_DRY_RUN,
     COMMAND_SAMPLE,
+    COMMAND_CHAT,
     COMMAND_EVAL,
     COMMAND_EXPORT,
     COMMAND_AUDIT,
@@ -25,19 +26,24 @@ enum command {
 
 struct command_line {
     enum command command;
-    enum command topic;          /* command that --help explains; COMMAND_TRAIN: overview of all */
-    const char *program;         /* argv[0] */
-    const char *config;          /* NULL: not given */
-    char **overrides;            /* stb_ds array of "key.path=value" */
-    bool resume;                 /* --resume */
-    const char *resume_path;     /* NULL: the newest checkpoint of the run */
-    int64_t ranks;               /* number of processes to start; 0: not given */
-    bool log_ranks;              /* --log-ranks */
-    const char *from;            /* model for --sample, --eval, --export, --audit */
-    char **prompts;              /* stb_ds array: one prompt per --sample */
-    double temperature, top_p;   /* < 0: not given */
-    int64_t top_k, tokens, seed; /* < 0: not given */
-    const char *data;            /* --eval: token shards or "tales" */
+    enum command topic;        /* command that --help explains; COMMAND_TRAIN: overview of all */
+    const char *program;       /* argv[0] */
+    const char *config;        /* NULL: not given */
+    char **overrides;          /* stb_ds array of "key.path=value" */
+    bool resume;               /* --resume */
+    const char *resume_path;   /* NULL: the newest checkpoint of the run */
+    int64_t ranks;             /* number of processes to start; 0: not given */
+    bool log_ranks;            /* --log-ranks */
+    const char *from;          /* model for --sample, --eval, --export, --audit */
+    char **prompts;            /* stb_ds array: one prompt per --sample */
+    char **stops;              /* stb_ds array: strings that end a text */
+    const char *system;        /* --chat: the system message; NULL: none */
+    double temperature, top_p; /* < 0: not given */
+    double min_p, repetition_penalty; /* < 0: not given */
+    int64_t top_k, tokens, seed;      /* < 0: not given */
+    int64_t samples;                  /* texts of each prompt; < 0: not given */
+    bool json;                        /* --json */
+    const char *data;                 /* --eval: token shards or "tales" */
     enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* precisions of --eval and --audit */
     int precision_count;
     const char *out;       /* output directory of --audit and --profile; NULL: not given */

@@ -39,6 +39,8 @@ static int sample_now(struct run *run, struct error *error) {
         .temperature = config->sample.temperature,
         .top_k = config->sample.top_k,
         .top_p = config->sample.top_p,
+        .min_p = config->sample.min_p,
+        .repetition_penalty = config->sample.repetition_penalty,
         .seed = derive_seed(config->seed, SEED_SAMPLE),
         .stream = (uint64_t)run->trainer.state.step,
         .stop = run->stop,

@@ -256,9 +256,12 @@ struct config {
         int64_t every; /* 0: never */
         char prompt[CONFIG_STRING_MAX];
         int64_t tokens;
-        double temperature; /* 0: always the likeliest token */
-        int64_t top_k;      /* 0: all tokens */
-        double top_p;       /* 1: all tokens */
+        double temperature;        /* 0: always the likeliest token */
+        int64_t top_k;             /* 0: all tokens */
+        double top_p;              /* 1: all tokens */
+        double min_p;              /* 0: all tokens */
+        double repetition_penalty; /* 1: none */
+        bool exact;
     } sample;
     struct {
         int64_t every;
@@ -268,6 +271,8 @@ struct config {
     bool warmup_cut;    /* optimizer.warmup_steps was longer than the run */
     bool without_val;   /* eval.every is ignored: the text has no validation part */
     int64_t rank_count; /* processes that train together, set by their launcher; >= 1 */
+    int64_t samples; /* texts that a model for sampling generates at once, set by the command that
+                      * opens it; 0 means one */
 
     /* enum config_source of each row of the table; read it with config_given(). */
     unsigned char sources[CONFIG_OPTION_LIMIT];

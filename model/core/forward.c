@@ -5,13 +5,16 @@
 
 #include <assert.h>
 
-/* Rows of the current batch that a pass computes: all, the rows of a prompt, or one. */
+/* Rows of the current batch that a pass computes: all, the rows of a prompt, or added ones. */
 struct pass {
     struct gpt *gpt;
     int64_t first, rows;
-    bool decoding;    /* its one row attends to the keys and values stored by earlier passes */
-    bool stores_kv;   /* stores its keys and values for later passes */
     bool recomputing; /* for the backward pass; operations are not labelled a second time */
+    bool stores_kv;   /* stores its keys and values for later passes, from cache_row on */
+    int64_t cache_row;
+    const struct added *added; /* NULL: the rows do not continue texts in the cache */
+    const int32_t *tokens;     /* [rows] */
+    const int32_t *positions;  /* [rows], or NULL: consecutive rows */
 };
 
 /* Return the trace label of an operation that writes two activations, or one. */
@@ -81,66 +84,77 @@ static void drop(const struct pass *pass, const struct tensor *tensor, enum drop
        .key = dropout_key(&gpt->dropout, use, layer, 0), .probability = gpt->dropout.residual);
 }
 
-/* Returns the part of a table of positions for the rows of a pass. Its row 0 is the position of the
- * first row of the pass. */
-static struct tensor positions_of(const struct pass *pass, const struct tensor *table,
-                                  int64_t *length) {
+/* Returns the length of the sequences that the rows of a pass consist of. */
+static int64_t length_of(const struct pass *pass) {
     const struct gpt_shape *s = &pass->gpt->shape;
-    *length = pass->rows < s->sequence_length ? pass->rows : s->sequence_length;
-    return tensor_slice(table, pass->first, *length);
+    return pass->rows < s->sequence_length ? pass->rows : s->sequence_length;
 }
 
 /* Normalizes the heads of q and k, which are adjacent columns, and applies rope. */
 static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     const struct gpt_shape *s = &pass->gpt->shape;
     const struct layer_parameters *w = &pass->gpt->weights.layers[l];
-    struct tensor angles, raw;
-    int64_t length = s->sequence_length;
-    bool uses_rope = s->positions == POSITIONS_ROPE;
-    if (uses_rope) angles = positions_of(pass, &pass->gpt->angles, &length);
+    const struct tensor *angles = s->positions == POSITIONS_ROPE ? &pass->gpt->angles : NULL;
+    struct tensor raw;
     if (s->qk_norm) {
         raw = rows_of(pass, &pass->gpt->activations.layers[l].qk_raw);
         const struct trace_label label = label_two(pass, ACTIVATION_qk_raw, ACTIVATION_qkv, l);
         OP(pass->gpt->be, qk_norm_forward, .inout = qkv, .raw = &raw, .q_weight = &w->q_norm_weight,
-           .k_weight = &w->k_norm_weight, .angles = uses_rope ? &angles : NULL,
-           .sequence_length = length, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
-           .epsilon = (float)s->norm_eps, .label = &label);
-    } else if (uses_rope) {
-        OP(pass->gpt->be, rope, .inout = qkv, .angles = &angles, .sequence_length = length,
-           .heads = (int)(s->n_head + s->n_kv_head));
+           .k_weight = &w->k_norm_weight, .angles = angles, .positions = pass->positions,
+           .sequence_length = length_of(pass), .heads = (int)s->n_head,
+           .kv_heads = (int)s->n_kv_head, .epsilon = (float)s->norm_eps, .label = &label);
+    } else if (angles) {
+        OP(pass->gpt->be, rope, .inout = qkv, .angles = angles, .positions = pass->positions,
+           .sequence_length = length_of(pass), .heads = (int)(s->n_head + s->n_kv_head));
     }
 }
 
 /* Stores keys and values for later rows, unless qkv itself is the cache. */
 static void store_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
-    struct tensor cache = gpt_cache(pass->gpt, l), rows = rows_of(pass, &cache);
-    if (pass->gpt->has_cache) OP(pass->gpt->be, copy_last_columns, .out = &rows, .in = qkv);
+    struct tensor cache = gpt_cache(pass->gpt, l);
+    if (!pass->gpt->has_cache) return;
+    cache = tensor_slice(&cache, pass->cache_row, pass->rows);
+    OP(pass->gpt->be, copy_last_columns, .out = &cache, .in = qkv);
+}
+
+/* Attention of the rows of a pass to keys in the cache. */
+static void attend_to_cache(const struct pass *pass, int64_t l) {
+    struct gpt *gpt = pass->gpt;
+    struct layer_activations *a = &gpt->activations.layers[l];
+    const struct added *added = pass->added;
+    struct tensor cache = gpt_cache(gpt, l), q = rows_of(pass, &a->qkv);
+    struct tensor out = rows_of(pass, &a->attention_out);
+    const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
+    OP(gpt->be, attention_decode, .out = &out, .q = &q, .cache = &cache, .keys = gpt->added,
+       .stride = added->stride, .keys_from = added->keys_from, .keys_to = added->keys_to,
+       .keys_max = gpt->capacity.sequence_length, .heads = (int)gpt->shape.n_head,
+       .kv_heads = (int)gpt->shape.n_kv_head, .label = &label);
+}
+
+/* Attention of the batch's last rows to prefixes elsewhere in the batch. */
+static void attend_to_prefixes(const struct pass *pass, int64_t l) {
+    struct gpt *gpt = pass->gpt;
+    struct layer_activations *a = &gpt->activations.layers[l];
+    const struct branches *branches = &gpt->activations.branches;
+    struct tensor q = tensor_slice(&a->qkv, branches->first, branches->rows);
+    struct tensor out = tensor_slice(&a->attention_out, branches->first, branches->rows);
+    OP(gpt->be, attention_decode, .out = &out, .q = &q, .cache = &a->qkv, .keys = branches->keys,
+       .stride = 1, .keys_to = branches->keys_max, .keys_max = gpt->capacity.sequence_length,
+       .heads = (int)gpt->shape.n_head, .kv_heads = (int)gpt->shape.n_kv_head);
 }
 
 static void attend(const struct pass *pass, int64_t l) {
     struct layer_activations *a = &pass->gpt->activations.layers[l];
-    struct backend *be = pass->gpt->be;
     const struct gpt_shape *s = &pass->gpt->shape;
-    struct tensor out = rows_of(pass, &a->attention_out);
+    struct tensor out = rows_of(pass, &a->attention_out), qkv = rows_of(pass, &a->qkv);
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
+    qkv = tensor_split(&qkv, s->batch, pass->rows / s->batch);
+    out = tensor_split(&out, s->batch, pass->rows / s->batch);
     /* A text that is generated is one document. */
-    const int32_t *first_keys =
-        pass->stores_kv ? pass->gpt->window_keys : pass->gpt->activations.first_keys;
-    int64_t first = pass->first - s->window + 1;
-    if (pass->decoding) {
-        struct tensor cache = gpt_cache(pass->gpt, l), q = rows_of(pass, &a->qkv);
-        cache = tensor_split(&cache, 1, tensor_rows(&cache));
-        OP(be, attention_decode, .out = &out, .q = &q, .cache = &cache, .position = pass->first,
-           .first_key = s->window > 0 && first > 0 ? first : 0, .heads = (int)s->n_head,
-           .kv_heads = (int)s->n_kv_head, .label = &label);
-    } else {
-        struct tensor qkv = rows_of(pass, &a->qkv);
-        qkv = tensor_split(&qkv, s->batch, pass->rows / s->batch);
-        out = tensor_split(&out, s->batch, pass->rows / s->batch);
-        OP(be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
-           .first_keys = first_keys, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
-           .label = &label);
-    }
+    OP(pass->gpt->be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
+       .first_keys = pass->stores_kv ? pass->gpt->window_keys : pass->gpt->activations.first_keys,
+       .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+    if (!pass->stores_kv && pass->gpt->activations.branches.rows > 0) attend_to_prefixes(pass, l);
 }
 
 static void attention_block(const struct pass *pass, int64_t l) {
@@ -157,7 +171,8 @@ static void attention_block(const struct pass *pass, int64_t l) {
                                    .label = pass->gpt->shape.qk_norm ? NULL : &qkv_label));
     prepare_heads(pass, &qkv, l);
     if (pass->stores_kv) store_keys_and_values(pass, &qkv, l);
-    attend(pass, l);
+    if (pass->added) attend_to_cache(pass, l);
+    else attend(pass, l);
     linear_forward(pass->gpt,
                    ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
                         .out = &projection, .in = &out, .weight = &w->attention_projection_weight,
@@ -218,17 +233,13 @@ static void normalize_in(const struct pass *pass, int64_t l) {
 
 static void embed(const struct pass *pass) {
     struct gpt *gpt = pass->gpt;
-    struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in), positions;
+    struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in);
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
-    int64_t length = gpt->shape.sequence_length;
-    const int32_t *given = pass->stores_kv ? NULL : gpt->activations.positions;
-    if (given) positions = gpt->weights.wpe;
-    else if (learned) positions = positions_of(pass, &gpt->weights.wpe, &length);
     const struct trace_label label = label_one(pass, ACTIVATION_residual_in, 0);
-    OP(gpt->be, embedding_forward, .out = &residual,
-       .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
+    OP(gpt->be, embedding_forward, .out = &residual, .tokens = pass->tokens,
        .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
-       .position_table = learned ? &positions : NULL, .positions = given, .sequence_length = length,
+       .position_table = learned ? &gpt->weights.wpe : NULL,
+       .positions = learned ? pass->positions : NULL, .sequence_length = length_of(pass),
        .label = &label);
     drop(pass, &residual, DROPOUT_EMBEDDING, 0);
     normalize_in(pass, 0);
@@ -282,7 +293,8 @@ static void run(const struct pass *pass) {
 }
 
 void gpt_recompute(struct gpt *gpt, int64_t layer) {
-    struct pass pass = {gpt, 0, gpt->shape.rows, .recomputing = true};
+    struct pass pass = {gpt, 0, gpt->shape.rows, .recomputing = true,
+                        .positions = gpt->activations.positions};
     struct layer_activations *a = &gpt->activations.layers[layer];
     if (gpt->recompute == RECOMPUTE_NONE || layer == gpt->shape.n_layer - 1) return;
     if (gpt->recompute == RECOMPUTE_LAYER) {
@@ -302,17 +314,23 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
 }
 
 void gpt_forward(struct gpt *gpt) {
-    run(&(struct pass){gpt, 0, gpt->shape.rows, .stores_kv = false});
+    run(&(struct pass){gpt, 0, gpt->shape.rows, .tokens = gpt->activations.tokens,
+                       .positions = gpt->activations.positions});
 }
 
-void gpt_prefill(struct gpt *gpt, int64_t rows) {
-    assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, 0, rows, .stores_kv = true});
+void gpt_prefill(struct gpt *gpt, int64_t rows, int64_t cache_row) {
+    assert(gpt->shape.batch == 1 && (gpt->has_cache || cache_row == 0));
+    run(&(struct pass){gpt, 0, rows, .stores_kv = true, .cache_row = cache_row,
+                       .tokens = gpt->activations.tokens});
 }
 
-void gpt_decode(struct gpt *gpt, int64_t row) {
-    assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, row, 1, .decoding = true, .stores_kv = true});
+int64_t gpt_extend(struct gpt *gpt, const struct added *added) {
+    const struct added_arrays arrays = added_arrays_in(gpt->added, added->rows);
+    int64_t first = gpt->has_cache ? 0 : added->cache_row;
+    assert(gpt->shape.batch == 1 && added->rows <= gpt_added_max(gpt));
+    run(&(struct pass){gpt, first, added->rows, .stores_kv = true, .cache_row = added->cache_row,
+                       .added = added, .tokens = arrays.tokens, .positions = arrays.positions});
+    return first;
 }
 
 /* Returns the trace label of an operation that writes rows of lnf_out or logits, or of their
@@ -335,13 +353,14 @@ static void loss_backward(struct gpt *gpt, const struct tensor *logits, const st
            .accumulate = gpt->accumulate || first > 0);
 }
 
-void gpt_loss(struct gpt *gpt, const float *loss_scale) {
+/* Computes the losses of rows first and following, with gradients if there is a loss scale. */
+static void loss_from(struct gpt *gpt, int64_t first, const float *loss_scale) {
     struct backend *be = gpt->be;
     struct activations *a = &gpt->activations;
     const struct gpt_shape *s = &gpt->shape;
     exchange_weights_arrived(gpt->exchange, s->n_layer);
     masters_cast(&gpt->masters, be, -1);
-    for (int64_t first = 0; first < s->rows; first += s->logit_rows) {
+    for (; first < s->rows; first += s->logit_rows) {
         int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
         struct tensor in = tensor_slice(&a->lnf_out, first, rows);
         struct tensor logits = tensor_slice(&a->logits, 0, rows);
@@ -357,9 +376,17 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale) {
     }
 }
 
-void gpt_logits(struct gpt *gpt, int64_t row) {
-    struct tensor in = tensor_slice(&gpt->activations.lnf_out, row, 1);
-    struct tensor logits = tensor_slice(&gpt->activations.logits, 0, 1);
+void gpt_loss(struct gpt *gpt, const float *loss_scale) {
+    loss_from(gpt, 0, loss_scale);
+}
+
+void gpt_losses(struct gpt *gpt, int64_t first) {
+    loss_from(gpt, first / gpt->shape.logit_rows * gpt->shape.logit_rows, NULL);
+}
+
+void gpt_logits(struct gpt *gpt, int64_t first, int64_t rows) {
+    struct tensor in = tensor_slice(&gpt->activations.lnf_out, first, rows);
+    struct tensor logits = tensor_slice(&gpt->activations.logits, 0, rows);
     masters_cast(&gpt->masters, gpt->be, -1);
     OP(gpt->be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true);
 }

@@ -7,17 +7,22 @@
  * and gelu, and whether q and k are rotated (rope): model/architecture/parts.h. */
 #pragma once
 
+#include "model/core/added_rows.h"
 #include "model/core/gpt.h"
 
 /* Runs all layers on the current batch. */
 void gpt_forward(struct gpt *gpt);
 
-/* Run all layers on a batch of one sequence in parts: first rows 0..rows-1, then single rows. Later
- * rows attend to earlier ones through the saved keys and values (gpt_cache). Models for sampling
- * and for training save these; with train.recompute "layer" only if the config enables sampling
- * (see gpt->has_cache). */
-void gpt_prefill(struct gpt *gpt, int64_t rows);
-void gpt_decode(struct gpt *gpt, int64_t row);
+/* Runs all layers on the first `rows` rows of a batch of one sequence, and stores their keys and
+ * values as rows cache_row and following of the cache (gpt_cache). Models for sampling have a
+ * cache, and models for training if the config enables sampling; without train.recompute "layer" it
+ * is the activations' qkv, and cache_row is 0. */
+void gpt_prefill(struct gpt *gpt, int64_t rows, int64_t cache_row);
+
+/* Runs all layers on rows that continue texts in the cache, and stores their keys and values there.
+ * Their arrays lie in gpt->added. The rows become rows 0 and following of the activations or, if
+ * those are the cache, rows cache_row and following. Returns the first of them, for gpt_logits. */
+int64_t gpt_extend(struct gpt *gpt, const struct added *added);
 
 /* Recomputes the activations that a layer shares with others, bit for bit the same (see
  * gpt->recompute). Call it after gpt_forward, from the last layer, whose activations are still
@@ -31,6 +36,9 @@ void gpt_recompute(struct gpt *gpt, int64_t layer);
  * sum(losses), where the loss weight came with the batch. */
 void gpt_loss(struct gpt *gpt, const float *loss_scale);
 
-/* Computes the logits of one row into row 0 of activations.logits, after any of the passes
- * above. */
-void gpt_logits(struct gpt *gpt, int64_t row);
+/* Computes the losses of rows first and following alone; the losses before them are undefined. */
+void gpt_losses(struct gpt *gpt, int64_t first);
+
+/* Computes the logits of `rows` rows, at most shape.logit_rows, into rows 0 and following of
+ * activations.logits, after any of the passes above. */
+void gpt_logits(struct gpt *gpt, int64_t first, int64_t rows);

@@ -8,6 +8,7 @@
 
 #include "data/util/random.h"
 #include "model/config/config_keys.h"
+#include "model/core/added_rows.h"
 #include "model/core/rope.h"
 
 /* Returns the rows of a chunk of logits that fits in chunk_bytes. Chunks are equal, in multiples of
@@ -157,11 +158,13 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
         gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
     if (gpt->has_cache)
         gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
-                                  s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
+                                  s->n_layer * gpt->cache_rows, 2 * shape_kv(s));
+    if (gpt->texts) gpt->added = arena_take(arena, added_bytes(gpt_added_max(gpt)));
     if (has_window(gpt))
         gpt->window_keys = arena_take(arena, (size_t)gpt->capacity.rows * sizeof(int32_t));
     a->first_keys = gpt->window_keys;
     a->positions = NULL;
+    a->branches.rows = 0;
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     quantization_layout(&gpt->quantization, arena, s);
@@ -200,7 +203,11 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
               be->device.chunk_bytes);
-    if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
+    gpt->texts = use == GPT_SAMPLING && config->samples > 0
+                     ? config->samples
+                     : use == GPT_SAMPLING || (use == GPT_TRAINING && config->sample.every > 0);
+    gpt->cache_rows = gpt->texts * config->data.seq_len;
+    if (use == GPT_SAMPLING) gpt->shape.logit_rows = gpt->texts;
     gpt->recompute =
         use == GPT_TRAINING ? (enum recompute)config->train.recompute : RECOMPUTE_NOT_SAVED;
     gpt->isolates = use != GPT_SAMPLING && config->data.isolate;
@@ -413,10 +420,14 @@ void gpt_clear_gradients(struct gpt *gpt) {
     gpt->accumulate = false;
 }
 
+int64_t gpt_added_max(const struct gpt *gpt) {
+    int64_t rows = gpt->texts > ADDED_ROWS ? gpt->texts : ADDED_ROWS;
+    return rows < gpt->capacity.sequence_length ? rows : gpt->capacity.sequence_length;
+}
+
 struct tensor gpt_cache(const struct gpt *gpt, int64_t layer) {
-    int64_t length = gpt->capacity.sequence_length;
     if (!gpt->has_cache) return gpt->activations.layers[layer].qkv;
-    return tensor_slice(&gpt->cache, layer * length, length);
+    return tensor_slice(&gpt->cache, layer * gpt->cache_rows, gpt->cache_rows);
 }
 
 bool gpt_branch_is_residual(const struct gpt *gpt) {

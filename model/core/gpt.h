@@ -27,7 +27,8 @@
 enum gpt_use {
     GPT_TRAINING,   /* gradients, each layer's activations */
     GPT_EVALUATION, /* layers share their activations */
-    GPT_SAMPLING,   /* like evaluation, for one sequence; each layer saves its keys and values */
+    GPT_SAMPLING,   /* like evaluation, for one sequence at a time; each layer saves the keys and
+                     * values of config->samples texts */
 };
 
 /* Trace label of an operation: up to two activations, or their gradients, and the rows that it
@@ -80,7 +81,10 @@ struct gpt {
     int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
     struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
     int32_t *window_keys; /* first keys of a window, [capacity's B, T]; NULL: no row needs them */
-    struct tensor cache;  /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
+    struct tensor cache;  /* [n_layer cache_rows, 2 H_kv D], if has_cache: k | v */
+    int64_t cache_rows;   /* rows of a layer's cache: T of the capacity for each text */
+    int64_t texts;        /* texts that are generated at once */
+    void *added;          /* backend memory for the rows of gpt_extend (model/core/forward.h) */
     struct activations activations;
 
     struct memory_plan memory;
@@ -117,8 +121,10 @@ void gpt_initialize_adapters(struct gpt *gpt, uint64_t seed);
  * pass replaces those of matrices, which saves clearing and reading them. */
 void gpt_clear_gradients(struct gpt *gpt);
 
-/* Returns the key-value cache of a layer for attention_decode: [T, ...], rows that end with k |
- * v. */
+/* Returns the largest number of rows of gpt_extend. */
+int64_t gpt_added_max(const struct gpt *gpt);
+
+/* Returns the key-value cache of a layer for attention_decode: rows that end with k | v. */
 struct tensor gpt_cache(const struct gpt *gpt, int64_t layer);
 
 /* True if the gradients of a branch and of the residual stream are one tensor: they then have the

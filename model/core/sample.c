@@ -1,6 +1,7 @@
 #include "model/core/sample.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,33 +13,33 @@
 /* Prompts are padded to multiples of this, so that few matmul shapes occur. */
 enum { LENGTH_STEP = 64 };
 
-/* State of one text being generated. */
-struct sampler {
-    struct gpt *gpt;
-    const struct sample_options *options;
-    int64_t window;     /* longest context, in tokens */
-    int32_t *context;   /* [window] tokens that the model has read */
-    int64_t length;     /* tokens in context */
-    int64_t vocabulary; /* number of tokens that may be drawn */
-    float *logits;      /* [padded vocabulary] */
-    float *scratch;     /* [padded vocabulary] */
-};
-
 int64_t sample_length(int64_t tokens, int64_t limit) {
     int64_t padded = round_up(tokens, LENGTH_STEP);
     return padded < limit ? padded : limit;
+}
+
+static void plan_added(struct gpt *gpt, int64_t rows) {
+    int64_t longest = gpt->capacity.sequence_length;
+    const struct added added = {rows, .stride = rows, .keys_to = longest};
+    gpt_logits(gpt, gpt_extend(gpt, &added), gpt->texts);
 }
 
 void sample_plan(struct gpt *gpt) {
     int64_t longest = gpt->capacity.sequence_length;
     gpt_set_batch(gpt, 1, longest);
     for (int64_t length = LENGTH_STEP;; length += LENGTH_STEP) {
-        gpt_prefill(gpt, length < longest ? length : longest);
+        gpt_prefill(gpt, length < longest ? length : longest, 0);
         if (length >= longest) break;
     }
-    gpt_decode(gpt, longest - 1);
-    gpt_logits(gpt, 0);
+    plan_added(gpt, gpt->texts);
+    if (gpt->texts == 1) plan_added(gpt, gpt_added_max(gpt));
+    else gpt_logits(gpt, 0, 1);
     gpt_set_batch(gpt, gpt->capacity.batch, longest);
+}
+
+void sample_plan_exact(struct gpt *gpt) {
+    gpt_forward(gpt);
+    gpt_losses(gpt, 0);
 }
 
 /* Returns the k-th largest of count values, k >= 1, by quickselect, which reorders the values. */
@@ -115,101 +116,51 @@ static double sum_of(const float *values, int64_t count) {
     return sum;
 }
 
-/* Turns logits into sampling weights by temperature, then top_k, then top_p, the order of Hugging
- * Face's generate. */
-static void weigh(struct sampler *sampler, float best) {
-    const struct sample_options *options = sampler->options;
-    float *weights = sampler->logits;
-    int64_t count = sampler->vocabulary;
-    keep_largest(weights, sampler->scratch, count, options->top_k, -INFINITY);
-    for (int64_t i = 0; i < count; i++)
-        weights[i] = (float)exp((double)(weights[i] - best) / options->temperature);
-    if (options->top_p >= 1) return;
-    double wanted = options->top_p * sum_of(weights, count);
-    int64_t size = nucleus_size(weights, sampler->scratch, count, wanted);
-    keep_largest(weights, sampler->scratch, count, size, 0);
+/* Copies the logits of a text to weights, with the repetition penalty. */
+static void penalize(struct sampler *sampler, int64_t text) {
+    const float penalty = (float)sampler->options.repetition_penalty;
+    const float *logits = sampler->logits + text * sampler->gpt->shape.padded_vocab;
+    memcpy(sampler->weights, logits, (size_t)sampler->vocabulary * sizeof *logits);
+    if (!sampler->seen) return;
+    for (int64_t i = 0; i < sampler->vocabulary; i++) {
+        float *weight = &sampler->weights[i];
+        if (!sampler->seen[text * sampler->vocabulary + i]) continue;
+        *weight = *weight > 0 ? *weight / penalty : *weight * penalty;
+    }
 }
 
-/* Draws the token at a position of the text from the logits. */
-static int draw(struct sampler *sampler, int64_t position) {
-    const struct sample_options *options = sampler->options;
-    int64_t best = likeliest(sampler->logits, sampler->vocabulary);
+/* Turns logits into sampling weights. best: the largest logit, whose weight is 1. */
+static void weigh(struct sampler *sampler, float best) {
+    const struct sample_options *rules = &sampler->options;
+    float *weights = sampler->weights;
+    int64_t count = sampler->vocabulary;
+    keep_largest(weights, sampler->order, count, rules->top_k, -INFINITY);
+    for (int64_t i = 0; i < count; i++)
+        weights[i] = (float)exp((double)(weights[i] - best) / rules->temperature);
+    if (rules->top_p < 1) {
+        double wanted = rules->top_p * sum_of(weights, count);
+        int64_t size = nucleus_size(weights, sampler->order, count, wanted);
+        keep_largest(weights, sampler->order, count, size, 0);
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (weights[i] < rules->min_p) weights[i] = 0;
+}
+
+/* Draws the next token of a text from its weights. */
+static int draw(struct sampler *sampler, int64_t text) {
+    const struct sample_options *options = &sampler->options;
+    penalize(sampler, text);
+    int64_t best = likeliest(sampler->weights, sampler->vocabulary);
     if (options->temperature == 0) return (int)best;
-    weigh(sampler, sampler->logits[best]);
-    double left = random_uniform(options->seed, options->stream, (uint64_t)position) *
-                  sum_of(sampler->logits, sampler->vocabulary);
+    weigh(sampler, sampler->weights[best]);
+    double left =
+        random_uniform(options->seed, options->stream + (uint64_t)text, sampler->position) *
+        sum_of(sampler->weights, sampler->vocabulary);
     for (int64_t i = 0; i < sampler->vocabulary; i++) {
-        left -= sampler->logits[i];
+        left -= sampler->weights[i];
         if (left < 0) return (int)i;
     }
     return (int)best;
-}
-
-/* Runs the model on the whole context, padded at its end, where causal attention ignores it. */
-static void read_context(struct sampler *sampler) {
-    struct gpt *gpt = sampler->gpt;
-    int64_t padded = sample_length(sampler->length, sampler->window);
-    for (int64_t i = sampler->length; i < padded; i++) sampler->context[i] = 0;
-    backend_upload(gpt->be, gpt->activations.tokens, sampler->context,
-                   (size_t)padded * sizeof *sampler->context);
-    gpt_prefill(gpt, padded);
-}
-
-/* Appends a token to the context and runs the model on it. */
-static void read_token(struct sampler *sampler, int token) {
-    struct gpt *gpt = sampler->gpt;
-    if (sampler->length == sampler->window) {
-        int64_t kept = sampler->window / 2;
-        memmove(sampler->context, sampler->context + sampler->window - kept,
-                (size_t)kept * sizeof *sampler->context);
-        sampler->length = kept;
-        sampler->context[sampler->length++] = token;
-        read_context(sampler);
-        return;
-    }
-    int32_t *slot = &sampler->context[sampler->length];
-    *slot = token;
-    backend_upload(gpt->be, gpt->activations.tokens + sampler->length, slot, sizeof *slot);
-    gpt_decode(gpt, sampler->length++);
-}
-
-/* Fetches the logits that follow the context, as fp32. */
-static void predict(struct sampler *sampler) {
-    struct gpt *gpt = sampler->gpt;
-    size_t vocabulary = (size_t)gpt->shape.padded_vocab;
-    const struct tensor *out = &gpt->activations.logits;
-    gpt_logits(gpt, sampler->length - 1);
-    backend_download(gpt->be, sampler->scratch, out->data, vocabulary * dtype_bytes(out->dtype));
-    const float *wide = dtype_widen(sampler->logits, sampler->scratch, out->dtype, 0, vocabulary);
-    if (wide != sampler->logits) memcpy(sampler->logits, wide, vocabulary * sizeof *wide);
-}
-
-static int open_sampler(struct sampler *sampler, struct gpt *gpt,
-                        const struct sample_options *options, struct error *error) {
-    size_t vocabulary = (size_t)gpt->shape.padded_vocab;
-    assert(options->prompt_length > 0);
-    *sampler = (struct sampler){.gpt = gpt, .options = options};
-    sampler->window = gpt->capacity.sequence_length;
-    sampler->vocabulary = gpt->shape.vocab_size;
-    if (options->vocabulary > 0 && options->vocabulary < sampler->vocabulary)
-        sampler->vocabulary = options->vocabulary;
-    sampler->context = malloc((size_t)sampler->window * sizeof *sampler->context);
-    sampler->logits = malloc(vocabulary * sizeof *sampler->logits);
-    sampler->scratch = malloc(vocabulary * sizeof *sampler->scratch);
-    if (!sampler->context || !sampler->logits || !sampler->scratch)
-        return fail(error, "out of memory for a sample");
-    int64_t dropped = options->prompt_length - sampler->window;
-    if (dropped < 0) dropped = 0;
-    sampler->length = options->prompt_length - dropped;
-    for (int64_t i = 0; i < sampler->length; i++)
-        sampler->context[i] = options->prompt[dropped + i];
-    return 0;
-}
-
-static void close_sampler(struct sampler *sampler) {
-    free(sampler->context);
-    free(sampler->logits);
-    free(sampler->scratch);
 }
 
 static bool is_finite(const float *logits, int64_t count) {
@@ -218,40 +169,237 @@ static bool is_finite(const float *logits, int64_t count) {
     return true;
 }
 
-static int run(struct sampler *sampler, struct sample_result *result, struct error *error) {
-    const struct sample_options *options = sampler->options;
-    const struct backend *be = sampler->gpt->be;
-    double began = progress_clock();
-    read_context(sampler);
-    predict(sampler);
-    double read = progress_clock();
-    while (result->tokens < options->tokens && !be->failure.text[0]) {
-        if (options->stop && *options->stop) break;
-        if (!is_finite(sampler->logits, sampler->vocabulary))
+int sampler_draw(struct sampler *sampler, int32_t *tokens, struct error *error) {
+    for (int64_t text = 0; text < sampler->texts; text++) {
+        const float *logits = sampler->logits + text * sampler->gpt->shape.padded_vocab;
+        if (!is_finite(logits, sampler->vocabulary))
             return fail(error,
                         "the prediction is not finite: the model has diverged, or its values "
                         "are too large\nfor this precision; try precision fp32");
-        int token = draw(sampler, options->prompt_length + result->tokens);
+        tokens[text] = draw(sampler, text);
+    }
+    return 0;
+}
+
+static int32_t *context_of(const struct sampler *sampler, int64_t text) {
+    return sampler->context + text * sampler->window;
+}
+
+/* Computes and fetches the logits of `rows` rows from `first` on, as fp32, and stores the last
+ * `kept` of them as the predictions of texts from `text` on. */
+static void fetch_logits(struct sampler *sampler, int64_t first, int64_t rows, int64_t skipped,
+                         int64_t text, int64_t kept) {
+    struct gpt *gpt = sampler->gpt;
+    int64_t columns = gpt->shape.padded_vocab;
+    const struct tensor *all = &gpt->activations.logits;
+    gpt_logits(gpt, first, rows);
+    for (int64_t i = 0; i < kept; i++) {
+        struct tensor row = tensor_slice(all, skipped + i, 1);
+        float *logits = sampler->logits + (text + i) * columns;
+        backend_download(gpt->be, sampler->order, row.data, tensor_bytes(&row));
+        const float *wide = dtype_widen(logits, sampler->order, row.dtype, 0, (size_t)columns);
+        if (wide != logits) memcpy(logits, wide, (size_t)columns * sizeof *wide);
+    }
+}
+
+/* Runs the training forward pass on all contexts, padded at their ends, where causal attention
+ * ignores it, and computes logits in the chunks of gpt_loss. */
+static void predict_exactly(struct sampler *sampler) {
+    struct gpt *gpt = sampler->gpt;
+    const struct gpt_shape *s = &gpt->shape;
+    backend_upload(gpt->be, gpt->activations.tokens, sampler->context,
+                   (size_t)s->rows * sizeof *sampler->context);
+    gpt_forward(gpt);
+    for (int64_t text = 0; text < sampler->texts; text++) {
+        int64_t row = text * sampler->window + sampler->length - 1;
+        int64_t first = row / s->logit_rows * s->logit_rows;
+        int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
+        fetch_logits(sampler, first, rows, row - first, text, 1);
+    }
+}
+
+/* Runs the model on the whole contexts, each padded at its end. Texts that are equal share their
+ * rows of the cache. The padding of one text is overwritten by the next. */
+static void read_contexts(struct sampler *sampler) {
+    struct gpt *gpt = sampler->gpt;
+    int64_t padded = sample_length(sampler->length, sampler->window);
+    sampler->prefix = sampler->length;
+    for (int64_t text = 0; text < (sampler->shared ? 1 : sampler->texts); text++) {
+        backend_upload(gpt->be, gpt->activations.tokens, context_of(sampler, text),
+                       (size_t)padded * sizeof *sampler->context);
+        gpt_prefill(gpt, padded, text * sampler->prefix);
+        fetch_logits(sampler, sampler->length - 1, 1, 0, text, 1);
+    }
+    size_t bytes = (size_t)gpt->shape.padded_vocab * sizeof *sampler->logits;
+    for (int64_t text = 1; sampler->shared && text < sampler->texts; text++)
+        memcpy(sampler->logits + text * gpt->shape.padded_vocab, sampler->logits, bytes);
+}
+
+/* Runs the model on the last token of each text, or on the last `rows` tokens of a single one.
+ * Padding rows repeat the last token. The keys and values of texts alternate after the prefixes. */
+static void read_added(struct sampler *sampler, int64_t rows, int64_t padded) {
+    struct gpt *gpt = sampler->gpt;
+    int64_t texts = sampler->texts, prefix = sampler->prefix, before = sampler->length - rows;
+    int64_t own = prefix * (sampler->shared ? 1 : texts), count = texts == 1 ? padded : texts;
+    struct added_arrays arrays = added_arrays_in(sampler->added, count);
+    int64_t first = before + 1 - gpt->shape.window;
+    if (gpt->shape.window == 0 || first < 0) first = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t text = texts == 1 ? 0 : i, step = texts == 1 && i < rows ? i : rows - 1;
+        int64_t position = before + step, keys = position + 1 - gpt->shape.window;
+        int64_t skipped = gpt->shape.window > 0 && keys > 0 ? keys : 0;
+        arrays.keys[i] = (struct decode_keys){(int32_t)(sampler->shared ? 0 : text * prefix),
+                                              (int32_t)prefix, (int32_t)(own + text),
+                                              (int32_t)(position + 1 - prefix), (int32_t)skipped};
+        arrays.tokens[i] = context_of(sampler, text)[position];
+        arrays.positions[i] = (int32_t)position;
+    }
+    backend_upload(gpt->be, gpt->added, sampler->added, added_bytes(count));
+    const struct added added = {count, own + (before - prefix) * texts, texts, first,
+                                sampler->length};
+    int64_t row = gpt_extend(gpt, &added);
+    fetch_logits(sampler, row + (texts == 1 ? rows - 1 : 0), texts, 0, 0, texts);
+}
+
+/* Appends `count` tokens, at most a window, to each context; text i's tokens begin at i * stride.
+ * If they do not fit, the older part of the contexts is dropped. */
+static void push(struct sampler *sampler, const int32_t *tokens, int64_t count, int64_t stride) {
+    int64_t kept = sampler->length;
+    if (kept + count > sampler->window) kept = sampler->window / 2;
+    if (kept + count > sampler->window) kept = sampler->window - count;
+    for (int64_t text = 0; text < sampler->texts; text++) {
+        const int32_t *added = tokens + text * stride;
+        int32_t *context = context_of(sampler, text);
+        bool *seen = sampler->seen ? sampler->seen + text * sampler->vocabulary : NULL;
+        memmove(context, context + sampler->length - kept, (size_t)kept * sizeof *context);
+        memcpy(context + kept, added, (size_t)count * sizeof *context);
+        memset(context + kept + count, 0,
+               (size_t)(sampler->window - kept - count) * sizeof *context);
+        for (int64_t i = 0; seen && i < count; i++)
+            if (added[i] < sampler->vocabulary) seen[added[i]] = true;
+    }
+    sampler->length = kept + count;
+    sampler->position += (uint64_t)count;
+}
+
+void sampler_append(struct sampler *sampler, const int32_t *tokens) {
+    bool rereads = sampler->length == 0 || sampler->length == sampler->window;
+    if (rereads) sampler->shared = sampler->texts == 1;
+    push(sampler, tokens, 1, 1);
+    if (sampler->options.exact) predict_exactly(sampler);
+    else if (rereads) read_contexts(sampler);
+    else read_added(sampler, 1, 1);
+}
+
+void sampler_read(struct sampler *sampler, const int32_t *tokens, int64_t count) {
+    int64_t dropped = count - sampler->window, most = gpt_added_max(sampler->gpt);
+    assert(count > 0);
+    if (dropped > 0) tokens += dropped, count -= dropped, sampler->position += (uint64_t)dropped;
+    if (sampler->texts > 1 || sampler->length == 0 || sampler->options.exact ||
+        sampler->length + count > sampler->window) {
+        sampler->shared = sampler->texts == 1 || sampler->length == 0;
+        push(sampler, tokens, count, 0);
+        if (sampler->options.exact) predict_exactly(sampler);
+        else read_contexts(sampler);
+        return;
+    }
+    for (int64_t rows; count > 0; tokens += rows, count -= rows) {
+        int64_t padded = count > 1 && sampler->length + most <= sampler->window ? most : 1;
+        rows = count < padded ? count : padded;
+        push(sampler, tokens, rows, 0);
+        read_added(sampler, rows, padded);
+    }
+}
+
+int sampler_open(struct sampler *sampler, struct gpt *gpt, const struct sample_options *options,
+                 struct error *error) {
+    size_t columns = (size_t)gpt->shape.padded_vocab;
+    *sampler = (struct sampler){.gpt = gpt, .options = *options};
+    sampler->texts = options->exact ? gpt->capacity.batch : gpt->texts;
+    sampler->window = gpt->capacity.sequence_length;
+    sampler->vocabulary = gpt->shape.vocab_size;
+    if (options->vocabulary > 0 && options->vocabulary < sampler->vocabulary)
+        sampler->vocabulary = options->vocabulary;
+    if (!options->exact && gpt_added_max(gpt) < gpt->texts)
+        return fail(error,
+                    "%" PRId64 " texts at once need a context of as many tokens, and this one has "
+                    "%" PRId64,
+                    gpt->texts, gpt_added_max(gpt));
+    size_t texts = (size_t)sampler->texts, vocabulary = (size_t)sampler->vocabulary;
+    bool penalizes = options->repetition_penalty > 0 && options->repetition_penalty != 1;
+    sampler->context = calloc(texts * (size_t)sampler->window, sizeof *sampler->context);
+    sampler->logits = malloc(texts * columns * sizeof *sampler->logits);
+    sampler->weights = malloc(columns * sizeof *sampler->weights);
+    sampler->order = malloc(columns * sizeof *sampler->order);
+    sampler->added = malloc(added_bytes(gpt_added_max(gpt)));
+    if (penalizes) sampler->seen = calloc(texts * vocabulary, sizeof *sampler->seen);
+    if (!sampler->context || !sampler->logits || !sampler->weights || !sampler->order ||
+        !sampler->added || (penalizes && !sampler->seen)) {
+        sampler_close(sampler);
+        return fail(error, "out of memory for a sample");
+    }
+    gpt_set_batch(gpt, options->exact ? gpt->capacity.batch : 1, sampler->window);
+    return 0;
+}
+
+void sampler_close(struct sampler *sampler) {
+    free(sampler->context);
+    free(sampler->seen);
+    free(sampler->logits);
+    free(sampler->weights);
+    free(sampler->order);
+    free(sampler->added);
+    *sampler = (struct sampler){0};
+}
+
+/* Passes new tokens on, and marks texts that end. Returns the number of texts that continue. */
+static int64_t emit(const struct sample_options *options, const int32_t *tokens, bool *ended,
+                    int64_t texts, struct sample_result *result) {
+    int64_t left = 0;
+    for (int64_t text = 0; text < texts; text++) {
+        if (ended[text]) continue;
         result->tokens++;
-        if (token == options->ends[0] || token == options->ends[1]) break;
-        if (options->emit) options->emit(options->context, token);
-        if (result->tokens == options->tokens) break;
-        read_token(sampler, token);
-        predict(sampler);
+        ended[text] = tokens[text] == options->ends[0] || tokens[text] == options->ends[1] ||
+                      (options->emit && !options->emit(options->context, text, tokens[text]));
+        left += !ended[text];
+    }
+    return left;
+}
+
+static int run(struct sampler *sampler, struct sample_result *result, int32_t *tokens, bool *ended,
+               struct error *error) {
+    const struct sample_options *options = &sampler->options;
+    const struct backend *be = sampler->gpt->be;
+    double began = progress_clock();
+    sampler_read(sampler, options->prompt, options->prompt_length);
+    double read = progress_clock();
+    for (int64_t i = 0; i < options->tokens && !be->failure.text[0]; i++) {
+        if (options->stop && *options->stop) break;
+        if (sampler_draw(sampler, tokens, error)) return -1;
+        if (emit(options, tokens, ended, sampler->texts, result) == 0) break;
+        if (i + 1 < options->tokens) sampler_append(sampler, tokens);
     }
     result->prompt_seconds = read - began;
     result->tokens_seconds = progress_clock() - read;
-    return 0;
+    return be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
+}
+
+int sampler_generate(struct sampler *sampler, struct sample_result *result, struct error *error) {
+    int32_t *tokens = calloc((size_t)sampler->texts, sizeof *tokens);
+    bool *ended = calloc((size_t)sampler->texts, sizeof *ended);
+    *result = (struct sample_result){0};
+    int status = tokens && ended ? run(sampler, result, tokens, ended, error)
+                                 : fail(error, "out of memory for a sample");
+    free(tokens);
+    free(ended);
+    return status;
 }
 
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
                   const struct sample_options *options, struct error *error) {
     struct sampler sampler;
-    *result = (struct sample_result){0};
-    gpt_set_batch(gpt, 1, gpt->capacity.sequence_length);
-    int status = open_sampler(&sampler, gpt, options, error);
-    if (status == 0) status = run(&sampler, result, error);
-    close_sampler(&sampler);
-    if (status == 0 && gpt->be->failure.text[0]) status = fail(error, "%s", gpt->be->failure.text);
+    if (sampler_open(&sampler, gpt, options, error)) return -1;
+    int status = sampler_generate(&sampler, result, error);
+    sampler_close(&sampler);
     return status;
 }

@@ -1,8 +1,9 @@
-/* Text generation: draws one token after another from the model's prediction.
+/* Text generation: draws one token after another from the model's prediction, for one text or
+ * several at once.
  *
- * Keys and values of earlier tokens are cached in the layers' activations, so a new token costs a
- * forward pass of one row. When the context is full, its older half is dropped and the model runs
- * on the remaining tokens, since positions are absolute. */
+ * Keys and values of earlier tokens are cached, so a new token costs a forward pass of one row for
+ * each text. When the context is full, its older half is dropped and the model runs on the
+ * remaining tokens, since positions are absolute. */
 #pragma once
 
 #include <signal.h>
@@ -12,25 +13,54 @@
 #include "model/core/gpt.h"
 
 struct sample_options {
-    const int32_t *prompt; /* [prompt_length] tokens, at least one. Only the last ones that fit the
-                            * context are used */
+    const int32_t *prompt; /* [prompt_length] tokens, at least one, which all texts begin with. Only
+                            * the last ones that fit the context are used */
     int64_t prompt_length;
-    int64_t tokens;     /* number of tokens to add */
-    double temperature; /* 0: always the likeliest */
-    int64_t top_k;      /* draw among the k likeliest; 0: all */
-    double top_p;       /* then among the likeliest that together have probability p; 1: all */
-    int64_t vocabulary; /* draw among tokens 0 .. vocabulary - 1; 0: the model's */
-    int ends[2];        /* tokens that end the text early, or -1 */
-    uint64_t seed, stream;
+    int64_t tokens; /* number of tokens to add to each text */
+
+    /* Rules by which tokens are drawn, in the order in which they apply: as in Hugging Face's
+     * generate. */
+    double repetition_penalty; /* divides positive logits of tokens that the text has, multiplies
+                                * negative ones; 0 or 1: none. Keskar et al. 2019 */
+    double temperature;        /* 0: always the likeliest */
+    int64_t top_k;             /* draw among the k likeliest; 0: all */
+    double top_p; /* then among the likeliest that together have probability p; 1: all */
+    double min_p; /* then among those with at least min_p of the likeliest's probability; 0: all.
+                   * Nguyen et al. 2024 */
+
+    int64_t vocabulary;                /* draw among tokens 0 .. vocabulary - 1; 0: the model's */
+    int ends[2];                       /* tokens that end a text early, or -1 */
+    uint64_t seed, stream;             /* text i uses stream + i */
     const volatile sig_atomic_t *stop; /* optional: checked between tokens; nonzero stops */
-    /* Called with each new token, but not with one of the ends. */
-    void (*emit)(void *context, int token);
+    /* Called with each new token of a text, but not with one of the ends. False ends the text. */
+    bool (*emit)(void *context, int64_t text, int token);
     void *context;
+
+    /* Runs the whole contexts through the training forward pass for every token, at a high cost,
+     * for the same logits as gpt_forward and gpt_loss on the same batch. The model is one for
+     * evaluation, and generates as many texts as its batch has sequences. */
+    bool exact;
 };
 
 struct sample_result {
-    int64_t tokens;                        /* tokens added, including the one that ended the text */
+    int64_t tokens; /* tokens added to all texts, including those that ended one */
     double prompt_seconds, tokens_seconds; /* for the prompt, and for all tokens after it */
+};
+
+/* Texts that are generated at once, and the prediction of their next tokens. */
+struct sampler {
+    struct gpt *gpt;
+    struct sample_options options;
+    int64_t texts, window, vocabulary; /* window: longest context, in tokens */
+    int32_t *context; /* [texts, window] tokens that the model has read, `length` of each text */
+    int64_t length;
+    uint64_t position;      /* tokens of each text so far, dropped ones included */
+    int64_t prefix;         /* first tokens of each text, in the cache as one run of rows */
+    bool shared;            /* all texts have the same run */
+    bool *seen;             /* [texts, vocabulary] tokens that each text has; NULL: not needed */
+    float *logits;          /* [texts, padded vocabulary] prediction */
+    float *weights, *order; /* [padded vocabulary] scratch */
+    void *added;            /* host copy of gpt->added */
 };
 
 /* Returns a sequence length (config->data.seq_len) that is enough for a text of `tokens` tokens,
@@ -41,8 +71,30 @@ int64_t sample_length(int64_t tokens, int64_t limit);
  * while the backend is planning, for models opened for training or sampling. */
 void sample_plan(struct gpt *gpt);
 
-/* Draws tokens under the model's autocast; the current batch is lost. A token depends only on
- * (seed, stream, number of tokens before it) and the prediction. Fails if the prediction is not
- * finite. */
+/* The same for exact sampling with a model for evaluation. */
+void sample_plan_exact(struct gpt *gpt);
+
+/* Begins texts without tokens: as many as the model was opened for. The current batch is lost. */
+int sampler_open(struct sampler *sampler, struct gpt *gpt, const struct sample_options *options,
+                 struct error *error);
+void sampler_close(struct sampler *sampler);
+
+/* Appends the same tokens to each text, and predicts the next ones. Of many tokens only the last
+ * ones that fit in the context are read. */
+void sampler_read(struct sampler *sampler, const int32_t *tokens, int64_t count);
+
+/* Appends one token to each text, tokens [texts], and predicts the next ones. */
+void sampler_append(struct sampler *sampler, const int32_t *tokens);
+
+/* Draws the next token of each text from the prediction, under the model's autocast. A token
+ * depends only on (seed, stream of the text, number of tokens before it) and the prediction. Fails
+ * if the prediction is not finite. */
+int sampler_draw(struct sampler *sampler, int32_t *tokens, struct error *error);
+
+/* Reads the prompt of sampler->options, which the caller may change, and draws tokens until all
+ * texts have ended. */
+int sampler_generate(struct sampler *sampler, struct sample_result *result, struct error *error);
+
+/* The same with a sampler of its own. */
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
                   const struct sample_options *options, struct error *error);

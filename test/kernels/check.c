@@ -187,6 +187,11 @@ const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const
     return check_memory(c, CHECK_READ, tokens, (size_t)count * sizeof *tokens);
 }
 
+const struct decode_keys *check_decode_keys(struct check *c, const struct decode_keys *keys,
+                                            int64_t count) {
+    return check_memory(c, CHECK_READ, keys, (size_t)count * sizeof *keys);
+}
+
 double *check_read(struct check *c, const struct tensor *tensor) {
     int64_t count = tensor_count(tensor);
     size_t size = dtype_bytes(tensor->dtype);

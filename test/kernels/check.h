@@ -77,6 +77,10 @@ struct tensor check_misaligned(struct check *c, enum check_use use, enum dtype d
 /* Random integers in 0..limit-1; *host is set to the same numbers on the host. */
 const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const int32_t **host);
 
+/* Keys of `count` queries in backend memory. */
+const struct decode_keys *check_decode_keys(struct check *c, const struct decode_keys *keys,
+                                            int64_t count);
+
 /* Zeros on the host, valid until the run ends. */
 double *check_doubles(struct check *c, int64_t count);
 

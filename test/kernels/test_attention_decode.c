@@ -14,6 +14,8 @@ struct shape {
     bool odd;         /* tensors start one element past a vector's alignment */
     int64_t kv_heads; /* H_kv; 0: same as H */
     int64_t first_key;
+    int64_t prefix; /* keys that come from a run of rows, the same for all queries, before the
+                     * queries' own keys, whose rows alternate */
 };
 
 static struct qkv_row row_of(const struct shape *s) {
@@ -40,6 +42,23 @@ static void poison_unread(const struct shape *s, double *values) {
         for (int64_t i = 0; t != s->position && i < count; i++)
             values[row * columns.columns + i] = NAN;
     }
+}
+
+/* Returns the cache row of a query's key: sequences one after another or, with a prefix, the prefix
+ * of the first one, then the own rows of all in turn. */
+static int64_t cache_row(const struct shape *s, int64_t sequence, int64_t key) {
+    if (s->prefix == 0) return sequence * s->length + key;
+    return key < s->prefix ? key : s->prefix + (key - s->prefix) * s->batch + sequence;
+}
+
+static const struct decode_keys *keys_of(struct check *c, const struct shape *s) {
+    struct decode_keys keys[16];
+    cr_assert_leq(s->batch, 16);
+    for (int64_t b = 0; b < s->batch; b++)
+        keys[b] =
+            (struct decode_keys){0, (int32_t)s->prefix, (int32_t)cache_row(s, b, s->prefix),
+                                 (int32_t)(s->position + 1 - s->prefix), (int32_t)s->first_key};
+    return check_decode_keys(c, keys, s->batch);
 }
 
 /* Returns the values of a tensor, or of one with an element before it. */
@@ -69,13 +88,16 @@ static struct operands operands_of(struct check *c, const struct shape *s, const
     int64_t rows = s->batch * s->length, first = is_narrow(s) ? row.q_columns : 0;
     int64_t columns = row.columns - first, q_columns = is_narrow(s) ? first : columns;
     double *q = check_doubles(c, s->batch * q_columns), *cache = check_doubles(c, rows * columns);
-    for (int64_t i = 0; i < rows * columns; i++)
-        cache[i] = values[i / columns * row.columns + first + i % columns];
+    for (int64_t t = 0; t < rows; t++) {
+        int64_t to = cache_row(s, t / s->length, t % s->length);
+        if (t % s->length < s->prefix && t >= s->length) continue; /* the first one's prefix */
+        memcpy(cache + to * columns, values + t * row.columns + first,
+               (size_t)columns * sizeof *cache);
+    }
     for (int64_t i = 0; i < s->batch * q_columns; i++)
         q[i] = values[(i / q_columns * s->length + s->position) * row.columns + i % q_columns];
     struct tensor flat = placed(c, CHECK_READ, s->qkv, rows, columns, cache, s->odd);
-    return (struct operands){placed(c, CHECK_READ, s->qkv, s->batch, q_columns, q, s->odd),
-                             check_rank3(flat, s->batch, s->length, columns)};
+    return (struct operands){placed(c, CHECK_READ, s->qkv, s->batch, q_columns, q, s->odd), flat};
 }
 
 /* Rows of qkv as they are stored. */
@@ -85,7 +107,8 @@ static double *stored_values(struct check *c, const struct shape *s, const struc
     double *q = check_read(c, &o->q), *cache = check_read(c, &o->cache);
     int64_t q_columns = tensor_columns(&o->q), columns = tensor_columns(&o->cache);
     for (int64_t i = 0; i < s->batch * s->length; i++)
-        memcpy(values + (i + 1) * row.columns - columns, cache + i * columns,
+        memcpy(values + (i + 1) * row.columns - columns,
+               cache + cache_row(s, i / s->length, i % s->length) * columns,
                (size_t)columns * sizeof *values);
     for (int64_t b = 0; b < s->batch; b++)
         memcpy(values + (b * s->length + s->position) * row.columns, q + b * q_columns,
@@ -97,17 +120,24 @@ static struct tensor output_of(struct check *c, const struct shape *s) {
     return placed(c, CHECK_WRITE, s->out, s->batch, row_of(s).q_columns, NULL, s->odd);
 }
 
-/* Planned for position 0: the reserved memory must be enough for the whole length. */
+/* Planned for one key: the reserved memory must be enough for the whole length. */
 static void decode(struct check *c, const struct shape *s, const struct tensor *out,
                    const struct operands *in) {
-    int kv_heads = (int)row_of(s).kv_heads;
+    struct attention_decode_args args = {.out = out,
+                                         .q = &in->q,
+                                         .cache = &in->cache,
+                                         .stride = s->prefix ? s->batch : 1,
+                                         .keys_to = 1,
+                                         .keys_max = s->length,
+                                         .heads = (int)s->heads,
+                                         .kv_heads = (int)row_of(s).kv_heads};
+    args.keys = keys_of(c, s);
     check_plan_begin(c);
-    OP(&c->be, attention_decode, .out = out, .q = &in->q, .cache = &in->cache, .position = 0,
-       .heads = (int)s->heads, .kv_heads = kv_heads);
+    c->be.op->attention_decode(&c->be, &args);
     check_plan_end(c, "attention_decode");
-    OP(&c->be, attention_decode, .out = out, .q = &in->q, .cache = &in->cache,
-       .position = s->position, .first_key = s->first_key, .heads = (int)s->heads,
-       .kv_heads = kv_heads);
+    args.keys_from = s->first_key;
+    args.keys_to = s->position + 1;
+    c->be.op->attention_decode(&c->be, &args);
     check_finished(c, "attention_decode");
 }
 
@@ -265,6 +295,58 @@ Test(attention_decode, first_keys) {
         check_everywhere(exact, &longer);
 }
 
+/* A prefix that queries share, with its end inside and between blocks of keys, and first keys
+ * before and after it; so many queries that a task or block of threads has several blocks of keys.
+ */
+Test(attention_decode, prefixes) {
+    static const int64_t prefixes[] = {1, 5, 31, 32, 33, 64, 75, 76};
+    static const int64_t widths[] = {5, 24, 64, 128};
+    for (size_t p = 0; p < sizeof prefixes / sizeof *prefixes; p++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            struct shape shape =
+                plain_shape(1 + (int64_t)p % 3 * 6, 77, 6, widths[(p + dtype) % 4], 76, dtype);
+            shape.kv_heads = p % 2 ? 2 : 6;
+            shape.prefix = prefixes[p];
+            check_everywhere(exact, &shape);
+            shape.first_key = 40;
+            check_everywhere(exact, &shape);
+        }
+}
+
+/* Queries with different numbers of keys in one call: parts of the keys are empty for some. */
+static void unequal(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct shape one = *s;
+    struct qkv_row row = row_of(s);
+    struct operands in = operands_of(c, s, random_values(c, s));
+    struct decode_keys keys[16];
+    for (int64_t b = 0; b < s->batch; b++)
+        keys[b] = (struct decode_keys){.first = (int32_t)(b * s->length),
+                                       .count = (int32_t)(1 + b * s->position / s->batch),
+                                       .skipped = (int32_t)(b * s->position / s->batch / 2)};
+    struct tensor out = output_of(c, s);
+    CHECK_OP(c, attention_decode, .out = &out, .q = &in.q, .cache = &in.cache,
+             .keys = check_decode_keys(c, keys, s->batch), .stride = 1, .keys_to = s->position + 1,
+             .keys_max = s->length, .heads = (int)s->heads, .kv_heads = (int)s->heads);
+    double *got = check_read(c, &out);
+    for (int64_t b = 0; c->verify && b < s->batch; b++) {
+        one.position = keys[b].count - 1;
+        one.first_key = keys[b].skipped;
+        double *stored = stored_values(c, s, &in);
+        memcpy(stored + (b * s->length + one.position) * row.columns,
+               stored + (b * s->length + s->position) * row.columns,
+               (size_t)row.q_columns * sizeof *stored);
+        struct expected expected = reference(c, &one, stored);
+        for (int64_t i = b * row.q_columns; i < (b + 1) * row.q_columns; i++)
+            cr_assert_leq(fabs(got[i] - expected.out[i]), 0x1p-18 * expected.size[i], "%d", (int)i);
+    }
+}
+
+Test(attention_decode, unequal_queries) {
+    check_shape(unequal, 7, 140, 3, 24, 139, DTYPE_F32);
+    check_shape(unequal, 2, 140, 3, 24, 139, DTYPE_F32);
+}
+
 Test(attention_decode, grouped) {
     static const int64_t heads[][2] = {{9, 3}, {14, 2}, {4, 1}, {6, 3}};
     static const int64_t widths[] = {5, 24, 64, 80, 96, 128, 256};
@@ -406,8 +488,8 @@ static void too_wide(struct check *c, const void *given) {
     const struct shape *s = given;
     struct operands in = operands_of(c, s, random_values(c, s));
     struct tensor out = output_of(c, s);
-    OP(&c->be, attention_decode, .out = &out, .q = &in.q, .cache = &in.cache, .position = 3,
-       .heads = (int)s->heads, .kv_heads = (int)s->heads);
+    OP(&c->be, attention_decode, .out = &out, .q = &in.q, .cache = &in.cache, .keys = keys_of(c, s),
+       .stride = 1, .keys_to = 4, .keys_max = 4, .heads = (int)s->heads, .kv_heads = (int)s->heads);
     cr_assert(strstr(c->be.failure.text, "257"), "%s", c->be.failure.text);
 }
 

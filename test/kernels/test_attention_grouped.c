@@ -71,8 +71,14 @@ static struct results run(struct check *c, const struct shape *s, int kv_heads,
     CHECK_OP(c, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
              .lse = lse.data, .heads = heads, .kv_heads = kv_heads);
     struct tensor q = last_rows(c, s, row.columns, values);
+    struct decode_keys keys[8];
+    cr_assert_leq(s->batch, 8);
+    for (int64_t b = 0; b < s->batch; b++)
+        keys[b] =
+            (struct decode_keys){.first = (int32_t)(b * s->length), .count = (int32_t)s->length};
     CHECK_OP(c, attention_decode, .out = &decoded, .q = &q, .cache = &qkv,
-             .position = s->length - 1, .heads = heads, .kv_heads = kv_heads);
+             .keys = check_decode_keys(c, keys, s->batch), .stride = 1, .keys_to = s->length,
+             .keys_max = s->length, .heads = heads, .kv_heads = kv_heads);
     return (struct results){check_read(c, &out), check_read(c, &lse), check_read(c, &dqkv),
                             check_read(c, &decoded)};
 }

@@ -79,14 +79,15 @@ static const double *weight_of(const struct shape *s, const double *q, const dou
 }
 
 /* Columns after the heads do not change. */
-static void forward(struct check *c, const void *given) {
-    const struct shape *s = given;
+static void forward_at(struct check *c, const struct shape *s, bool given) {
     struct operands o = make(c, s);
+    const int32_t *host = NULL, *positions = NULL;
+    if (given) positions = check_tokens(c, s->rows, (int32_t)s->length, &host);
     o.raw = check_output(c, s->dtype, s->rows, o.heads * s->size);
     double *out = check_read(c, &o.inout), *raw = check_doubles(c, s->rows * o.heads * s->size);
     double *q = check_read(c, &o.q_weight), *k = check_read(c, &o.k_weight);
     CHECK_OP(c, qk_norm_forward, .inout = &o.inout, .raw = &o.raw, .q_weight = &o.q_weight,
-             .k_weight = &o.k_weight, .angles = o.turns ? &o.angles : NULL,
+             .k_weight = &o.k_weight, .angles = o.turns ? &o.angles : NULL, .positions = positions,
              .sequence_length = s->length, .heads = s->heads, .kv_heads = s->kv_heads,
              .epsilon = (float)EPSILON);
     if (!c->verify) return;
@@ -101,16 +102,26 @@ static void forward(struct check *c, const void *given) {
             x[j] *= rstd * weight_of(s, q, k, i % o.heads)[j];
             x_size[j] = fabs(x[j]);
         }
-        turn(x, x_size, o.turns, s, i / o.heads, 1);
+        turn(x, x_size, o.turns, s, given ? host[i / o.heads] : i / o.heads, 1);
     }
     check_close(c, "qk_norm_forward", &o.inout, out, size);
     size_t bytes = (size_t)(s->rows * o.heads * s->size) * sizeof *raw;
     cr_expect_arr_eq(check_read(c, &o.raw), raw, bytes);
 }
 
+static void forward(struct check *c, const void *given) {
+    forward_at(c, given, false);
+}
+
+static void forward_at_positions(struct check *c, const void *given) {
+    forward_at(c, given, true);
+}
+
 Test(qk_norm, forward) {
     for
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
+    for
+        EACH_SHAPE(s) if (shapes[s].length) check_everywhere(forward_at_positions, &shapes[s]);
 }
 
 struct gradients {

@@ -18,7 +18,8 @@ static const struct shape shapes[] = {
     {2, 6, 3 * 6, 6, 3, DTYPE_BF16, false},
 };
 
-static void rotate(struct check *c, const struct shape *s, bool inverse) {
+static void rotate(struct check *c, const struct shape *s, bool inverse, bool given) {
+    const int32_t *positions = NULL, *device_positions = NULL;
     int64_t rows = s->batch * s->length, half = s->size / 2, count = s->length * s->size;
     double *angles = check_doubles(c, count);
     for (int64_t i = 0; i < s->length * half; i++) {
@@ -31,14 +32,16 @@ static void rotate(struct check *c, const struct shape *s, bool inverse) {
     struct tensor x = s->odd ? check_misaligned(c, CHECK_WRITE, s->dtype, rows, s->columns)
                              : check_sum(c, s->dtype, rows, s->columns);
     double *expected = check_read(c, &x), *size = check_read(c, &x);
-    CHECK_OP(c, rope, .inout = &x, .angles = &table, .sequence_length = s->length,
-             .heads = s->heads, .inverse = inverse);
+    if (given) device_positions = check_tokens(c, rows, (int32_t)s->length, &positions);
+    CHECK_OP(c, rope, .inout = &x, .angles = &table, .positions = device_positions,
+             .sequence_length = s->length, .heads = s->heads, .inverse = inverse);
     if (!c->verify) return;
     for (int64_t i = 0; i < rows * s->columns; i++) size[i] = fabs(size[i]);
     for (int64_t i = 0; i < rows * s->heads * half; i++) {
         int64_t row = i / half / s->heads, head = i / half % s->heads, j = i % half;
         double *low = expected + row * s->columns + head * s->size + j, *high = low + half;
-        const double *at = angles + row % s->length * s->size + j;
+        int64_t position = given ? positions[row] : row % s->length;
+        const double *at = angles + position * s->size + j;
         double cosine = at[0], sine = inverse ? -at[half] : at[half], before = *low;
         double largest = fabs(*low) + fabs(*high);
         *low = before * cosine - *high * sine;
@@ -49,10 +52,13 @@ static void rotate(struct check *c, const struct shape *s, bool inverse) {
 }
 
 static void forward(struct check *c, const void *given) {
-    rotate(c, given, false);
+    rotate(c, given, false, false);
 }
 static void inverse(struct check *c, const void *given) {
-    rotate(c, given, true);
+    rotate(c, given, true, false);
+}
+static void at_positions(struct check *c, const void *given) {
+    rotate(c, given, false, true);
 }
 
 /* Columns after the rotated heads do not change: their expected values are the input. */
@@ -60,6 +66,7 @@ Test(rope, rotates_heads_only) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_everywhere(forward, &shapes[i]);
         check_everywhere(inverse, &shapes[i]);
+        check_everywhere(at_positions, &shapes[i]);
     }
 }
 

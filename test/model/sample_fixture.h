@@ -51,9 +51,11 @@ struct collector {
     int64_t length;
 };
 
-static inline void collect(void *context, int token) {
+static inline bool collect(void *context, int64_t text, int token) {
     struct collector *collector = context;
+    (void)text;
     collector->text[collector->length++] = token;
+    return true;
 }
 
 /* Returns the length of prompt and continuation. */

@@ -421,24 +421,37 @@ static void expect_in_help(const char *text, const char *const *names, size_t co
         cr_expect_leq(strcspn(line, "\n"), 80u, "%.*s", (int)strcspn(line, "\n"), line);
 }
 
-Test(command_line, help_names_all_flags_on_one_screen) {
+Test(command_line, help_names_all_commands_on_one_screen) {
     static const char *const names[] = {
-        "--config",     "--set",         "--device",       "--resume",
-        "--ranks N",    "--fit [GIB]",   "--log-ranks",    "--dry-run",
-        "--memory GIB", "--sample",      "--from",         "--tokens",
-        "--top-k",      "--seed",        "--temperature",  "--top-p",
-        "--eval",       "--data",        "--precision",    "--export",
-        "--dtype",      "--shard-size",  "--print-schema", "--print-reference",
-        "--help",       "--help-config", "--version",      "--audit",
-        "--profile",    "--out",         "--repetitions",  "--sizes",
-        "--link GB/S",  "--link-gbs",    "--tflops",       "130",
-        "143"};
+        "--config",      "--set",          "--device",          "--resume",  "--ranks N",
+        "--help",        "--log-ranks",    "--dry-run",         "--sample",  "--chat",
+        "--eval",        "--export",       "--audit",           "--profile", "--version",
+        "--help-config", "--print-schema", "--print-reference", "130",       "143"};
     char *text = help("--help");
     expect_in_help(text, names, sizeof names / sizeof *names);
     int lines = 0;
     for (const char *at = text; *at; at++) lines += *at == '\n';
     cr_expect_leq(lines, 45, "%d lines", lines);
     free(text);
+}
+
+Test(command_line, help_of_each_command_names_its_flags) {
+    static const char *const flags[][2] = {
+        {"sample", "--tokens"},      {"sample", "--top-k"},      {"sample", "--seed"},
+        {"sample", "--temperature"}, {"sample", "--top-p"},      {"sample", "--min-p"},
+        {"sample", "--samples"},     {"sample", "--stop"},       {"sample", "--json"},
+        {"chat", "--system"},        {"chat", "--repetition"},   {"eval", "--data"},
+        {"eval", "--precision"},     {"export", "--shard-size"}, {"audit", "--out"},
+        {"audit", "--repetitions"},  {"dry-run", "--sizes"},     {"dry-run", "--link GB/S"},
+        {"dry-run", "--link-gbs"},   {"dry-run", "--tflops"},    {"dry-run", "--memory GIB"},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        char arguments[40];
+        snprintf(arguments, sizeof arguments, "--help|%s", flags[i][0]);
+        char *text = help(arguments);
+        expect_in_help(text, &flags[i][1], 1);
+        free(text);
+    }
 }
 
 Test(command_line, help_of_a_command_has_its_flags_only) {

@@ -5,7 +5,7 @@
 
 #include "data/util/error.h"
 #include "data/util/random.h"
-#include "model/cli/run_sample.h"
+#include "model/cli/text_stream.h"
 
 static void show(FILE *out, const void *bytes, size_t size) {
     struct text_stream stream = {.out = out};
@@ -144,12 +144,12 @@ Test(text_stream, tokens_are_their_bytes) {
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
     FILE *out = open_memstream(&text, &size);
     struct text_stream stream = {.out = out, .tokenizer = &tokenizer};
-    text_stream_token(&stream, 'h');
-    text_stream_token(&stream, 0xc3);
+    text_stream_token(&stream, 0, 'h');
+    text_stream_token(&stream, 0, 0xc3);
     cr_expect_eq(size, 1, "a token was not flushed, or half a character was shown");
-    text_stream_token(&stream, 0xa9);
+    text_stream_token(&stream, 0, 0xa9);
     cr_expect_eq(size, 3);
-    text_stream_token(&stream, 9999);
+    text_stream_token(&stream, 0, 9999);
     text_stream_end(&stream);
     fclose(out);
     cr_expect_str_eq(text, "h\xc3\xa9");

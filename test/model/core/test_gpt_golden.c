@@ -357,7 +357,7 @@ static void check_logits(struct setup *s) {
     gpt_forward(gpt);
     double worst = 0, largest = 0;
     for (int row = 0; row < rows; row++) {
-        gpt_logits(gpt, row);
+        gpt_logits(gpt, row, 1);
         struct tensor logits = tensor_range(&gpt->activations.logits, 0, VOCABULARY);
         float *got = values_of(s, &logits);
         for (int v = 0; v < VOCABULARY; v++) {

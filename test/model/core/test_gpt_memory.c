@@ -278,7 +278,7 @@ static float *logits_of(struct gpt *gpt, const int32_t *tokens, int64_t batch, i
     backend_upload(gpt->be, gpt->activations.tokens, tokens,
                    (size_t)(batch * length) * sizeof *tokens);
     gpt_forward(gpt);
-    gpt_logits(gpt, row);
+    gpt_logits(gpt, row, 1);
     struct tensor first = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
     return rig_floats(gpt->be, &first);
 }
@@ -379,7 +379,7 @@ Test(gpt_memory, chunks_of_logits) {
     float *losses = rig_floats(&rig.be, &gpt->activations.losses);
     int64_t chunk = gpt->shape.logit_rows;
     for (int64_t row = chunk - 1; row <= chunk; row++) {
-        gpt_logits(gpt, row);
+        gpt_logits(gpt, row, 1);
         float *logits = rig_floats(&rig.be, &gpt->activations.logits);
         double total = 0;
         for (int v = 0; v < 65536; v++) total += exp(logits[v] - logits[targets[row]]);

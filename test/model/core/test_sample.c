@@ -117,7 +117,7 @@ static void expected_distribution(struct gpt *gpt, double *p, double temperature
     gpt_set_batch(gpt, 1, RIG_LENGTH);
     backend_upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
     gpt_forward(gpt);
-    gpt_logits(gpt, PROMPT - 1);
+    gpt_logits(gpt, PROMPT - 1, 1);
     float *logits = rig_floats(gpt->be, &gpt->activations.logits);
     for (int v = 0; v < RIG_VOCABULARY; v++) {
         int64_t larger = 0;

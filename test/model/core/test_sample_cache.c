@@ -7,7 +7,7 @@ static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) 
     gpt_set_batch(gpt, 1, RIG_LENGTH);
     backend_upload(gpt->be, gpt->activations.tokens, tokens, RIG_LENGTH * sizeof *tokens);
     gpt_forward(gpt);
-    gpt_logits(gpt, row);
+    gpt_logits(gpt, row, 1);
     struct tensor first = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
     return rig_floats(gpt->be, &first);
 }
@@ -15,14 +15,22 @@ static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) 
 /* The same by a pass over part of it, then token by token. */
 static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t first, int64_t row) {
     struct backend *be = gpt->be;
+    int64_t added_row = 0;
     gpt_set_batch(gpt, 1, RIG_LENGTH);
     backend_upload(be, gpt->activations.tokens, tokens, (size_t)first * sizeof *tokens);
-    gpt_prefill(gpt, first);
+    gpt_prefill(gpt, first, 0);
     for (int64_t i = first; i <= row; i++) {
-        backend_upload(be, gpt->activations.tokens + i, tokens + i, sizeof *tokens);
-        gpt_decode(gpt, i);
+        _Alignas(struct decode_keys) char memory[64];
+        struct added_arrays arrays = added_arrays_in(memory, 1);
+        int64_t window = gpt->shape.window, skipped = i + 1 - window;
+        if (window == 0 || skipped < 0) skipped = 0;
+        arrays.keys[0] = (struct decode_keys){.count = (int32_t)i + 1, .skipped = (int32_t)skipped};
+        arrays.tokens[0] = tokens[i];
+        arrays.positions[0] = (int32_t)i;
+        backend_upload(be, gpt->added, memory, added_bytes(1));
+        added_row = gpt_extend(gpt, &(struct added){1, i, 1, skipped, i + 1});
     }
-    gpt_logits(gpt, row);
+    gpt_logits(gpt, added_row, 1);
     struct tensor logits = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
     return rig_floats(be, &logits);
 }

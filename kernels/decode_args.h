@@ -1,0 +1,47 @@
+/* Attention of single queries over a cache of keys and values: its arguments, as in
+ * kernels/kernels.h, which includes this. */
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/host_device.h"
+#include "kernels/tensor.h"
+
+struct trace_label;
+
+/* Keys of a query, with their values: rows of the cache in two runs, a prefix that queries may
+ * share and its own rows. They count from 0 through both runs. */
+struct decode_keys {
+    int32_t prefix, prefix_count; /* rows prefix .. prefix + prefix_count - 1 */
+    int32_t first, count;         /* rows first, first + stride, ...: `count` of them */
+    int32_t skipped;              /* the first `skipped` keys of both runs are not read */
+};
+
+/* Rows of attention_forward's result, one for each query over its own keys, for generation and for
+ * texts with a common prefix. A row of the cache ends with its keys and values, like a row of qkv;
+ * columns before them are not read. */
+struct attention_decode_args {
+    const struct tensor *out;        /* [N, H D] */
+    const struct tensor *q;          /* [N, H D or more]: the first columns are read */
+    const struct tensor *cache;      /* [R, 2 H_kv D or more], dtype of q */
+    const struct decode_keys *keys;  /* [N], in backend memory: at least one key is not skipped */
+    int64_t stride;                  /* rows from one own key to the next */
+    int64_t keys_from, keys_to;      /* no query reads keys before keys_from, or from keys_to on */
+    int64_t keys_max;                /* largest keys_to of all calls: scratch and the split of keys
+                                      * among threads follow from it and N */
+    int heads;                       /* H */
+    int kv_heads;                    /* H_kv: H is a multiple of it */
+    const struct trace_label *label; /* optional */
+};
+
+/* Returns the number of keys of both runs. */
+static ON_HOST_AND_DEVICE int64_t decode_key_count(const struct decode_keys *keys) {
+    return (int64_t)keys->prefix_count + keys->count;
+}
+
+/* Returns the cache row of a query's key. */
+static ON_HOST_AND_DEVICE int64_t decode_key_row(const struct decode_keys *keys, int64_t key,
+                                                 int64_t stride) {
+    return key < keys->prefix_count ? keys->prefix + key
+                                    : keys->first + (key - keys->prefix_count) * stride;
+}
