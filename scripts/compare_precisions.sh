@@ -8,9 +8,9 @@ usage() {
 scripts/compare_precisions.sh CONFIG [OPTIONS] [-- ARGUMENTS OF ./train]
 
 Trains CONFIG once in each precision, from the same weights on the same
-batches, and reports how the runs differ: losses, gradients, loss scale, speed,
-memory, and a verdict. The report goes to the terminal and to report.html,
-report.md and report.json.
+batches, and reports how the runs differ: losses, gradients, loss scale, speed
+(also at equal loss), memory, and a verdict. The report goes to the terminal and
+to report.html, report.md and report.json.
 
   --precisions LIST   default fp32,bf16,fp16; also fp8, mxfp8, mxfp4, nvfp4.
                       The reference is fp32 if it is in LIST, else the first.

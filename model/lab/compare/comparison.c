@@ -253,6 +253,20 @@ static void add_scales(struct group_figures *figures, const struct run_record *r
     figures->scale_changes = changes;
 }
 
+/* Appends the speeds of a run's steps after the first. */
+static void add_speeds(double **speeds, const struct run_record *run) {
+    int count = (int)arrlen(run->steps), warm = count > 2 * WARM_STEPS ? WARM_STEPS : count / 2;
+    for (int i = warm; i < count; i++) arrput(*speeds, run->steps[i].tokens_per_s);
+}
+
+double run_tokens_per_s(const struct run_record *run) {
+    double *speeds = NULL;
+    add_speeds(&speeds, run);
+    double median = median_of(speeds, (int)arrlen(speeds));
+    arrfree(speeds);
+    return median;
+}
+
 static struct group_figures group_figures_of(const struct run_group *group) {
     struct group_figures figures = {.planned_steps = INT64_MAX,
                                     .last_step = INT64_MAX,
@@ -265,11 +279,11 @@ static struct group_figures group_figures_of(const struct run_group *group) {
     double *speeds = NULL;
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];
-        int count = (int)arrlen(run->steps), warm = count > 2 * WARM_STEPS ? WARM_STEPS : count / 2;
         int64_t last = run_record_last_step(run);
         if (last < figures.last_step) figures.last_step = last;
         if (run->planned_steps < figures.planned_steps) figures.planned_steps = run->planned_steps;
-        for (int i = 0; i < count; i++) {
+        add_speeds(&speeds, run);
+        for (int i = 0; i < arrlen(run->steps); i++) {
             const struct run_step *step = &run->steps[i];
             bool search = step->step <= COMPARE_SEARCH_STEPS;
             bool finite = isfinite(step->loss) && isfinite(step->gradient_norm);
@@ -279,7 +293,6 @@ static struct group_figures group_figures_of(const struct run_group *group) {
             figures.skipped_in_search += search && step->skipped;
             figures.not_finite += !step->skipped && !finite;
             figures.memory_bytes = fmax(figures.memory_bytes, step->memory_bytes);
-            if (i >= warm) arrput(speeds, step->tokens_per_s);
         }
     }
     add_scales(&figures, group->runs[0]);

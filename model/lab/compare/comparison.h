@@ -94,3 +94,6 @@ struct comparison {
 int comparison_make(struct comparison *comparison, const struct run_group *reference,
                     const struct run_group *group, struct error *error);
 void comparison_free(struct comparison *comparison);
+
+/* Returns the median speed of a run without its first steps; NaN: unknown. */
+double run_tokens_per_s(const struct run_record *run);

@@ -14,6 +14,7 @@ enum series_source {
     OF_STEPS,       /* a double of struct run_step, from the first run, smoothed */
     OF_SCALED,      /* a double of struct run_step, only for groups with a loss scale */
     OF_VALIDATIONS, /* validation losses of the first run */
+    OF_TIMED,       /* the same, over the time of the training steps up to them */
 };
 
 enum { DIFFERENCE = 1 }; /* includes the reference, whose line at 0 is the target of the others */
@@ -32,6 +33,11 @@ static const struct drawing {
      OF_COMPARISON,
      offsetof(struct comparison, percent)},
     {{.title = "Validation loss", .y_label = "nats per token"}, OF_VALIDATIONS, 0},
+    {{.title = "Validation loss over time",
+      .x_label = "seconds of training",
+      .y_label = "nats per token"},
+     OF_TIMED,
+     0},
     {{.title = "Gradient norm, smoothed", .y_label = "before clipping", .log_y = true},
      OF_STEPS,
      offsetof(struct run_step, gradient_norm)},
@@ -55,9 +61,12 @@ static void add_points(double **x, double **y, const struct comparison *c,
             arrput(*x, c->step[i]);
             arrput(*y, (*curve)[i]);
         }
-    } else if (drawing->source == OF_VALIDATIONS) {
+    } else if (drawing->source == OF_VALIDATIONS || drawing->source == OF_TIMED) {
+        double speed = run_tokens_per_s(run);
         for (int i = 0; i < arrlen(run->validations); i++) {
-            arrput(*x, (double)run->validations[i].step);
+            double seconds = run->validations[i].tokens / speed;
+            if (drawing->source == OF_TIMED && !isfinite(seconds)) continue;
+            arrput(*x, drawing->source == OF_TIMED ? seconds : (double)run->validations[i].step);
             arrput(*y, run->validations[i].loss);
         }
     } else if (drawing->source == OF_STEPS || isfinite(c->figures.scale_first)) {
@@ -78,7 +87,7 @@ static void draw(const struct page *page, const struct comparison_report *report
     double *x[CHART_SERIES_MAX] = {NULL}, *y[CHART_SERIES_MAX] = {NULL};
     struct chart chart = drawings[i].chart;
     chart.series = series;
-    chart.x_label = "step";
+    if (!chart.x_label) chart.x_label = "step";
     if (i == DIFFERENCE) chart.shaded_to = reference->settled, chart.shaded = "not judged";
     for (int g = 0; g < arrlen(report->groups); g++) {
         add_points(&x[g], &y[g], &report->comparisons[g], &drawings[i]);

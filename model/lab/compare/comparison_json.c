@@ -21,6 +21,14 @@ static cJSON *difference(cJSON *object, const char *key, const struct difference
     return item;
 }
 
+static void add_equal_loss(cJSON *object, const struct equal_loss *equal) {
+    cJSON *item = cJSON_AddObjectToObject(object, "equal_loss");
+    JSON_NUMBERS(item, {"validation_loss", equal->loss}, {"speed_up", 1 + equal->speed.mean / 100});
+    difference(item, "tokens", &equal->tokens);
+    difference(item, "speed", &equal->speed);
+    text(item, "text", equal->text);
+}
+
 static void add_limits(cJSON *root, const struct limits *limits) {
     cJSON *item = cJSON_AddObjectToObject(root, "limits");
     JSON_NUMBERS(item, {"loss_percent", limits->loss}, {"curve_percent", limits->curve},
@@ -116,6 +124,8 @@ static void add_group(cJSON *groups, const struct comparison_report *report, int
     JSON_NUMBERS(object, {"steps", c->steps}, {"window", c->window}, {"settled_after", c->settled});
     add_differences(object, c);
     add_figures(object, c);
+    if (compared) add_equal_loss(object, &report->equal_losses[g]);
+    else cJSON_AddNullToObject(object, "equal_loss");
     add_profile(object, group);
     add_checks(object, verdict);
 }

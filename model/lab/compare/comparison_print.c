@@ -45,6 +45,8 @@ static const struct section figures[] = {
      .columns = {{"run", "label"},
                  {"tokens/s", "tokens_per_s", SHOW_NUMBER},
                  {"speed", "speed_up", SHOW_NUMBER, 2, " x", COMPARED},
+                 {"at equal loss", "equal_loss.speed_up", SHOW_NUMBER, 2, " x", COMPARED},
+                 {"tokens to it", "equal_loss.tokens.percent", SHOW_CHANGE, 1, " %", COMPARED},
                  {"peak memory", "memory_bytes", SHOW_BYTES},
                  {"saved", "memory_saving_percent", SHOW_NUMBER, 1, " %", COMPARED}}},
 };
@@ -54,7 +56,7 @@ static const struct section noise = {
     .note = "Scatter: standard deviation of the differences over the n seeds. Noise: that of the "
             "reference itself. A difference is real beyond its margin, the smaller of t / sqrt(n) "
             "scatters (95 %, Student's t) and 2 sqrt(2 / n) noises. With fewer than 4 seeds both "
-            "are rough estimates.",
+            "are rough estimates. At equal loss only the first applies.",
     .columns = {{"run", "label"},
                 {"difference of", "name"},
                 {"seeds", "pairs", SHOW_NUMBER},
@@ -82,13 +84,14 @@ static cJSON *add_copy(cJSON *rows, const cJSON *object, const cJSON *group) {
 }
 
 static void print_noise(const struct page *page, const cJSON *groups) {
-    static const struct {
-        const char *path;
-        enum check_id check;
-    } shown[] = {{"training_difference", CHECK_TRAINING_LOSS},
-                 {"validation_difference", CHECK_VALIDATION_LOSS},
-                 {"curve", CHECK_CURVE},
-                 {"gradient_norm", CHECK_NORM}};
+    const struct {
+        const char *path, *name;
+    } shown[] = {{"training_difference", check_name(CHECK_TRAINING_LOSS)},
+                 {"validation_difference", check_name(CHECK_VALIDATION_LOSS)},
+                 {"curve", check_name(CHECK_CURVE)},
+                 {"gradient_norm", check_name(CHECK_NORM)},
+                 {"equal_loss.tokens", "tokens to equal loss"},
+                 {"equal_loss.speed", "speed at equal loss"}};
     cJSON *rows = cJSON_CreateArray();
     const cJSON *group;
     cJSON_ArrayForEach(group, groups) {
@@ -97,7 +100,7 @@ static void print_noise(const struct page *page, const cJSON *groups) {
             const cJSON *real = json_at(difference, "real"); /* null with a single seed */
             if (!cJSON_IsTrue(json_at(group, "compared")) || cJSON_IsNull(real)) continue;
             cJSON *row = add_copy(rows, difference, group);
-            cJSON_AddStringToObject(row, "name", check_name(shown[i].check));
+            cJSON_AddStringToObject(row, "name", shown[i].name);
             cJSON_AddStringToObject(row, "it is", cJSON_IsTrue(real) ? "real" : "noise");
         }
     }
@@ -278,6 +281,21 @@ static void print_losses(const struct page *page, const struct comparison_report
     free(note);
 }
 
+static void print_equal_losses(const struct page *page, const struct comparison_report *report) {
+    bool any = false;
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        const struct equal_loss *equal = &report->equal_losses[g];
+        if (g == report->reference) continue;
+        page_note(page, PAGE_NEUTRAL, report->groups[g].label, "%s", equal->text);
+        any = any || isfinite(equal->loss);
+    }
+    if (any)
+        page_paragraph(page,
+                       "The equal loss is the higher of the lowest validation losses of two runs "
+                       "of a seed; tokens and time to it are interpolated between validations. "
+                       "+- is the margin over the seeds.");
+}
+
 static void print_charts(const struct page *page, const struct comparison_report *report) {
     bool seeds = arrlen(report->comparisons[report->reference].pairs) > 1;
     if (page->form == PAGE_MARKDOWN) return;
@@ -302,6 +320,7 @@ static void print_report(FILE *out, const struct comparison_report *report, cons
     print_charts(&page, report);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         section_print(&page, &figures[i], groups);
+    print_equal_losses(&page, report);
     print_profile(&page, groups);
     print_noise(&page, groups);
     if (form != PAGE_TEXT) {

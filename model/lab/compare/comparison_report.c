@@ -94,6 +94,9 @@ static int compare_all(struct comparison_report *report, struct error *error) {
         arrput(report->comparisons, comparison);
         verdict_make(&verdict, &comparison, &report->limits);
         arrput(report->verdicts, verdict);
+        struct equal_loss equal;
+        equal_loss_make(&equal, &comparison);
+        arrput(report->equal_losses, equal);
     }
     return 0;
 }
@@ -129,6 +132,7 @@ void comparison_report_free(struct comparison_report *report) {
     for (int i = 0; i < arrlen(report->warnings); i++) free(report->warnings[i]);
     arrfree(report->comparisons);
     arrfree(report->verdicts);
+    arrfree(report->equal_losses);
     arrfree(report->warnings);
     config_differences_free(report->differences);
     run_groups_free(report->groups);

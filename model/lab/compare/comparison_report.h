@@ -5,14 +5,16 @@
 
 #include "data/util/error.h"
 #include "model/lab/compare/comparison.h"
+#include "model/lab/compare/equal_loss.h"
 #include "model/lab/compare/run_groups.h"
 #include "model/lab/compare/verdict.h"
 
 struct comparison_report {
-    struct run_group *groups;       /* stb_ds array */
-    struct comparison *comparisons; /* stb_ds array, one per group */
-    struct verdict *verdicts;       /* stb_ds array, one per group */
-    int reference;                  /* index of the reference group */
+    struct run_group *groups;        /* stb_ds array */
+    struct comparison *comparisons;  /* stb_ds array, one per group */
+    struct verdict *verdicts;        /* stb_ds array, one per group */
+    struct equal_loss *equal_losses; /* stb_ds array, one per group */
+    int reference;                   /* index of the reference group */
     struct limits limits;
     struct config_difference *differences;
     char **warnings; /* stb_ds array of sentences about doubtful figures */

@@ -25,7 +25,10 @@ static bool add_line(struct run_record *run, const cJSON *line) {
     int64_t step;
     if (!json_whole(&step, line, "step", 0, INT64_C(1) << EXACT)) return false;
     if (json_member(line, "val_loss")) {
-        struct run_validation validation = {step, number_in(line, "val_loss")};
+        bool known = run_record_last_step(run) == step && arrlen(run->steps) > 0;
+        struct run_validation validation = {.step = step,
+                                            .loss = number_in(line, "val_loss"),
+                                            .tokens = known ? arrlast(run->steps).tokens : NAN};
         if (arrlen(run->validations) > 0 && arrlast(run->validations).step >= step) return false;
         arrput(run->validations, validation);
         return true;
@@ -33,6 +36,7 @@ static bool add_line(struct run_record *run, const cJSON *line) {
     if (!json_member(line, "loss") || run_record_last_step(run) >= step) return false;
     struct run_step values = {
         .step = step,
+        .tokens = number_in(line, "tokens"),
         .loss = number_in(line, "loss"),
         .gradient_norm = number_in(line, "grad_norm"),
         .loss_scale = number_in(line, "loss_scale"),

@@ -11,6 +11,7 @@
 /* A line of metrics.jsonl. Null or missing numbers are NaN. */
 struct run_step {
     int64_t step;
+    double tokens; /* seen up to the step */
     double loss, gradient_norm, loss_scale, tokens_per_s, memory_bytes;
     bool skipped;
 };
@@ -18,6 +19,7 @@ struct run_step {
 struct run_validation {
     int64_t step;
     double loss;
+    double tokens; /* seen up to that step; NaN: its step has no line before it */
 };
 
 struct run_record {

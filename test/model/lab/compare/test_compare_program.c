@@ -182,6 +182,11 @@ Test(compare_program, json_holds_every_figure) {
     cr_expect(cJSON_IsNull(at(bf16, "loss_scale")));
     cr_expect_eq(number_at(bf16, "speed_up"), 2);
     cr_expect_eq(number_at(fp16, "memory_saving_percent"), 50);
+    cr_expect_eq(number_at(bf16, "equal_loss.tokens.pairs"), 3);
+    cr_expect_gt(number_at(bf16, "equal_loss.tokens.percent"), 0);
+    cr_expect_lt(number_at(bf16, "equal_loss.speed_up"), 2);
+    cr_expect(strstr(text_at(bf16, "equal_loss.text"), "100.0 % more tokens/s, "));
+    cr_expect(cJSON_IsNull(at(report, "groups.0.equal_loss")));
     cr_expect_eq(number_at(bf16, "profile.operations.matmul"), 6);
     cr_expect_eq(number_at(fp16, "skipped.steps"), 9);
     cr_expect_eq(number_at(fp16, "loss_scale.last"), 1024);
@@ -218,7 +223,7 @@ Test(compare_program, page_stands_alone) {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         cr_expect_null(strstr(page, foreign[i]), "%s", foreign[i]);
     bool drawn = !chart_problem();
-    cr_expect_eq(occurrences(page, "<figure"), drawn ? 6 : 0);
+    cr_expect_eq(occurrences(page, "<figure"), drawn ? 7 : 0);
     cr_expect_eq(occurrences(page, "no charts because gnuplot"), drawn ? 0 : 1);
     cr_expect_not_null(strstr(page, "&lt;made&gt; &amp; "));
     cr_expect_not_null(strstr(page, "'my runs/fp32 0'"));

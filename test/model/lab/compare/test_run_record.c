@@ -40,6 +40,8 @@ Test(run_record, every_figure) {
     cr_expect(second.step == 2 && isnan(second.loss) && isnan(second.gradient_norm));
     cr_expect(isnan(second.loss_scale) && isnan(second.memory_bytes) && !second.skipped);
     cr_expect(run.validations[0].step == 1 && run.validations[0].loss == 4.5);
+    cr_expect(first.tokens == 64 && run.validations[0].tokens == 64);
+    cr_expect(isnan(second.tokens) && isnan(run.validations[1].tokens));
     cr_expect(run.validations[1].step == 2 && isnan(run.validations[1].loss));
     cr_expect_eq(run_record_last_step(&run), 2);
     cr_expect_null(run.profile.root);
