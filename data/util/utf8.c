@@ -86,3 +86,36 @@ char *utf8_mask(char *text) {
     *to = '\0';
     return text;
 }
+
+int64_t utf8_count(const char *text, size_t size) {
+    int64_t count = 0;
+    for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+static bool is_space(uint32_t code) {
+    return (code >= 9 && code <= 13) || (code >= 0x1c && code <= 0x20) || code == 0x85 ||
+           code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+           code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
+size_t utf8_skip_space(const char *text, size_t size) {
+    size_t at = 0;
+    while (at < size) {
+        const size_t count = utf8_character(text + at, size - at);
+        if (count == 0 || !is_space(utf8_code(text + at, count))) break;
+        at += count;
+    }
+    return at;
+}
+
+size_t utf8_trim_end(const char *text, size_t size) {
+    while (size > 0) {
+        size_t at = size - 1;
+        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80) at--;
+        const size_t count = utf8_character(text + at, size - at);
+        if (at + count != size || !is_space(utf8_code(text + at, count))) break;
+        size = at;
+    }
+    return size;
+}

@@ -26,6 +26,15 @@ bool utf8_is_control(const void *character, size_t count);
  * can be printed safely. Returns text. */
 char *utf8_mask(char *text);
 
+/* Returns the number of characters of valid UTF-8. */
+int64_t utf8_count(const char *text, size_t size);
+
+/* White space at both ends of valid UTF-8, as str.strip of Python sees it: characters with the
+ * property White_Space, and U+001C to U+001F. Return the number of bytes of white space at the
+ * beginning, and the size of the text without white space at its end. */
+size_t utf8_skip_space(const char *text, size_t size);
+size_t utf8_trim_end(const char *text, size_t size);
+
 /* utf8_code decodes a complete character of `count` bytes; utf8_write encodes a code point and
  * returns its size, 1 to 4 bytes. */
 uint32_t utf8_code(const void *character, size_t count);
