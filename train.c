@@ -25,6 +25,7 @@
 #include "model/io/config_file.h"
 #include "model/io/export.h"
 #include "model/lab/audit/run_audit.h"
+#include "model/lab/evaluation/run_choices.h"
 #include "model/cli/rank_output.h"
 #include "model/cli/run_chat.h"
 #include "model/cli/run_profile.h"
@@ -128,6 +129,13 @@ static int audit(const struct command_line *line, struct error *error) {
     return run_audit(&config, from[0] ? from : NULL, &options, error);
 }
 
+static int choices(const struct config *config, const char *from, const struct command_line *line,
+                   struct error *error) {
+    const struct choices_options options = {line->questions, line->precisions,
+                                            line->precision_count, line->out};
+    return run_choices(config, from, &options, error);
+}
+
 /* Trains, the only command that supports several ranks. Unless a rank rejects the config, the ranks
  * stay open, for main() to abort or close. */
 static int train(const struct command_line *line, struct ranks *ranks, int *stderr_copy,
@@ -181,6 +189,7 @@ static int run(const struct command_line *line, struct ranks *ranks, int *stderr
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_CHAT) return run_chat(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
+    if (line->command == COMMAND_CHOICES) return choices(&config, from, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
     return run_dry(&config, line, error);
 }

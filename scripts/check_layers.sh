@@ -24,8 +24,9 @@ model/page           data/util
 model/plan           data/util kernels model/architecture model/config model/core model/io model/page
 model/cli            data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/plan
 model/lab/audit      data/util kernels model/architecture model/config model/core model/io model/page model/plan
+model/lab/evaluation data/util data/tokenize data/corpus kernels model/architecture model/config model/core model/io model/page
 model/lab/compare    data/util model/page
-.                    data/util kernels kernels/comm kernels/open model/config model/io model/cli model/lab/audit
+.                    data/util kernels kernels/comm kernels/open model/config model/io model/cli model/lab/audit model/lab/evaluation
 '
 
 # Prints "FILE HEADER" for each include of a header of ours.

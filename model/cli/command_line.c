@@ -18,12 +18,14 @@ enum {
     SAMPLE = 1 << COMMAND_SAMPLE,
     CHAT = 1 << COMMAND_CHAT,
     EVAL = 1 << COMMAND_EVAL,
+    CHOICES = 1 << COMMAND_CHOICES,
     EXPORT = 1 << COMMAND_EXPORT,
     AUDIT = 1 << COMMAND_AUDIT,
     PROFILE = 1 << COMMAND_PROFILE,
     BY_CONFIG = TRAIN | DRY_RUN | AUDIT | PROFILE,
     TEXT_COMMANDS = SAMPLE | CHAT,
-    ALL = BY_CONFIG | TEXT_COMMANDS | EVAL
+    OF_MODEL = TEXT_COMMANDS | EVAL | CHOICES,
+    ALL = BY_CONFIG | OF_MODEL
 };
 
 enum { HELP_COLUMN = 23 };
@@ -166,7 +168,7 @@ static const struct command_flag flags[] = {
          COUNT(ranks, 0, RANKS_MAX)),
     FLAG(TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
          SWITCH(log_ranks)),
-    FLAG(TEXT_COMMANDS | EVAL | EXPORT | AUDIT, "--from", "DIR",
+    FLAG(OF_MODEL | EXPORT | AUDIT, "--from", "DIR",
          "the model: a checkpoint, a run (its newest checkpoint),\n"
          "or a folder of Hugging Face",
          HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
@@ -194,7 +196,7 @@ static const struct command_flag flags[] = {
     FLAG(CHAT, "--system", "TEXT", "system message of the conversation", TEXT(system)),
     FLAG(EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
          HINT("; others take --set data.train=GLOB"), TEXT(data)),
-    FLAG(EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
+    FLAG(EVAL | CHOICES | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
          HINT("; others take --set precision=NAME"), .read = read_precisions),
     FLAG(EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", .read = read_dtype),
     FLAG(EXPORT, "--merge", NULL, "adapters: write the model with them in its weights",
@@ -203,7 +205,7 @@ static const struct command_flag flags[] = {
          NUMBER(shard_gb, 1e-6, 1e6)),
     FLAG(AUDIT | PROFILE, "--repetitions", "N", "micro-batches to audit, or steps to profile",
          COUNT(repetitions, 1, INT32_MAX)),
-    FLAG(AUDIT | PROFILE, "--out", "DIR", "write the figures there too", TEXT(out)),
+    FLAG(CHOICES | AUDIT | PROFILE, "--out", "DIR", "write the figures there too", TEXT(out)),
     FLAG(DRY_RUN, "--sizes", NULL, "also plan models from 124M to 70B", SWITCH(sizes)),
     FLAG(DRY_RUN, "--memory", "GIB", "plan for GIB of memory; default what is free",
          NUMBER(memory_gib, 0, INFINITY)),
@@ -230,6 +232,10 @@ static const struct command_flag flags[] = {
     FLAG(0, "--chat", NULL, "answer lines of input as the model's chat template does",
          SELECTS(CHAT)),
     FLAG(0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", SELECTS(EVAL)),
+    FLAG(0, "--choices", "FILE",
+         "answer multiple-choice questions: rows of JSON Lines,\n"
+         "or tales, the built-in ones",
+         SELECTS(CHOICES), TEXT(questions)),
     FLAG(0, "--export", "DIR", "write a model for Hugging Face tools", SELECTS(EXPORT),
          TEXT(export_to)),
     FLAG(0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
@@ -312,7 +318,7 @@ static int check(const struct command_line *line, uint64_t given, struct error *
     if (command & BY_CONFIG && !line->config && !line->resume_path)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
-    if (command & (TEXT_COMMANDS | EVAL | EXPORT) && !line->from)
+    if (command & (OF_MODEL | EXPORT) && !line->from)
         return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint",
                     command_name(line->command));
     return 0;

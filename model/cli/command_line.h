@@ -14,6 +14,7 @@ enum command {
     COMMAND_SAMPLE,
     COMMAND_CHAT,
     COMMAND_EVAL,
+    COMMAND_CHOICES,
     COMMAND_EXPORT,
     COMMAND_AUDIT,
     COMMAND_PROFILE,
@@ -44,6 +45,7 @@ struct command_line {
     int64_t samples;                  /* texts of each prompt; < 0: not given */
     bool json;                        /* --json */
     const char *data;                 /* --eval: token shards or "tales" */
+    const char *questions;            /* --choices: a file of JSON Lines or "tales" */
     enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* precisions of --eval and --audit */
     int precision_count;
     const char *out;       /* output directory of --audit and --profile; NULL: not given */

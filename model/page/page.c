@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -195,4 +196,11 @@ int page_write(const char *folder, const char *name, page_printer *print, const 
     if (printed_open(&printed)) return fail(error, "%s: %s", path, strerror(errno));
     print(printed.out, report, form);
     return printed_write(&printed, path, NULL, error);
+}
+
+int page_folder(const char *folder, struct error *error) {
+    if (directory_create(folder, error)) return -1;
+    if (access(folder, W_OK | X_OK) == 0) return 0;
+    return fail(error, "cannot write to the directory %.500s: %s\nname another one with --out",
+                folder, strerror(errno));
 }

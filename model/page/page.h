@@ -41,6 +41,9 @@ void page_note(const struct page *page, enum page_note_kind kind, const char *he
 struct cJSON;
 void page_print_json(FILE *out, const struct cJSON *root);
 
+/* Creates the directory of reports. Fails, before long work, if it is not writable. */
+int page_folder(const char *folder, struct error *error);
+
 /* Writes a report in one form to the file `name` in `folder`. */
 typedef void page_printer(FILE *out, const void *report, enum page_form form);
 int page_write(const char *folder, const char *name, page_printer *print, const void *report,

@@ -1,9 +1,7 @@
 #include "model/lab/audit/run_audit.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -43,14 +41,6 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], bool quantized[CONFIG_PREC
                        "reference,\nname bf16, fp16, fp8 or another, or leave --precision out");
 }
 
-/* Creates the output directory. Fails before the long computation if it is not writable. */
-static int make_folder(const char *folder, struct error *error) {
-    if (directory_create(folder, error)) return -1;
-    if (access(folder, W_OK | X_OK) == 0) return 0;
-    return fail(error, "cannot write to the directory %.500s: %s\nname another one with --out",
-                folder, strerror(errno));
-}
-
 /* Prints a report, writes it as NAME.json and NAME.html if a folder is given, and deletes it. */
 static int publish(cJSON *report, const char *folder, const char *json, const char *html,
                    struct error *error) {
@@ -70,7 +60,7 @@ int run_audit(const struct config *config, const char *from, const struct audit_
     cJSON *report;
     const volatile sig_atomic_t *stop = signals_catch();
     if (choose_formats(wanted, quantized, options, config, error)) return EXIT_USAGE;
-    if (options->out && make_folder(options->out, error)) return EXIT_FAILED;
+    if (options->out && page_folder(options->out, error)) return EXIT_FAILED;
     int repetitions = options->repetitions > 0 ? (int)options->repetitions : SUBJECT_REPETITIONS;
     int status = 0;
     if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) {

@@ -1,0 +1,117 @@
+#include "model/core/choices.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+/* Appends the tokens of a choice's text to *tokens, and sets *first to the number of those of its
+ * context. Without a context a text begins with the token before texts, or with a line break if the
+ * tokenizer has none. */
+static int encode(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
+                  const struct choice *choice, int32_t **tokens, int64_t *first,
+                  struct error *error) {
+    size_t size = choice->context_size + choice->continuation_size;
+    if (choice->context_size == 0) {
+        if (tokenizer->end_of_text >= 0) arrput(*tokens, tokenizer->end_of_text);
+        else if (tokenizer_encode(encoder, tokens, "\n", 1, false, error)) return -1;
+        *first = (int64_t)arrlen(*tokens);
+        return tokenizer_encode(encoder, tokens, choice->continuation, choice->continuation_size,
+                                true, error);
+    }
+    if (tokenizer_encode(encoder, tokens, choice->context, choice->context_size, true, error))
+        return -1;
+    *first = (int64_t)arrlen(*tokens);
+    arrsetlen(*tokens, 0);
+    return tokenizer_encode(encoder, tokens, choice->context, size, true, error);
+}
+
+int choices_open(struct choices *choices, const struct question_set *set,
+                 const struct tokenizer *tokenizer, struct error *error) {
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
+    *choices = (struct choices){.set = set};
+    if (!encoder) return fail(error, "out of memory for the tokens of questions");
+    int status = 0;
+    for (ptrdiff_t q = 0; status == 0 && q < arrlen(set->questions); q++)
+        for (int i = 0; status == 0 && i < set->questions[q].count; i++) {
+            struct scored_text text = {.group = q};
+            int32_t *tokens = NULL;
+            status = encode(encoder, tokenizer, &set->questions[q].choices[i], &tokens, &text.first,
+                            error);
+            text.tokens = tokens;
+            text.count = (int64_t)arrlen(tokens);
+            /* A tokenizer may join the continuation's beginning with the context's last token. */
+            if (text.first >= text.count) text.first = text.count - 1;
+            if (status == 0 && text.first < 1)
+                status = fail(error, "line %zu: choice %d has no token of its own",
+                              set->questions[q].line, i + 1);
+            choices->rows += text.count - 1;
+            if (text.count - 1 > choices->longest) choices->longest = text.count - 1;
+            arrput(choices->texts, text);
+        }
+    tokenizer_encoder_close(encoder);
+    if (status) choices_close(choices);
+    return status;
+}
+
+void choices_close(struct choices *choices) {
+    for (ptrdiff_t i = 0; i < arrlen(choices->texts); i++) {
+        int32_t *tokens = (int32_t *)choices->texts[i].tokens;
+        arrfree(tokens);
+    }
+    arrfree(choices->texts);
+    *choices = (struct choices){0};
+}
+
+int choices_check(const struct choices *choices, int64_t length, const char *where,
+                  struct error *error) {
+    for (ptrdiff_t i = 0; i < arrlen(choices->texts); i++) {
+        const struct scored_text *text = &choices->texts[i];
+        if (text->count - 1 <= length) continue;
+        return fail(error,
+                    "%s:%zu: question and choice have %" PRId64 " tokens, and the context of the "
+                    "model has %" PRId64 "\nraise it with --set data.seq_len, up to "
+                    "model.n_positions, or leave out the row",
+                    where, choices->set->questions[text->group].line, text->count - 1, length);
+    }
+    return 0;
+}
+
+int choices_answer(const struct question *question, const struct scored_text *texts, bool norm) {
+    int best = 0;
+    double most = -INFINITY;
+    for (int i = 0; i < question->count; i++) {
+        double score = texts[i].log_likelihood;
+        if (norm) score /= (double)question->choices[i].characters;
+        if (score > most) best = i, most = score;
+    }
+    return best;
+}
+
+/* Sets the ends of the 95 % interval of a share of n trials. */
+static void wilson(double share, double n, double *low, double *high) {
+    const double z = 1.959963984540054, z2 = z * z;
+    double centre = (share + z2 / (2 * n)) / (1 + z2 / n);
+    double half = z / (1 + z2 / n) * sqrt(share * (1 - share) / n + z2 / (4 * n * n));
+    *low = centre - half;
+    *high = centre + half;
+}
+
+struct accuracy choices_accuracy(const struct choices *choices) {
+    const struct question *questions = choices->set->questions;
+    const struct scored_text *texts = choices->texts;
+    struct accuracy accuracy = {.questions = (int64_t)arrlen(questions)};
+    double n = (double)accuracy.questions;
+    for (ptrdiff_t q = 0; q < arrlen(questions); texts += questions[q++].count) {
+        accuracy.acc += choices_answer(&questions[q], texts, false) == questions[q].answer;
+        accuracy.norm += choices_answer(&questions[q], texts, true) == questions[q].answer;
+        accuracy.chance += 1.0 / questions[q].count;
+    }
+    accuracy.acc /= n;
+    accuracy.norm /= n;
+    accuracy.chance /= n;
+    wilson(accuracy.acc, n, &accuracy.acc_low, &accuracy.acc_high);
+    wilson(accuracy.norm, n, &accuracy.norm_low, &accuracy.norm_high);
+    return accuracy;
+}

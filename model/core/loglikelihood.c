@@ -1,0 +1,244 @@
+#include "model/core/loglikelihood.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/collectives.h"
+#include "model/core/forward.h"
+
+/* A batch that is being filled: shared beginnings of groups in its first rows, each inside one
+ * sequence, and the rest of each text after all of them. */
+struct packing {
+    int64_t length, rows;         /* T, B T */
+    int64_t first, count;         /* texts first .. first + count - 1 */
+    int64_t shared_end, own_rows; /* rows of beginnings, with gaps; rows of the rest */
+};
+
+/* Arrays of a batch in memory for it. */
+struct arrays {
+    struct decode_keys *keys;                           /* [B T], from the first own row on */
+    int32_t *tokens, *targets, *first_keys, *positions; /* [B T] */
+};
+
+static size_t batch_bytes(const struct gpt *gpt) {
+    return (size_t)gpt->capacity.rows * (sizeof(struct decode_keys) + 4 * sizeof(int32_t));
+}
+
+static struct arrays arrays_in(void *memory, int64_t rows) {
+    struct decode_keys *keys = memory;
+    int32_t *tokens = (int32_t *)(keys + rows);
+    return (struct arrays){keys, tokens, tokens + rows, tokens + 2 * rows, tokens + 3 * rows};
+}
+
+size_t scorer_bytes(const struct gpt *gpt) {
+    bool host = gpt->be->device.host_memory;
+    return batch_bytes(gpt) * (host ? 2 : 1) +
+           (host ? (size_t)gpt->capacity.rows * sizeof(float) : 0);
+}
+
+/* Runs the current batch. */
+static void forward(struct gpt *gpt) {
+    gpt_forward(gpt);
+    gpt_losses(gpt, gpt->activations.branches.first);
+    gpt->activations.branches.rows = 0;
+}
+
+void scorer_plan(struct gpt *gpt) {
+    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+    gpt->activations.branches =
+        (struct branches){.rows = gpt->shape.rows, .keys_max = gpt->shape.sequence_length};
+    forward(gpt);
+}
+
+int scorer_open(struct scorer *scorer, struct gpt *gpt, struct error *error) {
+    struct backend *be = gpt->be;
+    *scorer = (struct scorer){.gpt = gpt};
+    scorer->host = backend_host_allocate(be, batch_bytes(gpt));
+    scorer->sent = backend_allocate(be, batch_bytes(gpt));
+    scorer->losses = backend_host_allocate(be, (size_t)gpt->capacity.rows * sizeof *scorer->losses);
+    if (scorer->host && scorer->sent && scorer->losses) return 0;
+    scorer_close(scorer);
+    return fail(error, "out of memory for batches of %zu bytes", batch_bytes(gpt));
+}
+
+void scorer_close(struct scorer *scorer) {
+    if (!scorer->gpt) return;
+    struct backend *be = scorer->gpt->be;
+    if (scorer->host) backend_host_release(be, scorer->host);
+    if (scorer->sent) backend_release(be, scorer->sent);
+    if (scorer->losses) backend_host_release(be, scorer->losses);
+    *scorer = (struct scorer){0};
+}
+
+/* Returns the number of tokens that all texts of the group of texts[0] begin with, and that none of
+ * them needs logits of: the last token before a scored one belongs to each text alone. */
+static int64_t shared_length(const struct scored_text *texts, int64_t count) {
+    int64_t length = texts[0].first - 1;
+    for (int64_t i = 1; i < count && texts[i].group == texts[0].group; i++) {
+        int64_t same = 0, most = length < texts[i].first - 1 ? length : texts[i].first - 1;
+        while (same < most && texts[i].tokens[same] == texts[0].tokens[same]) same++;
+        length = same;
+    }
+    return length;
+}
+
+/* Returns the row where `count` rows after `end` begin so that they lie in one sequence. */
+static int64_t place(const struct packing *packing, int64_t end, int64_t count) {
+    return end % packing->length + count > packing->length ? round_up(end, packing->length) : end;
+}
+
+/* Adds a text to the batch if it fits. `shared`: length of its group's beginning. */
+static bool add(struct packing *packing, const struct scored_text *texts, int64_t index,
+                int64_t shared) {
+    const struct scored_text *text = &texts[index];
+    bool begins = packing->count == 0 || texts[index - 1].group != text->group;
+    int64_t end = packing->shared_end, own = text->count - 1 - shared;
+    if (begins) end = place(packing, end, shared) + shared;
+    if (end + packing->own_rows + own > packing->rows) return false;
+    packing->shared_end = end;
+    packing->own_rows += own;
+    packing->count++;
+    return true;
+}
+
+/* Writes a beginning of a group as a text of its own. */
+static void write_shared(const struct arrays *to, const struct packing *packing, int64_t window,
+                         const int32_t *tokens, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t key = window > 0 && i >= window ? i - window + 1 : 0;
+        to->tokens[first + i] = tokens[i];
+        to->positions[first + i] = (int32_t)i;
+        to->first_keys[first + i] = (int32_t)(first % packing->length + key);
+    }
+}
+
+/* Writes the rest of a text, whose row `first` continues `shared` rows from row `prefix` on. */
+static void write_own(const struct arrays *to, struct decode_keys *keys, int64_t window,
+                      const struct scored_text *text, int64_t first, int64_t prefix,
+                      int64_t shared) {
+    for (int64_t t = shared; t < text->count - 1; t++) {
+        int64_t row = first + t - shared, skipped = window > 0 && t >= window ? t - window + 1 : 0;
+        to->tokens[row] = text->tokens[t];
+        to->targets[row] = t + 1 >= text->first ? text->tokens[t + 1] : -1;
+        to->positions[row] = (int32_t)t;
+        *keys++ = (struct decode_keys){(int32_t)prefix, (int32_t)shared, (int32_t)first,
+                                       (int32_t)(t - shared + 1), (int32_t)skipped};
+    }
+}
+
+/* Fills the arrays. Returns the largest number of keys of an own row. */
+static int64_t write_batch(const struct arrays *to, const struct packing *packing, int64_t window,
+                           const struct scored_text *texts, int64_t texts_end) {
+    int64_t prefix = 0, end = 0, shared = 0, row = packing->shared_end, keys_max = 1;
+    for (int64_t i = 0; i < packing->rows; i++) { /* rows of no text attend to themselves */
+        to->tokens[i] = to->positions[i] = 0;
+        to->targets[i] = -1;
+        to->first_keys[i] = (int32_t)(i % packing->length);
+    }
+    for (int64_t i = packing->first; i < packing->first + packing->count; i++) {
+        const struct scored_text *text = &texts[i];
+        if (i == packing->first || texts[i - 1].group != text->group) {
+            /* A group that began in an earlier batch has the same beginning there. */
+            int64_t begin = i;
+            while (begin > 0 && texts[begin - 1].group == text->group) begin--;
+            shared = shared_length(texts + begin, texts_end - begin);
+            prefix = place(packing, end, shared);
+            end = prefix + shared;
+            write_shared(to, packing, window, text->tokens, prefix, shared);
+        }
+        write_own(to, to->keys + row - packing->shared_end, window, text, row, prefix, shared);
+        row += text->count - 1 - shared;
+        if (text->count - 1 > keys_max) keys_max = text->count - 1;
+    }
+    return keys_max;
+}
+
+/* Sums the losses of each text's scored tokens, the last ones of its own rows. */
+static void read_losses(const struct packing *packing, const float *losses,
+                        struct scored_text *texts, int64_t texts_end) {
+    int64_t row = packing->shared_end, shared = 0;
+    for (int64_t i = packing->first; i < packing->first + packing->count; i++) {
+        struct scored_text *text = &texts[i];
+        int64_t begin = i;
+        while (begin > 0 && texts[begin - 1].group == text->group) begin--;
+        shared = shared_length(texts + begin, texts_end - begin);
+        text->log_likelihood = 0;
+        for (int64_t t = text->first - 1; t < text->count - 1; t++)
+            text->log_likelihood -= (double)losses[row + t - shared];
+        row += text->count - 1 - shared;
+    }
+}
+
+static void run_batch(struct scorer *scorer, const struct packing *packing,
+                      struct scored_text *texts, int64_t count) {
+    struct gpt *gpt = scorer->gpt;
+    struct activations *a = &gpt->activations;
+    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+    const struct activations before = *a;
+    const struct arrays host = arrays_in(scorer->host, packing->rows);
+    const struct arrays sent = arrays_in(scorer->sent, packing->rows);
+    int64_t keys_max = write_batch(&host, packing, gpt->shape.window, texts, count);
+    backend_upload(gpt->be, scorer->sent, scorer->host, batch_bytes(gpt));
+    a->tokens = sent.tokens;
+    a->targets = sent.targets;
+    a->first_keys = sent.first_keys;
+    a->positions = sent.positions;
+    a->branches = (struct branches){sent.keys, packing->shared_end, packing->own_rows, keys_max};
+    forward(gpt);
+    backend_download(gpt->be, scorer->losses, a->losses.data,
+                     (size_t)packing->rows * sizeof *scorer->losses);
+    read_losses(packing, scorer->losses, texts, count);
+    a->tokens = before.tokens;
+    a->targets = before.targets;
+    a->first_keys = before.first_keys;
+    a->positions = before.positions;
+}
+
+/* Packs batch after batch, and runs every batch of this rank. Other ranks' results are 0. */
+static int run_batches(struct scorer *scorer, struct scored_text *texts, int64_t count,
+                       struct error *error) {
+    const struct gpt *gpt = scorer->gpt;
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    struct packing packing = {gpt->capacity.sequence_length, gpt->capacity.rows, 0, 0, 0, 0};
+    int64_t shared = 0, batch = 0;
+    for (int64_t i = 0; i < count; i++) texts[i].log_likelihood = 0;
+    for (int64_t i = 0; i <= count; i++) {
+        if (i < count && (i == 0 || texts[i].group != texts[i - 1].group))
+            shared = shared_length(texts + i, count - i);
+        if (i < count && add(&packing, texts, i, shared)) continue;
+        if (scorer->stop && *scorer->stop) return RESULT_STOPPED;
+        assert(packing.count > 0);
+        scorer->rows_run += packing.shared_end + packing.own_rows;
+        if (batch++ % ranks->size == ranks->rank) run_batch(scorer, &packing, texts, count);
+        packing.first = i, packing.count = packing.shared_end = packing.own_rows = 0;
+        if (i < count) add(&packing, texts, i, shared);
+    }
+    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
+}
+
+/* Adds up the results of all ranks, of which one is not 0. */
+static int share_results(const struct ranks *ranks, struct scored_text *texts, int64_t count,
+                         struct error *error) {
+    size_t bytes = (size_t)count * sizeof(double);
+    if (ranks->size == 1) return 0;
+    double *own = malloc(bytes), *all = malloc((size_t)ranks->size * bytes);
+    int status = ranks_agree(ranks, own && all ? 0 : fail(error, "out of memory"), error);
+    for (int64_t i = 0; status == 0 && i < count; i++) own[i] = texts[i].log_likelihood;
+    if (status == 0) ranks_gather(ranks, all, own, bytes);
+    for (int64_t i = 0; status == 0 && i < count; i++)
+        for (int rank = 0; rank < ranks->size; rank++)
+            if (rank != ranks->rank) texts[i].log_likelihood += all[rank * count + i];
+    free(own);
+    free(all);
+    return status;
+}
+
+int scorer_run(struct scorer *scorer, struct scored_text *texts, int64_t count,
+               struct error *error) {
+    const struct ranks *ranks = scorer->gpt->be->collectives->ranks;
+    int status = run_batches(scorer, texts, count, error);
+    if (ranks_agree(ranks, status == RESULT_STOPPED ? 0 : status, error)) return -1;
+    if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;
+    return share_results(ranks, texts, count, error);
+}

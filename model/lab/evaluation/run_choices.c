@@ -1,0 +1,215 @@
+#include "model/lab/evaluation/run_choices.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/corpus/questions.h"
+#include "data/util/program.h"
+#include "data/util/progress.h"
+#include "data/util/signals.h"
+#include "model/config/config_keys.h"
+#include "model/core/choices.h"
+#include "model/io/checkpoint.h"
+#include "model/io/run_setup.h"
+#include "model/page/section.h"
+
+enum { LENGTH_USUAL = 1024, LENGTH_STEP = 64 };
+
+/* Questions with their tokens, and what the first precision answered. */
+struct subject {
+    const struct choices_options *options;
+    const char *from;
+    struct question_set set;
+    struct choices choices;
+    int *first_answers; /* [questions] */
+    cJSON *report, *rows, *answers;
+    const volatile sig_atomic_t *stop;
+};
+
+static const struct section accuracies = {
+    .title = "Accuracy",
+    .note = "Share of questions whose right choice has the largest log-likelihood, or in acc_norm "
+            "the largest one per character, and the ends of its 95 % interval. same: questions "
+            "with the first row's answer. tokens/s: of all choices, beginnings counted each time.",
+    .columns = {{"precision", "name"},
+                {"acc", "acc", SHOW_SHARE},
+                {"from", "acc_low", SHOW_SHARE},
+                {"to", "acc_high", SHOW_SHARE},
+                {"acc_norm", "acc_norm", SHOW_SHARE},
+                {"from", "acc_norm_low", SHOW_SHARE},
+                {"to", "acc_norm_high", SHOW_SHARE},
+                {"same", "same_answers", SHOW_SHARE},
+                {"tokens/s", "tokens_per_s", SHOW_NUMBER}}};
+
+static void print_report(FILE *out, const void *given, enum page_form form) {
+    const cJSON *report = given;
+    struct page page;
+    char summary[500];
+    if (form == PAGE_JSON) {
+        page_print_json(out, report);
+        return;
+    }
+    snprintf(summary, sizeof summary,
+             "%s: %.0f questions, chance %s; %.0f tokens, %.0f after sharing beginnings",
+             json_text_at(report, "questions"), json_number_at(report, "count"),
+             percent(json_number_at(report, "chance")).text, json_number_at(report, "tokens"),
+             json_number_at(report, "rows"));
+    page_begin(&page, form, "Multiple choice", summary);
+    section_print(&page, &accuracies, json_at(report, "precisions"));
+    page_end(&page, out);
+}
+
+/* Adds the answers and log-likelihoods of a precision to the rows of questions. */
+static void add_answers(struct subject *subject, const char *precision) {
+    const struct scored_text *texts = subject->choices.texts;
+    for (ptrdiff_t q = 0; q < arrlen(subject->set.questions); q++) {
+        const struct question *question = &subject->set.questions[q];
+        cJSON *row = cJSON_GetArrayItem(subject->answers, (int)q);
+        if (!row) {
+            row = json_add_item(subject->answers);
+            JSON_NUMBERS(row, {"line", (double)question->line}, {"answer", question->answer});
+        }
+        cJSON *values = cJSON_AddArrayToObject(row, precision);
+        for (int i = 0; i < question->count; i++)
+            cJSON_AddItemToArray(values, cJSON_CreateNumber(texts[i].log_likelihood));
+        texts += question->count;
+    }
+}
+
+/* Returns the share of questions answered as in the first precision, which is remembered. */
+static double same_answers(struct subject *subject, bool first) {
+    const struct scored_text *texts = subject->choices.texts;
+    double same = 0;
+    for (ptrdiff_t q = 0; q < arrlen(subject->set.questions); q++) {
+        const struct question *question = &subject->set.questions[q];
+        int answer = choices_answer(question, texts, false);
+        if (first) subject->first_answers[q] = answer;
+        same += answer == subject->first_answers[q];
+        texts += question->count;
+    }
+    return same / (double)arrlen(subject->set.questions);
+}
+
+static void add_result(struct subject *subject, const char *precision, double seconds,
+                       int64_t rows_run) {
+    const struct accuracy a = choices_accuracy(&subject->choices);
+    bool first = cJSON_GetArraySize(subject->rows) == 0;
+    cJSON *row = json_add_item(subject->rows);
+    cJSON_AddStringToObject(row, "name", precision);
+    JSON_NUMBERS(row, {"acc", a.acc}, {"acc_low", a.acc_low}, {"acc_high", a.acc_high},
+                 {"acc_norm", a.norm}, {"acc_norm_low", a.norm_low}, {"acc_norm_high", a.norm_high},
+                 {"same_answers", same_answers(subject, first)},
+                 {"tokens_per_s", (double)subject->choices.rows / seconds});
+    if (first)
+        JSON_NUMBERS(subject->report, {"count", (double)a.questions}, {"chance", a.chance},
+                     {"tokens", (double)subject->choices.rows}, {"rows", (double)rows_run});
+    add_answers(subject, precision);
+}
+
+/* Scores the questions with an open model without weights. */
+static int score(struct subject *subject, const struct config *config, struct gpt *gpt,
+                 struct error *error) {
+    struct scorer scorer;
+    backend_plan_begin(gpt->be);
+    scorer_plan(gpt);
+    if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error) ||
+        checkpoint_load_weights(gpt, config, subject->from, error) ||
+        scorer_open(&scorer, gpt, error))
+        return -1;
+    const char *name = config_precision_name(precision_setting(&gpt->precision, config));
+    if (progress_terminal(stderr)) fprintf(stderr, "%s ...\r", name);
+    double began = progress_clock();
+    scorer.stop = subject->stop;
+    int status = scorer_run(&scorer, subject->choices.texts, arrlen(subject->choices.texts), error);
+    if (status == 0) add_result(subject, name, progress_clock() - began, scorer.rows_run);
+    scorer_close(&scorer);
+    return status;
+}
+
+/* Returns RESULT_STOPPED after a signal. */
+static int answer_in_precision(struct subject *subject, const struct config *config,
+                               struct backend *be, struct error *error) {
+    struct precision precision;
+    struct gpt gpt;
+    if (setup_precision(&precision, config, be, error)) return -1;
+    int status = gpt_open(&gpt, config, &precision, be, GPT_EVALUATION, error);
+    if (status == 0) status = score(subject, config, &gpt, error);
+    gpt_close(&gpt);
+    return status;
+}
+
+/* Sets the shape of batches: sequences that hold the longest text, as many tokens as a training
+ * micro-batch, or fewer if the questions have fewer. */
+static int fit_batch(struct config *config, const struct subject *subject, struct error *error) {
+    const struct choices *choices = &subject->choices;
+    bool given = config_given(config, "data.seq_len");
+    int64_t most = given ? config->data.seq_len : config->model.n_positions;
+    int64_t length = round_up(choices->longest, LENGTH_STEP), usual = LENGTH_USUAL;
+    if (choices_check(choices, most, subject->options->questions, error)) return -1;
+    if (length < usual) length = usual;
+    if (length > most) length = most;
+    int64_t rows = config->train.micro_batch_size * (most < usual ? most : usual);
+    if (rows > choices->rows) rows = choices->rows;
+    config->data.seq_len = length;
+    config->train.micro_batch_size = (rows + length - 1) / length;
+    config->data.isolate = false;
+    return 0;
+}
+
+static int answer_in_all(struct subject *subject, const struct config *config,
+                         struct error *error) {
+    struct backend be;
+    struct config fitted = *config;
+    int count = subject->options->precision_count, status = 0;
+    if (fit_batch(&fitted, subject, error) || setup_backend(&be, config, NULL, NULL, error))
+        return -1;
+    for (int i = 0; status == 0 && i < (count > 0 ? count : 1); i++) {
+        if (count > 0) fitted.precision = subject->options->precisions[i];
+        status = answer_in_precision(subject, &fitted, &be, error);
+    }
+    backend_close(&be);
+    return status;
+}
+
+/* Opens the questions and divides them into tokens. */
+static int open_subject(struct subject *subject, const struct config *config, struct error *error) {
+    struct tokenizer tokenizer;
+    if (questions_open(&subject->set, subject->options->questions, error) ||
+        setup_tokenizer(&tokenizer, config, subject->from, NULL, 0, error))
+        return -1;
+    int status = choices_open(&subject->choices, &subject->set, &tokenizer, error);
+    tokenizer_close(&tokenizer);
+    subject->first_answers = calloc(arrlenu(subject->set.questions), sizeof(int));
+    subject->report = cJSON_CreateObject();
+    cJSON_AddStringToObject(subject->report, "questions", subject->options->questions);
+    subject->rows = cJSON_AddArrayToObject(subject->report, "precisions");
+    subject->answers = cJSON_AddArrayToObject(subject->report, "answers");
+    if (status == 0 && !subject->first_answers) return fail(error, "out of memory");
+    return status;
+}
+
+int run_choices(const struct config *config, const char *from,
+                const struct choices_options *options, struct error *error) {
+    struct subject subject = {.options = options, .from = from, .stop = signals_catch()};
+    int status = options->out ? page_folder(options->out, error) : 0;
+    if (status == 0) status = open_subject(&subject, config, error);
+    if (status == 0) status = answer_in_all(&subject, config, error);
+    if (status == 0) {
+        print_report(stdout, subject.report, PAGE_TEXT);
+        if (options->out)
+            status = page_write(options->out, "choices.json", print_report, subject.report,
+                                PAGE_JSON, error) ||
+                     page_write(options->out, "choices.html", print_report, subject.report,
+                                PAGE_HTML, error);
+    }
+    cJSON_Delete(subject.report);
+    free(subject.first_answers);
+    choices_close(&subject.choices);
+    questions_close(&subject.set);
+    if (status == RESULT_STOPPED) return EXIT_SIGNAL + *subject.stop;
+    return status ? EXIT_FAILED : EXIT_DONE;
+}

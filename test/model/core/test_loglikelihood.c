@@ -1,0 +1,107 @@
+/* Log-likelihoods of texts with shared beginnings equal those of each text in a pass of its own. */
+#include "model/config/config_keys.h"
+#include "model/core/forward.h"
+#include "model/core/loglikelihood.h"
+#include "test/model/sample_fixture.h"
+
+enum { GROUPS = 9, ENDINGS = 4, TEXTS = GROUPS * ENDINGS };
+
+struct texts {
+    int32_t tokens[TEXTS][RIG_LENGTH + 1];
+    struct scored_text list[TEXTS];
+};
+
+/* Groups with beginnings of 0 to many tokens; some endings begin alike, the last group's texts
+ * differ from their first token on, and its scored part begins at different tokens. */
+static void make_texts(struct texts *texts) {
+    for (int i = 0; i < TEXTS; i++) {
+        int group = i / ENDINGS, begin = group * 3 % 25 + 1, own = 1 + (i * 5 + group) % 7;
+        int count = begin + own > RIG_LENGTH + 1 ? RIG_LENGTH + 1 : begin + own;
+        for (int t = 0; t < count; t++) {
+            uint64_t stream = t < begin && group < GROUPS - 1 ? (uint64_t)group : 100 + (uint64_t)i;
+            if (t == begin) stream = 50 + (uint64_t)i / 2;
+            texts->tokens[i][t] = (int32_t)(random_bits(9, stream, (uint64_t)t) % RIG_VOCABULARY);
+        }
+        texts->list[i] = (struct scored_text){texts->tokens[i], count, begin, group, 0};
+        if (group == GROUPS - 1 && count > 3) texts->list[i].first = count - 1 - i % 2;
+    }
+}
+
+static void open_model(struct rig *rig, struct gpt *gpt) {
+    rig_open_backend(rig, test_device(), 1);
+    cr_assert_eq(
+        gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_EVALUATION, &rig->error), 0,
+        "%s", rig->error.text);
+    backend_plan_begin(&rig->be);
+    scorer_plan(gpt);
+    cr_assert_eq(backend_plan_end(&rig->be, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
+    gpt_initialize(gpt, 3);
+    sharpen(gpt, 8);
+}
+
+/* The same text alone, at the beginning of the first sequence, without branches. */
+static double alone(struct gpt *gpt, const struct scored_text *text) {
+    int32_t tokens[2 * RIG_LENGTH] = {0}, targets[2 * RIG_LENGTH];
+    for (int i = 0; i < 2 * RIG_LENGTH; i++) targets[i] = -1;
+    for (int64_t t = 0; t < text->count - 1; t++) {
+        tokens[t] = text->tokens[t];
+        if (t + 1 >= text->first) targets[t] = text->tokens[t + 1];
+    }
+    gpt_set_batch(gpt, 2, RIG_LENGTH);
+    backend_upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
+    backend_upload(gpt->be, gpt->activations.targets, targets, sizeof targets);
+    gpt_forward(gpt);
+    gpt_loss(gpt, NULL);
+    float *losses = rig_floats(gpt->be, &gpt->activations.losses);
+    double sum = 0;
+    for (int i = 0; i < 2 * RIG_LENGTH; i++) sum -= (double)losses[i];
+    free(losses);
+    return sum;
+}
+
+/* Sums of up to 7 losses. In fp32 the order of sums differs; in 16 bit a few tensors may round to
+ * their neighbours; in fp8 as much as in the test of the cache. */
+static double tolerance(enum config_precision precision) {
+    if (precision == CONFIG_PRECISION_FP32) return 1e-4;
+    if (precision == CONFIG_PRECISION_FP16) return 0.05;
+    return precision == CONFIG_PRECISION_BF16 ? 0.3 : 3;
+}
+
+static void check_texts(enum config_precision precision, int family, int64_t window) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct scorer scorer;
+    struct texts texts;
+    rig_config(&rig.config, precision);
+    rig.config.fp8.recipe = CONFIG_RECIPE_ROW; /* scales do not depend on other rows */
+    set_family(&rig.config, family);
+    rig.config.model.window = window;
+    make_texts(&texts);
+    open_model(&rig, &gpt);
+    cr_assert_eq(scorer_open(&scorer, &gpt, &rig.error), 0, "%s", rig.error.text);
+    cr_assert_eq(scorer_run(&scorer, texts.list, TEXTS, &rig.error), 0, "%s", rig.error.text);
+    int64_t rows = 0;
+    for (int i = 0; i < TEXTS; i++) {
+        double expected = alone(&gpt, &texts.list[i]);
+        rows += texts.list[i].count - 1;
+        cr_expect_lt(expected, 0);
+        cr_expect_float_eq(texts.list[i].log_likelihood, expected,
+                           tolerance(precision) * (1 + fabs(expected) / 16),
+                           "%s, family %d, text %d: %g, alone %g", config_precision_name(precision),
+                           family, i, texts.list[i].log_likelihood, expected);
+    }
+    cr_expect_lt(scorer.rows_run, rows, "nothing was shared");
+    scorer_close(&scorer);
+    close_sampler(&rig, &gpt);
+}
+
+/* The tensor scale of nvfp4 depends on all rows of the batch. */
+Test(loglikelihood, of_texts_with_shared_beginnings) {
+    for (size_t i = 0; i < COUNT(rig_precisions) && rig_precisions[i] != CONFIG_PRECISION_NVFP4;
+         i++)
+        for (int family = 0; family < FAMILIES; family++) {
+            check_texts(rig_precisions[i], family, 0);
+            check_texts(rig_precisions[i], family, 1 + 7 * family);
+        }
+}
