@@ -72,7 +72,7 @@ __attribute__((sentinel)) static char *join(struct row *row, const char *first, 
     va_list arguments;
     va_start(arguments, first);
     for (const char *part = first; part; part = va_arg(arguments, const char *))
-        memcpy(arraddnptr(joined, strlen(part)), part, strlen(part));
+        if (*part) memcpy(arraddnptr(joined, strlen(part)), part, strlen(part));
     va_end(arguments);
     arrput(joined, '\0');
     arrput(row->scratch, joined);

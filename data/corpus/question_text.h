@@ -11,6 +11,8 @@ char *question_strip(char *text);
 char *question_clean(char *text);
 
 /* Returns a copy with a capital as its first character and small letters after it, an stb_ds array
- * that the caller frees. As str.capitalize of Python for Latin, Greek and Cyrillic letters, except
- * those that change their number and the sigma at the end of a word. Others are unchanged. */
+ * that the caller frees. It equals str.capitalize of Python for the letters of Latin-1, Latin
+ * Extended-A, Vietnamese, modern Greek and Cyrillic, but for a few that have no counterpart of one
+ * character there or two of them (such as the sharp s and the final sigma). Others are unchanged.
+ */
 char *question_capitalize(const char *text);

@@ -8,6 +8,7 @@
 #include "data/util/files.h"
 #include "data/corpus/jsonl.h"
 #include "data/corpus/question_rows.h"
+#include "data/corpus/tales_questions.h"
 
 enum { FILE_BYTES_MAX = 1 << 30 };
 
@@ -46,6 +47,7 @@ int questions_open(struct question_set *set, const char *path, struct error *err
     char *text, name[FILE_SHOWN_MAX];
     size_t size;
     *set = (struct question_set){0};
+    if (strcmp(path, "tales") == 0) return tales_questions(set, error);
     if (file_read_all(&text, &size, path, FILE_BYTES_MAX, error)) return -1;
     file_path_shown(name, path);
     const size_t mark = size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;

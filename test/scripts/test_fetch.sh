@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests scripts/get_data.sh and scripts/get_gpt2.sh against file_server.py on this machine, which
+# Tests scripts/get_data.sh, get_gpt2.sh and get_eval.sh against file_server.py on this machine, which
 # serves faults on request; needs no other network. Skipped without python3 or curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -226,6 +226,7 @@ stop_test TERM 143 ""
 # ---- the programs
 
 get_data=$root/scripts/get_data.sh get_gpt2=$root/scripts/get_gpt2.sh
+get_eval=$root/scripts/get_eval.sh
 stories=served/datasets/roneneldan/TinyStories/resolve/main
 fineweb=served/datasets/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main
 shakespeare=served/karpathy/char-rnn/master/data/tinyshakespeare
@@ -267,10 +268,14 @@ for wrong_usage in "" nothing "tinystories --shards 0" "tinystories --shards 100
     runs 2 "$get_data" $wrong_usage
 done
 for wrong_usage in gpt3 --out; do runs 2 "$get_gpt2" $wrong_usage; done
+for wrong_usage in "" piqa "arc --out"; do
+    # shellcheck disable=SC2086
+    runs 2 "$get_eval" $wrong_usage
+done
 asked 0 . && holds
 
 test_case "help fits a terminal"
-for program in "$get_data" "$get_gpt2"; do
+for program in "$get_data" "$get_gpt2" "$get_eval"; do
     runs 0 "$program" --help && says MANTISSA_MIRROR
     fits 80
 done
@@ -312,5 +317,40 @@ says "model.safetensors: the server does"
 test_case "get_gpt2.sh knows the vocabulary"
 runs 1 "$get_gpt2" gpt2-medium --out x && holds x/gpt2-medium/vocab.json.wrong
 says "instead of 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+
+# A copy of get_eval.sh accepts a HellaSwag and an archive of ARC made here.
+hellaswag=served/rowanz/hellaswag/master/data arc=served/arc
+cd "$work" && mkdir -p $hellaswag $arc
+echo '{"ctx_a": "a"}' >$hellaswag/hellaswag_val.jsonl
+python3 - $arc/ARC-V1-Feb2018.zip <<'PYTHON'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "w") as archive:
+    for part in ("Easy", "Challenge"):
+        for split in ("Dev", "Test"):
+            name = f"ARC-V1-Feb2018-2/ARC-{part}/ARC-{part}-{split}.jsonl"
+            archive.writestr(name, f"{part} {split}\n")
+PYTHON
+sed -e "s/^HELLASWAG_SHA256=.*/HELLASWAG_SHA256=$(sha256sum <$hellaswag/hellaswag_val.jsonl | cut -d ' ' -f 1)/" \
+    -e "s/^ARC_SHA256=.*/ARC_SHA256=$(sha256sum <$arc/ARC-V1-Feb2018.zip | cut -d ' ' -f 1)/" \
+    "$get_eval" >copy/get_eval.sh
+
+test_case "get_eval.sh"
+if command -v unzip >/dev/null; then
+    runs 0 bash "$work/copy/get_eval.sh" hellaswag arc --out "a b"
+    holds "a b/ARC-Challenge-Test.jsonl" "a b/ARC-Easy-Test.jsonl" "a b/hellaswag_val.jsonl"
+    echo "Challenge Test" | cmp - "a b/ARC-Challenge-Test.jsonl" || wrong "another file of ARC"
+    : >"$work/served/log"
+    runs 0 bash "$work/copy/get_eval.sh" hellaswag arc --out "a b" && asked 0 .
+fi
+
+test_case "get_eval.sh knows HellaSwag"
+runs 1 "$get_eval" hellaswag && holds datasets/eval/hellaswag_val.jsonl.wrong
+says "instead of 0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588"
+
+test_case "get_eval.sh without unzip"
+mkdir bin && for tool in bash dirname cat curl mktemp rm; do
+    ln -s "$(command -v $tool)" bin/$tool
+done
+runs 1 env PATH="$PWD/bin" bash "$work/copy/get_eval.sh" arc && says "install it" && rm -r bin
 
 finish "scripts/get_*.sh"

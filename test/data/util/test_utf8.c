@@ -119,6 +119,23 @@ Test(utf8, characters_and_other_bytes_are_skipped) {
     cr_expect_eq(utf8_skip_characters(text, size, size), size);
 }
 
+Test(utf8, white_space_and_counts) {
+    /* All white space, and two characters beside some that are none. */
+    static const char space[] = "\t\n\v\f\r\x1c\x1f \xc2\x85\xc2\xa0\xe1\x9a\x80\xe2\x80\x80"
+                                "\xe2\x80\x8a\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaf\xe2\x81\x9f"
+                                "\xe3\x80\x80";
+    static const char text[] = "\xe3\x80\x80 \xe2\x80\x8b \xe2\x80\x8b \n";
+    const size_t size = sizeof space - 1;
+    cr_expect_eq(utf8_skip_space(space, size), size);
+    cr_expect_eq(utf8_trim_end(space, size), 0);
+    cr_expect_eq(utf8_count(space, size), 18);
+    cr_expect_eq(utf8_skip_space(text, sizeof text - 1), 4);
+    cr_expect_eq(utf8_trim_end(text, sizeof text - 1), 11);
+    cr_expect_eq(utf8_skip_space("", 0), 0);
+    cr_expect_eq(utf8_trim_end("", 0), 0);
+    cr_expect_eq(utf8_trim_end("a\x1b", 2), 2);
+}
+
 #define MASKED(text, expected) cr_expect_str_eq(utf8_mask((char[]){text}), expected)
 
 Test(utf8, mask_replaces_control_characters_only) {
