@@ -25,6 +25,7 @@
 #include "model/io/config_file.h"
 #include "model/io/export.h"
 #include "model/lab/audit/run_audit.h"
+#include "model/lab/evaluation/run_agreement.h"
 #include "model/lab/evaluation/run_choices.h"
 #include "model/cli/rank_output.h"
 #include "model/cli/run_chat.h"
@@ -136,6 +137,14 @@ static int choices(const struct config *config, const char *from, const struct c
     return run_choices(config, from, &options, error);
 }
 
+static int agreement(const struct config *config, const char *from, const struct command_line *line,
+                     struct error *error) {
+    const struct agreement_options options = {line->precisions, line->precision_count,
+                                              line->samples,    line->tokens,
+                                              line->seed,       line->out};
+    return run_agreement(config, from, &options, error);
+}
+
 /* Trains, the only command that supports several ranks. Unless a rank rejects the config, the ranks
  * stay open, for main() to abort or close. */
 static int train(const struct command_line *line, struct ranks *ranks, int *stderr_copy,
@@ -190,6 +199,7 @@ static int run(const struct command_line *line, struct ranks *ranks, int *stderr
     if (line->command == COMMAND_CHAT) return run_chat(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_CHOICES) return choices(&config, from, line, error);
+    if (line->command == COMMAND_AGREEMENT) return agreement(&config, from, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
     return run_dry(&config, line, error);
 }

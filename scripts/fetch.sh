@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by get_data.sh and get_gpt2.sh: fetches files, which appear complete and checked or not at
-# all. FILE.part holds the part received so far, from which the next call resumes. The caller has
-# `set -euo pipefail`, calls fetch_begin once, and fetch for each file.
+# Sourced by get_data.sh, get_eval.sh and get_gpt2.sh: fetches files, which appear complete and
+# checked or not at all. FILE.part holds the part received so far, from which the next call resumes.
+# The caller has `set -euo pipefail`, calls fetch_begin once, and fetch for each file.
 #
 # MANTISSA_MIRROR=http://host:port replaces the scheme and host of every URL.
 # MANTISSA_PAUSE=1 is the first pause between tries, in seconds; later ones are longer.

@@ -16,10 +16,11 @@ BEGIN {
     split(ENVIRON["STEPS"], steps_to_make, " ")
     smooth = ENVIRON["SMOOTH"]; kind = ENVIRON["KIND"]; width = ENVIRON["WIDTH"]
     all = ENVIRON["METRICS"] == "all"
-    metrics = split("loss val_loss grad_norm loss_scale fp8_not_finite fp8_zero lr tokens_per_s",
-                    metric, " ")
+    metrics = split("loss val_loss grad_norm loss_scale fp8_not_finite fp8_zero lr tokens_per_s " \
+                    "choices_acc", metric, " ")
     split("loss,validation loss,gradient norm,loss scale,fp8 roundings of infinity or NaN," \
-          "fp8 roundings of only zeros,learning rate,tokens per second", meaning, ",")
+          "fp8 roundings of only zeros,learning rate,tokens per second," \
+          "share of questions answered right", meaning, ",")
     for (m = 1; m <= metrics; m++) {
         number_of[metric[m]] = m
         # More than the charts of loss and val_loss depend on them.
@@ -154,7 +155,7 @@ function chart(m,    r, style) {
     axis(m)
     for (r = 1; r <= runs; r++) {
         if (!is_drawn(r, m)) continue
-        style = m in rest ? "steps" : m == VALIDATION ? "linespoints" : "lines"
+        style = m in rest ? "steps" : m == VALIDATION || metric[m] == "choices_acc" ? "linespoints" : "lines"
         add_curve(r, m, count[r, m] == 1 ? "points" : style, names[r])
     }
     for (r = 1; r <= runs; r++) {

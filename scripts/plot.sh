@@ -12,8 +12,8 @@ such as runs/bf16, or a metrics.jsonl file. Several runs are overlaid.
   --metric NAME,...   loss (default in the terminal; with the validation loss),
                       val_loss, grad_norm, loss_scale (with the skipped steps),
                       fp8_not_finite and fp8_zero (quantized tensors with
-                      infinity or NaN, or only zeros), lr, tokens_per_s, or
-                      all that have data (default of --svg and --png)
+                      infinity or NaN, or only zeros), lr, tokens_per_s,
+                      choices_acc (eval.choices), or all that have data (default of --svg and --png)
   --svg FILE          draw into FILE instead
   --png FILE          likewise
   --smooth N          loss, grad_norm, tokens_per_s: mean of the last N steps
@@ -36,7 +36,7 @@ die() { # STATUS MESSAGE
 }
 wrong_usage() { die 2 "$1"$'\n'"see scripts/plot.sh --help"; }
 
-METRICS=" loss val_loss grad_norm loss_scale fp8_not_finite fp8_zero lr tokens_per_s "
+METRICS=" loss val_loss grad_norm loss_scale fp8_not_finite fp8_zero lr tokens_per_s choices_acc "
 
 # ---- arguments
 

@@ -10,7 +10,8 @@
 
 static const char json_start[] = "{\"step\": ";
 static const char csv_header[] = "step,tokens,loss,lr,grad_norm,loss_scale,skipped,step_ms,"
-                                 "tokens_per_s,memory_bytes,fp8_not_finite,fp8_zero,val_loss\n";
+                                 "tokens_per_s,memory_bytes,fp8_not_finite,fp8_zero,val_loss,"
+                                 "choices_acc,choices_acc_norm\n";
 
 /* Returns the length in bytes of the leading lines that are complete and not of a step after
  * `step`. A line other than the header begins with `start` and its step. */
@@ -19,7 +20,8 @@ static long kept_length(struct metrics *metrics, FILE *file, const char *start, 
     long kept = 0;
     for (; fgets(line, sizeof line, file) && strchr(line, '\n'); kept = ftell(file)) {
         int64_t found;
-        if (strcmp(line, csv_header) == 0) continue;
+        /* Headers of older versions have fewer columns. */
+        if (strncmp(line, csv_header, strlen("step,")) == 0) continue;
         if (strncmp(line, start, strlen(start)) != 0 ||
             sscanf(line + strlen(start), "%" SCNd64, &found) != 1 || found > step)
             break;
@@ -126,8 +128,8 @@ static void print_csv(FILE *file, const struct step_report *report, double step_
             report->tokens, (double)report->loss, report->lr, (double)report->gradient_norm,
             (double)report->loss_scale, report->skipped, step_ms, tokens_per_s, memory_bytes);
     if (report->fp8)
-        fprintf(file, ",%" PRId32 ",%" PRId32 ",\n", report->fp8_not_finite, report->fp8_zero);
-    else fputs(",,,\n", file);
+        fprintf(file, ",%" PRId32 ",%" PRId32 ",,,\n", report->fp8_not_finite, report->fp8_zero);
+    else fputs(",,,,,\n", file);
 }
 
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
@@ -154,8 +156,24 @@ int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
         print_number(metrics->json, "val_loss", val_loss, 9);
         fputs("}\n", metrics->json);
     }
-    if (metrics->csv) fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,%.9g\n", step, val_loss);
+    if (metrics->csv) fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,%.9g,,\n", step, val_loss);
     return end_record(metrics, step, &(struct scalar){"validation/loss", val_loss}, 1, error);
+}
+
+int metrics_accuracy(struct metrics *metrics, int64_t step, const struct accuracy *accuracy,
+                     struct error *error) {
+    const struct scalar scalars[] = {{"choices/acc", accuracy->acc},
+                                     {"choices/acc_norm", accuracy->norm}};
+    if (metrics->json) {
+        fprintf(metrics->json, "%s%" PRId64, json_start, step);
+        print_number(metrics->json, "choices_acc", accuracy->acc, 9);
+        print_number(metrics->json, "choices_acc_norm", accuracy->norm, 9);
+        fputs("}\n", metrics->json);
+    }
+    if (metrics->csv)
+        fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,,%.9g,%.9g\n", step, accuracy->acc,
+                accuracy->norm);
+    return end_record(metrics, step, scalars, 2, error);
 }
 
 void metrics_close(struct metrics *metrics) {

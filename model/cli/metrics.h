@@ -9,6 +9,7 @@
  *                                      quantizations of that step whose input had a value that is
  *                                      not finite, or only zeros
  *   {"step", "val_loss"}               after each validation
+ *   {"step", "choices_acc", "choices_acc_norm"}   after the questions of eval.choices
  *
  * fp32 values have nine digits, so that reading them back gives the same bits. Values that are not
  * finite are null. metrics.csv has the same values as a table with a header; cells without a value
@@ -22,6 +23,7 @@
 #include "data/util/error.h"
 #include "model/cli/tensorboard.h"
 #include "model/config/config.h"
+#include "model/core/choices.h"
 #include "model/core/trainer.h"
 
 struct metrics {
@@ -50,6 +52,9 @@ void metrics_close(struct metrics *metrics);
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error);
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, struct error *error);
+
+int metrics_accuracy(struct metrics *metrics, int64_t step, const struct accuracy *accuracy,
+                     struct error *error);
 
 /* Removes what a call that failed has left in the files, so that its line can be written again. */
 void metrics_repair(struct metrics *metrics);

@@ -265,6 +265,16 @@ void report_validation(struct report *report, int64_t step, double loss) {
     fflush(report->out);
 }
 
+void report_accuracy(struct report *report, int64_t step, const struct accuracy *accuracy) {
+    report_pause(report);
+    fprintf(report->out,
+            "step %" PRId64
+            ": %.1f %% of the questions right (%.1f to %.1f %%), acc_norm %.1f %%\n",
+            step, 100 * accuracy->acc, 100 * accuracy->acc_low, 100 * accuracy->acc_high,
+            100 * accuracy->norm);
+    fflush(report->out);
+}
+
 bool report_out_of_time(const struct report *report) {
     return report->deadline > 0 && progress_clock() >= report->deadline;
 }

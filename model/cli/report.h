@@ -7,6 +7,7 @@
 
 #include "data/util/progress.h"
 #include "data/corpus/loader.h"
+#include "model/core/choices.h"
 #include "model/core/trainer.h"
 
 struct report {
@@ -36,6 +37,8 @@ void report_memory(FILE *out, const struct memory_plan *plan);
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
 void report_validation(struct report *report, int64_t step, double loss);
+
+void report_accuracy(struct report *report, int64_t step, const struct accuracy *accuracy);
 
 /* True if train.minutes are over. */
 bool report_out_of_time(const struct report *report);

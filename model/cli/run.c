@@ -31,6 +31,17 @@ static int validate(struct run *run, bool *best, struct error *error) {
     return 0;
 }
 
+static int answer_questions(struct run *run, struct error *error) {
+    int64_t step = run->trainer.state.step;
+    struct accuracy accuracy;
+    int status = training_choices_answer(&run->questions, &run->trainer, &accuracy, error);
+    if (status) return status == RESULT_STOPPED ? 0 : -1;
+    report_accuracy(&run->report, step, &accuracy);
+    if (!run->log_failure.text[0])
+        metrics_accuracy(&run->metrics, step, &accuracy, &run->log_failure);
+    return 0;
+}
+
 static int sample_now(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     struct sample_result ignored;
@@ -162,18 +173,23 @@ static int step_or_save(struct run *run, struct error *error) {
     return -1;
 }
 
-/* Runs the validation, sample and checkpoint that are due after a step, in this order. */
+/* Runs the validation, questions, sample and checkpoint that are due after a step, in this order.
+ */
 static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
     bool validates = run->val.open && due(step, config->eval.every, steps);
+    int64_t answers_every =
+        config->eval.choices_every > 0 ? config->eval.choices_every : config->eval.every;
+    bool answers = run->questions.open && due(step, answers_every, steps);
     bool samples = due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;
     /* The same on all ranks, although only rank 0 has the tokenizer and samples. */
-    *paused = validates || samples || saves;
+    *paused = validates || answers || samples || saves;
     samples = samples && run->tokenizer.vocab_size > 0;
     if (*paused && finish_steps(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, &best, error)) return -1;
+    if (answers && !stopped(run) && answer_questions(run, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;
     saves = saves || (best && config->checkpoint.keep_best);
     return saves ? saving_save(&run->saving, error) : 0;

@@ -11,9 +11,10 @@
 #include "data/corpus/chat.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
-#include "model/cli/sample_model.h"
+#include "model/cli/run_sample.h"
 #include "model/cli/text_stream.h"
 #include "model/io/run_setup.h"
+#include "model/io/sample_model.h"
 
 struct conversation {
     const struct chat_template *chat;
@@ -69,7 +70,7 @@ static int answer(struct conversation *talk, const char *user, struct error *err
         talk->unread = talk->sampler.position - before < (uint64_t)talk->stream.tokens;
         text_stream_end(&talk->stream);
         fputc('\n', stdout);
-        if (status == 0 && talk->terminal) sample_print_speed(stderr, &result);
+        if (status == 0 && talk->terminal) sample_print_speed(stderr, &result, 1);
     }
     talk->first = false;
     arrfree(tokens);

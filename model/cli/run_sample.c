@@ -10,9 +10,34 @@
 #include "data/util/printed.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
-#include "model/cli/sample_model.h"
 #include "model/cli/text_stream.h"
 #include "model/io/run_setup.h"
+#include "model/io/sample_model.h"
+
+struct sample_options sample_options_of(const struct config *config,
+                                        const struct command_line *line) {
+    return (struct sample_options){
+        .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
+        .repetition_penalty = line->repetition_penalty >= 0 ? line->repetition_penalty
+                                                            : config->sample.repetition_penalty,
+        .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
+        .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
+        .top_p = line->top_p >= 0 ? line->top_p : config->sample.top_p,
+        .min_p = line->min_p >= 0 ? line->min_p : config->sample.min_p,
+        .seed = derive_seed(line->seed >= 0 ? line->seed : config->seed, SEED_SAMPLE),
+        .exact = config->sample.exact,
+    };
+}
+
+void sample_print_speed(FILE *out, const struct sample_result *result, int64_t texts) {
+    char speed[32] = "";
+    if (result->tokens > texts &&
+        result->tokens_seconds > 0) /* the prompt's pass makes the first ones */
+        snprintf(speed, sizeof speed, ", %.1f tokens/s",
+                 (double)(result->tokens - texts) / result->tokens_seconds);
+    fprintf(out, "%" PRId64 " tokens%s; prompt %.0f ms\n", result->tokens, speed,
+            1e3 * result->prompt_seconds);
+}
 
 /* Encodes the prompt. An empty one becomes the end-of-text token, or a line break if the tokenizer
  * has no such token. */
@@ -132,7 +157,7 @@ static int print_prompt(struct samples *samples, const char *prompt, struct erro
         status =
             generate(samples->streams, &result, samples->gpt, prompt, &samples->options, error);
     close_streams(samples, prompt, status == 0);
-    if (status == 0) sample_print_speed(stderr, &result);
+    if (status == 0) sample_print_speed(stderr, &result, samples->count);
     samples->options.stream += (uint64_t)samples->count;
     return status;
 }

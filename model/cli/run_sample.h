@@ -15,6 +15,13 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct tokenizer *tokenizer, const char *prompt,
                  const struct sample_options *options, struct error *error);
 
+/* Returns the options of the command line and, where it has none, of the config. */
+struct sample_options sample_options_of(const struct config *config,
+                                        const struct command_line *line);
+
+/* Prints the number and speed of the tokens of `texts` texts. */
+void sample_print_speed(FILE *out, const struct sample_result *result, int64_t texts);
+
 /* Prints one text per prompt of the line, or as many as --samples. `from` is a checkpoint or a
  * Hugging Face model directory; config is that of the same model. */
 int run_sample(const struct config *config, const char *from, const struct command_line *line,

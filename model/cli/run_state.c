@@ -128,6 +128,7 @@ int run_open(struct run *run, const struct config *config, enum run_part part,
 void run_close(struct run *run) {
     metrics_close(&run->metrics);
     saving_close(&run->saving);
+    training_choices_close(&run->questions);
     if (run->trainer.config) trainer_close(&run->trainer);
     source_close(&run->train);
     source_close(&run->val);
@@ -189,6 +190,8 @@ int run_start(struct run *run, const struct command_line *line, struct error *er
     status = first ? run_open_tokenizer(run, from[0] ? from : NULL, error) : 0;
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
+    status = training_choices_open(&run->questions, &run->trainer, from[0] ? from : NULL, error);
+    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
     status = first ? saving_check_disk_space(&run->trainer, run->directory, error) : 0;
     if (status == 0 && first) status = open_files(run, error);

@@ -11,6 +11,7 @@
 #include "model/cli/metrics.h"
 #include "model/cli/report.h"
 #include "model/cli/saving.h"
+#include "model/cli/training_choices.h"
 #include "model/core/trainer.h"
 #include "model/io/run_setup.h"
 
@@ -28,6 +29,7 @@ struct run {
     struct source train, val;
     struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
     struct trainer trainer;
+    struct training_choices questions;
     struct report report;
     struct metrics metrics;
     struct error log_failure; /* why the metrics cannot be written any more; "": they can */

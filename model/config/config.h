@@ -241,7 +241,9 @@ struct config {
         double min_scale;
     } loss_scale;
     struct {
-        int64_t every, batches; /* every 0: never */
+        int64_t every, batches;          /* every 0: never */
+        char choices[CONFIG_STRING_MAX]; /* "": none */
+        int64_t choices_every;           /* 0: as `every` */
     } eval;
     struct {
         int64_t every, keep;  /* every 0: only at the end */

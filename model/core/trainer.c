@@ -9,6 +9,7 @@
 #include "model/core/backward.h"
 #include "model/core/evaluate.h"
 #include "model/core/forward.h"
+#include "model/core/loglikelihood.h"
 #include "model/core/sample.h"
 
 enum {
@@ -69,9 +70,11 @@ static void plan(struct trainer *trainer) {
         accumulate(&(struct micro){trainer, false, true});
     end_step(trainer);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
+    if (config->eval.choices[0]) scorer_plan(&trainer->gpt);
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
     memory->batches = batches_bytes(&trainer->gpt);
+    if (config->eval.choices[0]) memory->batches += scorer_bytes(&trainer->gpt);
     memory->library = be->device.library_bytes;
 }
 

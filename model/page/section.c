@@ -93,6 +93,7 @@ static void add_cell(struct table *table, const struct column *column, const cJS
     else switch (column->show) {
         case SHOW_TEXT: table_cell(table, "%s", cell->valuestring); break;
         case SHOW_NUMBER: table_cell(table, "%.*f%s", column->decimals, value, unit); break;
+        case SHOW_SMALL: table_cell(table, value == 0 ? "0" : "%.1e", value); break;
         case SHOW_CHANGE: table_cell(table, "%+.*f%s", column->decimals, value, unit); break;
         case SHOW_DECIBELS: table_cell(table, "%.1f", value); break;
         case SHOW_SHARE: table_cell(table, "%s", percent(value).text); break;

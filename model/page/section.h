@@ -11,6 +11,7 @@ struct cJSON;
 enum show {
     SHOW_TEXT,
     SHOW_NUMBER,   /* `decimals` and `unit` */
+    SHOW_SMALL,    /* a number that may be far below 1, as 2.4e-06 */
     SHOW_CHANGE,   /* the same with a sign */
     SHOW_DECIBELS, /* one decimal; the smallest value is the worst */
     SHOW_SHARE,    /* a part of 1, in percent */

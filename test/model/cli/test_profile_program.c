@@ -44,7 +44,7 @@ Test(profile_program, wrong_use_is_explained) {
     expect_error("--profile|--config|tiny.json|--repetitions|0", 2, "from 1 to");
     expect_error("--config|tiny.json|--out|x", 2, "--audit and --profile");
     expect_error("--profile|--config|tiny.json|--resume", 2, "--resume goes with training");
-    expect_error("--profile|--config|tiny.json|--precision|bf16", 2, "--eval and --audit");
+    expect_error("--profile|--config|tiny.json|--precision|bf16", 2, "--agreement and --audit");
     expect_error("--profile|--dry-run|--config|tiny.json", 2, "exclude each other");
     expect_error("--profile|--config|tiny.json|--out|tiny.json/x|--repetitions|1", 1,
                  "a file stands there");

@@ -1,6 +1,5 @@
-#include "model/cli/sample_model.h"
+#include "model/io/sample_model.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "model/config/config_keys.h"
@@ -44,21 +43,6 @@ int64_t sample_model_context(const struct config *config) {
     return config_given(config, "data.seq_len") ? config->data.seq_len : config->model.n_positions;
 }
 
-struct sample_options sample_options_of(const struct config *config,
-                                        const struct command_line *line) {
-    return (struct sample_options){
-        .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
-        .repetition_penalty = line->repetition_penalty >= 0 ? line->repetition_penalty
-                                                            : config->sample.repetition_penalty,
-        .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
-        .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
-        .top_p = line->top_p >= 0 ? line->top_p : config->sample.top_p,
-        .min_p = line->min_p >= 0 ? line->min_p : config->sample.min_p,
-        .seed = derive_seed(line->seed >= 0 ? line->seed : config->seed, SEED_SAMPLE),
-        .exact = config->sample.exact,
-    };
-}
-
 int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const char *text,
                   struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
@@ -66,13 +50,4 @@ int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const cha
     int status = tokenizer_encode(encoder, tokens, text, strlen(text), true, error);
     tokenizer_encoder_close(encoder);
     return status;
-}
-
-void sample_print_speed(FILE *out, const struct sample_result *result) {
-    char speed[32] = "";
-    if (result->tokens > 1 && result->tokens_seconds > 0) /* the prompt's pass makes the first */
-        snprintf(speed, sizeof speed, ", %.1f tokens/s",
-                 (double)(result->tokens - 1) / result->tokens_seconds);
-    fprintf(out, "%" PRId64 " tokens%s; prompt %.0f ms\n", result->tokens, speed,
-            1e3 * result->prompt_seconds);
 }

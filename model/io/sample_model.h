@@ -2,11 +2,10 @@
 #pragma once
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
-#include "model/cli/command_line.h"
+#include "model/config/config.h"
 #include "model/core/sample.h"
 
 struct sample_model {
@@ -26,13 +25,6 @@ void sample_model_close(struct sample_model *model);
  * as one of Hugging Face. */
 int64_t sample_model_context(const struct config *config);
 
-/* Returns the options of the command line and, where it has none, of the config. */
-struct sample_options sample_options_of(const struct config *config,
-                                        const struct command_line *line);
-
 /* Appends the tokens of a text, special tokens included, to *tokens, an stb_ds array. */
 int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const char *text,
                   struct error *error);
-
-/* Prints the number and speed of tokens. */
-void sample_print_speed(FILE *out, const struct sample_result *result);

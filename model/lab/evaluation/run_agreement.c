@@ -1,0 +1,255 @@
+#include "model/lab/evaluation/run_agreement.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "data/util/program.h"
+#include "data/util/progress.h"
+#include "data/util/signals.h"
+#include "model/config/config_keys.h"
+#include "model/core/forward.h"
+#include "model/io/checkpoint.h"
+#include "model/io/run_setup.h"
+#include "model/io/sample_model.h"
+#include "model/lab/evaluation/agreement.h"
+#include "model/page/section.h"
+
+enum { SAMPLES = 8, TOKENS = 64 };
+
+/* Texts that were sampled in one precision, and the predictions that they were drawn from. */
+struct rollout {
+    int64_t texts, tokens, vocabulary; /* tokens: of each text, after the first one */
+    int32_t first;                     /* the token that all texts begin with */
+    int32_t *drawn;                    /* [tokens, texts] */
+    float *logits;                     /* [tokens, texts, vocabulary] */
+    double seconds;
+};
+
+static const struct section differences = {
+    .title = "Sampler and trainer",
+    .note = "Of tokens drawn at temperature 1, the difference of their log-probabilities in the "
+            "sampler and in the training forward pass, in nats: mean, median, 99th percentile and "
+            "largest; the mean KL divergence of the predictions; the share of tokens with another "
+            "rank among all tokens; equal: predictions with the same bits.",
+    .columns = {{"precision", "name"},
+                {"mean", "mean", SHOW_SMALL},
+                {"median", "median", SHOW_SMALL},
+                {"99 %", "percentile_99", SHOW_SMALL},
+                {"largest", "largest", SHOW_SMALL},
+                {"KL", "kl", SHOW_SMALL},
+                {"rank", "rank_changed", SHOW_SHARE},
+                {"equal", "same_bits", SHOW_SHARE},
+                {"tokens/s", "tokens_per_s", SHOW_NUMBER}}};
+
+static void print_report(FILE *out, const void *given, enum page_form form) {
+    const cJSON *report = given, *row;
+    struct page page;
+    char summary[200];
+    if (form == PAGE_JSON) {
+        page_print_json(out, report);
+        return;
+    }
+    snprintf(summary, sizeof summary, "%.0f texts of %.0f tokens, decoded %s",
+             json_number_at(report, "texts"), json_number_at(report, "tokens"),
+             cJSON_IsTrue(json_at(report, "exact")) ? "by the training forward pass (sample.exact)"
+                                                    : "with the key-value cache");
+    page_begin(&page, form, "Agreement of sampler and trainer", summary);
+    section_print(&page, &differences, json_at(report, "precisions"));
+    cJSON_ArrayForEach(row, json_at(report, "precisions")) {
+        const char *name = json_text_at(row, "name");
+        double kl = json_number_at(row, "kl");
+        if (json_number_at(row, "same_bits") == 1)
+            page_note(&page, PAGE_GOOD, name, "the same bits; samples are on-policy");
+        else if (kl < AGREEMENT_KL_SAFE)
+            page_note(&page, PAGE_GOOD, name, "safe for on-policy training (KL below %g)",
+                      AGREEMENT_KL_SAFE);
+        else if (kl < AGREEMENT_KL_LIMIT)
+            page_note(&page, PAGE_NEUTRAL, name,
+                      "correct for it with importance sampling (KL from %g to %g)",
+                      AGREEMENT_KL_SAFE, AGREEMENT_KL_LIMIT);
+        else
+            page_note(&page, PAGE_BAD, name,
+                      "not for on-policy training (KL above %g); use sample.exact, or another "
+                      "precision",
+                      AGREEMENT_KL_LIMIT);
+    }
+    page_end(&page, out);
+}
+
+static void add_result(cJSON *report, const char *name, const struct agreement *a, double seconds) {
+    double tokens = (double)a->tokens;
+    cJSON *row = json_add_item(cJSON_GetObjectItem(report, "precisions"));
+    cJSON_AddStringToObject(row, "name", name);
+    JSON_NUMBERS(row, {"mean", agreement_mean(a)}, {"median", agreement_percentile(a, 0.5)},
+                 {"percentile_99", agreement_percentile(a, 0.99)},
+                 {"largest", agreement_percentile(a, 1)}, {"kl", a->kl / tokens},
+                 {"rank_changed", (double)a->moved / tokens},
+                 {"same_bits", (double)a->equal / tokens}, {"tokens_per_s", tokens / seconds});
+}
+
+/* Samples the texts. Texts do not end early, so all have the same length. */
+static int sample(struct rollout *rollout, const struct config *config, const char *from,
+                  uint64_t seed, const volatile sig_atomic_t *stop, struct error *error) {
+    struct sample_model model;
+    struct sampler sampler;
+    const struct sample_options options = {
+        .temperature = 1, .top_p = 1, .seed = seed, .exact = config->sample.exact};
+    if (sample_model_open(&model, config, from, error)) return -1;
+    int status = sampler_open(&sampler, &model.gpt, &options, error);
+    if (status == 0) {
+        double began = progress_clock();
+        sampler_read(&sampler, &rollout->first, 1);
+        for (int64_t t = 0; status == 0 && t < rollout->tokens; t++) {
+            int32_t *drawn = rollout->drawn + t * rollout->texts;
+            float *logits = rollout->logits + t * rollout->texts * rollout->vocabulary;
+            for (int64_t i = 0; i < rollout->texts; i++)
+                memcpy(logits + i * rollout->vocabulary,
+                       sampler.logits + i * model.gpt.shape.padded_vocab,
+                       (size_t)rollout->vocabulary * sizeof *logits);
+            status = sampler_draw(&sampler, drawn, error);
+            if (status == 0 && t + 1 < rollout->tokens) sampler_append(&sampler, drawn);
+            if (status == 0 && *stop) status = RESULT_STOPPED;
+        }
+        rollout->seconds = progress_clock() - began;
+        sampler_close(&sampler);
+        if (status == 0 && model.be.failure.text[0])
+            status = fail(error, "%s", model.be.failure.text);
+    }
+    sample_model_close(&model);
+    return status;
+}
+
+/* Compares the predictions of a chunk of rows, the model's current logits. */
+static void compare_rows(struct agreement *agreement, const struct rollout *rollout,
+                         const struct gpt *gpt, const float *logits, int64_t first, int64_t rows) {
+    for (int64_t row = first; row < first + rows; row++) {
+        int64_t text = row / gpt->shape.sequence_length, t = row % gpt->shape.sequence_length;
+        int64_t index = t * rollout->texts + text;
+        if (t < rollout->tokens)
+            agreement_add(agreement, rollout->logits + index * rollout->vocabulary,
+                          logits + (row - first) * gpt->shape.padded_vocab, rollout->vocabulary,
+                          rollout->drawn[index]);
+    }
+}
+
+/* Runs the training forward pass on the texts, with the logits in the chunks of the loss. */
+static int compare(struct agreement *agreement, const struct rollout *rollout, struct gpt *gpt,
+                   struct error *error) {
+    const struct gpt_shape *s = &gpt->shape;
+    size_t columns = (size_t)s->padded_vocab, count = (size_t)s->logit_rows * columns;
+    int32_t *tokens = calloc((size_t)s->rows, sizeof *tokens);
+    float *raw = malloc(count * sizeof *raw), *logits = malloc(count * sizeof *logits);
+    int status = tokens && raw && logits ? 0 : fail(error, "out of memory for the predictions");
+    for (int64_t text = 0; status == 0 && text < rollout->texts; text++) {
+        tokens[text * s->sequence_length] = rollout->first;
+        for (int64_t t = 0; t + 1 < rollout->tokens; t++)
+            tokens[text * s->sequence_length + t + 1] = rollout->drawn[t * rollout->texts + text];
+    }
+    if (status == 0) {
+        backend_upload(gpt->be, gpt->activations.tokens, tokens, (size_t)s->rows * sizeof *tokens);
+        gpt_forward(gpt);
+    }
+    for (int64_t first = 0; status == 0 && first < s->rows; first += s->logit_rows) {
+        int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
+        enum dtype dtype = gpt->activations.logits.dtype;
+        gpt_logits(gpt, first, rows);
+        backend_download(gpt->be, raw, gpt->activations.logits.data,
+                         (size_t)rows * columns * dtype_bytes(dtype));
+        compare_rows(agreement, rollout, gpt,
+                     dtype_widen(logits, raw, dtype, 0, (size_t)rows * columns), first, rows);
+    }
+    free(tokens);
+    free(raw);
+    free(logits);
+    return status || !gpt->be->failure.text[0] ? status : fail(error, "%s", gpt->be->failure.text);
+}
+
+/* Opens the model for the training forward pass: that of exact sampling. */
+static int score(struct agreement *agreement, const struct rollout *rollout,
+                 const struct config *config, const char *from, struct error *error) {
+    struct sample_model model;
+    struct config training = *config;
+    training.sample.exact = true;
+    if (sample_model_open(&model, &training, from, error)) return -1;
+    int status = compare(agreement, rollout, &model.gpt, error);
+    agreement_finish(agreement);
+    sample_model_close(&model);
+    return status;
+}
+
+static int agree_in_precision(cJSON *report, struct rollout *rollout, const struct config *config,
+                              const char *from, uint64_t seed, const volatile sig_atomic_t *stop,
+                              struct error *error) {
+    struct agreement agreement;
+    if (agreement_open(&agreement, rollout->texts * rollout->tokens))
+        return fail(error, "out of memory for the predictions");
+    int status = sample(rollout, config, from, seed, stop, error);
+    if (status == 0) status = score(&agreement, rollout, config, from, error);
+    if (status == 0)
+        add_result(report, config_precision_name(config->precision), &agreement, rollout->seconds);
+    agreement_close(&agreement);
+    return status;
+}
+
+/* Sets the number and length of texts, and the token that they begin with. */
+static int plan_rollout(struct rollout *rollout, struct config *config, const char *from,
+                        const struct agreement_options *options, struct error *error) {
+    struct tokenizer tokenizer;
+    int64_t limit = sample_model_context(config);
+    rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
+    rollout->tokens = options->tokens > 0 ? options->tokens : TOKENS;
+    if (rollout->tokens > limit)
+        return fail(error, "--tokens %" PRId64 ": the context of the model has %" PRId64 " tokens",
+                    rollout->tokens, limit);
+    if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return -1;
+    rollout->first = tokenizer.end_of_text >= 0 ? tokenizer.end_of_text : '\n';
+    tokenizer_close(&tokenizer);
+    int64_t most = rollout->texts > rollout->tokens ? rollout->texts : rollout->tokens;
+    config->samples = rollout->texts;
+    config->data.seq_len = sample_length(most, limit);
+    rollout->vocabulary = config->model.vocab_size;
+    size_t drawn = (size_t)(rollout->texts * rollout->tokens);
+    rollout->drawn = malloc(drawn * sizeof *rollout->drawn);
+    rollout->logits = malloc(drawn * (size_t)rollout->vocabulary * sizeof *rollout->logits);
+    if (rollout->drawn && rollout->logits) return 0;
+    return fail(error,
+                "out of memory for the predictions of %zu tokens\nlower --samples or "
+                "--tokens",
+                drawn);
+}
+
+int run_agreement(const struct config *config, const char *from,
+                  const struct agreement_options *options, struct error *error) {
+    struct rollout rollout = {0};
+    struct config fitted = *config;
+    const volatile sig_atomic_t *stop = signals_catch();
+    cJSON *report = cJSON_CreateObject();
+    uint64_t seed = derive_seed(options->seed >= 0 ? options->seed : config->seed, SEED_SAMPLE);
+    int count = options->precision_count, status = 0;
+    if (options->out) status = page_folder(options->out, error);
+    if (status == 0) status = plan_rollout(&rollout, &fitted, from, options, error);
+    JSON_NUMBERS(report, {"texts", (double)rollout.texts}, {"tokens", (double)rollout.tokens});
+    cJSON_AddBoolToObject(report, "exact", config->sample.exact);
+    cJSON_AddArrayToObject(report, "precisions");
+    for (int i = 0; status == 0 && i < (count > 0 ? count : 1); i++) {
+        if (count > 0) fitted.precision = options->precisions[i];
+        status = agree_in_precision(report, &rollout, &fitted, from, seed, stop, error);
+    }
+    if (status == 0) print_report(stdout, report, PAGE_TEXT);
+    if (status == 0 && options->out)
+        status =
+            page_write(options->out, "agreement.json", print_report, report, PAGE_JSON, error) ||
+                    page_write(options->out, "agreement.html", print_report, report, PAGE_HTML,
+                               error)
+                ? -1
+                : 0;
+    cJSON_Delete(report);
+    free(rollout.drawn);
+    free(rollout.logits);
+    if (status == RESULT_STOPPED) return EXIT_SIGNAL + *stop;
+    return status ? EXIT_FAILED : EXIT_DONE;
+}
