@@ -11,6 +11,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/tokenize/tokenizer.h"
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
 #include "model/core/adapter_memory.h"
@@ -152,6 +153,40 @@ static int copy_file(struct job *job, const char *from, const char *name) {
     return status;
 }
 
+static void print_tokenizer(FILE *out, const void *context) {
+    huggingface_print_tokenizer(out, context);
+}
+
+/* True if tokenizer_config.json says that texts are cut as GPT-2 cuts them. */
+static bool cuts_as_gpt2(const char *directory) {
+    struct error ignored;
+    char path[FILE_PATH_MAX], *bytes;
+    size_t size;
+    if (file_path_join(path, directory, "tokenizer_config.json", &ignored) ||
+        file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, &ignored))
+        return false;
+    bool found = strstr(bytes, "\"GPT2Tokenizer") != NULL;
+    free(bytes);
+    return found;
+}
+
+/* Writes tokenizer.json beside vocab.json and merges.txt: transformers 5 reads the tokenizer of a
+ * Mistral from it alone. Files that are not of GPT-2's kind are only copied. */
+static int write_tokenizer(struct job *job) {
+    struct tokenizer tokenizer;
+    struct error ignored;
+    int status = 0;
+    if (!file_exists_in(job->from, "vocab.json") || !file_exists_in(job->from, "merges.txt") ||
+        file_exists_in(job->from, "tokenizer.json") || !cuts_as_gpt2(job->from) ||
+        tokenizer_open(&tokenizer, TOKENIZER_FILES, job->from, &ignored))
+        return 0;
+    if (tokenizer.kind == TOKENIZER_GPT2)
+        status = stored_file_print(&job->written, job->directory, "tokenizer.json", print_tokenizer,
+                                   &tokenizer, job->error);
+    tokenizer_close(&tokenizer);
+    return status;
+}
+
 static void print_config(FILE *out, const void *context) {
     const struct job *job = context;
     huggingface_print_config(out, &job->config, &job->tokens, job->dtype);
@@ -184,6 +219,7 @@ static int write_all(struct job *job) {
     int status = write_weights(job) || write_configs(job) ? -1 : 0;
     for (size_t i = 0; status >= 0 && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
         status = copy_file(job, job->from, tokenizer_files[i]);
+    if (status >= 0) status = write_tokenizer(job);
     tensor_files_close(&job->files);
     tensor_files_close(&job->adapter_files);
     merged_layer_close(&job->merged);

@@ -29,6 +29,10 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer);
 
+/* Prints a tokenizer.json equivalent to vocab.json and merges.txt; the tokenizer must be of GPT-2's
+ * kind and opened from these two files. */
+void huggingface_print_tokenizer(FILE *out, const struct tokenizer *tokenizer);
+
 /* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
  * nothing else changes. Supports GPT-2, Llama, Mistral and Qwen2, in old and new spellings, and the
  * output of huggingface_print_config. Fails if the file is missing or malformed, or if it describes

@@ -214,3 +214,43 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
             "}\n",
             config->model.n_positions, gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
+
+/* Prints the lines of merges.txt, with the escapes of JSON; they hold no control characters. */
+static void print_merges(FILE *out, const struct tokenizer_file *file) {
+    const char *separator = "";
+    for (const char *line = file->bytes; *line; line += strcspn(line, "\n"), line += *line != 0) {
+        size_t size = strcspn(line, "\r\n");
+        if (size == 0 || strncmp(line, "#version", 8) == 0) continue;
+        fprintf(out, "%s\n    \"", separator);
+        for (size_t i = 0; i < size; i++)
+            fprintf(out, "%s%c", line[i] == '"' || line[i] == '\\' ? "\\" : "", line[i]);
+        fputc('"', out);
+        separator = ",";
+    }
+}
+
+void huggingface_print_tokenizer(FILE *out, const struct tokenizer *tokenizer) {
+    static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                                     "\"trim_offsets\": true, \"use_regex\": true}";
+    const struct tokenizer_file *vocab = &tokenizer->files[0], *merges = &tokenizer->files[1];
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+          "  \"added_tokens\": [",
+          out);
+    if (tokenizer->end_of_text >= 0)
+        fprintf(out,
+                "{\"id\": %d, \"content\": \"<|endoftext|>\", \"single_word\": false, "
+                "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}",
+                tokenizer->end_of_text);
+    fprintf(out,
+            "],\n  \"normalizer\": null,\n  \"pre_tokenizer\": %s,\n"
+            "  \"post_processor\": null,\n  \"decoder\": %s,\n"
+            "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
+            "    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
+            "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+            "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": ",
+            byte_level, byte_level);
+    fwrite(vocab->bytes, 1, vocab->size, out);
+    fputs(",\n    \"merges\": [", out);
+    print_merges(out, merges);
+    fputs("]\n  }\n}\n", out);
+}

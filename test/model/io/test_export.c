@@ -16,6 +16,7 @@
 #include "test/model/families.h"
 #include "test/model/io/foreign_weights.h"
 #include "test/safetensors_find.h"
+#include "test/small_bpe.h"
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
@@ -309,6 +310,54 @@ Test(export, copies_what_belongs_to_a_model) {
                      "tokenizer_config.json vocab.json ");
     for (size_t i = 0; i < COUNT(copied); i++)
         expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
+}
+
+/* Puts a byte-pair encoding of GPT-2's kind into the folder, with characters that JSON escapes. */
+static void put_gpt2_tokenizer(void) {
+    char *vocab;
+    size_t size;
+    FILE *out = open_memstream(&vocab, &size);
+    fputs("{", out);
+    print_bytes(out);
+    fputs(", \"ab\": 256, \"\\\"\\\"\": 257, \"ab\\\\\": 258, \"<|endoftext|>\": 259}\n", out);
+    fclose(out);
+    put_text("vocab.json", vocab);
+    put_text("merges.txt", "#version: 0.2\na b\n\" \"\r\nab \\");
+    free(vocab);
+}
+
+Test(export, adds_a_tokenizer_json_equivalent_to_vocab_and_merges) {
+    struct tokenizer before, after;
+    put_plain_model();
+    put_gpt2_tokenizer();
+    put_text("tokenizer_config.json", "{\"tokenizer_class\": \"GPT2Tokenizer\"}");
+    export_well("out", "", DTYPE_F32);
+    cr_expect_str_eq(names_in("out"),
+                     "config.json generation_config.json merges.txt model.safetensors "
+                     "tokenizer.json tokenizer_config.json vocab.json ");
+    SUCCEEDS(tokenizer_open(&before, TOKENIZER_FILES, folder, &error));
+    SUCCEEDS(tokenizer_open(&after, TOKENIZER_FILES, in_folder("out"), &error)); /* all agree */
+    tokenizer_close(&after);
+    unlink(in_folder("out/vocab.json"));
+    SUCCEEDS(tokenizer_open(&after, TOKENIZER_FILES, in_folder("out"), &error));
+    cr_expect_eq(after.kind, TOKENIZER_GPT2);
+    cr_expect_eq(after.vocab_size, 260);
+    cr_expect_eq(after.end_of_text, 259);
+    cr_expect_eq(after.stop, 259);
+    cr_expect_str_eq(after.sha256, before.sha256); /* tokens and merges */
+    tokenizer_close(&before);
+    tokenizer_close(&after);
+}
+
+/* Qwen's vocab.json and merges.txt have the same form, but text is cut in another way. */
+Test(export, adds_no_tokenizer_json_to_another_class) {
+    put_plain_model();
+    put_gpt2_tokenizer();
+    export_well("out", "", DTYPE_F32);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}");
+    export_well("qwen", "", DTYPE_F32);
+    cr_expect_not(file_exists(in_folder("out/tokenizer.json")));
+    cr_expect_not(file_exists(in_folder("qwen/tokenizer.json")));
 }
 
 Test(export, writes_to_a_new_or_empty_directory) {
