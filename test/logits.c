@@ -1,4 +1,4 @@
-/* Writes the logits of a model, for scripts/check_huggingface.py to compare with transformers.
+/* Writes the logits of a model, for scripts/check_huggingface.py and check_gguf.py.
  *
  *   build/fast/logits DIRECTORY SHARDS LENGTH OUT
  *
