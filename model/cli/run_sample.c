@@ -190,7 +190,9 @@ static int fit_context(struct config *config, const struct tokenizer *tokenizer,
         if (arrlen(tokens) > longest) longest = arrlen(tokens);
         arrfree(tokens);
     }
-    config->data.seq_len = sample_length(longest + sample_options_of(config, line).tokens, limit);
+    longest += sample_options_of(config, line).tokens;
+    if (longest < config->samples) longest = config->samples;
+    config->data.seq_len = sample_length(longest, limit);
     return 0;
 }
 

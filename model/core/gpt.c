@@ -1,6 +1,7 @@
 #include "model/core/gpt.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -207,6 +208,11 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
                      ? config->samples
                      : use == GPT_SAMPLING || (use == GPT_TRAINING && config->sample.every > 0);
     gpt->cache_rows = gpt->texts * config->data.seq_len;
+    if (gpt->texts > config->data.seq_len)
+        return fail(error,
+                    "%" PRId64 " texts at once need a context of as many tokens, and this one has "
+                    "%" PRId64,
+                    gpt->texts, config->data.seq_len);
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = gpt->texts;
     gpt->recompute =
         use == GPT_TRAINING ? (enum recompute)config->train.recompute : RECOMPUTE_NOT_SAVED;

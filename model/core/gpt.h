@@ -96,8 +96,9 @@ struct gpt {
 /* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
  * have logits for one row. The caller keeps owning `be`. Fails if offloading is configured without
- * a GPU. The plan lacks the moments, which optimizer_open adds, the batches, and the workspace,
- * which is known after a pass with the backend's plan table. */
+ * a GPU, or if more texts than tokens of a sequence are to be sampled at once. The plan lacks the
+ * moments, which optimizer_open adds, the batches, and the workspace, which is known after a pass
+ * with the backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);
 

@@ -1,7 +1,6 @@
 #include "model/core/sample.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -320,11 +319,6 @@ int sampler_open(struct sampler *sampler, struct gpt *gpt, const struct sample_o
     sampler->vocabulary = gpt->shape.vocab_size;
     if (options->vocabulary > 0 && options->vocabulary < sampler->vocabulary)
         sampler->vocabulary = options->vocabulary;
-    if (!options->exact && gpt_added_max(gpt) < gpt->texts)
-        return fail(error,
-                    "%" PRId64 " texts at once need a context of as many tokens, and this one has "
-                    "%" PRId64,
-                    gpt->texts, gpt_added_max(gpt));
     size_t texts = (size_t)sampler->texts, vocabulary = (size_t)sampler->vocabulary;
     bool penalizes = options->repetition_penalty > 0 && options->repetition_penalty != 1;
     sampler->context = calloc(texts * (size_t)sampler->window, sizeof *sampler->context);

@@ -1,7 +1,10 @@
 /* Printing of generated text: complete characters at once, and no terminal control sequences. */
 #include <criterion/criterion.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <stb/stb_ds.h>
 
 #include "data/util/error.h"
 #include "data/util/random.h"
@@ -154,5 +157,73 @@ Test(text_stream, tokens_are_their_bytes) {
     fclose(out);
     cr_expect_str_eq(text, "h\xc3\xa9");
     free(text);
+    tokenizer_close(&tokenizer);
+}
+
+/* Puts the bytes of `text` as tokens, with stop strings. Returns what is printed before the end,
+ * then, after a bar, the rest. */
+static char *stopped_text(const char *text, bool *stopped, int64_t *tokens, ...) {
+    struct tokenizer tokenizer;
+    struct error error = {0};
+    char *printed = NULL, **stops = NULL;
+    size_t size;
+    va_list list;
+    va_start(list, tokens);
+    for (char *stop; (stop = va_arg(list, char *));) arrput(stops, stop);
+    va_end(list);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
+    FILE *out = open_memstream(&printed, &size);
+    struct text_stream stream = {.out = out, .tokenizer = &tokenizer, .stops = stops};
+    const char *at = text;
+    while (*at && text_stream_token(&stream, 0, (uint8_t)*at)) at++;
+    fputc('|', out);
+    text_stream_end(&stream);
+    fclose(out);
+    *stopped = stream.stopped;
+    *tokens = stream.tokens;
+    arrfree(stops);
+    tokenizer_close(&tokenizer);
+    return printed;
+}
+
+static void expect_stopped(const char *text, const char *expected, bool stops, int64_t tokens,
+                           const char *first, const char *second) {
+    bool stopped;
+    int64_t count;
+    char *printed = stopped_text(text, &stopped, &count, first, second, NULL);
+    cr_expect_str_eq(printed, expected, "\"%s\": \"%s\"", text, printed);
+    cr_expect_eq(stopped, stops, "%s", text);
+    cr_expect_eq(count, tokens, "%s: %d tokens", text, (int)count);
+    free(printed);
+}
+
+Test(text_stream, ends_before_a_stop_string) {
+    expect_stopped("one two three", "one |", true, 7, "two", "xyz");
+    expect_stopped("one two", "one two|", false, 7, "twx", NULL);
+    expect_stopped("one tw", "one |tw", false, 6, "two", NULL); /* held to the end */
+    expect_stopped("aab", "a|", true, 3, "ab", NULL);           /* a beginning that begins again */
+    expect_stopped("abcd", "a|", true, 3, "bcd", "bc");         /* the first that is complete */
+    expect_stopped("stop", "|", true, 4, "stop", NULL);
+}
+
+/* A text of a batch has its own stream. */
+Test(text_stream, tokens_go_to_the_stream_of_their_text) {
+    struct tokenizer tokenizer;
+    struct error error = {0};
+    char *texts[2];
+    size_t sizes[2];
+    struct text_stream streams[2];
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
+    for (int i = 0; i < 2; i++)
+        streams[i] = (struct text_stream){.out = open_memstream(&texts[i], &sizes[i]),
+                                          .tokenizer = &tokenizer};
+    for (int i = 0; i < 6; i++) text_stream_token(streams, i % 2, 'a' + i);
+    for (int i = 0; i < 2; i++) {
+        text_stream_end(&streams[i]);
+        fclose(streams[i].out);
+        cr_expect_str_eq(texts[i], i ? "bdf" : "ace");
+        cr_expect_eq(streams[i].last, 'e' + i);
+        free(texts[i]);
+    }
     tokenizer_close(&tokenizer);
 }

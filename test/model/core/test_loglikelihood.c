@@ -3,6 +3,7 @@
 #include "model/core/forward.h"
 #include "model/core/loglikelihood.h"
 #include "test/model/sample_fixture.h"
+#include "test/ranks_world.h"
 
 enum { GROUPS = 9, ENDINGS = 4, TEXTS = GROUPS * ENDINGS };
 
@@ -104,4 +105,64 @@ Test(loglikelihood, of_texts_with_shared_beginnings) {
             check_texts(rig_precisions[i], family, 0);
             check_texts(rig_precisions[i], family, 1 + 7 * family);
         }
+}
+
+/* Results of each rank, which scores some of the batches. */
+struct scores {
+    double of[WORLD_RANKS_MAX][TEXTS];
+};
+
+static void score_on_rank(const struct ranks *ranks, void *argument) {
+    struct scores *scores = argument;
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct scorer scorer;
+    struct texts texts;
+    char note[PRECISION_NOTE_MAX];
+    struct backend_options options = {.device = DEVICE_CPU, .threads = 1, .ranks = ranks};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    make_texts(&texts);
+    world_requires(
+        backend_open(&rig.be, &options, &rig.error) == 0 &&
+            precision_resolve(&rig.precision, note, &rig.config, &rig.be, &rig.error) == 0 &&
+            gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_EVALUATION, &rig.error) == 0,
+        rig.error.text);
+    backend_plan_begin(&rig.be);
+    scorer_plan(&gpt);
+    world_requires(backend_plan_end(&rig.be, &rig.error) == 0 &&
+                       gpt_allocate(&gpt, &rig.error) == 0 &&
+                       scorer_open(&scorer, &gpt, &rig.error) == 0,
+                   rig.error.text);
+    gpt_initialize(&gpt, 3);
+    world_requires(scorer_run(&scorer, texts.list, TEXTS, &rig.error) == 0, rig.error.text);
+    for (int i = 0; i < TEXTS; i++) scores->of[ranks->rank][i] = texts.list[i].log_likelihood;
+    scorer_close(&scorer);
+    close_sampler(&rig, &gpt);
+}
+
+Test(loglikelihood, is_the_same_on_all_ranks) {
+    struct scores alone, many;
+    world_run(1, 4096, true, score_on_rank, &alone);
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        world_run(ranks, 4096, true, score_on_rank, &many);
+        for (int rank = 0; rank < ranks; rank++)
+            cr_expect_arr_eq(many.of[rank], alone.of[0], sizeof alone.of[0], "rank %d of %d", rank,
+                             ranks);
+    }
+}
+
+Test(loglikelihood, stops_at_a_signal) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct scorer scorer;
+    struct texts texts;
+    const volatile sig_atomic_t stop = SIGINT;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    make_texts(&texts);
+    open_model(&rig, &gpt);
+    cr_assert_eq(scorer_open(&scorer, &gpt, &rig.error), 0, "%s", rig.error.text);
+    scorer.stop = &stop;
+    cr_expect_eq(scorer_run(&scorer, texts.list, TEXTS, &rig.error), RESULT_STOPPED);
+    scorer_close(&scorer);
+    close_sampler(&rig, &gpt);
 }

@@ -1,0 +1,271 @@
+/* --sample with several texts, --chat, --choices, --agreement and eval.choices, run as programs. */
+#include "data/util/json.h"
+#include "test/model/cli/program_fixture.h"
+
+TestSuite(evaluation_program, .init = set_up, .fini = remove_folder, .timeout = 120);
+
+#define TRAIN "--config|tiny.json|--set|sample.every=0|--set|train.steps=6"
+
+static int lines_of(const char *text) {
+    int lines = 0;
+    for (; *text; text++) lines += *text == '\n';
+    return lines;
+}
+
+Test(evaluation_program, several_samples_of_a_prompt) {
+    expect_exit(TRAIN "|--set|train.steps=60", 0);
+    expect_exit("--sample|the |--samples|3|--tokens|9|--from|a/run", 0);
+    char *parts[4], *rest = out_text;
+    int count = 0;
+    for (char *part; count < 4 && (part = strsep(&rest, "-")); rest = rest ? rest + 2 : NULL)
+        parts[count++] = part;
+    cr_assert_eq(count, 3, "%d texts", count);
+    cr_expect_str_neq(parts[0], parts[1] + 1, "the same text twice");
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(strncmp(parts[i] + (i > 0), "the ", 4), 0, "\"%s\"", parts[i]);
+    expect_exit("--sample|the |--samples|2|--tokens|9|--from|a/run|--json|--seed|3", 0);
+    cr_expect_eq(lines_of(out_text), 2, "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "{\"prompt\":\"the \",\"text\":\""), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "\"tokens\":9,\"end\":\"length\"}"), "%s", out_text);
+    expect_exit("--sample|the |--tokens|30|--from|a/run|--json|--stop|t|--stop|a|--stop|e", 0);
+    cr_expect_not_null(strstr(out_text, "\"end\":\"stop\""), "%s", out_text);
+    expect_error("--sample|the |--stop||--from|a/run", 2, "--stop: the text is empty");
+    expect_error("--sample|the |--samples|0|--from|a/run", 2, "--samples");
+    expect_error("--sample|the |--samples|40|--from|a/run", 1, "40 texts at once");
+    expect_error("--chat|--from|a/run", 1, "no known chat template");
+}
+
+Test(evaluation_program, exact_samples_are_those_of_the_cache) {
+    expect_exit(TRAIN, 0);
+    expect_exit("--sample|the |--temperature|0|--tokens|20|--from|a/run", 0);
+    char text[200];
+    snprintf(text, sizeof text, "%s", out_text);
+    expect_exit("--sample|the |--temperature|0|--tokens|20|--from|a/run|--set|sample.exact=true",
+                0);
+    cr_expect_str_eq(text, out_text);
+}
+
+static const char rows[] =
+    "{\"context\": \"the cat\", \"choices\": [\"sat \", \"xyz \"], \"answer\": 0}\n"
+    "\n"
+    "{\"context\": \"on a \", \"choices\": [\"mat. \", \"qq\"], \"answer\": 0}\n";
+
+Test(evaluation_program, choices_in_several_precisions) {
+    expect_exit(TRAIN "|--set|train.steps=60", 0);
+    write_file("q.jsonl", rows);
+    expect_exit("--choices|q.jsonl|--from|a/run|--precision|fp32,bf16,fp16,fp8|--out|out", 0);
+    cr_expect_not_null(strstr(out_text, "q.jsonl: 2 questions, chance 50.0%"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "\nfp8  "), "%s", out_text);
+    struct json_file report;
+    cr_assert_eq(json_file_open(&report, in_folder("out/choices.json"), &error), 0, "%s",
+                 error.text);
+    int64_t count;
+    cr_expect(json_whole(&count, report.root, "count", 2, 2));
+    json_file_close(&report);
+    cr_expect_eq(access(in_folder("out/choices.html"), R_OK), 0);
+}
+
+Test(evaluation_program, errors_of_choices_name_the_line) {
+    expect_exit(TRAIN, 0);
+    write_file("long.jsonl", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 0}\n"
+                             "{\"context\": \"a context of more than 32 bytes, which is long\", "
+                             "\"choices\": [\"b\", \"c\"], \"answer\": 0}\n");
+    write_file("bad.jsonl",
+               "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 0}\n{\n");
+    write_file("one.jsonl", "{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 0}\n");
+    write_file("empty.jsonl", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"answer\": 0}\n");
+    write_file("none.jsonl", "");
+    expect_error("--choices|long.jsonl|--from|a/run", 1, "long.jsonl:2: question and choice have");
+    expect_error("--choices|bad.jsonl|--from|a/run", 1, "bad.jsonl:2:");
+    expect_error("--choices|one.jsonl|--from|a/run", 1, "one.jsonl:1:");
+    expect_error("--choices|empty.jsonl|--from|a/run", 1, "empty.jsonl:1:");
+    expect_error("--choices|none.jsonl|--from|a/run", 1, "none.jsonl");
+    expect_error("--choices|missing.jsonl|--from|a/run", 1, "missing.jsonl");
+    expect_error("--choices|q.jsonl", 2, "--choices needs --from");
+    /* During training they are found before the first step. */
+    expect_error(TRAIN "|--set|name=b|--set|eval.choices=long.jsonl", 1, "long.jsonl:2:");
+    cr_expect_eq(last_step("a/b"), 0);
+}
+
+/* The accuracies in metrics.jsonl, in order. Returns their number. */
+static int accuracies(const char *run_folder, double acc[8]) {
+    char line[1024];
+    int count = 0;
+    FILE *file = fopen(in_folder("%s/metrics.jsonl", run_folder), "r");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file)) {
+        long step;
+        double norm;
+        if (sscanf(line, "{\"step\": %ld, \"choices_acc\": %lf, \"choices_acc_norm\": %lf}", &step,
+                   &acc[count], &norm) == 3)
+            cr_expect_eq(step, 4 * ++count, "step %ld", step);
+    }
+    fclose(file);
+    return count;
+}
+
+Test(evaluation_program, choices_during_training) {
+    double acc[8], resumed[8];
+    write_file("q.jsonl", rows);
+#define ANSWERS                                                                 \
+    "--config|tiny.json|--set|train.steps=12|--set|eval.choices=q.jsonl|--set|" \
+    "eval.choices_every=4|--set|log.csv=true|--set|log.tensorboard=true|--set|sample.every=4"
+    expect_exit(ANSWERS, 0);
+    cr_expect_not_null(strstr(out_text, "% of the questions right"), "%s", out_text);
+    cr_assert_eq(accuracies("a/run", acc), 3);
+    /* Training does not change: the weights of a run without questions. */
+    expect_exit("--config|tiny.json|--set|train.steps=12|--set|name=plain", 0);
+    char command[3 * FILE_PATH_MAX];
+    snprintf(command, sizeof command,
+             "cmp %s/a/run/checkpoints/step-00000012/model.safetensors "
+             "%s/a/plain/checkpoints/step-00000012/model.safetensors",
+             folder, folder);
+    cr_expect_eq(system(command), 0, "the questions changed the training");
+    expect_exit(ANSWERS "|--set|name=half|--set|train.steps=8", 0);
+    expect_exit(ANSWERS "|--set|name=half|--resume", 0);
+    cr_assert_eq(accuracies("a/half", resumed), 3);
+    cr_expect_eq(acc[1], resumed[1]);
+    /* The same figure as the command gives. */
+    expect_exit("--choices|q.jsonl|--from|a/run", 0);
+    char line[80];
+    snprintf(line, sizeof line, "\nfp32       %.1f%%", 100 * acc[2]);
+    cr_expect_not_null(strstr(out_text, line), "no \"%s\" in %s", line, out_text);
+}
+
+Test(evaluation_program, agreement_of_sampler_and_trainer) {
+    expect_exit(TRAIN, 0);
+    expect_exit("--agreement|--from|a/run|--precision|fp32,bf16|--samples|3|--tokens|20|--out|out",
+                0);
+    cr_expect_not_null(strstr(out_text, "3 texts of 20 tokens"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "fp32: safe for on-policy training"), "%s", out_text);
+    cr_expect_eq(access(in_folder("out/agreement.html"), R_OK), 0);
+    expect_exit("--agreement|--from|a/run|--precision|fp32,bf16,fp16|--set|sample.exact=true|"
+                "--samples|3|--tokens|20",
+                0);
+    cr_expect_not_null(strstr(out_text, "fp16: the same bits"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "bf16: the same bits"), "%s", out_text);
+    expect_error("--agreement|--from|a/run|--tokens|33", 1, "the context of the model has 32");
+    expect_error("--agreement|--from|a/run|--temperature|1", 2, "--temperature goes with");
+}
+
+/* A tokenizer of bytes with ChatML's special tokens. */
+static void write_chatml(void) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    cr_assert_eq(mkdir(in_folder("chatml"), 0755), 0);
+    write_file("chatml/tiktoken.json",
+               "{\"pattern\": \"\\\\n+|[^\\\\n]\", \"special_tokens\": {\"<|endoftext|>\": 256, "
+               "\"<|im_start|>\": 257, \"<|im_end|>\": 258}}");
+    FILE *file = fopen(in_folder("chatml/ranks.tiktoken"), "w");
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(file, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
+    cr_assert_eq(fclose(file), 0);
+}
+
+/* Runs a command of the shell in the folder. Returns its output. */
+static const char *shell(const char *format, ...) {
+    char text[2000], command[2 * FILE_PATH_MAX + 2000];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    snprintf(command, sizeof command, "cd %s && { %s ; } >out.txt 2>error.txt", folder, text);
+    int status = system(command);
+    read_output(out_text, "out.txt");
+    read_output(error_text, "error.txt");
+    cr_assert_eq(status, 0, "%s: %d\n%s%s", text, status, out_text, error_text);
+    return out_text;
+}
+
+/* Greedy answers are the continuation of the whole conversation, turn after turn. */
+Test(evaluation_program, chat_continues_the_conversation) {
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX], first[200], *rows_text = out_text;
+    cr_assert_not_null(realpath(name, prepare), "no program %s: build it or set PREPARE", name);
+    write_chatml();
+    FILE *file = fopen(in_folder("rows.jsonl"), "w");
+    for (int i = 0; i < 300; i++)
+        fprintf(file,
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"say %c\"},"
+                "{\"role\":\"assistant\",\"content\":\"%c.\"}]}\n",
+                'a' + i % 5, 'a' + i % 5);
+    fclose(file);
+    shell("%s --tokenizer chatml --val-fraction 0 --out rows rows.jsonl", prepare);
+    expect_exit("--config|tiny.json|--set|sample.every=0|--set|train.steps=150|--set|"
+                "data.train=rows_train_*.bin|--set|data.val=|--set|eval.every=0|--set|"
+                "data.tokenizer=files|--set|data.tokenizer_dir=chatml|--set|model.vocab_size=320|"
+                "--set|model.n_positions=128|--set|data.seq_len=128",
+                0);
+#define CHAT "--temperature 0 --tokens 8 --from a/run"
+    shell("printf 'say a\\n\\nsay b\\n' | %s --chat " CHAT, program);
+    snprintf(first, sizeof first, "%s", out_text);
+    size_t length = strcspn(first, "\n");
+    cr_assert_gt(length, 0, "no answer");
+    shell("%s --sample '<|im_start|>user\nsay a<|im_end|>\n<|im_start|>assistant\n' --json " CHAT,
+          program);
+    const char *text = strstr(rows_text, "\"text\":\"");
+    cr_assert_not_null(text, "%s", out_text);
+    cr_expect_eq(strncmp(text + strlen("\"text\":\""), first, length), 0, "\"%s\", sampled %s",
+                 first, out_text);
+    first[length] = 0;
+    shell("%s --sample '<|im_start|>user\nsay a<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n"
+          "<|im_start|>user\nsay b<|im_end|>\n<|im_start|>assistant\n' --json " CHAT,
+          program, first);
+    text = strstr(rows_text, "\"text\":\"");
+    size_t second = strcspn(first + length + 1, "\n");
+    cr_expect_eq(strncmp(text + strlen("\"text\":\""), first + length + 1, second), 0,
+                 "\"%s\", sampled %s", first + length + 1, out_text);
+    cr_expect_eq(first[length + 1 + second + 1], 0, "more than two answers");
+}
+
+/* Ctrl-C ends an answer; the end of the input ends the program. */
+Test(evaluation_program, chat_goes_on_after_an_interrupted_answer) {
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX];
+    int input[2];
+    cr_assert_not_null(realpath(name, prepare));
+    write_chatml();
+    write_file("rows.jsonl",
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+               "{\"role\":\"assistant\",\"content\":\"a b c d e f g h i j k l m\"}]}\n");
+    shell("for i in 1 2 3 4 5 6 7 8 9; do cat rows.jsonl; done > many.jsonl; %s --tokenizer chatml "
+          "--val-fraction 0 --out rows many.jsonl",
+          prepare);
+    expect_exit("--config|tiny.json|--set|sample.every=0|--set|train.steps=1|--set|"
+                "data.train=rows_train_*.bin|--set|data.val=|--set|eval.every=0|--set|"
+                "data.tokenizer=files|--set|data.tokenizer_dir=chatml|--set|model.vocab_size=320",
+                0);
+    cr_assert_eq(pipe(input), 0);
+    write_file("out.txt", "");
+    out_text[0] = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        enter();
+        dup2(input[0], 0);
+        close(input[1]);
+        /* Greedy text of this model repeats without an end. */
+        execl(program, program, "--chat", "--from", "a/run", "--temperature", "0", "--tokens",
+              "2000000000", (char *)NULL);
+        _exit(98);
+    }
+    close(input[0]);
+    for (int turn = 0; turn < 2; turn++) {
+        size_t before = strlen(out_text);
+        cr_assert_eq(write(input[1], "q\n", 2), 2);
+        for (int i = 0; i < 10000 && running(child); i++) { /* until the answer has begun */
+            usleep(1000);
+            read_output(out_text, "out.txt");
+            if (strlen(out_text) > before + 20) break;
+        }
+        cr_assert(running(child), "it ended: %s", error_text);
+        kill(child, SIGINT);
+        before = 0;
+        for (size_t now = 1; now != before; usleep(100000)) { /* until it has ended */
+            before = now;
+            read_output(out_text, "out.txt");
+            now = strlen(out_text);
+        }
+        cr_expect_eq(out_text[strlen(out_text) - 1], '\n', "the answer has no end");
+    }
+    close(input[1]);
+    cr_expect_eq(finish(child), 0, "%s", error_text);
+}

@@ -1,0 +1,258 @@
+/* Several texts at once, texts that are continued, exact sampling, and rules of drawing. */
+#include "model/config/config_keys.h"
+#include "test/model/sample_fixture.h"
+
+enum { TEXTS = 3, DRAWN = 3 * RIG_LENGTH };
+
+/* Logits after `count` tokens, by one pass over all of them. */
+static float *whole_logits(struct gpt *gpt, const int32_t *context, int64_t count) {
+    int32_t tokens[RIG_LENGTH] = {0};
+    memcpy(tokens, context, (size_t)count * sizeof *tokens);
+    gpt_set_batch(gpt, 1, RIG_LENGTH);
+    backend_upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
+    gpt_forward(gpt);
+    gpt_logits(gpt, count - 1, 1);
+    struct tensor row = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
+    return rig_floats(gpt->be, &row);
+}
+
+/* The largest difference of a text's prediction from that of a whole pass, relative to the largest
+ * logit. */
+static double difference(struct sampler *sampler, int64_t text) {
+    const float *logits = sampler->logits + text * sampler->gpt->shape.padded_vocab;
+    float *whole =
+        whole_logits(sampler->gpt, sampler->context + text * sampler->window, sampler->length);
+    double largest = 0, worst = 0;
+    for (int v = 0; v < RIG_VOCABULARY; v++) {
+        double size = fabs((double)whole[v]), error = fabs((double)whole[v] - (double)logits[v]);
+        if (size > largest) largest = size;
+        if (error > worst || isnan(error)) worst = error;
+    }
+    free(whole);
+    return worst / largest;
+}
+
+static void open_texts(struct rig *rig, struct gpt *gpt, struct sampler *sampler, int family,
+                       int64_t window, int64_t texts) {
+    const struct sample_options options = {.temperature = 1, .top_p = 1, .seed = 4};
+    rig_config(&rig->config, CONFIG_PRECISION_FP32);
+    set_family(&rig->config, family);
+    rig->config.model.window = window;
+    rig->config.samples = texts;
+    open_sampler(rig, gpt);
+    cr_assert_eq(sampler_open(sampler, gpt, &options, &rig->error), 0, "%s", rig->error.text);
+}
+
+/* The prompt's rows are shared until the context is full, then each text has its own. Sums in
+ * another order: see cache_tolerance in test_sample_cache.c. */
+static void check_texts(int family, int64_t window) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sampler sampler;
+    int32_t tokens[TEXTS];
+    open_texts(&rig, &gpt, &sampler, family, window, TEXTS);
+    sampler_read(&sampler, prompt, PROMPT);
+    for (int i = 0; i < DRAWN; i++) {
+        for (int64_t text = 0; text < TEXTS; text++)
+            cr_expect_leq(difference(&sampler, text), 3e-5, "family %d, token %d of text %d",
+                          family, i, (int)text);
+        cr_assert_eq(sampler_draw(&sampler, tokens, &rig.error), 0, "%s", rig.error.text);
+        sampler_append(&sampler, tokens);
+    }
+    cr_expect_eq(sampler.position, PROMPT + DRAWN);
+    cr_expect_arr_neq(sampler.context, sampler.context + RIG_LENGTH, RIG_LENGTH * sizeof(int32_t),
+                      "the texts are equal");
+    sampler_read(&sampler, prompt, PROMPT); /* the same tokens after different texts */
+    for (int64_t text = 0; text < TEXTS; text++)
+        cr_expect_leq(difference(&sampler, text), 3e-5, "family %d, read later", family);
+    sampler_close(&sampler);
+    close_sampler(&rig, &gpt);
+}
+
+Test(sampler, texts_at_once_predict_as_each_alone) {
+    for (int family = 0; family < FAMILIES; family++) {
+        check_texts(family, 0);
+        check_texts(family, 1 + 7 * family);
+    }
+}
+
+/* A conversation: parts of all lengths are added to one text, with the cache or, where they do not
+ * fit, by reading the context again. */
+Test(sampler, parts_of_a_text_are_added_to_the_cache) {
+    for (int family = 0; family < FAMILIES; family++) {
+        struct rig rig = {0};
+        struct gpt gpt;
+        struct sampler sampler;
+        open_texts(&rig, &gpt, &sampler, family, family % 2 ? 9 : 0, 1);
+        uint64_t position = 0;
+        for (int part = 0; part < 30; part++) {
+            int32_t tokens[RIG_LENGTH + 9];
+            int64_t count = 1 + part * 7 % (RIG_LENGTH + 9);
+            for (int64_t i = 0; i < count; i++)
+                tokens[i] = (int32_t)random_bits(1, (uint64_t)part, (uint64_t)i) & 31;
+            sampler_read(&sampler, tokens, count);
+            position += (uint64_t)count;
+            cr_expect_eq(sampler.position, position);
+            cr_expect_eq(sampler.context[sampler.length - 1], tokens[count - 1]);
+            cr_expect_leq(difference(&sampler, 0), 3e-5, "family %d, part %d of %d tokens", family,
+                          part, (int)count);
+        }
+        sampler_close(&sampler);
+        close_sampler(&rig, &gpt);
+    }
+}
+
+/* Text i draws with stream + i, and ends at an end token or when emit says so. */
+struct ends {
+    int64_t emitted[TEXTS], limit[TEXTS];
+};
+
+static bool emit_until(void *context, int64_t text, int token) {
+    struct ends *ends = context;
+    (void)token;
+    return ++ends->emitted[text] < ends->limit[text];
+}
+
+Test(sampler, texts_end_one_by_one) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sample_result result;
+    struct ends ends = {.limit = {3, 20, 11}};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.samples = TEXTS;
+    open_sampler(&rig, &gpt);
+    struct sample_options options = greedy();
+    options.temperature = 1;
+    options.emit = emit_until;
+    options.context = &ends;
+    cr_assert_eq(sample_tokens(&gpt, &result, &options, &rig.error), 0, "%s", rig.error.text);
+    for (int i = 0; i < TEXTS; i++) cr_expect_eq(ends.emitted[i], ends.limit[i]);
+    cr_expect_eq(result.tokens, 3 + 20 + 11);
+    close_sampler(&rig, &gpt);
+}
+
+Test(sampler, more_texts_than_the_context_has_tokens_are_refused) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.samples = RIG_LENGTH + 1;
+    rig_open_backend(&rig, test_device(), 1);
+    cr_expect_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_SAMPLING, &rig.error),
+                 -1);
+    cr_expect_not_null(strstr(rig.error.text, "33 texts"), "%s", rig.error.text);
+    close_sampler(&rig, &gpt);
+}
+
+/* Exact sampling predicts with the bits of the training forward pass on the same batch, in the
+ * chunks of logits that the loss has. */
+static void check_exact(enum config_precision precision) {
+    enum { BATCH = 2, TOKENS = 12 };
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sampler sampler;
+    int32_t tokens[BATCH];
+    const struct sample_options options = {.temperature = 1, .top_p = 1, .exact = true};
+    rig_config(&rig.config, precision);
+    rig.config.fp8.recipe = CONFIG_RECIPE_ROW; /* scales do not depend on other rows */
+    rig_open_backend(&rig, test_device(), 1);
+    cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_EVALUATION, &rig.error),
+                 0, "%s", rig.error.text);
+    backend_plan_begin(&rig.be);
+    sample_plan_exact(&gpt);
+    cr_assert_eq(backend_plan_end(&rig.be, &rig.error), 0, "%s", rig.error.text);
+    cr_assert_eq(gpt_allocate(&gpt, &rig.error), 0, "%s", rig.error.text);
+    gpt_initialize(&gpt, 3);
+    sharpen(&gpt, 8);
+    size_t columns = (size_t)gpt.shape.padded_vocab, bytes = columns * sizeof(float);
+    float *drawn_from = malloc(TOKENS * BATCH * bytes);
+    cr_assert_eq(sampler_open(&sampler, &gpt, &options, &rig.error), 0, "%s", rig.error.text);
+    sampler_read(&sampler, prompt, PROMPT);
+    for (int i = 0; i < TOKENS; i++) {
+        memcpy(drawn_from + (size_t)i * BATCH * columns, sampler.logits, BATCH * bytes);
+        cr_assert_eq(sampler_draw(&sampler, tokens, &rig.error), 0, "%s", rig.error.text);
+        sampler_append(&sampler, tokens);
+    }
+    gpt_forward(&gpt); /* on the final texts */
+    const int64_t chunk = gpt.shape.logit_rows;
+    for (int64_t i = 0; i < TOKENS * BATCH; i++) {
+        int64_t row = i % BATCH * RIG_LENGTH + PROMPT - 1 + i / BATCH, first = row / chunk * chunk;
+        gpt_logits(&gpt, first, gpt.shape.rows - first < chunk ? gpt.shape.rows - first : chunk);
+        float *all = rig_floats(gpt.be, &gpt.activations.logits);
+        cr_expect_arr_eq(all + (size_t)(row - first) * columns, drawn_from + (size_t)i * columns,
+                         RIG_VOCABULARY * sizeof(float), "%s, prediction %d",
+                         config_precision_name(precision), (int)i);
+        free(all);
+    }
+    free(drawn_from);
+    sampler_close(&sampler);
+    close_sampler(&rig, &gpt);
+}
+
+/* The tensor scale of nvfp4 depends on all rows of the batch. */
+Test(sampler, exact_predictions_have_the_bits_of_training) {
+    for (size_t i = 0; i < COUNT(rig_precisions) && rig_precisions[i] != CONFIG_PRECISION_NVFP4;
+         i++)
+        check_exact(rig_precisions[i]);
+}
+
+/* Draws from fixed logits; sampler->logits may be set by a test. */
+static void expect_drawn(struct sampler *sampler, const float *logits, const bool *may,
+                         const char *what) {
+    bool seen[RIG_VOCABULARY] = {false};
+    for (int i = 0; i < 3000; i++) {
+        int32_t token;
+        struct error error = {0};
+        memcpy(sampler->logits, logits, RIG_VOCABULARY * sizeof *logits);
+        sampler->position = (uint64_t)i;
+        cr_assert_eq(sampler_draw(sampler, &token, &error), 0, "%s", error.text);
+        seen[token] = true;
+    }
+    for (int v = 0; v < RIG_VOCABULARY; v++) cr_expect_eq(seen[v], may[v], "%s: token %d", what, v);
+}
+
+Test(sampler, min_p_keeps_tokens_near_the_likeliest) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sampler sampler;
+    float logits[RIG_VOCABULARY];
+    bool may[RIG_VOCABULARY] = {false};
+    open_texts(&rig, &gpt, &sampler, 0, 0, 1);
+    for (int v = 0; v < RIG_VOCABULARY; v++) logits[v] = -20;
+    logits[7] = 1, logits[30] = 0, logits[31] = -1; /* shares 1, e^-1, e^-2 of the likeliest */
+    may[7] = may[30] = true;
+    sampler.options.min_p = 0.2;
+    expect_drawn(&sampler, logits, may, "min_p 0.2");
+    sampler.options.min_p = 0.1;
+    may[31] = true;
+    expect_drawn(&sampler, logits, may, "min_p 0.1");
+    sampler.options.min_p = 0.2; /* of the probabilities at this temperature */
+    sampler.options.temperature = 2;
+    expect_drawn(&sampler, logits, may, "temperature 2");
+    sampler_close(&sampler);
+    close_sampler(&rig, &gpt);
+}
+
+Test(sampler, repetition_penalty_lowers_logits_of_tokens_in_the_text) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sampler sampler;
+    int32_t token;
+    const struct sample_options options = {.top_p = 1, .repetition_penalty = 2};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_sampler(&rig, &gpt);
+    cr_assert_eq(sampler_open(&sampler, &gpt, &options, &rig.error), 0, "%s", rig.error.text);
+    sampler_read(&sampler, (const int32_t[]){3, 9}, 2);
+    for (int v = 0; v < RIG_VOCABULARY; v++) sampler.logits[v] = -9;
+    sampler.logits[3] = 4, sampler.logits[5] = 2.5f; /* 4 / 2 < 2.5 */
+    cr_assert_eq(sampler_draw(&sampler, &token, &rig.error), 0);
+    cr_expect_eq(token, 5);
+    sampler.logits[5] = 1.5f;
+    cr_assert_eq(sampler_draw(&sampler, &token, &rig.error), 0);
+    cr_expect_eq(token, 3);
+    sampler.logits[3] = sampler.logits[5] = -9;
+    sampler.logits[9] = -4, sampler.logits[10] = -7; /* -4 * 2 < -7 */
+    cr_assert_eq(sampler_draw(&sampler, &token, &rig.error), 0);
+    cr_expect_eq(token, 10);
+    sampler_close(&sampler);
+    close_sampler(&rig, &gpt);
+}
