@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Checks limits of style: files of at most 500 lines, a short README.md, all README.md together of
-# at most 12,900 words without generated tables, and comments that open as a sentence or with the name of a thing, not with
+# at most 13,300 words without generated tables, and comments that open as a sentence or with the name of a thing, not with
 # one of What, Whether, Who, Where, Of, Those and That. scripts/style_budget.txt holds how many such
 # openings each directory may still have. Only smaller numbers may be committed there.
 #   scripts/check_style.sh [--update]     --update: lower the budget to the counts of today
 set -euo pipefail
 cd "$(dirname "$0")/.."
-lines_max=500 readme_max=200 words_max=12900 budget=scripts/style_budget.txt failed=0
+lines_max=500 readme_max=200 words_max=13300 budget=scripts/style_budget.txt failed=0
 too_long='
 test/kernels/test_attention.c
 test/model/lab/compare/test_compare_program.c

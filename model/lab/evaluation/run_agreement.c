@@ -49,14 +49,14 @@ static void print_report(FILE *out, const void *given, enum page_form form) {
     const cJSON *report = given, *row;
     struct page page;
     char summary[200];
+    bool exact = cJSON_IsTrue(json_at(report, "exact"));
     if (form == PAGE_JSON) {
         page_print_json(out, report);
         return;
     }
     snprintf(summary, sizeof summary, "%.0f texts of %.0f tokens, decoded %s",
              json_number_at(report, "texts"), json_number_at(report, "tokens"),
-             cJSON_IsTrue(json_at(report, "exact")) ? "by the training forward pass (sample.exact)"
-                                                    : "with the key-value cache");
+             exact ? "by the training forward pass (sample.exact)" : "with the key-value cache");
     page_begin(&page, form, "Agreement of sampler and trainer", summary);
     section_print(&page, &differences, json_at(report, "precisions"));
     cJSON_ArrayForEach(row, json_at(report, "precisions")) {
@@ -72,10 +72,12 @@ static void print_report(FILE *out, const void *given, enum page_form form) {
                       "correct for it with importance sampling (KL from %g to %g)",
                       AGREEMENT_KL_SAFE, AGREEMENT_KL_LIMIT);
         else
-            page_note(&page, PAGE_BAD, name,
-                      "not for on-policy training (KL above %g); use sample.exact, or another "
-                      "precision",
-                      AGREEMENT_KL_LIMIT);
+            page_note(&page, PAGE_BAD, name, "not for on-policy training (KL above %g); %s",
+                      AGREEMENT_KL_LIMIT,
+                      exact ? "scales that depend on all tokens of a batch, as fp8's of a tensor, "
+                              "differ even so: try fp8.recipe=row or mxfp8"
+                            : "try fp8.recipe=row or mxfp8 instead of scales of whole tensors, or "
+                              "sample.exact");
     }
     page_end(&page, out);
 }

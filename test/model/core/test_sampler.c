@@ -225,7 +225,7 @@ Test(sampler, min_p_keeps_tokens_near_the_likeliest) {
     sampler.options.min_p = 0.1;
     may[31] = true;
     expect_drawn(&sampler, logits, may, "min_p 0.1");
-    sampler.options.min_p = 0.2; /* of the probabilities at this temperature */
+    sampler.options.min_p = 0.2; /* the probabilities are those at this temperature */
     sampler.options.temperature = 2;
     expect_drawn(&sampler, logits, may, "temperature 2");
     sampler_close(&sampler);
