@@ -176,10 +176,39 @@ static const char *shell(const char *format, ...) {
     return out_text;
 }
 
+/* Expects that the text sampled after a prompt is this answer of a chat. */
+static void expect_sampled(const char *prompt, int tokens, const char *answer) {
+    static const char mark[] = "\"text\":\"";
+    shell("%s --sample '%s' --json --temperature 0 --tokens %d --from a/run", program, prompt,
+          tokens);
+    const char *text = strstr(out_text, mark);
+    cr_assert_not_null(text, "%s", out_text);
+    cr_expect_eq(strncmp(text + strlen(mark), answer, strlen(answer)), 0, "\"%s\", sampled %s",
+                 answer, out_text);
+}
+
+#define TURN "<|im_start|>user\nsay %c<|im_end|>\n<|im_start|>assistant\n"
+
+/* Answers of at most so many tokens: one that is cut stays in the conversation as it is. */
+static void expect_turns(int tokens) {
+    char first[200], prompt[600];
+    shell("printf 'say a\\n\\nsay b\\n' | %s --chat --temperature 0 --tokens %d --from a/run",
+          program, tokens);
+    snprintf(first, sizeof first, "%s", out_text);
+    char *second = first, *answer = strsep(&second, "\n"), *rest = second;
+    cr_assert(second && strlen(answer) > 0, "no answer");
+    strsep(&rest, "\n");
+    cr_expect_str_eq(rest, "", "more than two answers");
+    snprintf(prompt, sizeof prompt, TURN, 'a');
+    expect_sampled(prompt, tokens, answer);
+    snprintf(prompt, sizeof prompt, TURN "%s<|im_end|>\n" TURN, 'a', answer, 'b');
+    expect_sampled(prompt, tokens, second);
+}
+
 /* Greedy answers are the continuation of the whole conversation, turn after turn. */
 Test(evaluation_program, chat_continues_the_conversation) {
     const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
-    char prepare[FILE_PATH_MAX], first[200], *rows_text = out_text;
+    char prepare[FILE_PATH_MAX];
     cr_assert_not_null(realpath(name, prepare), "no program %s: build it or set PREPARE", name);
     write_chatml();
     FILE *file = fopen(in_folder("rows.jsonl"), "w");
@@ -195,26 +224,7 @@ Test(evaluation_program, chat_continues_the_conversation) {
                 "data.tokenizer=files|--set|data.tokenizer_dir=chatml|--set|model.vocab_size=320|"
                 "--set|model.n_positions=128|--set|data.seq_len=128",
                 0);
-#define CHAT "--temperature 0 --tokens 8 --from a/run"
-    shell("printf 'say a\\n\\nsay b\\n' | %s --chat " CHAT, program);
-    snprintf(first, sizeof first, "%s", out_text);
-    size_t length = strcspn(first, "\n");
-    cr_assert_gt(length, 0, "no answer");
-    shell("%s --sample '<|im_start|>user\nsay a<|im_end|>\n<|im_start|>assistant\n' --json " CHAT,
-          program);
-    const char *text = strstr(rows_text, "\"text\":\"");
-    cr_assert_not_null(text, "%s", out_text);
-    cr_expect_eq(strncmp(text + strlen("\"text\":\""), first, length), 0, "\"%s\", sampled %s",
-                 first, out_text);
-    first[length] = 0;
-    shell("%s --sample '<|im_start|>user\nsay a<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n"
-          "<|im_start|>user\nsay b<|im_end|>\n<|im_start|>assistant\n' --json " CHAT,
-          program, first);
-    text = strstr(rows_text, "\"text\":\"");
-    size_t second = strcspn(first + length + 1, "\n");
-    cr_expect_eq(strncmp(text + strlen("\"text\":\""), first + length + 1, second), 0,
-                 "\"%s\", sampled %s", first + length + 1, out_text);
-    cr_expect_eq(first[length + 1 + second + 1], 0, "more than two answers");
+    for (int tokens = 1; tokens <= 8; tokens += 7) expect_turns(tokens);
 }
 
 /* Ctrl-C ends an answer; the end of the input ends the program. */

@@ -203,6 +203,7 @@ Test(text_stream, ends_before_a_stop_string) {
     expect_stopped("one tw", "one |tw", false, 6, "two", NULL); /* held to the end */
     expect_stopped("aab", "a|", true, 3, "ab", NULL);           /* a beginning that begins again */
     expect_stopped("abcd", "a|", true, 3, "bcd", "bc");         /* the first that is complete */
+    expect_stopped("xabc", "x|", true, 4, "abc", "bc"); /* the one that begins first */
     expect_stopped("stop", "|", true, 4, "stop", NULL);
 }
 

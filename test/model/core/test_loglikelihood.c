@@ -25,6 +25,7 @@ static void make_texts(struct texts *texts) {
         }
         texts->list[i] = (struct scored_text){texts->tokens[i], count, begin, group, 0};
         if (group == GROUPS - 1 && count > 3) texts->list[i].first = count - 1 - i % 2;
+        if (group == GROUPS - 2 && i % 2) texts->list[i].first -= i % 4; /* scored earlier */
     }
 }
 

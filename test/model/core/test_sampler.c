@@ -2,14 +2,15 @@
 #include "model/config/config_keys.h"
 #include "test/model/sample_fixture.h"
 
-enum { TEXTS = 3, DRAWN = 3 * RIG_LENGTH };
+enum { TEXTS = 3, DRAWN = 3 * RIG_LENGTH, LONG = 200 };
 
 /* Logits after `count` tokens, by one pass over all of them. */
 static float *whole_logits(struct gpt *gpt, const int32_t *context, int64_t count) {
-    int32_t tokens[RIG_LENGTH] = {0};
+    int64_t length = gpt->capacity.sequence_length;
+    int32_t tokens[LONG] = {0};
     memcpy(tokens, context, (size_t)count * sizeof *tokens);
-    gpt_set_batch(gpt, 1, RIG_LENGTH);
-    backend_upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
+    gpt_set_batch(gpt, 1, length);
+    backend_upload(gpt->be, gpt->activations.tokens, tokens, (size_t)length * sizeof *tokens);
     gpt_forward(gpt);
     gpt_logits(gpt, count - 1, 1);
     struct tensor row = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
@@ -33,12 +34,13 @@ static double difference(struct sampler *sampler, int64_t text) {
 }
 
 static void open_texts(struct rig *rig, struct gpt *gpt, struct sampler *sampler, int family,
-                       int64_t window, int64_t texts) {
+                       int64_t window, int64_t texts, int64_t length) {
     const struct sample_options options = {.temperature = 1, .top_p = 1, .seed = 4};
     rig_config(&rig->config, CONFIG_PRECISION_FP32);
     set_family(&rig->config, family);
     rig->config.model.window = window;
     rig->config.samples = texts;
+    rig->config.data.seq_len = rig->config.model.n_positions = length;
     open_sampler(rig, gpt);
     cr_assert_eq(sampler_open(sampler, gpt, &options, &rig->error), 0, "%s", rig->error.text);
 }
@@ -50,7 +52,7 @@ static void check_texts(int family, int64_t window) {
     struct gpt gpt;
     struct sampler sampler;
     int32_t tokens[TEXTS];
-    open_texts(&rig, &gpt, &sampler, family, window, TEXTS);
+    open_texts(&rig, &gpt, &sampler, family, window, TEXTS, RIG_LENGTH);
     sampler_read(&sampler, prompt, PROMPT);
     for (int i = 0; i < DRAWN; i++) {
         for (int64_t text = 0; text < TEXTS; text++)
@@ -83,11 +85,11 @@ Test(sampler, parts_of_a_text_are_added_to_the_cache) {
         struct rig rig = {0};
         struct gpt gpt;
         struct sampler sampler;
-        open_texts(&rig, &gpt, &sampler, family, family % 2 ? 9 : 0, 1);
+        open_texts(&rig, &gpt, &sampler, family, family % 2 ? 50 : 0, 1, LONG);
         uint64_t position = 0;
         for (int part = 0; part < 30; part++) {
-            int32_t tokens[RIG_LENGTH + 9];
-            int64_t count = 1 + part * 7 % (RIG_LENGTH + 9);
+            int32_t tokens[LONG + 9];
+            int64_t count = part % 6 == 5 ? 1 + part * 7 : 1 + part * 5 % 90;
             for (int64_t i = 0; i < count; i++)
                 tokens[i] = (int32_t)random_bits(1, (uint64_t)part, (uint64_t)i) & 31;
             sampler_read(&sampler, tokens, count);
@@ -216,7 +218,7 @@ Test(sampler, min_p_keeps_tokens_near_the_likeliest) {
     struct sampler sampler;
     float logits[RIG_VOCABULARY];
     bool may[RIG_VOCABULARY] = {false};
-    open_texts(&rig, &gpt, &sampler, 0, 0, 1);
+    open_texts(&rig, &gpt, &sampler, 0, 0, 1, RIG_LENGTH);
     for (int v = 0; v < RIG_VOCABULARY; v++) logits[v] = -20;
     logits[7] = 1, logits[30] = 0, logits[31] = -1; /* shares 1, e^-1, e^-2 of the likeliest */
     may[7] = may[30] = true;

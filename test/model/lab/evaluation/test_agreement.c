@@ -46,6 +46,16 @@ Test(agreement, of_known_predictions) {
     agreement_close(&agreement);
 }
 
+/* Another token is above it, but as many as before. */
+Test(agreement, a_rank_counts_the_tokens_above) {
+    const float sampler[VOCABULARY] = {3, 2, 1, 0}, trainer[VOCABULARY] = {1, 2, 3, 0};
+    struct agreement agreement;
+    cr_assert_eq(agreement_open(&agreement, 1), 0);
+    agreement_add(&agreement, sampler, trainer, VOCABULARY, 1);
+    cr_expect_eq(agreement.moved, 0);
+    agreement_close(&agreement);
+}
+
 Test(agreement, a_token_that_the_trainer_excludes_is_infinitely_far) {
     const float sampler[VOCABULARY] = {0, 0, 0, 0}, trainer[VOCABULARY] = {0, 0, 0, -INFINITY};
     struct agreement agreement;
