@@ -72,4 +72,6 @@ printf '\nThe loss by step (runs/quickstart/metrics.jsonl):\n'
 scripts/plot.sh runs/quickstart
 printf '\nA story, by ./train --sample "Once upon a time" --from runs/quickstart --tokens 500:\n\n'
 ./train --sample "Once upon a time" --from runs/quickstart --tokens 500
+printf '\nWhich words follow a piece of a story? ./train --choices tales --from runs/quickstart:\n\n'
+./train --choices tales --from runs/quickstart
 printf '\nNext: ./train --config bf16.json, or your own text: ./prepare --help\n'

@@ -204,3 +204,16 @@ int page_folder(const char *folder, struct error *error) {
     return fail(error, "cannot write to the directory %.500s: %s\nname another one with --out",
                 folder, strerror(errno));
 }
+
+int page_publish(page_printer *print, const void *report, const char *folder, const char *name,
+                 struct error *error) {
+    char json[100], html[100];
+    print(stdout, report, PAGE_TEXT);
+    if (!folder) return 0;
+    snprintf(json, sizeof json, "%s.json", name);
+    snprintf(html, sizeof html, "%s.html", name);
+    return page_write(folder, json, print, report, PAGE_JSON, error) ||
+                   page_write(folder, html, print, report, PAGE_HTML, error)
+               ? -1
+               : 0;
+}

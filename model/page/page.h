@@ -48,3 +48,8 @@ int page_folder(const char *folder, struct error *error);
 typedef void page_printer(FILE *out, const void *report, enum page_form form);
 int page_write(const char *folder, const char *name, page_printer *print, const void *report,
                enum page_form form, struct error *error);
+
+/* Prints a report as text to standard output and, with a folder, writes it there as NAME.json and
+ * NAME.html. */
+int page_publish(page_printer *print, const void *report, const char *folder, const char *name,
+                 struct error *error);

@@ -41,14 +41,9 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], bool quantized[CONFIG_PREC
                        "reference,\nname bf16, fp16, fp8 or another, or leave --precision out");
 }
 
-/* Prints a report, writes it as NAME.json and NAME.html if a folder is given, and deletes it. */
-static int publish(cJSON *report, const char *folder, const char *json, const char *html,
-                   struct error *error) {
-    int status = 0;
-    report_print(stdout, report, PAGE_TEXT);
-    if (folder && (page_write(folder, json, report_print, report, PAGE_JSON, error) ||
-                   page_write(folder, html, report_print, report, PAGE_HTML, error)))
-        status = -1;
+/* Publishes a report, and deletes it. */
+static int publish(cJSON *report, const char *folder, const char *name, struct error *error) {
+    int status = page_publish(report_print, report, folder, name, error);
     cJSON_Delete(report);
     return status;
 }
@@ -65,19 +60,17 @@ int run_audit(const struct config *config, const char *from, const struct audit_
     int status = 0;
     if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) {
         status = audit_run(&audit, config, from, wanted, repetitions, stop, error);
-        if (status == 0)
-            status = publish(audit_report(&audit), options->out, "audit.json", "audit.html", error);
+        if (status == 0) status = publish(audit_report(&audit), options->out, "audit", error);
         audit_free(&audit);
     }
     for (int i = 0; status == 0 && i < CONFIG_PRECISION_AUTO; i++) {
-        char json[48], html[48];
+        char file[48];
         if (!quantized[i]) continue;
         const char *name = config_precision_name((enum config_precision)i);
-        snprintf(json, sizeof json, "audit_%s.json", name);
-        snprintf(html, sizeof html, "audit_%s.html", name);
+        snprintf(file, sizeof file, "audit_%s", name);
         status = quantized_audit_run(&report, config, (enum config_precision)i, from, repetitions,
                                      stop, error);
-        if (status == 0) status = publish(report, options->out, json, html, error);
+        if (status == 0) status = publish(report, options->out, file, error);
     }
     if (status == RESULT_STOPPED) {
         fprintf(stderr, "stopped by %s\n", signal_text(*stop));

@@ -241,14 +241,7 @@ int run_agreement(const struct config *config, const char *from,
         if (count > 0) fitted.precision = options->precisions[i];
         status = agree_in_precision(report, &rollout, &fitted, from, seed, stop, error);
     }
-    if (status == 0) print_report(stdout, report, PAGE_TEXT);
-    if (status == 0 && options->out)
-        status =
-            page_write(options->out, "agreement.json", print_report, report, PAGE_JSON, error) ||
-                    page_write(options->out, "agreement.html", print_report, report, PAGE_HTML,
-                               error)
-                ? -1
-                : 0;
+    if (status == 0) status = page_publish(print_report, report, options->out, "agreement", error);
     cJSON_Delete(report);
     free(rollout.drawn);
     free(rollout.logits);

@@ -198,14 +198,8 @@ int run_choices(const struct config *config, const char *from,
     int status = options->out ? page_folder(options->out, error) : 0;
     if (status == 0) status = open_subject(&subject, config, error);
     if (status == 0) status = answer_in_all(&subject, config, error);
-    if (status == 0) {
-        print_report(stdout, subject.report, PAGE_TEXT);
-        if (options->out)
-            status = page_write(options->out, "choices.json", print_report, subject.report,
-                                PAGE_JSON, error) ||
-                     page_write(options->out, "choices.html", print_report, subject.report,
-                                PAGE_HTML, error);
-    }
+    if (status == 0)
+        status = page_publish(print_report, subject.report, options->out, "choices", error);
     cJSON_Delete(subject.report);
     free(subject.first_answers);
     choices_close(&subject.choices);
