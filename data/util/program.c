@@ -34,10 +34,13 @@ int flags_read(const struct flag_row *rows, int count, int argc, char **argv, in
 void flags_print(FILE *out, const struct flag_row *rows, int count, int column) {
     for (int i = 0; i < count; i++) {
         char left[40];
-        snprintf(left, sizeof left, "%s %s", rows[i].name, rows[i].value ? rows[i].value : "");
+        int width =
+            snprintf(left, sizeof left, "%s %s", rows[i].name, rows[i].value ? rows[i].value : "");
         const char *help = rows[i].help;
         int length = (int)strcspn(help, "\n");
-        fprintf(out, "  %-*s%.*s\n", column - 2, left, length, help);
+        /* A flag without a space before the column has a line of its own. */
+        if (width > column - 3) fprintf(out, "  %s\n%*s%.*s\n", left, column, "", length, help);
+        else fprintf(out, "  %-*s%.*s\n", column - 2, left, length, help);
         for (help += length; *help; help += length) {
             help++;
             length = (int)strcspn(help, "\n");

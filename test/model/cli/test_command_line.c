@@ -437,13 +437,27 @@ Test(command_line, help_names_all_commands_on_one_screen) {
 
 Test(command_line, help_of_each_command_names_its_flags) {
     static const char *const flags[][2] = {
-        {"sample", "--tokens"},      {"sample", "--top-k"},      {"sample", "--seed"},
-        {"sample", "--temperature"}, {"sample", "--top-p"},      {"sample", "--min-p"},
-        {"sample", "--samples"},     {"sample", "--stop"},       {"sample", "--json"},
-        {"chat", "--system"},        {"chat", "--repetition"},   {"eval", "--data"},
-        {"eval", "--precision"},     {"export", "--shard-size"}, {"audit", "--out"},
-        {"audit", "--repetitions"},  {"dry-run", "--sizes"},     {"dry-run", "--link GB/S"},
-        {"dry-run", "--link-gbs"},   {"dry-run", "--tflops"},    {"dry-run", "--memory GIB"},
+        {"sample", "--tokens"},
+        {"sample", "--top-k"},
+        {"sample", "--seed"},
+        {"sample", "--temperature"},
+        {"sample", "--top-p"},
+        {"sample", "--min-p"},
+        {"sample", "--samples"},
+        {"sample", "--stop"},
+        {"sample", "--json"},
+        {"chat", "--system"},
+        {"chat", "--repetition-penalty X\n"},
+        {"eval", "--data"},
+        {"eval", "--precision"},
+        {"export", "--shard-size"},
+        {"audit", "--out"},
+        {"audit", "--repetitions"},
+        {"dry-run", "--sizes"},
+        {"dry-run", "--link GB/S"},
+        {"dry-run", "--link-gbs"},
+        {"dry-run", "--tflops"},
+        {"dry-run", "--memory GIB"},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         char arguments[40];
