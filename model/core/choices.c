@@ -79,11 +79,12 @@ int choices_check(const struct choices *choices, int64_t length, const char *whe
 }
 
 int choices_answer(const struct question *question, const struct scored_text *texts, bool norm) {
-    int best = 0;
+    int best = -1;
     double most = -INFINITY;
     for (int i = 0; i < question->count; i++) {
         double score = texts[i].log_likelihood;
         if (norm) score /= (double)question->choices[i].characters;
+        if (isnan(score)) return -1;
         if (score > most) best = i, most = score;
     }
     return best;

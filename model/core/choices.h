@@ -32,7 +32,8 @@ int choices_check(const struct choices *choices, int64_t length, const char *whe
                   struct error *error);
 
 /* Returns the index of the choice that the model takes, by its log-likelihood or, with `norm`, that
- * per character. The first of equal ones. texts: those of the question. */
+ * per character. The first of equal ones; -1, which is no right answer, if a log-likelihood is NaN
+ * or all are -inf, as in a model that has diverged. texts: those of the question. */
 int choices_answer(const struct question *question, const struct scored_text *texts, bool norm);
 
 /* Summarizes the scores. */

@@ -74,3 +74,20 @@ Test(choices, accuracy_by_sum_and_by_character) {
     choices_close(&choices);
     questions_close(&set);
 }
+
+/* A model that has diverged answers nothing right, rather than each question with the first
+ * choice. */
+Test(choices, scores_that_are_not_numbers_are_no_answers) {
+    struct question_set set = {0};
+    static const char *const texts[] = {"a", "b"};
+    for (int i = 0; i < 3; i++) add(&set, 0, "q", " ", texts, 2);
+    struct choices choices = opened(&set);
+    static const double scores[] = {(double)NAN, (double)NAN,       -1,
+                                    (double)NAN, -(double)INFINITY, -(double)INFINITY};
+    for (int i = 0; i < 6; i++) choices.texts[i].log_likelihood = scores[i];
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(choices_answer(&set.questions[i], choices.texts + 2 * i, i % 2), -1, "%d", i);
+    cr_expect_eq(choices_accuracy(&choices).acc, 0);
+    choices_close(&choices);
+    questions_close(&set);
+}
