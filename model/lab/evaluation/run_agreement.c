@@ -27,6 +27,7 @@ struct rollout {
     int32_t *drawn;                    /* [tokens, texts] */
     float *logits;                     /* [tokens, texts, vocabulary] */
     double seconds;
+    const char *precision; /* name of the precision that they were sampled in */
 };
 
 static const struct section differences = {
@@ -101,6 +102,7 @@ static int sample(struct rollout *rollout, const struct config *config, const ch
     const struct sample_options options = {
         .temperature = 1, .top_p = 1, .seed = seed, .exact = config->sample.exact};
     if (sample_model_open(&model, config, from, error)) return -1;
+    rollout->precision = config_precision_name(precision_setting(&model.precision, config));
     int status = sampler_open(&sampler, &model.gpt, &options, error);
     if (status == 0) {
         double began = progress_clock();
@@ -191,8 +193,7 @@ static int agree_in_precision(cJSON *report, struct rollout *rollout, const stru
         return fail(error, "out of memory for the predictions");
     int status = sample(rollout, config, from, seed, stop, error);
     if (status == 0) status = score(&agreement, rollout, config, from, error);
-    if (status == 0)
-        add_result(report, config_precision_name(config->precision), &agreement, rollout->seconds);
+    if (status == 0) add_result(report, rollout->precision, &agreement, rollout->seconds);
     agreement_close(&agreement);
     return status;
 }
@@ -203,7 +204,7 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
     struct tokenizer tokenizer;
     int64_t limit = sample_model_context(config);
     rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
-    rollout->tokens = options->tokens > 0 ? options->tokens : TOKENS;
+    rollout->tokens = options->tokens > 0 ? options->tokens : limit < TOKENS ? limit : TOKENS;
     if (rollout->tokens > limit)
         return fail(error, "--tokens %" PRId64 ": the context of the model has %" PRId64 " tokens",
                     rollout->tokens, limit);

@@ -144,6 +144,9 @@ Test(evaluation_program, agreement_of_sampler_and_trainer) {
                 0);
     cr_expect_not_null(strstr(out_text, "fp16: the same bits"), "%s", out_text);
     cr_expect_not_null(strstr(out_text, "bf16: the same bits"), "%s", out_text);
+    expect_exit("--agreement|--from|a/run|--set|precision=auto|--samples|2", 0);
+    cr_expect_null(strstr(out_text, "auto"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "2 texts of 32 tokens"), "%s", out_text);
     expect_error("--agreement|--from|a/run|--tokens|33", 1, "the context of the model has 32");
     expect_error("--agreement|--from|a/run|--temperature|1", 2, "--temperature goes with");
 }
