@@ -33,6 +33,7 @@ static bool add_line(struct run_record *run, const cJSON *line) {
         arrput(run->validations, validation);
         return true;
     }
+    if (json_member(line, "choices_acc")) return true; /* nothing here is compared with it */
     if (!json_member(line, "loss") || run_record_last_step(run) >= step) return false;
     struct run_step values = {
         .step = step,

@@ -25,6 +25,7 @@ Test(run_record, every_figure) {
              "\"loss_scale\": 1024, \"skipped\": true, \"step_ms\": 12.5, \"tokens_per_s\": 5120, "
              "\"memory_bytes\": 1048576}\n"
              "{\"step\": 1, \"val_loss\": 4.5}\n"
+             "{\"step\": 1, \"choices_acc\": 0.25, \"choices_acc_norm\": 0.5}\n"
              "{\"step\": 2, \"loss\": null, \"grad_norm\": null, \"skipped\": false}\n"
              "{\"step\": 2, \"val_loss\": null}\n");
     struct run_record run = read_run(in_folder("a run"));
