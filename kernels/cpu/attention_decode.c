@@ -305,11 +305,14 @@ static void head_store(float *scratch, const struct sizes *sizes, const struct t
     dtype_store(to->data, to->dtype, (size_t)(query * sizes->row.columns + at), out, (size_t)size);
 }
 
+/* The bound on the partial results is that of any number of queries up to N: 32 queries in two
+ * parts have more of them than 48 queries in one. */
 size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t floats = sizes.queries * sizes.parts_max * sizes.partial_floats +
-                     be->device.threads * sizes.buffer_floats;
-    return (size_t)floats * sizeof(float);
+    int64_t partials = sizes.queries * blocks_of(args->keys_max, KEYS);
+    if (partials > TASKS) partials = sizes.queries > TASKS ? sizes.queries : TASKS;
+    return (size_t)(partials * sizes.partial_floats + be->device.threads * sizes.buffer_floats) *
+           sizeof(float);
 }
 
 void cpu_attention_decode(struct backend *be, const struct attention_decode_args *args) {

@@ -287,18 +287,27 @@ static struct attention_shape decode_shape(const struct attention_decode_args *a
     return {queries, args->keys_max, args->heads, args->kv_heads, width};
 }
 
+/* Keys that a block processes at a time. */
+static int64_t round_keys(const struct attention_shape *shape, enum dtype dtype) {
+    return ROUND_BYTES / (padded_width(shape->width) * (int64_t)dtype_bytes(dtype));
+}
+
 /* Keys of a part. They depend on keys_max, so that later calls keep the boundaries of parts. */
 static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) {
-    int64_t round = ROUND_BYTES / (padded_width(shape->width) * (int64_t)dtype_bytes(dtype));
+    int64_t round = round_keys(shape, dtype);
     int64_t parts = shape->batch < PARTS_MAX ? PARTS_MAX / shape->batch : 1;
     return round * blocks_of(blocks_of(shape->sequence, round), parts);
 }
 
+/* The bound on the parts of all queries is that of any number of queries up to N: 32 queries in two
+ * parts have more of them than 48 queries in one. */
 size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct attention_shape shape = decode_shape(args);
     if (attention_is_void(be, &shape, "attention_decode")) return 0;
-    int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->cache->dtype));
-    return (size_t)(shape.batch * shape.heads * parts) *
+    int64_t round = round_keys(&shape, args->cache->dtype);
+    int64_t parts = shape.batch * blocks_of(shape.sequence, round);
+    if (parts > PARTS_MAX) parts = shape.batch > PARTS_MAX ? shape.batch : PARTS_MAX;
+    return (size_t)(parts * shape.heads) *
            (sizeof(float2) + (size_t)shape.width * sizeof(float));
 }
 

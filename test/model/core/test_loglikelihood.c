@@ -62,10 +62,11 @@ static double alone(struct gpt *gpt, const struct scored_text *text) {
     return sum;
 }
 
-/* Sums of up to 7 losses. In fp32 the order of sums differs; in 16 bit a few tensors may round to
- * their neighbours; in fp8 as much as in the test of the cache. */
+/* Sums of up to 7 losses. In fp32 the order of sums differs, by 1.7e-4 at most over all families
+ * and CPU levels (v2; 4.9e-5 on v4); in 16 bit a few tensors may round to their neighbours; in fp8
+ * as much as in the test of the cache. */
 static double tolerance(enum config_precision precision) {
-    if (precision == CONFIG_PRECISION_FP32) return 1e-4;
+    if (precision == CONFIG_PRECISION_FP32) return 5e-4;
     if (precision == CONFIG_PRECISION_FP16) return 0.05;
     return precision == CONFIG_PRECISION_BF16 ? 0.3 : 3;
 }
@@ -106,6 +107,29 @@ Test(loglikelihood, of_texts_with_shared_beginnings) {
             check_texts(rig_precisions[i], family, 0);
             check_texts(rig_precisions[i], family, 1 + 7 * family);
         }
+}
+
+/* Batches of fewer rows than a few queries have parts of their keys: the planned memory is enough
+ * for every number of rows that texts have. Losses are of no interest. */
+Test(loglikelihood, of_short_batches) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct scorer scorer;
+    int32_t tokens[48] = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.model.n_head = 32;
+    rig.config.model.n_embd = 64;
+    rig.config.model.n_positions = rig.config.data.seq_len = 47;
+    rig.config.train.micro_batch_size = 1;
+    open_model(&rig, &gpt);
+    cr_assert_eq(scorer_open(&scorer, &gpt, &rig.error), 0, "%s", rig.error.text);
+    for (int64_t first = 1; first < 48; first++) {
+        struct scored_text text = {tokens, 48, first, 0, 0};
+        cr_assert_eq(scorer_run(&scorer, &text, 1, &rig.error), 0, "%s", rig.error.text);
+        cr_expect_lt(text.log_likelihood, 0);
+    }
+    scorer_close(&scorer);
+    close_sampler(&rig, &gpt);
 }
 
 /* Results of each rank, which scores some of the batches. */

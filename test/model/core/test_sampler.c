@@ -4,6 +4,10 @@
 
 enum { TEXTS = 3, DRAWN = 3 * RIG_LENGTH, LONG = 200 };
 
+/* Sums in another order, relative to the largest logit: 5.4e-5 at most over all families and CPU
+ * levels (v3; 2.2e-5 on v4). A key too few or too many changes predictions by more than 1e-2. */
+static const double SUMS = 2e-4;
+
 /* Logits after `count` tokens, by one pass over all of them. */
 static float *whole_logits(struct gpt *gpt, const int32_t *context, int64_t count) {
     int64_t length = gpt->capacity.sequence_length;
@@ -45,8 +49,7 @@ static void open_texts(struct rig *rig, struct gpt *gpt, struct sampler *sampler
     cr_assert_eq(sampler_open(sampler, gpt, &options, &rig->error), 0, "%s", rig->error.text);
 }
 
-/* The prompt's rows are shared until the context is full, then each text has its own. Sums in
- * another order: see cache_tolerance in test_sample_cache.c. */
+/* The prompt's rows are shared until the context is full, then each text has its own. */
 static void check_texts(int family, int64_t window) {
     struct rig rig = {0};
     struct gpt gpt;
@@ -56,7 +59,7 @@ static void check_texts(int family, int64_t window) {
     sampler_read(&sampler, prompt, PROMPT);
     for (int i = 0; i < DRAWN; i++) {
         for (int64_t text = 0; text < TEXTS; text++)
-            cr_expect_leq(difference(&sampler, text), 3e-5, "family %d, token %d of text %d",
+            cr_expect_leq(difference(&sampler, text), SUMS, "family %d, token %d of text %d",
                           family, i, (int)text);
         cr_assert_eq(sampler_draw(&sampler, tokens, &rig.error), 0, "%s", rig.error.text);
         sampler_append(&sampler, tokens);
@@ -66,7 +69,7 @@ static void check_texts(int family, int64_t window) {
                       "the texts are equal");
     sampler_read(&sampler, prompt, PROMPT); /* the same tokens after different texts */
     for (int64_t text = 0; text < TEXTS; text++)
-        cr_expect_leq(difference(&sampler, text), 3e-5, "family %d, read later", family);
+        cr_expect_leq(difference(&sampler, text), SUMS, "family %d, read later", family);
     sampler_close(&sampler);
     close_sampler(&rig, &gpt);
 }
@@ -96,7 +99,7 @@ Test(sampler, parts_of_a_text_are_added_to_the_cache) {
             position += (uint64_t)count;
             cr_expect_eq(sampler.position, position);
             cr_expect_eq(sampler.context[sampler.length - 1], tokens[count - 1]);
-            cr_expect_leq(difference(&sampler, 0), 3e-5, "family %d, part %d of %d tokens", family,
+            cr_expect_leq(difference(&sampler, 0), SUMS, "family %d, part %d of %d tokens", family,
                           part, (int)count);
         }
         sampler_close(&sampler);
