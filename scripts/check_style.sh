@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks limits of style: files of at most 500 lines, a short README.md, all README.md together of
-# at most 13,300 words without generated tables, and comments that open as a sentence or with the name of a thing, not with
-# one of What, Whether, Who, Where, Of, Those and That. scripts/style_budget.txt holds how many such
+# at most 13,300 words without generated tables, and comments that open as a sentence or with the
+# name of a thing, not with one of What, Whether, Who, Where, Of, Those and That. scripts/style_budget.txt holds how many such
 # openings each directory may still have. Only smaller numbers may be committed there.
 #   scripts/check_style.sh [--update]     --update: lower the budget to the counts of today
 set -euo pipefail

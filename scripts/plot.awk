@@ -155,7 +155,8 @@ function chart(m,    r, style) {
     axis(m)
     for (r = 1; r <= runs; r++) {
         if (!is_drawn(r, m)) continue
-        style = m in rest ? "steps" : m == VALIDATION || metric[m] == "choices_acc" ? "linespoints" : "lines"
+        style = m in rest ? "steps" : "lines"
+        if (m == VALIDATION || metric[m] == "choices_acc") style = "linespoints"
         add_curve(r, m, count[r, m] == 1 ? "points" : style, names[r])
     }
     for (r = 1; r <= runs; r++) {

@@ -13,7 +13,8 @@ such as runs/bf16, or a metrics.jsonl file. Several runs are overlaid.
                       val_loss, grad_norm, loss_scale (with the skipped steps),
                       fp8_not_finite and fp8_zero (quantized tensors with
                       infinity or NaN, or only zeros), lr, tokens_per_s,
-                      choices_acc (eval.choices), or all that have data (default of --svg and --png)
+                      choices_acc (eval.choices), or all that have data
+                      (default of --svg and --png)
   --svg FILE          draw into FILE instead
   --png FILE          likewise
   --smooth N          loss, grad_norm, tokens_per_s: mean of the last N steps

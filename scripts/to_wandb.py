@@ -27,6 +27,8 @@ NAMES = {
     "lr": "train/lr",
     "grad_norm": "train/grad_norm",
     "val_loss": "validation/loss",
+    "choices_acc": "choices/acc",
+    "choices_acc_norm": "choices/acc_norm",
 }
 
 

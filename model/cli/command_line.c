@@ -192,7 +192,7 @@ static const struct command_flag flags[] = {
          .offset = offsetof(struct command_line, stops)),
     FLAG(TEXT_COMMANDS | AGREEMENT, "--seed", "N", "another seed gives another text",
          COUNT(seed, 0, INT32_MAX)),
-    FLAG(SAMPLE | AGREEMENT, "--samples", "N", "texts for each prompt, generated together",
+    FLAG(SAMPLE | AGREEMENT, "--samples", "N", "texts generated together, for each prompt",
          COUNT(samples, 1, 4096)),
     FLAG(SAMPLE, "--json", NULL, "print each text as a line of JSON", SWITCH(json)),
     FLAG(CHAT, "--system", "TEXT", "system message of the conversation", TEXT(system)),

@@ -10,8 +10,7 @@
 
 static const char json_start[] = "{\"step\": ";
 static const char csv_header[] = "step,tokens,loss,lr,grad_norm,loss_scale,skipped,step_ms,"
-                                 "tokens_per_s,memory_bytes,fp8_not_finite,fp8_zero,val_loss,"
-                                 "choices_acc,choices_acc_norm\n";
+                                 "tokens_per_s,memory_bytes,fp8_not_finite,fp8_zero,val_loss";
 
 /* Returns the length in bytes of the leading lines that are complete and not of a step after
  * `step`. A line other than the header begins with `start` and its step. */
@@ -20,8 +19,7 @@ static long kept_length(struct metrics *metrics, FILE *file, const char *start, 
     long kept = 0;
     for (; fgets(line, sizeof line, file) && strchr(line, '\n'); kept = ftell(file)) {
         int64_t found;
-        /* Headers of older versions have fewer columns. */
-        if (strncmp(line, csv_header, strlen("step,")) == 0) continue;
+        if (strncmp(line, csv_header, strlen(csv_header)) == 0) continue;
         if (strncmp(line, start, strlen(start)) != 0 ||
             sscanf(line + strlen(start), "%" SCNd64, &found) != 1 || found > step)
             break;
@@ -86,11 +84,14 @@ void metrics_repair(struct metrics *metrics) {
 
 int metrics_open(struct metrics *metrics, const char *run_directory, const struct config *config,
                  int64_t step, struct error *error) {
-    *metrics = (struct metrics){.last_validation = -1};
+    bool choices = config->eval.choices[0] != '\0';
+    *metrics = (struct metrics){.last_validation = -1, .csv_end = choices ? ",,\n" : "\n"};
     if (config->log.csv) {
         metrics->csv = open_file(metrics, run_directory, "metrics.csv", "", step, error);
         if (!metrics->csv) return -1;
-        if (ftell(metrics->csv) == 0) fputs(csv_header, metrics->csv);
+        if (ftell(metrics->csv) == 0)
+            fprintf(metrics->csv, "%s%s\n", csv_header,
+                    choices ? ",choices_acc,choices_acc_norm" : "");
     }
     if (config->log.tensorboard && tensorboard_open(&metrics->board, run_directory, step, error))
         return -1;
@@ -128,8 +129,8 @@ static void print_csv(FILE *file, const struct step_report *report, double step_
             report->tokens, (double)report->loss, report->lr, (double)report->gradient_norm,
             (double)report->loss_scale, report->skipped, step_ms, tokens_per_s, memory_bytes);
     if (report->fp8)
-        fprintf(file, ",%" PRId32 ",%" PRId32 ",,,\n", report->fp8_not_finite, report->fp8_zero);
-    else fputs(",,,,,\n", file);
+        fprintf(file, ",%" PRId32 ",%" PRId32 ",", report->fp8_not_finite, report->fp8_zero);
+    else fputs(",,,", file);
 }
 
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
@@ -144,7 +145,10 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
         {"memory/peak_mib", (double)memory_bytes / 0x1p20},
     };
     if (metrics->json) print_json(metrics->json, report, step_ms, tokens_per_s, memory_bytes);
-    if (metrics->csv) print_csv(metrics->csv, report, step_ms, tokens_per_s, memory_bytes);
+    if (metrics->csv) {
+        print_csv(metrics->csv, report, step_ms, tokens_per_s, memory_bytes);
+        fputs(metrics->csv_end, metrics->csv);
+    }
     return end_record(metrics, report->step, scalars, sizeof scalars / sizeof *scalars, error);
 }
 
@@ -156,7 +160,8 @@ int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
         print_number(metrics->json, "val_loss", val_loss, 9);
         fputs("}\n", metrics->json);
     }
-    if (metrics->csv) fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,%.9g,,\n", step, val_loss);
+    if (metrics->csv)
+        fprintf(metrics->csv, "%" PRId64 ",,,,,,,,,,,,%.9g%s", step, val_loss, metrics->csv_end);
     return end_record(metrics, step, &(struct scalar){"validation/loss", val_loss}, 1, error);
 }
 

@@ -29,6 +29,7 @@
 struct metrics {
     FILE *json, *csv;           /* NULL: not written */
     long json_bytes, csv_bytes; /* lengths of the files up to their last whole line */
+    const char *csv_end;        /* end of a row: empty cells of the questions, if there are any */
     struct tensorboard board;
     int64_t last_validation; /* step of the last validation line found or written; -1: none */
 };

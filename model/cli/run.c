@@ -179,8 +179,9 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
     bool validates = run->val.open && due(step, config->eval.every, steps);
-    int64_t answers_every =
-        config->eval.choices_every > 0 ? config->eval.choices_every : config->eval.every;
+    int64_t answers_every = config->eval.choices_every > 0 ? config->eval.choices_every
+                            : config->eval.every > 0       ? config->eval.every
+                                                           : steps;
     bool answers = run->questions.open && due(step, answers_every, steps);
     bool samples = due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;

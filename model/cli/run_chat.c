@@ -17,7 +17,7 @@
 #include "model/io/sample_model.h"
 
 struct conversation {
-    const struct chat_template *chat;
+    const struct chat_template *template;
     const struct tokenizer *tokenizer;
     const char *system;
     struct sampler sampler;
@@ -30,15 +30,15 @@ struct conversation {
 
 /* Reads a line without its end into *text (getline). False at the end of the input or after a
  * signal other than SIGINT, which only asks again. */
-static bool read_line(struct conversation *talk, char **text, size_t *capacity) {
+static bool read_line(struct conversation *chat, char **text, size_t *capacity) {
     for (;;) {
-        if (talk->terminal) fputs("> ", stdout);
+        if (chat->terminal) fputs("> ", stdout);
         fflush(stdout);
         errno = 0;
         ssize_t size = getline(text, capacity, stdin);
         if (size > 0 && (*text)[size - 1] == '\n') (*text)[--size] = 0;
-        if (size >= 0 && *talk->stop != SIGTERM) return true;
-        if (*talk->stop != SIGINT || errno != EINTR) return false;
+        if (size >= 0 && *chat->stop != SIGTERM) return true;
+        if (*chat->stop != SIGINT || errno != EINTR || !chat->terminal) return false;
         fputs("\nCtrl-D ends the conversation.\n", stdout);
         clearerr(stdin);
         signals_resume();
@@ -46,55 +46,55 @@ static bool read_line(struct conversation *talk, char **text, size_t *capacity) 
 }
 
 /* Reads a turn of the user and prints the answer. */
-static int answer(struct conversation *talk, const char *user, struct error *error) {
-    struct sample_options *options = &talk->sampler.options;
+static int answer(struct conversation *chat, const char *user, struct error *error) {
+    struct sample_options *options = &chat->sampler.options;
     struct sample_result result;
     int32_t *tokens = NULL;
     char *text = NULL;
-    uint64_t before = talk->sampler.position;
-    talk->stream.tokens = 0;
-    if (talk->unread) arrput(tokens, talk->stream.last);
-    chat_turn(talk->chat, talk->system, user, talk->first, &text);
+    uint64_t before = chat->sampler.position;
+    chat->stream.tokens = 0;
+    if (chat->unread) arrput(tokens, chat->stream.last);
+    chat_turn(chat->template, chat->system, user, chat->first, &text);
     arrput(text, 0);
-    int status = sample_encode(&tokens, talk->tokenizer, text, error);
+    int status = sample_encode(&tokens, chat->tokenizer, text, error);
     if (status == 0) {
-        if (talk->sampler.length + arrlen(tokens) > talk->sampler.window)
+        if (chat->sampler.length + arrlen(tokens) > chat->sampler.window)
             fprintf(stderr,
                     "note: the conversation is longer than %" PRId64
                     " tokens; its beginning is dropped\n",
-                    talk->sampler.window);
+                    chat->sampler.window);
         options->prompt = tokens;
         options->prompt_length = arrlen(tokens);
-        status = sampler_generate(&talk->sampler, &result, error);
+        status = sampler_generate(&chat->sampler, &result, error);
         before += (uint64_t)arrlen(tokens);
-        talk->unread = talk->sampler.position - before < (uint64_t)talk->stream.tokens;
-        text_stream_end(&talk->stream);
+        chat->unread = chat->sampler.position - before < (uint64_t)chat->stream.tokens;
+        text_stream_end(&chat->stream);
         fputc('\n', stdout);
-        if (status == 0 && talk->terminal) sample_print_speed(stderr, &result, 1);
+        if (status == 0 && chat->terminal) sample_print_speed(stderr, &result, 1);
     }
-    talk->first = false;
+    chat->first = false;
     arrfree(tokens);
     arrfree(text);
     return status;
 }
 
-static int converse(struct conversation *talk, struct error *error) {
+static int converse(struct conversation *chat, struct error *error) {
     char *line = NULL;
     size_t capacity = 0;
     int status = 0;
-    while (status == 0 && !ferror(stdout) && read_line(talk, &line, &capacity)) {
+    while (status == 0 && !ferror(stdout) && read_line(chat, &line, &capacity)) {
         if (!line[0]) continue;
-        status = answer(talk, line, error);
-        if (*talk->stop && *talk->stop != SIGINT) break;
+        status = answer(chat, line, error);
+        if (*chat->stop && *chat->stop != SIGINT) break;
         signals_resume();
     }
-    if (talk->terminal) fputc('\n', stdout);
+    if (chat->terminal) fputc('\n', stdout);
     free(line);
     if (status) return EXIT_FAILED;
-    return *talk->stop ? EXIT_SIGNAL + *talk->stop : EXIT_DONE;
+    return *chat->stop ? EXIT_SIGNAL + *chat->stop : EXIT_DONE;
 }
 
-static int open_and_converse(struct conversation *talk, const struct config *config,
+static int open_and_converse(struct conversation *chat, const struct config *config,
                              const char *from, const struct command_line *line,
                              struct error *error) {
     struct sample_options options = sample_options_of(config, line);
@@ -103,18 +103,18 @@ static int open_and_converse(struct conversation *talk, const struct config *con
     fitted.data.seq_len = sample_model_context(config);
     fitted.samples = 1;
     if (sample_model_open(&model, &fitted, from, error)) return EXIT_FAILED;
-    talk->stop = options.stop = signals_catch();
-    talk->stream =
-        (struct text_stream){.out = stdout, .tokenizer = talk->tokenizer, .stops = line->stops};
-    options.vocabulary = talk->tokenizer->vocab_size;
-    options.ends[0] = talk->tokenizer->end_of_text;
-    options.ends[1] = chat_end_token(talk->chat, talk->tokenizer);
+    chat->stop = options.stop = signals_catch();
+    chat->stream =
+        (struct text_stream){.out = stdout, .tokenizer = chat->tokenizer, .stops = line->stops};
+    options.vocabulary = chat->tokenizer->vocab_size;
+    options.ends[0] = chat->tokenizer->end_of_text;
+    options.ends[1] = chat_end_token(chat->template, chat->tokenizer);
     options.emit = text_stream_token;
-    options.context = &talk->stream;
+    options.context = &chat->stream;
     int status = EXIT_FAILED;
-    if (sampler_open(&talk->sampler, &model.gpt, &options, error) == 0) {
-        status = converse(talk, error);
-        sampler_close(&talk->sampler);
+    if (sampler_open(&chat->sampler, &model.gpt, &options, error) == 0) {
+        status = converse(chat, error);
+        sampler_close(&chat->sampler);
     }
     sample_model_close(&model);
     return status;
@@ -124,13 +124,13 @@ int run_chat(const struct config *config, const char *from, const struct command
              struct error *error) {
     struct tokenizer tokenizer;
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return EXIT_FAILED;
-    struct conversation talk = {.chat = chat_template_of(&tokenizer),
+    struct conversation chat = {.template = chat_template_of(&tokenizer),
                                 .tokenizer = &tokenizer,
                                 .system = line->system,
                                 .first = true,
                                 .terminal = isatty(STDIN_FILENO)};
     int status = EXIT_FAILED;
-    if (talk.chat) status = open_and_converse(&talk, config, from, line, error);
+    if (chat.template) status = open_and_converse(&chat, config, from, line, error);
     else
         fail(error,
              "%s: its tokenizer has the special tokens of no known chat template (ChatML, "

@@ -135,6 +135,7 @@ static int open_streams(struct samples *samples, struct error *error) {
 static void close_streams(struct samples *samples, const char *prompt, bool prints) {
     for (int64_t i = 0; i < samples->count; i++) {
         if (samples->streams[i].out) text_stream_end(&samples->streams[i]);
+        samples->streams[i].out = NULL;
         if (!samples->texts) continue;
         if (samples->texts[i].out && printed_close(&samples->texts[i])) prints = false;
         if (prints && samples->line->json) print_json(samples, prompt, i);
@@ -146,19 +147,34 @@ static void close_streams(struct samples *samples, const char *prompt, bool prin
     fflush(stdout);
 }
 
+/* Returns the prompt as a terminal or JSON may have it, for the caller to free; NULL if out of
+ * memory. */
+static char *shown_prompt(const char *prompt) {
+    struct printed shown;
+    if (printed_open(&shown)) return NULL;
+    struct text_stream stream = {.out = shown.out};
+    text_stream_put(&stream, prompt, strlen(prompt));
+    text_stream_end(&stream);
+    printed_close(&shown);
+    return shown.text;
+}
+
 static int print_prompt(struct samples *samples, const char *prompt, struct error *error) {
     struct sample_result result;
+    char *shown = shown_prompt(prompt);
+    if (!shown) return fail(error, "out of memory for a sample");
     int status = open_streams(samples, error);
     if (!samples->texts) {
-        text_stream_put(samples->streams, prompt, strlen(prompt));
+        fputs(shown, stdout);
         fflush(stdout);
     }
     if (status == 0)
         status =
             generate(samples->streams, &result, samples->gpt, prompt, &samples->options, error);
-    close_streams(samples, prompt, status == 0);
+    close_streams(samples, shown, status == 0);
     if (status == 0) sample_print_speed(stderr, &result, samples->count);
     samples->options.stream += (uint64_t)samples->count;
+    free(shown);
     return status;
 }
 

@@ -84,7 +84,7 @@ static int64_t shared_length(const struct scored_text *texts, int64_t count) {
 }
 
 /* Returns the row where `count` rows after `end` begin so that they lie in one sequence. */
-static int64_t place(const struct packing *packing, int64_t end, int64_t count) {
+static int64_t begin_row(const struct packing *packing, int64_t end, int64_t count) {
     return end % packing->length + count > packing->length ? round_up(end, packing->length) : end;
 }
 
@@ -94,7 +94,7 @@ static bool add(struct packing *packing, const struct scored_text *texts, int64_
     const struct scored_text *text = &texts[index];
     bool begins = packing->count == 0 || texts[index - 1].group != text->group;
     int64_t end = packing->shared_end, own = text->count - 1 - shared;
-    if (begins) end = place(packing, end, shared) + shared;
+    if (begins) end = begin_row(packing, end, shared) + shared;
     if (end + packing->own_rows + own > packing->rows) return false;
     packing->shared_end = end;
     packing->own_rows += own;
@@ -143,7 +143,7 @@ static int64_t write_batch(const struct arrays *to, const struct packing *packin
             int64_t begin = i;
             while (begin > 0 && texts[begin - 1].group == text->group) begin--;
             shared = shared_length(texts + begin, texts_end - begin);
-            prefix = place(packing, end, shared);
+            prefix = begin_row(packing, end, shared);
             end = prefix + shared;
             write_shared(to, packing, window, text->tokens, prefix, shared);
         }

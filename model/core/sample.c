@@ -260,6 +260,13 @@ static void read_added(struct sampler *sampler, int64_t rows, int64_t padded) {
     fetch_logits(sampler, row + (texts == 1 ? rows - 1 : 0), texts, 0, 0, texts);
 }
 
+/* Notes the tokens of a text for the repetition penalty. */
+static void mark_seen(struct sampler *sampler, int64_t text, const int32_t *tokens, int64_t count) {
+    bool *seen = sampler->seen ? sampler->seen + text * sampler->vocabulary : NULL;
+    for (int64_t i = 0; seen && i < count; i++)
+        if (tokens[i] < sampler->vocabulary) seen[tokens[i]] = true;
+}
+
 /* Appends `count` tokens, at most a window, to each context; text i's tokens begin at i * stride.
  * If they do not fit, the older part of the contexts is dropped. */
 static void push(struct sampler *sampler, const int32_t *tokens, int64_t count, int64_t stride) {
@@ -269,13 +276,11 @@ static void push(struct sampler *sampler, const int32_t *tokens, int64_t count, 
     for (int64_t text = 0; text < sampler->texts; text++) {
         const int32_t *added = tokens + text * stride;
         int32_t *context = context_of(sampler, text);
-        bool *seen = sampler->seen ? sampler->seen + text * sampler->vocabulary : NULL;
         memmove(context, context + sampler->length - kept, (size_t)kept * sizeof *context);
         memcpy(context + kept, added, (size_t)count * sizeof *context);
         memset(context + kept + count, 0,
                (size_t)(sampler->window - kept - count) * sizeof *context);
-        for (int64_t i = 0; seen && i < count; i++)
-            if (added[i] < sampler->vocabulary) seen[added[i]] = true;
+        mark_seen(sampler, text, added, count);
     }
     sampler->length = kept + count;
     sampler->position += (uint64_t)count;
@@ -293,6 +298,7 @@ void sampler_append(struct sampler *sampler, const int32_t *tokens) {
 void sampler_read(struct sampler *sampler, const int32_t *tokens, int64_t count) {
     int64_t dropped = count - sampler->window, most = gpt_added_max(sampler->gpt);
     assert(count > 0);
+    for (int64_t text = 0; text < sampler->texts; text++) mark_seen(sampler, text, tokens, dropped);
     if (dropped > 0) tokens += dropped, count -= dropped, sampler->position += (uint64_t)dropped;
     if (sampler->texts > 1 || sampler->length == 0 || sampler->options.exact ||
         sampler->length + count > sampler->window) {

@@ -483,36 +483,6 @@ Test(attention_decode, rows_of_forward) {
     }
 }
 
-/* Memory that is planned for some queries is enough for fewer of them. */
-static void fewer_queries(struct check *c, const void *given) {
-    const struct shape *s = given;
-    struct operands in = operands_of(c, s, random_values(c, s));
-    struct tensor out = output_of(c, s);
-    size_t before = 0;
-    for (int64_t count = 1; count <= s->batch; count++) {
-        struct tensor some = tensor_slice(&out, 0, count), q = tensor_slice(&in.q, 0, count);
-        struct attention_decode_args args = {.out = &some,
-                                             .q = &q,
-                                             .cache = &in.cache,
-                                             .stride = 1,
-                                             .keys_to = s->length,
-                                             .keys_max = s->length,
-                                             .heads = (int)s->heads,
-                                             .kv_heads = (int)s->heads};
-        check_plan_begin(c);
-        c->be.op->attention_decode(&c->be, &args);
-        cr_assert_geq(c->be.workspace_bytes, before, "%d queries", (int)count);
-        before = c->be.workspace_bytes;
-        check_plan_end(c, "attention_decode");
-    }
-}
-
-Test(attention_decode, memory_for_fewer_queries) {
-    static const int64_t lengths[] = {20, 48, 77, 200};
-    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
-        check_shape(fewer_queries, 100, lengths[l], 2, 24, 0, DTYPE_F32);
-}
-
 /* The CPU takes heads of any width; the GPU's registers set a limit. */
 static void too_wide(struct check *c, const void *given) {
     const struct shape *s = given;

@@ -37,8 +37,8 @@ void agreement_add(struct agreement *agreement, const float *sampler, const floa
     agreement->differences[agreement->tokens++] =
         fabs(((double)trainer[token] - trainer_log) - ((double)sampler[token] - sampler_log));
     agreement->kl += kl;
-    agreement->moved += moves != 0;
-    agreement->equal += memcmp(sampler, trainer, (size_t)vocabulary * sizeof *sampler) == 0;
+    agreement->rank_changed += moves != 0;
+    agreement->same_bits += memcmp(sampler, trainer, (size_t)vocabulary * sizeof *sampler) == 0;
 }
 
 static int ascending(const void *a, const void *b) {

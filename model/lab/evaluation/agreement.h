@@ -5,10 +5,10 @@
 
 struct agreement {
     int64_t tokens, capacity;
-    double *differences; /* [capacity] |log P of the trainer - log P of the sampler| */
-    double kl;           /* sum of KL(sampler || trainer) over the tokens, in nats */
-    int64_t moved;       /* tokens whose rank among all tokens differs */
-    int64_t equal;       /* tokens whose logits all have the same bits */
+    double *differences;  /* [capacity] |log P of the trainer - log P of the sampler| */
+    double kl;            /* sum of KL(sampler || trainer) over the tokens, in nats */
+    int64_t rank_changed; /* tokens whose rank among all tokens differs */
+    int64_t same_bits;    /* tokens whose logits all have the same bits */
 };
 
 /* Returns -1 if out of memory. */

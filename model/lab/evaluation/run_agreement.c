@@ -90,8 +90,8 @@ static void add_result(cJSON *report, const char *name, const struct agreement *
     JSON_NUMBERS(row, {"mean", agreement_mean(a)}, {"median", agreement_percentile(a, 0.5)},
                  {"percentile_99", agreement_percentile(a, 0.99)},
                  {"largest", agreement_percentile(a, 1)}, {"kl", a->kl / tokens},
-                 {"rank_changed", (double)a->moved / tokens},
-                 {"same_bits", (double)a->equal / tokens}, {"tokens_per_s", tokens / seconds});
+                 {"rank_changed", (double)a->rank_changed / tokens},
+                 {"same_bits", (double)a->same_bits / tokens}, {"tokens_per_s", tokens / seconds});
 }
 
 /* Samples the texts. Texts do not end early, so all have the same length. */

@@ -1,5 +1,6 @@
-/* The command ./train --agreement: do the sampler and the training forward pass agree about the
- * probabilities of tokens? Reinforcement learning on samples assumes that they do. */
+/* The command ./train --agreement: differences between the probabilities of tokens in the sampler
+ * and in the training forward pass. Reinforcement learning on samples assumes that there are
+ * none. */
 #pragma once
 
 #include <stdint.h>

@@ -12,6 +12,21 @@ static int lines_of(const char *text) {
     return lines;
 }
 
+/* Runs a command of the shell in the folder. Returns its output. */
+static const char *shell(const char *format, ...) {
+    char text[2000], command[2 * FILE_PATH_MAX + 2000];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    snprintf(command, sizeof command, "cd %s && { %s ; } >out.txt 2>error.txt", folder, text);
+    int status = system(command);
+    read_output(out_text, "out.txt");
+    read_output(error_text, "error.txt");
+    cr_assert_eq(status, 0, "%s: %d\n%s%s", text, status, out_text, error_text);
+    return out_text;
+}
+
 Test(evaluation_program, several_samples_of_a_prompt) {
     expect_exit(TRAIN "|--set|train.steps=60", 0);
     expect_exit("--sample|the |--samples|3|--tokens|9|--from|a/run", 0);
@@ -29,6 +44,8 @@ Test(evaluation_program, several_samples_of_a_prompt) {
     cr_expect_not_null(strstr(out_text, "\"tokens\":9,\"end\":\"length\"}"), "%s", out_text);
     expect_exit("--sample|the |--tokens|30|--from|a/run|--json|--stop|t|--stop|a|--stop|e", 0);
     cr_expect_not_null(strstr(out_text, "\"end\":\"stop\""), "%s", out_text);
+    shell("%s --sample \"$(printf 'a\\377')\" --tokens 2 --json --from a/run", program);
+    cr_expect_not_null(strstr(out_text, "{\"prompt\":\"a\xef\xbf\xbd\","), "%s", out_text);
     expect_error("--sample|the |--stop||--from|a/run", 2, "--stop: the text is empty");
     expect_error("--sample|the |--samples|0|--from|a/run", 2, "--samples");
     expect_error("--sample|the |--samples|40|--from|a/run", 1, "40 texts at once");
@@ -85,6 +102,17 @@ Test(evaluation_program, errors_of_choices_name_the_line) {
     /* During training they are found before the first step. */
     expect_error(TRAIN "|--set|name=b|--set|eval.choices=long.jsonl", 1, "long.jsonl:2:");
     cr_expect_eq(last_step("a/b"), 0);
+}
+
+/* Without validations the questions are answered at the end. */
+Test(evaluation_program, choices_without_validations_are_answered_at_the_end) {
+    write_file("q.jsonl", rows);
+    expect_exit(TRAIN "|--set|eval.every=0|--set|eval.choices=q.jsonl|--set|log.csv=true", 0);
+    cr_expect_not_null(strstr(out_text, "step 6: "), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "% of the questions right"), "%s", out_text);
+    shell("head -1 a/run/metrics.csv; tail -1 a/run/metrics.csv");
+    cr_expect_not_null(strstr(out_text, ",val_loss,choices_acc,choices_acc_norm\n6,,,,,,,,,,,,,"),
+                       "%s", out_text);
 }
 
 /* The accuracies in metrics.jsonl, in order. Returns their number. */
@@ -162,21 +190,6 @@ static void write_chatml(void) {
     for (int byte = 0; byte < 256; byte++)
         fprintf(file, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
     cr_assert_eq(fclose(file), 0);
-}
-
-/* Runs a command of the shell in the folder. Returns its output. */
-static const char *shell(const char *format, ...) {
-    char text[2000], command[2 * FILE_PATH_MAX + 2000];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    snprintf(command, sizeof command, "cd %s && { %s ; } >out.txt 2>error.txt", folder, text);
-    int status = system(command);
-    read_output(out_text, "out.txt");
-    read_output(error_text, "error.txt");
-    cr_assert_eq(status, 0, "%s: %d\n%s%s", text, status, out_text, error_text);
-    return out_text;
 }
 
 /* Expects that the text sampled after a prompt is this answer of a chat. */

@@ -261,3 +261,23 @@ Test(sampler, repetition_penalty_lowers_logits_of_tokens_in_the_text) {
     sampler_close(&sampler);
     close_sampler(&rig, &gpt);
 }
+
+/* Tokens of a prompt count even if they do not fit in the context. */
+Test(sampler, repetition_penalty_remembers_dropped_tokens) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sampler sampler;
+    int32_t token, tokens[RIG_LENGTH + 5];
+    const struct sample_options options = {.top_p = 1, .repetition_penalty = 2};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_sampler(&rig, &gpt);
+    cr_assert_eq(sampler_open(&sampler, &gpt, &options, &rig.error), 0, "%s", rig.error.text);
+    for (int i = 0; i < RIG_LENGTH + 5; i++) tokens[i] = i < 5 ? 3 : 9;
+    sampler_read(&sampler, tokens, RIG_LENGTH + 5);
+    for (int v = 0; v < RIG_VOCABULARY; v++) sampler.logits[v] = -9;
+    sampler.logits[3] = 4, sampler.logits[5] = 2.5f; /* 4 / 2 < 2.5 */
+    cr_assert_eq(sampler_draw(&sampler, &token, &rig.error), 0);
+    cr_expect_eq(token, 5);
+    sampler_close(&sampler);
+    close_sampler(&rig, &gpt);
+}

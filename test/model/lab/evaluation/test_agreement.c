@@ -18,8 +18,8 @@ Test(agreement, of_equal_predictions) {
     agreement_finish(&agreement);
     cr_expect_eq(agreement_mean(&agreement), 0);
     cr_expect_eq(agreement.kl, 0);
-    cr_expect_eq(agreement.moved, 0);
-    cr_expect_eq(agreement.equal, 2);
+    cr_expect_eq(agreement.rank_changed, 0);
+    cr_expect_eq(agreement.same_bits, 2);
     agreement_close(&agreement);
 }
 
@@ -41,8 +41,8 @@ Test(agreement, of_known_predictions) {
     expect_near(agreement_percentile(&agreement, 0.75), log(2), "75 %");
     expect_near(agreement_percentile(&agreement, 1), log(2), "largest");
     expect_near(agreement.kl, 3 * (0.5 - 0.25) * log(2), "KL");
-    cr_expect_eq(agreement.moved, 2);
-    cr_expect_eq(agreement.equal, 0);
+    cr_expect_eq(agreement.rank_changed, 2);
+    cr_expect_eq(agreement.same_bits, 0);
     agreement_close(&agreement);
 }
 
@@ -52,7 +52,7 @@ Test(agreement, a_rank_counts_the_tokens_above) {
     struct agreement agreement;
     cr_assert_eq(agreement_open(&agreement, 1), 0);
     agreement_add(&agreement, sampler, trainer, VOCABULARY, 1);
-    cr_expect_eq(agreement.moved, 0);
+    cr_expect_eq(agreement.rank_changed, 0);
     agreement_close(&agreement);
 }
 
