@@ -19,7 +19,8 @@ help() { (exec -a "mantissa-$name" "$program" "$@") && echo; }
     help --help
     if [ "$name" = train ]; then
         printf 'Flags of each command:\n\n'
-        for command in dry-run sample eval export audit profile; do help --help $command; done
+        for command in $(help --help | awk '/^Other commands/ { lists = 1 } !NF { lists = 0 }
+            lists && $1 ~ /^--/ { print substr($1, 3) }'); do help --help "$command"; done
         help --help-config
     fi
 } | sed -e 's/\\/\\e/g' -e "s/^[.']/\\\\\&&/" \
