@@ -99,11 +99,16 @@ static void check_texts(enum config_precision precision, int family, int64_t win
     close_sampler(&rig, &gpt);
 }
 
-/* The tensor scale of nvfp4 depends on all rows of the batch. */
+/* The tensor scale of nvfp4 depends on all rows of the batch. An emulated GPU is slow: two families
+ * in two precisions reach all kernels with positions and keys of their own. */
 Test(loglikelihood, of_texts_with_shared_beginnings) {
+    bool device = test_device() == DEVICE_CUDA;
     for (size_t i = 0; i < COUNT(rig_precisions) && rig_precisions[i] != CONFIG_PRECISION_NVFP4;
          i++)
-        for (int family = 0; family < FAMILIES; family++) {
+        for (int family = 0; family < (device ? 2 : FAMILIES); family++) {
+            if (device && rig_precisions[i] != CONFIG_PRECISION_FP32 &&
+                rig_precisions[i] != CONFIG_PRECISION_BF16)
+                continue;
             check_texts(rig_precisions[i], family, 0);
             check_texts(rig_precisions[i], family, 1 + 7 * family);
         }
