@@ -21,12 +21,12 @@ TEST_SOURCES    := $(wildcard test/kernels/*.c) \
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.c $(TEST_RUNNER) \
   test/model/core/test_adapter.c test/model/core/test_dropout.c test/model/core/test_frozen.c \
   test/model/core/test_recipe.c test/model/core/test_sample_cache.c test/model/core/test_snapshot.c \
-  test/model/core/test_sampler.c test/model/core/test_loglikelihood.c \
   $(if $(filter emulated-thread,$(BUILD)),, \
        test/model/core/test_device_training.c test/model/core/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
     test/model/core/test_trainer.c test/model/core/test_trainer_overflow.c \
-    test/model/core/test_recompute.c test/model/core/test_masters.c)
+    test/model/core/test_recompute.c test/model/core/test_masters.c \
+    test/model/core/test_sampler.c test/model/core/test_loglikelihood.c)
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
