@@ -304,7 +304,7 @@ Test(attention_decode, prefixes) {
     for (size_t p = 0; p < sizeof prefixes / sizeof *prefixes; p++) {
         enum dtype dtype = (enum dtype)(p % 3);
         struct shape shape =
-            plain_shape(1 + (int64_t)p % 3 * 6, 77, 6, widths[(p + dtype) % 4], 76, dtype);
+            plain_shape(1 + (int64_t)p / 3 * 6, 77, 6, widths[(p + dtype) % 4], 76, dtype);
         shape.kv_heads = p % 2 ? 2 : 6;
         shape.prefix = prefixes[p];
         check_everywhere(exact, &shape);
