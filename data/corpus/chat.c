@@ -79,25 +79,11 @@ const struct chat_template *chat_template_of(const struct tokenizer *tokenizer) 
     return chat_template_at(i);
 }
 
-/* True for the characters that Python's str.strip removes, as the templates do. */
-static bool is_space(const char *character, size_t count) {
-    const uint32_t code = count > 0 ? utf8_code(character, count) : 0;
-    return (code >= 9 && code <= 13) || (code >= 28 && code <= 32) || code == 0x85 ||
-           code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
-           code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
-}
-
-/* Returns a content without the white space around it. */
+/* Returns a content without the white space around it, as the templates do with Python's strip. */
 static struct segment trimmed(const struct jsonl_member *content) {
-    const char *begin = NULL, *end = NULL, *last = content->text + content->size;
-    for (const char *at = content->text, *next; at < last; at = next) {
-        const size_t count = utf8_character(at, (size_t)(last - at));
-        next = at + count;
-        if (is_space(at, count)) continue;
-        if (!begin) begin = at;
-        end = next;
-    }
-    return (struct segment){begin, begin ? (size_t)(end - begin) : 0, false};
+    size_t size = utf8_trim_end(content->text, content->size);
+    size_t from = utf8_skip_space(content->text, size);
+    return (struct segment){content->text + from, size - from, false};
 }
 
 static enum role role_of(const struct jsonl_member *value) {

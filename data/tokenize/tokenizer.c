@@ -311,6 +311,13 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const 
     return 0;
 }
 
+int tokenizer_encode_beginning(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
+                               int32_t **tokens, struct error *error) {
+    if (tokenizer->end_of_text < 0) return tokenizer_encode(encoder, tokens, "\n", 1, false, error);
+    arrput(*tokens, tokenizer->end_of_text);
+    return 0;
+}
+
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {
     *size = 0;
     if (token < 0 || token >= tokenizer->vocab_size) return tokenizer->bytes;

@@ -96,6 +96,11 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder);
 int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
                      size_t size, bool special, struct error *error);
 
+/* Appends the token that a text without a context begins with: end_of_text or, if the tokenizer has
+ * none, those of a line break. */
+int tokenizer_encode_beginning(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
+                               int32_t **tokens, struct error *error);
+
 /* Returns the bytes of a token; *size is 0 if the vocabulary has no such token. A special token
  * gives its name, such as <|endoftext|>. The bytes belong to the tokenizer. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size);

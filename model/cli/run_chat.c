@@ -29,7 +29,7 @@ struct conversation {
 };
 
 /* Reads a line without its end into *text (getline). False at the end of the input or after a
- * signal other than SIGINT, which only asks again. */
+ * signal, except after SIGINT on a terminal, which it reads again. */
 static bool read_line(struct conversation *chat, char **text, size_t *capacity) {
     for (;;) {
         if (chat->terminal) fputs("> ", stdout);

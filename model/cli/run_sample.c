@@ -39,23 +39,13 @@ void sample_print_speed(FILE *out, const struct sample_result *result, int64_t t
             1e3 * result->prompt_seconds);
 }
 
-/* Encodes the prompt. An empty one becomes the end-of-text token, or a line break if the tokenizer
- * has no such token. */
-static int encode_prompt(int32_t **tokens, const struct tokenizer *tokenizer, const char *prompt,
-                         struct error *error) {
-    if (prompt[0]) return sample_encode(tokens, tokenizer, prompt, error);
-    if (tokenizer->end_of_text < 0) return sample_encode(tokens, tokenizer, "\n", error);
-    arrput(*tokens, tokenizer->end_of_text);
-    return 0;
-}
-
 /* Generates texts that continue the prompt, each into its stream, which has the prompt already. */
 static int generate(struct text_stream *streams, struct sample_result *result, struct gpt *gpt,
                     const char *prompt, const struct sample_options *options, struct error *error) {
     const struct tokenizer *tokenizer = streams->tokenizer;
     struct sample_options all = *options;
     int32_t *tokens = NULL;
-    int status = encode_prompt(&tokens, tokenizer, prompt, error);
+    int status = sample_encode(&tokens, tokenizer, prompt, error);
     if (status == 0 && arrlen(tokens) > gpt->capacity.sequence_length)
         fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",
                 arrlen(tokens), gpt->capacity.sequence_length);
@@ -202,7 +192,7 @@ static int fit_context(struct config *config, const struct tokenizer *tokenizer,
     int64_t limit = sample_model_context(config), longest = 0;
     for (ptrdiff_t i = 0; i < arrlen(line->prompts); i++) {
         int32_t *tokens = NULL;
-        if (encode_prompt(&tokens, tokenizer, line->prompts[i], error)) return -1;
+        if (sample_encode(&tokens, tokenizer, line->prompts[i], error)) return -1;
         if (arrlen(tokens) > longest) longest = arrlen(tokens);
         arrfree(tokens);
     }
@@ -222,9 +212,11 @@ int run_sample(const struct config *config, const char *from, const struct comma
     fitted.samples = line->samples > 0 ? line->samples : 1;
     if (fit_context(&fitted, &tokenizer, line, error) == 0 &&
         sample_model_open(&model, &fitted, from, error) == 0) {
-        struct samples samples = {
-            line,           &tokenizer, &model.gpt, sample_options_of(config, line),
-            fitted.samples, NULL,       NULL};
+        struct samples samples = {.line = line,
+                                  .tokenizer = &tokenizer,
+                                  .gpt = &model.gpt,
+                                  .options = sample_options_of(config, line),
+                                  .count = fitted.samples};
         samples.options.stop = signals_catch();
         if (print_prompts(&samples, error) == 0)
             status = *samples.options.stop ? EXIT_SIGNAL + *samples.options.stop : EXIT_DONE;

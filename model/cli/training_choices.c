@@ -12,7 +12,7 @@ static int open_choices(struct training_choices *questions, const struct config 
     if (questions_open(&questions->set, path, error) ||
         setup_tokenizer(&tokenizer, config, from, NULL, 0, error))
         return -1;
-    int status = choices_open(&questions->choices, &questions->set, &tokenizer, error);
+    int status = choices_open(&questions->choices, &questions->set, &tokenizer, path, error);
     tokenizer_close(&tokenizer);
     return status ? status : choices_check(&questions->choices, config->data.seq_len, path, error);
 }

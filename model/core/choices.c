@@ -7,15 +7,13 @@
 #include <stb/stb_ds.h>
 
 /* Appends the tokens of a choice's text to *tokens, and sets *first to the number of those of its
- * context. Without a context a text begins with the token before texts, or with a line break if the
- * tokenizer has none. */
+ * context, or of the beginning of a text if there is none. */
 static int encode(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
                   const struct choice *choice, int32_t **tokens, int64_t *first,
                   struct error *error) {
     size_t size = choice->context_size + choice->continuation_size;
     if (choice->context_size == 0) {
-        if (tokenizer->end_of_text >= 0) arrput(*tokens, tokenizer->end_of_text);
-        else if (tokenizer_encode(encoder, tokens, "\n", 1, false, error)) return -1;
+        if (tokenizer_encode_beginning(encoder, tokenizer, tokens, error)) return -1;
         *first = (int64_t)arrlen(*tokens);
         return tokenizer_encode(encoder, tokens, choice->continuation, choice->continuation_size,
                                 true, error);
@@ -28,7 +26,7 @@ static int encode(struct tokenizer_encoder *encoder, const struct tokenizer *tok
 }
 
 int choices_open(struct choices *choices, const struct question_set *set,
-                 const struct tokenizer *tokenizer, struct error *error) {
+                 const struct tokenizer *tokenizer, const char *where, struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     *choices = (struct choices){.set = set};
     if (!encoder) return fail(error, "out of memory for the tokens of questions");
@@ -44,7 +42,7 @@ int choices_open(struct choices *choices, const struct question_set *set,
             /* A tokenizer may join the continuation's beginning with the context's last token. */
             if (text.first >= text.count) text.first = text.count - 1;
             if (status == 0 && text.first < 1)
-                status = fail(error, "line %zu: choice %d has no token of its own",
+                status = fail(error, "%s:%zu: choice %d has no token of its own", where,
                               set->questions[q].line, i + 1);
             choices->rows += text.count - 1;
             if (text.count - 1 > choices->longest) choices->longest = text.count - 1;

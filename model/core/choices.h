@@ -22,9 +22,10 @@ struct accuracy {
     double chance;                    /* expected share of random answers */
 };
 
-/* Divides the texts into tokens. */
+/* Divides the texts of the file `where` into tokens. Fails, with the line, if a tokenizer joins a
+ * whole text to one token. */
 int choices_open(struct choices *choices, const struct question_set *set,
-                 const struct tokenizer *tokenizer, struct error *error);
+                 const struct tokenizer *tokenizer, const char *where, struct error *error);
 void choices_close(struct choices *choices);
 
 /* Fails if a text has more than `length` rows: the first such line of the file `where`. */

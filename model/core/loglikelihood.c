@@ -71,16 +71,19 @@ void scorer_close(struct scorer *scorer) {
     *scorer = (struct scorer){0};
 }
 
-/* Returns the number of tokens that all texts of the group of texts[0] begin with, and that none of
- * them needs logits of: the last token before a scored one belongs to each text alone. */
-static int64_t shared_length(const struct scored_text *texts, int64_t count) {
-    int64_t length = texts[0].first - 1;
-    for (int64_t i = 1; i < count && texts[i].group == texts[0].group; i++) {
-        int64_t same = 0, most = length < texts[i].first - 1 ? length : texts[i].first - 1;
-        while (same < most && texts[i].tokens[same] == texts[0].tokens[same]) same++;
-        length = same;
+/* Sets the number of tokens that all texts of each group begin with, and that none of them needs
+ * logits of: the last token before a scored one belongs to each text alone. */
+static void find_shared(struct scored_text *texts, int64_t count) {
+    for (int64_t begin = 0, end; begin < count; begin = end) {
+        int64_t length = texts[begin].first - 1;
+        for (end = begin; end < count && texts[end].group == texts[begin].group; end++) {
+            const struct scored_text *text = &texts[end];
+            int64_t same = 0, most = length < text->first - 1 ? length : text->first - 1;
+            while (same < most && text->tokens[same] == texts[begin].tokens[same]) same++;
+            length = same;
+        }
+        for (int64_t i = begin; i < end; i++) texts[i].shared = length;
     }
-    return length;
 }
 
 /* Returns the row where `count` rows after `end` begin so that they lie in one sequence. */
@@ -88,13 +91,12 @@ static int64_t begin_row(const struct packing *packing, int64_t end, int64_t cou
     return end % packing->length + count > packing->length ? round_up(end, packing->length) : end;
 }
 
-/* Adds a text to the batch if it fits. `shared`: length of its group's beginning. */
-static bool add(struct packing *packing, const struct scored_text *texts, int64_t index,
-                int64_t shared) {
+/* Adds a text to the batch if it fits. */
+static bool add(struct packing *packing, const struct scored_text *texts, int64_t index) {
     const struct scored_text *text = &texts[index];
     bool begins = packing->count == 0 || texts[index - 1].group != text->group;
-    int64_t end = packing->shared_end, own = text->count - 1 - shared;
-    if (begins) end = begin_row(packing, end, shared) + shared;
+    int64_t end = packing->shared_end, own = text->count - 1 - text->shared;
+    if (begins) end = begin_row(packing, end, text->shared) + text->shared;
     if (end + packing->own_rows + own > packing->rows) return false;
     packing->shared_end = end;
     packing->own_rows += own;
@@ -113,10 +115,10 @@ static void write_shared(const struct arrays *to, const struct packing *packing,
     }
 }
 
-/* Writes the rest of a text, whose row `first` continues `shared` rows from row `prefix` on. */
+/* Writes the rest of a text, whose row `first` continues the shared rows from row `prefix` on. */
 static void write_own(const struct arrays *to, struct decode_keys *keys, int64_t window,
-                      const struct scored_text *text, int64_t first, int64_t prefix,
-                      int64_t shared) {
+                      const struct scored_text *text, int64_t first, int64_t prefix) {
+    int64_t shared = text->shared;
     for (int64_t t = shared; t < text->count - 1; t++) {
         int64_t row = first + t - shared, skipped = window > 0 && t >= window ? t - window + 1 : 0;
         to->tokens[row] = text->tokens[t];
@@ -129,8 +131,8 @@ static void write_own(const struct arrays *to, struct decode_keys *keys, int64_t
 
 /* Fills the arrays. Returns the largest number of keys of an own row. */
 static int64_t write_batch(const struct arrays *to, const struct packing *packing, int64_t window,
-                           const struct scored_text *texts, int64_t texts_end) {
-    int64_t prefix = 0, end = 0, shared = 0, row = packing->shared_end, keys_max = 1;
+                           const struct scored_text *texts) {
+    int64_t prefix = 0, end = 0, row = packing->shared_end, keys_max = 1;
     for (int64_t i = 0; i < packing->rows; i++) { /* rows of no text attend to themselves */
         to->tokens[i] = to->positions[i] = 0;
         to->targets[i] = -1;
@@ -139,16 +141,12 @@ static int64_t write_batch(const struct arrays *to, const struct packing *packin
     for (int64_t i = packing->first; i < packing->first + packing->count; i++) {
         const struct scored_text *text = &texts[i];
         if (i == packing->first || texts[i - 1].group != text->group) {
-            /* A group that began in an earlier batch has the same beginning there. */
-            int64_t begin = i;
-            while (begin > 0 && texts[begin - 1].group == text->group) begin--;
-            shared = shared_length(texts + begin, texts_end - begin);
-            prefix = begin_row(packing, end, shared);
-            end = prefix + shared;
-            write_shared(to, packing, window, text->tokens, prefix, shared);
+            prefix = begin_row(packing, end, text->shared);
+            end = prefix + text->shared;
+            write_shared(to, packing, window, text->tokens, prefix, text->shared);
         }
-        write_own(to, to->keys + row - packing->shared_end, window, text, row, prefix, shared);
-        row += text->count - 1 - shared;
+        write_own(to, to->keys + row - packing->shared_end, window, text, row, prefix);
+        row += text->count - 1 - text->shared;
         if (text->count - 1 > keys_max) keys_max = text->count - 1;
     }
     return keys_max;
@@ -156,29 +154,26 @@ static int64_t write_batch(const struct arrays *to, const struct packing *packin
 
 /* Sums the losses of each text's scored tokens, the last ones of its own rows. */
 static void read_losses(const struct packing *packing, const float *losses,
-                        struct scored_text *texts, int64_t texts_end) {
-    int64_t row = packing->shared_end, shared = 0;
+                        struct scored_text *texts) {
+    int64_t row = packing->shared_end;
     for (int64_t i = packing->first; i < packing->first + packing->count; i++) {
         struct scored_text *text = &texts[i];
-        int64_t begin = i;
-        while (begin > 0 && texts[begin - 1].group == text->group) begin--;
-        shared = shared_length(texts + begin, texts_end - begin);
         text->log_likelihood = 0;
         for (int64_t t = text->first - 1; t < text->count - 1; t++)
-            text->log_likelihood -= (double)losses[row + t - shared];
-        row += text->count - 1 - shared;
+            text->log_likelihood -= (double)losses[row + t - text->shared];
+        row += text->count - 1 - text->shared;
     }
 }
 
 static void run_batch(struct scorer *scorer, const struct packing *packing,
-                      struct scored_text *texts, int64_t count) {
+                      struct scored_text *texts) {
     struct gpt *gpt = scorer->gpt;
     struct activations *a = &gpt->activations;
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
     const struct activations before = *a;
     const struct arrays host = arrays_in(scorer->host, packing->rows);
     const struct arrays sent = arrays_in(scorer->sent, packing->rows);
-    int64_t keys_max = write_batch(&host, packing, gpt->shape.window, texts, count);
+    int64_t keys_max = write_batch(&host, packing, gpt->shape.window, texts);
     backend_upload(gpt->be, scorer->sent, scorer->host, batch_bytes(gpt));
     a->tokens = sent.tokens;
     a->targets = sent.targets;
@@ -188,7 +183,7 @@ static void run_batch(struct scorer *scorer, const struct packing *packing,
     forward(gpt);
     backend_download(gpt->be, scorer->losses, a->losses.data,
                      (size_t)packing->rows * sizeof *scorer->losses);
-    read_losses(packing, scorer->losses, texts, count);
+    read_losses(packing, scorer->losses, texts);
     a->tokens = before.tokens;
     a->targets = before.targets;
     a->first_keys = before.first_keys;
@@ -201,18 +196,17 @@ static int run_batches(struct scorer *scorer, struct scored_text *texts, int64_t
     const struct gpt *gpt = scorer->gpt;
     const struct ranks *ranks = gpt->be->collectives->ranks;
     struct packing packing = {gpt->capacity.sequence_length, gpt->capacity.rows, 0, 0, 0, 0};
-    int64_t shared = 0, batch = 0;
+    int64_t batch = 0;
+    find_shared(texts, count);
     for (int64_t i = 0; i < count; i++) texts[i].log_likelihood = 0;
     for (int64_t i = 0; i <= count; i++) {
-        if (i < count && (i == 0 || texts[i].group != texts[i - 1].group))
-            shared = shared_length(texts + i, count - i);
-        if (i < count && add(&packing, texts, i, shared)) continue;
+        if (i < count && add(&packing, texts, i)) continue;
         if (scorer->stop && *scorer->stop) return RESULT_STOPPED;
         assert(packing.count > 0);
         scorer->rows_run += packing.shared_end + packing.own_rows;
-        if (batch++ % ranks->size == ranks->rank) run_batch(scorer, &packing, texts, count);
+        if (batch++ % ranks->size == ranks->rank) run_batch(scorer, &packing, texts);
         packing.first = i, packing.count = packing.shared_end = packing.own_rows = 0;
-        if (i < count) add(&packing, texts, i, shared);
+        if (i < count) add(&packing, texts, i);
     }
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }

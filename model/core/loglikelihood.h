@@ -14,6 +14,7 @@ struct scored_text {
     int64_t count;         /* at most the model's sequence length + 1 */
     int64_t first;         /* 1 or more: tokens from this one on are scored */
     int64_t group;         /* texts of a group are adjacent */
+    int64_t shared;        /* result: tokens of the common beginning that the group runs once */
     double log_likelihood; /* result: sum of log P(token | tokens before it), in nats */
 };
 

@@ -184,8 +184,8 @@ static int32_t *context_of(const struct sampler *sampler, int64_t text) {
     return sampler->context + text * sampler->window;
 }
 
-/* Computes and fetches the logits of `rows` rows from `first` on, as fp32, and stores the last
- * `kept` of them as the predictions of texts from `text` on. */
+/* Computes the logits of `rows` rows from `first` on and stores `kept` of them, after `skipped`
+ * ones, in fp32 as the predictions of texts from `text` on. */
 static void fetch_logits(struct sampler *sampler, int64_t first, int64_t rows, int64_t skipped,
                          int64_t text, int64_t kept) {
     struct gpt *gpt = sampler->gpt;
@@ -241,8 +241,6 @@ static void read_added(struct sampler *sampler, int64_t rows, int64_t padded) {
     int64_t texts = sampler->texts, prefix = sampler->prefix, before = sampler->length - rows;
     int64_t own = prefix * (sampler->shared ? 1 : texts), count = texts == 1 ? padded : texts;
     struct added_arrays arrays = added_arrays_in(sampler->added, count);
-    int64_t first = before + 1 - gpt->shape.window;
-    if (gpt->shape.window == 0 || first < 0) first = 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t text = texts == 1 ? 0 : i, step = texts == 1 && i < rows ? i : rows - 1;
         int64_t position = before + step, keys = position + 1 - gpt->shape.window;
@@ -254,8 +252,8 @@ static void read_added(struct sampler *sampler, int64_t rows, int64_t padded) {
         arrays.positions[i] = (int32_t)position;
     }
     backend_upload(gpt->be, gpt->added, sampler->added, added_bytes(count));
-    const struct added added = {count, own + (before - prefix) * texts, texts, first,
-                                sampler->length};
+    const struct added added = {count, own + (before - prefix) * texts, texts,
+                                arrays.keys[0].skipped, sampler->length};
     int64_t row = gpt_extend(gpt, &added);
     fetch_logits(sampler, row + (texts == 1 ? rows - 1 : 0), texts, 0, 0, texts);
 }

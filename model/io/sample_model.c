@@ -47,7 +47,8 @@ int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const cha
                   struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     if (!encoder) return fail(error, "out of memory for the prompt");
-    int status = tokenizer_encode(encoder, tokens, text, strlen(text), true, error);
+    int status = text[0] ? tokenizer_encode(encoder, tokens, text, strlen(text), true, error)
+                         : tokenizer_encode_beginning(encoder, tokenizer, tokens, error);
     tokenizer_encoder_close(encoder);
     return status;
 }

@@ -25,6 +25,7 @@ void sample_model_close(struct sample_model *model);
  * as one of Hugging Face. */
 int64_t sample_model_context(const struct config *config);
 
-/* Appends the tokens of a text, special tokens included, to *tokens, an stb_ds array. */
+/* Appends the tokens of a text, special tokens included, to *tokens, an stb_ds array; for an empty
+ * one, the token that begins a text. */
 int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const char *text,
                   struct error *error);

@@ -17,17 +17,23 @@ static inline void sharpen(struct gpt *gpt, float factor) {
     free(weights);
 }
 
-/* A gpt without a trainer, as --sample has. */
-static inline void open_sampler(struct rig *rig, struct gpt *gpt) {
+/* A gpt without a trainer, with random weights. plan: plans its passes. */
+static inline void open_planned(struct rig *rig, struct gpt *gpt, enum gpt_use use,
+                                void (*plan)(struct gpt *gpt)) {
     rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_SAMPLING, &rig->error),
-                 0, "%s", rig->error.text);
+    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, use, &rig->error), 0, "%s",
+                 rig->error.text);
     backend_plan_begin(&rig->be);
-    sample_plan(gpt);
+    plan(gpt);
     cr_assert_eq(backend_plan_end(&rig->be, &rig->error), 0, "%s", rig->error.text);
     cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
     gpt_initialize(gpt, 3);
     sharpen(gpt, 8);
+}
+
+/* The same as --sample has it. */
+static inline void open_sampler(struct rig *rig, struct gpt *gpt) {
+    open_planned(rig, gpt, GPT_SAMPLING, sample_plan);
 }
 
 static inline void close_sampler(struct rig *rig, struct gpt *gpt) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "data/util/program.h"
 #include "data/util/progress.h"
@@ -202,6 +203,7 @@ static int agree_in_precision(cJSON *report, struct rollout *rollout, const stru
 static int plan_rollout(struct rollout *rollout, struct config *config, const char *from,
                         const struct agreement_options *options, struct error *error) {
     struct tokenizer tokenizer;
+    int32_t *first = NULL;
     int64_t limit = sample_model_context(config);
     rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
     rollout->tokens = options->tokens > 0 ? options->tokens : limit < TOKENS ? limit : TOKENS;
@@ -209,8 +211,11 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
         return fail(error, "--tokens %" PRId64 ": the context of the model has %" PRId64 " tokens",
                     rollout->tokens, limit);
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return -1;
-    rollout->first = tokenizer.end_of_text >= 0 ? tokenizer.end_of_text : '\n';
+    int status = sample_encode(&first, &tokenizer, "", error);
+    if (status == 0) rollout->first = arrlast(first);
+    arrfree(first);
     tokenizer_close(&tokenizer);
+    if (status) return -1;
     int64_t most = rollout->texts > rollout->tokens ? rollout->texts : rollout->tokens;
     config->samples = rollout->texts;
     config->data.seq_len = sample_length(most, limit);

@@ -181,7 +181,8 @@ static int open_subject(struct subject *subject, const struct config *config, st
     if (questions_open(&subject->set, subject->options->questions, error) ||
         setup_tokenizer(&tokenizer, config, subject->from, NULL, 0, error))
         return -1;
-    int status = choices_open(&subject->choices, &subject->set, &tokenizer, error);
+    int status = choices_open(&subject->choices, &subject->set, &tokenizer,
+                              subject->options->questions, error);
     tokenizer_close(&tokenizer);
     subject->first_answers = calloc(arrlenu(subject->set.questions), sizeof(int));
     subject->report = cJSON_CreateObject();

@@ -20,7 +20,7 @@ static struct choices opened(struct question_set *set) {
     struct choices choices;
     struct error error = {0};
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
-    cr_assert_eq(choices_open(&choices, set, &tokenizer, &error), 0, "%s", error.text);
+    cr_assert_eq(choices_open(&choices, set, &tokenizer, "q.jsonl", &error), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
     return choices;
 }
@@ -89,5 +89,20 @@ Test(choices, scores_that_are_not_numbers_are_no_answers) {
         cr_expect_eq(choices_answer(&set.questions[i], choices.texts + 2 * i, i % 2), -1, "%d", i);
     cr_expect_eq(choices_accuracy(&choices).acc, 0);
     choices_close(&choices);
+    questions_close(&set);
+}
+
+/* "th" is one token of this vocabulary, so the choice has none of its own. */
+Test(choices, a_choice_without_a_token_is_refused) {
+    struct question_set set = {0};
+    struct tokenizer tokenizer;
+    struct choices choices;
+    struct error error = {0};
+    add(&set, 0, "t", "", (const char *const[]){"o x", "h"}, 2);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, "test/golden/tokenizer/small", &error),
+                 0, "%s", error.text);
+    cr_expect_eq(choices_open(&choices, &set, &tokenizer, "q.jsonl", &error), -1);
+    cr_expect_str_eq(error.text, "q.jsonl:1: choice 2 has no token of its own");
+    tokenizer_close(&tokenizer);
     questions_close(&set);
 }

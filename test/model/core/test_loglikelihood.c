@@ -23,23 +23,11 @@ static void make_texts(struct texts *texts) {
             if (t == begin) stream = 50 + (uint64_t)i / 2;
             texts->tokens[i][t] = (int32_t)(random_bits(9, stream, (uint64_t)t) % RIG_VOCABULARY);
         }
-        texts->list[i] = (struct scored_text){texts->tokens[i], count, begin, group, 0};
+        texts->list[i] = (struct scored_text){
+            .tokens = texts->tokens[i], .count = count, .first = begin, .group = group};
         if (group == GROUPS - 1 && count > 3) texts->list[i].first = count - 1 - i % 2;
         if (group == GROUPS - 2 && i % 2) texts->list[i].first -= i % 4; /* scored earlier */
     }
-}
-
-static void open_model(struct rig *rig, struct gpt *gpt) {
-    rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(
-        gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_EVALUATION, &rig->error), 0,
-        "%s", rig->error.text);
-    backend_plan_begin(&rig->be);
-    scorer_plan(gpt);
-    cr_assert_eq(backend_plan_end(&rig->be, &rig->error), 0, "%s", rig->error.text);
-    cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
-    gpt_initialize(gpt, 3);
-    sharpen(gpt, 8);
 }
 
 /* The same text alone, at the beginning of the first sequence, without branches. */
@@ -81,7 +69,7 @@ static void check_texts(enum config_precision precision, int family, int64_t win
     set_family(&rig.config, family);
     rig.config.model.window = window;
     make_texts(&texts);
-    open_model(&rig, &gpt);
+    open_planned(&rig, &gpt, GPT_EVALUATION, scorer_plan);
     cr_assert_eq(scorer_open(&scorer, &gpt, &rig.error), 0, "%s", rig.error.text);
     cr_assert_eq(scorer_run(&scorer, texts.list, TEXTS, &rig.error), 0, "%s", rig.error.text);
     int64_t rows = 0;
@@ -126,10 +114,10 @@ Test(loglikelihood, of_short_batches) {
     rig.config.model.n_embd = 64;
     rig.config.model.n_positions = rig.config.data.seq_len = 47;
     rig.config.train.micro_batch_size = 1;
-    open_model(&rig, &gpt);
+    open_planned(&rig, &gpt, GPT_EVALUATION, scorer_plan);
     cr_assert_eq(scorer_open(&scorer, &gpt, &rig.error), 0, "%s", rig.error.text);
     for (int64_t first = 1; first < 48; first++) {
-        struct scored_text text = {tokens, 48, first, 0, 0};
+        struct scored_text text = {.tokens = tokens, .count = 48, .first = first};
         cr_assert_eq(scorer_run(&scorer, &text, 1, &rig.error), 0, "%s", rig.error.text);
         cr_expect_lt(text.log_likelihood, 0);
     }
@@ -189,7 +177,7 @@ Test(loglikelihood, stops_at_a_signal) {
     const volatile sig_atomic_t stop = SIGINT;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     make_texts(&texts);
-    open_model(&rig, &gpt);
+    open_planned(&rig, &gpt, GPT_EVALUATION, scorer_plan);
     cr_assert_eq(scorer_open(&scorer, &gpt, &rig.error), 0, "%s", rig.error.text);
     scorer.stop = &stop;
     cr_expect_eq(scorer_run(&scorer, texts.list, TEXTS, &rig.error), RESULT_STOPPED);

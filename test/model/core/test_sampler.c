@@ -164,15 +164,7 @@ static void check_exact(enum config_precision precision) {
     const struct sample_options options = {.temperature = 1, .top_p = 1, .exact = true};
     rig_config(&rig.config, precision);
     rig.config.fp8.recipe = CONFIG_RECIPE_ROW; /* scales do not depend on other rows */
-    rig_open_backend(&rig, test_device(), 1);
-    cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_EVALUATION, &rig.error),
-                 0, "%s", rig.error.text);
-    backend_plan_begin(&rig.be);
-    sample_plan_exact(&gpt);
-    cr_assert_eq(backend_plan_end(&rig.be, &rig.error), 0, "%s", rig.error.text);
-    cr_assert_eq(gpt_allocate(&gpt, &rig.error), 0, "%s", rig.error.text);
-    gpt_initialize(&gpt, 3);
-    sharpen(&gpt, 8);
+    open_planned(&rig, &gpt, GPT_EVALUATION, sample_plan_exact);
     size_t columns = (size_t)gpt.shape.padded_vocab, bytes = columns * sizeof(float);
     float *drawn_from = malloc(TOKENS * BATCH * bytes);
     cr_assert_eq(sampler_open(&sampler, &gpt, &options, &rig.error), 0, "%s", rig.error.text);
