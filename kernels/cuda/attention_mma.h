@@ -155,16 +155,16 @@ static __device__ __forceinline__ void store_column_sums(float *to, float own[PA
         else function<__nv_bfloat16, 128>(__VA_ARGS__);                                \
     } while (0)
 
-/* Tile and head that a block works on. Heads come in groups whose keys and values stay in the L2
- * cache; within a group all heads do tile 0 first, then tile 1: if tile 0 is the longest, the short
- * ones fill the gaps at the end. */
+/* Tile and head of piece `number` of the work. Heads come in groups whose keys and values stay in
+ * the L2 cache; within a group all heads do tile 0 first, then tile 1: if tile 0 is the longest,
+ * the short ones fill the gaps at the end. */
 struct attention_work {
     int head, tile; /* head: index in B * H */
 };
-static __device__ __forceinline__ struct attention_work attention_work(int tiles, int heads,
-                                                                       int group) {
-    int block = (int)blockIdx.x, first = block / (group * tiles) * group;
-    int size = heads - first < group ? heads - first : group, at = block - first * tiles;
+static __device__ __forceinline__ struct attention_work attention_work(int number, int tiles,
+                                                                       int heads, int group) {
+    int first = number / (group * tiles) * group;
+    int size = heads - first < group ? heads - first : group, at = number - first * tiles;
     struct attention_work work = {first + at % size, at / size};
     return work;
 }

@@ -81,7 +81,8 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     typedef struct backward_tiles<D> tiles;
     DYNAMIC_SHARED(T, stages);
     query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
-    struct attention_work work = attention_work(b.tiles, b.batch * b.heads, b.group);
+    struct attention_work work =
+        attention_work((int)blockIdx.x, b.tiles, b.batch * b.heads, b.group);
     /* The last queries have the most keys. */
     struct held of = {work.head / b.heads, work.head % b.heads, b.tiles - 1 - work.tile};
     struct held keys = {of.batch, of.head / readers_of(b), of.tile};
@@ -212,7 +213,8 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     typedef struct backward_tiles<D> tiles;
     DYNAMIC_SHARED(T, stages);
     query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
-    struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
+    struct attention_work work =
+        attention_work((int)blockIdx.x, b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     int first = of.tile * HELD_ROWS, valid = b.sequence - first, thread = (int)threadIdx.x;
     int key = first + thread / WARP * tiles::ROWS;

@@ -115,7 +115,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
                            const __grid_constant__ CUtensorMap dout) {
     DYNAMIC_TILES(shared);
     struct places places = places_of<D>(shared);
-    struct attention_work work = attention_work(b.tiles, b.batch * b.heads, b.group);
+    struct attention_work work =
+        attention_work((int)blockIdx.x, b.tiles, b.batch * b.heads, b.group);
     /* The last queries have the most keys. */
     struct held of = {work.head / b.heads, work.head % b.heads, b.tiles - 1 - work.tile};
     int begin = of.tile * HELD_ROWS, group = group_of_warps();
@@ -287,7 +288,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
                          const __grid_constant__ CUtensorMap values) {
     DYNAMIC_TILES(shared);
     struct places places = places_of<D>(shared);
-    struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
+    struct attention_work work =
+        attention_work((int)blockIdx.x, b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     volatile struct held *kept = (volatile struct held *)(places.held_full + 1);
     int begin = of.tile * HELD_ROWS, end = b.sequence; /* queries that see the keys */

@@ -153,7 +153,8 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
     phase_barrier *barriers = (phase_barrier *)(queries + places::BARRIERS_AT);
     struct ring ring = {queries + places::RING_AT, barriers, barriers + RING};
     phase_barrier *queries_full = barriers + 2 * RING;
-    struct attention_work work = attention_work(f.tiles, f.batch * f.heads, f.group);
+    struct attention_work work =
+        attention_work((int)blockIdx.x, f.tiles, f.batch * f.heads, f.group);
     int begin =
         (f.tiles - 1 - work.tile) * places::QUERIES; /* the last queries have the most keys */
     int end = begin + places::QUERIES < f.sequence ? begin + places::QUERIES : f.sequence;

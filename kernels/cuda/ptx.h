@@ -41,6 +41,25 @@ static __device__ __forceinline__ void named_barrier(int id, int count) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
+/* Waits until an int in global memory that only grows is at least `least`; returns it. What was
+ * written before semaphore_set is then visible to this thread. */
+static __device__ __forceinline__ int semaphore_wait(const int *semaphore, int least) {
+    int value;
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                     : "=r"(value)
+                     : "l"(__cvta_generic_to_global(semaphore))
+                     : "memory");
+    } while (value < least);
+    return value;
+}
+/* Writes of threads that have met this one at a barrier come before the new value, too. */
+static __device__ __forceinline__ void semaphore_set(int *semaphore, int value) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(semaphore)),
+                 "r"(value)
+                 : "memory");
+}
+
 /* 2^x within 2 ulp; results below 2^-126 become 0. */
 static __device__ __forceinline__ float exp2_approx(float x) {
     float y;

@@ -81,6 +81,10 @@ void defer(const deferred &work, site at);
 void defer_commit();          /* closes the group */
 void defer_wait(int pending); /* runs all but the last `pending` closed groups */
 
+/* The semaphore functions of kernels/cuda/ptx.h. */
+int semaphore_wait(const int *semaphore, int least, site at);
+void semaphore_set(int *semaphore, int value);
+
 /* cp.async: the destination reads as NaN from the start of the copy to the wait. */
 void cp_async(void *to, const void *from, unsigned bytes, unsigned from_bytes, site at);
 

@@ -135,6 +135,12 @@ template <int pending> static inline void cp_async_wait() {
 static inline void named_barrier(int id, int count, EMU_SITE) {
     emu::barrier(id, count, "named_barrier", EMU_HERE);
 }
+static inline int semaphore_wait(const int *semaphore, int least, EMU_SITE) {
+    return emu::semaphore_wait(semaphore, least, EMU_HERE);
+}
+static inline void semaphore_set(int *semaphore, int value) {
+    emu::semaphore_set(semaphore, value);
+}
 /* In the emulator any address can be one in shared memory. */
 typedef char *shared_pointer;
 static inline shared_pointer shared_pointer_to(const void *p) {

@@ -197,4 +197,21 @@ void cp_async(void *to, const void *from, unsigned bytes, unsigned from_bytes, s
     defer({finish_cp_async, to, from, bytes, from_bytes, 0}, at);
 }
 
+/* ---- semaphores */
+
+/* Blocks run one after another: what has not been set by now would be set by a block that may never
+ * start on a GPU, where blocks wait at the same time. */
+int semaphore_wait(const int *semaphore, int least, site at) {
+    acquire((void *)semaphore);
+    if (*semaphore < least)
+        fail(at, "waits for %d at a semaphore of %d, for a block that has not started", least,
+             *semaphore);
+    return *semaphore;
+}
+
+void semaphore_set(int *semaphore, int value) {
+    *semaphore = value;
+    release(semaphore);
+}
+
 } // namespace emu

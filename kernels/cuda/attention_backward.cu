@@ -1,0 +1,115 @@
+/* What precedes and follows the kernels of attention's gradient on tensor cores. */
+#include "kernels/cuda/attention_backward.h"
+#include "kernels/cuda/partials.h"
+
+enum { PREPARE_WARPS = 4, PREPARE_ROWS = VALUE_ROWS / PREPARE_WARPS };
+
+/* A block has VALUE_ROWS queries of a head: their values, and their semaphores. D / PACK lanes read
+ * a row. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(PREPARE_WARPS *WARP)
+    prepare_kernel(const struct backward b) {
+    const int chunks = D / PACK, at_once = WARP / chunks, count = PREPARE_ROWS / at_once;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int halves = b.tiles * (BLOCK_KEYS / VALUE_ROWS);
+    /* Heads come first: blocks that run together read whole rows. */
+    int head = (int)blockIdx.x % b.heads, rest = (int)blockIdx.x / b.heads;
+    int batch = rest / halves, half = rest % halves, first = half * VALUE_ROWS;
+    int64_t of_batch = (int64_t)batch * b.sequence, of_head = (int64_t)batch * b.heads + head;
+    struct query_values *to = b.values + of_head * halves + half;
+    float dout[count][PACK] = {}, out[count][PACK] = {};
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        int row = first + warp * PREPARE_ROWS + i * at_once + lane / chunks;
+        int64_t at = (of_batch + row) * b.out_stride + head * D + lane % chunks * PACK;
+        if (row >= b.sequence) continue;
+        load_pack(dout[i], (const T *)b.dout + at);
+        load_pack(out[i], (const T *)b.out + at);
+    }
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        int row = warp * PREPARE_ROWS + i * at_once + lane / chunks;
+        bool valid = first + row < b.sequence;
+        float sum = 0;
+        for (int j = 0; j < PACK; j++) sum += dout[i][j] * out[i][j];
+        for (int j = chunks / 2; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
+        if (lane % chunks) continue;
+        to->x[row] = valid ? -b.lse[of_head * b.sequence + first + row] * LOG2_OF_E : -INFINITY;
+        to->delta[row] = sum;
+    }
+    /* The first key tile that the first of these queries sees begins the sums. */
+    const int share = SEMAPHORES * VALUE_ROWS / BLOCK_KEYS;
+    int tile = 0, thread = (int)threadIdx.x;
+    if (b.first_keys && first < b.sequence) tile = b.first_keys[of_batch + first] / BLOCK_KEYS;
+    if (thread < share) b.semaphores[(of_head * halves + half) * share + thread] = 2 * tile;
+    if (blockIdx.x == 0 && thread == 0) *b.next_work = 0;
+}
+
+static int64_t tiles_of(const struct attention_shape *shape) {
+    return blocks_of(shape->sequence, BLOCK_KEYS);
+}
+static int64_t sums_rows(const struct attention_shape *shape) {
+    return shape->batch * tiles_of(shape) * SUM_WARPS;
+}
+
+/* Lays out the workspace at `memory`, which may be NULL. Returns its size in bytes. */
+static size_t lay_out(struct backward *b, const struct attention_backward_args *args,
+                      const struct attention_shape *shape, void *memory) {
+    struct arena arena = {(char *)memory, 0, SIZE_MAX};
+    size_t tiles = (size_t)(shape->batch * shape->heads * tiles_of(shape));
+    size_t sums = (size_t)(sums_rows(shape) * tensor_columns(args->dqkv));
+    b->values = (struct query_values *)arena_take(&arena, tiles * (BLOCK_KEYS / VALUE_ROWS) *
+                                                              sizeof *b->values);
+    b->dq = (float *)arena_take(&arena, tiles * BLOCK_KEYS * (size_t)shape->width * sizeof *b->dq);
+    b->semaphores = (int *)arena_take(&arena, tiles * SEMAPHORES * sizeof *b->semaphores);
+    b->next_work = (int *)arena_take(&arena, sizeof *b->next_work);
+    b->sums = args->column_sums ? (float *)arena_take(&arena, sums * sizeof *b->sums) : NULL;
+    return arena.used;
+}
+
+size_t attention_backward_bytes(const struct attention_backward_args *args,
+                                const struct attention_shape *shape) {
+    struct backward b;
+    return lay_out(&b, args, shape, NULL);
+}
+
+template <typename T, int D> static void prepare(struct backend *be, const struct backward *b) {
+    unsigned blocks = (unsigned)(b->batch * b->heads * b->tiles * (BLOCK_KEYS / VALUE_ROWS));
+    LAUNCH((prepare_kernel<T, D>), blocks, PREPARE_WARPS * WARP, 0, cuda_state(be)->compute, *b);
+}
+
+struct backward attention_backward_begin(struct backend *be,
+                                         const struct attention_backward_args *args,
+                                         const struct attention_shape *shape) {
+    struct backward b;
+    int width = (int)shape->width;
+    b.dqkv = args->dqkv->data;
+    b.dout = args->dout->data;
+    b.qkv = args->qkv->data;
+    b.out = args->out->data;
+    b.lse = args->lse;
+    b.first_keys = args->first_keys;
+    lay_out(&b, args, shape, backend_workspace(be, attention_backward_bytes(args, shape)));
+    b.sequence = (int)shape->sequence;
+    b.heads = (int)shape->heads;
+    b.kv_heads = (int)shape->kv_heads;
+    b.batch = (int)shape->batch;
+    b.tiles = (int)tiles_of(shape);
+    b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
+    b.stride = (b.heads + 2 * b.kv_heads) * width;
+    b.out_stride = b.heads * width;
+    b.scale = 1 / sqrtf((float)width);
+    b.factor = b.scale * LOG2_OF_E;
+    BY_TYPE_AND_WIDTH(prepare, args->qkv->dtype, width, be, &b);
+    return b;
+}
+
+void attention_backward_end(struct backend *be, const struct backward *b,
+                            const struct attention_backward_args *args,
+                            const struct attention_shape *shape) {
+    if (b->sums) {
+        struct sums sums = sums_of(args->column_sums);
+        add_partials(be, &sums, b->sums, sums_rows(shape));
+    }
+    cuda_launched(be, "attention_backward");
+}

@@ -1,0 +1,103 @@
+/* The gradient of attention on tensor cores, after FlashAttention-2 (Dao 2023): S and P are
+ * recomputed, tile by tile, from q, k and the log-sum-exp of the forward pass.
+ *
+ *     P = exp(scale S - lse), S = Q K'      dP = dO V'      dS = P * (dP - delta)
+ *     dV = P' dO      dK = scale dS' Q      dQ = scale dS K      delta = row sums of dO * O
+ *
+ * A small pass computes delta. Then one kernel computes the five products: a block holds BLOCK_KEYS
+ * keys and streams the queries that see them, from the last to the diagonal. dK and dV are sums in
+ * registers. dQ is summed over blocks, in fp32 in memory, in the order of the keys: each chunk of
+ * dQ has a semaphore, and a block adds its part only after the blocks of earlier keys. The block on
+ * the diagonal is the last one; it rounds the sum and stores it in dqkv. No float atomics race: the
+ * bits are the same every time.
+ *
+ * No order of block scheduling can deadlock. Blocks number their work by a counter, in the order in
+ * which they start, and the blocks of earlier keys of a head have smaller numbers. A block waits
+ * only for smaller numbers, all of which belong to blocks that have started; of the unfinished ones
+ * the smallest waits for none. Earlier keys are seen by more queries, so the longest work starts
+ * first. All blocks of a head begin with the same queries, so a block finds that the block before
+ * it has just been there (DASH, arXiv:2601.21824, orders the queries in the same way). */
+#pragma once
+
+#include "kernels/cuda/attention_mma.h"
+
+enum {
+    BLOCK_KEYS = 128,
+    VALUE_ROWS = 64, /* queries of a struct query_values */
+    SUM_WARPS = 8,   /* parts of column sums for BLOCK_KEYS rows: one per 16 rows */
+    SEMAPHORES = 16  /* for BLOCK_KEYS queries of a head, of which a kernel may use fewer */
+};
+
+/* Values of 64 queries: -lse log2(e), -infinity beyond the end; and delta. */
+struct query_values {
+    float x[VALUE_ROWS], delta[VALUE_ROWS];
+};
+
+struct backward {
+    void *dqkv;                   /* [B, T, stride] */
+    const void *dout, *qkv, *out; /* as in attention_backward_args */
+    const float *lse;             /* [B, H, T] */
+    const int32_t *first_keys;    /* [B, T], or NULL */
+    struct query_values *values;  /* [B, H, tiles * BLOCK_KEYS / VALUE_ROWS] */
+    float *dq;                    /* [B, H, tiles * BLOCK_KEYS, D]: sums so far, see the kernels */
+    int *semaphores;              /* [B, H, tiles, SEMAPHORES] */
+    int *next_work;               /* number of blocks that have taken work */
+    float *sums; /* optional [B, tiles, SUM_WARPS, stride]: sums of 16 rows of dqkv each */
+    int sequence, heads, kv_heads, batch;
+    int tiles;              /* of BLOCK_KEYS rows in a sequence */
+    int kv_group;           /* for attention_work */
+    int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
+    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
+};
+
+/* ---- on the host */
+
+/* Bytes of workspace. */
+size_t attention_backward_bytes(const struct attention_backward_args *args,
+                                const struct attention_shape *shape);
+
+/* Lays out the workspace, and starts the pass that fills values, semaphores and next_work. */
+struct backward attention_backward_begin(struct backend *be,
+                                         const struct attention_backward_args *args,
+                                         const struct attention_shape *shape);
+
+/* Adds the parts of the column sums. */
+void attention_backward_end(struct backend *be, const struct backward *b,
+                            const struct attention_backward_args *args,
+                            const struct attention_shape *shape);
+
+/* ---- on the device */
+
+/* Keys that a block holds: rows from tile * BLOCK_KEYS on, in one head of keys. */
+struct held {
+    int batch, head, tile;
+};
+
+/* Takes the next piece of work. Called by all threads; `shared` is one int of the block. */
+static __device__ __forceinline__ struct held take_work(const struct backward &b, int *shared) {
+    if (threadIdx.x == 0) *shared = atomicAdd(b.next_work, 1);
+    __syncthreads();
+    struct attention_work work = attention_work(*shared, b.tiles, b.batch * b.kv_heads, b.kv_group);
+    struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
+    return of;
+}
+
+/* Queries of tile `tile` of head `head` (of B * H), as query_values. */
+static __device__ __forceinline__ int64_t values_at(const struct backward &b, int64_t head) {
+    return head * b.tiles * (BLOCK_KEYS / VALUE_ROWS);
+}
+
+/* A semaphore holds 2 n + s: the block of key tile n adds next, and s is 1 if the sum has begun.
+ * Waits for the turn of key tile `tile`. Returns true if the sum has begun. Called by a whole
+ * warp. */
+static __device__ __forceinline__ bool semaphore_begun(const int *semaphore, int tile) {
+    int value = 0;
+    if (threadIdx.x % WARP == 0) value = semaphore_wait(semaphore, 2 * tile);
+    return __shfl_sync(0xffffffffu, value, 0) % 2;
+}
+
+/* Gives the turn to key tile `tile` + 1, which then sees what the warp has added. */
+static __device__ __forceinline__ void semaphore_pass(int *semaphore, int tile) {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) semaphore_set(semaphore, 2 * (tile + 1) + 1);
+}
