@@ -5,11 +5,12 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
 first="build conformance attention operations models numbers bench torch save brim"
-more="build autotune graphs sanitizer lab large"
+more="build against autotune graphs sanitizer lab large"
 
 usage() {
     cat <<TEXT
-scripts/gpu_check.sh [--more | --parts LIST] [--no-torch] [--batch N] [--out FOLDER] [--emulated]
+scripts/gpu_check.sh [--more | --parts LIST] [--against CHECKOUT] [--no-torch] [--batch N]
+                     [--out FOLDER] [--emulated]
 scripts/gpu_check.sh --bundle
 
 On a machine with an NVIDIA GPU, nvcc, gcc and make, in less than ten minutes:
@@ -26,6 +27,7 @@ On a machine with an NVIDIA GPU, nvcc, gcc and make, in less than ten minutes:
   brim         a run that fills the memory, as planned by --fit
 A test part that fails is run again alone. Only if Hopper's attention fails twice, the rest is
 measured without it. --more runs, in a second call:
+  against      the bench of another CHECKOUT, such as the commit before: old beside new
   autotune     a step with measured instead of ranked product algorithms
   graphs       a small step with and without CUDA graphs
   sanitizer    compute-sanitizer on small shapes
@@ -35,6 +37,7 @@ Ends with tables and a verdict; FOLDER (build/gpu_check) has them as table.txt, 
 figures, also as FOLDER.tar.gz. Results are written as they come.
 
   --parts LIST  only these parts, separated by commas, after build
+  --against CHECKOUT  for the part against: git worktree add CHECKOUT COMMIT makes one
   --no-torch    no PyTorch
   --batch N     sequences of 1024 tokens (default: 32 on 70 GB, less on less)
   --emulated    a rehearsal without a GPU: tiny shapes on the emulator, figures mean nothing
@@ -51,11 +54,12 @@ make uses build/packages if it exists (elsewhere: make PACKAGES=FOLDER).
 TEXT
 }
 
-parts=$first torch=1 batch=0 out=build/gpu_check rehearsal=0
+parts=$first against="" torch=1 batch=0 out=build/gpu_check rehearsal=0
 while [ $# -gt 0 ]; do
     case $1 in
     --more) parts=$more ;;
     --parts) parts="build ${2//,/ }" && shift ;;
+    --against) against=${2:?} && shift ;;
     --no-torch) torch=0 ;;
     --batch) batch=${2:-0} && shift ;;
     --out) out=${2:?} && shift ;;
@@ -85,6 +89,7 @@ limit_of() {
     models) echo 45 ;;
     numbers) echo 70 ;;
     bench) echo 60 ;;
+    against) echo 150 ;;
     torch) echo 55 ;;
     save) echo 30 ;;
     brim) echo 25 ;;
@@ -237,7 +242,7 @@ if [ "$busy" -gt 0 ]; then echo "warning: $busy other programs use the GPU: figu
 
 # ---- what all parts read
 
-export out arch nvcc rehearsal batch
+export out arch nvcc rehearsal batch against
 export folder=build/gpu seconds=0.1
 export jobs large=$rehearsal wgmma="--wgmma 1"
 if [ "$rehearsal" -eq 1 ]; then folder=build/emulated seconds=0.02; fi
@@ -281,6 +286,8 @@ why_not() {
     sanitizer)
         if [ "$rehearsal" -eq 1 ]; then echo "there is no GPU"
         elif [ ! -x "$sanitizer" ]; then echo "this toolkit has no compute-sanitizer"; fi ;;
+    against)
+        if [ ! -f "$against/test/gpu_bench.c" ]; then echo "no other checkout (--against)"; fi ;;
     large) if [ "$large" -eq 0 ]; then echo "1.5B needs a GPU with 35 GB"; fi ;;
     esac
 }
@@ -336,6 +343,7 @@ done
     done
     show_training
     show_attention
+    show_against
     show_aims
     show_lab
     echo

@@ -19,9 +19,18 @@ if [ "$rehearsal" -eq 1 ]; then
     gpt2=("${tiny_model[@]}")
 fi
 
+# build_in CHECKOUT TARGET ...
+build_in() {
+    local at=$1
+    shift
+    # Without Criterion, so that tests can run without a process for each.
+    make -C "$at" -k -j"$(nproc)" OUT="$folder" CRITERION=0 CUDA=1 NVCC="$nvcc" \
+        CUDA_ARCH="$arch" "$@"
+}
+
 part_build() {
     local targets=()
-    for target in train prepare compare device_tests gpu_bench gpu_bench_between; do
+    for target in train prepare compare device_tests gpu_bench; do
         targets+=("$folder/$target")
     done
     if [ "$rehearsal" -eq 1 ]; then
@@ -29,9 +38,7 @@ part_build() {
         return
     fi
     rm -f "${targets[@]}"
-    # Without Criterion, so that tests can run without a process for each.
-    make -k -j"$(nproc)" OUT="$folder" CRITERION=0 CUDA=1 NVCC="$nvcc" CUDA_ARCH="$arch" \
-        "${targets[@]}" && return
+    build_in . "${targets[@]}" && return
     echo "a build that needed more time resumes where it stopped: run this again"
     return 1
 }
@@ -61,19 +68,18 @@ part_operations() { tests 60 "$([ "$rehearsal" -eq 1 ] && echo '@(cast|clear|los
 part_models() { tests 55 "$([ "$rehearsal" -eq 1 ] && echo 'gpt_golden/bf16*' ||
     echo '@(trainer|gpt*|*training)/*')"; }
 
-bench() { # NAME OPTION ...: figures go to NAME.json; runs ./$program
+bench() { # NAME OPTION ...: figures go to NAME.json; runs that of the checkout $at
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$folder/${program:-gpu_bench}" --json "$out/$name.json" $wgmma "$@" "${tiny[@]}"
+    "${at:-.}/$folder/gpu_bench" --json "$out/$name.json" $wgmma "$@" "${tiny[@]}"
 }
 part_bench() {
-    local status=0
-    bench gpu_bench --batch "$batch" --seconds "$seconds" || status=1
-    if [ "$arch" -eq 90 ]; then # the other order of waits in Hopper's attention
-        program=gpu_bench_between bench between --attention-only 1 --seconds "$seconds" || status=1
-    fi
-    return "$status"
+    bench gpu_bench --batch "$batch" --seconds "$seconds"
+}
+part_against() { # the same figures of the other checkout
+    if [ "$rehearsal" -eq 0 ]; then build_in "$against" "$folder/gpu_bench" || return 1; fi
+    at=$against bench against --batch "$batch" --seconds "$seconds" --precision bf16
 }
 part_autotune() { # products as the library ranks them, and as they are measured
     bench autotune --batch "$batch" --seconds 0.1 --precision bf16 --steps-only 1 --autotune 1

@@ -58,9 +58,12 @@ show_attention() {
             "$(figure torch_bench.json forward_tflop_per_s "${key[@]}")" \
             "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")" \
             "$(figure torch_bench.json backward_tflop_per_s "${key[@]}")"
+        if [ -s "$out/against.json" ]; then
+            printf '%-22s %12s %10s %12s\n' "  the other checkout" \
+                "$(figure against.json forward_tflop_per_s "${key[@]}")" "" \
+                "$(figure against.json backward_tflop_per_s "${key[@]}")"
+        fi
         if [ "$arch" -ne 90 ]; then continue; fi
-        printf '%-22s %12s %10s %12s\n' "  by other waits" "" "" \
-            "$(figure between.json backward_tflop_per_s "${key[@]}" '"wgmma": true')"
         key+=('"wgmma": false')
         printf '%-22s %12s %10s %12s\n' "  by mma.sync" \
             "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")" "" \
@@ -108,6 +111,21 @@ show_aims() {
                 printf "%.4f", off < 0 ? -off : off } }')"
 }
 
+# Old beside new: the bf16 step, and each kernel that moves memory, in shares of a copy.
+show_against() {
+    [ -s "$out/against.json" ] || return 0
+    local file
+    printf '\n%-34s %12s %12s %7s  %s\n' "beside $against" other this ratio faster
+    for file in against gpu_bench; do
+        printf 'step in bf16, tokens/s\t%s\n' \
+            "$(figure "$file.json" tokens_per_s '"precision": "bf16", "batch"')"
+        sed -nE 's/.*"kernel": "([a-z_]+)".*"of_copy": ([0-9.]+).*/\1, of a copy\t\2/p' \
+            "$out/$file.json"
+    done | awk -F '\t' '!($1 in other) { other[$1] = $2; next }
+        other[$1] > 0 && $2 > 0 { printf "%-34s %12s %12s %7.3f  %s\n", $1, other[$1], $2,
+            $2 / other[$1], $2 >= other[$1] ? "this" : "OTHER" }'
+}
+
 # Verdicts of the comparison: its first table.
 show_lab() {
     [ -s "$out/lab.log" ] || return 0
@@ -137,7 +155,7 @@ advice() { # NAME of a part that failed
     operations) echo "operations: the log names operation, shape and error; the CPU is right" ;;
     models) echo "models: try --set cuda_graphs=false, then --set cuda_wgmma=false" ;;
     numbers) echo "numbers: the first NO; try --set cuda_graphs=false and cuda_wgmma=false" ;;
-    bench | autotune | graphs | large) echo "$1: $1.log names what could not be measured" ;;
+    bench | against | autotune | graphs | large) echo "$1: $1.log names what could not be measured" ;;
     brim) echo "brim: memory was planned too tight; cublaslt-*.txt and brim.log have the sizes" ;;
     *) echo "$1: see $1.log" ;;
     esac

@@ -56,12 +56,10 @@ $(addprefix $(OUT)/,split_all encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(L
 	$(LINK) $(LIBRARIES)
 
 # gpu_bench measures a GPU for scripts/gpu_check.sh; --tiny 1 rehearses it on the emulator.
-# gpu_bench_between has another variant of attention, instead of the library's.
 BENCH := $(call object,test/gpu_bench.c test/gpu_bench_subject.c \
                        test/gpu_bench_kernels.c test/gpu_bench_attention.c) $(OUT)/test/gpu_clock.o
 $(OUT)/gpu_bench: $(BENCH) $(LIBRARY)
-$(OUT)/gpu_bench_between: $(BENCH) $(OUT)/test/attention_wgmma_between.o $(LIBRARY)
-$(OUT)/gpu_bench $(OUT)/gpu_bench_between:
+$(OUT)/gpu_bench:
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 

@@ -1,6 +1,7 @@
 /* Selects the implementation of attention: tensor cores where the tensors allow it, see
  * attention.h, and plain threads for everything else. */
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/flat.h"
 
 /* Copies to shared memory, and stores of whole chunks, are of 16 aligned bytes. */
@@ -70,7 +71,7 @@ size_t cuda_attention_backward_scratch(struct backend *be,
     if (!backward_supported(be, args, &shape)) return bytes;
     bytes = larger(bytes, attention_mma_backward_bytes(args, &shape));
     if (!on_warp_groups(be, args->qkv->dtype, &shape)) return bytes;
-    return larger(bytes, attention_wgmma_backward_bytes(args, &shape));
+    return larger(bytes, attention_backward_bytes(args, &shape));
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {

@@ -77,7 +77,9 @@ struct held {
 static __device__ __forceinline__ struct held take_work(const struct backward &b, int *shared) {
     if (threadIdx.x == 0) *shared = atomicAdd(b.next_work, 1);
     __syncthreads();
-    struct attention_work work = attention_work(*shared, b.tiles, b.batch * b.kv_heads, b.kv_group);
+    /* The compiler has to know that the number is uniform in a warp. */
+    int number = __shfl_sync(0xffffffffu, *shared, 0);
+    struct attention_work work = attention_work(number, b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     return of;
 }
@@ -88,12 +90,15 @@ static __device__ __forceinline__ int64_t values_at(const struct backward &b, in
 }
 
 /* A semaphore holds 2 n + s: the block of key tile n adds next, and s is 1 if the sum has begun.
- * Waits for the turn of key tile `tile`. Returns true if the sum has begun. Called by a whole
- * warp. */
-static __device__ __forceinline__ bool semaphore_begun(const int *semaphore, int tile) {
+ * Waits for the turn of key tile `tile`; returns the value. Called by a whole warp. */
+static __device__ __forceinline__ int semaphore_turn(const int *semaphore, int tile) {
     int value = 0;
     if (threadIdx.x % WARP == 0) value = semaphore_wait(semaphore, 2 * tile);
-    return __shfl_sync(0xffffffffu, value, 0) % 2;
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+/* The same; returns true if the sum has begun. */
+static __device__ __forceinline__ bool semaphore_begun(const int *semaphore, int tile) {
+    return semaphore_turn(semaphore, tile) % 2;
 }
 
 /* Gives the turn to key tile `tile` + 1, which then sees what the warp has added. */

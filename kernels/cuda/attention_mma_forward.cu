@@ -298,7 +298,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     T *ring = queries + QUERIES * D;
     int sequence = (int)shape.sequence, heads = (int)shape.heads;
     int tiles = (sequence + QUERIES - 1) / QUERIES;
-    struct attention_work work = attention_work(tiles, (int)shape.batch * heads, group);
+    struct attention_work work =
+        attention_work((int)blockIdx.x, tiles, (int)shape.batch * heads, group);
     int begin = (tiles - 1 - work.tile) * QUERIES; /* the last queries have the most keys */
     int kv_heads = (int)shape.kv_heads;
     int64_t batch = work.head / heads, head = work.head % heads, all = (int64_t)heads * D;

@@ -1,12 +1,9 @@
-/* Tiles, products and the ring of streamed tiles, for attention on Hopper's tensor cores (sm_90a;
+/* Tiles, barriers and products for attention on Hopper's tensor cores (sm_90a;
  * attention_wgmma_*.cu).
  *
  * A block holds 64 rows of a head for each of its groups of four warps: their sums are accumulators
- * of wgmma. Tiles are streamed in pairs, keys and values or queries and gradients of outputs,
- * through a ring of slots. Tensor copies fill the slots and all groups read them. A slot has one
- * barrier for "full" and one for "empty". Thread 0 fetches the tiles of two steps later besides its
- * other work: a separate warp for that would take registers from the others (they are allocated to
- * four warps at a time).
+ * of wgmma. Tiles of keys and values, or of queries and gradients of outputs, are streamed in steps
+ * through a ring of slots. Tensor copies fill the slots and all groups read them.
  *
  * Maps see tensors as [B, T, heads, D]: rows beyond the end read as 0. Heads of 128 values take two
  * tiles side by side. */
@@ -15,14 +12,13 @@
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/ptx_hopper.h"
 
-enum { RING = 4, AHEAD = RING - 2, TILE_BYTES = GROUP_ROWS * TILE_VALUES * 2 };
+enum { TILE_BYTES = GROUP_ROWS * TILE_VALUES * 2 };
 
 /* 64 rows of a head. */
 template <int D> struct head_tile {
     enum {
         ACROSS = D / TILE_VALUES, /* tiles side by side */
-        BYTES = ACROSS * TILE_BYTES,
-        SLOT = 2 * BYTES
+        BYTES = ACROSS * TILE_BYTES
     };
 };
 
@@ -43,41 +39,22 @@ static __device__ __forceinline__ int group_of_warps() {
     return __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP_THREADS, 0);
 }
 
-/* ---- the ring */
-
-struct ring {
-    unsigned char *slots;        /* RING slots of head_tile::SLOT bytes */
-    phase_barrier *full, *empty; /* RING of each */
+/* Barriers that are used in turn: one of them for steps 0, `count`, 2 `count`, ... */
+struct step_barriers {
+    phase_barrier *first;
+    int count;
 };
-
-/* Called by one thread. */
-static __device__ __forceinline__ void ring_init(const struct ring &ring, int warps) {
-    for (int i = 0; i < RING; i++) {
-        phase_init(ring.full + i, 1);
-        phase_init(ring.empty + i, warps);
-    }
+static __device__ __forceinline__ phase_barrier *barrier_of(const struct step_barriers &b,
+                                                            int step) {
+    return b.first + step % b.count;
 }
-
-/* Slot of step `step`; its second tile is head_tile::BYTES further. */
-template <int D>
-static __device__ __forceinline__ unsigned char *slot_of(const struct ring &ring, int step) {
-    return ring.slots + step % RING * head_tile<D>::SLOT;
+static __device__ __forceinline__ void wait_for_step(const struct step_barriers &b, int step) {
+    phase_wait(barrier_of(b, step), step / b.count % 2);
 }
-static __device__ __forceinline__ void wait_for_slot(const struct ring &ring, int step) {
-    phase_wait(ring.full + step % RING, step / RING % 2);
-}
-/* Called by each warp, once its products have read the slot. */
-static __device__ __forceinline__ void empty_slot(const struct ring &ring, int step) {
+/* Called by each warp. */
+static __device__ __forceinline__ void warp_arrives(const struct step_barriers &b, int step) {
     __syncwarp();
-    if (threadIdx.x % WARP == 0) phase_arrive(ring.empty + step % RING);
-}
-/* Called by the thread that fetches: waits until all warps have emptied the slot; returns the
- * barrier that counts its `bytes`. */
-static __device__ __forceinline__ phase_barrier *refill_slot(const struct ring &ring, int step,
-                                                             int bytes) {
-    phase_wait(ring.empty + step % RING, (step / RING % 2) ^ 1);
-    phase_arrive_expecting(ring.full + step % RING, bytes);
-    return ring.full + step % RING;
+    if (threadIdx.x % WARP == 0) phase_arrive(barrier_of(b, step));
 }
 
 /* Starts to copy 64 rows of a head, from `row` on. */
@@ -88,44 +65,6 @@ static __device__ __forceinline__ void fetch_rows(unsigned char *to, const CUten
 #pragma unroll
     for (int i = 0; i < head_tile<D>::ACROSS; i++)
         tensor_copy(to + i * TILE_BYTES, map, i * TILE_VALUES, head, row, batch, full);
-}
-
-/* Keys and values of a head in the map of qkv, from tile `first` of 64 to tile `end`; each step is
- * the next. */
-struct key_source {
-    const CUtensorMap *map;
-    int head, value_head, batch, first, steps;
-};
-static __device__ __forceinline__ struct key_source key_source(const CUtensorMap *map, int heads,
-                                                               int kv_heads, int batch, int head,
-                                                               int first, int end) {
-    int keys = heads + head / (heads / kv_heads);
-    struct key_source source = {map, keys, keys + kv_heads, batch, first, end - first};
-    return source;
-}
-/* Starts to fetch step `step`, if it exists; thread 0 does. */
-template <int D>
-static __device__ __forceinline__ void fetch_keys(const struct ring &ring,
-                                                  const struct key_source &source, int step) {
-    if (threadIdx.x == 0 && step < source.steps) {
-        phase_barrier *full = refill_slot(ring, step, head_tile<D>::SLOT);
-        unsigned char *to = slot_of<D>(ring, step);
-        int row = (source.first + step) * GROUP_ROWS;
-        fetch_rows<D>(to, source.map, source.head, row, source.batch, full);
-        fetch_rows<D>(to + head_tile<D>::BYTES, source.map, source.value_head, row, source.batch,
-                      full);
-    }
-    __syncwarp();
-}
-/* Skips the steps from `step` to `end`, which the group does not need. */
-template <int D>
-static __device__ __forceinline__ void
-skip_steps(const struct ring &ring, const struct key_source &source, int step, int end) {
-    for (; step < end; step++) {
-        fetch_keys<D>(ring, source, step + AHEAD);
-        wait_for_slot(ring, step);
-        empty_slot(ring, step);
-    }
 }
 
 /* ---- products of a group */
@@ -139,6 +78,15 @@ template <int ADD>
 static __device__ __forceinline__ void product(float d[GROUP_SUMS], uint64_t a, uint64_t b,
                                                __nv_bfloat16) {
     group_product_bf16<0, ADD>(d, a, b);
+}
+template <int ADD>
+static __device__ __forceinline__ void wide_product(float *d, uint64_t a, uint64_t b, __half) {
+    group_product_f16_wide<ADD>(d, a, b);
+}
+template <int ADD>
+static __device__ __forceinline__ void wide_product(float *d, uint64_t a, uint64_t b,
+                                                    __nv_bfloat16) {
+    group_product_bf16_wide<ADD>(d, a, b);
 }
 static __device__ __forceinline__ void product(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b,
                                                __half) {
@@ -158,6 +106,21 @@ static __device__ __forceinline__ void start_scores(float s[GROUP_SUMS], const u
         uint64_t at = (uint64_t)((i / 4 * TILE_BYTES + i % 4 * 32) / 16);
         if (i == 0) product<0>(s, tile_descriptor(a), tile_descriptor(b), T());
         else product<1>(s, tile_descriptor(a) + at, tile_descriptor(b) + at, T());
+    }
+    group_commit();
+}
+
+/* The same for 128 rows of b, whose tiles follow one another: first those of the first 64 values.
+ */
+template <typename T, int D>
+static __device__ __forceinline__ void
+start_wide_scores(float s[2 * GROUP_SUMS], const unsigned char *a, const unsigned char *b) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        uint64_t at = (uint64_t)((i / 4 * TILE_BYTES + i % 4 * 32) / 16);
+        uint64_t b_at = at + (uint64_t)(i / 4 * TILE_BYTES / 16);
+        if (i == 0) wide_product<0>(s, tile_descriptor(a), tile_descriptor(b), T());
+        else wide_product<1>(s, tile_descriptor(a) + at, tile_descriptor(b) + b_at, T());
     }
     group_commit();
 }

@@ -1,198 +1,29 @@
-/* The gradient of attention on Hopper's tensor cores, in two kernels as in
- * attention_mma_backward.cu, which has the formulas and the reason for two; for sm_90a only.
+/* The gradient of attention on Hopper's tensor cores, with five products in one kernel:
+ * attention_backward.h has the formulas and the order of dQ's sums; for sm_90a only.
  *
- *     query_gradients_kernel   holds 128 queries: S = Q K', dP = dO V', dQ += dS K
- *     key_gradients_kernel     holds 128 keys:    S' = K Q', dP' = V dO', dV += P' dO, dK += dS' Q
+ * Each of two groups of warps holds 64 keys. In a step, with the next queries:
  *
- * Each of two groups of warps has 64 of the held rows. P and dS leave the accumulators of wgmma as
- * A of the next product, in registers. A group starts the scores of the next tile, then the sums of
- * this one, and exponentiates while these and those of the other group are multiplied. The compiler
- * moves the second wait for products ahead of the exponentials; a wait for the next tile between
- * them keeps the order. gpu_check.sh measures both; not yet measured on a GPU. */
+ *     S' = K Q'    dP' = V dO'    dV += P' dO    dK += dS' Q    dQ = dS K
+ *
+ * P' and dS' leave the accumulators of wgmma as A of dV and dK, in registers. dQ needs the keys of
+ * both groups: dS' also goes to shared memory, where each group reads both halves for its part of
+ * dQ, a step later, so that the groups need not keep in step. The scores of the next step are
+ * multiplied while dQ is added to memory, dV and dQ while dS' is stored, and all of these while the
+ * other group exponentiates. Not yet measured on a GPU. */
 #include "kernels/cuda/attention_wgmma_backward.h"
-#include "kernels/cuda/partials.h"
 
-#ifndef ATTENTION_WAIT_BETWEEN
-#define ATTENTION_WAIT_BETWEEN 0
-#endif
-static constexpr bool WAIT_BETWEEN = ATTENTION_WAIT_BETWEEN;
-
-/* ---- queries */
-
-/* Computes x and delta of the thread's two rows, 8 apart; the values of all rows of the warp are
- * also stored in `values`, in memory. out, lse: from the group's first row on, of which `valid`
- * exist. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-find_values(float x[2], float delta[2], struct query_values *shared, struct query_values *values,
-            const T *dout, const T *out, int64_t out_stride, const float *lse, int valid) {
-    const int chunks = D / PACK, at_once = WARP / chunks;
-    int lane = (int)threadIdx.x % WARP, first = warp_in_group() * 16;
-#pragma unroll
-    for (int i = 0; i < 16; i += at_once) {
-        int row = first + i + lane / chunks, chunk = lane % chunks;
-        float a[PACK], b[PACK] = {}, sum = 0;
-        load_pack(a, dout + chunk_at(row, chunk));
-        if (row < valid) load_pack(b, out + row * out_stride + chunk * PACK);
-        for (int j = 0; j < PACK; j++) sum += a[j] * b[j];
-        for (int j = chunks / 2; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
-        if (chunk == 0) {
-            float shift = row < valid ? -lse[row] * LOG2_OF_E : -INFINITY;
-            values->x[row] = shared->x[row] = shift;
-            values->delta[row] = shared->delta[row] = sum;
-        }
-    }
-    __syncwarp();
-    for (int half = 0; half < 2; half++) {
-        int row = first + half * 8 + lane / 4;
-        x[half] = shared->x[row];
-        delta[half] = shared->delta[row];
-    }
-}
-
-/* Replaces s by P, and ds, which is dP, by dS, for step `step` and the group's queries from `query`
- * on. SUMS: groups of products that were started after ds and may still run. With WAIT_BETWEEN
- * waits for the tile of step `next`, unless it is negative. */
-template <typename T, bool LIMITED, int SUMS>
-static __device__ __forceinline__ void
-query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &b,
-             const struct key_source &source, int query, int step, bool diagonal, const float x[2],
-             const float delta[2], const struct ring &ring, int next) {
+/* Replaces s by P', for the queries of tile `tile` of 64; a thread's columns are queries. */
+template <typename T, bool LIMITED>
+static __device__ __forceinline__ void probabilities(float s[GROUP_SUMS], const struct backward &b,
+                                                     const struct query_values *values, int batch,
+                                                     int key, int tile) {
+    const float *x = values->x + threadIdx.x % 4 * 2;
     float factor = b.factor;
-    group_wait<SUMS + 1>();
-    if (diagonal) mask<false>(s, warp_in_group() * 16);
+    int behind = key - tile * GROUP_ROWS;
+    if (behind >= 0) mask<true>(s, behind + warp_in_group() * 16);
     if (LIMITED)
-        mask_before<false>(s, b.first_keys + (int64_t)source.batch * b.sequence, b.sequence - 1,
-                           query + warp_in_group() * 16, (source.first + step) * GROUP_ROWS);
-#pragma unroll
-    for (int i = 0; i < GROUP_SUMS; i++) s[i] = exp2_approx(fmaf(s[i], factor, x[i / 2 % 2]));
-    if (WAIT_BETWEEN && next >= 0) wait_for_slot(ring, next);
-    group_wait<SUMS>();
-#pragma unroll
-    for (int i = 0; i < GROUP_SUMS; i++) ds[i] = s[i] * (ds[i] - delta[i / 2 % 2]);
-}
-
-/* dq of the group's queries, from `query` on, over the steps from `begin` to `seen`, whose keys
- * they see: at least one. */
-template <typename T, int D, bool LIMITED>
-static __device__ __forceinline__ void
-sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places,
-              const struct key_source &source, const struct backward<T> &b, const float x[2],
-              const float delta[2], int query, int begin, int seen) {
-    const struct ring &ring = places.ring;
-    float s[GROUP_SUMS], ds[GROUP_SUMS];
-    uint32_t a[GROUP_ROWS / 16][4];
-    fetch_keys<D>(ring, source, begin + AHEAD);
-    wait_for_slot(ring, begin);
-    group_fence();
-    start_both<T, D>(s, ds, places, begin);
-    query_scores<T, LIMITED, 0>(s, ds, b, source, query, begin, seen == begin + 1, x, delta, ring,
-                                -1);
-    round_to<T>(a, ds);
-    if (seen > begin + 1) wait_for_slot(ring, begin + 1);
-    for (int step = begin + 1; step < seen; step++) {
-        fetch_keys<D>(ring, source, step + AHEAD);
-        group_fence();
-        start_both<T, D>(s, ds, places, step);
-        start_sums<T, D>(dq, a, slot_of<D>(ring, step - 1));
-        query_scores<T, LIMITED, 1>(s, ds, b, source, query, step, step == seen - 1, x, delta, ring,
-                                    step + 1 < seen ? step + 1 : -1);
-        if (!WAIT_BETWEEN && step + 1 < seen) wait_for_slot(ring, step + 1);
-        group_wait<0>();
-        empty_slot(ring, step - 1);
-        round_to<T>(a, ds);
-    }
-    group_fence();
-    start_sums<T, D>(dq, a, slot_of<D>(ring, seen - 1));
-    group_wait<0>();
-    empty_slot(ring, seen - 1);
-}
-
-/* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
-template <typename T, int D, bool LIMITED>
-static __global__ void __launch_bounds__(THREADS, 1)
-    query_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
-                           const __grid_constant__ CUtensorMap dout) {
-    DYNAMIC_TILES(shared);
-    struct places places = places_of<D>(shared);
-    struct attention_work work =
-        attention_work((int)blockIdx.x, b.tiles, b.batch * b.heads, b.group);
-    /* The last queries have the most keys. */
-    struct held of = {work.head / b.heads, work.head % b.heads, b.tiles - 1 - work.tile};
-    int begin = of.tile * HELD_ROWS, group = group_of_warps();
-    int first = begin + group * GROUP_ROWS, valid = b.sequence - first;
-    int end = b.sequence < begin + HELD_ROWS ? b.sequence : begin + HELD_ROWS;
-    const int32_t *first_keys = b.first_keys + (int64_t)of.batch * b.sequence;
-    struct key_source source = key_source(&qkv, b.heads, b.kv_heads, of.batch, of.head,
-                                          LIMITED ? first_keys[begin] / GROUP_ROWS : 0,
-                                          (end + GROUP_ROWS - 1) / GROUP_ROWS);
-    hold<D>(places, &qkv, of.head, &dout, of.head, of.batch, begin);
-    for (int step = 0; step < AHEAD; step++) fetch_keys<D>(places.ring, source, step);
-
-    float x[2], delta[2], dq[D / TILE_VALUES][GROUP_SUMS] = {};
-    int64_t row = (int64_t)of.batch * b.sequence + first;
-    phase_wait(places.held_full, 0);
-    find_values<T, D>(x, delta, places.values + group,
-                      b.values + ((int64_t)work.head * b.tiles + of.tile) * GROUPS + group,
-                      (const T *)(places.own + layout<D>::SECOND),
-                      b.out + row * b.out_stride + of.head * D, b.out_stride,
-                      b.lse + (int64_t)work.head * b.sequence + first, valid);
-    int seen = valid > 0 ? first / GROUP_ROWS + 1 - source.first : 0;
-    int unseen = LIMITED && valid > 0 ? first_keys[first] / GROUP_ROWS - source.first : 0;
-    const float factors[2] = {b.scale, b.scale};
-    if (LIMITED) skip_steps<D>(places.ring, source, 0, unseen);
-    if (seen > 0)
-        sum_over_keys<T, D, LIMITED>(dq, places, source, b, x, delta, first, unseen, seen);
-    store_rows<T, D, true>(b.dqkv + row * b.stride + of.head * D, b.stride, valid, (T *)places.own,
-                           dq, factors, sums_place(b, of, of.head * D));
-    skip_steps<D>(places.ring, source, seen, source.steps);
-}
-
-/* ---- keys */
-
-/* Tiles of queries that are streamed: the tiles of one head from the diagonal on, then those of the
- * next head that reads the same keys. */
-struct query_source {
-    const CUtensorMap *qkv, *dout, *values;
-    const volatile struct held
-        *of; /* tile of keys; in shared memory, because registers are needed for the sums */
-    int per_head, steps;
-};
-
-/* Starts to fetch step `step`, if it exists; thread 0 does. */
-template <int D>
-static __device__ __forceinline__ void fetch_queries(const struct places &places,
-                                                     const struct query_source &source, int step) {
-    if (threadIdx.x == 0 && step < source.steps) {
-        int readers = source.steps / source.per_head, batch = source.of->batch;
-        int head = source.of->head * readers + step / source.per_head;
-        int tile = source.of->tile * GROUPS + step % source.per_head;
-        phase_barrier *full = refill_slot(places.ring, step, head_tile<D>::SLOT + VALUES_BYTES);
-        unsigned char *to = slot_of<D>(places.ring, step);
-        fetch_rows<D>(to, source.qkv, head, tile * GROUP_ROWS, batch, full);
-        fetch_rows<D>(to + layout<D>::SECOND, source.dout, head, tile * GROUP_ROWS, batch, full);
-        tensor_copy(places.values + step % RING, source.values, 0, tile, head, batch, full);
-    }
-    __syncwarp();
-}
-
-/* Replaces s by P', and ds, which is dP', by dS'; a thread's columns are queries. `tile`: tiles
- * from the group's keys to the queries. SUMS: groups of products that were started after ds. THEN:
- * how many of them still run while ds is read. next: as above. */
-template <typename T, bool LIMITED, int SUMS, int THEN>
-static __device__ __forceinline__ void
-key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &b,
-           const volatile struct held *of, int tile, const struct query_values *values,
-           const struct ring &ring, int next) {
-    const float *x = values->x + threadIdx.x % 4 * 2, *delta = values->delta + threadIdx.x % 4 * 2;
-    float factor = b.factor;
-    group_wait<SUMS + 1>();
-    if (tile == 0) mask<true>(s, warp_in_group() * 16);
-    if (LIMITED) {
-        int key = (of->tile * GROUPS + group_of_warps()) * GROUP_ROWS;
-        mask_before<true>(s, b.first_keys + (int64_t)of->batch * b.sequence, b.sequence - 1,
-                          key + tile * GROUP_ROWS, key + warp_in_group() * 16);
-    }
+        mask_before<true>(s, b.first_keys + (int64_t)batch * b.sequence, b.sequence - 1,
+                          tile * GROUP_ROWS, key + warp_in_group() * 16);
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i += 4) {
         float2 pair = *(const float2 *)(x + i * 2);
@@ -200,201 +31,213 @@ key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS], const struct backward<T> &
         for (int j = i; j < i + 4; j++)
             s[j] = exp2_approx(fmaf(s[j], factor, j % 2 ? pair.y : pair.x));
     }
-    if (WAIT_BETWEEN && next >= 0) wait_for_slot(ring, next);
-    group_wait<THEN>();
+}
+
+/* Replaces ds, which is dP', by dS'. */
+static __device__ __forceinline__ void score_gradients(float ds[GROUP_SUMS],
+                                                       const float p[GROUP_SUMS],
+                                                       const struct query_values *values) {
+    const float *delta = values->delta + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < GROUP_SUMS; i += 4) {
         float2 pair = *(const float2 *)(delta + i * 2);
 #pragma unroll
-        for (int j = i; j < i + 4; j++) ds[j] = s[j] * (ds[j] - (j % 2 ? pair.y : pair.x));
+        for (int j = i; j < i + 4; j++) ds[j] = p[j] * (ds[j] - (j % 2 ? pair.y : pair.x));
     }
 }
 
-/* dv += p dO, dk += a Q, for the queries of step `step`. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-start_key_sums(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
-               const uint32_t p[GROUP_ROWS / 16][4], const uint32_t a[GROUP_ROWS / 16][4],
-               const struct places &places, int step) {
-    const unsigned char *slot = slot_of<D>(places.ring, step);
-    start_sums<T, D>(dv, p, slot + layout<D>::SECOND);
-    start_sums<T, D>(dk, a, slot);
+/* Destination of the warp's part of the column sums, from a column on, or NULL without them. rows:
+ * 16 rows of tile `tile`, of SUM_WARPS. */
+static __device__ __forceinline__ float *sums_place(const struct backward &b, struct held of,
+                                                    int rows, int64_t column) {
+    if (!b.sums) return NULL;
+    int64_t row = (int64_t)(of.batch * b.tiles + of.tile) * SUM_WARPS + rows;
+    return b.sums + row * b.stride + column;
 }
 
-/* Adds to dk and dv of the group's keys the `count` steps from `first` on, of one head from the
- * diagonal on; dk is still to be multiplied by scale. */
+/* Place in memory of the thread's part of dQ of a tile of QUERIES, in the order of accumulators.
+ * head: of B * H. */
+template <int D>
+static __device__ __forceinline__ float *sums_of(const struct backward &b, int head, int tile) {
+    int thread = reread_thread_index();
+    int part = (head * b.tiles * layout<D>::TILES + tile) * GROUPS + thread / GROUP_THREADS;
+    return b.dq + (int64_t)part * PART + thread % GROUP_THREADS / WARP * (PART / 4) +
+           thread % WARP * 4;
+}
+
+/* Adds dq to the sums in memory, or begins them; turn: see semaphore_wait. */
+static __device__ __forceinline__ void add_queries(float *to, const float dq[GROUP_SUMS],
+                                                   int turn) {
+    if (turn % 2) {
+#pragma unroll
+        for (int i = 0; i < GROUP_SUMS; i += 4) add_to_global(to + i * WARP, dq + i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < GROUP_SUMS; i += 4)
+            *(float4 *)(to + i * WARP) = make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+    }
+}
+
+/* Adds to dk and dv of the group's keys the queries of one head, in the steps from `begin` on, and
+ * adds dQ to memory; dk is still to be multiplied by scale. */
 template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
-                 const struct places &places, const struct query_source &source,
-                 const struct backward<T> &b, int first, int count) {
-    const struct ring &ring = places.ring;
-    float s[GROUP_SUMS], ds[GROUP_SUMS];
-    uint32_t p[GROUP_ROWS / 16][4], a[GROUP_ROWS / 16][4];
-    fetch_queries<D>(places, source, first + AHEAD);
-    wait_for_slot(ring, first);
+                 const struct places<D> &p, const struct backward &b, const struct block_work &work,
+                 int begin) {
+    typedef struct layout<D> at;
+    float s[at::HALVES][GROUP_SUMS], ds[at::HALVES][GROUP_SUMS], dq[GROUP_SUMS];
+    uint32_t probability[at::HALVES][GROUP_ROWS / 16][4], a[at::HALVES][GROUP_ROWS / 16][4];
+    int group = group_of_warps(), key = work.of.tile * BLOCK_KEYS + group * GROUP_ROWS;
+    int head = work.of.batch * b.heads + head_of_step(work, begin);
+    int end = begin + work.per_head, tile = work.first + work.per_head - 1;
+    const unsigned char *keys = keys_of(p, group);
+    wait_for_step(p.full, begin);
     group_fence();
-    start_both<T, D>(s, ds, places, first);
-    key_scores<T, LIMITED, 0, 0>(s, ds, b, source.of, 0, places.values + first % RING, ring, -1);
-    round_to<T>(p, s);
-    round_to<T>(a, ds);
-    if (count > 1) wait_for_slot(ring, first + 1);
-    for (int i = 1; i < count; i++) {
-        int step = first + i;
-        fetch_queries<D>(places, source, step + AHEAD);
-        group_fence();
-        start_both<T, D>(s, ds, places, step);
-        start_key_sums<T, D>(dk, dv, p, a, places, step - 1);
-        key_scores<T, LIMITED, 2, D == 64 ? 2 : 0>(s, ds, b, source.of, i,
-                                                   places.values + step % RING, ring,
-                                                   i + 1 < count ? step + 1 : -1);
-        if (!WAIT_BETWEEN && i + 1 < count) wait_for_slot(ring, step + 1);
+    start_step<T, D>(s, keys, slot_at(p, begin));
+    for (int step = begin; step < end; step++, tile--) {
+        const unsigned char *queries = slot_at(p, step);
+        const struct query_values *values = row_values(p, step);
         group_wait<0>();
-        empty_slot(ring, step - 1);
-        round_to<T>(p, s);
-        round_to<T>(a, ds);
+        group_fence();
+        start_step<T, D>(ds, keys + at::VALUES, queries + at::DOUT);
+#pragma unroll
+        for (int i = 0; i < at::HALVES; i++)
+            probabilities<T, LIMITED>(s[i], b, values + i, work.of.batch, key,
+                                      tile * at::HALVES + i);
+        /* The buffer of dS' is free. This loop also keeps the compiler from waiting for dP' before
+         * the exponentials. */
+        if (step >= DS_BUFFERS) wait_for_step(p.done, step - DS_BUFFERS);
+        group_wait<0>();
+#pragma unroll
+        for (int i = 0; i < at::HALVES; i++) {
+            score_gradients(ds[i], s[i], values + i);
+            round_to<T>(probability[i], s[i]);
+            round_to<T>(a[i], ds[i]);
+        }
+        group_fence();
+        start_key_sums<T, D>(dv, probability, queries + at::DOUT);
+#pragma unroll
+        for (int i = 0; i < at::HALVES; i++) store_ds(ds_tile(p, step, i, group), a[i]);
+        shared_stores_done();
+        warp_arrives(p.written, step);
+        group_fence();
+        start_key_sums<T, D>(dk, a, queries);
+        wait_for_step(p.written, step);
+        group_wait<at::HALVES>(); /* for dV: the registers of P' are needed */
+        group_fence();
+        start_query_sums<T, D>(dq, p, step);
+        const unsigned char *next = keys; /* at the end, a product without a use */
+        if (step + 1 < end) {
+            wait_for_step(p.full, step + 1);
+            next = slot_at(p, step + 1);
+        }
+        group_fence();
+        start_step<T, D>(s, keys, next);
+        wait_for_step(p.turn, step);
+        int turn = __shfl_sync(0xffffffffu, p.turns[step % DS_BUFFERS], 0);
+        group_wait<1>();
+        add_queries(sums_of<D>(b, head, tile), dq, turn);
+        warp_arrives(p.done, step);
     }
-    group_fence();
-    start_key_sums<T, D>(dk, dv, p, a, places, first + count - 1);
     group_wait<0>();
-    empty_slot(ring, first + count - 1);
 }
 
-/* Does the same for all heads that read the keys. The keys of group 1 are not seen by a head's
- * first tile. */
+/* Rounds the group's part of dQ of the queries on the diagonal, whose last part this block has
+ * added, and stores it, of each head that reads the block's keys. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+store_queries(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
+    typedef struct layout<D> at;
+    int group = group_of_warps(), right = D == 64 ? 0 : group, down = D == 64 ? group : 0;
+    const float factors[2] = {b.scale, b.scale};
+    for (int i = 0; i < work.readers * at::TILES; i++) {
+        int head = work.first_head + i / at::TILES, tile = work.first + i % at::TILES;
+        int column = head * D + right * TILE_VALUES;
+        int first = tile * at::QUERIES + down * GROUP_ROWS;
+        int64_t row = (int64_t)work.of.batch * b.sequence + first;
+        const float *from = sums_of<D>(b, work.of.batch * b.heads + head, tile);
+        float dq[1][GROUP_SUMS];
+#pragma unroll
+        for (int j = 0; j < GROUP_SUMS; j += 4) {
+            float4 sum = __ldcg((const float4 *)(from + j * WARP));
+            dq[0][j] = sum.x, dq[0][j + 1] = sum.y, dq[0][j + 2] = sum.z, dq[0][j + 3] = sum.w;
+        }
+        store_rows<T, TILE_VALUES, true>(
+            (T *)b.dqkv + row * b.stride + column, b.stride, b.sequence - first,
+            (T *)(keys_of(p, group) + at::VALUES), dq, factors,
+            sums_place(b, work.of, first % BLOCK_KEYS / 16 + warp_in_group(), column));
+    }
+}
+
+/* Computes dK and dV of the group's keys, and the group's parts of dQ. */
 template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
-sum_over_heads(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
-               const struct places &places, const struct query_source &source,
-               const struct backward<T> &b) {
-    int group = group_of_warps(), unseen = group < source.per_head ? group : source.per_head;
-    for (int head = 0; head < source.steps; head += source.per_head) {
-        for (int step = head; step < head + unseen; step++) {
-            fetch_queries<D>(places, source, step + AHEAD);
-            wait_for_slot(places.ring, step);
-            empty_slot(places.ring, step);
-        }
-        if (unseen < source.per_head)
-            sum_over_queries<T, D, LIMITED>(dk, dv, places, source, b, head + unseen,
-                                            source.per_head - unseen);
-    }
+multiply_all(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
+    float dk[D / TILE_VALUES][GROUP_SUMS] = {}, dv[D / TILE_VALUES][GROUP_SUMS] = {};
+    phase_wait(p.held_full, 0);
+    for (int i = 0; i < work.readers; i++)
+        sum_over_queries<T, D, LIMITED>(dk, dv, p, b, work, i * work.per_head);
+    int group = group_of_warps(), first = work.of.tile * BLOCK_KEYS + group * GROUP_ROWS;
+    int column = b.out_stride + work.of.head * D, valid = b.sequence - first;
+    int rows = (int)threadIdx.x / WARP;
+    const float scales[2] = {b.scale, b.scale}, ones[2] = {1, 1};
+    T *to = (T *)b.dqkv + ((int64_t)work.of.batch * b.sequence + first) * b.stride + column;
+    /* The other group may still multiply the group's keys, but not its values. */
+    T *staged = (T *)(keys_of(p, group) + layout<D>::VALUES);
+    store_rows<T, D, true>(to, b.stride, valid, staged, dk, scales,
+                           sums_place(b, work.of, rows, column));
+    store_rows<T, D, true>(to + b.kv_heads * D, b.stride, valid, staged, dv, ones,
+                           sums_place(b, work.of, rows, column + b.kv_heads * D));
+    store_queries<T, D>(p, b, work);
 }
 
-/* dK and dV of HELD_ROWS keys; queries and gradients of outputs are streamed. */
+/* dK and dV of BLOCK_KEYS keys, and what they add to dQ. Two groups multiply; of the third, one
+ * thread fetches and one waits for turns. */
 template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(THREADS, 1)
-    key_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
-                         const __grid_constant__ CUtensorMap dout,
-                         const __grid_constant__ CUtensorMap values) {
-    DYNAMIC_TILES(shared);
-    struct places places = places_of<D>(shared);
-    struct attention_work work =
-        attention_work((int)blockIdx.x, b.tiles, b.batch * b.kv_heads, b.kv_group);
-    struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
-    volatile struct held *kept = (volatile struct held *)(places.held_full + 1);
-    int begin = of.tile * HELD_ROWS, end = b.sequence; /* queries that see the keys */
+    gradients_kernel(const struct backward b, const __grid_constant__ CUtensorMap qkv,
+                     const __grid_constant__ CUtensorMap dout,
+                     const __grid_constant__ CUtensorMap values) {
+    typedef struct layout<D> at;
+    DYNAMIC_TILES(memory);
+    struct places<D> p = places_of<D>(memory);
+    if (threadIdx.x == 0) init_barriers(p);
+    struct held of = take_work(b, p.work);
+    int begin = of.tile * BLOCK_KEYS, end = b.sequence; /* queries that see the keys */
     if (LIMITED)
         end = last_reader(b.first_keys + (int64_t)of.batch * b.sequence, begin, b.sequence,
-                          begin + HELD_ROWS);
-    int per_head = (end - begin + GROUP_ROWS - 1) / GROUP_ROWS;
-    struct query_source source = {&qkv, &dout,    &values,
-                                  kept, per_head, per_head * (b.heads / b.kv_heads)};
-    if (threadIdx.x == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
-    hold<D>(places, &qkv, b.heads + of.head, &qkv, b.heads + b.kv_heads + of.head, of.batch, begin);
-    for (int step = 0; step < AHEAD; step++) fetch_queries<D>(places, source, step);
-
-    float dk[D / TILE_VALUES][GROUP_SUMS] = {}, dv[D / TILE_VALUES][GROUP_SUMS] = {};
-    phase_wait(places.held_full, 0);
-    sum_over_heads<T, D, LIMITED>(dk, dv, places, source, b);
-    of.batch = kept->batch, of.head = kept->head, of.tile = kept->tile;
-    int first = of.tile * HELD_ROWS + group_of_warps() * GROUP_ROWS;
-    int column = b.out_stride + of.head * D, valid = b.sequence - first;
-    const float scales[2] = {b.scale, b.scale}, ones[2] = {1, 1};
-    T *to = b.dqkv + ((int64_t)of.batch * b.sequence + first) * b.stride + column;
-    float *sums = sums_place(b, of, column);
-    store_rows<T, D, true>(to, b.stride, valid, (T *)places.own, dk, scales, sums);
-    store_rows<T, D, true>(to + b.kv_heads * D, b.stride, valid,
-                           (T *)(places.own + layout<D>::SECOND), dv, ones,
-                           sums ? sums + b.kv_heads * D : NULL);
-}
-
-/* ---- on the host */
-
-static int held_tiles(const struct attention_shape *shape) {
-    return (int)blocks_of(shape->sequence, HELD_ROWS);
-}
-static int64_t sums_rows(const struct attention_shape *shape) {
-    return shape->batch * held_tiles(shape) * WARPS;
-}
-
-/* Lays out the workspace at `memory`, which may be NULL. Returns its size in bytes. */
-template <typename T>
-static size_t lay_out(struct backward<T> *b, const struct attention_backward_args *args,
-                      const struct attention_shape *shape, void *memory) {
-    struct arena arena = {(char *)memory, 0, SIZE_MAX};
-    int64_t groups = shape->batch * shape->heads * held_tiles(shape) * GROUPS;
-    int64_t sums = args->column_sums ? sums_rows(shape) * tensor_columns(args->dqkv) : 0;
-    b->values = (struct query_values *)arena_take(&arena, (size_t)groups * VALUES_BYTES);
-    b->sums = sums ? (float *)arena_take(&arena, (size_t)sums * sizeof(float)) : NULL;
-    return arena.used;
-}
-
-size_t attention_wgmma_backward_bytes(const struct attention_backward_args *args,
-                                      const struct attention_shape *shape) {
-    struct backward<__half> b;
-    return lay_out(&b, args, shape, NULL);
-}
-
-template <typename T, int D>
-static struct backward<T> plan(struct backend *be, const struct attention_backward_args *args,
-                               const struct attention_shape *shape) {
-    struct backward<T> b;
-    b.dqkv = (T *)args->dqkv->data;
-    b.out = (const T *)args->out->data;
-    b.lse = args->lse;
-    b.first_keys = args->first_keys;
-    lay_out(&b, args, shape, backend_workspace(be, attention_wgmma_backward_bytes(args, shape)));
-    b.sequence = (int)shape->sequence;
-    b.heads = (int)shape->heads;
-    b.kv_heads = (int)shape->kv_heads;
-    b.batch = (int)shape->batch;
-    b.tiles = held_tiles(shape);
-    b.group = attention_group(shape, shape->batch * shape->heads);
-    b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
-    b.stride = (b.heads + 2 * b.kv_heads) * D;
-    b.out_stride = b.heads * D;
-    b.scale = 1 / sqrtf((float)D);
-    b.factor = b.scale * LOG2_OF_E;
-    return b;
+                          begin + BLOCK_KEYS);
+    int readers = b.heads / b.kv_heads, per_head = (end - begin + at::QUERIES - 1) / at::QUERIES;
+    struct block_work work = {of, of.head * readers, readers, begin / at::QUERIES, per_head};
+    if (group_of_warps() < GROUPS) {
+        group_takes_registers<REGISTERS>();
+        multiply_all<T, D, LIMITED>(p, b, work);
+        return;
+    }
+    group_gives_registers<SERVICE_REGISTERS>();
+    struct maps maps = {&qkv, &dout, &values};
+    if (threadIdx.x == GROUPS * GROUP_THREADS) fetch_all<D>(p, b, work, maps);
+    if (threadIdx.x == GROUPS * GROUP_THREADS + WARP) take_turns<D>(p, b, work);
 }
 
 template <typename T, int D, bool LIMITED>
 static void launch_with(struct backend *be, const struct attention_backward_args *args,
                         const struct attention_shape *shape) {
-    struct backward<T> b = plan<T, D>(be, args, shape);
-    const char *what = "attention_backward";
+    struct backward b = attention_backward_begin(be, args, shape);
     CUtensorMap qkv, dout, values;
+    int rows = b.tiles * (BLOCK_KEYS / VALUE_ROWS);
     if (!attention_wgmma_map(&qkv, be, args->qkv, b.heads + 2 * b.kv_heads, shape) ||
         !attention_wgmma_map(&dout, be, args->dout, b.heads, shape) ||
-        !attention_wgmma_map_floats(&values, be, (const float *)b.values, 2 * GROUP_ROWS,
-                                    b.tiles * GROUPS, b.heads, b.batch))
+        !attention_wgmma_map_floats(&values, be, (const float *)b.values, 2 * VALUE_ROWS, rows,
+                                    b.heads, b.batch) ||
+        !cuda_shared(be, (const void *)gradients_kernel<T, D, LIMITED>, layout<D>::BYTES,
+                     "attention_backward"))
         return;
-    size_t bytes = layout<D>::BYTES;
-    cudaStream_t stream = cuda_state(be)->compute;
-    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D, LIMITED>, bytes, what) ||
-        !cuda_shared(be, (const void *)key_gradients_kernel<T, D, LIMITED>, bytes, what))
-        return;
-    unsigned query_blocks = (unsigned)(b.tiles * b.batch * b.heads);
-    unsigned key_blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
-    LAUNCH((query_gradients_kernel<T, D, LIMITED>), query_blocks, THREADS, bytes, stream, b, qkv,
-           dout);
-    LAUNCH((key_gradients_kernel<T, D, LIMITED>), key_blocks, THREADS, bytes, stream, b, qkv, dout,
-           values);
-    if (b.sums) {
-        struct sums sums = sums_of(args->column_sums);
-        add_partials(be, &sums, b.sums, sums_rows(shape));
-    }
-    cuda_launched(be, what);
+    unsigned blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
+    LAUNCH((gradients_kernel<T, D, LIMITED>), blocks, THREADS, layout<D>::BYTES,
+           cuda_state(be)->compute, b, qkv, dout, values);
+    attention_backward_end(be, &b, args, shape);
 }
 
 template <typename T, int D>

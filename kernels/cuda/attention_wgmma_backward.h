@@ -1,114 +1,233 @@
-/* Parts of both kernels of attention_wgmma_backward.cu: the rows that a block holds, their place in
- * shared memory, and the products with a streamed tile. */
+/* Parts of attention_wgmma_backward.cu: shared memory, the streamed queries, and products. */
 #pragma once
 
+#include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/attention_wgmma.h"
 
 enum {
-    GROUPS = 2,
-    HELD_ROWS = GROUPS * GROUP_ROWS,
-    THREADS = GROUPS * GROUP_THREADS,
-    WARPS = THREADS / WARP
+    GROUPS = BLOCK_KEYS / GROUP_ROWS,
+    WARPS = GROUPS * GROUP_THREADS / WARP,  /* that multiply */
+    THREADS = (GROUPS + 1) * GROUP_THREADS, /* and a group that fetches and waits for turns */
+    REGISTERS = 240,
+    SERVICE_REGISTERS = 24, /* of a thread of either kind */
+    DS_BUFFERS = 2,
+    PART = GROUP_ROWS * TILE_VALUES /* values of dQ that a group adds in a step */
 };
 
-/* Values of 64 queries that the kernel for keys reads: -lse log2(e), -infinity beyond the end; and
- * delta. */
-struct query_values {
-    float x[GROUP_ROWS], delta[GROUP_ROWS];
-};
-enum { VALUES_BYTES = sizeof(struct query_values) };
-
-/* Tile that a block holds: rows from tile * HELD_ROWS on, in one head. */
-struct held {
-    int batch, head, tile;
-};
-
+/* A step takes 128 queries of 64 values, or 64 of 128: two tiles, and two of gradients of
+ * outputs. */
 template <int D> struct layout {
     enum {
-        SECOND =
-            head_tile<D>::BYTES, /* bytes from held queries or keys to gradients of out or values */
-        RING_AT = GROUPS * head_tile<D>::SLOT,
-        VALUES_AT = RING_AT + RING * head_tile<D>::SLOT,
-        BARRIERS_AT = VALUES_AT + RING * VALUES_BYTES,
-        KEPT_AT = BARRIERS_AT + (2 * RING + 1) * 8,
-        BYTES = KEPT_AT + sizeof(struct held)
+        HALVES = BLOCK_KEYS / D, /* tiles of 64 queries in a step */
+        QUERIES = HALVES * GROUP_ROWS,
+        TILES = BLOCK_KEYS / QUERIES,   /* steps on the diagonal */
+        SLOTS = D == 64 ? 3 : 4,        /* of the ring: as many as fit */
+        HELD = 2 * head_tile<D>::BYTES, /* bytes of a group's keys and values */
+        VALUES = head_tile<D>::BYTES,   /* bytes from held keys to values */
+        DOUT = 2 * TILE_BYTES,          /* bytes from streamed queries to gradients of outputs */
+        SLOT = 2 * DOUT,
+        DS = HALVES * GROUPS * TILE_BYTES, /* bytes of a buffer of dS' */
+        SLOTS_AT = GROUPS * HELD,
+        DS_AT = SLOTS_AT + SLOTS * SLOT,
+        ROW_VALUES_AT = DS_AT + DS_BUFFERS * DS,
+        BARRIERS_AT = ROW_VALUES_AT + SLOTS * HALVES * (int)sizeof(struct query_values),
+        INTS_AT = BARRIERS_AT + (2 * SLOTS + 2 * DS_BUFFERS + 1) * 8,
+        BYTES = INTS_AT + 4 * 4
     };
-};
-
-template <typename T> struct backward {
-    T *dqkv;
-    const T *out;
-    const float *lse;
-    const int32_t *first_keys;   /* [B, sequence], or NULL */
-    struct query_values *values; /* [B, H, tiles * GROUPS] */
-    float *sums; /* optional [B, tiles, WARPS, stride]: sums of 16 rows of dqkv each */
-    int sequence, heads, kv_heads, batch, tiles;
-    int group, kv_group;    /* for attention_work, of query heads and of key heads */
-    int stride, out_stride; /* row stride of dqkv, of out */
-    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
 };
 
 static __device__ __forceinline__ int warp_in_group() {
     return (int)threadIdx.x % GROUP_THREADS / WARP;
 }
 
-/* Destination of the warp's part of the column sums, from a head's first column on, or NULL without
- * column sums. */
-template <typename T>
-static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
-                                                    int64_t column) {
-    if (!b.sums) return NULL;
-    int64_t row = (int64_t)(of.batch * b.tiles + of.tile) * WARPS + (int)threadIdx.x / WARP;
-    return b.sums + row * b.stride + column;
-}
-
-/* Shared memory of both kernels. */
-struct places {
-    struct ring ring;
-    unsigned char *own;          /* the group's held rows, and their second half */
-    struct query_values *values; /* RING of them, one per slot */
+/* Addresses in shared memory. */
+template <int D> struct places {
+    unsigned char *memory;
+    struct step_barriers full;    /* the step's slot has been fetched */
+    struct step_barriers written; /* dS' of both groups is in the step's buffer */
+    struct step_barriers turn;    /* the block may add to dQ of the step's queries */
+    struct step_barriers done;    /* all warps have multiplied and added */
     phase_barrier *held_full;
+    int *turns, *work; /* of the last two steps, see semaphore_wait; see take_work */
 };
-template <int D> static __device__ __forceinline__ struct places places_of(unsigned char *shared) {
-    typedef struct layout<D> layout;
-    phase_barrier *barriers = (phase_barrier *)(shared + layout::BARRIERS_AT);
-    struct places places = {{shared + layout::RING_AT, barriers, barriers + RING},
-                            shared + group_of_warps() * head_tile<D>::SLOT,
-                            (struct query_values *)(shared + layout::VALUES_AT),
-                            barriers + 2 * RING};
+template <int D>
+static __device__ __forceinline__ struct places<D> places_of(unsigned char *memory) {
+    typedef struct layout<D> at;
+    phase_barrier *b = (phase_barrier *)(memory + at::BARRIERS_AT);
+    int *ints = (int *)(memory + at::INTS_AT);
+    struct places<D> places = {
+        memory, {b, at::SLOTS}, {b + 2 * at::SLOTS, DS_BUFFERS},
+            {b + 2 * at::SLOTS + DS_BUFFERS, DS_BUFFERS}, {b + at::SLOTS, at::SLOTS},
+            b + 2 * at::SLOTS + 2 * DS_BUFFERS, ints, ints + 2
+    };
     return places;
 }
-
-/* Initializes the barriers and starts to copy the held tiles, from row `first` on: of `head` in
- * `map`, and of `second_head` in `second`. */
+/* Called by one thread. */
 template <int D>
-static __device__ __forceinline__ void hold(const struct places &places, const CUtensorMap *map,
-                                            int head, const CUtensorMap *second, int second_head,
-                                            int batch, int first) {
-    if (threadIdx.x == 0) {
-        ring_init(places.ring, WARPS);
-        phase_init(places.held_full, 1);
-        phase_init_done();
+static __device__ __forceinline__ void init_barriers(const struct places<D> &p) {
+    for (int i = 0; i < layout<D>::SLOTS; i++) {
+        phase_init(p.full.first + i, 1);
+        phase_init(p.done.first + i, WARPS);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        phase_arrive_expecting(places.held_full, GROUPS * head_tile<D>::SLOT);
-        for (int i = 0; i < GROUPS; i++) { /* thread 0 is in the first group */
-            unsigned char *to = places.own + i * head_tile<D>::SLOT;
-            int row = first + i * GROUP_ROWS;
-            fetch_rows<D>(to, map, head, row, batch, places.held_full);
-            fetch_rows<D>(to + layout<D>::SECOND, second, second_head, row, batch,
-                          places.held_full);
-        }
+    for (int i = 0; i < DS_BUFFERS; i++) {
+        phase_init(p.written.first + i, WARPS);
+        phase_init(p.turn.first + i, 1);
     }
-    __syncwarp();
+    phase_init(p.held_full, 1);
+    phase_init_done();
 }
 
-/* Starts the products of the held tiles with step `step`: s, and ds of the second halves. */
+/* Keys of a group, then values. */
+template <int D>
+static __device__ __forceinline__ unsigned char *keys_of(const struct places<D> &p, int group) {
+    return p.memory + group * layout<D>::HELD;
+}
+/* Slot of a step: queries, then gradients of outputs. */
+template <int D>
+static __device__ __forceinline__ unsigned char *slot_at(const struct places<D> &p, int step) {
+    return p.memory + layout<D>::SLOTS_AT + step % layout<D>::SLOTS * layout<D>::SLOT;
+}
+template <int D>
+static __device__ __forceinline__ struct query_values *row_values(const struct places<D> &p,
+                                                                  int step) {
+    return (struct query_values *)(p.memory + layout<D>::ROW_VALUES_AT) +
+           step % layout<D>::SLOTS * layout<D>::HALVES;
+}
+/* Tile of dS' of a step: rows are the keys of group `group`, columns are queries of half `half`. */
+template <int D>
+static __device__ __forceinline__ unsigned char *ds_tile(const struct places<D> &p, int step,
+                                                         int half, int group) {
+    return p.memory + layout<D>::DS_AT + step % DS_BUFFERS * layout<D>::DS +
+           (half * GROUPS + group) * TILE_BYTES;
+}
+
+/* ---- work of a block */
+
+/* The held keys, and the queries that see them: of each head that reads the keys, the tiles of
+ * QUERIES from the last to the first, a step for each. */
+struct block_work {
+    struct held of;
+    int first_head, readers; /* query heads */
+    int first, per_head;     /* tiles of a head */
+};
+static __device__ __forceinline__ int head_of_step(const struct block_work &work, int step) {
+    return work.first_head + step / work.per_head;
+}
+static __device__ __forceinline__ int tile_of_step(const struct block_work &work, int step) {
+    return work.first + work.per_head - 1 - step % work.per_head;
+}
+
+struct maps {
+    const CUtensorMap *qkv, *dout, *values;
+};
+
+/* Fetches the keys and values, and each step's queries with their gradients and values. Called by
+ * one thread. */
+template <int D>
+static __device__ __forceinline__ void
+fetch_all(const struct places<D> &p, const struct backward &b, const struct block_work &work,
+          const struct maps &maps) {
+    typedef struct layout<D> at;
+    int batch = work.of.batch, key_head = b.heads + work.of.head;
+    phase_arrive_expecting(p.held_full, GROUPS * at::HELD);
+    for (int i = 0; i < GROUPS; i++) {
+        int row = work.of.tile * BLOCK_KEYS + i * GROUP_ROWS;
+        fetch_rows<D>(keys_of(p, i), maps.qkv, key_head, row, batch, p.held_full);
+        fetch_rows<D>(keys_of(p, i) + at::VALUES, maps.qkv, key_head + b.kv_heads, row, batch,
+                      p.held_full);
+    }
+    for (int step = 0; step < work.readers * work.per_head; step++) {
+        int head = head_of_step(work, step), tile = tile_of_step(work, step);
+        unsigned char *to = slot_at(p, step);
+        phase_barrier *full = barrier_of(p.full, step);
+        if (step >= at::SLOTS) wait_for_step(p.done, step - at::SLOTS);
+        phase_arrive_expecting(full, at::SLOT + at::HALVES * (int)sizeof(struct query_values));
+        for (int i = 0; i < 2; i++) {
+            int column = D == 64 ? 0 : i * TILE_VALUES;
+            int row = tile * at::QUERIES + (D == 64 ? i * GROUP_ROWS : 0);
+            tensor_copy(to + i * TILE_BYTES, maps.qkv, column, head, row, batch, full);
+            tensor_copy(to + at::DOUT + i * TILE_BYTES, maps.dout, column, head, row, batch, full);
+        }
+        for (int i = 0; i < at::HALVES; i++)
+            tensor_copy(row_values(p, step) + i, maps.values, 0, tile * at::HALVES + i, head, batch,
+                        full);
+    }
+}
+
+/* Waits for the block's turn to add to dQ of each step's queries, and gives it on once all warps
+ * have added. Called by one thread. */
+template <int D>
+static __device__ __forceinline__ void
+take_turns(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
+    typedef struct layout<D> at;
+    for (int step = 0; step < work.readers * work.per_head; step++) {
+        int head = work.of.batch * b.heads + head_of_step(work, step);
+        int tile = head * b.tiles * at::TILES + tile_of_step(work, step);
+        int *semaphore = b.semaphores + tile * (SEMAPHORES / at::TILES);
+        p.turns[step % DS_BUFFERS] = semaphore_wait(semaphore, 2 * work.of.tile);
+        phase_arrive(barrier_of(p.turn, step));
+        wait_for_step(p.done, step);
+        semaphore_set(semaphore, 2 * (work.of.tile + 1) + 1);
+    }
+}
+
+/* ---- products */
+
+template <int ADD>
+static __device__ __forceinline__ void transposed_product(float *d, uint64_t a, uint64_t b,
+                                                          __half) {
+    group_product_f16_transposed<1, ADD>(d, a, b);
+}
+template <int ADD>
+static __device__ __forceinline__ void transposed_product(float *d, uint64_t a, uint64_t b,
+                                                          __nv_bfloat16) {
+    group_product_bf16_transposed<1, ADD>(d, a, b);
+}
+
+/* Starts s = a b', with 64 held rows and a step's queries or gradients of outputs. */
 template <typename T, int D>
-static __device__ __forceinline__ void start_both(float s[GROUP_SUMS], float ds[GROUP_SUMS],
-                                                  const struct places &places, int step) {
-    const unsigned char *slot = slot_of<D>(places.ring, step);
-    start_scores<T, D>(s, places.own, slot);
-    start_scores<T, D>(ds, places.own + layout<D>::SECOND, slot + layout<D>::SECOND);
+static __device__ __forceinline__ void start_step(float s[layout<D>::HALVES][GROUP_SUMS],
+                                                  const unsigned char *a, const unsigned char *b) {
+    if (D == 64) start_wide_scores<T, D>(s[0], a, b);
+    else start_scores<T, D>(s[0], a, b);
+}
+
+/* Starts sum += p b, with the group's keys and a step's queries or gradients of outputs. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+start_key_sums(float sum[D / TILE_VALUES][GROUP_SUMS],
+               const uint32_t p[layout<D>::HALVES][GROUP_ROWS / 16][4], const unsigned char *b) {
+#pragma unroll
+    for (int half = 0; half < layout<D>::HALVES; half++)
+        start_sums<T, D>(sum, p[half], b + half * TILE_BYTES);
+}
+
+/* Starts dq = dS K, the group's part: all 64 values of its half of 128 queries, or its half of the
+ * values of 64 queries. */
+template <typename T, int D>
+static __device__ __forceinline__ void start_query_sums(float dq[GROUP_SUMS],
+                                                        const struct places<D> &p, int step) {
+    int group = group_of_warps();
+    const unsigned char *ds = ds_tile(p, step, D == 64 ? group : 0, 0);
+    const unsigned char *keys = keys_of(p, 0) + (D == 64 ? 0 : group * TILE_BYTES);
+#pragma unroll
+    for (int i = 0; i < BLOCK_KEYS / 16; i++) { /* 16 keys are 2048 bytes */
+        uint64_t down = (uint64_t)(i % 4 * 2048 / 16);
+        uint64_t a = tile_descriptor(ds) + (uint64_t)(i / 4 * TILE_BYTES / 16) + down;
+        uint64_t b = tile_descriptor(keys) + (uint64_t)(i / 4 * layout<D>::HELD / 16) + down;
+        if (i == 0) transposed_product<0>(dq, a, b, T());
+        else transposed_product<1>(dq, a, b, T());
+    }
+    group_commit();
+}
+
+/* Stores the warp's rows of dS' of a tile. */
+static __device__ __forceinline__ void store_ds(unsigned char *tile,
+                                                const uint32_t a[GROUP_ROWS / 16][4]) {
+    int thread = reread_thread_index(), lane = thread % WARP;
+    int row = thread % GROUP_THREADS / WARP * 16 + lane % 16, chunk = lane / 16;
+    shared_pointer at = shared_pointer_to(tile) + tile_offset<TILE_VALUES>(row, chunk) * 2;
+#pragma unroll
+    for (int i = 0; i < GROUP_ROWS / 16; i++) /* the next two chunks of the row */
+        stmatrix_x4((shared_pointer)((uintptr_t)at ^ (uintptr_t)(i * 32)), a[i]);
 }

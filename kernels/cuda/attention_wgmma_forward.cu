@@ -1,23 +1,31 @@
 /* Attention on Hopper's tensor cores, forward: FlashAttention-3 (Shah and others 2024,
  * arXiv:2407.08608) in its causal form, with wgmma and tensor copies; for sm_90a only.
  *
- * Each group of warps has 64 queries, whose scores and outputs are accumulators of wgmma; the
- * softmax is that of attention_mma_forward.cu. The scores of the next tile are multiplied before
- * the outputs of this one, and the exponentials overlap with the latter. The exponentials of one
- * group also overlap with the products of another. Four groups share the tiles at D = 64, so that
- * they are fetched for 256 queries at once; at D = 128 there are registers for two. */
+ * Each of two groups of warps has 64 queries, whose scores and outputs are accumulators of wgmma;
+ * the softmax is that of attention_mma_forward.cu. The scores of the next step are multiplied
+ * before the outputs of this one, and the exponentials overlap with the latter. The exponentials of
+ * one group also overlap with the products of another: with D = 64, of the other block, too. With
+ * D = 128 a step has 128 keys, so that a read of the queries from shared memory serves twice as
+ * many products.
+ *
+ * Thread 0 fetches a later step besides its other work: a separate warp for that would take
+ * registers from the others (they are allocated to four warps at a time). */
 #include "kernels/cuda/attention_wgmma.h"
 
-enum { SLACK = 8 };
+enum { SLACK = 8, GROUPS = 2, QUERIES = GROUPS * GROUP_ROWS, THREADS = GROUPS * GROUP_THREADS };
 
 template <int D> struct layout {
     enum {
-        GROUPS = 256 / D,
-        QUERIES = GROUPS * GROUP_ROWS,
-        THREADS = GROUPS * GROUP_THREADS,
-        RING_AT = GROUPS * head_tile<D>::BYTES, /* after the queries */
-        BARRIERS_AT = RING_AT + RING * head_tile<D>::SLOT,
-        BYTES = BARRIERS_AT + (2 * RING + 1) * 8
+        BLOCKS = 128 / D, /* of a multiprocessor */
+        TILES = D / 64,   /* tiles of 64 keys in a step */
+        KEYS = TILES * GROUP_ROWS,
+        SLOTS = D == 64 ? 4 : 3, /* of the ring: as many as fit */
+        AHEAD = SLOTS - 2,
+        VALUES = TILES * head_tile<D>::BYTES, /* bytes from keys to values */
+        SLOT = 2 * VALUES,
+        SLOTS_AT = GROUPS * head_tile<D>::BYTES, /* after the queries */
+        BARRIERS_AT = SLOTS_AT + SLOTS * SLOT,
+        BYTES = BARRIERS_AT + (2 * SLOTS + 1) * 8
     };
 };
 
@@ -28,6 +36,58 @@ struct forward {
     float factor; /* scale * log2(e) */
 };
 
+/* Slots for steps of keys and values, in shared memory. */
+template <int D> struct ring {
+    unsigned char *slots;
+    struct step_barriers full, empty;
+};
+template <int D>
+static __device__ __forceinline__ unsigned char *slot_at(const struct ring<D> &ring, int step) {
+    return ring.slots + step % layout<D>::SLOTS * layout<D>::SLOT;
+}
+
+/* Keys and values of a head in the map of qkv, from tile `first` of 64 on; each step is the next
+ * KEYS. */
+struct key_source {
+    const CUtensorMap *map;
+    int head, value_head, batch, first, steps;
+};
+
+/* Starts to fetch step `step`, if it exists; thread 0 does. Tiles of keys are ordered as
+ * start_wide_scores reads them. */
+template <int D>
+static __device__ __forceinline__ void fetch_keys(const struct ring<D> &ring,
+                                                  const struct key_source &source, int step) {
+    typedef struct layout<D> at;
+    const int across = head_tile<D>::ACROSS;
+    if (threadIdx.x == 0 && step < source.steps) {
+        phase_barrier *full = barrier_of(ring.full, step);
+        if (step >= at::SLOTS) wait_for_step(ring.empty, step - at::SLOTS);
+        phase_arrive_expecting(full, at::SLOT);
+        unsigned char *to = slot_at(ring, step);
+#pragma unroll
+        for (int i = 0; i < at::TILES * across; i++) {
+            int tile = i / across, half = i % across, column = half * TILE_VALUES;
+            int row = source.first * GROUP_ROWS + step * at::KEYS + tile * GROUP_ROWS;
+            tensor_copy(to + (half * at::TILES + tile) * TILE_BYTES, source.map, column,
+                        source.head, row, source.batch, full);
+            tensor_copy(to + at::VALUES + i * TILE_BYTES, source.map, column, source.value_head,
+                        row, source.batch, full);
+        }
+    }
+    __syncwarp();
+}
+/* Skips the steps from `step` to `end`, which the group does not need. */
+template <int D>
+static __device__ __forceinline__ void
+skip_steps(const struct ring<D> &ring, const struct key_source &source, int step, int end) {
+    for (; step < end; step++) {
+        fetch_keys(ring, source, step + layout<D>::AHEAD);
+        wait_for_step(ring.full, step);
+        warp_arrives(ring.empty, step);
+    }
+}
+
 /* Online softmax of the thread's two rows, 8 apart. */
 struct softmax_rows {
     float shift[2]; /* used instead of the maximum; of factor q k' */
@@ -36,15 +96,19 @@ struct softmax_rows {
 
 /* Raises the shifts to the maxima of s (see attention_mma_forward.cu). Returns true if sums and
  * outputs have to be scaled down, by `shrink`. */
+template <int TILES>
 static __device__ __forceinline__ bool follow_maxima(struct softmax_rows *rows, float shrink[2],
-                                                     const float s[GROUP_SUMS], float factor) {
+                                                     const float s[TILES][GROUP_SUMS],
+                                                     float factor) {
     bool any = false;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float max = -INFINITY, shift = rows->shift[half];
 #pragma unroll
-        for (int i = 0; i < GROUP_SUMS / 4; i++)
-            max = fmaxf(max, fmaxf(s[i * 4 + half * 2], s[i * 4 + half * 2 + 1]));
+        for (int i = 0; i < TILES * GROUP_SUMS; i += 4) {
+            const float *pair = s[i / GROUP_SUMS] + i % GROUP_SUMS + half * 2;
+            max = fmaxf(max, fmaxf(pair[0], pair[1]));
+        }
         max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
         max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2)) * factor;
         bool rises = max - shift > SLACK;
@@ -57,72 +121,98 @@ static __device__ __forceinline__ bool follow_maxima(struct softmax_rows *rows, 
 }
 
 /* s becomes exp2(factor s - shift), added to the sums. */
-static __device__ __forceinline__ void exponentials(float s[GROUP_SUMS], struct softmax_rows *rows,
-                                                    float factor) {
+template <int TILES>
+static __device__ __forceinline__ void exponentials(float s[TILES][GROUP_SUMS],
+                                                    struct softmax_rows *rows, float factor) {
 #pragma unroll
-    for (int i = 0; i < GROUP_SUMS; i++) {
+    for (int i = 0; i < TILES * GROUP_SUMS; i++) {
+        float *score = s[i / GROUP_SUMS] + i % GROUP_SUMS;
         int half = i / 2 % 2;
-        s[i] = exp2_approx(fmaf(s[i], factor, -rows->shift[half]));
-        rows->sum[half] += s[i];
+        *score = exp2_approx(fmaf(*score, factor, -rows->shift[half]));
+        rows->sum[half] += *score;
     }
 }
 
 /* Masks the keys that the warp's queries, from `first` on, do not see in step `step`. */
-template <bool LIMITED>
-static __device__ __forceinline__ void mask_step(float s[GROUP_SUMS], const struct forward &f,
-                                                 const struct key_source &source, int first,
-                                                 int step, bool diagonal) {
-    int key = (source.first + step) * GROUP_ROWS;
-    if (diagonal) mask<false>(s, first - key);
-    if (LIMITED)
-        mask_before<false>(s, f.first_keys + (int64_t)source.batch * f.sequence, f.sequence - 1,
-                           first, key);
+template <int D, bool LIMITED>
+static __device__ __forceinline__ void
+mask_step(float s[layout<D>::TILES][GROUP_SUMS], const struct forward &f,
+          const struct key_source &source, int first, int step, bool diagonal) {
+#pragma unroll
+    for (int i = 0; i < layout<D>::TILES; i++) {
+        int key = source.first * GROUP_ROWS + step * layout<D>::KEYS + i * GROUP_ROWS;
+        if (diagonal && key + GROUP_ROWS > first) mask<false>(s[i], first - key);
+        if (LIMITED)
+            mask_before<false>(s[i], f.first_keys + (int64_t)source.batch * f.sequence,
+                               f.sequence - 1, first, key);
+    }
 }
 
-/* Processes the keys that a group sees, tile by tile; o and rows are complete afterwards. The
+/* Starts the scores of the group's queries with the keys of a slot. */
+template <typename T, int D>
+static __device__ __forceinline__ void start_step(float s[layout<D>::TILES][GROUP_SUMS],
+                                                  const unsigned char *queries,
+                                                  const unsigned char *keys) {
+    if (D == 128) start_wide_scores<T, D>(s[0], queries, keys);
+    else start_scores<T, D>(s[0], queries, keys);
+}
+
+/* Starts o += p V, with the values of a slot. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+start_outputs(float o[D / TILE_VALUES][GROUP_SUMS],
+              const uint32_t p[layout<D>::TILES][GROUP_ROWS / 16][4], const unsigned char *slot) {
+#pragma unroll
+    for (int i = 0; i < layout<D>::TILES; i++)
+        start_sums<T, D>(o, p[i], slot + layout<D>::VALUES + i * head_tile<D>::BYTES);
+}
+
+/* Processes the keys that a group sees, step by step; o and rows are complete afterwards. The
  * group's queries, from `first` on, see the steps from `begin` to `seen`, at least one. */
 template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
-consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const struct ring &ring,
+consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const struct ring<D> &ring,
         const struct key_source &source, const unsigned char *queries, const struct forward &f,
         int first, int begin, int seen) {
-    const int values_at = head_tile<D>::BYTES;
-    float s[GROUP_SUMS], shrink[2];
-    uint32_t p[GROUP_ROWS / 16][4];
+    typedef struct layout<D> at;
+    float s[at::TILES][GROUP_SUMS], shrink[2];
+    uint32_t p[at::TILES][GROUP_ROWS / 16][4];
     float factor = f.factor;
     int warp_first = first + (int)threadIdx.x % GROUP_THREADS / WARP * 16;
-    fetch_keys<D>(ring, source, begin + AHEAD);
-    wait_for_slot(ring, begin);
+    fetch_keys(ring, source, begin + at::AHEAD);
+    wait_for_step(ring.full, begin);
     group_fence();
-    start_scores<T, D>(s, queries, slot_of<D>(ring, begin));
+    start_step<T, D>(s, queries, slot_at(ring, begin));
     group_wait<0>();
-    mask_step<LIMITED>(s, f, source, warp_first, begin, seen == begin + 1);
-    follow_maxima(rows, shrink, s, factor);
-    exponentials(s, rows, factor);
-    round_to<T>(p, s);
-    if (seen > begin + 1) wait_for_slot(ring, begin + 1);
+    mask_step<D, LIMITED>(s, f, source, warp_first, begin, seen == begin + 1);
+    follow_maxima<at::TILES>(rows, shrink, s, factor);
+    exponentials<at::TILES>(s, rows, factor);
+#pragma unroll
+    for (int i = 0; i < at::TILES; i++) round_to<T>(p[i], s[i]);
+    if (seen > begin + 1) wait_for_step(ring.full, begin + 1);
     for (int step = begin + 1; step < seen; step++) {
-        fetch_keys<D>(ring, source, step + AHEAD);
+        fetch_keys(ring, source, step + at::AHEAD);
         group_fence();
-        start_scores<T, D>(s, queries, slot_of<D>(ring, step));
-        start_sums<T, D>(o, p, slot_of<D>(ring, step - 1) + values_at);
-        group_wait<1>();
-        mask_step<LIMITED>(s, f, source, warp_first, step, step == seen - 1);
-        bool shrinks = follow_maxima(rows, shrink, s, factor);
-        exponentials(s, rows, factor);
+        start_step<T, D>(s, queries, slot_at(ring, step));
+        start_outputs<T, D>(o, p, slot_at(ring, step - 1));
+        group_wait<at::TILES>();
+        mask_step<D, LIMITED>(s, f, source, warp_first, step, step == seen - 1);
+        bool shrinks = follow_maxima<at::TILES>(rows, shrink, s, factor);
+        exponentials<at::TILES>(s, rows, factor);
         /* This loop also keeps the compiler from waiting for the outputs earlier. */
-        if (step + 1 < seen) wait_for_slot(ring, step + 1);
+        if (step + 1 < seen) wait_for_step(ring.full, step + 1);
         group_wait<0>();
-        empty_slot(ring, step - 1);
-        round_to<T>(p, s);
+        warp_arrives(ring.empty, step - 1);
+#pragma unroll
+        for (int i = 0; i < at::TILES; i++) round_to<T>(p[i], s[i]);
 #pragma unroll
         for (int i = 0; shrinks && i < D / TILE_VALUES * GROUP_SUMS; i++)
             o[i / GROUP_SUMS][i % GROUP_SUMS] *= shrink[i / 2 % 2];
     }
     group_fence();
-    start_sums<T, D>(o, p, slot_of<D>(ring, seen - 1) + values_at);
+    start_outputs<T, D>(o, p, slot_at(ring, seen - 1));
     group_wait<0>();
-    empty_slot(ring, seen - 1);
+    warp_arrives(ring.empty, seen - 1);
 }
 
 /* Divides by the sums and stores, with the log-sum-exp; `valid` of the group's rows exist. */
@@ -145,56 +235,61 @@ static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float 
 }
 
 template <typename T, int D, bool LIMITED>
-static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, layout<D>::BLOCKS)
     attention_forward_kernel(T *__restrict__ out, const __grid_constant__ CUtensorMap map,
                              const struct forward f) {
-    typedef struct layout<D> places;
+    typedef struct layout<D> at;
     DYNAMIC_TILES(queries);
-    phase_barrier *barriers = (phase_barrier *)(queries + places::BARRIERS_AT);
-    struct ring ring = {queries + places::RING_AT, barriers, barriers + RING};
-    phase_barrier *queries_full = barriers + 2 * RING;
+    phase_barrier *barriers = (phase_barrier *)(queries + at::BARRIERS_AT);
+    struct ring<D> ring = {
+        queries + at::SLOTS_AT, {barriers, at::SLOTS}, { barriers + at::SLOTS, at::SLOTS }
+    };
+    phase_barrier *queries_full = barriers + 2 * at::SLOTS;
     struct attention_work work =
         attention_work((int)blockIdx.x, f.tiles, f.batch * f.heads, f.group);
-    int begin =
-        (f.tiles - 1 - work.tile) * places::QUERIES; /* the last queries have the most keys */
-    int end = begin + places::QUERIES < f.sequence ? begin + places::QUERIES : f.sequence;
+    int begin = (f.tiles - 1 - work.tile) * QUERIES; /* the last queries have the most keys */
+    int end = begin + QUERIES < f.sequence ? begin + QUERIES : f.sequence;
     int batch = work.head / f.heads, head = work.head % f.heads;
     int group = group_of_warps(), first = begin + group * GROUP_ROWS;
     const int32_t *first_keys = f.first_keys + (int64_t)batch * f.sequence;
-    struct key_source source = key_source(&map, f.heads, f.kv_heads, batch, head,
-                                          LIMITED ? first_keys[begin] / GROUP_ROWS : 0,
-                                          (end + GROUP_ROWS - 1) / GROUP_ROWS);
+    int first_tile = LIMITED ? first_keys[begin] / GROUP_ROWS : 0;
+    int keys = f.heads + head / (f.heads / f.kv_heads);
+    int steps = (end - first_tile * GROUP_ROWS + at::KEYS - 1) / at::KEYS;
+    struct key_source source = {&map, keys, keys + f.kv_heads, batch, first_tile, steps};
     if (threadIdx.x == 0) {
-        ring_init(ring, places::THREADS / WARP);
+        for (int i = 0; i < at::SLOTS; i++) {
+            phase_init(ring.full.first + i, 1);
+            phase_init(ring.empty.first + i, THREADS / WARP);
+        }
         phase_init(queries_full, 1);
         phase_init_done();
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        phase_arrive_expecting(queries_full, places::GROUPS * head_tile<D>::BYTES);
-        for (int i = 0; i < places::GROUPS; i++)
+        phase_arrive_expecting(queries_full, GROUPS * head_tile<D>::BYTES);
+        for (int i = 0; i < GROUPS; i++)
             fetch_rows<D>(queries + i * head_tile<D>::BYTES, &map, head, begin + i * GROUP_ROWS,
                           batch, queries_full);
     }
     __syncwarp();
-    for (int step = 0; step < AHEAD; step++) fetch_keys<D>(ring, source, step);
-    int seen = first < f.sequence ? first / GROUP_ROWS + 1 - source.first : 0;
+    for (int step = 0; step < at::AHEAD; step++) fetch_keys(ring, source, step);
+    int seen = first < f.sequence ? (first - first_tile * GROUP_ROWS) / at::KEYS + 1 : 0;
     if (seen > 0) {
         /* A row may see no key of the first tiles: a finite shift then leaves its sum 0. */
         const float lowest = LIMITED ? -1e30f : -INFINITY;
-        int unseen = LIMITED ? first_keys[first] / GROUP_ROWS - source.first : 0;
+        int unseen = LIMITED ? (first_keys[first] / GROUP_ROWS - first_tile) / at::TILES : 0;
         float o[D / TILE_VALUES][GROUP_SUMS] = {};
         struct softmax_rows rows = {{lowest, lowest}, {0, 0}};
         unsigned char *own = queries + group * head_tile<D>::BYTES;
         int64_t out_stride = (int64_t)f.heads * D, row = (int64_t)batch * f.sequence + first;
         phase_wait(queries_full, 0);
-        if (LIMITED) skip_steps<D>(ring, source, 0, unseen);
+        if (LIMITED) skip_steps(ring, source, 0, unseen);
         consume<T, D, LIMITED>(o, &rows, ring, source, own, f, first, unseen, seen);
         finish<T, D>(out + row * out_stride + head * D, out_stride,
                      f.lse + (int64_t)work.head * f.sequence + first, f.sequence - first, (T *)own,
                      o, &rows);
     }
-    skip_steps<D>(ring, source, seen, source.steps);
+    skip_steps(ring, source, seen, source.steps);
 }
 
 bool attention_wgmma_compiled(void) {
@@ -218,13 +313,13 @@ static void launch_with(struct backend *be, const struct attention_forward_args 
     f.heads = (int)shape->heads;
     f.kv_heads = (int)shape->kv_heads;
     f.batch = (int)shape->batch;
-    f.tiles = (int)blocks_of(shape->sequence, layout<D>::QUERIES);
+    f.tiles = (int)blocks_of(shape->sequence, QUERIES);
     f.group = attention_group(shape, shape->batch * shape->heads);
     f.factor = (float)(LOG2_OF_E / sqrt((double)D));
     unsigned blocks = (unsigned)(f.batch * f.heads * f.tiles);
     if (!attention_wgmma_map(&map, be, args->qkv, f.heads + 2 * f.kv_heads, shape)) return;
     if (!cuda_shared(be, kernel, layout<D>::BYTES, what)) return;
-    LAUNCH((attention_forward_kernel<T, D, LIMITED>), blocks, layout<D>::THREADS, layout<D>::BYTES,
+    LAUNCH((attention_forward_kernel<T, D, LIMITED>), blocks, THREADS, layout<D>::BYTES,
            cuda_state(be)->compute, (T *)args->out->data, map, f);
     cuda_launched(be, what);
 }

@@ -24,7 +24,7 @@ enum {
     UNIT = 16,            /* bytes that are swizzled as one unit */
     ROW = 128,            /* bytes in a row of a tile */
     EIGHT_ROWS = 8 * ROW, /* bytes after which the swizzle pattern repeats */
-    SUMS = 32,
+    SUMS = 64,            /* of a thread, for 128 columns */
     DEPTH = 16,
     COPIES = 64,
     PRODUCTS = 64,
@@ -57,7 +57,8 @@ struct copy_in_flight {
 struct product_in_flight {
     float *d;
     float a[2][DEPTH]; /* A from registers: rows group and group + 8 of the warp */
-    bool in_registers, transposed, add;
+    int columns;
+    bool in_registers, a_transposed, transposed, add;
     unsigned a_at, b_at; /* bytes from the start of shared memory */
     float (*value)(uint16_t);
     tensor_core_format format;
@@ -68,6 +69,7 @@ struct product_in_flight {
 /* Saved sums of a matmul, while its registers read as NaN. */
 struct accumulator {
     float *d; /* NULL: free */
+    int count;
     float sums[SUMS];
 };
 
@@ -315,13 +317,15 @@ void group_multiply(const group_product &p, site at) {
     collective("group_product", ~0u, &rows, gather, at);
     next.d = p.d;
     next.in_registers = p.a != NULL;
+    next.columns = p.columns;
+    next.a_transposed = p.a_transposed;
     next.transposed = p.transposed;
     next.add = p.add;
     next.value = p.value;
     next.format = p.format;
     next.group = t->open_group;
     next.at = at;
-    if (!p.a) next.a_at = tile_of(p.a_tile, false, at);
+    if (!p.a) next.a_at = tile_of(p.a_tile, p.a_transposed, at);
     next.b_at = tile_of(p.b_tile, p.transposed, at);
     product_in_flight *kept = &t->products[t->count++];
     look(kept, &next, sizeof next);
@@ -330,8 +334,9 @@ void group_multiply(const group_product &p, site at) {
     accumulator *free = accumulator_of(NULL);
     if (!free) fail(at, "more accumulators at once than are emulated");
     free->d = p.d;
-    look(free->sums, p.d, sizeof free->sums);
-    for (int i = 0; i < SUMS; i++) p.d[i] = NAN;
+    free->count = p.columns / 2;
+    look(free->sums, p.d, (size_t)free->count * sizeof *p.d);
+    for (int i = 0; i < free->count; i++) p.d[i] = NAN;
 }
 
 /* Returns a tile's value as matmuls see it; fails if threads see another one. */
@@ -351,9 +356,10 @@ __attribute__((no_sanitize("address"))) static float value_at(const product_in_f
 static void touched_by(const product_in_flight &p) {
     char *shared = at_shared(0);
     unsigned a_row = p.a_at + (unsigned)(self->id / LANES % 4 * 16) * ROW;
-    for (unsigned i = 0; !p.in_registers && i < 16 * 2; i++)
+    for (unsigned i = 0; !p.in_registers && !p.a_transposed && i < 16 * 2; i++)
         touched(shared + swizzle(a_row + i / 2 * ROW + i % 2 * UNIT), UNIT, false);
-    for (unsigned i = 0; !p.transposed && i < 64 * 2; i++)
+    if (p.a_transposed) touched(shared + p.a_at, DEPTH * ROW, false);
+    for (unsigned i = 0; !p.transposed && i < (unsigned)p.columns * 2; i++)
         touched(shared + swizzle(p.b_at + i / 2 * ROW + i % 2 * UNIT), UNIT, false);
     if (p.transposed) touched(shared + p.b_at, DEPTH * ROW, false);
 }
@@ -361,8 +367,10 @@ static void touched_by(const product_in_flight &p) {
 /* Reads two of A's rows, with the other lanes all of them: the hardware does not promise that a
  * warp's product reads its own 16 rows alone. */
 static void check_all_rows(const product_in_flight &p) {
-    unsigned first = p.a_at + (unsigned)self->lane * 2 * ROW;
-    for (unsigned i = 0; i < 2 * DEPTH; i++) value_at(p, first + i / DEPTH * ROW + i % DEPTH * 2);
+    unsigned first = p.a_at + (unsigned)self->lane * (p.a_transposed ? 4 : 2 * ROW);
+    unsigned right = p.a_transposed ? ROW : 2, down = p.a_transposed ? 2 : ROW;
+    for (unsigned i = 0; i < 2 * DEPTH; i++)
+        value_at(p, first + i / DEPTH * down + i % DEPTH * right);
 }
 
 static void multiply(const product_in_flight &p) {
@@ -370,12 +378,14 @@ static void multiply(const product_in_flight &p) {
     if (!p.in_registers) check_all_rows(p);
     accumulator *a = accumulator_of(p.d);
     unsigned first = (unsigned)(self->id / LANES % 4 * 16 + self->lane / 4);
-    for (unsigned i = 0; i < SUMS; i++) {
+    unsigned right_of_a = p.a_transposed ? ROW : 2, down_of_a = p.a_transposed ? 2 : ROW;
+    for (unsigned i = 0; i < (unsigned)a->count; i++) {
         unsigned row = first + i / 2 % 2 * 8;
         unsigned column = i / 4 * 8 + (unsigned)self->lane % 4 * 2 + i % 2;
         float sum = p.add ? a->sums[i] : 0, left[DEPTH], right[DEPTH];
         for (unsigned k = 0; k < DEPTH; k++) {
-            left[k] = p.in_registers ? p.a[i / 2 % 2][k] : value_at(p, p.a_at + row * ROW + k * 2);
+            left[k] = p.in_registers ? p.a[i / 2 % 2][k]
+                                     : value_at(p, p.a_at + row * down_of_a + k * right_of_a);
             right[k] =
                 value_at(p, p.b_at + (p.transposed ? k * ROW + column * 2 : column * ROW + k * 2));
         }
@@ -414,7 +424,7 @@ void group_wait(int pending, site at) {
         bool busy = false;
         for (int i = 0; i < t->count; i++) busy = busy || t->products[i].d == a.d;
         if (!a.d || busy) continue;
-        look(a.d, a.sums, sizeof a.sums);
+        look(a.d, a.sums, (size_t)a.count * sizeof *a.d);
         a.d = NULL;
     }
     t->fenced = false; /* their registers may be used from now on */

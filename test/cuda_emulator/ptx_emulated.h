@@ -105,6 +105,30 @@ template <bool trans> static inline void ldmatrix(uint32_t r[4], const void *row
     collective("ldmatrix", ~0u, &lane, ldmatrix_all<trans>, at);
 }
 
+struct stmatrix_lane {
+    uint16_t row[8]; /* written by the lane whose address it is */
+    const uint32_t *r;
+};
+
+EMU_NO_TSAN static inline void stmatrix_all(unsigned mask, void **payload, site at) {
+    if (mask != ~0u) fail(at, "stmatrix needs all 32 lanes");
+    for (int l = 0; l < 32; l++)
+        for (int m = 0; m < 4; m++) {
+            uint32_t pair = static_cast<stmatrix_lane *>(payload[l])->r[m];
+            uint16_t *to = static_cast<stmatrix_lane *>(payload[m * 8 + l / 4])->row + l % 4 * 2;
+            to[0] = (uint16_t)pair;
+            to[1] = (uint16_t)(pair >> 16);
+        }
+}
+
+static inline void stmatrix(void *row, const uint32_t r[4], site at) {
+    stmatrix_lane lane;
+    check_aligned("stmatrix", row, 16, at);
+    lane.r = r;
+    collective("stmatrix", ~0u, &lane, stmatrix_all, at);
+    memcpy(row, lane.row, sizeof lane.row);
+}
+
 } // namespace emu
 
 EMU_NO_TSAN static inline void mma_m16n8k16_bf16_f32(float d[4], const uint32_t a[4],

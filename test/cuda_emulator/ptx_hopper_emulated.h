@@ -18,7 +18,8 @@ struct group_product {
     float *d;
     const uint32_t *a;
     uint64_t a_tile, b_tile;
-    bool transposed, add;
+    int columns; /* of B: 64 or 128 */
+    bool a_transposed, transposed, add;
     float (*value)(uint16_t bits);
     tensor_core_format format;
 };
@@ -53,6 +54,8 @@ static inline void tensor_copy(void *to, const CUtensorMap *map, int x, int y, i
 static inline void shared_stores_done() {
     emu::shared_stores_done();
 }
+template <int registers> static inline void group_takes_registers() {}
+template <int registers> static inline void group_gives_registers() {}
 static inline void group_fence(EMU_SITE) {
     emu::group_fence(EMU_HERE);
 }
@@ -66,16 +69,34 @@ static inline uint64_t tile_descriptor(const void *tile) {
     return (uint64_t)(emu::shared_offset(tile) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-#define GROUP_PRODUCT(name, value, format)                                                        \
+#define GROUP_TILES(name, value, format, transposed)                                              \
     template <int TRANSPOSED, int ADD>                                                            \
     static inline void name(float d[32], uint64_t a, uint64_t b, EMU_SITE) {                      \
-        emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, ADD != 0, value, format}, EMU_HERE); \
-    }                                                                                             \
-    template <int TRANSPOSED, int ADD>                                                            \
-    static inline void name(float d[32], const uint32_t a[4], uint64_t b, EMU_SITE) {             \
-        emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, ADD != 0, value, format}, EMU_HERE);    \
+        emu::group_multiply(                                                                      \
+            {d, NULL, a, b, 64, transposed, TRANSPOSED != 0, ADD != 0, value, format}, EMU_HERE); \
+    }
+#define GROUP_PRODUCT(name, value, format)                                                     \
+    GROUP_TILES(name, value, format, false)                                                    \
+    GROUP_TILES(name##_transposed, value, format, true)                                        \
+    template <int TRANSPOSED, int ADD>                                                         \
+    static inline void name(float d[32], const uint32_t a[4], uint64_t b, EMU_SITE) {          \
+        emu::group_multiply({d, a, 0, b, 64, false, TRANSPOSED != 0, ADD != 0, value, format}, \
+                            EMU_HERE);                                                         \
+    }                                                                                          \
+    template <int ADD>                                                                         \
+    static inline void name##_wide(float d[64], uint64_t a, uint64_t b, EMU_SITE) {            \
+        emu::group_multiply({d, NULL, a, b, 128, false, false, ADD != 0, value, format},       \
+                            EMU_HERE);                                                         \
     }
 GROUP_PRODUCT(group_product_bf16, emu::bf16_value, emu::BF16)
 GROUP_PRODUCT(group_product_f16, emu::f16_value, emu::F16)
 #undef GROUP_PRODUCT
+#undef GROUP_TILES
+static inline void stmatrix_x4(void *row, const uint32_t r[4], EMU_SITE) {
+    emu::stmatrix(row, r, EMU_HERE);
+}
+static inline void add_to_global(float *to, const float values[4], EMU_SITE) {
+    emu::check_aligned("add_to_global", to, 16, EMU_HERE);
+    for (int i = 0; i < 4; i++) to[i] += values[i];
+}
 #endif

@@ -35,8 +35,9 @@ enum hopper_mistake {
 #define MAKES(which) (w.mistake == (which))
 #endif
 
-/* Operand forms of A B: A from tiles or registers, the tile of B by columns or by rows of B. */
-enum hopper_form { TILES, REGISTERS, ROWS_OF_B };
+/* Operand forms of A B: A from tiles or registers, the tile of B by columns or by rows of B; the
+ * last one has A by columns, too. */
+enum hopper_form { TILES, REGISTERS, ROWS_OF_B, COLUMNS_OF_A };
 
 struct hopper_work {
     float *out;        /* [HOPPER_ROWS, 64] */
@@ -54,8 +55,10 @@ static __device__ void fetch_tiles(const hopper_work &w, unsigned char *ring, ph
         if (!MAKES(STAGE_REUSED_EARLY)) phase_wait(empty + stage, turn ^ 1);
         phase_arrive_expecting(full + stage, MAKES(FEW_BYTES) ? 1024 : HOPPER_STAGE);
         if (MAKES(MANY_ARRIVALS)) phase_arrive(full + stage), phase_arrive(full + stage);
-        tensor_copy(to, a, i * 64, (int)blockIdx.x * 64, 0, 0, full + stage);
-        if (w.form == ROWS_OF_B) tensor_copy(to + HOPPER_TILE, b, 0, i * 64, 0, 0, full + stage);
+        if (w.form == COLUMNS_OF_A)
+            tensor_copy(to, a, (int)blockIdx.x * 64, i * 64, 0, 0, full + stage);
+        else tensor_copy(to, a, i * 64, (int)blockIdx.x * 64, 0, 0, full + stage);
+        if (w.form >= ROWS_OF_B) tensor_copy(to + HOPPER_TILE, b, 0, i * 64, 0, 0, full + stage);
         else tensor_copy(to + HOPPER_TILE, b, i * 64, 0, 0, 0, full + stage);
     }
 }
@@ -78,7 +81,7 @@ static __device__ void multiply_stage(float d[GROUP_SUMS], const hopper_work &w,
     if (MAKES(NOT_SWIZZLED)) b &= ~((uint64_t)3 << 62);
     if (MAKES(BETWEEN_TILES)) b += 8 + 1;
     for (int k = 0; k < 4; k++) { /* 16 columns are 32 bytes, 16 rows 2048 */
-        uint64_t b_step = b + (uint64_t)(FORM == ROWS_OF_B ? k * 2048 / 16 : k * 32 / 16);
+        uint64_t b_step = b + (uint64_t)(FORM >= ROWS_OF_B ? k * 2048 / 16 : k * 32 / 16);
         uint32_t r[4];
         if (FORM == REGISTERS) {
             load_registers(r, w, first + k * 16);
@@ -86,6 +89,8 @@ static __device__ void multiply_stage(float d[GROUP_SUMS], const hopper_work &w,
             group_product_bf16<0, 1>(d, r, b_step);
             group_commit();
             group_wait<0>();
+        } else if (FORM == COLUMNS_OF_A) {
+            group_product_bf16_transposed<1, 1>(d, a + (uint64_t)(k * 2048 / 16), b_step);
         } else {
             group_product_bf16<FORM == ROWS_OF_B, 1>(d, a + (uint64_t)(k * 32 / 16), b_step);
         }
@@ -150,6 +155,35 @@ static __global__ void __launch_bounds__(GROUP_THREADS) stored_kernel(hopper_wor
     if (threadIdx.x == 0) *w.has = 1;
 }
 
+/* A B' with 128 rows of B: column 0 of A is ones, which stmatrix stores, and of B the row's number;
+ * all others are 0. Sum n of a row is n. */
+static __global__ void __launch_bounds__(GROUP_THREADS) wide_kernel(hopper_work w) {
+#if defined __CUDA_ARCH__ && !defined __CUDA_ARCH_FEAT_SM90_ALL
+    *w.has = 0;
+    return;
+#endif
+    DYNAMIC_TILES(tile);
+    int thread = (int)threadIdx.x, lane = thread % 32, row = thread / 32 * 16 + lane % 16;
+    for (int i = thread; i < 3 * HOPPER_TILE / 2; i += GROUP_THREADS) ((uint16_t *)tile)[i] = 0;
+    __syncthreads();
+    const uint32_t ones[4] = {lane % 4 ? 0u : 0x3f80u, lane % 4 ? 0u : 0x3f80u};
+    stmatrix_x4(shared_pointer_to(tile + row * 128 + (lane / 16 ^ row % 8) * 16), ones);
+    *(uint16_t *)(tile + HOPPER_TILE + thread * 128 + thread % 8 * 16) =
+        __bfloat16_as_ushort(__float2bfloat16((float)thread));
+    shared_stores_done();
+    __syncthreads();
+    float d[2 * GROUP_SUMS];
+    group_fence();
+    group_product_bf16_wide<0>(d, tile_descriptor(tile), tile_descriptor(tile + HOPPER_TILE));
+    group_commit();
+    group_wait<0>();
+    int wrong = 0;
+    for (int i = 0; i < 2 * GROUP_SUMS; i++)
+        wrong += d[i] != (float)(i / 4 * 8 + lane % 4 * 2 + i % 2);
+    w.out[thread] = (float)wrong;
+    if (thread == 0) *w.has = 1;
+}
+
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                                     const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
@@ -179,7 +213,8 @@ static float whole(int i) {
 }
 
 struct hopper_bench {
-    buffer<uint16_t> a, b; /* b: [64, HOPPER_DEPTH], or its transpose for ROWS_OF_B */
+    buffer<uint16_t> a, b; /* b: [64, HOPPER_DEPTH], or its transpose from ROWS_OF_B on; a also for
+                              COLUMNS_OF_A */
     buffer<float> out;
     buffer<int> has;
 };
@@ -188,11 +223,12 @@ static hopper_bench open_hopper(int form) {
     hopper_bench x = {make_buffer<uint16_t>(HOPPER_ROWS * HOPPER_DEPTH),
                       make_buffer<uint16_t>(64 * HOPPER_DEPTH),
                       make_buffer<float>(HOPPER_ROWS * 64), make_buffer<int>(1)};
-    for (size_t i = 0; i < x.a.count; i++)
-        x.a.host[i] = __bfloat16_as_ushort(__float2bfloat16(whole((int)i)));
+    for (int i = 0; i < HOPPER_ROWS * HOPPER_DEPTH; i++)
+        x.a.host[form == COLUMNS_OF_A ? i % HOPPER_DEPTH * HOPPER_ROWS + i / HOPPER_DEPTH : i] =
+            __bfloat16_as_ushort(__float2bfloat16(whole(i)));
     for (int n = 0; n < 64; n++)
         for (int k = 0; k < HOPPER_DEPTH; k++)
-            x.b.host[form == ROWS_OF_B ? k * 64 + n : n * HOPPER_DEPTH + k] =
+            x.b.host[form >= ROWS_OF_B ? k * 64 + n : n * HOPPER_DEPTH + k] =
                 __bfloat16_as_ushort(__float2bfloat16(whole(n * HOPPER_DEPTH + k + 5)));
     upload(x.a);
     upload(x.b);
@@ -207,12 +243,14 @@ static void close_hopper(const hopper_bench &x) {
 
 static void launch_hopper(const hopper_bench &x, int form, int mistake) {
     hopper_work w = {x.out.device, x.a.device, form, mistake, x.has.device};
-    CUtensorMap a = map_of(x.a.device, HOPPER_ROWS, HOPPER_DEPTH);
-    CUtensorMap b = form == ROWS_OF_B ? map_of(x.b.device, HOPPER_DEPTH, 64)
+    CUtensorMap a = form == COLUMNS_OF_A ? map_of(x.a.device, HOPPER_DEPTH, HOPPER_ROWS)
+                                         : map_of(x.a.device, HOPPER_ROWS, HOPPER_DEPTH);
+    CUtensorMap b = form >= ROWS_OF_B ? map_of(x.b.device, HOPPER_DEPTH, 64)
                                       : map_of(x.b.device, 64, HOPPER_DEPTH);
     auto kernel = form == TILES       ? hopper_kernel<TILES>
                   : form == REGISTERS ? hopper_kernel<REGISTERS>
-                                      : hopper_kernel<ROWS_OF_B>;
+                  : form == ROWS_OF_B ? hopper_kernel<ROWS_OF_B>
+                                      : hopper_kernel<COLUMNS_OF_A>;
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, HOPPER_BYTES) ==
           cudaSuccess);
     LAUNCH(kernel, HOPPER_ROWS / 64, HOPPER_THREADS, HOPPER_BYTES, 0, w, a, b);
@@ -231,7 +269,7 @@ static int wrong_products(const hopper_bench &x) {
 }
 
 void test_hopper() {
-    for (int form = TILES; form <= ROWS_OF_B; form++) {
+    for (int form = TILES; form <= COLUMNS_OF_A; form++) {
         hopper_bench x = open_hopper(form);
         launch_hopper(x, form, NO_MISTAKE);
         finish();
@@ -248,6 +286,10 @@ void test_hopper() {
     download(x.has);
     for (int i = 0; x.has.host[0] && i < GROUP_THREADS * GROUP_SUMS; i++)
         CHECK(x.out.host[i] == 16);
+    LAUNCH(wide_kernel, 1, GROUP_THREADS, 3 * HOPPER_TILE, 0, w);
+    finish();
+    download(x.out);
+    for (int i = 0; x.has.host[0] && i < GROUP_THREADS; i++) CHECK(x.out.host[i] == 0);
     close_hopper(x);
 }
 

@@ -36,7 +36,11 @@ rehearse() {
     fi
 }
 
-rehearse 0 "build attention operations models numbers bench save brim" ""
+rehearse 0 "build attention operations models numbers bench against save brim" "" \
+    --parts attention,operations,models,numbers,bench,against,save,brim --against .
+if ! grep -qE '^step in bf16, tokens/s +[0-9.]+ +[0-9.]+ +[0-9.]+' "$folder/out/table.txt"; then
+    wrong "no step beside the other checkout"
+fi
 for call in cudaMalloc:5 launch:9 cublasLtCreate:1; do
     CUDA_EMULATOR_FAIL=$call rehearse 1 build brim --parts brim
 done
