@@ -10,13 +10,18 @@ and the threads of a block by __launch_bounds__ (0: not given).
 
 An instruction of sm_70 and later has 16 bytes. As cuobjdump -sass shows them for sm_80 and sm_90:
 bits 0..8 are the operation and 9..11 the form of its operands; 12..15 the predicate, of which 7 is
-"always" and 15 "never"; 73..75 the width of a memory access (4: 32 bits, 5: 64, 6: 128). The bits
-from 105 on are the compiler's scheduling: cycles until the next instruction may be issued, a yield
-flag, the barriers that are released when the result is ready and when operands have been read (7:
-none), and the barriers that the instruction waits for.
+"always" and 15 "never"; 73..75 the width of a memory access (0 and 1: 8 bits, 2 and 3: 16, 4: 32,
+5: 64, 6: 128). The bits from 105 on are the compiler's scheduling: cycles until the next
+instruction may be issued, a yield flag, the barriers that are released when the result is ready and
+when operands have been read (7: none), and the barriers that the instruction waits for.
 
-Products of warp groups (HGMMA): 84..86 are 7 unless the product ends a group. WARPGROUP: if bit
-80 is set, it waits until at most as many groups as in bits 72..79 are in flight.
+Products of warp groups (HGMMA): 53..57 are N / 8 - 1 of m64nNk16; 84..86 are 7 unless the product
+ends a group. WARPGROUP: if bit 80 is set, it waits until at most as many groups as in bits 72..79
+are in flight. Barriers of a block (BAR): 77..79 are 1 if it only arrives; 54..57 are the barrier,
+unless the form is 1 or 2 (then a register holds it), and 42..53 the threads, 0 for the whole block,
+unless the form is 1 or 4. Fences (MEMBAR): 76..77 are 0 for the block, 2 for the GPU, 3 for the
+system. Matrices of 8 x 8 that LDSM and STSM move: 1, 2 or 4, as 72..73 count. MUFU: 74..77 are
+the function, 2 for a power of two.
 
 Registers: bits 16..23 are the destination, 24..31 the first operand, 64..71 the last one, and
 32..39 the one between, if the form is 1; 255 is none, and so is mostly 0, which fields without a
@@ -27,12 +32,19 @@ import struct
 import sys
 
 Instruction = collections.namedtuple(
-    "Instruction", "at operation form predicate width stall write read wait target group registers")
+    "Instruction", "at operation form predicate width stall write read wait target group registers"
+    " low high")
+# id: None if a register holds it; threads: 0 for the whole block, None if a register holds them
+Barrier = collections.namedtuple("Barrier", "id threads arrives")
 
-HMMA, HGMMA, WARPGROUP, BRA = 0x03C, 0x1F0, 0x1C5, 0x147
-LDG, STG, LDSM, LDGSTS, LDL, STL = 0x181, 0x186, 0x03B, 0x1AE, 0x183, 0x187
+HMMA, HGMMA, WARPGROUP, BRA, MUFU = 0x03C, 0x1F0, 0x1C5, 0x147, 0x108
+LDG, STG, LDSM, STSM, LDGSTS, LDL, STL = 0x181, 0x186, 0x03B, 0x044, 0x1AE, 0x183, 0x187
+BAR, SYNCS, MEMBAR, UTMALDG = 0x11D, 0x1A7, 0x192, 0x1B4
+BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 8, 6: 16}  # of a lane, by the width of an access
 WIDTH_128 = 6
 REGISTER_FORM = 1
+A_IN_REGISTERS = 6  # the form of such a product of a warp group
+NEVER = 15          # as a predicate
 MAX_THREADS = 0x05  # an attribute in .nv.info.KERNEL: three 32-bit numbers
 SIZED = 0x04        # the format of attributes that have a size of their own
 
@@ -83,6 +95,32 @@ def group_of(operation, high):
     return high >> 8 & 0xFF if operation == WARPGROUP and high >> 16 & 1 else None
 
 
+def columns(product):
+    """N of an HGMMA, which is m64nNk16."""
+    return ((product.low >> 53 & 31) + 1) * 8
+
+
+def barrier_of(instruction):
+    """The barrier of a BAR."""
+    return Barrier(None if instruction.form in (1, 2) else instruction.low >> 54 & 15,
+                   None if instruction.form in (1, 4) else instruction.low >> 42 & 0xFFF,
+                   instruction.high >> 13 & 7 == 1)
+
+
+def matrices(instruction):
+    """Number of 8 x 8 matrices of 16-bit values that LDSM or STSM moves."""
+    return (1, 2, 4, 4)[instruction.high >> 8 & 3]
+
+
+def fences_gpu(instruction):
+    """True if a MEMBAR orders accesses beyond those of the block."""
+    return instruction.high >> 12 & 3 >= 2
+
+
+def is_exponential(instruction):
+    return instruction.operation == MUFU and instruction.high >> 10 & 15 == 2
+
+
 def decode(code, arch):
     """The instructions of a kernel."""
     decoded = []
@@ -94,7 +132,8 @@ def decode(code, arch):
         registers = low >> 16 & 255, low >> 24 & 255, between, high & 255
         decoded.append(Instruction(at, operation, low >> 9 & 7, low >> 12 & 15, high >> 9 & 7,
                                    control & 15, control >> 5 & 7, control >> 8 & 7,
-                                   control >> 11 & 63, target, group_of(operation, high), registers))
+                                   control >> 11 & 63, target, group_of(operation, high), registers,
+                                   low, high))
     return decoded
 
 

@@ -13,15 +13,24 @@ import sys
 
 import cubin
 
-SUMS, OF_A = 32, 4  # registers of m64n64k16
-A_IN_REGISTERS = 6  # the form of a product whose A is not a tile
+OF_A = 4  # registers of A in m64nNk16; the sums take N / 2
 UNIFORM = range(0x80, 0xC0)  # operations on the registers of a warp as a whole
 TO_UNIFORM = {0xCA, 0x1C2, 0x1C3}  # R2UR, S2UR: the destination is one of those
-NO_REGISTERS = {cubin.BRA, cubin.WARPGROUP}
+# with ELECT, SYNCS.EXCH, the bulk copies and reductions, the fence before them, and USETMAXREG
+NO_REGISTERS = {cubin.BRA, cubin.WARPGROUP, 0x2F, 0x1B2, *range(0x1B4, 0x1BD), 0x1C6, 0x1C8}
 MIDDLE = {0x0B, 0x0C, 0x1A7}  # FSETP, ISETP, SYNCS: no destination and no last register
-STORES = {0x186, 0x187, 0x188}  # STG, STL, STS
-WIDTHS = {5: 2, 6: 4}  # registers of an access of 64 and 128 bits
-MEMORY = STORES | {0x181, 0x182, 0x183, 0x184}  # LDG, LDC, LDL, LDS
+REDG = 0x1A6  # a reduction of 1, 2 or 4 floats
+STORES = {0x185, 0x186, 0x187, 0x188, cubin.STSM, 0x18E, REDG}  # ST, STG, STL, STS, RED
+MEMORY = STORES | {0x180, 0x181, 0x182, 0x183, 0x184, cubin.LDSM}  # LD, LDG, LDC, LDL, LDS
+
+
+def registers_of(i):
+    """Number of registers that a load fills or a store empties."""
+    if i.operation in (cubin.LDSM, cubin.STSM):
+        return cubin.matrices(i)
+    if i.operation == REDG:
+        return {2: 2, 3: 4}.get(i.width, 1)
+    return {5: 2, 6: 4}.get(i.width, 1) if i.operation in MEMORY else 1
 
 
 def used(i):
@@ -30,13 +39,14 @@ def used(i):
         return set(), set()
     if i.operation in MIDDLE:
         return set(), set(i.registers[1:3]) - {0, 255}
-    count = WIDTHS.get(i.width, 1) if i.operation in MEMORY else 1
+    count = registers_of(i)
     to = set(range(i.registers[0], i.registers[0] + count))
     read = set(i.registers[1:])
     if i.operation in TO_UNIFORM:
         to = set()
     if i.operation in STORES:
-        to, read = set(), read | set(range(i.registers[2], i.registers[2] + count))
+        data = i.low >> 32 & 255
+        to, read = set(), read | set(range(data, data + count))
     return to - {0, 255}, read - {0, 255}
 
 
@@ -46,8 +56,8 @@ def check(code):
     for i in code:
         if i.operation == cubin.HGMMA:
             products += 1
-            sums |= set(range(i.registers[0], i.registers[0] + SUMS))
-            if i.form == A_IN_REGISTERS:
+            sums |= set(range(i.registers[0], i.registers[0] + cubin.columns(i) // 2))
+            if i.form == cubin.A_IN_REGISTERS:
                 of_a |= set(range(i.registers[1], i.registers[1] + OF_A))
             if i.group:
                 groups.append((sums, of_a))

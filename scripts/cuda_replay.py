@@ -1,38 +1,55 @@
+#!/usr/bin/env python3
 """Estimates what kernels reach, from their machine code. NOT MEASUREMENTS: see cuda_estimates.md.
 
-The folder is what scripts/cuda_report.sh has made: NAME.sm_ARCH.cubin, .names (mangled and short names)
-and sm_ARCH.warps (how many of a kernel a multiprocessor holds). Kernels on tensor cores: their
-inner loop is replayed on one of the four schedulers of a multiprocessor. Kernels that move memory:
-how many bytes they have in flight, and how many they move beside the least possible.
+    cuda_replay.py FILE.cubin WARPS [IDLE [KB [PART_OF_NAME]]]   replays kernels on tensor cores
+
+WARPS: warps that a multiprocessor holds. IDLE: warps of a block that do not run the loop, for
+example because they only fetch. KB: kilobytes that these move in shared memory for each iteration
+of the block.
+
+check_estimates.py replays a folder that scripts/cuda_report.sh has made: NAME.sm_ARCH.cubin, .names
+(mangled and short names) and sm_ARCH.warps (how many of a kernel a multiprocessor holds). Kernels
+on tensor cores: their inner loop is replayed on one of the four schedulers of a multiprocessor.
+Kernels that move memory: how many bytes they have in flight, and how many they move beside the
+least possible.
 """
 import collections
 import random
 import sys
 
 import cubin
-from cubin import HGMMA, HMMA, LDG, LDGSTS, STG, WARPGROUP
+from cubin import BAR, BYTES, HGMMA, LDG, MEMBAR, NEVER, SYNCS, UTMALDG, WARPGROUP
+from cuda_loops import PRODUCTS, count, flops, hot_loop, round_of
+from cuda_machine import (FENCE_LATENCY, MACHINES, SCHEDULERS, SHARED_BYTES, TENSOR_COPY, Unknown,
+                          group_cycles, operand_cycles, operation, pipe_cycles)
 
 # ---- kernels to replay
 
 # On tensor cores: iterations of the inner loop per iteration of the outer one; 0: no outer loop.
-Tensor = collections.namedtuple("Tensor", "file name inner")
+# idle: warps of a block that do not run the loop; copies: KB that these fetch for an iteration.
+Tensor = collections.namedtuple("Tensor", "file name inner idle copies", defaults=(0, 0, 0))
 # Moving memory: bytes of an element (or a parameter, or a logit) that are moved, and the least.
 Memory = collections.namedtuple("Memory", "file name moved least")
 
 KERNELS = [
-    Tensor("attention_mma_forward", "forward<bf16, 64, 3, false>", 0),
-    Tensor("attention_mma_forward", "forward<bf16, 128, 3, false>", 0),
+    Tensor("attention_mma_forward", "forward<bf16, 64, 3, false>"),
+    Tensor("attention_mma_forward", "forward<bf16, 128, 3, false>"),
     # steps of 16 in tiles of 64, two of them unrolled
     Tensor("attention_mma_backward", "query_gradients<bf16, 64, false>", 2),
     Tensor("attention_mma_backward", "query_gradients<bf16, 128, false>", 2),
     Tensor("attention_mma_backward", "key_gradients<bf16, 64, false>", 4),
     Tensor("attention_mma_backward", "key_gradients<bf16, 128, false>", 4),
-    Tensor("attention_wgmma_forward", "forward<bf16, 64, false>", 0),
-    Tensor("attention_wgmma_forward", "forward<bf16, 128, false>", 0),
-    Tensor("attention_wgmma_backward", "query_gradients<bf16, 64, false>", 0),
-    Tensor("attention_wgmma_backward", "query_gradients<bf16, 128, false>", 0),
-    Tensor("attention_wgmma_backward", "key_gradients<bf16, 64, false>", 0),
-    Tensor("attention_wgmma_backward", "key_gradients<bf16, 128, false>", 0),
+    Tensor("attention_wgmma_forward", "forward<bf16, 64, false>"),
+    Tensor("attention_wgmma_forward", "forward<bf16, 128, false>"),
+    Tensor("attention_wgmma_backward", "query_gradients<bf16, 64, false>"),
+    Tensor("attention_wgmma_backward", "query_gradients<bf16, 128, false>"),
+    Tensor("attention_wgmma_backward", "key_gradients<bf16, 64, false>"),
+    Tensor("attention_wgmma_backward", "key_gradients<bf16, 128, false>"),
+    # one kernel with five products, instead of the two above
+    Tensor("attention_mma_backward", "gradients<bf16, 64, false>"),
+    Tensor("attention_mma_backward", "gradients<bf16, 128, false>"),
+    Tensor("attention_wgmma_backward", "gradients<bf16, 64, false>"),
+    Tensor("attention_wgmma_backward", "gradients<bf16, 128, false>"),
     # a branch of 16 bits and a stream of 32 in, both out
     Memory("layernorm_forward", "forward<bf16, bf16, fp32>", 2 + 4 + 4 + 2, 2 + 4 + 4 + 2),
     # the same with the gradient of the stream, and three fp32 sums for each 32 rows at 32 x 1024
@@ -45,130 +62,68 @@ KERNELS = [
     Memory("gelu_backward", "summed<false, bf16, bf16>", 2 + 2 + 2, 2 + 2 + 2),
 ]
 
-# ---- the machine: multiprocessors, clock under load in GHz, memory in bytes a nanosecond, cycles
-# that a scheduler's tensor core needs for an HMMA, and for its part of an HGMMA. Assumptions: see
-# cuda_estimates.md.
-
-Machine = collections.namedtuple("Machine", "name multiprocessors clock memory hmma hgmma")
-MACHINES = {80: Machine("A100 SXM 80 GB", 108, 1.41, 2039, 8, 0),
-            90: Machine("H100 SXM", 132, 1.70, 3350, 6, 32)}
 LATENCY = 800      # cycles of a load from busy memory
-SCHEDULERS = 4
-STARTS = (300, 500, 700, 900, 1100, 1300)  # cycles from one warp's start to the next one's
+STARTS = range(300, 1400, 110)  # cycles from one warp's start to the next one's
 QUEUE = 32          # cycles of work that the queues to memory and to HGMMA take in advance
 GROUP_LATENCY = 30  # cycles from the last product of a group to its end
 JITTER = 64         # cycles that a barrier in shared memory may take longer, at random
-
-# ---- operations: name, pipe, cycles of the pipe for a warp, cycles until the result is there
-
-FIXED = {}
-
-
-def operations(pipe, cycles, latency, table):
-    for code, name in table.items():
-        FIXED[code] = (name, pipe, cycles, latency)
-
-
-operations("fma", 1, 4, {0x20: "FMUL", 0x21: "FADD", 0x23: "FFMA", 0x24: "IMAD", 0x25: "IMAD.WIDE",
-                         0x27: "IMAD.HI", 0x30: "HADD2", 0x31: "HFMA2", 0x32: "HMUL2",
-                         0x35: "HFMA2"})
-operations("alu", 2, 6, {0x02: "MOV", 0x03: "P2R", 0x04: "R2P", 0x05: "CS2R", 0x07: "SEL",
-                         0x08: "FSEL", 0x09: "FMNMX", 0x0B: "FSETP", 0x0C: "ISETP", 0x0F: "VIMNMX3",
-                         0x10: "IADD3", 0x11: "LEA", 0x12: "LOP3", 0x13: "IABS", 0x16: "PRMT",
-                         0x17: "IMNMX", 0x19: "SHF", 0x1C: "PLOP3", 0x36: "VIADD", 0x3E: "F2FP",
-                         0x45: "I2FP", 0x46: "VIADDMNMX", 0x48: "VIMNMX", 0x06: "VOTE"})
-operations("uniform", 2, 10, {0x82: "UMOV", 0x86: "VOTEU", 0x87: "USEL", 0x8C: "UISETP",
-                              0x90: "UIADD3", 0x91: "ULEA", 0x92: "ULOP3", 0x96: "UPRMT",
-                              0x97: "UIADD3.64", 0x99: "USHF", 0xA4: "UIMAD",
-                              0xA5: "UIMAD.WIDE", 0xB9: "ULDC", 0xCA: "R2UR", 0x1C2: "R2UR", 0x1C3: "S2UR"})
-operations("special", 8, 22, {0x102: "FCHK", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F",
-                              0x108: "MUFU", 0x110: "F2F.64", 0x111: "F2I.64", 0x112: "I2F.64"})
-operations("double", 32, 60, {0x28: "DMUL", 0x29: "DADD", 0x2A: "DSETP", 0x2B: "DFMA"})
-operations("tensor", 0, 18, {0x3C: "HMMA", 0x1F0: "HGMMA"})  # cycles: the machine's
-operations("memory", 4, 24, {0x182: "LDC", 0x184: "LDS", 0x188: "STS", 0x119: "S2R",
-                             0x1A7: "SYNCS"})
-operations("memory", 8, 24, {0x189: "SHFL", 0x181: "LDG", 0x186: "STG", 0x18E: "RED",
-                             0x1A8: "ATOMG", 0x18C: "ATOMS"})
-operations("memory", 16, 30, {0x3B: "LDSM", 0x1AE: "LDGSTS"})  # 128 bits a lane
-operations("control", 0, 0, {0x118: "NOP", 0x11A: "DEPBAR", 0x11B: "ENDCOLLECTIVE", 0x11D: "BAR",
-                             0x141: "BSYNC", 0x142: "BREAK", 0x144: "CALL", 0x145: "BSSY",
-                             0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC", 0x149: "BRX",
-                             0x14D: "EXIT", 0x150: "RET", 0x1AF: "LDGDEPBAR", 0x192: "MEMBAR",
-                             0x1C5: "WARPGROUP"})
-SYNCS, BAR = 0x1A7, 0x11D
-PRODUCTS = (HMMA, HGMMA)
-MOVES = (LDG, STG, LDGSTS, BAR) + PRODUCTS
-FLOP = {HMMA: 2 * 16 * 8 * 16, HGMMA: 2 * 16 * 64 * 16}  # of a warp: m16n8k16, m64n64k16
-A_IN_REGISTERS = 6  # the form of such a product
-NEVER, NO_BARRIER = 15, 7
-BYTES = {4: 4, 5: 8, 6: 16}  # of a lane, by the width of an access
-
-
-class Unknown(Exception):
-    pass
-
-
-def operation(instruction):
-    try:
-        return FIXED[instruction.operation]
-    except KeyError:
-        raise Unknown("operation %#x at %#x is not in the table of cuda_replay.py"
-                      % (instruction.operation, instruction.at)) from None
-
-
-# ---- loops
-
-def loops(code):
-    """First and last index of each loop: a branch back."""
-    index = {i.at: n for n, i in enumerate(code)}
-    return [(index[i.target], n) for n, i in enumerate(code)
-            if i.target is not None and i.target < i.at and i.target in index]
-
-
-def count(code, *wanted):
-    return sum(i.operation in wanted and i.predicate != NEVER for i in code)
-
-
-def hot_loop(code):
-    """The innermost loop on tensor cores with the fewest instructions for a product: the one for
-    tiles that need no mask."""
-    found = [(a, b) for a, b in loops(code) if count(code[a:b + 1], *PRODUCTS)]
-    inner = [(a, b) for a, b in found
-             if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)]
-    if not inner:
-        raise Unknown("there is no loop with tensor-core products")
-    return min(inner, key=lambda at: (at[1] - at[0] + 1) / count(code[at[0]:at[1] + 1], *PRODUCTS))
-
-
-def path(code, first, last):
-    """Instructions of one iteration. Forward branches that skip no product, barrier or memory
-    access are taken, because they skip rare cases (a new maximum, an end)."""
-    index = {i.at: n for n, i in enumerate(code)}
-    done, n = [], first
-    while n <= last:
-        now = code[n]
-        done.append(now)
-        ahead = index.get(now.target, -1) if now.target is not None else -1
-        if n < ahead <= last and not count(code[n + 1:ahead], *MOVES):
-            n = ahead
-        else:
-            n += 1
-    return done
-
+BARRIER_LATENCY = 20  # cycles from a block's barrier's end until its warps go on
+STUCK = 100000      # cycles without an instruction: the loop waits for something outside it
+NO_BARRIER = 7
 
 # ---- a scheduler
 
+# instructions; cycles of shared memory for tensor copies that come with each product
+Body = collections.namedtuple("Body", "code copies turns")
+
+
 class Warp:
-    def __init__(self, start):
+    def __init__(self, start, block, group):
         self.place = 0
         self.ready = start
+        self.block, self.group = block, group
+        self.waits = False       # at a barrier of the block
         self.barriers = [0] * 6  # when each was last released
         self.groups = []         # when each group of products is done
 
 
+class BlockBarriers:
+    """Barriers of blocks (BAR). A block has `groups` warps on this scheduler, one of each warp
+    group, so that a barrier of 128 threads concerns one of them. The other warps of a group, on
+    other schedulers, are assumed to arrive at the same time.
+
+    If a register holds the barrier's number, it is one barrier for all. But if warps arrive at such
+    barriers as often as they wait, these give turns: a warp waits for its own barrier, and arrives
+    at that of the next group."""
+
+    def __init__(self, groups, turns):
+        self.groups, self.turns = groups, turns
+        self.arrived, self.waiting = collections.Counter(), collections.defaultdict(list)
+
+    def arrive(self, warp, instruction, now):
+        barrier = cubin.barrier_of(instruction)
+        wanted = (barrier.threads or 128 * self.groups) // 128
+        wanted, key = max(min(wanted, self.groups), 1), barrier.id
+        if key is None and self.turns and wanted > 1:
+            wanted, key = 2, "turn %d" % ((warp.group + barrier.arrives) % self.groups)
+            if key == "turn 0" and not self.arrived[warp.block, "given"]:
+                self.arrived[warp.block, "given"] = 1  # before the loop
+                self.arrived[warp.block, key] += 1
+        key = warp.block, key
+        self.arrived[key] += 1
+        if not barrier.arrives:
+            warp.waits = True
+            self.waiting[key].append(warp)
+        if self.arrived[key] >= wanted:
+            self.arrived[key] -= wanted
+            for other in self.waiting.pop(key, []):
+                other.waits = False
+                other.ready = max(other.ready, now + BARRIER_LATENCY)
+
+
 def may_issue(warp, instruction, now):
-    if warp.ready > now or any(instruction.wait >> b & 1 and warp.barriers[b] > now
-                               for b in range(6)):
+    if warp.waits or warp.ready > now or any(
+            instruction.wait >> b & 1 and warp.barriers[b] > now for b in range(6)):
         return False
     if instruction.operation != WARPGROUP or instruction.group is None:
         return True
@@ -176,31 +131,40 @@ def may_issue(warp, instruction, now):
     return not awaited or awaited[-1] <= now
 
 
-def start_group_product(warp, instruction, now, free, busy, machine):
-    """A product of a warp group is queued and runs beside the warp. Each operand in shared memory
-    is 2 KB of the 128 bytes a cycle that its four warps share; the time of the reads is not
-    modelled."""
+def start_group_product(warp, instruction, now, free, busy, machine, copies):
+    """A product of a warp group is queued and runs beside the warp. It does not end before shared
+    memory has brought its operands. Loads and stores of warps come before those in shared memory,
+    and take its time from them."""
     if free["tensor"] - now > QUEUE:
         return None
-    start = max(now, free["tensor"])
-    free["tensor"] = start + machine.hgmma
-    busy["tensor"] += machine.hgmma
-    busy["memory"] += 16 if instruction.form == A_IN_REGISTERS else 32
+    start, cycles = max(now, free["tensor"]), group_cycles(instruction, machine)
+    reads = operand_cycles(instruction) + copies
+    free["operands"] = max(now, free["operands"]) + reads
+    free["tensor"] = max(start + cycles, free["operands"])
+    busy["tensor"] += cycles
+    busy["memory"] += reads
     if instruction.group:
-        warp.groups = warp.groups[-8:] + [start + machine.hgmma + GROUP_LATENCY]
+        warp.groups = warp.groups[-8:] + [free["tensor"] + GROUP_LATENCY]
     return start
 
 
-def issue(warp, instruction, now, free, busy, machine):
+def delay_after(name, instruction, chance):
+    """Cycles that a warp waits beyond the stall that the compiler has written."""
+    if name == "SYNCS":
+        return chance.randrange(JITTER)
+    if instruction.operation == MEMBAR:
+        return FENCE_LATENCY if cubin.fences_gpu(instruction) else BARRIER_LATENCY
+    return 0
+
+
+def issue(warp, instruction, now, free, busy, machine, copies=0.0):
     """Returns whether the pipe took it."""
-    name, pipe, cycles, latency = operation(instruction)
-    if pipe == "tensor":
-        cycles = machine.hmma
+    name, pipe, _, latency = operation(instruction)
+    cycles, start = pipe_cycles(instruction, machine), now
     if instruction.predicate == NEVER:
         pipe, cycles = "alu", 1
-    start = now
     if name == "HGMMA":
-        start = start_group_product(warp, instruction, now, free, busy, machine)
+        start = start_group_product(warp, instruction, now, free, busy, machine, copies)
         if start is None:
             return False
         pipe, cycles = "control", 0
@@ -209,6 +173,7 @@ def issue(warp, instruction, now, free, busy, machine):
             return False
         start = max(free[pipe], now)
         free[pipe] = start + cycles
+        free["operands"] = max(free["operands"], start) + cycles
     elif pipe != "control":
         if free[pipe] > now:
             return False
@@ -219,71 +184,82 @@ def issue(warp, instruction, now, free, busy, machine):
         warp.barriers[instruction.write] = max(warp.barriers[instruction.write], done)
     if instruction.read != NO_BARRIER:
         warp.barriers[instruction.read] = max(warp.barriers[instruction.read], start + 12)
-    warp.ready = now + max(instruction.stall, 1) + (20 if name == "BAR" else 0)
+    warp.ready = now + max(instruction.stall, 1)
     return True
 
 
-def replay_from(start, body, warps, machine, rounds):
+def body_of(code, copies=0):
+    """copies: tensor copies that a round of one warp needs."""
+    named = [cubin.barrier_of(i) for i in code if i.operation == BAR and i.predicate != NEVER]
+    in_registers = [b.arrives for b in named if b.id is None]
+    products = count(code, *PRODUCTS)
+    return Body(code, copies * TENSOR_COPY / SHARED_BYTES / products if copies else 0,
+                sum(in_registers) * 2 == len(in_registers))
+
+
+def replay_from(start, body, warps, machine, rounds, groups):
     """Cycles of a scheduler for a round of one warp, where all are at it, and those that each pipe
-    is busy; the warp that issued last goes first."""
-    all_warps = [Warp(i * start) for i in range(warps)]
+    is busy; the warp that issued last goes first. groups: warps of a block."""
+    all_warps = [Warp(i * start, i // groups, i % groups) for i in range(warps)]
     chance = random.Random(start)
     free, busy, ends = collections.Counter(), collections.Counter(), []
-    now, last = 0, all_warps[0]
+    blocks = BlockBarriers(groups, body.turns)
+    now, last, issued = 0, all_warps[0], 0
     while len(ends) < rounds * warps:
         for warp in [last] + [w for w in all_warps if w is not last]:
-            if not may_issue(warp, body[warp.place], now):
+            instruction = body.code[warp.place]
+            if not may_issue(warp, instruction, now):
                 continue
-            if not issue(warp, body[warp.place], now, free, busy, machine):
+            if not issue(warp, instruction, now, free, busy, machine, body.copies):
                 continue
-            if body[warp.place].operation == SYNCS:
-                warp.ready += chance.randrange(JITTER)
-            last = warp
+            if instruction.operation == BAR and instruction.predicate != NEVER:
+                blocks.arrive(warp, instruction, now)
+            warp.ready += delay_after(operation(instruction)[0], instruction, chance)
+            last, issued = warp, now
             warp.place += 1
-            if warp.place == len(body):
+            if warp.place == len(body.code):
                 warp.place = 0
                 ends.append(now)
             break
         now += 1
+        if now - issued > STUCK:
+            raise Unknown("its warps wait for something outside of the loop")
     begin, end = len(ends) // 4, len(ends) * 3 // 4
     pipes = {p: busy[p] / len(ends) for p in busy}
     return max((ends[end] - ends[begin]) / (end - begin), *pipes.values()), pipes
 
 
-def replay(body, warps, machine, rounds=24):
+def replay(code, warps, machine, rounds=24, groups=1, copies=0):
     """Mean over several starts, because the start affects how warps interleave."""
-    results = [replay_from(start, body, warps, machine, rounds) for start in STARTS]
+    body = body_of(code, copies)
+    results = [replay_from(start, body, warps, machine, rounds, groups) for start in STARTS]
     return sum(cycles for cycles, _ in results) / len(results), results[0][1]
 
 
 # ---- figures
 
-def round_of(code, inner_rounds):
-    """Instructions of a warp per iteration of the loop around the hot one, else of that one."""
-    first, last = hot_loop(code)
-    hot = path(code, first, last)
-    around = [(a, b) for a, b in loops(code)
-              if a <= first and last <= b and (a, b) != (first, last)]
-    if not inner_rounds or not around:
-        return hot
-    begin, end = min(around, key=lambda at: at[1] - at[0])
-    others = [(a, b) for a, b in loops(code)
-              if begin < a and b < end and count(code[a:b + 1], *PRODUCTS)]
-    once = [i for n, i in enumerate(code[begin:end + 1], begin)
-            if not any(a <= n <= b for a, b in others)]
-    return once + hot * inner_rounds
+def warps_of(held, threads, idle):
+    """Warps of a scheduler that run the loop, and those of one block among them."""
+    of_block = threads // 32 or held
+    groups = max((of_block - idle) // SCHEDULERS, 1)
+    return max(held // of_block, 1) * groups, groups
 
 
-def tensor_figures(kernel, code, warps, machine):
+def tensor_figures(kernel, code, held, threads, machine):
+    """held: warps of a multiprocessor; threads: of a block."""
     body = round_of(code, kernel.inner)
-    products = count(body, *PRODUCTS)
-    each = machine.hgmma if count(body, HGMMA) else machine.hmma
-    flop = sum(FLOP[i.operation] for i in body if i.operation in FLOP and i.predicate != NEVER)
-    cycles, pipes = replay(body, max(warps // SCHEDULERS, 1), machine)
+    first, last = hot_loop(code)
+    warps, groups = warps_of(held, threads, kernel.idle)
+    copies = count(code[first:last + 1], UTMALDG) + kernel.copies * 1024 / TENSOR_COPY
+    cycles, pipes = replay(body, warps, machine, groups=groups,
+                           copies=copies / groups)  # a tile is fetched for the block
+    cost = sum(group_cycles(i, machine) if i.operation == HGMMA else machine.hmma
+               for i in body if i.operation in PRODUCTS and i.predicate != NEVER)
+    products = flops(body) / (2 * 16 * 64 * 16 if count(body, HGMMA) else 2 * 16 * 8 * 16)
     busiest = max((p for p in pipes if p != "control"), key=pipes.get)
     second = 1e9 * machine.clock * machine.multiprocessors * SCHEDULERS
     return {"kind": "tensor", "instructions": len(body) / products, "busiest": busiest,
-            "share": min(products * each / cycles, 1), "tflops": flop / cycles * second / 1e12}
+            "share": min(cost / cycles, 1), "tflops": flops(body) / cycles * second / 1e12}
 
 
 def memory_figures(kernel, code, warps, machine):
@@ -332,16 +308,38 @@ def estimate(folder, arch):
             continue
         base = "%s/%s.sm_%d" % (folder, kernel.file, arch)
         names = {mangled: short for mangled, short in read_table(base + ".names")}
-        found = [code for name, code, _ in cubin.kernels(base + ".cubin")
+        found = [(code, threads) for name, code, threads in cubin.kernels(base + ".cubin")
                  if names.get(name) == kernel.name]
         held = warps.get((kernel.file, kernel.name))
         if not found or not held:
+            if "gradients<" in kernel.name:  # one of two ways to compute them
+                continue
             sys.exit("cuda_replay: %s has no kernel %s" % (kernel.file, kernel.name))
-        of = tensor_figures if isinstance(kernel, Tensor) else memory_figures
+        code, threads = found[0]
         try:
-            figure = of(kernel, found[0], held, machine)
+            if isinstance(kernel, Tensor):
+                figure = tensor_figures(kernel, code, held, threads, machine)
+            else:
+                figure = memory_figures(kernel, code, held, machine)
         except Unknown as problem:
             sys.exit("cuda_replay: %s, %s: %s" % (kernel.file, kernel.name, problem))
         figures["%s/%s" % (kernel.file, kernel.name)] = figure
         print_figure(kernel.file, kernel.name, held, figure)
     return figures
+
+
+def main():
+    path, held, *options = sys.argv[1:]
+    with open(path, "rb") as file:
+        machine = MACHINES[90 if cubin.architecture(file.read(64)) >= 90 else 80]
+    kernel = Tensor("", "", 0, *(int(number) for number in options[:2]))
+    for name, code, threads in cubin.kernels(path):
+        if count(code, *PRODUCTS) and (len(options) < 3 or options[2] in name):
+            figure = tensor_figures(kernel, code, int(held), threads, machine)
+            print("%s\tshare %.3f\tTFLOP/s %.0f\tinstructions %.2f\tbusiest %s"
+                  % (name, figure["share"], figure["tflops"], figure["instructions"],
+                     figure["busiest"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the estimates by replay on made-up machine code with known cycles, the check of registers in
-flight, and the check of figures that have become worse."""
+"""Tests the estimates by replay on made-up machine code with known cycles, the check of registers
+in flight, and the check of figures that have become worse."""
 import contextlib
 import io
 import os
@@ -12,10 +12,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import check_estimates  # noqa: E402
 import cubin  # noqa: E402
 import cubin_in_flight  # noqa: E402
+import cuda_loops  # noqa: E402
+import cuda_machine  # noqa: E402
 import cuda_replay  # noqa: E402
-from cubin import BRA, HGMMA, HMMA, LDG, WARPGROUP  # noqa: E402
+from cubin import BAR, BRA, HGMMA, HMMA, LDG, MEMBAR, MUFU, STSM, SYNCS, WARPGROUP  # noqa: E402
 
-FADD, MUFU = 0x21, 0x108
+FADD, LDS, STS, REDG = 0x21, 0x184, 0x188, 0x1A6
+HOPPER = cuda_machine.MACHINES[90]
 failures = []
 
 
@@ -29,8 +32,19 @@ def instruction(operation, stall=1, write=7, read=7, wait=0, width=0, predicate=
     return struct.pack("<QQ", operation | predicate << 12 | low, control << 41 | width << 9 | high)
 
 
-def group_product(ends=False, registers=False):
-    return instruction(HGMMA, low=(6 if registers else 4) << 9, high=0 if ends else 7 << 20)
+def group_product(ends=False, registers=False, n=64, sums=0):
+    return instruction(HGMMA, low=(6 if registers else 4) << 9 | sums << 16 | n // 8 - 1 << 53,
+                       high=0 if ends else 7 << 20)
+
+
+def barrier(number, threads, arrives=False):
+    """A barrier of a block; number None: a register holds it."""
+    form, low = (2, 0) if number is None else (5, number << 54)
+    return instruction(BAR, low=form << 9 | low | threads << 42, high=arrives << 13)
+
+
+def exponential():
+    return instruction(MUFU, high=2 << 10)
 
 
 def group_wait(pending):
@@ -47,7 +61,8 @@ def branch(distance, arch):
 
 def registers_in_flight():
     """Sums in 24..55 and A in 120..123; what follows writes, reads, or waits before it does."""
-    product = instruction(HGMMA, low=6 << 9 | 24 << 16 | 120 << 24)
+    product = instruction(HGMMA, low=6 << 9 | 24 << 16 | 120 << 24 | 7 << 53)
+    wide = instruction(HGMMA, low=6 << 9 | 24 << 16 | 120 << 24 | 15 << 53)  # sums in 24..87
     def add(to, first, second):
         return instruction(FADD, low=1 << 9 | to << 16 | first << 24 | second << 32)
     def store(data):
@@ -57,6 +72,10 @@ def registers_in_flight():
             ("a sum written", add(24, 8, 8), 1),
             ("a sum read", add(60, 8, 55), 1),
             ("a sum stored, of four", store(52), 1),
+            ("a sum stored as matrices",
+             instruction(STSM, low=4 << 9 | 10 << 24 | 52 << 32, high=2 << 8), 1),
+            ("a sum reduced, of four floats", instruction(REDG, width=3, low=4 << 9 | 52 << 32), 1),
+            ("a float reduced, not a sum", instruction(REDG, width=1, low=4 << 9 | 56 << 32), 0),
             ("A read", add(60, 120, 123), 0),
             ("A written", add(123, 8, 8), 1),
             ("after the wait", group_wait(0) + add(24, 8, 8), 0),
@@ -64,6 +83,9 @@ def registers_in_flight():
         products, touches = cubin_in_flight.check(cubin.decode(product + code, 90))
         expect("products before " + what, products, 1)
         expect("in flight: " + what, len(touches), wanted)
+    for to, wanted in ((87, 1), (88, 0)):
+        expect("in flight, N = 128: %d" % to,
+               len(cubin_in_flight.check(cubin.decode(wide + add(to, 8, 8), 90))[1]), wanted)
 
 
 def decoding():
@@ -81,14 +103,35 @@ def decoding():
         expect("target back, sm_%d" % arch, back.target, 32 + 16 - 48)
 
 
-def cycles(code, warps, arch):
+def decoding_for_groups():
+    for n in (8, 32, 64, 128, 256):
+        product, = cubin.decode(group_product(n=n), 90)
+        expect("N of a product", cubin.columns(product), n)
+        expect("its FLOP", cuda_machine.flop(product), 2 * 16 * n * 16)
+        expect("its cycles", cuda_machine.group_cycles(product, HOPPER), n / 2)
+        expect("cycles of its operands", cuda_machine.operand_cycles(product), 16 + n / 4)
+    for given, wanted in ((barrier(3, 128), (3, 128, False)), (barrier(0, 0), (0, 0, False)),
+                          (barrier(4, 256, True), (4, 256, True)),
+                          (barrier(None, 160, True), (None, 160, True))):
+        found = tuple(cubin.barrier_of(cubin.decode(given, 90)[0]))
+        if found != wanted:
+            failures.append("barrier: %s, not %s" % (found, wanted))
+    for high, wanted in ((0x8000, False), (0xA000, True), (0x3000, True)):
+        fence, = cubin.decode(instruction(MEMBAR, high=high), 90)
+        expect("a fence beyond the block", cubin.fences_gpu(fence), wanted)
+    for matrices in (1, 2, 4):
+        store, = cubin.decode(instruction(STSM, high=matrices // 2 << 8), 90)
+        expect("stored matrices", cubin.matrices(store), matrices)
+
+
+def cycles(code, warps, arch, groups=1, copies=0):
     decoded = cubin.decode(code, arch)
-    return cuda_replay.replay(decoded, warps, cuda_replay.MACHINES[arch], rounds=400)[0]
+    return cuda_replay.replay(decoded, warps, cuda_machine.MACHINES[arch], 60, groups, copies)[0]
 
 
 def replaying():
     for arch in (80, 90):
-        hmma = cuda_replay.MACHINES[arch].hmma
+        hmma = cuda_machine.MACHINES[arch].hmma
         expect("a full tensor pipe", cycles(instruction(HMMA) * 16, 2, arch), 16 * hmma, 0.5)
     adds = instruction(FADD, stall=4) * 16
     expect("one warp waits for each sum", cycles(adds, 1, 90), 64, 1)
@@ -105,9 +148,9 @@ def replaying_groups():
         90)
     expect("a product within a group", inner.group, False)
     expect("a product that ends a group", last.group, True)
-    expect("A in registers", in_registers.form, cuda_replay.A_IN_REGISTERS)
+    expect("A in registers", in_registers.form, cubin.A_IN_REGISTERS)
     expect("a wait for groups", waits.group, 3)
-    hgmma, latency = cuda_replay.MACHINES[90].hgmma, cuda_replay.GROUP_LATENCY
+    hgmma, latency = HOPPER.hgmma, cuda_replay.GROUP_LATENCY
     exponentials = instruction(MUFU) * 8  # 64 cycles
     one = group_product(ends=True)
     expect("a product, a wait", cycles(one + group_wait(0), 1, 90), hgmma + latency, 2)
@@ -117,7 +160,43 @@ def replaying_groups():
     expect("a wait that lets one group go on", cycles(one + group_wait(1) + exponentials, 1, 90),
            64, 9)
     full = group_product() * 7 + one + group_wait(0)
-    expect("two warps fill the tensor cores", cycles(full, 2, 90), 8 * hgmma, 1)
+    expect("two warps fill the tensor cores", cycles(full, 2, 90), 8 * hgmma, 4)
+    wide = group_product(n=128) * 7 + group_product(n=128, ends=True) + group_wait(0)
+    expect("products of 128 columns", cycles(wide, 2, 90), 16 * hgmma, 4)
+
+
+def sharing_memory():
+    """Shared memory moves 128 bytes a cycle, for products, for warps and for tensor copies."""
+    narrow = group_product(n=32) * 7 + group_product(n=32, ends=True) + group_wait(0)
+    expect("operands bind products of 32 columns", cycles(narrow, 2, 90), 8 * 24, 4)
+    registers = (group_product(n=32, registers=True) * 7 +
+                 group_product(n=32, registers=True, ends=True) + group_wait(0))
+    expect("not if registers hold A", cycles(registers, 2, 90), 8 * 16, 4)
+    full = group_product() * 7 + group_product(ends=True) + group_wait(0)
+    stores = instruction(STS, width=6) * 8
+    expect("stores take time from operands", cycles(full + stores, 2, 90), 8 * 32 + 8 * 16, 16)
+    expect("so do tensor copies", cycles(full, 2, 90, copies=1), 8 * 32 + 64, 8)
+    expect("matrices stored", cycles(instruction(STSM, high=2 << 8) * 8, 4, 90), 8 * 16, 1)
+    expect("values of rows", cycles(instruction(LDS, width=5) * 8, 4, 90), 8 * 4, 1)
+
+
+def meeting():
+    """Warps of a block wait for one another at barriers, those of one group or block do not."""
+    def work(n):
+        return instruction(FADD, stall=4) * n
+    both = instruction(MUFU) * 8 + work(16)  # 64 cycles of a pipe, then 64 beside it
+    latency = cuda_replay.BARRIER_LATENCY
+    apart, together = 64 + latency / 2, (3 * 64 + latency) / 2
+    for what, threads, groups, wanted in (
+            ("of one group", 128, 2, apart), ("of two", 256, 2, together),
+            ("of the block", 0, 2, together), ("of other blocks", 0, 1, apart),
+            ("of a group and a warp that fetches", 160, 2, apart)):
+        expect("a barrier " + what, cycles(both + barrier(1, threads), 2, 90, groups), wanted, 8)
+    turns = barrier(None, 256) + work(50) + barrier(None, 256, True)
+    expect("turns exclude each other", cycles(turns, 2, 90, 2), 50 * 4 + latency, 4)
+    expect("work beside another's turn", cycles(turns + work(50), 2, 90, 2), 50 * 4 + latency, 4)
+    fence = instruction(MEMBAR, high=0xA000)
+    expect("a fence of the GPU", cycles(fence + work(1), 1, 90), cuda_machine.FENCE_LATENCY + 5, 2)
 
 
 def choosing():
@@ -127,15 +206,35 @@ def choosing():
     masked = product * 4 + other * 20
     code = cubin.decode(other * 3 + masked + branch(-16 * 25, 90) +
                         hot + branch(-16 * 9, 90), 90)
-    first, last = cuda_replay.hot_loop(code)
+    first, last = cuda_loops.hot_loop(code)
     expect("first of the hot loop", first, 28)
     expect("last of the hot loop", last, 36)
-    expect("a round of it", len(cuda_replay.path(code, first, last)), 7)
+    expect("a round of it", len(cuda_loops.path(code, first, last)), 7)
     try:
-        cuda_replay.replay(cubin.decode(instruction(0x1FF), 90), 1, cuda_replay.MACHINES[90])
+        cuda_replay.replay(cubin.decode(instruction(0x1FF), 90), 1, HOPPER)
         failures.append("an operation that is not known was replayed")
-    except cuda_replay.Unknown:
+    except cuda_machine.Unknown:
         pass
+
+
+def choosing_exponentials():
+    """A loop without exponentials is not the hot one, nor is a loop that waits for something."""
+    product, other = instruction(HMMA), instruction(FADD)
+    flag = instruction(LDG, width=4, write=0) + instruction(FADD, wait=1) + branch(-16 * 3, 90)
+    phase = instruction(SYNCS, write=0) + branch(-16 * 2, 90)
+    plain = product * 8 + branch(-16 * 9, 90)
+    hot = flag + phase + product * 4 + exponential() * 4 + other * 20
+    hot += branch(-(len(hot) + 16), 90)
+    # a wait behind the kernel's end that returns into the middle of the loop
+    end = instruction(SYNCS) + branch(-(len(hot) + 16), 90)
+    code = cubin.decode(plain + hot + end, 90)
+    first, last = cuda_loops.hot_loop(code)
+    expect("first of the loop with exponentials", first, 9)
+    expect("last of the loop with exponentials", last, 9 + len(hot) // 16 - 1)
+    body = cuda_loops.path(code, first, last)
+    expect("a round passes its waits once", len(body), len(hot) // 16)
+    if not cuda_replay.replay(body, 2, HOPPER)[0] > 0:
+        failures.append("a loop with waits was not replayed")
 
 
 def comparing():
@@ -155,7 +254,8 @@ def comparing():
         expect("worse, by another compiler", status(0.7, "13.1.0"), 0)
 
 
-for test in (decoding, registers_in_flight, replaying, replaying_groups, choosing, comparing):
+for test in (decoding, decoding_for_groups, registers_in_flight, replaying, replaying_groups,
+             sharing_memory, meeting, choosing, choosing_exponentials, comparing):
     test()
 for failure in failures:
     print("FAIL: " + failure)

@@ -1,0 +1,71 @@
+"""Finds the loop of a kernel that its time depends on, in its machine code."""
+from cubin import (BAR, HGMMA, HMMA, LDG, LDGSTS, NEVER, STG, STSM, is_exponential)
+from cuda_machine import Unknown, flop
+
+PRODUCTS = (HMMA, HGMMA)
+# RED, REDG, ATOMG and STS beside those with names
+MOVES = (LDG, STG, LDGSTS, STSM, BAR, 0x188, 0x18E, 0x1A6, 0x1A8) + PRODUCTS
+
+
+def count(code, *wanted):
+    return sum(i.operation in wanted and i.predicate != NEVER for i in code)
+
+
+def flops(code):
+    return sum(flop(i) for i in code if i.predicate != NEVER)
+
+
+def loops(code):
+    """First and last index of each loop: a branch back. A branch from the end of the kernel into
+    the middle of a loop is no loop: a thread waits there if it found a barrier unfinished."""
+    index = {i.at: n for n, i in enumerate(code)}
+    back = [(index[i.target], n) for n, i in enumerate(code)
+            if i.target is not None and i.target < i.at and i.target in index]
+    return [(a, b) for a, b in back if not any(c < a <= d < b for c, d in back)]
+
+
+def hot_loop(code):
+    """The innermost loop on tensor cores with the fewest instructions for its products: the one for
+    tiles that need no mask. It has exponentials if a loop with products has some. A loop that only
+    waits for a barrier or a flag has no products."""
+    found = [(a, b) for a, b in loops(code) if count(code[a:b + 1], *PRODUCTS)]
+    inner = [(a, b) for a, b in found
+             if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)]
+    with_exponentials = [(a, b) for a, b in inner if any(map(is_exponential, code[a:b + 1]))]
+    if not inner:
+        raise Unknown("there is no loop with tensor-core products")
+    return min(with_exponentials or inner,
+               key=lambda at: (at[1] - at[0] + 1) / flops(code[at[0]:at[1] + 1]))
+
+
+def path(code, first, last):
+    """Instructions of one iteration. Forward branches that skip no product, barrier or memory
+    access are taken, because they skip rare cases (a new maximum, an end). Branches back within it
+    are not: a loop that waits for a flag passes once."""
+    index = {i.at: n for n, i in enumerate(code)}
+    done, n = [], first
+    while n <= last:
+        now = code[n]
+        done.append(now)
+        ahead = index.get(now.target, -1) if now.target is not None else -1
+        if n < ahead <= last and not count(code[n + 1:ahead], *MOVES):
+            n = ahead
+        else:
+            n += 1
+    return done
+
+
+def round_of(code, inner_rounds):
+    """Instructions of a warp per iteration of the loop around the hot one, else of that one."""
+    first, last = hot_loop(code)
+    hot = path(code, first, last)
+    around = [(a, b) for a, b in loops(code)
+              if a <= first and last <= b and (a, b) != (first, last)]
+    if not inner_rounds or not around:
+        return hot
+    begin, end = min(around, key=lambda at: at[1] - at[0])
+    others = [(a, b) for a, b in loops(code)
+              if begin < a and b < end and count(code[a:b + 1], *PRODUCTS)]
+    once = [i for n, i in enumerate(code[begin:end + 1], begin)
+            if not any(a <= n <= b for a, b in others)]
+    return once + hot * inner_rounds
