@@ -14,8 +14,11 @@ import cubin  # noqa: E402
 import cubin_in_flight  # noqa: E402
 import cuda_loops  # noqa: E402
 import cuda_machine  # noqa: E402
-import cuda_replay  # noqa: E402
-from cubin import BAR, BRA, HGMMA, HMMA, LDG, MEMBAR, MUFU, STSM, SYNCS, WARPGROUP  # noqa: E402
+import cuda_replay_memory  # noqa: E402
+import cuda_scheduler  # noqa: E402
+import cuda_step_model  # noqa: E402
+from cubin import (BAR, BRA, HGMMA, HMMA, LDG, MEMBAR, MUFU, STG, STSM, SYNCS,  # noqa: E402
+                   WARPGROUP)
 
 FADD, LDS, STS, REDG = 0x21, 0x184, 0x188, 0x1A6
 HOPPER = cuda_machine.MACHINES[90]
@@ -57,6 +60,17 @@ def branch(distance, arch):
     word = field << 34 if arch < 90 else (field & 0xFF) << 16 | (field >> 8) << 34
     low, high = word & (1 << 64) - 1, word >> 64
     return struct.pack("<QQ", BRA | 7 << 12 | low, high | (5 | 7 << 5 | 7 << 8) << 41)
+
+
+def branch_if(distance):
+    """The same, if a predicate says so."""
+    low, high = struct.unpack("<QQ", branch(distance, 90))
+    return struct.pack("<QQ", low ^ 7 << 12, high | 7 << 23)
+
+
+def jump(distance):
+    low, high = struct.unpack("<QQ", branch(distance, 90))
+    return struct.pack("<QQ", low, high | 7 << 23)
 
 
 def registers_in_flight():
@@ -126,7 +140,7 @@ def decoding_for_groups():
 
 def cycles(code, warps, arch, groups=1, copies=0):
     decoded = cubin.decode(code, arch)
-    return cuda_replay.replay(decoded, warps, cuda_machine.MACHINES[arch], 60, groups, copies)[0]
+    return cuda_scheduler.replay(decoded, warps, cuda_machine.MACHINES[arch], 60, groups, copies)[0]
 
 
 def replaying():
@@ -150,7 +164,7 @@ def replaying_groups():
     expect("a product that ends a group", last.group, True)
     expect("A in registers", in_registers.form, cubin.A_IN_REGISTERS)
     expect("a wait for groups", waits.group, 3)
-    hgmma, latency = HOPPER.hgmma, cuda_replay.GROUP_LATENCY
+    hgmma, latency = HOPPER.hgmma, cuda_scheduler.GROUP_LATENCY
     exponentials = instruction(MUFU) * 8  # 64 cycles
     one = group_product(ends=True)
     expect("a product, a wait", cycles(one + group_wait(0), 1, 90), hgmma + latency, 2)
@@ -185,7 +199,7 @@ def meeting():
     def work(n):
         return instruction(FADD, stall=4) * n
     both = instruction(MUFU) * 8 + work(16)  # 64 cycles of a pipe, then 64 beside it
-    latency = cuda_replay.BARRIER_LATENCY
+    latency = cuda_scheduler.BARRIER_LATENCY
     apart, together = 64 + latency / 2, (3 * 64 + latency) / 2
     for what, threads, groups, wanted in (
             ("of one group", 128, 2, apart), ("of two", 256, 2, together),
@@ -211,7 +225,7 @@ def choosing():
     expect("last of the hot loop", last, 36)
     expect("a round of it", len(cuda_loops.path(code, first, last)), 7)
     try:
-        cuda_replay.replay(cubin.decode(instruction(0x1FF), 90), 1, HOPPER)
+        cuda_scheduler.replay(cubin.decode(instruction(0x1FF), 90), 1, HOPPER)
         failures.append("an operation that is not known was replayed")
     except cuda_machine.Unknown:
         pass
@@ -233,8 +247,86 @@ def choosing_exponentials():
     expect("last of the loop with exponentials", last, 9 + len(hot) // 16 - 1)
     body = cuda_loops.path(code, first, last)
     expect("a round passes its waits once", len(body), len(hot) // 16)
-    if not cuda_replay.replay(body, 2, HOPPER)[0] > 0:
+    if not cuda_scheduler.replay(body, 2, HOPPER)[0] > 0:
         failures.append("a loop with waits was not replayed")
+
+
+def memory_share(code, held=32, moved=6, stored=2, least=6, threads=256):
+    """The share of the memory's rate at which useful bytes move."""
+    kernel = cuda_replay_memory.Memory("", "", moved, least, stored)
+    decoded = cubin.decode(code, 90)
+    figure = cuda_replay_memory.memory_figures(kernel, decoded, held, threads, HOPPER)
+    return figure["share"] / figure["moved_to_least"], figure
+
+
+def loop_of(code):
+    return code + branch(-len(code) - 16, 90) + instruction(0x14D)
+
+
+def judging_memory():
+    """The judge of kernels that move memory tells good ones from bad ones."""
+    add = instruction(FADD, stall=4)
+
+    def kernel(width, loads, work=4):
+        code = b"".join(instruction(LDG, width=width, write=n) for n in range(loads))
+        return loop_of(code + instruction(FADD, wait=(1 << loads) - 1) + add * work +
+                       instruction(STG, width=width) * (loads // 2))
+    good, of_good = memory_share(kernel(6, 4))
+    expect("wide loads of many warps", good, 0.87, 0.03)
+    expect("bytes in flight", of_good["in_flight"], 32 * 4 * 512)
+    if of_good["busiest"] != "memory":
+        failures.append("wide loads are bound by " + of_good["busiest"])
+    one_block = memory_share(kernel(2, 2), held=4, threads=128)[0]
+    planted = memory_share(kernel(2, 2), held=4, threads=128, moved=12, stored=4)[0]
+    shares = [("wide loads", good), ("one load at a time", memory_share(kernel(4, 2), held=8)[0]),
+              ("scalar loads of 16 bits", memory_share(kernel(2, 2), held=8)[0]),
+              ("one block of them", one_block), ("half of each sector", planted)]
+    for (better, high), (worse, low) in zip(shares, shares[1:]):
+        if not low < 0.8 * high:
+            failures.append("%s: %.3f, %s: %.3f" % (better, high, worse, low))
+    busy, of_busy = memory_share(kernel(6, 4, work=0)[:-32] + instruction(MUFU) * 400 +
+                                 kernel(6, 4, work=0)[-32:])
+    if of_busy["busiest"] != "special" or not busy < good:
+        failures.append("exponentials for each byte: %s, %.3f" % (of_busy["busiest"], busy))
+    few = memory_share(kernel(6, 4), held=4, threads=128)[0]
+    expect("an eighth of the warps is too few", few < 0.8 * good, True)
+
+
+def choosing_paths():
+    """The path of a kernel that moves memory leaves out elements at an end and reads shared memory
+    instead of loading again."""
+    wide, narrow = instruction(LDG, width=6, write=0), instruction(LDG, width=2, write=0)
+    store, end = instruction(STG, width=6), instruction(0x14D)
+    code = branch_if(16 * 4) + narrow * 4 + wide * 2 + store + end
+    path = cuda_replay_memory.stream_path(cubin.decode(code, 90), ())
+    expect("elements at an end are left out", cuda_loops.count(path, LDG), 2)
+    kept = branch_if(16 * 2) + wide + jump(16) + instruction(LDS, width=6)
+    code = loop_of(kept + instruction(STG, width=6))
+    path = cuda_replay_memory.stream_path(cubin.decode(code, 90), ())
+    expect("values in shared memory are not loaded", cuda_loops.count(path, LDG), 0)
+    code = loop_of(wide)[:-16] + loop_of(instruction(STG, width=6))
+    path = cuda_replay_memory.stream_path(cubin.decode(code, 90), (3, 5))
+    expect("rounds of the first loop", cuda_loops.count(path, LDG), 3)
+    expect("rounds of the second loop", cuda_loops.count(path, STG), 5)
+
+
+def adding_up():
+    """A step's parts, with both ways to compute the gradients of attention."""
+    memory = {"kind": "memory", "share": 0.8, "moved": 10, "tail": 1000}
+    figures = {name: memory for name in cuda_step_model.JUDGED}
+    for kind, slots in (("mma", ", 3"), ("wgmma", "")):
+        figures["attention_%s_forward/forward<bf16, 64%s, false>" % (kind, slots)] = {"tflops": 600}
+        for name in ("query_gradients", "key_gradients"):
+            figures["attention_%s_backward/%s<bf16, 64, false>" % (kind, name)] = {"tflops": 600}
+    card, model = cuda_step_model.CARDS[1], cuda_step_model.MODELS[0]
+    ranges = cuda_step_model.RANGES
+    steps = [sum(cuda_step_model.parts_of(model, card, figures, a).values()) for a in ranges]
+    if not steps[0] > steps[1] > steps[2]:
+        failures.append("a step's range: %s" % steps)
+    two = cuda_step_model.attention_parts(model, card, figures, ranges[1])["backward"]
+    figures["attention_wgmma_backward/gradients<bf16, 64, false>"] = {"tflops": 600}
+    one = cuda_step_model.attention_parts(model, card, figures, ranges[1])["backward"]
+    expect("five products instead of seven", one / two, 5 / 7, 0.05)
 
 
 def comparing():
@@ -255,7 +347,8 @@ def comparing():
 
 
 for test in (decoding, decoding_for_groups, registers_in_flight, replaying, replaying_groups,
-             sharing_memory, meeting, choosing, choosing_exponentials, comparing):
+             sharing_memory, meeting, choosing, choosing_exponentials, judging_memory,
+             choosing_paths, adding_up, comparing):
     test()
 for failure in failures:
     print("FAIL: " + failure)
