@@ -6,21 +6,26 @@
  * Bytes per element: each tensor once in its dtype; for bf16 branches on an fp32 stream 2 + 4 + 4
  * read, 4 + 2 written. The limit is memory bandwidth.
  *
- * A thread processes 8 columns and a block a group of rows, two at a time, so the sums over rows
- * stay in registers until the group ends, and one barrier serves two rows. The group's sums go to
- * the workspace, and a second kernel adds up the groups. Long or unaligned rows and rare
- * combinations of dtypes take a kernel that reads its elements twice. */
+ * A thread processes 4 columns and a block a group of rows, one by one. Asynchronous copies fill
+ * two stages of shared memory, so the next row is on its way while one is processed and takes no
+ * registers; those left hold the sums over rows until the group ends. The group's sums go to the
+ * workspace, and a second kernel adds up the groups. Long or unaligned rows and rare combinations
+ * of dtypes take a kernel that reads its elements twice. */
 #include "kernels/cuda/amax.h"
+#include "kernels/cuda/flat.h"
 #include "kernels/cuda/partials.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.h"
 
 enum {
-    ROWS = 2,
-    THREADS_MAX = 512,
-    WARPS_MAX = THREADS_MAX / WARP,
+    QUAD = 4,   /* columns of a thread: 16 bytes of fp32 */
+    STAGES = 2, /* rows of a block in shared memory */
+    HALF = WARP / 2,
+    NARROW_THREADS = 640, /* two blocks leave 48 registers for each thread */
+    WIDE_THREADS = 1024,
     GENERAL_THREADS = 256,
     GROUPS_MAX = 1024,
-    GROUP_ROWS_MIN = 8 * ROWS,
+    GROUP_ROWS_MIN = 16,
 };
 
 struct backward {
@@ -36,9 +41,9 @@ struct backward {
     int64_t rows, columns, group_rows;
 };
 
-/* Number of rows in a group; depends on the number of rows only. */
+/* Number of rows in a group, even; depends on the number of rows only. */
 static int64_t rows_per_group(int64_t rows) {
-    int64_t group_rows = blocks_of(blocks_of(rows, GROUPS_MAX), ROWS) * ROWS;
+    int64_t group_rows = blocks_of(rows, 2 * GROUPS_MAX) * 2;
     return group_rows < GROUP_ROWS_MIN ? (int64_t)GROUP_ROWS_MIN : group_rows;
 }
 
@@ -46,115 +51,171 @@ static int64_t groups_of(int64_t rows) {
     return blocks_of(rows, rows_per_group(rows));
 }
 
-/* Means over each row of d and of d * h, in every thread. Calls alternate between two `part`
- * arrays, so one barrier is enough: a thread that refills this one has passed the next call's
- * barrier, which every thread reaches only after reading here. */
-static __device__ __forceinline__ void row_means(float mean_d[ROWS], float mean_dh[ROWS],
-                                                 float part[2 * ROWS][WARPS_MAX],
-                                                 float per_column_d, float per_column) {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    for (int r = 0; r < ROWS; r++) {
-        float sum_d = warp_sum(mean_d[r]), sum_dh = warp_sum(mean_dh[r]);
-        if (lane == 0) part[2 * r][warp] = sum_d, part[2 * r + 1][warp] = sum_dh;
-    }
-    __syncthreads();
-    for (int r = 0; r < ROWS; r++) mean_d[r] = mean_dh[r] = 0;
-    for (int w = 0; w < (int)blockDim.x / WARP; w++)
-        for (int r = 0; r < ROWS; r++)
-            mean_d[r] += part[2 * r][w], mean_dh[r] += part[2 * r + 1][w];
-    for (int r = 0; r < ROWS; r++) mean_d[r] *= per_column_d, mean_dh[r] *= per_column;
+/* Sum over the 16 lanes of half a warp, in each of them. */
+static __device__ __forceinline__ float half_warp_sum(float value) {
+    for (int offset = HALF / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
 }
 
-/* Up to ROWS rows of the thread's columns. */
-struct rows {
-    float dout[ROWS][PACK]; /* later d */
-    float h[ROWS][PACK];
-    float dresidual[ROWS][PACK];
-    float rstd[ROWS];
+/* Replaces the sums over the thread's columns by means over the row, in every thread. The lower
+ * half of each warp adds up d, the upper half d * h. Calls alternate between two `part` arrays, so
+ * one barrier is enough: a thread that refills this one has passed the next call's barrier, which
+ * every thread reaches only after reading here. */
+template <int WARPS>
+static __device__ __forceinline__ void row_means(float *mean_d, float *mean_dh,
+                                                 float part[WARPS][2], const struct backward &a) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int warps = (int)blockDim.x / WARP, upper = lane / HALF;
+    float given = __shfl_xor_sync(0xffffffffu, upper ? *mean_d : *mean_dh, HALF);
+    float sum = half_warp_sum((upper ? *mean_dh : *mean_d) + given);
+    if (lane % HALF == 0) part[warp][upper] = sum;
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (int first = 0; first < WARPS; first += HALF)
+        if (first + lane % HALF < warps) sum += part[first + lane % HALF][upper];
+    sum = half_warp_sum(sum) * (upper ? a.per_column : a.per_column_d);
+    *mean_d = __shfl_sync(0xffffffffu, sum, 0);
+    *mean_dh = __shfl_sync(0xffffffffu, sum, HALF);
+}
+
+/* A warp's columns of a row, in shared memory. Each lane reads only what it wrote, so no barrier
+ * separates copies from uses. */
+template <typename Dout, typename Stream> struct stage {
+    struct chunk<Stream, QUAD> in[WARP], dresidual[WARP];
+    struct chunk<Dout, QUAD> dout[WARP];
 };
 
-/* All loads come first, so that they are in flight together. Missing rows are read from the first
- * row, which avoids a branch, and get dout 0. */
-template <typename Dout, typename Stream>
-static __device__ __forceinline__ void read_rows(struct rows *x, const struct backward &a,
-                                                 int64_t first, int64_t column, int rows) {
-    float mean[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        int64_t row = first + (r < rows ? r : 0), at = row * a.columns + column;
-        mean[r] = a.mean ? a.mean[row] : 0, x->rstd[r] = a.rstd[row];
-        load_pack(x->dout[r], (const Dout *)a.dout.data + at);
-        load_pack(x->h[r], (const Stream *)a.in.data + at);
-        if (a.dresidual.data) load_pack(x->dresidual[r], (const Stream *)a.dresidual.data + at);
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        for (int i = 0; i < PACK; i++) {
-            x->h[r][i] = (x->h[r][i] - mean[r]) * x->rstd[r];
-            if (r >= rows) x->dout[r][i] = 0;
-        }
-    }
+template <typename T>
+static __device__ __forceinline__ void copy_quad(struct chunk<T, QUAD> *to, const T *from) {
+    if (sizeof *to == 16) cp_async_16(to, from);
+    else cp_async_8(to, from);
 }
 
-template <typename Stream>
+/* Starts copies of the lane's columns, from element `at` on. The group of copies is empty for
+ * lanes without columns and after the last row. */
+template <typename Dout, typename Stream>
+static __device__ __forceinline__ void fetch(struct stage<Dout, Stream> *to,
+                                             const struct backward &a, int64_t at, bool exists) {
+    int lane = (int)threadIdx.x % WARP;
+    if (exists) {
+        copy_quad(&to->dout[lane], (const Dout *)a.dout.data + at);
+        copy_quad(&to->in[lane], (const Stream *)a.in.data + at);
+        if (a.dresidual.data)
+            copy_quad(&to->dresidual[lane], (const Stream *)a.dresidual.data + at);
+    }
+    cp_async_commit();
+}
+
+/* Sets to 0 what is read but never fetched: lanes without columns, and an absent dresidual. */
+template <typename Dout, typename Stream>
+static __device__ __forceinline__ void clear(struct stage<Dout, Stream> *to,
+                                             const struct backward &a, bool inside) {
+    const float zeros[QUAD] = {0};
+    int lane = (int)threadIdx.x % WARP;
+    if (!inside || !a.dresidual.data) store_chunk<QUAD>((Stream *)&to->dresidual[lane], zeros);
+    if (inside) return;
+    store_chunk<QUAD>((Dout *)&to->dout[lane], zeros);
+    store_chunk<QUAD>((Stream *)&to->in[lane], zeros);
+}
+
+/* Sums over the block's rows, of the thread's columns. */
+struct own_sums {
+    float dweight[QUAD], dbias[QUAD], result[QUAD];
+};
+
+/* Reads d and h of the thread's columns, and adds up d and d * h. */
+template <typename Dout, typename Stream>
 static __device__ __forceinline__ void
-write_rows(struct magnitudes *seen, struct rows *x, const float mean_d[ROWS],
-           const float mean_dh[ROWS], float own[PACK], const struct backward &a, int64_t at,
-           int rows, int left) {
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        if (r >= rows) continue;
-        float din[PACK];
-        for (int i = 0; i < PACK; i++) {
-            din[i] = x->rstd[r] * (x->dout[r][i] - mean_d[r] - x->h[r][i] * mean_dh[r]);
-            din[i] += x->dresidual[r][i];
-        }
-        store_neighbours((Stream *)a.din.data + at + r * a.columns, left, din);
-        if (left <= 0) continue;
-        if (a.din_lower.data)
-            STORAGE_SWITCH(a.din_lower.dtype, Lower,
-                           store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
-        if (a.track_amax) track_array(seen, a.result, din, PACK);
-        if (a.column_sums) add_as_stored(own, a.result, din, PACK);
+read_row(float d[QUAD], float h[QUAD], float *sum_d, float *sum_dh, struct own_sums *sums,
+         const struct stage<Dout, Stream> *from, const float weight[QUAD], float mean, float rstd) {
+    int lane = (int)threadIdx.x % WARP;
+    unpack(d, &from->dout[lane]);
+    unpack(h, &from->in[lane]);
+    *sum_d = *sum_dh = 0;
+    for (int i = 0; i < QUAD; i++) {
+        h[i] = (h[i] - mean) * rstd;
+        sums->dweight[i] += d[i] * h[i];
+        sums->dbias[i] += d[i];
+        d[i] *= weight[i];
+        *sum_d += d[i];
+        *sum_dh += d[i] * h[i];
     }
 }
 
-template <typename Dout, typename Stream>
-static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct backward a) {
-    __shared__ float part[2][2 * ROWS][WARPS_MAX];
-    int64_t group = blockIdx.x, column = (int64_t)threadIdx.x * PACK;
-    int64_t first = group * a.group_rows;
-    int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
-    int left = (int)(a.columns - column);
-    bool inside = left > 0;
+/* Stores the gradient of the thread's columns, from element `at` on. */
+template <typename Stream>
+static __device__ __forceinline__ void write_row(struct magnitudes *seen, struct own_sums *sums,
+                                                 const float din[QUAD], const struct backward &a,
+                                                 int64_t at) {
+    store_chunk<QUAD>((Stream *)a.din.data + at, din);
+    STORAGE_SWITCH(a.result.dtype, Result, {
+        if (a.din_lower.data) store_chunk<QUAD>((Result *)a.din_lower.data + at, din);
+        if (a.track_amax) track_stored<Result, QUAD>(seen, din);
+        if (a.column_sums)
+            for (int i = 0; i < QUAD; i++) sums->result[i] += rounded<Result>(din[i]);
+    });
+}
+
+static __device__ __forceinline__ void store_sums(const struct backward &a, int64_t column,
+                                                  const struct own_sums *sums) {
+    float *partial = a.partials + blockIdx.x * a.sums.count * a.columns + column;
+    store_chunk<QUAD>(partial, sums->dweight);
+    if (a.dbias) store_chunk<QUAD>(partial + a.dbias * a.columns, sums->dbias);
+    if (a.column_sums) store_chunk<QUAD>(partial + a.column_sums * a.columns, sums->result);
+}
+
+template <typename Dout, typename Stream, int THREADS>
+static __device__ __forceinline__ void backward_group(const struct backward &a) {
+    __shared__ float part[STAGES][THREADS / WARP][2];
+    typedef struct stage<Dout, Stream> row_stage;
+    DYNAMIC_SHARED(row_stage, shared);
+    row_stage *own = shared + (int)threadIdx.x / WARP * STAGES;
+    int64_t first = blockIdx.x * a.group_rows;
+    int column = (int)threadIdx.x * QUAD;
+    int64_t at = first * a.columns + column;
+    int rows = (int)(a.rows - first < a.group_rows ? a.rows - first : a.group_rows);
+    int lane = (int)threadIdx.x % WARP;
+    bool inside = column < a.columns;
     struct magnitudes seen = {0, 0};
-    float dweight[PACK] = {0}, dbias[PACK] = {0}, own[PACK] = {0};
-    for (int64_t row = first; row < last; row += ROWS) {
-        int rows = last - row < ROWS ? (int)(last - row) : (int)ROWS;
-        struct rows x = {{{0}}, {{0}}, {{0}}, {0}};
-        float mean_d[ROWS] = {0}, mean_dh[ROWS] = {0}, weight[PACK] = {0};
-        if (inside)
-            load_pack(weight, a.weight + column); /* reloaded for each row: registers are few */
-        if (inside) read_rows<Dout, Stream>(&x, a, row, column, rows);
-        for (int r = 0; r < ROWS; r++) {
-            for (int i = 0; i < PACK; i++) {
-                dweight[i] += x.dout[r][i] * x.h[r][i];
-                dbias[i] += x.dout[r][i];
-                x.dout[r][i] *= weight[i];
-                mean_d[r] += x.dout[r][i];
-                mean_dh[r] += x.dout[r][i] * x.h[r][i];
-            }
+    struct own_sums sums = {{0}, {0}, {0}};
+    float weight[QUAD] = {0};
+    if (inside) load_flat<true, QUAD>(weight, a.weight + column, QUAD);
+    for (int s = 0; s < STAGES; s++) {
+        clear(own + s, a, inside);
+        fetch(own + s, a, at + s * a.columns, inside && s < rows);
+    }
+    float next_mean = a.mean ? a.mean[first] : 0, next_rstd = a.rstd[first];
+    for (int row = 0; row < rows; row++) {
+        row_stage *stage = own + row % STAGES;
+        int64_t next = first + (row + 1 < rows ? row + 1 : row);
+        float d[QUAD], h[QUAD], din[QUAD], mean = next_mean, rstd = next_rstd, mean_d, mean_dh;
+        next_mean = a.mean ? a.mean[next] : 0, next_rstd = a.rstd[next]; /* in flight until then */
+        cp_async_wait<STAGES - 1>();
+        read_row(d, h, &mean_d, &mean_dh, &sums, stage, weight, mean, rstd);
+        row_means<THREADS / WARP>(&mean_d, &mean_dh, part[row % STAGES], a);
+        if (inside) {
+            unpack(din, &stage->dresidual[lane]);
+            for (int i = 0; i < QUAD; i++) din[i] += rstd * (d[i] - mean_d - h[i] * mean_dh);
+            write_row<Stream>(&seen, &sums, din, a, at);
         }
-        row_means(mean_d, mean_dh, part[(row - first) / ROWS % 2], a.per_column_d, a.per_column);
-        write_rows<Stream>(&seen, &x, mean_d, mean_dh, own, a, row * a.columns + column, rows,
-                           left);
+        fetch(stage, a, at + STAGES * a.columns, inside && row + STAGES < rows);
+        at += a.columns;
     }
     if (a.track_amax) merge_amax(a.track_amax, seen);
-    if (!inside) return;
-    float *partial = a.partials + group * a.sums.count * a.columns + column;
-    store_pack(partial, dweight);
-    if (a.dbias) store_pack(partial + a.dbias * a.columns, dbias);
-    if (a.column_sums) store_pack(partial + a.column_sums * a.columns, own);
+    if (inside) store_sums(a, column, &sums);
+}
+
+template <typename Dout, typename Stream>
+static __global__ void __launch_bounds__(NARROW_THREADS, 2) backward_kernel(struct backward a) {
+    backward_group<Dout, Stream, NARROW_THREADS>(a);
+}
+
+/* The same for wider rows, of which a multiprocessor holds one. */
+template <typename Dout, typename Stream>
+static __global__ void __launch_bounds__(WIDE_THREADS) wide_backward_kernel(struct backward a) {
+    backward_group<Dout, Stream, WIDE_THREADS>(a);
 }
 
 /* ---- the general kernel */
@@ -216,15 +277,41 @@ static __global__ void __launch_bounds__(GENERAL_THREADS, 3)
 
 /* ---- on the host */
 
-static void launch_backward(struct backend *be, const struct backward *a, bool fast) {
-    unsigned groups = (unsigned)groups_of(a->rows);
-    unsigned threads = threads_for_columns(a->columns, THREADS_MAX);
-    if (fast)
+/* Number of threads of a block in which each owns a quad of columns. */
+static int64_t threads_for(const struct backward *a) {
+    return blocks_of(a->columns, QUAD * WARP) * WARP;
+}
+
+/* Bytes of a block's stages. */
+static size_t stage_bytes(const struct backward *a) {
+    size_t quad = QUAD * (dtype_bytes(a->dout.dtype) + 2 * dtype_bytes(a->in.dtype));
+    return STAGES * (size_t)threads_for(a) * quad;
+}
+
+template <typename Dout, typename Stream>
+static void launch_packed(struct backend *be, const struct backward *a) {
+    const struct cuda_state *cuda = cuda_state(be);
+    unsigned groups = (unsigned)groups_of(a->rows), threads = (unsigned)threads_for(a);
+    size_t shared = stage_bytes(a);
+    bool wide = threads > NARROW_THREADS;
+    const void *kernel = wide ? (const void *)wide_backward_kernel<Dout, Stream>
+                              : (const void *)backward_kernel<Dout, Stream>;
+    if (!cuda_shared(be, kernel, shared, "layernorm_backward")) return;
+    if (wide)
+        LAUNCH((wide_backward_kernel<Dout, Stream>), groups, threads, shared, cuda->compute, *a);
+    else LAUNCH((backward_kernel<Dout, Stream>), groups, threads, shared, cuda->compute, *a);
+}
+
+static void launch_backward(struct backend *be, const struct backward *a, bool packed) {
+    const size_t reserved = 1024; /* most bytes of other shared memory of the kernels */
+    bool fits =
+        threads_for(a) <= WIDE_THREADS && stage_bytes(a) + reserved <= cuda_state(be)->shared_bytes;
+    if (packed && fits)
         STORAGE_SWITCH(a->dout.dtype, Dout,
-                       STORAGE_SWITCH(a->in.dtype, Stream,
-                                      LAUNCH((backward_kernel<Dout, Stream>), groups, threads, 0,
-                                             cuda_state(be)->compute, *a)));
-    else LAUNCH(general_backward_kernel, groups, GENERAL_THREADS, 0, cuda_state(be)->compute, *a);
+                       STORAGE_SWITCH(a->in.dtype, Stream, launch_packed<Dout, Stream>(be, a)));
+    else
+        LAUNCH(general_backward_kernel, (unsigned)groups_of(a->rows), GENERAL_THREADS, 0,
+               cuda_state(be)->compute, *a);
 }
 
 size_t cuda_layernorm_backward_scratch(struct backend *be,
@@ -265,7 +352,7 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
                   a.dresidual.packed && rows_are_packed(args->weight);
     bool stream =
         a.din.dtype == a.in.dtype && (!args->dresidual || a.dresidual.dtype == a.in.dtype);
-    launch_backward(be, &a, packed && stream && a.columns <= (int64_t)THREADS_MAX * PACK);
+    launch_backward(be, &a, packed && stream);
     add_partials(be, &a.sums, a.partials, groups_of(a.rows));
     cuda_launched(be, "layernorm_backward");
 }

@@ -6,11 +6,13 @@
 
 #ifdef __CUDACC__
 /* Instructions introduced with sm_80. Kernels that use them are not launched on older GPUs, but
- * have to compile for them. */
+ * have to compile for them. Copies between pointers are done at once there. */
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
-#define SM80(...) __trap()
+#define SM80(...)      __trap()
+#define COPIES_AT_ONCE true
 #else
-#define SM80(...) asm volatile(__VA_ARGS__)
+#define SM80(...)      asm volatile(__VA_ARGS__)
+#define COPIES_AT_ONCE false
 #endif
 
 #define MMA_M16N8K16(name, type)                                                            \
@@ -31,10 +33,10 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
 }
 
 static __device__ __forceinline__ void cp_async_commit() {
-    SM80("cp.async.commit_group;" ::: "memory");
+    if (!COPIES_AT_ONCE) SM80("cp.async.commit_group;" ::: "memory");
 }
 template <int pending> static __device__ __forceinline__ void cp_async_wait() {
-    SM80("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+    if (!COPIES_AT_ONCE) SM80("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 /* Barrier with an id of 1..15 among count threads. */
 static __device__ __forceinline__ void named_barrier(int id, int count) {
@@ -130,7 +132,16 @@ static __device__ __forceinline__ void cp_async_16(shared_pointer dst, const voi
 
 /* The same for an address that the compiler may analyse. */
 static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
-    cp_async_16(shared_address(dst), src, valid);
+    if (!COPIES_AT_ONCE) cp_async_16(shared_address(dst), src, valid);
+    else *(uint4 *)dst = valid ? *(const uint4 *)src : make_uint4(0, 0, 0, 0);
+}
+
+/* Copies 8 bytes from global to shared memory. */
+static __device__ __forceinline__ void cp_async_8(void *dst, const void *src) {
+    if (COPIES_AT_ONCE) *(uint2 *)dst = *(const uint2 *)src;
+    else
+        SM80("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(dst)), "l"(src)
+             : "memory");
 }
 
 /* threadIdx.x and blockIdx.x, reread, so that values derived from them need no register between two

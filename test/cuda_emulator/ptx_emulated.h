@@ -150,6 +150,9 @@ static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row, EMU_SITE) {
 static inline void cp_async_16(void *dst, const void *src, bool valid = true, EMU_SITE) {
     emu::cp_async(dst, src, 16, valid ? 16 : 0, EMU_HERE);
 }
+static inline void cp_async_8(void *dst, const void *src, EMU_SITE) {
+    emu::cp_async(dst, src, 8, 8, EMU_HERE);
+}
 static inline void cp_async_commit() {
     emu::defer_commit();
 }
