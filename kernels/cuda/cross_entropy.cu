@@ -1,11 +1,15 @@
-/* Cross entropy and its gradient, with one block per row of logits.
+/* Cross entropy and its gradient.
  *
- * Rows are as wide as the vocabulary: 50304 logits are 100 KB in 16 bits. A row is read from memory
- * once. Maximum and sum of exponentials are computed in one pass (the sum is rescaled when the
- * maximum grows; Milakov, Gimelshein 2018), and the row is kept in shared memory, if it fits, for
- * the gradient. Two such blocks fit on a multiprocessor of an H200, so that one reads while the
- * other computes or writes; one fits 100 KB, with 512 bytes left. A row that does not fit is read
- * twice, the second time possibly from the L2 cache. */
+ * Rows are as wide as the vocabulary: 50304 logits are 100 KB in 16 bits. Maximum and sum of
+ * exponentials are computed in one pass (the sum is rescaled when the maximum grows; Milakov,
+ * Gimelshein 2018). A row that fits is kept in shared memory for the gradient, so memory is read
+ * once. A block then processes several rows: while it writes the gradient of one, asynchronous
+ * copies read the next into the same shared memory. Two such blocks fit on a multiprocessor of an
+ * H200; one fits 100 KB, with 512 bytes left.
+ *
+ * Another kernel, with one block per row, computes losses alone. It also processes rows that are
+ * not aligned, and rows that do not fit; it reads those twice, the second time possibly from the L2
+ * cache. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/ptx.h"
@@ -21,6 +25,8 @@ enum {
     SHORT_COLUMNS = 4096,
     SUM_CHUNKS = 4,                     /* chunks in flight for each thread */
     GRADIENT_CHUNKS = 2,                /* the same for the gradient, which has two arrays */
+    AHEAD = 4,                          /* chunks of the next row in flight for each thread */
+    BLOCK_ROWS_MIN = 2,                 /* rows of a block that overlaps them */
     STATIC_SHARED = 2 * 1024 / WARP * 4 /* most bytes that block_sum and block_max have */
 };
 
@@ -156,6 +162,84 @@ static __global__ void __launch_bounds__(THREADS)
     gradient<T, N, THREADS>(values, kept, &row);
 }
 
+/* One pass over two rows: replaces the logits of `current` by their gradient, chunk by chunk, while
+ * the chunks of `next` take their place in shared memory, and adds up those. Either can be NULL. A
+ * thread reads only chunks that it copied itself, so no barrier separates copies from uses. */
+template <typename T, int N, int THREADS>
+static __device__ __forceinline__ void gradient_and_sum(struct partial *sum, T *current,
+                                                        const T *next, struct chunk<T, N> *kept,
+                                                        const struct row *row) {
+    float zeros[N];
+    for (int i = 0; i < N; i++) zeros[i] = 0;
+    int end = row->columns + AHEAD * THREADS * N;
+    for (int at = (int)threadIdx.x * N; at < end; at += THREADS * N) {
+        bool inside = at < row->columns;
+        if (current && inside) {
+            if (row->target < 0 || at >= row->vocab_size) store_chunk<N>(current + at, zeros);
+            else store_gradient(current, &kept[at / N], row, at);
+        }
+        if (next && at < row->vocab_size) cp_async_16(&kept[at / N], next + at);
+        cp_async_commit();
+        cp_async_wait<AHEAD>();
+        int arrived = at - AHEAD * THREADS * N;
+        if (next && arrived >= 0 && arrived < row->vocab_size)
+            add_chunk(sum, &kept[arrived / N], row->vocab_size - arrived);
+    }
+}
+
+/* The rows blockIdx.x, blockIdx.x + gridDim.x, ..., kept in shared memory. A row is read while the
+ * gradient of the one before is written. */
+template <typename T, int N, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
+    kept_cross_entropy_kernel(float *__restrict__ losses, T *logits,
+                              const int32_t *__restrict__ targets,
+                              const float *__restrict__ loss_scale,
+                              const struct step_inputs *__restrict__ inputs, int64_t rows,
+                              int columns, int vocab_size) {
+    typedef struct chunk<T, N> kept_chunk;
+    DYNAMIC_SHARED(kept_chunk, kept);
+    struct row row = {columns, vocab_size, -1, 0, 0, *loss_scale * inputs->loss_weight};
+    T *current = NULL;
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+        T *next = logits + r * columns;
+        int target = targets[r];
+        bool counts = target >= 0;                             /* the same for the whole block */
+        float target_logit = counts ? widen(next[target]) : 0; /* before any thread writes there */
+        struct partial own = {LOWEST, 0};
+        gradient_and_sum<T, N, THREADS>(&own, current, counts ? next : NULL, kept, &row);
+        if (counts) {
+            row.offset = block_max<THREADS>(own.offset);
+            row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
+        }
+        if (threadIdx.x == 0)
+            losses[r] = counts ? logf(row.sum) - LN_2 * exponent(target_logit, row.offset) : 0;
+        row.target = target;
+        current = next;
+    }
+    gradient_and_sum<T, N, THREADS>(NULL, current, NULL, kept, &row);
+}
+
+/* As many blocks as the GPU holds at once, but fewer if there are few rows. */
+template <typename T, int N, int THREADS>
+static void launch_kept(struct backend *be, const struct cross_entropy_args *args) {
+    const struct cuda_state *cuda = cuda_state(be);
+    int64_t rows = tensor_rows(args->logits), columns = tensor_columns(args->logits);
+    int64_t blocks = blocks_of(rows, BLOCK_ROWS_MIN);
+    size_t bytes = (size_t)columns * sizeof(T);
+    const void *kernel = (const void *)kept_cross_entropy_kernel<T, N, THREADS>;
+    int held = 1;
+    if (!cuda_shared(be, kernel, bytes, "cross_entropy")) return;
+    if (cuda_failed(be,
+                    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, THREADS, bytes),
+                    "cross_entropy"))
+        return;
+    if (blocks > (int64_t)held * cuda->multiprocessors)
+        blocks = (int64_t)held * cuda->multiprocessors;
+    LAUNCH((kept_cross_entropy_kernel<T, N, THREADS>), (unsigned)blocks, THREADS, bytes,
+           cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
+           args->inputs, rows, (int)columns, (int)args->vocab_size);
+}
+
 template <typename T, int N, int THREADS>
 static void launch(struct backend *be, const struct cross_entropy_args *args) {
     const struct cuda_state *cuda = cuda_state(be);
@@ -163,6 +247,8 @@ static void launch(struct backend *be, const struct cross_entropy_args *args) {
     size_t row_bytes = (size_t)columns * sizeof(T);
     bool keep = args->loss_scale && row_bytes + STATIC_SHARED <= cuda->shared_bytes;
     const void *kernel = (const void *)cross_entropy_kernel<T, N, THREADS>;
+    if constexpr (N > 1)
+        if (keep) return launch_kept<T, N, THREADS>(be, args);
     if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
     LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,

@@ -33,6 +33,7 @@ struct cuda_state {
     cudaEvent_t snapshot_taken; /* the snapshot is on the host */
     cudaEvent_t settled;        /* marks the position in `compute` that the host waits for */
     int major, minor;           /* compute capability */
+    int multiprocessors;        /* their number */
     size_t shared_bytes;        /* maximum of shared memory of a block */
     size_t memory_bytes;        /* total device memory */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */

@@ -396,6 +396,7 @@ static int find_device(struct backend *be, int gpu, struct error *error) {
     }
     cuda->major = properties.major;
     cuda->minor = properties.minor;
+    cuda->multiprocessors = properties.multiProcessorCount;
     cuda->shared_bytes = properties.sharedMemPerBlockOptin;
     cuda->memory_bytes = properties.totalGlobalMem;
     be->device.chunk_bytes = properties.totalGlobalMem / CHUNK_SHARE;

@@ -26,6 +26,11 @@ static const struct shape shapes[] = {
     {2, 50257, 50257, DTYPE_BF16, 4},
     {3, 1023, 1028, DTYPE_BF16, 3},
     {2, 70001, 70016, DTYPE_F32, 3},
+    {1, 50304, 50304, DTYPE_BF16, 4},
+    {2, 128256, 128256, DTYPE_BF16, 4},
+    /* More rows than blocks that a GPU holds, with columns for some threads only. */
+    {300, 77, 80, DTYPE_BF16, 3},
+    {300, 4, 4, DTYPE_F32, 3},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
