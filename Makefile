@@ -99,7 +99,7 @@ endif
 
 # Tests and scripts find the programs by these paths.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
-                COMPARE=./$(word 3,$(PROGRAMS))
+                COMPARE=./$(word 3,$(PROGRAMS)) XDG_CACHE_HOME=$(abspath $(OUT))/cache
 
 .PHONY: all help force
 .SUFFIXES:

@@ -21,6 +21,7 @@
 #include "model/io/checkpoint_manifest.h"
 #include "model/cli/command_line.h"
 #include "model/config/config.h"
+#include "model/config/config_check.h"
 #include "model/config/config_print.h"
 #include "model/io/config_file.h"
 #include "model/io/export.h"
@@ -30,7 +31,6 @@
 #include "model/cli/rank_output.h"
 #include "model/cli/run_chat.h"
 #include "model/cli/run_profile.h"
-#include "model/cli/run_ranks.h"
 #include "model/cli/run.h"
 #include "model/cli/run_sample.h"
 
@@ -158,7 +158,7 @@ static int train(const struct command_line *line, struct ranks *ranks, int *stde
         return EXIT_USAGE;
     }
     int status = load_config(&config, from, line, error);
-    if (status == 0 && run_ranks_split(&config, ranks->size, error)) status = EXIT_USAGE;
+    if (status == 0 && config_split_batch(&config, ranks->size, error)) status = EXIT_USAGE;
     if (ranks_agree(ranks, status, error)) {
         /* All ranks have this status and end by themselves: MPI_Abort would bury the message. */
         ranks_close(ranks);
@@ -175,7 +175,7 @@ static int launch(const struct command_line *line, char **argv, struct error *er
     char from[FILE_PATH_MAX];
     int status = line->from ? 0 : load_config(&config, from, line, error);
     if (status) return status;
-    if (!line->from && run_ranks_split(&config, (int)line->ranks, error)) return EXIT_USAGE;
+    if (!line->from && config_split_batch(&config, (int)line->ranks, error)) return EXIT_USAGE;
     status = ranks_launch(line->ranks, argv, error);
     return status < 0 ? EXIT_FAILED : status;
 }

@@ -7,6 +7,10 @@
 
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
+/* Devices that time the algorithms of each product and take the fastest: none; GPUs, for a limited
+ * time; all. */
+enum autotune { AUTOTUNE_OFF, AUTOTUNE_AUTO, AUTOTUNE_ON };
+
 enum {
     BACKEND_SLOTS = 2, /* for asynchronous transfers, in each direction: they alternate */
     BACKEND_GRAPHS = 6 /* sequences of operations that are launched as one graph */
@@ -17,12 +21,14 @@ struct collectives; /* kernels/collectives.h */
 
 struct backend_options {
     enum device device;
-    int threads;         /* CPU: 0 for all cores */
-    bool tf32;           /* CUDA: fp32 products may round their operands to 10 bits of fraction */
-    bool graphs;         /* CUDA: start operations of a step together, see backend_graph */
-    bool without_wgmma;  /* CUDA: on Hopper, attention by the instructions of sm_80 */
-    bool autotune;       /* time the algorithms of each product, take the fastest */
-    const char *choices; /* optional file of algorithms chosen earlier, used if autotune is set */
+    int threads;        /* CPU: 0 for all cores */
+    bool tf32;          /* CUDA: fp32 products may round their operands to 10 bits of fraction */
+    bool graphs;        /* CUDA: start operations of a step together, see backend_graph */
+    bool without_wgmma; /* CUDA: on Hopper, attention by the instructions of sm_80 */
+    enum autotune autotune;
+    double autotune_seconds;   /* AUTOTUNE_AUTO: limit of all trials */
+    const char *choices;       /* optional file of algorithms chosen earlier, used with autotune */
+    const char *store;         /* CUDA: optional directory of algorithms that earlier runs timed */
     const struct ranks *ranks; /* ranks that train together; NULL: a single process */
     int gpu;                   /* CUDA: index among the visible GPUs; chosen by backend_open */
 };
@@ -52,6 +58,14 @@ struct backend_description {
                              beyond what is taken when the device has been opened */
 };
 
+/* Effect of autotune on the matmuls planned so far. */
+struct tuning {
+    bool on;        /* it applies to this device */
+    int timed;      /* matmuls whose algorithms were timed */
+    int untimed;    /* matmuls with the library's first algorithm: no time or memory was left */
+    double seconds; /* duration of all trials */
+};
+
 /* Bytes to copy to the host. */
 struct transfer {
     const void *from; /* memory of the backend, or of backend_host_allocate */
@@ -78,7 +92,10 @@ struct device_functions {
     void (*graph)(struct backend *be, int which, const void *owner, void (*work)(void *),
                   void *argument);
     size_t (*peak_bytes)(struct backend *be);
+    struct tuning (*tuning)(const struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
+    int (*share_choices)(struct backend *be, const struct ranks *ranks, struct error *error);
+    int (*store_choices)(struct backend *be, struct error *error);
     bool (*multiplies_blocks)(const struct backend *be, const struct quantize_format *format);
     const char *(*fallback)(const struct backend *be, int index);
     void (*close)(struct backend *be);
@@ -98,7 +115,8 @@ struct backend {
 
     void *workspace;        /* see backend_workspace */
     size_t workspace_bytes; /* grows while planning */
-    bool only_sizes;        /* only sizes are needed from a plan: prepared products are not tried */
+    bool only_sizes; /* only sizes are needed from a plan: products are not tried, and with autotune
+                        the sizes suffice for whatever it chooses */
 
     struct error failure; /* not empty: an operation failed; results are undefined */
 };
@@ -194,10 +212,26 @@ static inline size_t backend_peak_bytes(struct backend *be) {
     return be->functions->peak_bytes(be);
 }
 
+static inline struct tuning backend_tuning(const struct backend *be) {
+    return be->functions->tuning(be);
+}
+
 /* Writes the choices of autotune, for options.choices of a later run. Returns -1 with a message.
- * Does nothing if there is nothing to choose. */
+ * Does nothing without autotune. */
 static inline int backend_write_choices(struct backend *be, const char *path, struct error *error) {
     return be->functions->write_choices(be, path, error);
+}
+
+/* Copies the choices of rank 0, which has planned its matmuls, to ranks that have not: only rank 0
+ * reads files and times. All ranks call it if autotune is on. Returns -1 with a message. */
+static inline int backend_share_choices(struct backend *be, const struct ranks *ranks,
+                                        struct error *error) {
+    return be->functions->share_choices(be, ranks, error);
+}
+
+/* Adds what this run has timed to options.store. Returns -1 with a message. */
+static inline int backend_store_choices(struct backend *be, struct error *error) {
+    return be->functions->store_choices ? be->functions->store_choices(be, error) : 0;
 }
 
 /* True if matmuls read codes of this format, that of an operand whose columns they reduce over, and

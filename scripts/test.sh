@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh
+export XDG_CACHE_HOME=$PWD/build/cache # for the stores of autotune
 
 install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ \
     gnuplot gnuplot-nox mpicc libopenmpi-dev mpirun openmpi-bin \

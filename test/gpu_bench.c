@@ -61,7 +61,7 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
     struct error error;
     struct backend_options options = {DEVICE_CUDA, .tf32 = tf32, .graphs = !bench->one_by_one,
                                       .without_wgmma = bench->without_wgmma,
-                                      .autotune = bench->autotune};
+                                      .autotune = bench->autotune ? AUTOTUNE_ON : AUTOTUNE_OFF};
     if (backend_open(be, &options, &error) == 0) return true;
     bench_failed(bench, "opening the GPU", error.text);
     return false;

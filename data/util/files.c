@@ -308,6 +308,15 @@ int directory_create(const char *path, struct error *error) {
     return create_one(part, error);
 }
 
+/* The XDG base directory specification ignores relative paths. */
+bool directory_of_cache(char path[FILE_PATH_MAX]) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct error ignored;
+    if (cache && cache[0] == '/') return file_path_join(path, cache, "mantissa", &ignored) == 0;
+    return home && home[0] == '/' && file_exists(home) &&
+           file_path_join(path, home, ".cache/mantissa", &ignored) == 0;
+}
+
 int directory_sync_above(const char *path, struct error *error) {
     char copy[FILE_PATH_MAX];
     snprintf(copy, sizeof copy, "%s", path);

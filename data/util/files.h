@@ -91,6 +91,10 @@ bool file_exists_in(const char *directory, const char *name);
  * it already exists. */
 int directory_create(const char *path, struct error *error);
 
+/* Writes this program's directory in the user's cache to path: $XDG_CACHE_HOME/mantissa, or
+ * ~/.cache/mantissa. Returns false if there is no cache. The directory may not exist yet. */
+bool directory_of_cache(char path[FILE_PATH_MAX]);
+
 /* Makes creations, renames and removals in the directory, or in the one that holds path, survive a
  * power loss. */
 int directory_sync(const char *path, struct error *error);

@@ -18,6 +18,7 @@ struct cpu_products {
     struct product_library *library;
     struct product_entry *prepared; /* stb_ds map */
     bool autotune;
+    bool times;                      /* with autotune, on rank 0: the others use its choices */
     struct autotune_choice *choices; /* stb_ds array */
     char machine[384];               /* text that identifies everything the choices depend on */
 };
@@ -43,7 +44,7 @@ static struct cpu_product *prepare(struct cpu_products *products, const struct p
     /* Without instructions for bf16 the library emulates it with AVX-512, at a third of the speed
      * of fp32; with slow ones, at half of it. */
     if (shape->in == DTYPE_BF16 && !library_has_fast_bf16(products->library)) return NULL;
-    if (products->autotune && planning && !chosen(products, shape)) tune(products, shape);
+    if (products->times && planning && !chosen(products, shape)) tune(products, shape);
     const char *name = chosen(products, shape);
     struct cpu_product *product = library_prepare(products->library, shape, name);
     return product || !name ? product : library_prepare(products->library, shape, NULL);
@@ -77,8 +78,9 @@ struct cpu_products *cpu_products_open(struct backend_description *device,
     device->library_bytes = library_own_bytes(products->library, device->threads);
     snprintf(products->machine, sizeof products->machine, "%s, %s, %d threads, %s", device->library,
              level->full_name, device->threads, device->description);
-    products->autotune = options->autotune;
-    if (options->autotune && options->choices &&
+    products->autotune = options->autotune == AUTOTUNE_ON;
+    products->times = products->autotune && (!options->ranks || options->ranks->rank == 0);
+    if (products->times && options->choices &&
         choices_read(options->choices, read_choices, products, error)) {
         cpu_products_close(products);
         return NULL;
@@ -107,6 +109,15 @@ static void write_choices(FILE *file, const void *from) {
     autotune_write(file, products->machine, products->choices, (int)arrlen(products->choices));
 }
 
+bool cpu_products_tuned(const struct cpu_products *products) {
+    return products->autotune;
+}
+
 int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error) {
-    return choices_write(path, write_choices, products, error);
+    return products->autotune ? choices_write(path, write_choices, products, error) : 0;
+}
+
+int cpu_products_share(struct cpu_products *products, const struct ranks *ranks,
+                       struct error *error) {
+    return choices_share(ranks, write_choices, read_choices, products, error);
 }

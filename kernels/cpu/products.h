@@ -25,6 +25,11 @@ struct cpu_product *cpu_products_find(struct cpu_products *products, struct prod
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
                       const void *a, const void *b, const void *bias, void *scratch);
 
-/* Writes the implementations that autotune has chosen, for options->choices of a later run. Returns
- * -1 with a message. */
+/* True with autotune. */
+bool cpu_products_tuned(const struct cpu_products *products);
+
+/* Write the implementations that autotune has chosen, for options->choices of a later run, or copy
+ * those of rank 0 to the other ranks. Return -1 with a message. */
 int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error);
+int cpu_products_share(struct cpu_products *products, const struct ranks *ranks,
+                       struct error *error);

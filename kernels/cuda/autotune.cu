@@ -1,5 +1,7 @@
-/* File of the algorithms chosen by timing: two algorithms add in different orders, so a resumed run
- * must reuse its algorithms to give the same bits.
+/* Files of the algorithms chosen by timing. Two algorithms add in different orders, so a resumed
+ * run must reuse its algorithms to give the same bits: they are written to the run's directory. A
+ * store in the user's cache, one file for each kind of GPU and version of the library, saves later
+ * runs the trials. It never changes what the run's file holds.
  *
  *     mantissa algorithms, format 3, cublasLt 130100, NVIDIA H200
  *     a=bf16 b=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 fast=0
@@ -22,37 +24,59 @@ const char *const epilogue_names[EPILOGUES] = {"none", "bias", "gelu", "gelu_bia
 const char *const product_scale_names[PRODUCT_SCALES] = {"none",  "tensor", "vec16",
                                                          "vec32", "vec128", "blk128"};
 
-static struct product_choice *find_choice(const struct cuda_products *products,
+static struct product_choice *find_choice(const struct product_choices *choices,
                                           const struct product_key *key) {
-    for (int i = 0; i < products->choice_count; i++)
-        if (!memcmp(&products->choices[i].key, key, sizeof *key)) return &products->choices[i];
+    for (int i = 0; i < choices->count; i++)
+        if (!memcmp(&choices->items[i].key, key, sizeof *key)) return &choices->items[i];
     return NULL;
 }
 
-const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
-                                           const struct product_key *key) {
-    const struct product_choice *choice = find_choice(products, key);
-    return choice ? &choice->algorithm : NULL;
-}
-
-static void choose(struct cuda_products *products, const struct product_choice *chosen) {
-    struct product_choice *entry = find_choice(products, &chosen->key);
+static void choose(struct product_choices *choices, const struct product_choice *chosen) {
+    struct product_choice *entry = find_choice(choices, &chosen->key);
     if (!entry) {
-        if (products->choice_count == products->choice_capacity) {
-            int capacity = products->choice_capacity ? 2 * products->choice_capacity : 32;
-            void *grown = realloc(products->choices, (size_t)capacity * sizeof *chosen);
+        if (choices->count == choices->capacity) {
+            int capacity = choices->capacity ? 2 * choices->capacity : 32;
+            void *grown = realloc(choices->items, (size_t)capacity * sizeof *chosen);
             if (!grown) return; /* not recorded: timed again the next time */
-            products->choices = (struct product_choice *)grown;
-            products->choice_capacity = capacity;
+            choices->items = (struct product_choice *)grown;
+            choices->capacity = capacity;
         }
-        entry = &products->choices[products->choice_count++];
+        entry = &choices->items[choices->count++];
     }
     *entry = *chosen;
 }
 
-void product_choose(struct cuda_products *products, const struct cuda_product *product) {
-    struct product_choice chosen = {product->key, product->algorithm};
-    choose(products, &chosen);
+const cublasLtMatmulAlgo_t *product_chosen(struct cuda_products *products,
+                                           const struct product_key *key, bool planning) {
+    const struct product_choice *choice = find_choice(&products->choices, key);
+    if (!choice && planning) {
+        choice = find_choice(&products->stored, key);
+        if (choice) choose(&products->choices, choice);
+    }
+    return choice ? &choice->algorithm : NULL;
+}
+
+void product_choose(struct cuda_products *products, const struct cuda_product *product,
+                    bool timed) {
+    struct product_choice chosen = {product->key, product->algorithm,
+                                    timed ? CHOICE_TIMED : CHOICE_UNTIMED};
+    choose(&products->choices, &chosen);
+}
+
+void product_mark_untimed(struct cuda_products *products, const struct product_key *key) {
+    struct product_choice *choice = find_choice(&products->choices, key);
+    if (choice) choice->origin = CHOICE_UNTIMED;
+}
+
+struct tuning cuda_tuning(const struct backend *be) {
+    const struct cuda_products *products = cuda_state(be)->products;
+    struct tuning tuning = {products->autotune, 0, 0, 0};
+    tuning.seconds = products->trials_ended - products->trials_began;
+    for (int i = 0; i < products->choices.count; i++) {
+        tuning.timed += products->choices.items[i].origin == CHOICE_TIMED;
+        tuning.untimed += products->choices.items[i].origin == CHOICE_UNTIMED;
+    }
+    return tuning;
 }
 
 /* ---- the file */
@@ -77,17 +101,18 @@ static void write_choice(FILE *file, const struct product_choice *choice) {
     fputc('\n', file);
 }
 
-static void write_lines(FILE *file, const void *from) {
-    const struct cuda_products *products = (const struct cuda_products *)from;
-    char header[LINE_BYTES];
-    write_header(products, header);
-    fputs(header, file);
-    for (int i = 0; i < products->choice_count; i++) write_choice(file, &products->choices[i]);
-}
+/* Choices to read or write, and the library and GPU that they are for. */
+struct choice_lines {
+    const struct cuda_products *products;
+    struct product_choices *choices;
+};
 
-int cuda_products_write(const struct cuda_products *products, const char *path,
-                        struct error *error) {
-    return choices_write(path, write_lines, products, error);
+static void write_lines(FILE *file, const void *from) {
+    const struct choice_lines *lines = (const struct choice_lines *)from;
+    char header[LINE_BYTES];
+    write_header(lines->products, header);
+    fputs(header, file);
+    for (int i = 0; i < lines->choices->count; i++) write_choice(file, &lines->choices->items[i]);
 }
 
 /* Returns the index of name among count names, or -1. */
@@ -125,6 +150,7 @@ static bool read_choice(const char *line, struct product_choice *choice) {
     char a_in[8], b_in[8], out[8], a_scale[8], b_scale[8], epilogue[16];
     int is[FLAGS], at = -1;
     struct product_key *key = &choice->key;
+    choice->origin = CHOICE_READ;
     int fields =
         sscanf(line,
                "a=%7s b=%7s out=%7s m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64
@@ -150,19 +176,69 @@ static bool read_choice(const char *line, struct product_choice *choice) {
 
 /* A file of another GPU, library or format is no error: all algorithms are timed again. */
 static int read_lines(FILE *file, void *into) {
-    struct cuda_products *products = (struct cuda_products *)into;
+    struct choice_lines *lines = (struct choice_lines *)into;
     char line[LINE_BYTES], header[LINE_BYTES];
     struct product_choice choice;
     if (!fgets(line, sizeof line, file) || strncmp(line, MAGIC, strlen(MAGIC))) return 1;
-    write_header(products, header);
+    write_header(lines->products, header);
     if (strcmp(line, header)) return 0;
     for (int number = 2; fgets(line, sizeof line, file); number++) {
         if (!read_choice(line, &choice)) return number;
-        choose(products, &choice);
+        choose(lines->choices, &choice);
     }
     return 0;
 }
 
-int cuda_products_read(struct cuda_products *products, const char *path, struct error *error) {
-    return choices_read(path, read_lines, products, error);
+int product_choices_read(struct cuda_products *products, const char *path, struct error *error) {
+    struct choice_lines lines = {products, &products->choices};
+    return choices_read(path, read_lines, &lines, error);
+}
+
+int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
+    struct cuda_products *products = cuda_state(be)->products;
+    struct choice_lines lines = {products, &products->choices};
+    return products->autotune ? choices_write(path, write_lines, &lines, error) : 0;
+}
+
+int cuda_share_choices(struct backend *be, const struct ranks *ranks, struct error *error) {
+    struct cuda_products *products = cuda_state(be)->products;
+    struct choice_lines lines = {products, &products->choices};
+    return choices_share(ranks, write_lines, read_lines, &lines, error);
+}
+
+/* ---- the store */
+
+enum { STORED_MAX = 10000 }; /* choices beyond which a store begins anew */
+
+/* A file with an invalid line gives no choices, since the others may be wrong as well. */
+static void read_store(const struct cuda_products *products, struct product_choices *stored) {
+    struct choice_lines lines = {products, stored};
+    struct error ignored;
+    if (choices_read(products->store, read_lines, &lines, &ignored)) stored->count = 0;
+}
+
+void product_store_open(struct cuda_products *products, const char *directory,
+                        const struct cuda_state *cuda) {
+    char key[LINE_BYTES];
+    snprintf(key, sizeof key, "products cublasLt %zu %.64s sm %d %d, %d multiprocessors, %zu MiB",
+             products->lt.GetVersion(), products->name, cuda->major, cuda->minor,
+             cuda->multiprocessors, products->workspace_max >> 20);
+    products->store = choices_store_path(directory, key);
+    if (products->store) read_store(products, &products->stored);
+}
+
+/* Reads the file again, to which other runs may have added choices since. */
+int cuda_store_choices(struct backend *be, struct error *error) {
+    const struct cuda_products *products = cuda_state(be)->products;
+    struct product_choices stored = {};
+    struct choice_lines lines = {products, &stored};
+    if (!products->store || cuda_tuning(be).timed == 0) return 0;
+    read_store(products, &stored);
+    if (stored.count > STORED_MAX) stored.count = 0;
+    for (int i = 0; i < products->choices.count; i++)
+        if (products->choices.items[i].origin == CHOICE_TIMED)
+            choose(&stored, &products->choices.items[i]);
+    int status = choices_store(products->store, write_lines, &lines, error);
+    free(stored.items);
+    return status;
 }

@@ -111,9 +111,9 @@ void cuda_products_close(struct cuda_products *products);
 /* See backend_fallback. */
 const char *cuda_products_fallback(const struct cuda_products *products, int index);
 
-/* Read and write the algorithms chosen by timing, one product a line, so that a resumed run uses
- * the same. Return -1 with a message on failure. A missing file is no error. */
-int cuda_products_read(struct cuda_products *products, const char *path, struct error *error);
-int cuda_products_write(const struct cuda_products *products, const char *path,
-                        struct error *error);
+/* See backend_tuning and the functions that follow it. */
+struct tuning cuda_tuning(const struct backend *be);
+int cuda_write_choices(struct backend *be, const char *path, struct error *error);
+int cuda_share_choices(struct backend *be, const struct ranks *ranks, struct error *error);
+int cuda_store_choices(struct backend *be, struct error *error);
 }

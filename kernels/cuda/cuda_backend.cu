@@ -272,10 +272,6 @@ static const size_t CHUNK_SHARE = 64, CHUNK_BYTES_MAX = (size_t)2 << 30;
  * nccl.cu adds that of NCCL. */
 static const size_t CONTEXT_RESERVE = (size_t)(128 + 32 + 24 + 9) << 20;
 
-static int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
-    return cuda_products_write(cuda_state(be)->products, path, error);
-}
-
 static bool cuda_multiplies_blocks(const struct backend *be, const struct quantize_format *format) {
     return cuda_blocks_mode(cuda_state(be)->major, format, false) != PRODUCT_UNSCALED;
 }
@@ -433,7 +429,10 @@ static const struct device_functions cuda_functions = {
     .snapshot_ready = cuda_snapshot_ready,
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
+    .tuning = cuda_tuning,
     .write_choices = cuda_write_choices,
+    .share_choices = cuda_share_choices,
+    .store_choices = cuda_store_choices,
     .multiplies_blocks = cuda_multiplies_blocks,
     .fallback = cuda_fallback,
     .close = cuda_close,

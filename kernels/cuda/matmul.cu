@@ -348,7 +348,7 @@ static void make_trial_args(struct trial_args *trial_args, const struct matmul_a
 }
 
 /* True if the fused form, which is possible, is faster than the next one. This is timed once; the
- * choice is then recorded. Without memory for the trial the fused form is kept. */
+ * choice is then recorded. Without time or memory for the trial the fused form is kept. */
 static bool keeps_fused(struct backend *be, const struct matmul_args *args,
                         const struct product_key *key, unsigned fused) {
     struct cuda_products *products = cuda_state(be)->products;
@@ -356,21 +356,24 @@ static bool keeps_fused(struct backend *be, const struct matmul_args *args,
     struct trial_args trial_args;
     struct arena arena = {NULL, 0, SIZE_MAX};
     void *memory = NULL;
-    bool kept = true;
+    bool kept = true, compared = false;
     if (product_was_compared(products, key)) return true;
     make_trial_args(&trial_args, args, &arena);
     struct recipe unfused = lay_out(be, args, fuse_less(fused), false);
     size_t bytes = arena.used + unfused.bytes + workspaces;
-    if (cudaMalloc(&memory, bytes) == cudaSuccess) {
+    if (product_has_time(products) && cudaMalloc(&memory, bytes) == cudaSuccess) {
         arena = (struct arena){(char *)memory, 0, bytes};
         make_trial_args(&trial_args, args, &arena);
         if (product_fill(products, memory, bytes)) {
             float fused_time = time_form(be, &trial_args.args, fused, arena);
             kept = fused_time <= time_form(be, &trial_args.args, fuse_less(fused), arena);
+            compared = true;
+            products->trials_ended = progress_clock();
         }
         cudaFree(memory);
     }
     cudaGetLastError(); /* clears the error of a failed allocation */
+    if (!compared) product_mark_untimed(products, key);
     if (!kept) product_decline(products, key);
     return kept;
 }
@@ -446,9 +449,15 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
     return false;
 }
 
+/* Sizes alone are those of the form that needs the most, since autotune may choose either. */
 size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
-    struct recipe r;
-    return find_recipe(be, args, &r, true) ? r.bytes : 0;
+    struct recipe r, other;
+    if (!find_recipe(be, args, &r, true)) return 0;
+    if (!be->only_sizes || !cuda_state(be)->products->autotune || !(r.fused & ~FUSE_BIAS) ||
+        !find_form(be, args, &other, fuse_less(r.fused), false, true))
+        return r.bytes;
+    size_t bytes = other.bytes + other.product->workspace_bytes;
+    return bytes > r.bytes ? bytes : r.bytes;
 }
 
 void cuda_matmul(struct backend *be, const struct matmul_args *args) {

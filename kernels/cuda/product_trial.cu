@@ -1,6 +1,6 @@
 /* Runs each product once before step 0, on separate memory. If the library offers an algorithm and
  * then refuses it, another algorithm, or a form with less fused into it, can still be used. With
- * autotune every algorithm is timed. */
+ * autotune every algorithm is timed, until the time for trials is over. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,18 +115,29 @@ float product_time(struct cuda_products *products, bool (*run)(void *argument), 
     return median;
 }
 
+bool product_has_time(struct cuda_products *products) {
+    double now = progress_clock();
+    if (products->trials_began == 0) products->trials_began = products->trials_ended = now;
+    return now - products->trials_began < products->trial_limit;
+}
+
 static int choose(struct trial *trial, struct cuda_product *product,
-                  const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
-    bool tune = trial->products->autotune && count > 1;
+                  const cublasLtMatmulHeuristicResult_t *algorithms, int count, bool *timed) {
+    struct cuda_products *products = trial->products;
+    bool tune = products->autotune && count > 1;
     int best = -1;
     float least = INFINITY;
+    *timed = true;
     for (int i = 0; i < count; i++) {
         product->algorithm = algorithms[i].algo;
         product->workspace_bytes = algorithms[i].workspaceSize;
+        if (tune && !product_has_time(products)) *timed = false;
+        if (best >= 0 && !*timed) break;
         if (!completes(trial)) continue;
-        if (!tune) return i;
-        float time = product_time(trial->products, queues, trial);
-        if (time < least) {
+        if (!tune || !*timed) return i;
+        float time = product_time(products, queues, trial);
+        products->trials_ended = progress_clock();
+        if (best < 0 || time < least) {
             least = time;
             best = i;
         }
@@ -135,7 +146,7 @@ static int choose(struct trial *trial, struct cuda_product *product,
 }
 
 int product_try(struct cuda_products *products, struct cuda_product *product,
-                const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
+                const cublasLtMatmulHeuristicResult_t *algorithms, int count, bool *timed) {
     struct trial trial = {products, product, {}};
     size_t workspace_bytes = 0;
     void *memory = NULL;
@@ -152,7 +163,7 @@ int product_try(struct cuda_products *products, struct cuda_product *product,
     } else if (error == cudaSuccess) {
         assign_operands(&trial.operands, &product->key, workspace_bytes, memory);
         if (fill_operands(products, &trial.operands, &product->key, memory, bytes))
-            chosen = choose(&trial, product, algorithms, count);
+            chosen = choose(&trial, product, algorithms, count, timed);
     }
     if (memory) cudaFree(memory);
     cudaGetLastError(); /* clears the error: with too little memory the library's first choice is

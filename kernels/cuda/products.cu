@@ -3,6 +3,7 @@
 #include "kernels/cuda/products.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,7 +235,7 @@ static bool take_chosen(struct cuda_products *products, struct cuda_product *pro
                                      product->out, product->out, chosen, &result);
     if (!succeeds(products, status, "MatmulAlgoCheck")) {
         char why[PRODUCT_FALLBACK_MAX];
-        snprintf(why, sizeof why, "timed again, the algorithm of an earlier run is refused: %s",
+        snprintf(why, sizeof why, "chosen again, the algorithm of an earlier run is refused: %s",
                  products->refusal);
         product_note_fallback(products, &product->key, &product->key, why);
         return false;
@@ -251,20 +252,24 @@ static bool take_algorithm(struct cuda_products *products, struct cuda_product *
     cublasLtMatmulHeuristicResult_t algorithms[TRIED_ALGORITHMS];
     product->tried = try_it;
     const cublasLtMatmulAlgo_t *chosen =
-        products->autotune ? product_chosen(products, &product->key) : NULL;
+        products->autotune ? product_chosen(products, &product->key, try_it) : NULL;
+    bool timed = false;
     if (chosen && declines(chosen)) {
         products->refusal[0] = 0;
         return false;
     }
     if (chosen && take_chosen(products, product, chosen, workspace_bytes)) return true;
     int count = request_algorithms(products, product, workspace_bytes, algorithms,
-                                   try_it ? TRIED_ALGORITHMS : 1);
+                                   try_it || products->autotune ? TRIED_ALGORITHMS : 1);
     if (count == 0) return false;
-    int taken = try_it ? product_try(products, product, algorithms, count) : 0;
+    int taken = try_it ? product_try(products, product, algorithms, count, &timed) : 0;
     if (taken < 0) return false;
     product->algorithm = algorithms[taken].algo;
     product->workspace_bytes = algorithms[taken].workspaceSize;
-    if (try_it && products->autotune) product_choose(products, product);
+    for (int i = 0; i < count && !try_it; i++) /* memory for any that a trial may choose */
+        if (algorithms[i].workspaceSize > product->workspace_bytes)
+            product->workspace_bytes = algorithms[i].workspaceSize;
+    if (try_it && products->autotune) product_choose(products, product, timed);
     return true;
 }
 
@@ -333,7 +338,7 @@ void product_decline(struct cuda_products *products, const struct product_key *k
     product->possible = false;
     product->refusal[0] = 0; /* it is slower, but it would run */
     memset(&product->algorithm, 0, sizeof product->algorithm);
-    product_choose(products, product);
+    product_choose(products, product, true);
 }
 
 /* ---- fallbacks */
@@ -450,17 +455,21 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     }
     products->stream = cuda->compute;
     products->tf32 = options->tf32;
-    products->autotune = options->autotune;
+    bool first = !options->ranks || options->ranks->rank == 0; /* the others use its choices */
+    products->autotune = options->autotune != AUTOTUNE_OFF;
+    products->trial_limit = options->autotune == AUTOTUNE_ON ? INFINITY : options->autotune_seconds;
+    if (!first) products->trial_limit = 0;
     products->workspace_max = workspace_for(cuda->memory_bytes);
     products->fuses = cuda->major == 9 || cuda->major == 10;
     products->eight_bit = cuda_has_8_bit(cuda);
     products->major = cuda->major;
-    bool reads = options->autotune && options->choices;
+    bool reads = products->autotune && first;
     if (open_library(products, error) ||
-        (reads && cuda_products_read(products, options->choices, error))) {
+        (reads && options->choices && product_choices_read(products, options->choices, error))) {
         cuda_products_close(products);
         return NULL;
     }
+    if (reads && options->store) product_store_open(products, options->store, cuda);
     return products;
 }
 
@@ -468,7 +477,9 @@ void cuda_products_close(struct cuda_products *products) {
     for (int i = 0; i < products->count; i++) discard(&products->lt, &products->prepared[i]);
     if (products->handle) products->lt.Destroy(products->handle);
     free(products->prepared);
-    free(products->choices);
+    free(products->choices.items);
+    free(products->stored.items);
+    free(products->store);
     free(products->fallbacks);
     free(products);
 }

@@ -68,9 +68,19 @@ struct cuda_product {
     char refusal[PRODUCT_REFUSAL_MAX]; /* reason why it is not possible */
 };
 
+/* Origin of a choice: a file or rank 0; trials of all algorithms; too little time or memory for
+ * them. */
+enum choice_origin { CHOICE_READ, CHOICE_TIMED, CHOICE_UNTIMED };
+
 struct product_choice {
     struct product_key key;
     cublasLtMatmulAlgo_t algorithm;
+    enum choice_origin origin;
+};
+
+struct product_choices {
+    struct product_choice *items;
+    int count, capacity;
 };
 
 struct cuda_products {
@@ -85,9 +95,13 @@ struct cuda_products {
     char name[256];                /* name of the GPU */
     struct cuda_product *prepared; /* fewer than a hundred, searched linearly */
     int count, capacity;
-    struct product_choice *choices; /* timed choices, of this run or read from the file */
-    int choice_count, choice_capacity;
-    char refusal[PRODUCT_REFUSAL_MAX];       /* reason why the last product_find returned NULL */
+    struct product_choices choices;    /* choices in use, of this run or the run that it resumes */
+    struct product_choices stored;     /* choices of earlier runs, which save trials */
+    char *store;                       /* file of the latter, or NULL */
+    double trial_limit;                /* limit of all trials together, in seconds */
+    double trials_began;               /* progress_clock() before the first; 0: none yet */
+    double trials_ended;               /* after the last */
+    char refusal[PRODUCT_REFUSAL_MAX]; /* reason why the last product_find returned NULL */
     char (*fallbacks)[PRODUCT_FALLBACK_MAX]; /* see backend_fallback */
     int fallback_count;
 };
@@ -130,11 +144,15 @@ void product_note_fallback(struct cuda_products *products, const struct product_
                            const struct product_key *requested, const char *why);
 
 /* product_trial.cu. Runs the algorithms on memory of its own and returns the index of the first one
- * that works, or with autotune of the fastest. Returns 0 if there is no memory for the trial, -1 if
- * none works (products->refusal has the library's message). */
+ * that works, or with autotune of the fastest; *timed is false if time or memory did not suffice
+ * for all. Returns 0 if there is no memory for the trial, -1 if none works (products->refusal has
+ * the library's message). */
 enum { TRIED_ALGORITHMS = 8 };
 int product_try(struct cuda_products *products, struct cuda_product *product,
-                const cublasLtMatmulHeuristicResult_t *algorithms, int count);
+                const cublasLtMatmulHeuristicResult_t *algorithms, int count, bool *timed);
+
+/* True while the time for trials is not over, which begins with the first call. */
+bool product_has_time(struct cuda_products *products);
 
 /* Returns the median time of some runs on the products' stream, in milliseconds; infinite if one
  * fails. */
@@ -152,8 +170,20 @@ bool product_was_compared(struct cuda_products *products, const struct product_k
  * product_find returns NULL for it from then on. */
 void product_decline(struct cuda_products *products, const struct product_key *key);
 
-/* autotune.cu. Records a choice; an algorithm of zeros declines. product_chosen returns a recorded
- * choice, or NULL. */
-void product_choose(struct cuda_products *products, const struct cuda_product *product);
-const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
-                                           const struct product_key *key);
+/* autotune.cu. Records a choice; an algorithm of zeros declines. Only timed choices are stored for
+ * later runs. */
+void product_choose(struct cuda_products *products, const struct cuda_product *product, bool timed);
+
+/* Keeps a recorded choice out of the store, because it was not compared with the unfused form. */
+void product_mark_untimed(struct cuda_products *products, const struct product_key *key);
+
+/* Returns a recorded choice, or NULL. While planning, a stored one is recorded first. */
+const cublasLtMatmulAlgo_t *product_chosen(struct cuda_products *products,
+                                           const struct product_key *key, bool planning);
+
+/* Reads the choices of options->choices. Returns -1 with a message; a missing file is no error. */
+int product_choices_read(struct cuda_products *products, const char *path, struct error *error);
+
+/* Sets the file of stored choices, in a directory, and reads it. An unreadable one is ignored. */
+void product_store_open(struct cuda_products *products, const char *directory,
+                        const struct cuda_state *cuda);

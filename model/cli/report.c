@@ -119,6 +119,19 @@ static void print_adapters(FILE *out, const struct config *config, const struct 
                 : config_name_of("adapter.base", config->adapter.base));
 }
 
+/* Prints how many matmuls were timed, and how many were not; nothing if earlier runs' choices
+ * sufficed. */
+static void print_tuning(FILE *out, const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    struct tuning tuning = backend_tuning(trainer->be);
+    if (tuning.timed + tuning.untimed == 0) return;
+    fprintf(out, "  autotune   %d matmuls timed in %.1f s", tuning.timed, tuning.seconds);
+    if (tuning.untimed > 0) fprintf(out, ", %d left to the library", tuning.untimed);
+    if (tuning.untimed > 0 && config->autotune == CONFIG_AUTOTUNE_AUTO)
+        fprintf(out, " (autotune_seconds is %g)", config->autotune_seconds);
+    fputc('\n', out);
+}
+
 /* Prints the change of precision that lies ahead, if there is one. */
 static void print_switch(FILE *out, const struct trainer *trainer) {
     const struct config *config = trainer->config;
@@ -170,6 +183,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             config->optimizer.min_lr);
     print_switch(out, trainer);
     print_ranks(out, trainer);
+    print_tuning(out, trainer);
     const char *line;
     for (int i = 0; (line = backend_fallback(trainer->be, i)); i++)
         fprintf(out, "  fallback   %s\n", line);

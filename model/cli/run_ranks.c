@@ -11,7 +11,6 @@
 #include "data/util/program.h"
 #include "data/util/sha256.h"
 #include "kernels/open/backend_open.h"
-#include "model/config/config_check.h"
 #include "model/config/config_print.h"
 
 enum { VALUE_MAX = CONFIG_VALUE_MAX };
@@ -29,13 +28,6 @@ static int compare_program(const struct ranks *ranks, struct error *error) {
     if (!differs(ranks, theirs, MANTISSA_VERSION)) return 0;
     return fail(error, "this is mantissa %s, but rank 0 is %.31s\ninstall the same on all machines",
                 MANTISSA_VERSION, theirs);
-}
-
-int run_ranks_split(struct config *config, int rank_count, struct error *error) {
-    if (rank_count > 1 && config->autotune)
-        return fail(error, "autotune: not with several ranks, each of which would choose for "
-                           "itself\nleave it out");
-    return config_split_batch(config, rank_count, error);
 }
 
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,

@@ -8,9 +8,6 @@
 #include "model/io/run_setup.h"
 #include "model/core/trainer.h"
 
-/* Splits the config's batch among `rank_count` ranks. Fails if the config does not allow it. */
-int run_ranks_split(struct config *config, int rank_count, struct error *error);
-
 /* Compares the program version and the resolved config, except `threads`. */
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
                              struct error *error);

@@ -89,6 +89,21 @@ static int open_precision(struct run *run, struct error *error) {
     return 0;
 }
 
+/* With autotune, rank 0 opens its trainer first and the others use its choices. */
+static int open_trainer(struct run *run, struct error *error) {
+    const struct ranks *ranks = run->ranks;
+    bool tuned = backend_tuning(&run->be).on && ranks->size > 1;
+    int status = 0;
+    for (int turn = 0; turn <= tuned && status == 0; turn++) {
+        if (!tuned || (ranks->rank == 0) == (turn == 0))
+            status = setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
+        status = ranks_agree(ranks, status, error);
+        if (tuned && turn == 0 && status == 0)
+            status = ranks_agree(ranks, backend_share_choices(&run->be, ranks, error), error);
+    }
+    return status ? status : run_ranks_compare_plan(ranks, &run->trainer, error);
+}
+
 int run_open(struct run *run, const struct config *config, enum run_part part,
              const struct ranks *ranks, bool allocate, struct error *error) {
     char warnings[4 * ERROR_MAX];
@@ -104,7 +119,7 @@ int run_open(struct run *run, const struct config *config, enum run_part part,
         print_notes("warning", warnings);
     }
     if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
-    if (run_ranks_split(&run->config, ranks->size, error)) return -1;
+    if (config_split_batch(&run->config, ranks->size, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
     snprintf(run->choices, sizeof run->choices, "%s/products.txt", run->directory);
     const char *choices = allocate ? run->choices : NULL;
@@ -120,9 +135,7 @@ int run_open(struct run *run, const struct config *config, enum run_part part,
     if (!allocate)
         return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, TRAINER_PLANNED,
                             error);
-    int status = setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
-    if (ranks_agree(ranks, status, error)) return -1;
-    return run_ranks_compare_plan(ranks, &run->trainer, error);
+    return open_trainer(run, error);
 }
 
 void run_close(struct run *run) {
@@ -178,7 +191,11 @@ static int open_files(struct run *run, struct error *error) {
     whole.precision = run->given.precision;
     whole.autocast.lower16_forward = run->given.autocast.lower16_forward;
     if (run_directory_write_config(run->directory, &whole, error)) return -1;
-    if (config->autotune && backend_write_choices(&run->be, run->choices, error)) return -1;
+    if (backend_write_choices(&run->be, run->choices, error)) return -1;
+    if (backend_store_choices(&run->be, error)) {
+        print_notes("note", error->text);
+        error->text[0] = 0;
+    }
     return metrics_open(&run->metrics, run->directory, config, run->trainer.state.step, error);
 }
 

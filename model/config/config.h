@@ -54,6 +54,8 @@ static inline bool config_precision_has_blocks(enum config_precision precision) 
     return precision > CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
 }
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
+/* The same values as enum autotune (kernels/backend.h). */
+enum config_autotune { CONFIG_AUTOTUNE_OFF, CONFIG_AUTOTUNE_AUTO, CONFIG_AUTOTUNE_ON };
 enum config_preset {
     CONFIG_PRESET_NONE,
 #define X(NAME, ...) CONFIG_PRESET_##NAME,
@@ -138,7 +140,9 @@ struct config {
     enum config_device device;
     int64_t seed;
     int64_t threads; /* 0: all cores */
-    bool tf32, cuda_graphs, cuda_wgmma, autotune;
+    bool tf32, cuda_graphs, cuda_wgmma;
+    enum config_autotune autotune;
+    double autotune_seconds;
     char run_dir[CONFIG_STRING_MAX];
     struct {
         enum config_preset preset;

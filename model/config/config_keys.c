@@ -141,6 +141,12 @@ int config_name_count(const struct config_option *option) {
     return count;
 }
 
+bool config_has_switch(const struct config_option *option) {
+    const char *const *names = option->type == CONFIG_ENUM ? option->names : NULL;
+    while (names && *names && strcmp(*names, "on") != 0) names++;
+    return names && *names;
+}
+
 const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value) {
     for (int digits = 1; digits <= 17; digits++) {
         /* %g uses an exponent from `digits` digits on; plain digits are easier to read up to

@@ -52,6 +52,9 @@ const char *config_option_name(const struct config_option *option);
 /* Number of names of an enum or a list. */
 int config_name_count(const struct config_option *option);
 
+/* True for an enum with the names "on" and "off", for which true and false are allowed too. */
+bool config_has_switch(const struct config_option *option);
+
 /* Value of a number, a boolean (0 or 1) or an enum (the index of the name). */
 double config_number(const struct config *config, const struct config_option *option);
 

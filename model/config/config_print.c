@@ -118,6 +118,7 @@ static void print_allowed(FILE *out, const struct config_option *option) {
     case CONFIG_LIST:
         fputs(option->type == CONFIG_ENUM ? "one of " : "a list of some of ", out);
         print_names(out, option->names, config_name_count(option));
+        if (config_has_switch(option)) fputs(", true, false", out);
         break;
     }
 }
@@ -146,7 +147,7 @@ static void print_constraints(FILE *out, const struct config_option *option, int
     } else if (option->type == CONFIG_ENUM) {
         fprintf(out, "%*s\"enum\": [", indent, "");
         print_names(out, option->names, config_name_count(option));
-        fputs("],\n", out);
+        fputs(config_has_switch(option) ? ", true, false],\n" : "],\n", out);
     } else if (option->type == CONFIG_LIST) {
         fprintf(out, "%*s\"items\": {\"enum\": [", indent, "");
         print_names(out, option->names, config_name_count(option));
@@ -176,7 +177,9 @@ static void print_property(FILE *out, const struct config_option *option, int in
         snprintf(help, sizeof help, "%s Default: %s.", option->help,
                  text_of(initial, sizeof initial, option, describe_default));
     json_print_string(out, help);
-    fprintf(out, ",\n%*s\"type\": \"%s\",\n", indent, "", types[option->type]);
+    fputs(",\n", out);
+    if (!config_has_switch(option))
+        fprintf(out, "%*s\"type\": \"%s\",\n", indent, "", types[option->type]);
     print_constraints(out, option, indent);
     fprintf(out, "%*s\"default\": ", indent, "");
     print_default(out, option);

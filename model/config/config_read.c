@@ -112,8 +112,10 @@ static int refuse_word(const struct candidate *c, const char *text) {
 }
 
 static int set_word(const struct candidate *c) {
-    if (!cJSON_IsString(c->json)) return refuse_value(c);
     const char *text = cJSON_GetStringValue(c->json);
+    if (cJSON_IsBool(c->json) && config_has_switch(c->option))
+        text = cJSON_IsTrue(c->json) ? "on" : "off";
+    if (!text) return refuse_value(c);
     int word = find_word(c->option, text);
     if (word < 0) return refuse_word(c, text);
     config_set(c->config, c->option, word);
@@ -322,7 +324,8 @@ static cJSON *parse_flag_value(const struct config_option *option, const char *t
     struct error ignored;
     cJSON *json;
     json_parse(&json, text, strlen(text), "", &ignored);
-    bool textual = option->type == CONFIG_STRING || option->type == CONFIG_ENUM;
+    bool textual = option->type == CONFIG_STRING ||
+                   (option->type == CONFIG_ENUM && !config_has_switch(option));
     if (textual && !cJSON_IsString(json)) {
         cJSON_Delete(json);
         return cJSON_CreateString(text);

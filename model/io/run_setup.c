@@ -6,6 +6,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/files.h"
 #include "data/util/random.h"
 #include "data/corpus/tales.h"
 #include "data/corpus/tokenizer_record.h"
@@ -57,16 +58,24 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
     static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
                                           [CONFIG_DEVICE_CPU] = DEVICE_CPU,
                                           [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
+    char store[FILE_PATH_MAX];
     struct backend_options options = {
         .device = devices[config->device],
         .threads = (int)config->threads,
         .tf32 = config->tf32,
         .graphs = config->cuda_graphs,
         .without_wgmma = !config->cuda_wgmma,
-        .autotune = config->autotune && choices, /* not repeated for every sample */
+        .autotune = (enum autotune)config->autotune,
+        .autotune_seconds = config->autotune_seconds,
         .choices = choices,
+        .store = directory_of_cache(store) ? store : NULL,
         .ranks = ranks,
     };
+    if (!choices) { /* a plan of its memory, but no trials */
+        options.store = NULL;
+        options.autotune_seconds = 0;
+        if (options.autotune == AUTOTUNE_ON) options.autotune = AUTOTUNE_AUTO;
+    }
     return backend_open(be, &options, error);
 }
 

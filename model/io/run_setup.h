@@ -35,7 +35,8 @@ void source_close(struct source *source);
 int setup_isolation(struct config *config, const struct source *text, struct error *error);
 
 /* Opens the backend with the config's device, threads and options. choices, ranks (optional): see
- * backend_options. */
+ * backend_options. Without choices nothing is timed; plans of memory still cover what autotune may
+ * choose. */
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
                   const struct ranks *ranks, struct error *error);
 

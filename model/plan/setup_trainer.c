@@ -9,7 +9,7 @@
 #include "model/plan/memory_text.h"
 
 /* Replaces error by its first line, which names the missing amount, and advice. The search uses a
- * second backend without autotune, because planning on the trainer's may time matmuls. */
+ * second backend without trials, because planning on the trainer's may time matmuls. */
 static void add_advice(const struct config *config, struct error *error) {
     struct backend be;
     struct memory_advice advice;

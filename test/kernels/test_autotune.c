@@ -106,7 +106,7 @@ static void multiply(struct bench *bench) {
 
 static int open_bench(struct bench *bench, const char *choices) {
     struct backend_options options = {
-        .device = DEVICE_CPU, .threads = 2, .autotune = true, .choices = choices};
+        .device = DEVICE_CPU, .threads = 2, .autotune = AUTOTUNE_ON, .choices = choices};
     for (int i = 0; i < M * K; i++) bench->a[i] = (float)random_normal(1, 1, (uint64_t)i);
     for (int i = 0; i < K * N; i++) bench->b[i] = (float)random_normal(1, 2, (uint64_t)i);
     if (backend_open(&bench->be, &options, &error)) return -1;

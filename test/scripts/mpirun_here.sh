@@ -17,6 +17,7 @@ if ! mpirun_here -n 2 true; then
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+export XDG_CACHE_HOME=$folder/cache
 cases=0
 
 fail() {

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu check.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
+export XDG_CACHE_HOME=$folder/cache
 failures=0
 
 wrong() {

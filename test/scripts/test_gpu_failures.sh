@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 bench=${GPU_BENCH:-build/emulated/gpu_bench}
 folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu failures.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
+export XDG_CACHE_HOME=$folder/cache
 failures=0 ran=0
 options=(--tiny 1 --precision bf16 --seconds 0.001)
 

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 train=${TRAIN:-build/emulated-thread/train}
 folder=$(mktemp -d "${TMPDIR:-/tmp}/races.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
+export XDG_CACHE_HOME=$folder/cache
 failures=0 ran=0
 
 cat >"$folder/small.json" <<'END'

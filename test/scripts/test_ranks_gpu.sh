@@ -44,6 +44,22 @@ for precision in fp32:5e-6 bf16:5e-3 fp16:2e-3; do
     near_losses "one-$precision" "r3-$precision" "$bound"
 done
 
+# Rank 0 times matmuls for all. A later run takes them from the store, a resumed one from its folder.
+same_weights() { # A B
+    cmp "$folder/$1/checkpoints/step-00000006/model.safetensors" \
+        "$folder/$2/checkpoints/step-00000006/model.safetensors"
+    cases=$((cases + 1))
+}
+export XDG_CACHE_HOME=$folder/fresh
+for name in timed stored; do trains 2 "$name" --set precision=bf16; done
+[ "$(grep -c ' matmuls timed in ' "$folder/timed.out")" = 1 ] || fail "timed: not by one rank"
+grep -q ' matmuls timed in ' "$folder/stored.out" && fail "stored: timed again"
+same_weights timed stored
+rm -r "$XDG_CACHE_HOME" "$folder/timed/checkpoints/step-00000006"
+trains 2 timed --set precision=bf16 --resume
+grep -q ' matmuls timed in ' "$folder/timed.out" && fail "timed: timed again when resumed"
+same_weights timed stored
+
 # More ranks than GPUs.
 export CUDA_EMULATOR_DEVICES=1
 train 2 few && fail "two ranks shared a GPU"

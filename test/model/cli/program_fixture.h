@@ -73,6 +73,7 @@ static inline void set_up(void) {
     const char *name = getenv("TRAIN") ? getenv("TRAIN") : "./train";
     cr_assert_not_null(realpath(name, program), "no program %s: build it or set TRAIN", name);
     make_folder();
+    setenv("XDG_CACHE_HOME", in_folder("cache"), 1);
     write_file("tiny.json", tiny_config);
     write_shard("tiny_train", 6000, 0);
     write_shard("tiny_val", 1000, 0);

@@ -130,6 +130,8 @@ Test(config_print, schema_and_parser_agree_on_every_key) {
         "\"\"",
         "\"x\"",
         "\"auto\"",
+        "\"on\"",
+        "\"true\"",
         "\"float32\"",
         "true",
         "null",
