@@ -209,6 +209,15 @@ static inline const char *names_in(const char *name, const char *begin) {
     return text;
 }
 
+/* Expects the files of a run with one log, and products.txt, which runs on GPUs have. */
+static inline void expect_run_files(const char *name) {
+    static const char usual[] = "checkpoints config.json metrics.jsonl";
+    const char *names = names_in(name, ""), *more = names + strlen(usual);
+    cr_expect(strncmp(names, usual, strlen(usual)) == 0 &&
+                  (!*more || strcmp(more, " products.txt") == 0),
+              "%s", names);
+}
+
 static inline char *read_whole(const char *name, size_t *size) {
     char *bytes;
     cr_assert_eq(file_read_all(&bytes, size, in_folder("%s", name), 1 << 24, &error), 0, "%s",

@@ -30,7 +30,7 @@ static void copy_program(void) {
 Test(program, trains) {
     expect_exit(TINY, 0);
     cr_expect_str_eq(error_text, "");
-    cr_expect_str_eq(names_in("a/run", ""), "checkpoints config.json metrics.jsonl");
+    expect_run_files("a/run");
     cr_expect_str_eq(names_in("a/run/checkpoints", ""),
                      "step-00000008 step-00000016 step-00000024");
     cr_expect_str_eq(names_in("a/run/checkpoints/step-00000024", ""),
@@ -269,7 +269,7 @@ Test(program, sample) {
     expect_error("--sample|x" FROM "|--device|cuda", 1, "cuda");
     damage("a/run/checkpoints/step-00000024/trainer.json");
     expect_error("--sample|x" FROM, 1, "trainer.json");
-    cr_expect_str_eq(names_in("a/run", ""), "checkpoints config.json metrics.jsonl");
+    expect_run_files("a/run");
 }
 
 Test(program, samples_of_several_prompts) {
