@@ -44,7 +44,7 @@ BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 8, 6: 16}  # of a lane, by the width o
 WIDTH_128 = 6
 REGISTER_FORM = 1
 A_IN_REGISTERS = 6  # the form of such a product of a warp group
-NEVER = 15          # as a predicate
+ALWAYS, NEVER = 7, 15  # as predicates
 MAX_THREADS = 0x05  # an attribute in .nv.info.KERNEL: three 32-bit numbers
 SIZED = 0x04        # the format of attributes that have a size of their own
 
@@ -135,6 +135,13 @@ def decode(code, arch):
                                    control >> 11 & 63, target, group_of(operation, high), registers,
                                    low, high))
     return decoded
+
+
+def always_taken(instruction):
+    """True for a branch without a predicate: neither the usual one, in the bits from 87 on a second
+    one, nor that of a warp (another form)."""
+    return (instruction.operation == BRA and instruction.predicate == ALWAYS and
+            instruction.form == 4 and instruction.high >> 23 & 7 == ALWAYS)
 
 
 def kernels(path):

@@ -1,5 +1,6 @@
 """Finds the loop of a kernel that its time depends on, in its machine code."""
-from cubin import (BAR, HGMMA, HMMA, LDG, LDGSTS, NEVER, STG, STSM, is_exponential)
+from cubin import (BAR, HGMMA, HMMA, LDG, LDGSTS, NEVER, STG, STSM, always_taken,
+                   is_exponential)
 from cuda_machine import Unknown, flop
 
 PRODUCTS = (HMMA, HGMMA)
@@ -39,16 +40,16 @@ def hot_loop(code):
 
 
 def path(code, first, last):
-    """Instructions of one iteration. Forward branches that skip no product, barrier or memory
-    access are taken, because they skip rare cases (a new maximum, an end). Branches back within it
-    are not: a loop that waits for a flag passes once."""
+    """Instructions of one iteration. Forward branches are taken if they have no predicate, or if they
+    skip no product, barrier or memory access, because these skip rare cases (a new maximum, an
+    end). Branches back within it are not: a loop that waits for a flag passes once."""
     index = {i.at: n for n, i in enumerate(code)}
     done, n = [], first
     while n <= last:
         now = code[n]
         done.append(now)
         ahead = index.get(now.target, -1) if now.target is not None else -1
-        if n < ahead <= last and not count(code[n + 1:ahead], *MOVES):
+        if n < ahead <= last and (always_taken(now) or not count(code[n + 1:ahead], *MOVES)):
             n = ahead
         else:
             n += 1

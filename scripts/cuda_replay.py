@@ -39,22 +39,18 @@ KERNELS = [
     Tensor("attention_mma_backward", "key_gradients<bf16, 128, false>", 4),
     Tensor("attention_wgmma_forward", "forward<bf16, 64, false>"),
     Tensor("attention_wgmma_forward", "forward<bf16, 128, false>"),
-    Tensor("attention_wgmma_backward", "query_gradients<bf16, 64, false>"),
-    Tensor("attention_wgmma_backward", "query_gradients<bf16, 128, false>"),
-    Tensor("attention_wgmma_backward", "key_gradients<bf16, 64, false>"),
-    Tensor("attention_wgmma_backward", "key_gradients<bf16, 128, false>"),
-    # one kernel with five products, instead of the two above
+    # one kernel with five products; on Hopper a group of warps fetches 32 KB for a step
     Tensor("attention_mma_backward", "gradients<bf16, 64, false>"),
     Tensor("attention_mma_backward", "gradients<bf16, 128, false>"),
-    Tensor("attention_wgmma_backward", "gradients<bf16, 64, false>"),
-    Tensor("attention_wgmma_backward", "gradients<bf16, 128, false>"),
+    Tensor("attention_wgmma_backward", "gradients<bf16, 64, false>", idle=4, copies=32),
+    Tensor("attention_wgmma_backward", "gradients<bf16, 128, false>", idle=4, copies=32),
     # a branch of 16 bits and a stream of 32 in, both out; 768 columns
     Memory("layernorm_forward", "forward<bf16, bf16, fp32>", 2 + 4 + 4 + 2, 2 + 4 + 4 + 2, 4 + 2,
            threads=96),
     # the same with the gradient of the stream, and three fp32 sums for each 32 rows at 32 x 1024
     Memory("layernorm_backward", "backward<bf16, fp32>", 2 + 4 + 4 + 4 + 2 + 3 * 4 * 2 / 32,
-           2 + 4 + 4 + 4 + 2, 4 + 2, threads=96, block=32 * 768),
-    Memory("cross_entropy", "cross_entropy<bf16, 8, 512>", 2 + 2, 2 + 2, 2, rounds=(3, 6)),
+           2 + 4 + 4 + 4 + 2, 4 + 2, threads=192, block=32 * 768),
+    Memory("cross_entropy", "kept_cross_entropy<bf16, 8, 512>", 2 + 2, 2 + 2, 2),
     # upper half and remainder of the master, two moments in and out; an fp32 gradient in
     Memory("adamw", "adamw<fp32, upper_bits, bf16_copy, fp32>", 2 * (2 + 2 + 4 + 4) + 4,
            2 * (2 + 2 + 4 + 4) + 4, 2 + 2 + 4 + 4, rounds=(4,)),

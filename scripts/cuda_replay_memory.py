@@ -11,7 +11,7 @@ import math
 import random
 
 import cubin
-from cubin import BRA, BYTES, LDG, NEVER, STG
+from cubin import ALWAYS, BRA, BYTES, LDG, LDGSTS, NEVER, STG, always_taken
 from cuda_loops import MOVES, count
 from cuda_machine import SCHEDULERS, operation
 from cuda_scheduler import NO_BARRIER, BlockBarriers, Warp, delay_after, issue, may_issue
@@ -30,13 +30,20 @@ CHANNELS = 3                # queues to memory, of which each access takes one a
 SMALLEST = 64               # bytes of an access to memory, if a warp's request needs fewer
 INSTRUCTIONS = 4000         # of each warp, in 4 to 24 passes through the path
 STARTS = (150, 400)         # cycles from one warp's start to the next one's
-ALWAYS, EXIT, LDS = 7, 0x14D, 0x184
+EXIT, LDS = 0x14D, 0x184
+COMMIT, AWAIT = 0x1AF, 0x11A  # LDGDEPBAR ends a group of asynchronous copies, DEPBAR waits for some
+LOADS = (LDG, LDGSTS)
 
 
 # ---- the path
 
 def is_access(i):
-    return i.operation in (LDG, STG) and i.predicate != NEVER
+    return i.operation in (LDG, LDGSTS, STG) and i.predicate != NEVER
+
+
+def copies_left(i):
+    """Number of groups of asynchronous copies that may still run after a DEPBAR."""
+    return i.low >> 38 & 63
 
 
 def widest(code):
@@ -49,22 +56,18 @@ def streams(i, width):
     return is_access(i) and BYTES.get(i.width, 0) * 4 > width
 
 
-def is_jump(i):
-    return i.operation == BRA and i.predicate == ALWAYS and i.high >> 23 & 15 == ALWAYS
-
-
 def skips(code, n, ahead, index, width):
     """True if a branch ahead is taken: always, or if it skips rare cases, or accesses that are all
     narrower than those elsewhere, for elements at an end, or loads of what shared memory has."""
     between = code[n + 1:ahead]
-    if is_jump(code[n]):
+    if always_taken(code[n]):
         return True
     accesses = [i for i in between if is_access(i)]
     if not accesses:
         return not count(between, *MOVES)
     if not any(streams(i, width) for i in accesses):
         return True
-    join = index.get(between[-1].target, -1) if is_jump(between[-1]) else -1
+    join = index.get(between[-1].target, -1) if always_taken(between[-1]) else -1
     return not count(between, STG) and ahead < join and count(code[ahead:join], LDS) > 0
 
 
@@ -100,7 +103,7 @@ class Stream:
         self.width = widest(path)
         stored = sum(32 * BYTES[i.width] for i in path if i.operation == STG and
                      streams(i, self.width))
-        loaded = sum(32 * BYTES[i.width] for i in path if i.operation == LDG and
+        loaded = sum(32 * BYTES[i.width] for i in path if i.operation in LOADS and
                      streams(i, self.width))
         self.elements = stored / kernel.stored if kernel.stored else loaded / kernel.moved
         wanted = self.elements * (kernel.moved - kernel.stored)
@@ -109,17 +112,29 @@ class Stream:
         written = kernel.stored / kernel.moved
         self.limit = READ_LIMIT - TURN_COST * 4 * written * (1 - written)
         self.chance, self.free = random.Random(start), [0.0] * CHANNELS
+        self.copies = collections.defaultdict(int)  # when a warp's copies without a group arrive
 
     def access(self, warp, i, now):
+        if i.operation == COMMIT:
+            warp.groups = warp.groups[-8:] + [self.copies.pop(warp, now)]
         if not streams(i, self.width):
             return
-        size = max(32 * BYTES[i.width], SMALLEST) * (self.of_loads if i.operation == LDG else 1)
+        size = max(32 * BYTES[i.width], SMALLEST) * (self.of_loads if i.operation in LOADS else 1)
         channel = self.chance.randrange(CHANNELS)
         self.free[channel] = (max(self.free[channel], now) +
                               size * CHANNELS / (self.rate * self.limit))
+        done = self.free[channel] + self.chance.choice(LATENCY)
         if i.operation == LDG and i.write < len(warp.barriers):
-            done = self.free[channel] + self.chance.choice(LATENCY)
             warp.barriers[i.write] = max(warp.barriers[i.write], done)
+        if i.operation == LDGSTS:
+            self.copies[warp] = max(self.copies[warp], done)
+
+
+def awaits_copies(warp, i, now):
+    if i.operation != AWAIT:
+        return False
+    awaited = warp.groups[:len(warp.groups) - copies_left(i)]
+    return bool(awaited) and max(awaited) > now
 
 
 def next_event(warps, path, now):
@@ -139,7 +154,8 @@ def passes(path, stream, warps, groups, machine, start):
     while len(ends) < rounds * warps:
         for warp in [last] + [w for w in running if w is not last]:
             i = path[warp.place]
-            if not may_issue(warp, i, now) or not issue(warp, i, now, free, busy, machine):
+            if not may_issue(warp, i, now) or awaits_copies(warp, i, now) or not issue(
+                    warp, i, now, free, busy, machine):
                 continue
             if i.operation == cubin.BAR and i.predicate != NEVER:
                 blocks.arrive(warp, i, now)
@@ -157,16 +173,24 @@ def passes(path, stream, warps, groups, machine, start):
 
 
 def in_flight(path, width):
-    """Bytes of a warp's loads that are issued before it waits for one of them."""
-    flying = most = pending = 0
-    for i in path:
+    """Bytes of a warp's loads that are issued before it waits for one of them, with those of
+    asynchronous copies that it does not wait for."""
+    flying = most = pending = copied = 0
+    groups = []
+    for i in path * 4:  # copies for later iterations are in flight from the second one on
         if i.wait & pending:
             flying = pending = 0
         if i.operation == LDG and streams(i, width):
             flying += 32 * BYTES[i.width]
             if i.write != NO_BARRIER:
                 pending |= 1 << i.write
-            most = max(most, flying)
+        if i.operation == LDGSTS and streams(i, width):
+            copied += 32 * BYTES[i.width]
+        if i.operation == COMMIT:
+            groups, copied = groups + [copied], 0
+        if i.operation == AWAIT:
+            groups = groups[max(len(groups) - copies_left(i), 0):]
+        most = max(most, flying + copied + sum(groups))
     return most
 
 

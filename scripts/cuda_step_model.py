@@ -92,26 +92,25 @@ def attention_ms(model, kernel, assumed):
 
 
 def attention_parts(model, card, figures, assumed):
-    """Milliseconds of a layer's two passes. A block has 128 rows, but 256 in the forward pass of
-    wgmma for heads of 64 values."""
+    """Milliseconds of a layer's two passes. A block has 128 rows."""
     wide = 128 if model.width // model.heads > 64 else 64
-    kind, blocks, multiprocessors = ("wgmma", 1, 132) if card.arch == 90 else ("mma", 2, 108)
+    kind, multiprocessors = ("wgmma", 132) if card.arch == 90 else ("mma", 108)
 
     def of(name, what):
         slots = ", 3" if kind == "mma" and what == "forward" else ""
         return figures.get("attention_%s_%s/%s<bf16, %d%s, false>"
                            % (kind, what, name, wide, slots))
 
-    def ms(name, what, products, rows=128, tail=0.0):
+    def ms(name, what, products, tail=0.0):
+        held = 1 if kind == "wgmma" and (what == "backward" or wide == 128) else 2
         scale = factor(kind, what, wide, model.length, card, assumed.case)
-        kernel = Attention(of(name, what)["tflops"] * scale, products, rows,
-                           blocks * multiprocessors, tail)
+        kernel = Attention(of(name, what)["tflops"] * scale, products, 128,
+                           held * multiprocessors, tail)
         return attention_ms(model, kernel, assumed)
 
     way = next(w for w in BACKWARD if all(of(name, "backward") for name in w.kernels))
     elements = model.batch * model.length * model.width
-    rows = 16384 // wide if kind == "wgmma" else 128
-    return {"forward": ms("forward", "forward", 2, rows, assumed.tail),
+    return {"forward": ms("forward", "forward", 2, assumed.tail),
             "backward": sum(ms(name, "backward", n) for name, n in way.kernels.items()) +
             streamed_ms(card, elements * way.bytes, assumed)}
 

@@ -1,8 +1,8 @@
-/* What precedes and follows the kernels of attention's gradient on tensor cores. */
+/* The passes before and after the kernels of attention's gradient on tensor cores. */
 #include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/partials.h"
 
-enum { PREPARE_WARPS = 4, PREPARE_ROWS = VALUE_ROWS / PREPARE_WARPS };
+enum { PREPARE_WARPS = 4, PREPARE_ROWS = VALUE_ROWS / PREPARE_WARPS, LOADS = 4 };
 
 /* A block has VALUE_ROWS queries of a head: their values, and their semaphores. D / PACK lanes read
  * a row. */
@@ -17,25 +17,31 @@ static __global__ void __launch_bounds__(PREPARE_WARPS *WARP)
     int batch = rest / halves, half = rest % halves, first = half * VALUE_ROWS;
     int64_t of_batch = (int64_t)batch * b.sequence, of_head = (int64_t)batch * b.heads + head;
     struct query_values *to = b.values + of_head * halves + half;
-    float dout[count][PACK] = {}, out[count][PACK] = {};
+    for (int begin = 0; begin < count; begin += LOADS) {
+        uint4 dout[LOADS] = {}, out[LOADS] = {}; /* packs; the loads are in flight together */
 #pragma unroll
-    for (int i = 0; i < count; i++) {
-        int row = first + warp * PREPARE_ROWS + i * at_once + lane / chunks;
-        int64_t at = (of_batch + row) * b.out_stride + head * D + lane % chunks * PACK;
-        if (row >= b.sequence) continue;
-        load_pack(dout[i], (const T *)b.dout + at);
-        load_pack(out[i], (const T *)b.out + at);
+        for (int i = 0; i < LOADS; i++) {
+            int row = first + warp * PREPARE_ROWS + (begin + i) * at_once + lane / chunks;
+            int64_t at = (of_batch + row) * b.out_stride + head * D + lane % chunks * PACK;
+            if (row >= b.sequence) continue;
+            dout[i] = *(const uint4 *)((const T *)b.dout + at);
+            out[i] = *(const uint4 *)((const T *)b.out + at);
+        }
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            int row = warp * PREPARE_ROWS + (begin + i) * at_once + lane / chunks;
+            float left[PACK], right[PACK], sum = 0;
+            load_pack(left, (const T *)&dout[i]);
+            load_pack(right, (const T *)&out[i]);
+            for (int j = 0; j < PACK; j++) sum += left[j] * right[j];
+            for (int j = chunks / 2; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
+            if (lane % chunks == 0) to->delta[row] = sum;
+        }
     }
-#pragma unroll
-    for (int i = 0; i < count; i++) {
-        int row = warp * PREPARE_ROWS + i * at_once + lane / chunks;
-        bool valid = first + row < b.sequence;
-        float sum = 0;
-        for (int j = 0; j < PACK; j++) sum += dout[i][j] * out[i][j];
-        for (int j = chunks / 2; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
-        if (lane % chunks) continue;
-        to->x[row] = valid ? -b.lse[of_head * b.sequence + first + row] * LOG2_OF_E : -INFINITY;
-        to->delta[row] = sum;
+    if (threadIdx.x < VALUE_ROWS) {
+        int row = first + (int)threadIdx.x;
+        bool valid = row < b.sequence;
+        to->x[threadIdx.x] = valid ? -b.lse[of_head * b.sequence + row] * LOG2_OF_E : -INFINITY;
     }
     /* The first key tile that the first of these queries sees begins the sums. */
     const int share = SEMAPHORES * VALUE_ROWS / BLOCK_KEYS;

@@ -16,7 +16,8 @@
  * only for smaller numbers, all of which belong to blocks that have started; of the unfinished ones
  * the smallest waits for none. Earlier keys are seen by more queries, so the longest work starts
  * first. All blocks of a head begin with the same queries, so a block finds that the block before
- * it has just been there (DASH, arXiv:2601.21824, orders the queries in the same way). */
+ * it has just been there (DASH, arXiv:2601.21824, orders the queries in the same way). Where heads
+ * share keys, they are the inner loop for the same reason. */
 #pragma once
 
 #include "kernels/cuda/attention_mma.h"
@@ -44,7 +45,7 @@ struct backward {
     int *next_work;               /* number of blocks that have taken work */
     float *sums; /* optional [B, tiles, SUM_WARPS, stride]: sums of 16 rows of dqkv each */
     int sequence, heads, kv_heads, batch;
-    int tiles;              /* of BLOCK_KEYS rows in a sequence */
+    int tiles;              /* number of BLOCK_KEYS rows in a sequence */
     int kv_group;           /* for attention_work */
     int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
     float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */

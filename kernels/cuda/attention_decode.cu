@@ -307,8 +307,7 @@ size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_
     int64_t round = round_keys(&shape, args->cache->dtype);
     int64_t parts = shape.batch * blocks_of(shape.sequence, round);
     if (parts > PARTS_MAX) parts = shape.batch > PARTS_MAX ? shape.batch : PARTS_MAX;
-    return (size_t)(parts * shape.heads) *
-           (sizeof(float2) + (size_t)shape.width * sizeof(float));
+    return (size_t)(parts * shape.heads) * (sizeof(float2) + (size_t)shape.width * sizeof(float));
 }
 
 template <typename T, int W>

@@ -172,8 +172,9 @@ static __device__ __forceinline__ struct attention_work attention_work(int numbe
 /* Number of heads in a group: two tensors of 16 bits in some 16 MB of the 40 to 60 of an L2. */
 static inline int attention_group(const struct attention_shape *shape, int64_t heads) {
     int64_t fitting = ((int64_t)16 << 20) / (shape->sequence * shape->width * 4);
-    if (fitting > heads) fitting = heads;
-    return fitting < 1 ? 1 : (int)fitting;
+    if (fitting < 1) fitting = 1;
+    /* Groups are nearly equal: a small last one would leave multiprocessors without work. */
+    return (int)blocks_of(heads, blocks_of(heads, fitting));
 }
 
 /* Returns the end of the queries of a sequence that see a key before `end`, at least `first`: first

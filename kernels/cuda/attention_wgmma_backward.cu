@@ -78,24 +78,23 @@ static __device__ __forceinline__ void add_queries(float *to, const float dq[GRO
     }
 }
 
-/* Adds to dk and dv of the group's keys the queries of one head, in the steps from `begin` on, and
- * adds dQ to memory; dk is still to be multiplied by scale. */
+/* Adds to dk and dv of the group's keys the queries of all steps, and adds their dQ to memory; dk
+ * is still to be multiplied by scale. */
 template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
-                 const struct places<D> &p, const struct backward &b, const struct block_work &work,
-                 int begin) {
+                 const struct places<D> &p, const struct backward &b,
+                 const struct block_work &work) {
     typedef struct layout<D> at;
     float s[at::HALVES][GROUP_SUMS], ds[at::HALVES][GROUP_SUMS], dq[GROUP_SUMS];
     uint32_t probability[at::HALVES][GROUP_ROWS / 16][4], a[at::HALVES][GROUP_ROWS / 16][4];
     int group = group_of_warps(), key = work.of.tile * BLOCK_KEYS + group * GROUP_ROWS;
-    int head = work.of.batch * b.heads + head_of_step(work, begin);
-    int end = begin + work.per_head, tile = work.first + work.per_head - 1;
+    int steps = steps_of(work), tile = work.first + work.tiles - 1, reader = 0;
     const unsigned char *keys = keys_of(p, group);
-    wait_for_step(p.full, begin);
+    wait_for_step(p.full, 0);
     group_fence();
-    start_step<T, D>(s, keys, slot_at(p, begin));
-    for (int step = begin; step < end; step++, tile--) {
+    start_step<T, D>(s, keys, slot_at(p, 0));
+    for (int step = 0; step < steps; step++) {
         const unsigned char *queries = slot_at(p, step);
         const struct query_values *values = row_values(p, step);
         group_wait<0>();
@@ -128,7 +127,7 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
         group_fence();
         start_query_sums<T, D>(dq, p, step);
         const unsigned char *next = keys; /* at the end, a product without a use */
-        if (step + 1 < end) {
+        if (step + 1 < steps) {
             wait_for_step(p.full, step + 1);
             next = slot_at(p, step + 1);
         }
@@ -137,8 +136,10 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
         wait_for_step(p.turn, step);
         int turn = __shfl_sync(0xffffffffu, p.turns[step % DS_BUFFERS], 0);
         group_wait<1>();
+        int head = work.of.batch * b.heads + work.first_head + reader;
         add_queries(sums_of<D>(b, head, tile), dq, turn);
         warp_arrives(p.done, step);
+        if (++reader == work.readers) reader = 0, tile--;
     }
     group_wait<0>();
 }
@@ -176,8 +177,7 @@ static __device__ __forceinline__ void
 multiply_all(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
     float dk[D / TILE_VALUES][GROUP_SUMS] = {}, dv[D / TILE_VALUES][GROUP_SUMS] = {};
     phase_wait(p.held_full, 0);
-    for (int i = 0; i < work.readers; i++)
-        sum_over_queries<T, D, LIMITED>(dk, dv, p, b, work, i * work.per_head);
+    sum_over_queries<T, D, LIMITED>(dk, dv, p, b, work);
     int group = group_of_warps(), first = work.of.tile * BLOCK_KEYS + group * GROUP_ROWS;
     int column = b.out_stride + work.of.head * D, valid = b.sequence - first;
     int rows = (int)threadIdx.x / WARP;
@@ -208,8 +208,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (LIMITED)
         end = last_reader(b.first_keys + (int64_t)of.batch * b.sequence, begin, b.sequence,
                           begin + BLOCK_KEYS);
-    int readers = b.heads / b.kv_heads, per_head = (end - begin + at::QUERIES - 1) / at::QUERIES;
-    struct block_work work = {of, of.head * readers, readers, begin / at::QUERIES, per_head};
+    int readers = b.heads / b.kv_heads, tiles = (end - begin + at::QUERIES - 1) / at::QUERIES;
+    struct block_work work = {of, of.head * readers, readers, begin / at::QUERIES, tiles};
     if (group_of_warps() < GROUPS) {
         group_takes_registers<REGISTERS>();
         multiply_all<T, D, LIMITED>(p, b, work);

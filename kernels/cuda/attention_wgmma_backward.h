@@ -6,10 +6,10 @@
 
 enum {
     GROUPS = BLOCK_KEYS / GROUP_ROWS,
-    WARPS = GROUPS * GROUP_THREADS / WARP,  /* that multiply */
+    WARPS = GROUPS * GROUP_THREADS / WARP,  /* the warps that multiply */
     THREADS = (GROUPS + 1) * GROUP_THREADS, /* and a group that fetches and waits for turns */
-    REGISTERS = 240,
-    SERVICE_REGISTERS = 24, /* of a thread of either kind */
+    REGISTERS = 240,                        /* per thread that multiplies */
+    SERVICE_REGISTERS = 24,                 /* per other thread */
     DS_BUFFERS = 2,
     PART = GROUP_ROWS * TILE_VALUES /* values of dQ that a group adds in a step */
 };
@@ -21,7 +21,7 @@ template <int D> struct layout {
         HALVES = BLOCK_KEYS / D, /* tiles of 64 queries in a step */
         QUERIES = HALVES * GROUP_ROWS,
         TILES = BLOCK_KEYS / QUERIES,   /* steps on the diagonal */
-        SLOTS = D == 64 ? 3 : 4,        /* of the ring: as many as fit */
+        SLOTS = D == 64 ? 3 : 4,        /* the ring has as many as fit */
         HELD = 2 * head_tile<D>::BYTES, /* bytes of a group's keys and values */
         VALUES = head_tile<D>::BYTES,   /* bytes from held keys to values */
         DOUT = 2 * TILE_BYTES,          /* bytes from streamed queries to gradients of outputs */
@@ -48,7 +48,8 @@ template <int D> struct places {
     struct step_barriers turn;    /* the block may add to dQ of the step's queries */
     struct step_barriers done;    /* all warps have multiplied and added */
     phase_barrier *held_full;
-    int *turns, *work; /* of the last two steps, see semaphore_wait; see take_work */
+    int *turns; /* the semaphores' values of the last two steps */
+    int *work;  /* for take_work */
 };
 template <int D>
 static __device__ __forceinline__ struct places<D> places_of(unsigned char *memory) {
@@ -103,18 +104,22 @@ static __device__ __forceinline__ unsigned char *ds_tile(const struct places<D> 
 
 /* ---- work of a block */
 
-/* The held keys, and the queries that see them: of each head that reads the keys, the tiles of
- * QUERIES from the last to the first, a step for each. */
+/* The held keys, and the queries that see them: the tiles of QUERIES from the last to the first, a
+ * step for each head that reads the keys. Heads are the inner loop, so that blocks of other keys,
+ * which see fewer queries, come to the same tiles at the same time. */
 struct block_work {
     struct held of;
     int first_head, readers; /* query heads */
-    int first, per_head;     /* tiles of a head */
+    int first, tiles;        /* tiles of a head */
 };
+static __device__ __forceinline__ int steps_of(const struct block_work &work) {
+    return work.tiles * work.readers;
+}
 static __device__ __forceinline__ int head_of_step(const struct block_work &work, int step) {
-    return work.first_head + step / work.per_head;
+    return work.first_head + step % work.readers;
 }
 static __device__ __forceinline__ int tile_of_step(const struct block_work &work, int step) {
-    return work.first + work.per_head - 1 - step % work.per_head;
+    return work.first + work.tiles - 1 - step / work.readers;
 }
 
 struct maps {
@@ -136,7 +141,7 @@ fetch_all(const struct places<D> &p, const struct backward &b, const struct bloc
         fetch_rows<D>(keys_of(p, i) + at::VALUES, maps.qkv, key_head + b.kv_heads, row, batch,
                       p.held_full);
     }
-    for (int step = 0; step < work.readers * work.per_head; step++) {
+    for (int step = 0; step < steps_of(work); step++) {
         int head = head_of_step(work, step), tile = tile_of_step(work, step);
         unsigned char *to = slot_at(p, step);
         phase_barrier *full = barrier_of(p.full, step);
@@ -160,7 +165,7 @@ template <int D>
 static __device__ __forceinline__ void
 take_turns(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
     typedef struct layout<D> at;
-    for (int step = 0; step < work.readers * work.per_head; step++) {
+    for (int step = 0; step < steps_of(work); step++) {
         int head = work.of.batch * b.heads + head_of_step(work, step);
         int tile = head * b.tiles * at::TILES + tile_of_step(work, step);
         int *semaphore = b.semaphores + tile * (SEMAPHORES / at::TILES);

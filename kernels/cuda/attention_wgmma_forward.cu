@@ -16,10 +16,10 @@ enum { SLACK = 8, GROUPS = 2, QUERIES = GROUPS * GROUP_ROWS, THREADS = GROUPS * 
 
 template <int D> struct layout {
     enum {
-        BLOCKS = 128 / D, /* of a multiprocessor */
+        BLOCKS = 128 / D, /* per multiprocessor */
         TILES = D / 64,   /* tiles of 64 keys in a step */
         KEYS = TILES * GROUP_ROWS,
-        SLOTS = D == 64 ? 4 : 3, /* of the ring: as many as fit */
+        SLOTS = D == 64 ? 4 : 3, /* the ring has as many as fit */
         AHEAD = SLOTS - 2,
         VALUES = TILES * head_tile<D>::BYTES, /* bytes from keys to values */
         SLOT = 2 * VALUES,

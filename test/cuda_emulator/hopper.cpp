@@ -24,7 +24,7 @@ enum {
     UNIT = 16,            /* bytes that are swizzled as one unit */
     ROW = 128,            /* bytes in a row of a tile */
     EIGHT_ROWS = 8 * ROW, /* bytes after which the swizzle pattern repeats */
-    SUMS = 64,            /* of a thread, for 128 columns */
+    SUMS = 64,            /* per thread, for 128 columns */
     DEPTH = 16,
     COPIES = 64,
     PRODUCTS = 64,

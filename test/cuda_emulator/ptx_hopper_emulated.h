@@ -18,7 +18,7 @@ struct group_product {
     float *d;
     const uint32_t *a;
     uint64_t a_tile, b_tile;
-    int columns; /* of B: 64 or 128 */
+    int columns; /* 64 or 128 of B */
     bool a_transposed, transposed, add;
     float (*value)(uint16_t bits);
     tensor_core_format format;

@@ -17,7 +17,7 @@ import cuda_machine  # noqa: E402
 import cuda_replay_memory  # noqa: E402
 import cuda_scheduler  # noqa: E402
 import cuda_step_model  # noqa: E402
-from cubin import (BAR, BRA, HGMMA, HMMA, LDG, MEMBAR, MUFU, STG, STSM, SYNCS,  # noqa: E402
+from cubin import (BAR, BRA, HGMMA, HMMA, LDG, LDGSTS, MEMBAR, MUFU, STG, STSM, SYNCS,  # noqa: E402
                    WARPGROUP)
 
 FADD, LDS, STS, REDG = 0x21, 0x184, 0x188, 0x1A6
@@ -70,7 +70,13 @@ def branch_if(distance):
 
 def jump(distance):
     low, high = struct.unpack("<QQ", branch(distance, 90))
-    return struct.pack("<QQ", low, high | 7 << 23)
+    return struct.pack("<QQ", low | 4 << 9, high | 7 << 23)
+
+
+def copies(commits):
+    """Asynchronous copies of 16 bytes a lane, as groups, and a wait that leaves all but one."""
+    group = instruction(LDGSTS, width=6) * 2 + instruction(0x1AF)
+    return group * commits + instruction(0x11A, low=commits - 1 << 38)
 
 
 def registers_in_flight():
@@ -247,6 +253,9 @@ def choosing_exponentials():
     expect("last of the loop with exponentials", last, 9 + len(hot) // 16 - 1)
     body = cuda_loops.path(code, first, last)
     expect("a round passes its waits once", len(body), len(hot) // 16)
+    store = instruction(STG)
+    code = cubin.decode(branch_if(48) + store * 2 + jump(32) + store * 2 + product, 90)
+    expect("one of two ways with stores", len(cuda_loops.path(code, 0, len(code) - 1)), 5)
     if not cuda_scheduler.replay(body, 2, HOPPER)[0] > 0:
         failures.append("a loop with waits was not replayed")
 
@@ -288,6 +297,14 @@ def judging_memory():
                                  kernel(6, 4, work=0)[-32:])
     if of_busy["busiest"] != "special" or not busy < good:
         failures.append("exponentials for each byte: %s, %.3f" % (of_busy["busiest"], busy))
+    copied, of_copies = memory_share(loop_of(copies(1) + add * 4 + instruction(STG, width=6)))
+    ahead, of_ahead = memory_share(loop_of(copies(3) + add * 4 + instruction(STG, width=6) * 3),
+                                   held=8)
+    late, _ = memory_share(loop_of(copies(1) + add * 4 + instruction(STG, width=6)), held=8)
+    expect("copies in flight", of_copies["in_flight"], 32 * 2 * 512)
+    expect("copies for later rounds in flight", of_ahead["in_flight"], 8 * 5 * 2 * 512)
+    expect("copies of many warps", copied, 0.83, 0.03)
+    expect("copies that are not awaited at once hide the latency", ahead > 1.5 * late, True)
     few = memory_share(kernel(6, 4), held=4, threads=128)[0]
     expect("an eighth of the warps is too few", few < 0.8 * good, True)
 
