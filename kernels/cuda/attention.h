@@ -49,8 +49,6 @@ void attention_mma_forward(struct backend *be, const struct attention_forward_ar
                            const struct attention_shape *shape);
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
                             const struct attention_shape *shape);
-size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
-                                    const struct attention_shape *shape);
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
