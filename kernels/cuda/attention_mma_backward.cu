@@ -160,8 +160,7 @@ static __device__ __forceinline__ bool await_turn(const struct backward &b, stru
 /* Chunk of the tile before the current one. */
 static __device__ __forceinline__ struct place place_before(const struct kept *kept, int stage) {
     struct held of = reload_held(kept);
-    struct streamed before =
-        previous_of(reload_tile(kept, stage), of.tile * BLOCK_KEYS, reload_last(kept));
+    struct streamed before = previous_of(reload_tile(kept, stage), reload_readers(kept));
     struct place place = {of.batch, of.head * reload_readers(kept) + before.head, before.at,
                           of.tile};
     return place;
@@ -219,10 +218,10 @@ static __device__ __forceinline__ bool advance(const struct backward &b, unsigne
     struct held of = reload_held(kept);
     struct streamed now = reload_tile(kept, stage);
     int last = reload_last(kept), readers = reload_readers(kept), first = of.tile * BLOCK_KEYS;
-    struct streamed next = next_of(now, first, last);
-    bool started = now.head > 0 || now.at < last, more = now.head < readers;
+    struct streamed next = next_of(now, readers);
+    bool started = now.head > 0 || now.at < last, more = now.at >= first;
     if (threadIdx.x == 0) kept->now[stage ^ 1] = next;
-    if (next.head < readers)
+    if (next.at >= first)
         fetch<T, D>(shared, stage ^ 1, b, of.batch, of.head * readers + next.head, next.at);
     cp_async_commit();
     const unsigned char *scores = shared + layout::SCORES_AT + (stage ^ 1) * layout::SCORES;

@@ -39,8 +39,9 @@ template <int D> struct layout {
                   "room for the values at the start");
 };
 
-/* Tile of queries that is streamed: those of one head from the last to the diagonal, then those of
- * the next head that reads the same keys. */
+/* Tile of queries that is streamed: 64 queries, in two tiles, of each head that reads the keys,
+ * then the 64 before them, down to the diagonal. Heads are the inner loop, so that blocks of other
+ * keys, which see fewer queries, come to the same tiles at the same time. */
 struct streamed {
     int head, at; /* head: index in the group */
 };
@@ -83,17 +84,19 @@ static __device__ __forceinline__ int reload_readers(const volatile struct kept 
     return kept->readers;
 }
 
-/* The tiles after and before a tile; first, last: the first queries of a head's outermost tiles. */
-static __device__ __forceinline__ struct streamed next_of(struct streamed now, int first,
-                                                          int last) {
+/* The tiles after and before a tile, which may be the one after the last. */
+static __device__ __forceinline__ struct streamed next_of(struct streamed now, int readers) {
     struct streamed next = {now.head, now.at - TILE_QUERIES};
-    if (next.at < first) next.head++, next.at = last;
+    if (now.at % VALUE_ROWS) return next; /* the second tile of these 64 queries */
+    if (now.head + 1 < readers) next.head++, next.at = now.at + TILE_QUERIES;
+    else next.head = 0;
     return next;
 }
-static __device__ __forceinline__ struct streamed previous_of(struct streamed now, int first,
-                                                              int last) {
+static __device__ __forceinline__ struct streamed previous_of(struct streamed now, int readers) {
     struct streamed previous = {now.head, now.at + TILE_QUERIES};
-    if (previous.at > last) previous.head--, previous.at = first;
+    if (now.at % VALUE_ROWS == 0) return previous;
+    if (now.head > 0) previous.head--, previous.at = now.at - TILE_QUERIES;
+    else previous.head = readers - 1;
     return previous;
 }
 
