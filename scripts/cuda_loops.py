@@ -25,18 +25,35 @@ def loops(code):
     return [(a, b) for a, b in back if not any(c < a <= d < b for c, d in back)]
 
 
+def innermost(found):
+    return [(a, b) for a, b in found
+            if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)]
+
+
 def hot_loop(code):
     """The innermost loop on tensor cores with the fewest instructions for its products: the one for
-    tiles that need no mask. It has exponentials if a loop with products has some. A loop that only
-    waits for a barrier or a flag has no products."""
+    tiles that need no mask. It has exponentials if a loop with products has some; there may be
+    loops without them in it. A loop that only waits for a barrier or a flag has no products."""
     found = [(a, b) for a, b in loops(code) if count(code[a:b + 1], *PRODUCTS)]
-    inner = [(a, b) for a, b in found
-             if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)]
-    with_exponentials = [(a, b) for a, b in inner if any(map(is_exponential, code[a:b + 1]))]
-    if not inner:
+    if not found:
         raise Unknown("there is no loop with tensor-core products")
-    return min(with_exponentials or inner,
+    exponential = [(a, b) for a, b in found if any(map(is_exponential, code[a:b + 1]))]
+    return min(innermost(exponential or found),
                key=lambda at: (at[1] - at[0] + 1) / flops(code[at[0]:at[1] + 1]))
+
+
+def of_two_ways(code, n, ahead, last, index):
+    """A conditional branch ahead, with a branch without a predicate before its target, chooses one of
+    two ways. Returns True if the second one is taken: the one with more products, or else the
+    shorter one, because rare cases are longer. None: the branch does not choose so."""
+    end = index.get(code[ahead - 1].target, -1) if always_taken(code[ahead - 1]) else -1
+    if not ahead < end <= last:
+        return None
+    ways = code[n + 1:ahead - 1], code[ahead:end]
+    products = [count(way, *PRODUCTS) for way in ways]
+    if products[0] != products[1]:
+        return products[1] > products[0]
+    return len(ways[1]) < len(ways[0])
 
 
 def path(code, first, last):
@@ -49,10 +66,13 @@ def path(code, first, last):
         now = code[n]
         done.append(now)
         ahead = index.get(now.target, -1) if now.target is not None else -1
-        if n < ahead <= last and (always_taken(now) or not count(code[n + 1:ahead], *MOVES)):
-            n = ahead
-        else:
-            n += 1
+        if n < ahead <= last:
+            second = of_two_ways(code, n, ahead, last, index)
+            rare = not count(code[n + 1:ahead], *MOVES) if second is None else second
+            if always_taken(now) or rare:
+                n = ahead
+                continue
+        n += 1
     return done
 
 

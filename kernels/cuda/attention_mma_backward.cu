@@ -285,8 +285,15 @@ score_gradients(float dp[BANDS][2][4], const float p[BANDS][2][4], const struct 
     }
 }
 
-/* dv += P' dO and dk += dS' Q for STEP queries. Scores come first and dP after them, so that
- * exponentials overlap with products. */
+/* True if dP is multiplied before the exponentials, which then overlap with it. With the code for
+ * Hopper, registers would be spilled. */
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+static constexpr bool EARLY_PRODUCT = false;
+#else
+static constexpr bool EARLY_PRODUCT = true;
+#endif
+
+/* dv += P' dO and dk += dS' Q for STEP queries. */
 template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ void
 step_of_both(struct key_sums<D> *sums, const struct fragments<D> *held, const struct step *at,
@@ -296,8 +303,9 @@ step_of_both(struct key_sums<D> *sums, const struct fragments<D> *held, const st
     uint32_t a[BANDS][4];
     int ahead = ahead_of<D>(shared, at->index);
     product<T, D>(p, held->of[0], at->along);
+    if (EARLY_PRODUCT) product<T, D>(ds, held->of[1], at->along + second);
     exponentials<D, LIMITED>(p, at, ahead, b, shared);
-    product<T, D>(ds, held->of[1], at->along + second);
+    if (!EARLY_PRODUCT) product<T, D>(ds, held->of[1], at->along + second);
     rounded<T>(a, p);
     accumulate<T, D>(sums->of[1], a, at->down + second);
     score_gradients<D>(ds, p, at, shared);
