@@ -50,7 +50,8 @@ FACTORS = {
 }
 SHORT = 1024
 # The ways to compute gradients; the first whose kernels have been replayed counts. A kernel with
-# five products needs delta, from the output and its gradient, before it.
+# five products needs delta, from the output and its gradient, before it; its blocks wait for turns,
+# which costs about as much as the end of the forward pass.
 BACKWARD = [Way({"gradients": 5}, 2 + 2), Way({"query_gradients": 3, "key_gradients": 4}, 0)]
 COUNTED = {"forward": 2, "backward": 5}  # products that a rate in TFLOP/s counts
 
@@ -111,7 +112,8 @@ def attention_parts(model, card, figures, assumed):
     way = next(w for w in BACKWARD if all(of(name, "backward") for name in w.kernels))
     elements = model.batch * model.length * model.width
     return {"forward": ms("forward", "forward", 2, assumed.tail),
-            "backward": sum(ms(name, "backward", n) for name, n in way.kernels.items()) +
+            "backward": sum(ms(name, "backward", n, assumed.tail if n == 5 else 0)
+                            for name, n in way.kernels.items()) +
             streamed_ms(card, elements * way.bytes, assumed)}
 
 
@@ -140,7 +142,7 @@ def pass_parts(model, card, figures, assumed):
         "norms backward": norms * replayed("layernorm_backward/backward<bf16, fp32>", rows * c),
         # of what the library has multiplied by gelu'
         "bias of the mlp": model.layers * streamed_ms(card, rows * 4 * c * 2, assumed),
-        "cross-entropy": replayed("cross_entropy/cross_entropy<bf16, 8, 512>", rows * VOCABULARY),
+        "cross-entropy": replayed("cross_entropy/kept_cross_entropy<bf16, 8, 512>", rows * VOCABULARY),
         "update and norm": replayed("adamw/adamw<fp32, upper_bits, bf16_copy, fp32>", parameters) +
         streamed_ms(card, parameters * 4, assumed),
         "embedding": streamed_ms(card, rows * c * (2 + 4 + 4 + 4), assumed),
@@ -206,7 +208,7 @@ def estimate_attention(figures):
 # A reader's judgement of the shares of H100's memory rate (an expert in CUDA, not a measurement).
 JUDGED = {"layernorm_forward/forward<bf16, bf16, fp32>": "0.80-0.85",
           "layernorm_backward/backward<bf16, fp32>": "0.65-0.70",
-          "cross_entropy/cross_entropy<bf16, 8, 512>": "0.75-0.80",
+          "cross_entropy/kept_cross_entropy<bf16, 8, 512>": "0.75-0.80",
           "adamw/adamw<fp32, upper_bits, bf16_copy, fp32>": "0.85-0.90",
           "gelu_backward/summed<false, bf16, bf16>": "0.85-0.90",
           "quantize/round<bf16, 4, 0>": "0.60-0.75"}

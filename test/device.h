@@ -16,6 +16,16 @@ static inline enum device test_device(void) {
 #endif
 }
 
+/* True on the emulated GPU, which is slow: long tests pair their cases there instead of combining
+ * all of them. */
+static inline bool test_emulated(void) {
+#ifdef EMULATED
+    return true;
+#else
+    return false;
+#endif
+}
+
 /* True on real GPUs and where the emulator imitates them: tensor cores truncate sums, and fused
  * GELU uses tanh.approx. */
 static inline bool test_tensor_cores(void) {

@@ -10,8 +10,8 @@
 /* Records the operands of each wgmma instead of multiplying. */
 struct wgmma_call {
     uint64_t a, b;
-    bool registers, half;
-    int transposed, add;
+    bool registers, half, wide;
+    int a_transposed, transposed, add;
 };
 static struct wgmma_call calls[256];
 static int call_count;
@@ -21,10 +21,17 @@ static void record(const struct wgmma_call &call) {
 }
 #define RECORDED(name, half)                                                                     \
     template <int TRANSPOSED, int ADD> static void name(float *, uint64_t a, uint64_t b) {       \
-        record({a, b, false, half, TRANSPOSED, ADD});                                            \
+        record({a, b, false, half, false, 0, TRANSPOSED, ADD});                                  \
+    }                                                                                            \
+    template <int TRANSPOSED, int ADD>                                                           \
+    static void name##_transposed(float *, uint64_t a, uint64_t b) {                             \
+        record({a, b, false, half, false, 1, TRANSPOSED, ADD});                                  \
+    }                                                                                            \
+    template <int ADD> static void name##_wide(float *, uint64_t a, uint64_t b) {                \
+        record({a, b, false, half, true, 0, 0, ADD});                                            \
     }                                                                                            \
     template <int TRANSPOSED, int ADD> static void name(float *, const uint32_t *, uint64_t b) { \
-        record({0, b, true, half, TRANSPOSED, ADD});                                             \
+        record({0, b, true, half, false, 0, TRANSPOSED, ADD});                                   \
     }
 RECORDED(recorded_bf16, false)
 RECORDED(recorded_f16, true)
@@ -37,12 +44,14 @@ static void recorded_wait(phase_barrier *barrier, int parity) {
     awaited_parity = parity;
 }
 
-#define group_product_bf16 recorded_bf16
-#define group_product_f16  recorded_f16
-#define phase_wait         recorded_wait
+#define group_product_bf16            recorded_bf16
+#define group_product_bf16_transposed recorded_bf16_transposed
+#define group_product_bf16_wide       recorded_bf16_wide
+#define group_product_f16             recorded_f16
+#define group_product_f16_transposed  recorded_f16_transposed
+#define group_product_f16_wide        recorded_f16_wide
+#define phase_wait                    recorded_wait
 #include "kernels/cuda/attention_wgmma.h"
-#undef group_product_bf16
-#undef group_product_f16
 #undef phase_wait
 
 namespace mma_forward {
@@ -51,12 +60,9 @@ namespace mma_forward {
 namespace wgmma_forward {
 #include "kernels/cuda/attention_wgmma_forward.cu"
 }
-/* A call of this would also find the declaration outside the namespace. */
-#define attention_wgmma_backward_bytes wgmma_backward_bytes
 namespace wgmma_backward {
 #include "kernels/cuda/attention_wgmma_backward.cu"
 }
-#undef attention_wgmma_backward_bytes
 #include "test/cute_oracle/check.h"
 
 /* ---- fragments of the mma kernels */
@@ -167,6 +173,24 @@ static __global__ void masks_kernel() {
 
 /* ---- descriptors, as the kernels build them for each of their tiles */
 
+/* Calls that follow are recorded. */
+static void begin_calls() {
+    __syncthreads();
+    if (threadIdx.x == 0) call_count = 0;
+    __syncthreads();
+}
+/* The leading offset of an MN-major operand is the distance of its blocks of 64 columns. An
+ * instruction with 64 columns reads one block: CuTe has 0 there, the kernels 1. */
+static uint64_t compared(oracle::major order) {
+    return order == oracle::K_MAJOR ? ~(uint64_t)0 : ~((uint64_t)0x3fff << 16);
+}
+/* Compares an operand of call i with step `step` of the tile at `address`, 64 columns wide. */
+static void same_operand(uint64_t ours, oracle::major order, unsigned address, int step,
+                         const char *what, int i) {
+    same_bits(ours & compared(order),
+              oracle::descriptor(order, 64, address, step, 0) & compared(order), what, order, i);
+}
+
 /* Compares the calls of start_scores with tiles a and b, or without a those of start_sums. */
 template <typename T, int D>
 static void check_calls(const unsigned char *a, const unsigned char *b) {
@@ -174,49 +198,110 @@ static void check_calls(const unsigned char *a, const unsigned char *b) {
     const int blocks = a ? 1 : D / 64;
     float sums[D / 64][GROUP_SUMS];
     uint32_t p[4][4] = {};
-    __syncthreads();
-    if (threadIdx.x == 0) call_count = 0;
-    __syncthreads();
+    begin_calls();
     if (a) start_scores<T, D>(sums[0], a, b);
     else start_sums<T, D>(sums, p, b);
     __syncthreads();
     if (threadIdx.x > 0) return;
-    /* The leading offset of an MN-major operand is the distance of its blocks of 64 columns. An
-     * instruction with 64 columns reads one block: CuTe has 0 there, the kernels 1. */
-    uint64_t compared = a ? ~(uint64_t)0 : ~((uint64_t)0x3fff << 16);
     unsigned a_at = a ? emu::shared_offset(a) : 0, b_at = emu::shared_offset(b);
     same(call_count, a ? D / 16 : 4 * blocks, "products", D, order);
     for (int i = 0; i < call_count; i++) {
         uint64_t b_theirs = oracle::descriptor(order, D, b_at, i / blocks, i % blocks);
         if (a) same_bits(calls[i].a, oracle::descriptor(order, D, a_at, i, 0), "A", D, i);
-        same_bits(calls[i].b & compared, b_theirs & compared, "B", D, i);
+        same_bits(calls[i].b & compared(order), b_theirs & compared(order), "B", D, i);
         same(calls[i].transposed, order, "order of B", D, i);
         same(calls[i].add, !a || i > 0, "adds", D, i);
         same(calls[i].half, HALF, "type", D, i);
         same(calls[i].registers, !a, "A in registers", D, i);
+        same(calls[i].wide || calls[i].a_transposed, false, "form", D, i);
+    }
+}
+/* The same for start_wide_scores: of b, 64 values of 128 rows come first, then the next 64. */
+template <typename T, int D>
+static void check_wide_calls(const unsigned char *a, const unsigned char *b) {
+    float sums[2 * GROUP_SUMS];
+    begin_calls();
+    start_wide_scores<T, D>(sums, a, b);
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    same(call_count, D / 16, "wide products", D);
+    for (int i = 0; i < call_count; i++) {
+        unsigned half = (unsigned)i / 4 * TILE_BYTES;
+        same_operand(calls[i].a, oracle::K_MAJOR, emu::shared_offset(a) + half, i % 4, "A", i);
+        same_operand(calls[i].b, oracle::K_MAJOR, emu::shared_offset(b) + 2 * half, i % 4, "B", i);
+        same(calls[i].wide && !calls[i].a_transposed, true, "wide form", D, i);
+        same(calls[i].add, i > 0, "adds", D, i);
+        same(calls[i].half, HALF, "type", D, i);
     }
 }
 template <typename T, int D> static __global__ void forward_descriptors_kernel() {
     typedef struct wgmma_forward::layout<D> places;
     DYNAMIC_TILES(shared);
-    struct ring ring = {shared + places::RING_AT, NULL, NULL};
-    for (int i = 0; i < places::GROUPS * RING; i++) {
-        const unsigned char *slot = slot_of<D>(ring, i % RING);
-        check_calls<T, D>(shared + i / RING * head_tile<D>::BYTES, slot);
-        check_calls<T, D>(NULL, slot + head_tile<D>::BYTES);
+    struct wgmma_forward::ring<D> ring = {
+        shared + places::SLOTS_AT, {}, {}
+    };
+    for (int i = 0; i < wgmma_forward::GROUPS * places::SLOTS; i++) {
+        const unsigned char *slot = wgmma_forward::slot_at(ring, i % places::SLOTS);
+        const unsigned char *own = shared + i / places::SLOTS * head_tile<D>::BYTES;
+        if (places::TILES == 2) check_wide_calls<T, D>(own, slot);
+        else check_calls<T, D>(own, slot);
+        for (int j = 0; j < places::TILES; j++)
+            check_calls<T, D>(NULL, slot + places::VALUES + j * head_tile<D>::BYTES);
+    }
+}
+/* dQ: both operands are read by columns, dS' of one group's keys after the other's. */
+template <typename T, int D>
+static void check_query_calls(const struct wgmma_backward::places<D> &p, int step) {
+    float dq[GROUP_SUMS];
+    begin_calls();
+    wgmma_backward::start_query_sums<T, D>(dq, p, step);
+    __syncthreads();
+    if (threadIdx.x > 0) return; /* thread 0 is in group 0 */
+    same(call_count, 2 * 64 / 16, "products of dQ", D);
+    for (int i = 0; i < call_count; i++) {
+        const unsigned char *ds = wgmma_backward::ds_tile(p, step, 0, i / 4);
+        const unsigned char *keys = wgmma_backward::keys_of(p, i / 4);
+        same_operand(calls[i].a, oracle::MN_MAJOR, emu::shared_offset(ds), i % 4, "dS", i);
+        same_operand(calls[i].b, oracle::MN_MAJOR, emu::shared_offset(keys), i % 4, "K", i);
+        same(calls[i].a_transposed && calls[i].transposed && !calls[i].wide, true, "form", D, i);
+        same(calls[i].add, i > 0, "adds", D, i);
+        same(calls[i].half, HALF, "type", D, i);
     }
 }
 template <typename T, int D> static __global__ void backward_descriptors_kernel() {
-    typedef struct wgmma_backward::layout<D> places;
+    typedef struct wgmma_backward::layout<D> at;
     DYNAMIC_TILES(shared);
-    struct ring ring = {shared + places::RING_AT, NULL, NULL};
-    for (int i = 0; i < wgmma_backward::GROUPS * RING; i++) {
-        const unsigned char *own = shared + i / RING * head_tile<D>::SLOT;
-        const unsigned char *slot = slot_of<D>(ring, i % RING);
-        check_calls<T, D>(own, slot);
-        check_calls<T, D>(own + places::SECOND, slot + places::SECOND);
-        check_calls<T, D>(NULL, slot);
-        check_calls<T, D>(NULL, slot + places::SECOND);
+    struct wgmma_backward::places<D> p = wgmma_backward::places_of<D>(shared);
+    for (int i = 0; i < wgmma_backward::GROUPS * at::SLOTS; i++) {
+        const unsigned char *keys = wgmma_backward::keys_of(p, i / at::SLOTS);
+        const unsigned char *slot = wgmma_backward::slot_at(p, i % at::SLOTS);
+        for (int j = 0; j < 2; j++) {
+            const unsigned char *a = keys + j * at::VALUES, *b = slot + j * at::DOUT;
+            if (at::HALVES == 2) check_wide_calls<T, D>(a, b);
+            else check_calls<T, D>(a, b);
+            for (int half = 0; half < at::HALVES; half++)
+                check_calls<T, D>(NULL, b + half * TILE_BYTES);
+        }
+    }
+    for (int step = 0; step < wgmma_backward::DS_BUFFERS; step++) check_query_calls<T, D>(p, step);
+}
+
+/* Where stmatrix stores dS': where wgmma reads rows of keys and columns of queries. */
+template <typename T> static __global__ void stored_kernel() {
+    DYNAMIC_TILES(tile);
+    float s[GROUP_SUMS];
+    uint32_t a[4][4];
+    for (int i = 0; i < GROUP_SUMS; i++) {
+        coord at = oracle::wgmma_coord(oracle::C, (int)threadIdx.x, i);
+        s[i] = coded<T>(at.row * 64 + at.column);
+    }
+    round_to<T>(a, s);
+    wgmma_backward::store_ds(tile, a);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 64 * 64; i += GROUP_THREADS) {
+        uint16_t found;
+        memcpy(&found, tile + 2 * oracle::tile_offset(oracle::MN_MAJOR, 64, i / 64, i % 64), 2);
+        same(found, code(i), "dS as stored", i / 64, i % 64);
     }
 }
 
@@ -311,22 +396,26 @@ template <typename T, int D> static void check_copies() {
 
 static __global__ void ring_kernel() {
     DYNAMIC_SHARED(unsigned char, shared);
+    typedef struct wgmma_forward::layout<64> at;
+    static_assert(at::SLOTS == 4, "stages of oracle.cpp");
     phase_barrier *barriers = (phase_barrier *)shared;
-    struct ring ring = {shared, barriers, barriers + RING};
-    static_assert(RING == 4, "stages of oracle.cpp");
-    ring_init(ring, 1);
+    struct wgmma_forward::ring<64> ring = {
+        shared, {barriers, at::SLOTS}, { barriers + at::SLOTS, at::SLOTS }
+    };
     for (int step = 0; step < 64; step++) {
         oracle::pipeline_state reads = oracle::consumer_state(step);
         oracle::pipeline_state fills = oracle::producer_state(step);
-        wait_for_slot(ring, step);
-        same((double)(awaited - ring.full), reads.index, "slot to read", step);
+        wait_for_step(ring.full, step);
+        same((double)(awaited - ring.full.first), reads.index, "slot to read", step);
         same(awaited_parity, reads.phase, "parity to read", step);
-        same((double)(slot_of<64>(ring, step) - shared) / head_tile<64>::SLOT, reads.index,
+        same((double)(wgmma_forward::slot_at(ring, step) - shared) / at::SLOT, reads.index,
              "address of the slot", step);
-        phase_barrier *counts = refill_slot(ring, step, 0);
-        same((double)(awaited - ring.empty), fills.index, "slot to fill", step);
+        same((double)(barrier_of(ring.full, step) - ring.full.first), fills.index,
+             "barrier that counts bytes", step);
+        if (step < at::SLOTS) continue; /* nothing to wait for */
+        wait_for_step(ring.empty, step - at::SLOTS);
+        same((double)(awaited - ring.empty.first), fills.index, "slot to fill", step);
         same(awaited_parity, fills.phase, "parity to fill", step);
-        same((double)(counts - ring.full), fills.index, "barrier that counts bytes", step);
     }
 }
 
@@ -350,6 +439,10 @@ void check_attention() {
     begin("accumulators rounded to A, bf16 and fp16");
     launch_block(rounded_kernel<__nv_bfloat16>, GROUP_THREADS, 0);
     launch_block(rounded_kernel<__half>, GROUP_THREADS, 0);
+    end();
+    begin("dS' as stored, bf16 and fp16");
+    launch_block(stored_kernel<__nv_bfloat16>, GROUP_THREADS, TILE_BYTES);
+    launch_block(stored_kernel<__half>, GROUP_THREADS, TILE_BYTES);
     end();
     begin("masks"), launch_block(masks_kernel, GROUP_THREADS, 0), end();
     begin("slots and parities of the ring"), launch_block(ring_kernel, 1, 256), end();

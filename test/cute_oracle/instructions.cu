@@ -6,6 +6,7 @@
 #include <cute/tensor.hpp>
 
 #include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/copy_sm90.hpp>
 #include <cute/arch/mma_sm80.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
@@ -39,6 +40,8 @@ INSTRUCTION(ldmatrix, ldmatrix_x4(r, shared_address(memory)),
             SM75_U32x4_LDSM_N::copy(*(const uint128_t *)memory, FOUR(r)), uint32_t *r)
 INSTRUCTION(ldmatrix_trans, ldmatrix_x4_trans(r, shared_address(memory)),
             SM75_U16x8_LDSM_T::copy(*(const uint128_t *)memory, FOUR(r)), uint32_t *r)
+INSTRUCTION(stmatrix, stmatrix_x4(shared_pointer_to(memory), r),
+            SM90_U32x4_STSM_N::copy(FOUR(r), *(uint128_t *)memory), const uint32_t *r)
 INSTRUCTION(copy_16, cp_async_16(memory, from, true), __pipeline_memcpy_async(memory, from, 16),
             const void *from)
 INSTRUCTION(copy_zeros, cp_async_16(memory, from, false),
@@ -92,6 +95,27 @@ INSTRUCTION(wgmma_wait, group_wait<1>(), warpgroup_wait<1>())
     WGMMAS(type, ours, theirs, 1, 1)
 ALL_WGMMAS(bf16, group_product_bf16, SM90::GMMA::MMA_64x64x16_F32BF16BF16)
 ALL_WGMMAS(f16, group_product_f16, SM90::GMMA::MMA_64x64x16_F32F16F16)
+/* A MN-major, and B with 128 columns. */
+#define FORM(name, ours, theirs, add, sums, all_sums)                              \
+    extern "C" __global__ void name(float *out, uint64_t a, uint64_t b) {          \
+        float d[sums];                                                             \
+        for (int i = 0; i < sums; i++) d[i] = out[i];                              \
+        PICK((ours(d, a, b)), (theirs::fma(a, b, all_sums, (GMMA::ScaleOut)add))); \
+        for (int i = 0; i < sums; i++) out[i] = d[i];                              \
+    }
+#define COMMA     ,
+#define WIDE_SUMS SUMS(d), SUMS(d + 32)
+#define FORMS(type, product, theirs, add)                                                        \
+    FORM(wgmma_##type##_columns##add, product##_transposed<1 COMMA add>,                         \
+         SM90::GMMA::MMA_64x64x16_##theirs##_SS<GMMA::Major::MN COMMA GMMA::Major::MN>, add, 32, \
+         SUMS(d))                                                                                \
+    FORM(wgmma_##type##_wide##add, product##_wide<add>,                                          \
+         SM90::GMMA::MMA_64x128x16_##theirs##_SS<GMMA::Major::K COMMA GMMA::Major::K>, add, 64,  \
+         WIDE_SUMS)
+FORMS(bf16, group_product_bf16, F32BF16BF16, 0)
+FORMS(bf16, group_product_bf16, F32BF16BF16, 1)
+FORMS(f16, group_product_f16, F32F16F16, 0)
+FORMS(f16, group_product_f16, F32F16F16, 1)
 
 INSTRUCTION(descriptor, *out = tile_descriptor(memory + at),
             auto start = make_smem_ptr((half_t *)(memory + at));

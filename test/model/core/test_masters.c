@@ -51,6 +51,7 @@ Test(masters, train_to_the_same_bits_in_every_form) {
         for (int variant = 0; variant < 4 * FAMILIES; variant++) {
             struct config config;
             double loss, kept_loss;
+            if (test_emulated() && (variant + (int)p) % FAMILIES != variant / 4) continue;
             set_up(&config, rig_precisions[p], variant % 4);
             set_family(&config, variant / 4);
             config.weights.copy = CONFIG_COPY_KEPT;

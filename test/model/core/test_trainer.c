@@ -12,6 +12,7 @@ static const char *name_of(const struct rig *rig) {
 Test(trainer, training_lowers_the_loss) {
     for (int i = 0; i < (int)COUNT(rig_precisions) * FAMILIES; i++) {
         struct rig rig = {0};
+        if (test_emulated() && i / FAMILIES % FAMILIES != i % FAMILIES) continue;
         rig_config(&rig.config, rig_precisions[i / FAMILIES]);
         set_family(&rig.config, i % FAMILIES);
         rig.config.train.steps = 60;
