@@ -4,6 +4,7 @@ in flight, and the check of figures that have become worse."""
 import contextlib
 import io
 import os
+import random
 import struct
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import cuda_machine  # noqa: E402
 import cuda_replay_memory  # noqa: E402
 import cuda_scheduler  # noqa: E402
 import cuda_step_model  # noqa: E402
+import cuda_turns  # noqa: E402
 from cubin import (BAR, BRA, HGMMA, HMMA, LDG, LDGSTS, MEMBAR, MUFU, STG, STSM, SYNCS,  # noqa: E402
                    WARPGROUP)
 
@@ -346,6 +348,26 @@ def adding_up():
     expect("five products instead of seven", one / two, 5 / 7, 0.05)
 
 
+def taking_turns():
+    """Blocks that begin at any time never wait for each other, and add in the order of the keys."""
+    shape = cuda_turns.Shape("", 5, 6, 2, 128)
+    for seed in range(20):
+        chance = random.Random(seed)
+        _, added = cuda_turns.simulate(shape, 1 + seed % 5, 1 + seed % 7,
+                                       lambda: chance.random() * 30)
+        for (_, (query, _)), tiles in added.items():
+            expect("order of a sum", tiles == list(range(query // 2 + 1)), True)
+    expect("work for each sum", len(added), 5 * 12 * 2)
+    in_order = cuda_turns.work_of
+    cuda_turns.work_of = lambda *of: in_order(*of)[::-1]  # later keys first
+    try:
+        cuda_turns.simulate(shape, 5, 4)
+        failures.append("blocks that wait for each other were not noticed")
+    except AssertionError:
+        pass
+    cuda_turns.work_of = in_order
+
+
 def comparing():
     with tempfile.TemporaryDirectory() as folder:
         expected = os.path.join(folder, "expected")
@@ -365,7 +387,7 @@ def comparing():
 
 for test in (decoding, decoding_for_groups, registers_in_flight, replaying, replaying_groups,
              sharing_memory, meeting, choosing, choosing_exponentials, judging_memory,
-             choosing_paths, adding_up, comparing):
+             choosing_paths, adding_up, taking_turns, comparing):
     test()
 for failure in failures:
     print("FAIL: " + failure)
