@@ -286,7 +286,7 @@ template <typename T, int D> static __global__ void backward_descriptors_kernel(
     for (int step = 0; step < wgmma_backward::DS_BUFFERS; step++) check_query_calls<T, D>(p, step);
 }
 
-/* Where stmatrix stores dS': where wgmma reads rows of keys and columns of queries. */
+/* stmatrix stores dS' as wgmma reads it: rows of keys, columns of queries. */
 template <typename T> static __global__ void stored_kernel() {
     DYNAMIC_TILES(tile);
     float s[GROUP_SUMS];
