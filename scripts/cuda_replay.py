@@ -40,8 +40,6 @@ KERNELS = [
     Tensor("attention_wgmma_forward", "forward<bf16, 64, false>"),
     Tensor("attention_wgmma_forward", "forward<bf16, 128, false>"),
     # one kernel with five products; on Hopper a group of warps fetches 32 KB for a step
-    Tensor("attention_mma_backward", "gradients<bf16, 64, false>"),
-    Tensor("attention_mma_backward", "gradients<bf16, 128, false>"),
     Tensor("attention_wgmma_backward", "gradients<bf16, 64, false>", idle=4, copies=32),
     Tensor("attention_wgmma_backward", "gradients<bf16, 128, false>", idle=4, copies=32),
     # a branch of 16 bits and a stream of 32 in, both out; 768 columns

@@ -68,6 +68,8 @@ size_t cuda_attention_backward_scratch(struct backend *be,
     size_t bytes = larger(attention_simt_backward_bytes(&shape),
                           args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
     if (!backward_supported(be, args, &shape)) return bytes;
+    bytes = larger(bytes, attention_mma_backward_bytes(args, &shape));
+    if (!on_warp_groups(be, args->qkv->dtype, &shape)) return bytes;
     return larger(bytes, attention_backward_bytes(args, &shape));
 }
 

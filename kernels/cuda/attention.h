@@ -62,6 +62,8 @@ void attention_simt_forward(struct backend *be, const struct attention_forward_a
                             const struct attention_shape *shape);
 void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
                              const struct attention_shape *shape);
+size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
+                                    const struct attention_shape *shape);
 size_t attention_simt_backward_bytes(const struct attention_shape *shape);
 
 /* exp(x) = exp2(x log2(e)): the GPU has exp2 in hardware. */

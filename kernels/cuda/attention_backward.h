@@ -1,8 +1,5 @@
-/* The gradient of attention on tensor cores, after FlashAttention-2 (Dao 2023): S and P are
- * recomputed, tile by tile, from q, k and the log-sum-exp of the forward pass.
- *
- *     P = exp(scale S - lse), S = Q K'      dP = dO V'      dS = P * (dP - delta)
- *     dV = P' dO      dK = scale dS' Q      dQ = scale dS K      delta = row sums of dO * O
+/* The gradient of attention in one kernel: attention_mma_backward.cu has the formulas, and computes
+ * S and dP twice, in two kernels. Hopper's kernel (attention_wgmma_backward.cu) does not.
  *
  * A small pass computes delta. Then one kernel computes the five products: a block holds BLOCK_KEYS
  * keys and streams the queries that see them, from the last to the diagonal. dK and dV are sums in

@@ -1,178 +1,101 @@
-/* Parts of attention_mma_backward.cu: tiles in shared memory, products of a warp, masks, and the
- * sums' way to memory. */
+/* Shared by both kernels of attention's gradient: some tiles are held, others streamed; they are
+ * multiplied on tensor cores, masked, summed and stored. attention_mma_backward.cu explains why
+ * there are two kernels. */
 #pragma once
 
-#include "kernels/cuda/attention_backward.h"
+#include "kernels/cuda/attention_mma.h"
 
 enum {
-    TILE_QUERIES = 32, /* rows of a streamed tile */
-    STEP = 16,         /* streamed rows that are multiplied at once */
-    BANDS = 2,         /* bands of 16 keys that a warp has */
-    WARP_KEYS = 16 * BANDS,
-    KEY_WARPS = BLOCK_KEYS / WARP_KEYS,
-    CHUNK_COLUMNS = 16 /* one warp's part of a tile of dQ */
+    HELD_ROWS = 128,  /* rows that a block sums gradients for */
+    STREAM_ROWS = 64, /* rows of a streamed tile */
+    STEP = 16,        /* streamed rows that are multiplied at once */
+    STAGES = 3,       /* one tile is read, two are in flight: one barrier per tile is enough */
 };
 
-/* Shared memory of a block, in bytes. With D = 64 a warp sums dK and dV of its keys; with D = 128
- * one warp sums dV and another dK, and P is exchanged between them. */
-template <int D> struct layout {
+template <int D> struct backward_tiles {
     enum {
-        ROLES = D / 64,
-        WARPS = KEY_WARPS * ROLES,
-        THREADS = WARPS * WARP,
+        BANDS = 128 / D, /* bands of 16 held rows that a warp has */
+        ROWS = 16 * BANDS,
+        THREADS = HELD_ROWS / ROWS * WARP,
         BLOCKS = 256 / THREADS, /* blocks that a multiprocessor has registers for, 255 a thread */
-        OPERANDS = 2 / ROLES,   /* a warp holds 2 of K and V and sums 2 of dK and dV, or 1 */
-        SECOND = TILE_QUERIES * D * 2, /* from queries to dout in a stage */
-        STAGE = 2 * SECOND,
-        SCORES = BLOCK_KEYS * TILE_QUERIES * 2,
-        EXCHANGE = ROLES > 1 ? BLOCK_KEYS *STEP * 4 : 0,
-        VALUES = 2 * TILE_QUERIES * 4,
-        /* The keys come first, then two of each. */
-        STAGES_AT = BLOCK_KEYS * D * 2,
-        SCORES_AT = STAGES_AT + 2 * STAGE,
-        EXCHANGE_AT = SCORES_AT + 2 * SCORES,
-        VALUES_AT = EXCHANGE_AT + 2 * EXCHANGE,
-        KEPT_AT = VALUES_AT + 2 * VALUES,
-        BYTES = KEPT_AT + 26 * 4
+        STAGE = 2 * STREAM_ROWS * D,  /* values: two streamed tiles or one held tile */
+        SECOND = STREAM_ROWS * D * 2, /* bytes to the second streamed tile */
     };
-    static_assert(2 * (SCORES + EXCHANGE) == BLOCK_KEYS * D * 2,
-                  "room for the values at the start");
 };
 
-/* Tile of queries that is streamed: 64 queries, in two tiles, of each head that reads the keys,
- * then the 64 before them, down to the diagonal. Heads are the inner loop, so that blocks of other
- * keys, which see fewer queries, come to the same tiles at the same time. */
-struct streamed {
-    int head, at; /* head: index in the group */
+/* Values of a query that keys read. */
+typedef float2 query_values; /* x: -lse log2(e), and -infinity beyond the end; y: delta */
+
+template <typename T> struct backward {
+    T *dqkv;
+    const T *dout, *qkv, *out;
+    const float *lse;
+    const int32_t *first_keys; /* [B, sequence], or NULL */
+    query_values *values;      /* [B, H, tiles * HELD_ROWS] */
+    float *sums; /* optional [B, tiles, warps, stride]: sums of each warp's rows of dqkv */
+    int sequence, heads, kv_heads, batch, tiles;
+    int group, kv_group;    /* for attention_work, of query heads and of key heads */
+    int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
+    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
 };
 
-/* A warp's part in the order of the sums of dQ. */
-struct turn {
-    int begun; /* true if the sum of the current 64 queries has begun */
-    int pass;  /* index of the semaphore to pass on in this step, or -1 */
+/* Number of query heads that read the same keys. */
+template <typename T>
+static __device__ __forceinline__ int readers_of(const struct backward<T> &b) {
+    return b.heads / b.kv_heads;
+}
+
+/* Tile that a block holds: rows from tile * HELD_ROWS on, in one head. */
+struct held {
+    int batch, head, tile;
 };
-
-/* State of a block, kept in shared memory, since the sums need the registers. */
-struct kept {
-    struct held of;
-    int last, readers, number; /* first query of the last tile; query heads that read the same keys;
-                                * for take_work */
-    struct streamed now[2];    /* tile of this step, and of the next one, by their stages */
-    struct turn turns[8];      /* one for each warp */
-};
-static_assert(layout<64>::BYTES == layout<64>::KEPT_AT + sizeof(struct kept), "room for it");
-template <int D> static __device__ __forceinline__ struct kept *kept_in(unsigned char *shared) {
-    return (struct kept *)(shared + layout<D>::KEPT_AT);
+/* Offsets of row `row`: in a query head of qkv and dqkv; in a key head there (its values are
+ * kv_heads * D later); in a query head of out and dout. */
+template <typename T, int D>
+static __device__ __forceinline__ int64_t query_offset(const struct backward<T> &b, struct held of,
+                                                       int row) {
+    return (int64_t)(of.batch * b.sequence + row) * b.stride + of.head * D;
 }
-template <int D>
-static __device__ __forceinline__ const struct kept *kept_in(const unsigned char *shared) {
-    return (const struct kept *)(shared + layout<D>::KEPT_AT);
-}
-static __device__ __forceinline__ struct held reload_held(const volatile struct kept *kept) {
-    struct held of = {kept->of.batch, kept->of.head, kept->of.tile};
-    return of;
-}
-static __device__ __forceinline__ struct streamed reload_tile(const volatile struct kept *kept,
-                                                              int stage) {
-    struct streamed now = {kept->now[stage].head, kept->now[stage].at};
-    return now;
-}
-static __device__ __forceinline__ int reload_last(const volatile struct kept *kept) {
-    return kept->last;
-}
-static __device__ __forceinline__ int reload_readers(const volatile struct kept *kept) {
-    return kept->readers;
-}
-
-/* The tiles after and before a tile, which may be the one after the last. */
-static __device__ __forceinline__ struct streamed next_of(struct streamed now, int readers) {
-    struct streamed next = {now.head, now.at - TILE_QUERIES};
-    if (now.at % VALUE_ROWS) return next; /* the second tile of these 64 queries */
-    if (now.head + 1 < readers) next.head++, next.at = now.at + TILE_QUERIES;
-    else next.head = 0;
-    return next;
-}
-static __device__ __forceinline__ struct streamed previous_of(struct streamed now, int readers) {
-    struct streamed previous = {now.head, now.at + TILE_QUERIES};
-    if (now.at % VALUE_ROWS == 0) return previous;
-    if (now.head > 0) previous.head--, previous.at = now.at - TILE_QUERIES;
-    else previous.head = readers - 1;
-    return previous;
-}
-
-/* Index of the warp's keys. */
-static __device__ __forceinline__ int key_warp() {
-    return reread_thread_index() / WARP % KEY_WARPS;
-}
-/* True if the warp computes dK and another one dV. */
-template <int D> static __device__ __forceinline__ bool is_second() {
-    return layout<D>::ROLES > 1 && reread_thread_index() / WARP >= KEY_WARPS;
-}
-
-/* Offsets of row `row` of a query head in qkv and dqkv; of a key head there (its values are
- * kv_heads * D later). */
-template <int D>
-static __device__ __forceinline__ int64_t query_offset(const struct backward &b, int batch,
-                                                       int head, int row) {
-    return (int64_t)(batch * b.sequence + row) * b.stride + head * D;
-}
-template <int D>
-static __device__ __forceinline__ int64_t key_offset(const struct backward &b, struct held of,
+template <typename T, int D>
+static __device__ __forceinline__ int64_t key_offset(const struct backward<T> &b, struct held of,
                                                      int row) {
-    return query_offset<D>(b, of.batch, b.heads + of.head, row);
+    return query_offset<T, D>(b, of, row) + b.out_stride;
 }
-
-/* Starts to copy a tile of queries, dout and the queries' values to a stage. */
 template <typename T, int D>
-static __device__ __forceinline__ void
-fetch(unsigned char *shared, int stage, const struct backward &b, int batch, int head, int query) {
-    typedef struct layout<D> layout;
-    const int chunks = D / PACK, rows_at_once = layout::THREADS / chunks;
-    int thread = reread_thread_index(), row = thread / chunks, chunk = thread % chunks;
-    int64_t at = batch * b.sequence + query + row;
-    const T *from = (const T *)b.qkv + (at * b.stride + head * D + chunk * PACK);
-    const T *other = (const T *)b.dout + (at * b.out_stride + head * D + chunk * PACK);
-    shared_pointer to = shared_pointer_to(shared + layout::STAGES_AT) + stage * layout::STAGE +
-                        tile_offset<D>(row, chunk) * 2;
-#pragma unroll
-    for (int i = 0; i < TILE_QUERIES; i += rows_at_once) {
-        bool exists = query + row + i < b.sequence;
-        cp_async_16(to + i * D * 2, from, exists);
-        cp_async_16(to + i * D * 2 + layout::SECOND, other, exists);
-        from += (int64_t)rows_at_once * b.stride;
-        other += (int64_t)rows_at_once * b.out_stride;
-    }
-    const int parts = TILE_QUERIES / 4;
-    if (thread >= 2 * parts) return;
-    const struct query_values *values =
-        b.values + values_at(b, batch * b.heads + head) + query / VALUE_ROWS;
-    const float *part = thread < parts ? values->x : values->delta;
-    cp_async_16(shared + layout::VALUES_AT + stage * layout::VALUES + thread * 16,
-                part + query % VALUE_ROWS + thread % parts * 4);
+static __device__ __forceinline__ int64_t out_offset(const struct backward<T> &b, struct held of,
+                                                     int row) {
+    return (int64_t)(of.batch * b.sequence + row) * b.out_stride + of.head * D;
+}
+template <typename T>
+static __device__ __forceinline__ int64_t values_offset(const struct backward<T> &b, struct held of,
+                                                        int row) {
+    return (int64_t)(of.batch * b.heads + of.head) * (b.tiles * HELD_ROWS) + row;
 }
 
-/* Loads WARP_KEYS rows of a tile as A fragments. */
+/* Loads the warp's rows of a held tile as A fragments. */
 template <typename T, int D>
-static __device__ __forceinline__ void hold(uint32_t a[BANDS][D / 16][4], const T *tile) {
-    struct tile_lanes lanes = down_then_right<D>(tile);
+static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *tile) {
+    int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
 #pragma unroll
-    for (int i = 0; i < BANDS * D / 16; i++)
-        fragment_a<D>(a[i / (D / 16)][i % (D / 16)], &lanes, i / (D / 16) * 16, i % (D / 16) * 16);
+    for (int band = 0; band < backward_tiles<D>::BANDS; band++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            struct tile_lanes lanes = down_then_right<D>(tile + (first + band * 16) * D);
+            fragment_a<D>(a[band][k], &lanes, 0, k * 16);
+        }
 }
 
-/* Addresses of this lane's rows for ldmatrix: for the first 16 x 16 values of a tile, with the four
- * 8 x 8 matrices in the order of fragments_b (along), and of fragments_b_trans (down). Further
+/* Addresses in stage 0 of this lane's rows for ldmatrix: for the first 16 x 16 values of a streamed
+ * tile, with the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
  * columns are an exclusive or away, because chunks are stored by one and rows are multiples of 128
  * bytes. So two registers suffice where a table of addresses takes eight. */
 struct stream_lanes {
     shared_pointer along, down;
 };
 template <int D, typename T>
-static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *tile) {
-    int lane = reread_thread_index() % WARP;
-    struct stream_lanes lanes = {
-        shared_pointer_to(tile + tile_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2)),
-        shared_pointer_to(tile + tile_offset<D>(lane % 16, lane / 16))};
+static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stages) {
+    struct stream_lanes lanes = {right_then_down<D>(stages).at[0],
+                                 down_then_right<D>(stages).at[0]};
     return lanes;
 }
 static __device__ __forceinline__ shared_pointer column_from(shared_pointer rows, int column) {
@@ -181,103 +104,94 @@ static __device__ __forceinline__ shared_pointer column_from(shared_pointer rows
 
 /* s = a A': the warp's held rows times STEP streamed rows. */
 template <typename T, int D>
-static __device__ __forceinline__ void
-product(float s[BANDS][2][4], const uint32_t a[BANDS][D / 16][4], shared_pointer rows) {
+static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / 16][4],
+                                               shared_pointer rows) {
+    const int bands = backward_tiles<D>::BANDS;
 #pragma unroll
-    for (int i = 0; i < BANDS * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
+    for (int i = 0; i < bands * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t streamed[4];
         ldmatrix_x4(streamed, column_from(rows, k * 16));
 #pragma unroll
-        for (int i = 0; i < BANDS * 2; i++)
+        for (int i = 0; i < bands * 2; i++)
             multiply_add(s[i / 2][i % 2], a[i / 2][k], streamed + i % 2 * 2, T());
     }
 }
 
-/* Rounds the values of STEP queries to A fragments. */
-template <typename T>
-static __device__ __forceinline__ void rounded(uint32_t a[BANDS][4], const float p[BANDS][2][4]) {
-#pragma unroll
-    for (int band = 0; band < BANDS; band++) rounded_fragment<T>(a[band], p[band][0], p[band][1]);
-}
-
-/* sum += a A, with a [held rows, STEP] and STEP rows of a streamed tile. */
+/* sum += P A, with P [held rows, STEP] rounded to 16 bits, and STEP rows of a streamed tile. */
 template <typename T, int D>
-static __device__ __forceinline__ void accumulate(float sum[BANDS][D / 8][4],
-                                                  const uint32_t a[BANDS][4], shared_pointer rows) {
+static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const float p[][2][4],
+                                                  shared_pointer rows) {
+    const int bands = backward_tiles<D>::BANDS;
+    uint32_t a[bands][4];
+#pragma unroll
+    for (int band = 0; band < bands; band++) rounded_fragment<T>(a[band], p[band][0], p[band][1]);
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
         uint32_t streamed[4];
         ldmatrix_x4_trans(streamed, column_from(rows, n * 8));
 #pragma unroll
-        for (int i = 0; i < BANDS * 2; i++)
+        for (int i = 0; i < bands * 2; i++)
             multiply_add(sum[i / 2][n + i % 2], a[i / 2], streamed + i % 2 * 2, T());
     }
 }
 
-/* Masks the scores of keys after the query. The first query is `ahead` after the warp's first
- * key; rows are keys. */
-static __device__ __forceinline__ void mask(float s[BANDS][2][4], int ahead) {
-    int lane = reread_thread_index() % WARP, after = lane / 4 - lane % 4 * 2 - ahead;
+/* Masks the scores of keys after the query. The first of the warp's queries is `ahead` after the
+ * first of its keys; rows are keys, or queries. */
+template <int D, bool KEYS_DOWN>
+static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
+    int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
+    int after = (KEYS_DOWN ? down - right : right - down) - ahead;
 #pragma unroll
-    for (int i = 0; i < BANDS * 8; i++) {
+    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
         int band = i / 8, n = i / 4 % 2, at = i % 4;
-        if (after + band * 16 + at / 2 * 8 - n * 8 - at % 2 > 0) s[band][n][at] = -INFINITY;
+        int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down minus columns right */
+        if (after + (KEYS_DOWN ? step : -step) > 0) s[band][n][at] = -INFINITY;
     }
 }
 
-/* Masks the scores of keys before the first of each query; the arguments are those of mask. */
-static __device__ __forceinline__ void mask_before(float s[BANDS][2][4], const struct backward &b,
-                                                   const struct kept *kept, int ahead) {
-    struct held of = reload_held(kept);
-    int lane = reread_thread_index() % WARP;
-    int key = of.tile * BLOCK_KEYS + key_warp() * WARP_KEYS, query = key + ahead + lane % 4 * 2;
-    const int32_t *first_keys = b.first_keys + (int64_t)of.batch * b.sequence;
+/* Masks the scores of keys before the first of each query. query: the warp's first of the batch,
+ * key: its first; rows are keys, or queries. */
+template <typename T, int D, bool KEYS_DOWN>
+static __device__ __forceinline__ void mask_before(float s[][2][4], const struct backward<T> &b,
+                                                   int batch, int query, int key) {
+    int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
+    const int32_t *first_keys = b.first_keys + (int64_t)batch * b.sequence;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int n = i / 2, column = i % 2, at = query + n * 8 + column;
-        int before = at < b.sequence ? first_keys[at] - key - lane / 4 : 0;
-#pragma unroll
-        for (int row = 0; row < BANDS * 2; row++)
-            if (row * 8 < before) s[row / 2][n][row % 2 * 2 + column] = -INFINITY;
+    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, at = i % 4;
+        int row = band * 16 + at / 2 * 8 + down, column = n * 8 + at % 2 + right;
+        int this_query = query + (KEYS_DOWN ? column : row);
+        int this_key = key + (KEYS_DOWN ? row : column);
+        if (this_query < b.sequence && this_key < first_keys[this_query])
+            s[band][n][at] = -INFINITY;
     }
 }
 
-/* A tile of dS has a row of TILE_QUERIES values for each key. Its chunks are stored such that eight
- * rows of one chunk lie in different banks, although two rows share the 128 bytes of all banks.
- * Returns the offset of a chunk in values. */
-static __device__ __forceinline__ int score_offset(int key, int chunk) {
-    return key * TILE_QUERIES + (chunk ^ key / 2 % 4) * PACK;
-}
-
-/* Stores dS of the warp's keys in the tile of its stage; index: of the step, see struct step. */
+/* Destination of a warp's part of the column sums of dqkv, from a head's first column on, or NULL
+ * without column sums. */
 template <typename T, int D>
-static __device__ __forceinline__ void store_scores(unsigned char *shared,
-                                                    const uint32_t a[BANDS][4], int index) {
-    T *tile = (T *)(shared + layout<D>::SCORES_AT + index / 4 * layout<D>::SCORES);
-    int lane = reread_thread_index() % WARP, key = key_warp() * WARP_KEYS + lane / 4;
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        T *to = tile + score_offset(key, index % 4 * 2 + n) + lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < BANDS * 2; i++)
-            *(uint32_t *)(to + i * 8 * TILE_QUERIES) = a[i / 2][i % 2 + n * 2];
-    }
+static __device__ __forceinline__ float *warp_sums(const struct backward<T> &b, struct held of,
+                                                   int64_t column) {
+    const int warps = backward_tiles<D>::THREADS / WARP;
+    if (!b.sums) return NULL;
+    int64_t group = (int64_t)(of.batch * b.tiles + of.tile) * warps + reread_thread_index() / WARP;
+    return b.sums + group * b.stride + column;
 }
 
-/* Rounds a warp's sums times factor and stores them through shared memory (WARP_KEYS rows at
- * `staging`), because an accumulator has 8 bytes of a row, and a sector of memory has 32. `valid`
- * of the rows exist. The same pass sums the stored values down the columns, for each band apart:
- * column_sums, if any, with its row stride. */
+/* Rounds the warp's sums times factor and stores them through shared memory (its own rows of
+ * `staging`), because an accumulator has 8 bytes of a row, and a sector of memory has 32. The same
+ * pass sums the stored values down the columns, for column_sums. */
 template <typename T, int D>
-static __device__ __forceinline__ void store_sums(T *to, int stride, int valid, T *staging,
-                                                  const float sum[BANDS][D / 8][4], float factor,
+static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int valid, T *staging,
+                                                  const float sum[][D / 8][4], float factor,
                                                   float *column_sums) {
-    const int chunks = D / PACK;
-    int lane = reread_thread_index() % WARP;
+    const int rows = backward_tiles<D>::ROWS, chunks = D / PACK;
+    int thread = reread_thread_index(), lane = thread % WARP, first = thread / WARP * rows;
+    staging += first * D;
 #pragma unroll
-    for (int i = 0; i < BANDS * 2 * chunks; i++) {
+    for (int i = 0; i < rows / 8 * chunks; i++) {
         int n = i % chunks, half = i / chunks;
         const float *pair = sum[half / 2][n] + half % 2 * 2;
         uint32_t bits = rounded_pair(pair[0] * factor, pair[1] * factor, T());
@@ -285,19 +199,47 @@ static __device__ __forceinline__ void store_sums(T *to, int stride, int valid, 
         *(uint32_t *)at = bits;
     }
     __syncwarp();
-    for (int band = 0; band < BANDS; band++) {
-        float own[PACK] = {};
+    float own[PACK] = {};
 #pragma unroll
-        for (int i = 0; i < 16 * chunks; i += WARP) {
-            int row = band * 16 + (i + lane) / chunks, chunk = (i + lane) % chunks;
-            const T *from = staging + tile_offset<D>(row, chunk);
-            if (row >= valid) continue;
-            *(uint4 *)(to + (int64_t)row * stride + chunk * PACK) = *(const uint4 *)from;
-            float values[PACK];
-            load_pack(values, from);
-            for (int j = 0; j < PACK; j++) own[j] += values[j];
-        }
-        if (column_sums) store_column_sums<chunks>(column_sums + (int64_t)band * stride, own);
+    for (int i = 0; i < rows * chunks; i += WARP) {
+        int row = (i + lane) / chunks, chunk = (i + lane) % chunks;
+        const T *from = staging + tile_offset<D>(row, chunk);
+        if (first + row >= valid) continue;
+        *(uint4 *)(to + (first + row) * stride + chunk * PACK) = *(const uint4 *)from;
+        if (!column_sums) continue;
+        float values[PACK];
+        load_pack(values, from);
+        for (int j = 0; j < PACK; j++) own[j] += values[j];
     }
-    __syncwarp();
+    if (column_sums) store_column_sums<chunks>(column_sums, own);
+}
+
+/* Reloads values that are needed once per streamed tile from shared memory, since the sums need the
+ * registers. */
+static __device__ __forceinline__ struct held reload(const volatile struct held *kept) {
+    struct held of = {kept->batch, kept->head, kept->tile};
+    return of;
+}
+
+/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage. of: a key
+ * head, or a query head. */
+template <typename T, int D, bool KEYS>
+static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
+                                             struct held of, int at) {
+    const int chunks = D / PACK, rows_at_once = backward_tiles<D>::THREADS / chunks;
+    int thread = reread_thread_index(), row = thread / chunks, chunk = thread % chunks;
+    const T *from = b.qkv + (query_offset<T, D>(b, of, at + row) + chunk * PACK);
+    const T *other = b.dout + (out_offset<T, D>(b, of, at + row) + chunk * PACK);
+    int stride = KEYS ? b.stride : b.out_stride;
+    if (KEYS) from += b.out_stride, other = from + b.kv_heads * D;
+    shared_pointer to = shared_pointer_to(stages + tile_offset<D>(row, chunk)) +
+                        stage * backward_tiles<D>::STAGE * 2;
+#pragma unroll
+    for (int i = 0; i < STREAM_ROWS; i += rows_at_once) {
+        bool exists = at + row + i < b.sequence;
+        cp_async_16(to + i * D * 2, from, exists);
+        cp_async_16(to + i * D * 2 + backward_tiles<D>::SECOND, other, exists);
+        from += (int64_t)rows_at_once * b.stride;
+        other += (int64_t)rows_at_once * stride;
+    }
 }

@@ -104,8 +104,9 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
         for (int i = 0; i < at::HALVES; i++)
             probabilities<T, LIMITED>(s[i], b, values + i, work.of.batch, key,
                                       tile * at::HALVES + i);
-        /* The buffer of dS' is free. This loop also keeps the compiler from waiting for dP' before
-         * the exponentials. */
+        /* A loop here keeps the compiler from waiting for dP' before the exponentials. This barrier
+         * has been passed: both groups stored dS' of the last step after they had multiplied that
+         * of the step before, so that its buffer is free. */
         if (step >= DS_BUFFERS) wait_for_step(p.done, step - DS_BUFFERS);
         group_wait<0>();
 #pragma unroll

@@ -3,7 +3,7 @@
  * included, so that their parts can be called one by one. */
 #include <stdio.h>
 
-#include "kernels/cuda/attention_mma_backward.h"
+#include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/partials.h"
 #include "kernels/cuda/ptx_hopper.h"
 
@@ -54,6 +54,9 @@ static void recorded_wait(phase_barrier *barrier, int parity) {
 #include "kernels/cuda/attention_wgmma.h"
 #undef phase_wait
 
+namespace mma_backward {
+#include "kernels/cuda/attention_mma_backward.h"
+}
 namespace mma_forward {
 #include "kernels/cuda/attention_mma_forward.cu"
 }
@@ -88,7 +91,7 @@ template <typename T, int D> static __global__ void fragments_kernel() {
         store_bits(tile, tile_offset<D>(i / D, i % D / 8) + i % 8, code(i));
     __syncthreads();
     struct tile_lanes down = down_then_right<D>(tile), right = right_then_down<D>(tile);
-    struct stream_lanes stream = stream_lanes<D>(tile);
+    struct mma_backward::stream_lanes stream = mma_backward::stream_lanes<D>(tile);
     for (int i = 0; i < 64 / 16 * D / 16; i++) {
         int row = i / (D / 16) * 16, column = i % (D / 16) * 16;
         uint32_t r[4];
@@ -98,9 +101,9 @@ template <typename T, int D> static __global__ void fragments_kernel() {
         check_fragment<T, D, B, false>(r, row, column);
         fragments_b_trans<D>(r, &down, row, column);
         check_fragment<T, D, B, true>(r, column, row);
-        ldmatrix_x4(r, column_from(stream.along + row * D * 2, column));
+        ldmatrix_x4(r, mma_backward::column_from(stream.along + row * D * 2, column));
         check_fragment<T, D, B, false>(r, row, column);
-        ldmatrix_x4_trans(r, column_from(stream.down + row * D * 2, column));
+        ldmatrix_x4_trans(r, mma_backward::column_from(stream.down + row * D * 2, column));
         check_fragment<T, D, B, true>(r, column, row);
     }
 }
@@ -144,13 +147,14 @@ template <int KEYS> static void check_forward_mask(int ahead) {
         same(isinf(s[band][n][i % 4]), masked, "mma, forward", KEYS, ahead, i);
     }
 }
-static void check_backward_mask(int ahead) {
-    float s[BANDS][2][4] = {};
-    mask(s, ahead);
-    for (int i = 0; i < BANDS * 8; i++) {
+template <int D, bool KEYS_DOWN> static void check_backward_mask(int ahead) {
+    float s[mma_backward::backward_tiles<D>::BANDS][2][4] = {};
+    mma_backward::mask<D, KEYS_DOWN>(s, ahead);
+    for (int i = 0; i < mma_backward::backward_tiles<D>::BANDS * 8; i++) {
         coord at = oracle::mma_coord(oracle::C, (int)threadIdx.x % WARP, i % 4);
         int row = i / 8 * 16 + at.row, column = i / 4 % 2 * 8 + at.column;
-        same(isinf(s[i / 8][i / 4 % 2][i % 4]), row > ahead + column, "mma, backward", ahead, i);
+        bool masked = KEYS_DOWN ? row > ahead + column : column > ahead + row;
+        same(isinf(s[i / 8][i / 4 % 2][i % 4]), masked, "mma, backward", KEYS_DOWN, ahead, i);
     }
 }
 template <bool KEYS_DOWN> static void check_wgmma_mask(int ahead) {
@@ -166,7 +170,8 @@ template <bool KEYS_DOWN> static void check_wgmma_mask(int ahead) {
 static __global__ void masks_kernel() {
     for (int ahead = -70; ahead <= 70; ahead++) {
         check_forward_mask<64>(ahead), check_forward_mask<48>(ahead), check_forward_mask<32>(ahead);
-        check_backward_mask(ahead);
+        check_backward_mask<64, false>(ahead), check_backward_mask<64, true>(ahead);
+        check_backward_mask<128, false>(ahead), check_backward_mask<128, true>(ahead);
         check_wgmma_mask<false>(ahead), check_wgmma_mask<true>(ahead);
     }
 }

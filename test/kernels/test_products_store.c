@@ -274,7 +274,7 @@ Test(products_store, plans_of_sizes_cover_what_trials_choose) {
     size_t planned = bench.be.workspace_bytes, most = 0;
     close_bench(&bench);
     options.autotune_seconds = PLENTY_S;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 9 || (most == 0 && i < 90); i++) { /* times are noisy */
         fake_cublaslt_slow(slow[i % 3]);
         open_bench(&bench, &options);
         plan(&bench);
