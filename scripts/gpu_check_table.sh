@@ -123,7 +123,7 @@ show_against() {
             "$out/$file.json"
     done | awk -F '\t' '!($1 in other) { other[$1] = $2; next }
         other[$1] > 0 && $2 > 0 { printf "%-34s %12s %12s %7.3f  %s\n", $1, other[$1], $2,
-            $2 / other[$1], $2 >= other[$1] ? "this" : "OTHER" }'
+            $2 / other[$1], ($2 >= other[$1] ? "this" : "OTHER") }'
 }
 
 # Verdicts of the comparison: its first table.
