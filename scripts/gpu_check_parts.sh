@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.." || exit 1
 : "${out:?run scripts/gpu_check.sh}" "${folder:?}" "${arch:?}" "${rehearsal:?}"
 export TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
 : "${nvcc:?}" "${jobs:?}" "${wgmma:?}" "${batch:?}" "${seconds:?}" "${large:?}" "${sanitizer:?}"
+: "${against?}"
 tiny=() tiny_model=() # options of gpu_bench and ./train in a rehearsal
 hopper=() # without Hopper's attention, if it failed
 if [ "$wgmma" = "--wgmma 0" ]; then hopper=(--set cuda_wgmma=false); fi

@@ -1,6 +1,6 @@
 /* Selects the implementation of attention: tensor cores where the tensors allow it, see
  * attention.h, and plain threads for everything else. */
-#include "kernels/cuda/attention_backward.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/flat.h"
 
 /* Copies to shared memory, and stores of whole chunks, are of 16 aligned bytes. */

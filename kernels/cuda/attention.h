@@ -57,6 +57,9 @@ void attention_wgmma_forward(struct backend *be, const struct attention_forward_
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,
                               const struct attention_shape *shape);
+/* Bytes of its workspace. */
+size_t attention_backward_bytes(const struct attention_backward_args *args,
+                                const struct attention_shape *shape);
 
 void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
                             const struct attention_shape *shape);

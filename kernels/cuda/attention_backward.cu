@@ -47,7 +47,8 @@ static __global__ void __launch_bounds__(PREPARE_WARPS *WARP)
     const int share = SEMAPHORES * VALUE_ROWS / BLOCK_KEYS;
     int tile = 0, thread = (int)threadIdx.x;
     if (b.first_keys && first < b.sequence) tile = b.first_keys[of_batch + first] / BLOCK_KEYS;
-    if (thread < share) b.semaphores[(of_head * halves + half) * share + thread] = 2 * tile;
+    if (thread < share)
+        b.semaphores[(of_head * halves + half) * share + thread] = semaphore_value(tile, false);
     if (blockIdx.x == 0 && thread == 0) *b.next_work = 0;
 }
 

@@ -38,7 +38,7 @@ struct backward {
     const int32_t *first_keys;    /* [B, T], or NULL */
     struct query_values *values;  /* [B, H, tiles * BLOCK_KEYS / VALUE_ROWS] */
     float *dq;                    /* [B, H, tiles * BLOCK_KEYS, D]: sums so far, see the kernels */
-    int *semaphores;              /* [B, H, tiles, SEMAPHORES] */
+    int *semaphores;              /* [B, H, tiles, SEMAPHORES]: see semaphore_value */
     int *next_work;               /* number of blocks that have taken work */
     float *sums; /* optional [B, tiles, SUM_WARPS, stride]: sums of 16 rows of dqkv each */
     int sequence, heads, kv_heads, batch;
@@ -49,10 +49,6 @@ struct backward {
 };
 
 /* ---- on the host */
-
-/* Bytes of workspace. */
-size_t attention_backward_bytes(const struct attention_backward_args *args,
-                                const struct attention_shape *shape);
 
 /* Lays out the workspace, and starts the pass that fills values, semaphores and next_work. */
 struct backward attention_backward_begin(struct backend *be,
@@ -65,6 +61,12 @@ void attention_backward_end(struct backend *be, const struct backward *b,
                             const struct attention_shape *shape);
 
 /* ---- on the device */
+
+/* Value of a semaphore when the block of key tile `tile` may add: 2 tile, or one more if the sum
+ * has begun. */
+static __device__ __forceinline__ int semaphore_value(int tile, bool begun) {
+    return 2 * tile + begun;
+}
 
 /* Keys that a block holds: rows from tile * BLOCK_KEYS on, in one head of keys. */
 struct held {
@@ -80,27 +82,4 @@ static __device__ __forceinline__ struct held take_work(const struct backward &b
     struct attention_work work = attention_work(number, b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     return of;
-}
-
-/* Queries of tile `tile` of head `head` (of B * H), as query_values. */
-static __device__ __forceinline__ int64_t values_at(const struct backward &b, int64_t head) {
-    return head * b.tiles * (BLOCK_KEYS / VALUE_ROWS);
-}
-
-/* A semaphore holds 2 n + s: the block of key tile n adds next, and s is 1 if the sum has begun.
- * Waits for the turn of key tile `tile`; returns the value. Called by a whole warp. */
-static __device__ __forceinline__ int semaphore_turn(const int *semaphore, int tile) {
-    int value = 0;
-    if (threadIdx.x % WARP == 0) value = semaphore_wait(semaphore, 2 * tile);
-    return __shfl_sync(0xffffffffu, value, 0);
-}
-/* The same; returns true if the sum has begun. */
-static __device__ __forceinline__ bool semaphore_begun(const int *semaphore, int tile) {
-    return semaphore_turn(semaphore, tile) % 2;
-}
-
-/* Gives the turn to key tile `tile` + 1, which then sees what the warp has added. */
-static __device__ __forceinline__ void semaphore_pass(int *semaphore, int tile) {
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) semaphore_set(semaphore, 2 * (tile + 1) + 1);
 }

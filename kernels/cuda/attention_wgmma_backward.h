@@ -169,10 +169,11 @@ take_turns(const struct places<D> &p, const struct backward &b, const struct blo
         int head = work.of.batch * b.heads + head_of_step(work, step);
         int tile = head * b.tiles * at::TILES + tile_of_step(work, step);
         int *semaphore = b.semaphores + tile * (SEMAPHORES / at::TILES);
-        p.turns[step % DS_BUFFERS] = semaphore_wait(semaphore, 2 * work.of.tile);
+        p.turns[step % DS_BUFFERS] =
+            semaphore_wait(semaphore, semaphore_value(work.of.tile, false));
         phase_arrive(barrier_of(p.turn, step));
         wait_for_step(p.done, step);
-        semaphore_set(semaphore, 2 * (work.of.tile + 1) + 1);
+        semaphore_set(semaphore, semaphore_value(work.of.tile + 1, true));
     }
 }
 
