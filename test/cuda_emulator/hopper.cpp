@@ -85,13 +85,27 @@ static copy_in_flight copies[COPIES];
 static int copy_count;
 static fiber *phase_waiters[MAX_THREADS];
 static int phase_waiter_count;
-static char view[SHARED_MOST + MOST_ALIGNMENT]; /* shared memory as copies and matmuls see it */
+alignas(8) static char view[SHARED_MOST +
+                            MOST_ALIGNMENT]; /* shared memory as copies and matmuls see it */
 static bool used;
 
 /* Not memcpy: AddressSanitizer's red zones may lie in between, and ThreadSanitizer must not
  * count the emulator's own reads as accesses. */
 __attribute__((no_sanitize("address"))) static void look(void *to, const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) ((volatile char *)to)[i] = ((const volatile char *)from)[i];
+}
+
+/* The same for much memory, in words if both addresses allow it. */
+__attribute__((no_sanitize("address"))) static void look_at_much(char *to, const char *from,
+                                                                 size_t bytes) {
+    size_t i = 0;
+    if ((uintptr_t)to % 8 == (uintptr_t)from % 8) {
+        i = (8 - (uintptr_t)from % 8) % 8;
+        look(to, from, i);
+        for (; i + 8 <= bytes; i += 8)
+            *(volatile uint64_t *)(to + i) = *(const volatile uint64_t *)(from + i);
+    }
+    look(to + i, from + i, bytes - i);
 }
 
 /* ---- ThreadSanitizer sees the copy engine as a thread of its own, which starts at the request */
@@ -258,7 +272,7 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
 
 void shared_stores_done() {
     unsigned first = shared_begin();
-    look(view + first, at_shared(first), shared_end() - first);
+    look_at_much(view + first, at_shared(first), shared_end() - first);
     used = true;
 }
 
