@@ -268,7 +268,7 @@ Test(attention, grouped) {
         for (size_t d = 0; d < 3; d++) {
             struct shape s = given[i];
             s.dtypes = plain[d];
-            if (d == i % 3 || s.length < 100) check_on_each_gpu(both, &s);
+            if (d == i % 3 || (s.length < 100 && !test_emulated())) check_on_each_gpu(both, &s);
         }
 }
 
@@ -290,6 +290,7 @@ Test(attention, first_keys) {
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             struct shape s = given[i];
+            if (test_emulated() && (i + k) % 2) continue;
             s.dtypes = plain[(i + k) % 3];
             s.document = kinds[k].document;
             s.window = kinds[k].window;
