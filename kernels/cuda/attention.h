@@ -49,6 +49,8 @@ void attention_mma_forward(struct backend *be, const struct attention_forward_ar
                            const struct attention_shape *shape);
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
                             const struct attention_shape *shape);
+size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
+                                    const struct attention_shape *shape);
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
@@ -57,7 +59,6 @@ void attention_wgmma_forward(struct backend *be, const struct attention_forward_
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,
                               const struct attention_shape *shape);
-/* Bytes of its workspace. */
 size_t attention_backward_bytes(const struct attention_backward_args *args,
                                 const struct attention_shape *shape);
 
@@ -65,8 +66,6 @@ void attention_simt_forward(struct backend *be, const struct attention_forward_a
                             const struct attention_shape *shape);
 void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
                              const struct attention_shape *shape);
-size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
-                                    const struct attention_shape *shape);
 size_t attention_simt_backward_bytes(const struct attention_shape *shape);
 
 /* exp(x) = exp2(x log2(e)): the GPU has exp2 in hardware. */

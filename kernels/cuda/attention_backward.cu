@@ -1,4 +1,4 @@
-/* The passes before and after the kernels of attention's gradient on tensor cores. */
+/* The passes before and after Hopper's kernel for attention's gradient. */
 #include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/partials.h"
 

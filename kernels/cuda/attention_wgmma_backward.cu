@@ -1,5 +1,6 @@
 /* The gradient of attention on Hopper's tensor cores, with five products in one kernel:
- * attention_backward.h has the formulas and the order of dQ's sums; for sm_90a only.
+ * attention_mma_backward.cu has the formulas, attention_backward.h the order of dQ's sums; for
+ * sm_90a only.
  *
  * Each of two groups of warps holds 64 keys. In a step, with the next queries:
  *
@@ -7,9 +8,9 @@
  *
  * P' and dS' leave the accumulators of wgmma as A of dV and dK, in registers. dQ needs the keys of
  * both groups: dS' also goes to shared memory, where each group reads both halves for its part of
- * dQ, a step later, so that the groups need not keep in step. The scores of the next step are
- * multiplied while dQ is added to memory, dV and dQ while dS' is stored, and all of these while the
- * other group exponentiates. Not yet measured on a GPU. */
+ * dQ. dP' is multiplied during the exponentials, dV and dK while dS' is stored and the other
+ * group's is awaited, and the scores of the next step while dQ is added to memory. Not yet measured
+ * on a GPU. */
 #include "kernels/cuda/attention_wgmma_backward.h"
 
 /* Replaces s by P', for the queries of tile `tile` of 64; a thread's columns are queries. */
@@ -46,8 +47,8 @@ static __device__ __forceinline__ void score_gradients(float ds[GROUP_SUMS],
     }
 }
 
-/* Destination of the warp's part of the column sums, from a column on, or NULL without them. rows:
- * 16 rows of tile `tile`, of SUM_WARPS. */
+/* Destination of the sums of 16 rows, from a column on, or NULL without column sums. rows: their
+ * index among the SUM_WARPS of the tile. */
 static __device__ __forceinline__ float *sums_place(const struct backward &b, struct held of,
                                                     int rows, int64_t column) {
     if (!b.sums) return NULL;
