@@ -44,12 +44,10 @@ static __global__ void __launch_bounds__(PREPARE_WARPS *WARP)
         to->x[threadIdx.x] = valid ? -b.lse[of_head * b.sequence + row] * LOG2_OF_E : -INFINITY;
     }
     /* The first key tile that the first of these queries sees begins the sums. */
-    const int share = SEMAPHORES * VALUE_ROWS / BLOCK_KEYS;
-    int tile = 0, thread = (int)threadIdx.x;
+    int tile = 0;
     if (b.first_keys && first < b.sequence) tile = b.first_keys[of_batch + first] / BLOCK_KEYS;
-    if (thread < share)
-        b.semaphores[(of_head * halves + half) * share + thread] = semaphore_value(tile, false);
-    if (blockIdx.x == 0 && thread == 0) *b.next_work = 0;
+    if (threadIdx.x == 0) b.semaphores[of_head * halves + half] = semaphore_value(tile, false);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *b.next_work = 0;
 }
 
 static int64_t tiles_of(const struct attention_shape *shape) {
@@ -64,11 +62,11 @@ static size_t lay_out(struct backward *b, const struct attention_backward_args *
                       const struct attention_shape *shape, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     size_t tiles = (size_t)(shape->batch * shape->heads * tiles_of(shape));
+    size_t halves = tiles * (BLOCK_KEYS / VALUE_ROWS);
     size_t sums = (size_t)(sums_rows(shape) * tensor_columns(args->dqkv));
-    b->values = (struct query_values *)arena_take(&arena, tiles * (BLOCK_KEYS / VALUE_ROWS) *
-                                                              sizeof *b->values);
+    b->values = (struct query_values *)arena_take(&arena, halves * sizeof *b->values);
     b->dq = (float *)arena_take(&arena, tiles * BLOCK_KEYS * (size_t)shape->width * sizeof *b->dq);
-    b->semaphores = (int *)arena_take(&arena, tiles * SEMAPHORES * sizeof *b->semaphores);
+    b->semaphores = (int *)arena_take(&arena, halves * sizeof *b->semaphores);
     b->next_work = (int *)arena_take(&arena, sizeof *b->next_work);
     b->sums = args->column_sums ? (float *)arena_take(&arena, sums * sizeof *b->sums) : NULL;
     return arena.used;
@@ -92,7 +90,6 @@ struct backward attention_backward_begin(struct backend *be,
     int width = (int)shape->width;
     b.dqkv = args->dqkv->data;
     b.dout = args->dout->data;
-    b.qkv = args->qkv->data;
     b.out = args->out->data;
     b.lse = args->lse;
     b.first_keys = args->first_keys;

@@ -22,8 +22,7 @@
 enum {
     BLOCK_KEYS = 128,
     VALUE_ROWS = 64, /* queries of a struct query_values */
-    SUM_WARPS = 8,   /* parts of column sums for BLOCK_KEYS rows: one per 16 rows */
-    SEMAPHORES = 16  /* for BLOCK_KEYS queries of a head, of which a kernel may use fewer */
+    SUM_WARPS = 8    /* parts of column sums for BLOCK_KEYS rows: one per 16 rows */
 };
 
 /* Values of 64 queries: -lse log2(e), -infinity beyond the end; and delta. */
@@ -32,14 +31,15 @@ struct query_values {
 };
 
 struct backward {
-    void *dqkv;                   /* [B, T, stride] */
-    const void *dout, *qkv, *out; /* as in attention_backward_args */
-    const float *lse;             /* [B, H, T] */
-    const int32_t *first_keys;    /* [B, T], or NULL */
-    struct query_values *values;  /* [B, H, tiles * BLOCK_KEYS / VALUE_ROWS] */
-    float *dq;                    /* [B, H, tiles * BLOCK_KEYS, D]: sums so far, see the kernels */
-    int *semaphores;              /* [B, H, tiles, SEMAPHORES]: see semaphore_value */
-    int *next_work;               /* number of blocks that have taken work */
+    void *dqkv;                  /* [B, T, stride] */
+    const void *dout, *out;      /* as in attention_backward_args */
+    const float *lse;            /* [B, H, T] */
+    const int32_t *first_keys;   /* [B, T], or NULL */
+    struct query_values *values; /* [B, H, tiles * BLOCK_KEYS / VALUE_ROWS] */
+    float *dq;                   /* [B, H, tiles * BLOCK_KEYS, D]: sums so far, see the kernels */
+    int *semaphores;             /* shaped as values: see semaphore_value; a kernel that adds 128
+                                    queries at once uses the first of two */
+    int *next_work;              /* number of blocks that have taken work */
     float *sums; /* optional [B, tiles, SUM_WARPS, stride]: sums of 16 rows of dqkv each */
     int sequence, heads, kv_heads, batch;
     int tiles;              /* number of BLOCK_KEYS rows in a sequence */

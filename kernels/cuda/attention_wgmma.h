@@ -97,46 +97,39 @@ static __device__ __forceinline__ void product(float d[GROUP_SUMS], const uint32
     group_product_bf16<1, 1>(d, a, b);
 }
 
-/* Starts s = a b', with 64 rows of a head each, as a group of products. */
-template <typename T, int D>
-static __device__ __forceinline__ void start_scores(float s[GROUP_SUMS], const unsigned char *a,
-                                                    const unsigned char *b) {
+/* Starts s = a b', with 64 rows of a head and TILES times 64, as a group of products. The tiles of
+ * b follow one another: first the first 64 values of all rows. */
+template <typename T, int D, int TILES>
+static __device__ __forceinline__ void
+start_scores(float s[TILES][GROUP_SUMS], const unsigned char *a, const unsigned char *b) {
 #pragma unroll
     for (int i = 0; i < D / 16; i++) { /* 16 values are 32 bytes of a row */
-        uint64_t at = (uint64_t)((i / 4 * TILE_BYTES + i % 4 * 32) / 16);
-        if (i == 0) product<0>(s, tile_descriptor(a), tile_descriptor(b), T());
-        else product<1>(s, tile_descriptor(a) + at, tile_descriptor(b) + at, T());
+        uint64_t a_at = tile_descriptor(a) + (uint64_t)((i / 4 * TILE_BYTES + i % 4 * 32) / 16);
+        uint64_t b_at =
+            tile_descriptor(b) + (uint64_t)((i / 4 * TILES * TILE_BYTES + i % 4 * 32) / 16);
+        if (i == 0 && TILES == 1) product<0>(s[0], a_at, b_at, T());
+        else if (i == 0) wide_product<0>(s[0], a_at, b_at, T());
+        else if (TILES == 1) product<1>(s[0], a_at, b_at, T());
+        else wide_product<1>(s[0], a_at, b_at, T());
     }
     group_commit();
 }
 
-/* The same for 128 rows of b, whose tiles follow one another: first those of the first 64 values.
- */
-template <typename T, int D>
-static __device__ __forceinline__ void
-start_wide_scores(float s[2 * GROUP_SUMS], const unsigned char *a, const unsigned char *b) {
-#pragma unroll
-    for (int i = 0; i < D / 16; i++) {
-        uint64_t at = (uint64_t)((i / 4 * TILE_BYTES + i % 4 * 32) / 16);
-        uint64_t b_at = at + (uint64_t)(i / 4 * TILE_BYTES / 16);
-        if (i == 0) wide_product<0>(s, tile_descriptor(a), tile_descriptor(b), T());
-        else wide_product<1>(s, tile_descriptor(a) + at, tile_descriptor(b) + b_at, T());
-    }
-    group_commit();
-}
-
-/* Starts sum += p b, with 64 rows of a head, as a group of products. */
-template <typename T, int D>
+/* Starts sum += p b, with TILES times 64 rows of a head, as a group of products for each. */
+template <typename T, int D, int TILES>
 static __device__ __forceinline__ void start_sums(float sum[D / TILE_VALUES][GROUP_SUMS],
-                                                  const uint32_t p[GROUP_ROWS / 16][4],
+                                                  const uint32_t p[TILES][GROUP_ROWS / 16][4],
                                                   const unsigned char *b) {
 #pragma unroll
-    for (int i = 0; i < GROUP_ROWS / 16; i++) /* 16 rows are 2048 bytes */
+    for (int i = 0; i < TILES * GROUP_ROWS / 16; i++) { /* 16 rows are 2048 bytes */
+        const unsigned char *rows = b + i / 4 * head_tile<D>::BYTES;
 #pragma unroll
         for (int tile = 0; tile < D / TILE_VALUES; tile++)
-            product(sum[tile], p[i],
-                    tile_descriptor(b) + (uint64_t)((tile * TILE_BYTES + i * 2048) / 16), T());
-    group_commit();
+            product(sum[tile], p[i / 4][i % 4],
+                    tile_descriptor(rows) + (uint64_t)((tile * TILE_BYTES + i % 4 * 2048) / 16),
+                    T());
+        if (i % 4 == 3) group_commit();
+    }
 }
 
 /* Rounds s to 16 bits, as A of the next products. */

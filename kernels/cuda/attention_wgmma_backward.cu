@@ -94,13 +94,13 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
     const unsigned char *keys = keys_of(p, group);
     wait_for_step(p.full, 0);
     group_fence();
-    start_step<T, D>(s, keys, slot_at(p, 0));
+    start_scores<T, D, at::HALVES>(s, keys, slot_at(p, 0));
     for (int step = 0; step < steps; step++) {
         const unsigned char *queries = slot_at(p, step);
         const struct query_values *values = row_values(p, step);
         group_wait<0>();
         group_fence();
-        start_step<T, D>(ds, keys + at::VALUES, queries + at::DOUT);
+        start_scores<T, D, at::HALVES>(ds, keys + at::VALUES, queries + at::DOUT);
 #pragma unroll
         for (int i = 0; i < at::HALVES; i++)
             probabilities<T, LIMITED>(s[i], b, values + i, work.of.batch, key,
@@ -117,13 +117,13 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
             round_to<T>(a[i], ds[i]);
         }
         group_fence();
-        start_key_sums<T, D>(dv, probability, queries + at::DOUT);
+        start_sums<T, D, at::HALVES>(dv, probability, queries + at::DOUT);
 #pragma unroll
         for (int i = 0; i < at::HALVES; i++) store_ds(ds_tile(p, step, i, group), a[i]);
         shared_stores_done();
         warp_arrives(p.written, step);
         group_fence();
-        start_key_sums<T, D>(dk, a, queries);
+        start_sums<T, D, at::HALVES>(dk, a, queries);
         wait_for_step(p.written, step);
         group_wait<at::HALVES>(); /* for dV: the registers of P' are needed */
         group_fence();
@@ -134,7 +134,7 @@ sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES
             next = slot_at(p, step + 1);
         }
         group_fence();
-        start_step<T, D>(s, keys, next);
+        start_scores<T, D, at::HALVES>(s, keys, next);
         wait_for_step(p.turn, step);
         int turn = __shfl_sync(0xffffffffu, p.turns[step % DS_BUFFERS], 0);
         group_wait<1>();

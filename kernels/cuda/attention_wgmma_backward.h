@@ -168,7 +168,7 @@ take_turns(const struct places<D> &p, const struct backward &b, const struct blo
     for (int step = 0; step < steps_of(work); step++) {
         int head = work.of.batch * b.heads + head_of_step(work, step);
         int tile = head * b.tiles * at::TILES + tile_of_step(work, step);
-        int *semaphore = b.semaphores + tile * (SEMAPHORES / at::TILES);
+        int *semaphore = b.semaphores + tile * at::HALVES;
         p.turns[step % DS_BUFFERS] =
             semaphore_wait(semaphore, semaphore_value(work.of.tile, false));
         phase_arrive(barrier_of(p.turn, step));
@@ -188,24 +188,6 @@ template <int ADD>
 static __device__ __forceinline__ void transposed_product(float *d, uint64_t a, uint64_t b,
                                                           __nv_bfloat16) {
     group_product_bf16_transposed<1, ADD>(d, a, b);
-}
-
-/* Starts s = a b', with 64 held rows and a step's queries or gradients of outputs. */
-template <typename T, int D>
-static __device__ __forceinline__ void start_step(float s[layout<D>::HALVES][GROUP_SUMS],
-                                                  const unsigned char *a, const unsigned char *b) {
-    if (D == 64) start_wide_scores<T, D>(s[0], a, b);
-    else start_scores<T, D>(s[0], a, b);
-}
-
-/* Starts sum += p b, with the group's keys and a step's queries or gradients of outputs. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-start_key_sums(float sum[D / TILE_VALUES][GROUP_SUMS],
-               const uint32_t p[layout<D>::HALVES][GROUP_ROWS / 16][4], const unsigned char *b) {
-#pragma unroll
-    for (int half = 0; half < layout<D>::HALVES; half++)
-        start_sums<T, D>(sum, p[half], b + half * TILE_BYTES);
 }
 
 /* Starts dq = dS K, the group's part: all 64 values of its half of 128 queries, or its half of the

@@ -54,7 +54,7 @@ struct key_source {
 };
 
 /* Starts to fetch step `step`, if it exists; thread 0 does. Tiles of keys are ordered as
- * start_wide_scores reads them. */
+ * start_scores reads them. */
 template <int D>
 static __device__ __forceinline__ void fetch_keys(const struct ring<D> &ring,
                                                   const struct key_source &source, int step) {
@@ -148,25 +148,6 @@ mask_step(float s[layout<D>::TILES][GROUP_SUMS], const struct forward &f,
     }
 }
 
-/* Starts the scores of the group's queries with the keys of a slot. */
-template <typename T, int D>
-static __device__ __forceinline__ void start_step(float s[layout<D>::TILES][GROUP_SUMS],
-                                                  const unsigned char *queries,
-                                                  const unsigned char *keys) {
-    if (D == 128) start_wide_scores<T, D>(s[0], queries, keys);
-    else start_scores<T, D>(s[0], queries, keys);
-}
-
-/* Starts o += p V, with the values of a slot. */
-template <typename T, int D>
-static __device__ __forceinline__ void
-start_outputs(float o[D / TILE_VALUES][GROUP_SUMS],
-              const uint32_t p[layout<D>::TILES][GROUP_ROWS / 16][4], const unsigned char *slot) {
-#pragma unroll
-    for (int i = 0; i < layout<D>::TILES; i++)
-        start_sums<T, D>(o, p[i], slot + layout<D>::VALUES + i * head_tile<D>::BYTES);
-}
-
 /* Processes the keys that a group sees, step by step; o and rows are complete afterwards. The
  * group's queries, from `first` on, see the steps from `begin` to `seen`, at least one. */
 template <typename T, int D, bool LIMITED>
@@ -182,7 +163,7 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
     fetch_keys(ring, source, begin + at::AHEAD);
     wait_for_step(ring.full, begin);
     group_fence();
-    start_step<T, D>(s, queries, slot_at(ring, begin));
+    start_scores<T, D, at::TILES>(s, queries, slot_at(ring, begin));
     group_wait<0>();
     mask_step<D, LIMITED>(s, f, source, warp_first, begin, seen == begin + 1);
     follow_maxima<at::TILES>(rows, shrink, s, factor);
@@ -193,8 +174,8 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
     for (int step = begin + 1; step < seen; step++) {
         fetch_keys(ring, source, step + at::AHEAD);
         group_fence();
-        start_step<T, D>(s, queries, slot_at(ring, step));
-        start_outputs<T, D>(o, p, slot_at(ring, step - 1));
+        start_scores<T, D, at::TILES>(s, queries, slot_at(ring, step));
+        start_sums<T, D, at::TILES>(o, p, slot_at(ring, step - 1) + at::VALUES);
         group_wait<at::TILES>();
         mask_step<D, LIMITED>(s, f, source, warp_first, step, step == seen - 1);
         bool shrinks = follow_maxima<at::TILES>(rows, shrink, s, factor);
@@ -210,7 +191,7 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
             o[i / GROUP_SUMS][i % GROUP_SUMS] *= shrink[i / 2 % 2];
     }
     group_fence();
-    start_outputs<T, D>(o, p, slot_at(ring, seen - 1));
+    start_sums<T, D, at::TILES>(o, p, slot_at(ring, seen - 1) + at::VALUES);
     group_wait<0>();
     warp_arrives(ring.empty, seen - 1);
 }

@@ -204,8 +204,8 @@ static void check_calls(const unsigned char *a, const unsigned char *b) {
     float sums[D / 64][GROUP_SUMS];
     uint32_t p[4][4] = {};
     begin_calls();
-    if (a) start_scores<T, D>(sums[0], a, b);
-    else start_sums<T, D>(sums, p, b);
+    if (a) start_scores<T, D, 1>(sums, a, b);
+    else start_sums<T, D, 1>(sums, &p, b);
     __syncthreads();
     if (threadIdx.x > 0) return;
     unsigned a_at = a ? emu::shared_offset(a) : 0, b_at = emu::shared_offset(b);
@@ -221,12 +221,12 @@ static void check_calls(const unsigned char *a, const unsigned char *b) {
         same(calls[i].wide || calls[i].a_transposed, false, "form", D, i);
     }
 }
-/* The same for start_wide_scores: of b, 64 values of 128 rows come first, then the next 64. */
+/* The same for 128 rows of b: 64 values of 128 rows come first, then the next 64. */
 template <typename T, int D>
 static void check_wide_calls(const unsigned char *a, const unsigned char *b) {
-    float sums[2 * GROUP_SUMS];
+    float sums[2][GROUP_SUMS];
     begin_calls();
-    start_wide_scores<T, D>(sums, a, b);
+    start_scores<T, D, 2>(sums, a, b);
     __syncthreads();
     if (threadIdx.x > 0) return;
     same(call_count, D / 16, "wide products", D);
