@@ -89,7 +89,7 @@ $(OUT)/test/cuda_emulator/%.o: test/cuda_emulator/%.cpp Makefile kernels/cuda/cu
 	@mkdir -p $(@D)
 	$(call say,CXX)
 	$(QUIET)$(CXX) $(EMULATE) \
-	  $(if $(filter %-thread,$(BUILD)),-O2 -DEMU_TSAN,$(EMULATE_$(BUILD))) -c -o $@ $<
+	  $(if $(filter %-thread,$(BUILD)),-DEMU_TSAN,$(EMULATE_$(BUILD))) -O2 -c -o $@ $<
 else
 $(OUT)/%.o: %.cu Makefile kernels/cuda/cuda.mk $(OUT)/options
 	@mkdir -p $(@D)

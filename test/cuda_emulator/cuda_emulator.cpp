@@ -115,6 +115,16 @@ void make_ready(fiber *f) {
     ready[(ready_first + ready_count++) % MAX_THREADS] = f;
 }
 
+/* Loads what the next switches will touch: most of their time goes into waiting for it. */
+static void prefetch(const fiber *next, const fiber *after) {
+#ifndef EMU_UCONTEXT
+    if (next) __builtin_prefetch(next->stack_pointer);
+#endif
+    (void)next;
+    __builtin_prefetch(after);
+    __builtin_prefetch((const char *)after + 64);
+}
+
 static fiber *next_ready() {
     if (ready_count == 0) return &host;
     if (schedule_seed == 1) return ready[(ready_first + --ready_count) % MAX_THREADS];
@@ -127,6 +137,7 @@ static fiber *next_ready() {
     }
     ready_first = (ready_first + 1) % MAX_THREADS;
     ready_count--;
+    prefetch(ready[ready_first], ready[(ready_first + 1) % MAX_THREADS]);
     return *first;
 }
 
@@ -301,11 +312,12 @@ static void describe_deadlock() {
 /* Not memset: these bytes may hold AddressSanitizer's red zones, which only uninstrumented code
  * may overwrite. */
 __attribute__((no_sanitize("address"))) void poison(void *memory, size_t bytes) {
+#ifdef __x86_64__
+    asm volatile("rep stosb" : "+D"(memory), "+c"(bytes) : "a"(0xff) : "memory");
+#else
     volatile char *p = (volatile char *)memory;
-    size_t i = 0;
-    for (; i < bytes && (uintptr_t)(p + i) % 8; i++) p[i] = (char)0xff;
-    for (; i + 8 <= bytes; i += 8) *(volatile uint64_t *)(p + i) = UINT64_MAX;
-    for (; i < bytes; i++) p[i] = (char)0xff;
+    for (size_t i = 0; i < bytes; i++) p[i] = (char)0xff;
+#endif
 }
 
 static void run_block() {

@@ -43,7 +43,8 @@ enum fiber_state { READY, AT_BARRIER, AT_COLLECTIVE, DONE };
 
 struct warp_state;
 
-struct fiber {
+/* Every switch touches the first two cache lines. */
+struct alignas(64) fiber {
     uint3 index; /* threadIdx */
     int id, lane;
     warp_state *warp;

@@ -26,6 +26,7 @@ enum {
     EIGHT_ROWS = 8 * ROW, /* bytes after which the swizzle pattern repeats */
     SUMS = 64,            /* per thread, for 128 columns */
     DEPTH = 16,
+    WARP_ROWS = 16,
     COPIES = 64,
     PRODUCTS = 64,
     ACCUMULATORS = 8
@@ -92,20 +93,13 @@ static bool used;
 /* Not memcpy: AddressSanitizer's red zones may lie in between, and ThreadSanitizer must not
  * count the emulator's own reads as accesses. */
 __attribute__((no_sanitize("address"))) static void look(void *to, const void *from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) ((volatile char *)to)[i] = ((const volatile char *)from)[i];
-}
-
-/* The same for much memory, in words if both addresses allow it. */
-__attribute__((no_sanitize("address"))) static void look_at_much(char *to, const char *from,
-                                                                 size_t bytes) {
-    size_t i = 0;
-    if ((uintptr_t)to % 8 == (uintptr_t)from % 8) {
-        i = (8 - (uintptr_t)from % 8) % 8;
-        look(to, from, i);
-        for (; i + 8 <= bytes; i += 8)
-            *(volatile uint64_t *)(to + i) = *(const volatile uint64_t *)(from + i);
+#ifdef __x86_64__
+    if (bytes >= 32) {
+        asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes)::"memory");
+        return;
     }
-    look(to + i, from + i, bytes - i);
+#endif
+    for (size_t i = 0; i < bytes; i++) ((volatile char *)to)[i] = ((const volatile char *)from)[i];
 }
 
 /* ---- ThreadSanitizer sees the copy engine as a thread of its own, which starts at the request */
@@ -272,7 +266,7 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
 
 void shared_stores_done() {
     unsigned first = shared_begin();
-    look_at_much(view + first, at_shared(first), shared_end() - first);
+    look(view + first, at_shared(first), shared_end() - first);
     used = true;
 }
 
@@ -282,8 +276,8 @@ static group_thread *own() {
     return &threads[self->id];
 }
 
-static accumulator *accumulator_of(const float *d) {
-    for (accumulator &a : own()->accumulators)
+static accumulator *accumulator_of(group_thread *t, const float *d) {
+    for (accumulator &a : t->accumulators)
         if (a.d == d) return &a;
     return NULL;
 }
@@ -323,7 +317,7 @@ static unsigned tile_of(uint64_t descriptor, bool transposed, site at) {
 void group_multiply(const group_product &p, site at) {
     group_thread *t = own();
     product_in_flight next = {};
-    bool follows = accumulator_of(p.d) != NULL;
+    bool follows = accumulator_of(t, p.d) != NULL;
     if (!t->fenced && !follows) fail(at, "a product without group_fence after its registers' use");
     if (t->count == PRODUCTS) fail(at, "more products at once than are emulated");
     uint32_t none[4] = {};
@@ -345,7 +339,7 @@ void group_multiply(const group_product &p, site at) {
     look(kept, &next, sizeof next);
     used = true;
     if (follows) return;
-    accumulator *free = accumulator_of(NULL);
+    accumulator *free = accumulator_of(t, NULL);
     if (!free) fail(at, "more accumulators at once than are emulated");
     free->d = p.d;
     free->count = p.columns / 2;
@@ -356,11 +350,10 @@ void group_multiply(const group_product &p, site at) {
 /* Returns a tile's value as matmuls see it; fails if threads see another one. */
 __attribute__((no_sanitize("address"))) static float value_at(const product_in_flight &p,
                                                               unsigned offset) {
-    uint16_t seen;
     offset = swizzle(offset);
     if (offset < shared_begin() || offset + 2 > shared_end())
         fail(p.at, "a product reads beyond shared memory");
-    look(&seen, view + offset, sizeof seen);
+    uint16_t seen = *(const volatile uint16_t *)(view + offset);
     if (seen != *(const volatile uint16_t *)at_shared(offset))
         fail(p.at, "a product reads what threads have stored, without shared_stores_done");
     return p.value(seen);
@@ -378,37 +371,87 @@ static void touched_by(const product_in_flight &p) {
     if (p.transposed) touched(shared + p.b_at, DEPTH * ROW, false);
 }
 
-/* Reads two of A's rows, with the other lanes all of them: the hardware does not promise that a
- * warp's product reads its own 16 rows alone. */
-static void check_all_rows(const product_in_flight &p) {
-    unsigned first = p.a_at + (unsigned)self->lane * (p.a_transposed ? 4 : 2 * ROW);
+/* A lane at group_wait, and how many of its products are due. */
+struct waiting_lane {
+    group_thread *thread;
+    int due;
+};
+
+/* What a warp multiplies: its rows of A, and B. */
+struct operands {
+    float a[WARP_ROWS][DEPTH], b[DEPTH][2 * SUMS];
+};
+
+/* Reads all 64 rows of A: the hardware does not promise that a warp reads its own 16 alone. */
+static void read_operands(operands *o, const waiting_lane *const *lanes, int number) {
+    const product_in_flight &p = lanes[0]->thread->products[number];
     unsigned right = p.a_transposed ? ROW : 2, down = p.a_transposed ? 2 : ROW;
-    for (unsigned i = 0; i < 2 * DEPTH; i++)
-        value_at(p, first + i / DEPTH * down + i % DEPTH * right);
+    unsigned own_rows = (unsigned)(self->id / LANES % 4);
+    for (unsigned row = 0; row < 4 * WARP_ROWS && !p.in_registers; row++)
+        for (unsigned k = 0; k < DEPTH; k++) {
+            float value = value_at(p, p.a_at + row * down + k * right);
+            if (row / WARP_ROWS == own_rows) o->a[row % WARP_ROWS][k] = value;
+        }
+    for (unsigned row = 0; row < WARP_ROWS && p.in_registers; row++)
+        look(o->a[row], lanes[row % 8 * 4]->thread->products[number].a[row / 8], sizeof o->a[row]);
+    right = p.transposed ? 2 : ROW, down = p.transposed ? ROW : 2;
+    for (unsigned k = 0; k < DEPTH; k++)
+        for (unsigned column = 0; column < (unsigned)p.columns; column++)
+            o->b[k][column] = value_at(p, p.b_at + k * down + column * right);
 }
 
-static void multiply(const product_in_flight &p) {
-    if (self->lane == 0) touched_by(p);
-    if (!p.in_registers) check_all_rows(p);
-    accumulator *a = accumulator_of(p.d);
-    unsigned first = (unsigned)(self->id / LANES % 4 * 16 + self->lane / 4);
-    unsigned right_of_a = p.a_transposed ? ROW : 2, down_of_a = p.a_transposed ? 2 : ROW;
-    for (unsigned i = 0; i < (unsigned)a->count; i++) {
-        unsigned row = first + i / 2 % 2 * 8;
-        unsigned column = i / 4 * 8 + (unsigned)self->lane % 4 * 2 + i % 2;
-        float sum = p.add ? a->sums[i] : 0, left[DEPTH], right[DEPTH];
-        for (unsigned k = 0; k < DEPTH; k++) {
-            left[k] = p.in_registers ? p.a[i / 2 % 2][k]
-                                     : value_at(p, p.a_at + row * down_of_a + k * right_of_a);
-            right[k] =
-                value_at(p, p.b_at + (p.transposed ? k * ROW + column * 2 : column * ROW + k * 2));
-        }
-        if (tensor_cores_truncate())
-            tensor_core_add(&sum, 1, left, 1, p.format, right, p.format, DEPTH);
-        else
-            for (unsigned k = 0; k < DEPTH; k++) sum += left[k] * right[k];
-        a->sums[i] = sum;
+/* sums [columns] += row [DEPTH] * b [DEPTH, columns], from the first product to the last. Not
+ * instrumented, so that the loop of a constant count is vectorized in sanitized builds too. */
+__attribute__((no_sanitize("address", "undefined"))) static void
+add_products(float *sums, const float *row, const operands *o, const product_in_flight &p) {
+    if (tensor_cores_truncate())
+        tensor_core_add(sums, (size_t)p.columns, o->b[0], 2 * SUMS, p.format, row, p.format, DEPTH);
+    else
+        for (int k = 0; k < DEPTH; k++)
+            for (int column = 0; column < 2 * SUMS; column++)
+                sums[column] += row[k] * o->b[k][column];
+}
+
+/* Each lane holds two neighbours of every eight columns, in two rows. */
+static void multiply(const waiting_lane *const *lanes, int number) {
+    static operands o;
+    const product_in_flight &p = lanes[0]->thread->products[number];
+    accumulator *held[LANES];
+    for (int l = 0; l < LANES; l++) {
+        group_thread *t = lanes[l]->thread;
+        held[l] = accumulator_of(t, t->products[number].d);
     }
+    read_operands(&o, lanes, number);
+    for (int row = 0; row < WARP_ROWS; row++) {
+        float sums[2 * SUMS] = {};
+        accumulator **quad = held + row % 8 * 4;
+        int half = row / 8 * 2;
+        for (int c = 0; c < p.columns && p.add; c++)
+            sums[c] = quad[c % 8 / 2]->sums[c / 8 * 4 + half + c % 2];
+        add_products(sums, o.a[row], &o, p);
+        for (int c = 0; c < p.columns; c++)
+            quad[c % 8 / 2]->sums[c / 8 * 4 + half + c % 2] = sums[c];
+    }
+}
+
+static bool same_product(const product_in_flight &a, const product_in_flight &b) {
+    return a.a_at == b.a_at && a.b_at == b.b_at && a.columns == b.columns && a.add == b.add &&
+           a.in_registers == b.in_registers && a.value == b.value &&
+           a.a_transposed == b.a_transposed && a.transposed == b.transposed;
+}
+
+static bool same_due(const waiting_lane &a, const waiting_lane &b) {
+    bool same = a.due == b.due;
+    for (int i = 0; i < a.due && same; i++)
+        same = same_product(a.thread->products[i], b.thread->products[i]);
+    return same;
+}
+
+static void multiply_all(unsigned, void **payload, site at) {
+    const waiting_lane *const *lanes = (const waiting_lane *const *)payload;
+    for (int l = 1; l < LANES; l++)
+        if (!same_due(*lanes[0], *lanes[l])) fail(at, "lanes of a warp wait for unlike products");
+    for (int i = 0; i < lanes[0]->due; i++) multiply(lanes, i);
 }
 
 static void meet(const char *name, site at) {
@@ -427,11 +470,12 @@ void group_commit(site at) {
 }
 
 void group_wait(int pending, site at) {
-    meet("group_wait", at);
     group_thread *t = own();
     int done = 0;
-    for (; done < t->count && t->products[done].group < t->open_group - pending; done++)
-        multiply(t->products[done]);
+    while (done < t->count && t->products[done].group < t->open_group - pending) done++;
+    waiting_lane waiting = {t, done};
+    collective("group_wait", ~0u, &waiting, multiply_all, at);
+    for (int i = 0; i < done && self->lane == 0; i++) touched_by(t->products[i]);
     t->count -= done;
     look(t->products, t->products + done, (size_t)t->count * sizeof *t->products);
     for (accumulator &a : t->accumulators) {

@@ -25,6 +25,7 @@ enum hopper_mistake {
     WRONG_STRIDE,
     NOT_SWIZZLED,
     BETWEEN_TILES,
+    UNLIKE_LANES,
     STORES_NOT_FENCED
 };
 
@@ -80,6 +81,7 @@ static __device__ void multiply_stage(float d[GROUP_SUMS], const hopper_work &w,
     if (MAKES(WRONG_STRIDE)) b ^= (uint64_t)16 << 32;
     if (MAKES(NOT_SWIZZLED)) b &= ~((uint64_t)3 << 62);
     if (MAKES(BETWEEN_TILES)) b += 8 + 1;
+    if (MAKES(UNLIKE_LANES)) b += threadIdx.x == 5 ? 1024 / 16 : 0;
     for (int k = 0; k < 4; k++) { /* 16 columns are 32 bytes, 16 rows 2048 */
         uint64_t b_step = b + (uint64_t)(FORM >= ROWS_OF_B ? k * 2048 / 16 : k * 32 / 16);
         uint32_t r[4];
@@ -299,17 +301,13 @@ void test_hopper_mistakes() {
     static const struct {
         int mistake;
         const char *report; /* NULL: wrong results */
-    } all[] = {{COPIES_NOT_WAITED_FOR, NULL},
-               {STAGE_REUSED_EARLY, NULL},
-               {SUMS_NOT_WAITED_FOR, NULL},
-               {NO_FENCE, "without group_fence"},
-               {NO_COMMIT, "never waited for"},
-               {FEW_BYTES, NULL},
-               {MANY_ARRIVALS, "more arrivals"},
-               {WRONG_STRIDE, "1024 bytes apart"},
-               {NOT_SWIZZLED, "not swizzled"},
-               {BETWEEN_TILES, "neither with a tile"},
-               {STORES_NOT_FENCED, "without shared_stores_done"}};
+    } all[] = {
+        {COPIES_NOT_WAITED_FOR, NULL},     {STAGE_REUSED_EARLY, NULL},
+        {SUMS_NOT_WAITED_FOR, NULL},       {NO_FENCE, "without group_fence"},
+        {NO_COMMIT, "never waited for"},   {FEW_BYTES, NULL},
+        {MANY_ARRIVALS, "more arrivals"},  {WRONG_STRIDE, "1024 bytes apart"},
+        {NOT_SWIZZLED, "not swizzled"},    {BETWEEN_TILES, "neither with a tile"},
+        {UNLIKE_LANES, "unlike products"}, {STORES_NOT_FENCED, "without shared_stores_done"}};
 #ifdef __SANITIZE_THREAD__
     return; /* the sanitizer reports it itself */
 #endif

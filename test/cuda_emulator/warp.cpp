@@ -12,6 +12,13 @@ static bool same_place(site a, site b) {
     return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
+/* By members: as a whole, the compiler stores two registers and loads them as one vector, for
+ * which the processor waits. */
+static void stop_at(site at) {
+    self->at.file = at.file;
+    self->at.line = at.line;
+}
+
 void meetings_begin() {
     for (int id = 0; id < BARRIERS; id++) {
         barrier_state *b = &barriers[id];
@@ -64,7 +71,7 @@ int barrier(int id, int count, const char *name, site at, int value) {
     if (++b->arrived < expected) {
         self->state = AT_BARRIER;
         self->waits = name;
-        self->at = at;
+        stop_at(at);
         self->mask = 0;
         b->waiting[b->waiting_count++] = self;
         wait_turn();
@@ -133,7 +140,7 @@ void collective(const char *name, unsigned mask, void *payload, collective_funct
     fiber *lanes = &fibers[self->id - self->lane];
     self->state = AT_COLLECTIVE;
     self->waits = name;
-    self->at = at;
+    stop_at(at);
     self->mask = mask;
     self->payload = payload;
     self->function = function;
@@ -168,7 +175,7 @@ void collective(const char *name, unsigned mask, void *payload, collective_funct
 /* ---- copies in groups */
 
 void defer(const deferred &work, site at) {
-    self->at = at;
+    stop_at(at);
     self->copies->push_back(work);
     self->copies->back().group = self->open_group;
 }
