@@ -26,6 +26,22 @@ static inline bool test_emulated(void) {
 #endif
 }
 
+/* True under AddressSanitizer, where the emulated GPU takes several times as long again. */
+static inline bool test_sanitized(void) {
+#ifdef __SANITIZE_ADDRESS__
+    return true;
+#else
+    return false;
+#endif
+}
+
+/* True if a long test leaves out the combination of its cases whose indices have this sum. It keeps
+ * all of them on CPUs and GPUs, every second one on the emulated GPU, every fourth with it under
+ * AddressSanitizer. */
+static inline bool test_leaves_out(size_t sum) {
+    return test_emulated() && sum % (test_sanitized() ? 4 : 2) != 0;
+}
+
 /* True on real GPUs and where the emulator imitates them: tensor cores truncate sums, and fused
  * GELU uses tanh.approx. */
 static inline bool test_tensor_cores(void) {

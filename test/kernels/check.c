@@ -293,9 +293,10 @@ static uint64_t run_once(void (*body)(struct check *c, const void *given), const
 }
 
 void check_everywhere(void (*body)(struct check *c, const void *given), const void *given) {
-    static const int threads[] = {2, 2, 3};
+    static const int threads[] = {2, 3, 2};
+    size_t runs = test_emulated() ? 2 : 3; /* the same schedule twice shows nothing new there */
     uint64_t first = run_once(body, given, 1, true);
-    for (size_t run = 0; run < sizeof threads / sizeof *threads; run++)
+    for (size_t run = 0; run < runs; run++)
         cr_assert(run_once(body, given, threads[run], false) == first,
                   "%d threads gave other bits than 1 thread", threads[run]);
 }

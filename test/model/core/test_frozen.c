@@ -92,6 +92,7 @@ Test(frozen, trains_like_its_values_in_fp32) {
                 /* A tied table in fp16 is embedded as it is, and cast for a head in bf16. Ties of
                  * that cast go to even, but those of fp32 weights away from zero. */
                 if (f == 0 && base == CONFIG_BASE_FLOAT16) continue;
+                if (test_leaves_out(p + f + (size_t)base)) continue;
                 if (base % 2) config.train.recompute = CONFIG_RECOMPUTE_LAYER;
                 expect_same_training(&config);
             }
