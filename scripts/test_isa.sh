@@ -2,7 +2,7 @@
 # Runs the CPU's tests under each CPU level of this processor below the highest: levels of our own
 # code (MANTISSA_CPU, which limits oneDNN too), then those of oneDNN under our highest level. With
 # qemu-user, also runs the program on other processors.
-#   scripts/test_isa.sh            all tests
+#   scripts/test_isa.sh            tests of kernels and training: nothing else depends on the level
 #   scripts/test_isa.sh --short    kernels, golden runs and memory, under our levels only
 # TESTS is the program of tests; `make test-isa` builds and runs it.
 set -euo pipefail
@@ -38,13 +38,10 @@ if ! $short && "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]
     unset "settings[-1]"
 fi
 
-filter='*'
-if $short; then
-    # Suites are named after their files.
-    suites=$(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' test/kernels/*.c test/model/core/test_gpt_golden.c \
-        test/model/core/test_memory_peak.c | sort -u | paste -sd'|')
-    filter="@($suites)/*"
-fi
+core=(test/model/core/*.c)
+if $short; then core=(test/model/core/test_gpt_golden.c test/model/core/test_memory_peak.c); fi
+suites=$(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' test/kernels/*.c "${core[@]}" | sort -u | paste -sd'|')
+filter="@($suites)/*"
 
 failed=0
 "$TRAIN" --version
