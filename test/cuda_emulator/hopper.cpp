@@ -377,7 +377,7 @@ struct waiting_lane {
     int due;
 };
 
-/* What a warp multiplies: its rows of A, and B. */
+/* Operands of a warp: its rows of A, and B. */
 struct operands {
     float a[WARP_ROWS][DEPTH], b[DEPTH][2 * SUMS];
 };
