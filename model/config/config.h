@@ -231,6 +231,7 @@ struct config {
     } gradients;
     struct {
         enum config_copy copy;
+        bool keep_quantized;
     } weights;
     struct {
         bool optimizer;

@@ -92,7 +92,7 @@ const struct config_block config_blocks[] = {
     {"nvfp4", "Recipe of NVFP4; used with nvfp4 only."},
     {"precision_switch", "Another precision for the last part of a run."},
     {"gradients", "Storage of gradients."},
-    {"weights", "Storage of 16-bit weights."},
+    {"weights", "Storage of 16-bit and of quantized weights."},
     {"offload", "State kept in host memory."},
     {"ranks", "Data-parallel training; see kernels/comm/README.md."},
     {"loss_scale", "Dynamic loss scaling; used with fp16 only."},

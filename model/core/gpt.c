@@ -189,7 +189,8 @@ static int open_quantization(struct gpt *gpt, const struct config *config, struc
             !(a->reader == SITE_MLP_FC && recomputes_fc))
             keeps[linear_index(a->reader)] = true;
     }
-    return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);
+    return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps,
+                             config->weights.keep_quantized && gpt->use == GPT_TRAINING, error);
 }
 
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,

@@ -194,6 +194,10 @@ void precision_warnings(const struct precision *precision, const struct config *
         (!precision->fp8 || precision->recipe.in_blocks))
         used += (size_t)snprintf(text + used, size - used,
                                  "fp8.sums has no effect: this run multiplies no 8-bit operands\n");
+    if (config->weights.keep_quantized && !precision->fp8 && used < size)
+        used += (size_t)snprintf(text + used, size - used,
+                                 "weights.keep_quantized has no effect: this run quantizes no "
+                                 "weights\n");
     if (precision->compute_dtype == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT &&
         used < size)
         snprintf(text + used, size - used,

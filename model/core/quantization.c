@@ -36,7 +36,7 @@ static bool fills_bytes(const struct quantization *q, int64_t features) {
 
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,
-                      const bool keeps[LINEAR_COUNT], struct error *error) {
+                      const bool keeps[LINEAR_COUNT], bool keeps_weights, struct error *error) {
     *quantization = (struct quantization){0};
     if (!precision->fp8) return 0;
     const struct recipe *recipe = &precision->recipe;
@@ -60,22 +60,17 @@ int quantization_open(struct quantization *quantization, const struct config *co
         quantization->multiplies_blocks &=
             fills_bytes(quantization, features.rows) && fills_bytes(quantization, features.columns);
     }
-    quantization->kept =
-        calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
-    return quantization->kept ? 0 : fail(error, "out of memory");
+    size_t linears = (size_t)(quantization->layers * LINEAR_COUNT);
+    quantization->kept = calloc(linears, sizeof *quantization->kept);
+    if (keeps_weights) quantization->weights = calloc(2 * linears, sizeof *quantization->weights);
+    bool complete = quantization->kept && (quantization->weights || !keeps_weights);
+    return complete ? 0 : fail(error, "out of memory");
 }
 
 void quantization_close(struct quantization *quantization) {
     free(quantization->kept);
+    free(quantization->weights);
     *quantization = (struct quantization){0};
-}
-
-bool quantization_serves_both(const struct quantization *quantization, enum quantized kind) {
-    const struct quantize_format first =
-        quantization_format_of(quantization, kind, quantization_readers[kind][0]);
-    const struct quantize_format second =
-        quantization_format_of(quantization, kind, quantization_readers[kind][1]);
-    return quantize_format_equal(&first, &second) && !quantization->precision.recipe.hadamard;
 }
 
 static bool tracks_amax(const struct quantization *q) {
@@ -106,29 +101,55 @@ static size_t scale_bytes_of(const struct quantize_format *format, struct size s
     return tensor_bytes(&scales);
 }
 
+struct operand_bytes {
+    size_t values, scales, blocks;
+};
+
+/* Returns the memory of an operand of a linear layer for one of its two matmuls. */
+static struct operand_bytes bytes_of(const struct quantization *q, const struct gpt_shape *s,
+                                     int linear, enum quantized kind, int reader) {
+    const bool codes = !q->precision.recipe.in_blocks || q->multiplies_blocks;
+    const struct size size = size_of(q, s, linear, kind);
+    const struct quantize_format format =
+        quantization_format_of(q, kind, quantization_readers[kind][reader]);
+    const struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
+    return (struct operand_bytes){
+        dtype_size(codes ? format.element : DTYPE_BF16, size.rows * size.columns),
+        scale_bytes_of(&format, size), q->multiplies_blocks ? tensor_bytes(&scales) : 0};
+}
+
+/* Lays out the memory of each weight that is kept, once for both matmuls if they share it. */
+static void layout_weights(struct quantization *q, struct arena *arena, const struct gpt_shape *s) {
+    const int step = quantization_shares_weights(q) ? 2 : 1;
+    for (int64_t i = 0; i < q->layers * LINEAR_COUNT * 2; i += step) {
+        const struct operand_bytes bytes =
+            bytes_of(q, s, (int)(i / 2 % LINEAR_COUNT), QUANTIZED_WEIGHT, (int)(i % 2));
+        q->weights[i].values = arena_take(arena, bytes.values);
+        q->weights[i].scales = arena_take(arena, bytes.scales);
+        q->weights[i].block_scales = arena_take(arena, bytes.blocks);
+    }
+}
+
 /* Lays out a buffer for the largest operand of each kind, and one for its scales. */
 static void layout_operands(struct quantization *q, struct arena *arena,
                             const struct gpt_shape *s) {
-    const bool codes = !q->precision.recipe.in_blocks || q->multiplies_blocks;
     size_t gradient = 0, transform = 0;
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++) {
-        size_t values = 0, scale_bytes = 0, block_bytes = 0;
+        struct operand_bytes most = {0};
+        if (kind == QUANTIZED_WEIGHT && q->weights) continue;
         for (int i = 0; i < LINEAR_COUNT * 2; i++) {
             struct size size = size_of(q, s, i / 2, (enum quantized)kind);
-            struct quantize_format format =
-                quantization_format_of(q, (enum quantized)kind, quantization_readers[kind][i % 2]);
-            struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
-            values = larger(
-                values, dtype_size(codes ? format.element : DTYPE_BF16, size.rows * size.columns));
-            scale_bytes = larger(scale_bytes, scale_bytes_of(&format, size));
-            block_bytes = larger(block_bytes, tensor_bytes(&scales));
+            struct operand_bytes bytes = bytes_of(q, s, i / 2, (enum quantized)kind, i % 2);
+            most.values = larger(most.values, bytes.values);
+            most.scales = larger(most.scales, bytes.scales);
+            most.blocks = larger(most.blocks, bytes.blocks);
             if (kind != QUANTIZED_WEIGHT)
                 transform = larger(transform, dtype_size(DTYPE_BF16, size.rows * size.columns));
         }
-        if (q->multiplies_blocks) q->block_scales[kind] = arena_take(arena, block_bytes);
-        q->values[kind] = arena_take(arena, values);
-        q->scales[kind] = arena_take(arena, scale_bytes);
-        if (kind == QUANTIZED_GRADIENT) gradient = values;
+        q->block_scales[kind] = arena_take(arena, most.blocks);
+        q->values[kind] = arena_take(arena, most.values);
+        q->scales[kind] = arena_take(arena, most.scales);
+        if (kind == QUANTIZED_GRADIENT) gradient = most.values;
     }
     if (q->multiplies_blocks && q->precision.recipe.hadamard)
         q->transform_values = arena_take(arena, transform);
@@ -177,6 +198,7 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
     }
+    if (q->weights) layout_weights(q, arena, shape);
     layout_operands(q, arena, shape);
     layout_saved_inputs(q, arena, shape);
 }
@@ -209,15 +231,11 @@ static bool has_transposed(const struct quantization *q, const struct quantized_
            tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
 }
 
-/* Memory of an operand. */
-struct operand_memory {
-    void *values, *transposed, *scales;
-};
-
-/* Returns the operand with its values, its transpose, or `both`. */
+/* Returns the operand with its values, its transpose, or `both`, which has the transpose elsewhere.
+ */
 static struct operand operand_at(const struct quantization *q,
                                  const struct quantized_operand *operand, bool both,
-                                 const struct operand_memory *memory) {
+                                 const struct operand_memory *memory, void *transposed) {
     const struct tensor *in = operand->in;
     const struct quantize_format format = quantization_format_of(q, operand->kind, operand->matmul);
     int64_t rows = tensor_rows(in), columns = tensor_columns(in);
@@ -230,7 +248,7 @@ static struct operand operand_at(const struct quantization *q,
         assert(tensor_rows(&scales) == 1 || tensor_columns(&scales) == 1);
         out.transposed.scales = tensor_view(&scales, tensor_columns(&scales), tensor_rows(&scales));
         out.transposed.values = tensor_view(in, columns, rows);
-        out.transposed.values.data = memory->transposed;
+        out.transposed.values.data = transposed;
     }
     out.stored.values.dtype = out.transposed.values.dtype = format.element;
     out.stored.scales.data = out.transposed.scales.data = memory->scales;
@@ -256,11 +274,10 @@ struct operand quantization_round(const struct quantization *quantization,
     if (q->precision.recipe.in_blocks) return quantization_block_operand(q, operand);
     bool both = operand->kind == QUANTIZED_GRADIENT && operand->matmul == MATMUL_WEIGHT_GRADIENT &&
                 quantization_serves_both(q, QUANTIZED_GRADIENT);
-    void *values = q->values[operand->kind];
-    const struct operand_memory memory = {values, both ? q->transposed : values,
-                                          q->scales[operand->kind]};
-    struct operand out = operand_at(q, operand, both, &memory);
-    round_into(q, &out, operand);
+    const struct operand_memory memory = quantization_memory_of(q, operand);
+    struct operand out =
+        operand_at(q, operand, both, &memory, both ? q->transposed : memory.values);
+    if (!quantization_is_rounded(q, operand)) round_into(q, &out, operand);
     return out;
 }
 
@@ -283,9 +300,9 @@ struct operand quantization_input(const struct quantization *quantization, enum 
         return quantization_round(q, &operand);
     }
     void *own = kept->values.data, *shared = q->values[QUANTIZED_INPUT];
-    const struct operand_memory memory = {has_transposed(q, &operand) ? shared : own, own,
-                                          kept->scales.data};
-    struct operand out = operand_at(q, &operand, both, &memory);
+    const struct operand_memory memory = {has_transposed(q, &operand) ? shared : own,
+                                          kept->scales.data, NULL};
+    struct operand out = operand_at(q, &operand, both, &memory, own);
     round_into(q, &out, &operand);
     if (both) return out;
     operand.matmul = MATMUL_FORWARD, operand.repeated = true;
@@ -307,7 +324,8 @@ struct operand quantization_input_backward(const struct quantization *quantizati
     if (q->precision.recipe.in_blocks) return quantization_kept_blocks(q, &operand);
     const struct scaled_tensor *kept = quantization_kept_input(q, site, layer);
     void *own = kept->values.data;
-    return operand_at(q, &operand, false, &(struct operand_memory){own, own, kept->scales.data});
+    return operand_at(q, &operand, false, &(struct operand_memory){own, kept->scales.data, NULL},
+                      own);
 }
 
 void quantization_begin_pass(const struct quantization *quantization) {

@@ -21,10 +21,11 @@
 #include "model/core/quantized_operand.h"
 
 /* Nothing is quantized unless precision->fp8. keeps: linear layers whose quantized input is saved
- * for the backward pass. */
+ * for the backward pass; keeps_weights: quantized weights are kept for all micro-batches of a step.
+ */
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,
-                      const bool keeps[LINEAR_COUNT], struct error *error);
+                      const bool keeps[LINEAR_COUNT], bool keeps_weights, struct error *error);
 void quantization_close(struct quantization *quantization);
 
 /* Lays out the memory for a batch of this shape; called once to measure and once to assign
@@ -35,9 +36,10 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
 /* Clears the records and the amax history. */
 void quantization_clear(const struct quantization *quantization);
 
-/* Quantizes an operand into a buffer that the next operand of its kind reuses. For tensor cores, an
- * operand that a matmul reduces over rows is transposed. A gradient for MATMUL_WEIGHT_GRADIENT
- * serves both of its matmuls if quantization_serves_both. */
+/* Quantizes an operand into a buffer that the next operand of its kind reuses, or a weight into its
+ * own memory if it is kept and not there yet. For tensor cores, an operand that a matmul reduces
+ * over rows is transposed. A gradient for MATMUL_WEIGHT_GRADIENT serves both of its matmuls if
+ * quantization_serves_both. */
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand);
 
@@ -45,9 +47,6 @@ struct operand quantization_round(const struct quantization *quantization,
 static inline const struct matmul_blocks *operand_blocks(const struct operand *operand) {
     return operand->blocks.scales.rank ? &operand->blocks : NULL;
 }
-
-/* True if the two matmuls that read an operand of this kind read the same values and scales. */
-bool quantization_serves_both(const struct quantization *quantization, enum quantized kind);
 
 /* Return the quantized input of a linear layer for the matmul of the forward pass, and for that of
  * the weight gradient. An input that is saved is quantized for both in the forward pass. */

@@ -95,20 +95,23 @@ static struct operand operand_of_codes(const struct quantization *q, const struc
 
 struct operand quantization_block_operand(const struct quantization *q,
                                           const struct quantized_operand *operand) {
+    const struct operand_memory memory = quantization_memory_of(q, operand);
+    const bool rounded = quantization_is_rounded(q, operand);
     if (q->multiplies_blocks) {
-        const struct coded of = codes_at(q, operand, q->values[operand->kind],
-                                         q->block_scales[operand->kind], q->scales[operand->kind]);
-        round_to_codes(q, &of, operand);
+        const struct coded of =
+            codes_at(q, operand, memory.values, memory.block_scales, memory.scales);
+        if (!rounded) round_to_codes(q, &of, operand);
         return operand_of_codes(q, &of, operand);
     }
     struct operand out = {.stored.values = *operand->in};
     out.stored.values.dtype = DTYPE_BF16;
-    out.stored.values.data = q->values[operand->kind];
-    out.stored.scales = tensor_scale_at(q, q->scales[operand->kind]);
-    round_blocks(q,
-                 &(struct fake_quantize_args){.out = &out.stored.values,
-                                              .scales = optional_tensor(&out.stored.scales)},
-                 operand, out.stored.values.data);
+    out.stored.values.data = memory.values;
+    out.stored.scales = tensor_scale_at(q, memory.scales);
+    if (!rounded)
+        round_blocks(q,
+                     &(struct fake_quantize_args){.out = &out.stored.values,
+                                                  .scales = optional_tensor(&out.stored.scales)},
+                     operand, out.stored.values.data);
     return out;
 }
 

@@ -23,6 +23,15 @@ struct quantize_format quantization_format_of(const struct quantization *q, enum
     return over_rows ? quantize_format_transposed(format) : *format;
 }
 
+bool quantization_serves_both(const struct quantization *q, enum quantized kind) {
+    const struct quantize_format first =
+        quantization_format_of(q, kind, quantization_readers[kind][0]);
+    const struct quantize_format second =
+        quantization_format_of(q, kind, quantization_readers[kind][1]);
+    bool transformed = q->precision.recipe.hadamard && kind != QUANTIZED_WEIGHT;
+    return quantize_format_equal(&first, &second) && !transformed;
+}
+
 bool quantization_has_tensor_scale(const struct quantization *q, enum quantized kind) {
     for (int i = 0; i < 2; i++) {
         const struct quantize_format *format =
@@ -112,4 +121,31 @@ struct quantize_record *quantization_record_of(const struct quantization *q,
 
 bool quantization_keeps(const struct quantization *quantization, enum autocast_site site) {
     return linear_index(site) >= 0 && quantization->keeps[linear_index(site)];
+}
+
+bool quantization_shares_weights(const struct quantization *q) {
+    return !q->tensor_cores && quantization_serves_both(q, QUANTIZED_WEIGHT);
+}
+
+/* Returns the memory of a kept weight, or NULL. */
+static const struct operand_memory *kept_weight(const struct quantization *q,
+                                                const struct quantized_operand *operand) {
+    if (!q->weights || operand->kind != QUANTIZED_WEIGHT) return NULL;
+    bool second = operand->matmul == MATMUL_INPUT_GRADIENT && !quantization_shares_weights(q);
+    return q->weights + 2 * quantization_kept_index(operand->site, operand->layer) + second;
+}
+
+struct operand_memory quantization_memory_of(const struct quantization *q,
+                                             const struct quantized_operand *operand) {
+    const struct operand_memory *own = kept_weight(q, operand);
+    if (own) return *own;
+    return (struct operand_memory){q->values[operand->kind], q->scales[operand->kind],
+                                   q->block_scales[operand->kind]};
+}
+
+bool quantization_is_rounded(const struct quantization *q,
+                             const struct quantized_operand *operand) {
+    if (!kept_weight(q, operand)) return false;
+    bool by_first = operand->matmul == MATMUL_FORWARD || quantization_shares_weights(q);
+    return q->weights_rounded || (by_first && is_repeated(q, operand));
 }

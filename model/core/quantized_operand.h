@@ -31,6 +31,11 @@ struct operand {
                                         stored may then have rank 0 */
 };
 
+/* Addresses of an operand's codes or values, of its scales, and of the scales of its blocks. */
+struct operand_memory {
+    void *values, *scales, *block_scales;
+};
+
 struct quantization {
     struct backend *be; /* NULL: nothing is quantized */
     struct precision precision;
@@ -48,6 +53,9 @@ struct quantization {
     bool keeps[LINEAR_COUNT];   /* inputs saved in 8 or 4 bits for the backward pass */
     struct scaled_tensor *kept; /* [layers, LINEAR_COUNT] saved inputs, or their transposes */
     float *kept_scales; /* [layers, LINEAR_COUNT] scales of their tensors, in formats with them */
+    struct operand_memory *weights; /* [layers, LINEAR_COUNT, 2] kept weights as their matmuls read
+                                       them; NULL unless weights.keep_quantized */
+    bool weights_rounded; /* a further micro-batch of a step: kept weights are those of the first */
     void *values[QUANTIZED_KINDS];       /* the current operand of each kind */
     void *block_scales[QUANTIZED_KINDS]; /* scales of its blocks; if codes are multiplied */
     void *transform_values;        /* the current Hadamard transform, in bf16; NULL: in place */
@@ -90,6 +98,22 @@ struct amax *quantization_tracked_amax(const struct quantization *q,
  * from an earlier rounding of it. A tensor that is transformed first has another amax then. */
 bool quantization_amax_is_found(const struct quantization *q,
                                 const struct quantized_operand *operand);
+
+/* Returns where an operand is rounded to: memory that the next operand of its kind reuses, or that
+ * of a kept weight. */
+struct operand_memory quantization_memory_of(const struct quantization *q,
+                                             const struct quantized_operand *operand);
+
+/* True if both matmuls of a kept weight read the same memory: with equal formats, unless tensor
+ * cores read another layout. */
+bool quantization_shares_weights(const struct quantization *q);
+
+/* True if the memory of a kept weight holds it: from the first micro-batch of this step, or from
+ * the same matmul or its other one in this micro-batch. */
+bool quantization_is_rounded(const struct quantization *q, const struct quantized_operand *operand);
+
+/* True if the two matmuls that read an operand of this kind read the same values and scales. */
+bool quantization_serves_both(const struct quantization *q, enum quantized kind);
 
 static inline int64_t quantization_kept_index(enum autocast_site site, int64_t layer) {
     return layer * LINEAR_COUNT + linear_index(site);

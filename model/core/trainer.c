@@ -41,13 +41,14 @@ static void accumulate(void *argument) {
     gpt->accumulate = !micro->first;
     gpt->last_micro_batch = micro->last;
     gpt->dropout.active = true;
+    gpt->quantization.weights_rounded = !micro->first;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows,
        .inputs = gpt->activations.inputs);
     gpt_backward(gpt);
-    gpt->dropout.active = false;
+    gpt->dropout.active = gpt->quantization.weights_rounded = false;
 }
 
 /* Records are gathered before the weights are sent, so that they do not wait for the weights. */
