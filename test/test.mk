@@ -68,7 +68,7 @@ TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 
 #: make test           all tests, with the CUDA kernels on the emulated GPU
 #: make test FILTER='adamw/*'   the tests that match SUITE/NAME, and nothing else
-test: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(FILTER),,check)
+test: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(FILTER)$(filter-out fast,$(BUILD)),,check)
 	$(TESTING) $(OUT)/tests --jobs 2 $(if $(FILTER),--filter '$(FILTER)')
 ifeq ($(BUILD)$(FILTER),fast)
 	$(OUT)/tests --bench '!(@(ranks|step)/*)' --rows 64 --width 64 --count 4096 --rounds 1 >/dev/null
