@@ -10,7 +10,8 @@ free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
 if [ "${free:-0}" -gt 8000000 ]; then runs=/dev/shm/gpu_check.$(id -u); fi
 export CUBLASLT_LOG_MASK=5 CUBLASLT_LOG_FILE=$out/cublaslt-%i.txt # errors and hints
 
-# train NAME DEVICE MORE ...: three steps. Keeps metrics.jsonl as NAME.jsonl, and trainer.json,
+# train NAME DEVICE MORE ...: three steps, with the products that the library ranks first, since
+# trials that time ends may choose others the second time. Keeps metrics.jsonl as NAME.jsonl, and trainer.json,
 # which has the SHA-256 of weights and moments, as NAME.json; and the run if KEEP is set.
 train() {
     local name=$1 device=$2
@@ -19,7 +20,7 @@ train() {
     "$folder/train" --config fp32.json --device "$device" --set run_dir="$runs" \
         --set name="$name" --set train.steps=3 --set optimizer.warmup_steps=2 \
         --set eval.every=0 --set sample.every=0 --set log.every=10 \
-        --set checkpoint.background=false \
+        --set checkpoint.background=false --set autotune=off \
         "${gpt2[@]}" "${hopper[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
         echo "$name: failed"
         tail -n 5 "$numbers/$name.txt"
@@ -111,13 +112,7 @@ limits() { # PRECISION
 part_numbers() {
     local precision status=0 loss norm
     mkdir -p "$numbers"
-    echo "     differences of loss and gradient norm, steps 1 to 3"
-    for precision in $compared; do
-        train "gpu-$precision" cuda --set precision="$precision" || status=1
-        read -r loss norm < <(limits "$precision")
-        close "gpu-$precision" "cpu-$precision" "$loss" "$norm" "$precision, GPU and CPU" ||
-            status=1
-    done
+    train gpu-bf16 cuda --set precision=bf16 || status=1
     train again cuda --set precision=bf16 && same again gpu-bf16 "bf16 twice" || status=1
     train one-by-one cuda --set precision=bf16 --set cuda_graphs=false &&
         same one-by-one gpu-bf16 "bf16 without graphs" || status=1
@@ -126,6 +121,18 @@ part_numbers() {
         "$folder/train" --resume "$runs/resumed" >"$numbers/resumed.txt" 2>&1
     finish resumed
     same resumed gpu-bf16 "bf16 resumed after step 2" || status=1
+    echo "     differences of loss and gradient norm, steps 1 to 3"
+    for precision in $compared; do
+        [ "$precision" = bf16 ] || train "gpu-$precision" cuda --set precision="$precision" ||
+            status=1
+        read -r loss norm < <(limits "$precision")
+        close "gpu-$precision" "cpu-$precision" "$loss" "$norm" "$precision, GPU and CPU" ||
+            status=1
+    done
+    for precision in fp8 nvfp4; do
+        train "$precision-again" cuda --set precision="$precision" &&
+            same "$precision-again" "gpu-$precision" "$precision twice" || status=1
+    done
     if [ "$arch" -eq 90 ] && [ ${#hopper[@]} -eq 0 ]; then
         read -r loss norm < <(limits bf16)
         train mma cuda --set precision=bf16 --set cuda_wgmma=false &&

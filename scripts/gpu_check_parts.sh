@@ -48,7 +48,8 @@ part_build() {
 part_conformance() {
     local source objects=() compiling=() feature=
     if [ "$arch" -eq 90 ]; then feature=a; fi # instructions of Hopper
-    for source in test/cuda_emulator/test_*.cu; do
+    # test_numbers.cu compares tensor cores with the emulator's sums.
+    for source in test/cuda_emulator/test_*.cu test/cuda_emulator/tensor_core.cpp; do
         objects+=("$out/$(basename "$source").o")
         "$nvcc" -std=c++17 -O2 -I. -arch="sm_$arch$feature" -c -o "${objects[-1]}" "$source" &
         compiling+=($!)

@@ -4,7 +4,7 @@
 GPT-2 124M, or SmolLM2 135M with --family llama, written the way PyTorch is fast: torch.compile,
 SDPA, autocast, fused AdamW, the vocabulary padded to 50304, the loss on 16-bit logits in fp32.
 Prints tokens/s for fp32, tf32, fp16 and bf16, peak memory, and the speed of SDPA's flash attention
-alone. --json writes the figures, one record a line. --device cpu measures the CPU, with --eager as in
+and of cuDNN's alone. --json writes the figures, one record a line. --device cpu measures the CPU, with --eager as in
 the comparison of `make bench`. --tiny is a rehearsal on the CPU. --warm-up only fills the cache of
 torch.compile.
 """
@@ -25,6 +25,16 @@ except ImportError as reason:
 ROUNDS = 5
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 LOWER = {"fp16": torch.float16, "bf16": torch.bfloat16}
+KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+           "math": SDPBackend.MATH}
+# dtype, sequences, heads of queries, of keys and values, length, head size: those of gpu_bench.
+SHAPES = [("bf16", 16, 12, 12, 1024, 64), ("bf16", 8, 12, 12, 2048, 64),
+          ("bf16", 4, 12, 12, 4096, 64), ("bf16", 2, 12, 12, 8192, 64),
+          ("bf16", 1, 12, 12, 16384, 64), ("fp16", 16, 12, 12, 1024, 64),
+          ("bf16", 16, 6, 6, 1024, 128), ("bf16", 8, 6, 6, 2048, 128),
+          ("bf16", 4, 6, 6, 4096, 128), ("bf16", 2, 6, 6, 8192, 128),
+          ("bf16", 1, 6, 6, 16384, 128), ("bf16", 16, 9, 3, 1024, 64),
+          ("bf16", 2, 32, 8, 4096, 128)]
 
 
 class Block(nn.Module):
@@ -196,17 +206,17 @@ def bench_training(options, precision):
             "reserved_bytes": reserved, "compiled": not options.eager}
 
 
-def bench_attention(options, name, batch, heads, length, head):
+def bench_attention(options, kernel, name, batch, heads, kv_heads, length, head):
     dtype = LOWER[name]
-    q, k, v, dout = (torch.randn(batch, heads, length, head, device=options.device, dtype=dtype)
-                     for _ in range(4))
+    q, k, v, dout = (torch.randn(batch, count, length, head, device=options.device, dtype=dtype)
+                     for count in (heads, kv_heads, kv_heads, heads))
     for tensor in (q, k, v):
         tensor.requires_grad_()
-    kernels = [SDPBackend.FLASH_ATTENTION] if options.device == "cuda" else [SDPBackend.MATH]
 
     def forward():
-        with sdpa_kernel(kernels):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with sdpa_kernel(KERNELS[kernel]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                                  enable_gqa=heads != kv_heads)
 
     out = forward()
 
@@ -219,9 +229,10 @@ def bench_attention(options, name, batch, heads, length, head):
     backward_seconds = timed(backward, options.device, options.seconds / 20)
     work = 2 * batch * heads * head * length**2 * 1e-12  # the causal half
     rates = work / forward_seconds, 2.5 * work / backward_seconds
-    print(f"  {name:4} D {head:3} T {length:4} B {batch:2} H {heads:2} {rates[0]:9.1f} TFLOP/s "
-          f"{rates[1]:9.1f} TFLOP/s", flush=True)
-    return {"dtype": name, "D": head, "T": length, "B": batch, "H": heads,
+    print(f"  {kernel:5} {name:4} D {head:3} T {length:5} B {batch:2} H {heads:2} / {kv_heads:2} "
+          f"{rates[0]:9.1f} TFLOP/s {rates[1]:9.1f} TFLOP/s", flush=True)
+    return {"kernel": kernel, "dtype": name, "D": head, "T": length, "B": batch, "H": heads,
+            "kv": kv_heads,
             "forward_tflop_per_s": round(rates[0], 2), "backward_tflop_per_s": round(rates[1], 2)}
 
 
@@ -263,6 +274,8 @@ def read_options():
     parser.add_argument("--seconds", type=float, default=2, help="about, for each figure")
     parser.add_argument("--precision", choices=PRECISIONS, action="append")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--steps-only", action="store_true", help="no attention alone")
+    parser.add_argument("--attention-only", action="store_true", help="no training steps")
     parser.add_argument("--warm-up", action="store_true", help="compile, measure nothing")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
     parser.add_argument("--json", metavar="FILE")
@@ -286,22 +299,23 @@ def main():
     print(f"PyTorch {torch.__version__}, batch {options.batch} x {options.seq}"
           + (": a rehearsal, no figure below means anything" if options.tiny else ""), flush=True)
     training, attention = [], []
-    for precision in reversed(options.precision or PRECISIONS):  # bf16 first: time may be short
+    # bf16 first: time may be short
+    for precision in reversed([] if options.attention_only else options.precision or PRECISIONS):
         training.append(attempt(bench_training, options, precision))
         write(options, training, attention)
     if options.warm_up:
         return
-    shapes = [("bf16", 16, 12, 1024, 64), ("bf16", 8, 12, 2048, 64), ("bf16", 4, 12, 4096, 64),
-              ("fp16", 16, 12, 1024, 64), ("bf16", 16, 6, 1024, 128), ("bf16", 4, 6, 4096, 128)]
+    shapes, kernels = SHAPES, ("flash", "cudnn")
     if options.tiny:
-        shapes = [("bf16", 1, 2, 16, 64)]
-    if options.device == "cpu" and not options.tiny:
+        shapes, kernels = [("bf16", 1, 2, 2, 16, 64)], ("math",)
+    if options.steps_only or options.device == "cpu" and not options.tiny:
         shapes = []
     else:
-        print(f"SDPA, causal {'forward':>29} {'backward':>17}")
+        print(f"SDPA, causal {'forward':>40} {'backward':>17}")
     for shape in shapes:
-        attention.append(attempt(bench_attention, options, *shape))
-        write(options, training, attention)
+        for kernel in kernels:
+            attention.append(attempt(bench_attention, options, kernel, *shape))
+            write(options, training, attention)
     if any("failed" in line for line in training + attention):
         sys.exit(1)
 

@@ -55,7 +55,7 @@ static void bench_attention_case(struct bench *bench, struct backend *be,
     if (forward <= 0 && backward <= 0) return; /* the reason has been reported */
     double forward_rate = forward > 0 ? half / forward * 1e-12 : 0;
     double backward_rate = backward > 0 ? 2.5 * half / backward * 1e-12 : 0;
-    printf("  %-4s D %3lld T %4lld B %2lld H %2lld / %2lld %9.1f TFLOP/s %9.1f TFLOP/s\n",
+    printf("  %-4s D %3lld T %5lld B %2lld H %2lld / %2lld %9.1f TFLOP/s %9.1f TFLOP/s\n",
            dtype_name(c->dtype), (long long)c->head, (long long)c->length, (long long)c->batch,
            (long long)c->heads, (long long)c->kv_heads, forward_rate, backward_rate);
     bench_json_line(bench,
@@ -96,10 +96,12 @@ static bool bench_attention_cases(struct bench *bench, const struct attention_ca
 void bench_attention(struct bench *bench) {
     static const struct attention_case list[] = {
         {DTYPE_BF16, 16, 12, 12, 1024, 64}, {DTYPE_BF16, 8, 12, 12, 2048, 64},
-        {DTYPE_BF16, 4, 12, 12, 4096, 64},  {DTYPE_F16, 16, 12, 12, 1024, 64},
-        {DTYPE_BF16, 16, 6, 6, 1024, 128},  {DTYPE_BF16, 4, 6, 6, 4096, 128},
-        {DTYPE_F32, 16, 12, 12, 1024, 64},  {DTYPE_BF16, 16, 9, 3, 1024, 64},
-        {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* the Llama family */
+        {DTYPE_BF16, 4, 12, 12, 4096, 64},  {DTYPE_BF16, 2, 12, 12, 8192, 64},
+        {DTYPE_BF16, 1, 12, 12, 16384, 64}, {DTYPE_F16, 16, 12, 12, 1024, 64},
+        {DTYPE_BF16, 16, 6, 6, 1024, 128},  {DTYPE_BF16, 8, 6, 6, 2048, 128},
+        {DTYPE_BF16, 4, 6, 6, 4096, 128},   {DTYPE_BF16, 2, 6, 6, 8192, 128},
+        {DTYPE_BF16, 1, 6, 6, 16384, 128},  {DTYPE_F32, 16, 12, 12, 1024, 64},
+        {DTYPE_BF16, 16, 9, 3, 1024, 64},   {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* the Llama family */
     };
     bench_json_begin(bench, "attention");
     bool choice = bench_attention_cases(bench, list, sizeof list / sizeof *list);

@@ -54,12 +54,14 @@ static __device__ __forceinline__ void finish_scalars(struct scalars *s,
     s->clip = state->clip_factor;
 }
 
+/* The multiply-adds are written out: the compiler fuses others where a chunk is whole than where it
+ * is not, and weights would depend on where the shards of ranks begin. */
 static __device__ __forceinline__ void update(float *master, float *moment1, float *moment2,
                                               float gradient, const struct scalars *s) {
     float g = gradient * s->unscale * s->clip;
-    float m = *moment1 + s->beta1_rest * (g - *moment1);
-    float v = s->beta2 * *moment2 + s->beta2_rest * g * g;
-    *master = s->keep * *master - s->step_size * m / (sqrtf(v) + s->epsilon);
+    float m = fmaf(s->beta1_rest, g - *moment1, *moment1);
+    float v = fmaf(s->beta2_rest * g, g, s->beta2 * *moment2);
+    *master = fmaf(s->keep, *master, -(s->step_size * m / (sqrtf(v) + s->epsilon)));
     *moment1 = m;
     *moment2 = v;
 }

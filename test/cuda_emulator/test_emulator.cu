@@ -32,9 +32,9 @@ static __global__ void mma_kernel(float *out, const uint16_t *a, const uint16_t 
     cp_async_wait<0>();
     __syncwarp();
     uint32_t fragment_a[4], fragment_b[4];
-    ldmatrix_x4(fragment_a, shared_a + row * PITCH + column);
-    if (trans) ldmatrix_x4_trans(fragment_b, shared_b + row * PITCH);
-    else ldmatrix_x4(fragment_b, shared_b + lane % 8 * PITCH + lane / 8 % 2 * 8);
+    ldmatrix_x4(fragment_a, shared_pointer_to(shared_a + row * PITCH + column));
+    if (trans) ldmatrix_x4_trans(fragment_b, shared_pointer_to(shared_b + row * PITCH));
+    else ldmatrix_x4(fragment_b, shared_pointer_to(shared_b + lane % 8 * PITCH + lane / 8 % 2 * 8));
     float d[4] = {1, 1, 1, 1};
     if (half) mma_m16n8k16_f16_f32(d, fragment_a, fragment_b, d);
     else mma_m16n8k16_bf16_f32(d, fragment_a, fragment_b, d);
@@ -84,8 +84,8 @@ static __global__ void ldmatrix_kernel(uint32_t *out) {
     int lane = (int)threadIdx.x;
     for (int j = 0; j < 8; j++) tile[lane * 8 + j] = (uint16_t)(lane * 8 + j);
     __syncwarp();
-    ldmatrix_x4(out + lane * 16, tile + lane * 8);
-    ldmatrix_x4_trans(out + lane * 16 + 4, tile + lane * 8);
+    ldmatrix_x4(out + lane * 16, shared_pointer_to(tile + lane * 8));
+    ldmatrix_x4_trans(out + lane * 16 + 4, shared_pointer_to(tile + lane * 8));
     shared_pointer pointer = shared_pointer_to(tile); /* counts bytes */
     ldmatrix_x4(out + lane * 16 + 8, pointer + reread_thread_index() * 16);
     ldmatrix_x4_trans(out + lane * 16 + 12, pointer + lane * 16);
