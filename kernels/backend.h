@@ -207,7 +207,8 @@ static inline void backend_graph(struct backend *be, int which, const void *owne
     be->functions->graph(be, which, owner, work, argument);
 }
 
-/* Returns the peak memory of this process so far, in bytes. */
+/* Returns the peak memory of this process so far, in bytes. On a GPU it is the memory by which the
+ * free memory fell since the backend was opened, so other processes on the GPU disturb it. */
 static inline size_t backend_peak_bytes(struct backend *be) {
     return be->functions->peak_bytes(be);
 }

@@ -171,11 +171,12 @@ struct matmul_blocks {
 };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, and B is b or its
- * transpose; then the epilogue. The dtypes of a and b may differ; the product is then computed as
- * if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and at most one is
- * E5M2. With scales, which operands in bf16 and codes in blocks may have and other quantized
- * operands need, out = (A B) * (scale of a * scale of b) + bias; matmul_scales_sums has to be true.
- * Operands are in blocks only where backend_multiplies is true for their formats. */
+ * transpose; then the epilogue. A GPU's library may round A B to 16 bits before it is added to an
+ * out of 16 bits, or before the bias of a GELU. The dtypes of a and b may differ; the product is
+ * then computed as if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and
+ * at most one is E5M2. With scales, which operands in bf16 and codes in blocks may have and other
+ * quantized operands need, out = (A B) * (scale of a * scale of b) + bias; matmul_scales_sums has
+ * to be true. Operands are in blocks only where backend_multiplies is true for their formats. */
 struct matmul_args {
     const struct tensor *out;            /* [M, N]; += if accumulate */
     const struct tensor *a;              /* [M, K], or [K, M] if transpose_a */
@@ -186,7 +187,7 @@ struct matmul_args {
     const struct tensor *column_sums; /* optional += [N], of out as stored, with MATMUL_DGELU only:
                                        * the gradient of the bias before the gelu */
     const struct tensor *a_scales;    /* fp32, both or neither: as quantize or fake_quantize writes
-                                       * them for a, or for b */
+                                       * them for a, or for b; aligned to 16 bytes */
     const struct tensor *b_scales;
     const struct matmul_blocks *a_blocks; /* both or neither: a and b are codes in blocks */
     const struct matmul_blocks *b_blocks;

@@ -95,13 +95,20 @@ static bool bench_attention_cases(struct bench *bench, const struct attention_ca
 /* Measures both kernels if there are two. */
 void bench_attention(struct bench *bench) {
     static const struct attention_case list[] = {
-        {DTYPE_BF16, 16, 12, 12, 1024, 64}, {DTYPE_BF16, 8, 12, 12, 2048, 64},
-        {DTYPE_BF16, 4, 12, 12, 4096, 64},  {DTYPE_BF16, 2, 12, 12, 8192, 64},
-        {DTYPE_BF16, 1, 12, 12, 16384, 64}, {DTYPE_F16, 16, 12, 12, 1024, 64},
-        {DTYPE_BF16, 16, 6, 6, 1024, 128},  {DTYPE_BF16, 8, 6, 6, 2048, 128},
-        {DTYPE_BF16, 4, 6, 6, 4096, 128},   {DTYPE_BF16, 2, 6, 6, 8192, 128},
-        {DTYPE_BF16, 1, 6, 6, 16384, 128},  {DTYPE_F32, 16, 12, 12, 1024, 64},
-        {DTYPE_BF16, 16, 9, 3, 1024, 64},   {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* the Llama family */
+        {DTYPE_BF16, 16, 12, 12, 1024, 64},
+        {DTYPE_BF16, 8, 12, 12, 2048, 64},
+        {DTYPE_BF16, 4, 12, 12, 4096, 64},
+        {DTYPE_BF16, 2, 12, 12, 8192, 64},
+        {DTYPE_BF16, 1, 12, 12, 16384, 64},
+        {DTYPE_F16, 16, 12, 12, 1024, 64},
+        {DTYPE_BF16, 16, 6, 6, 1024, 128},
+        {DTYPE_BF16, 8, 6, 6, 2048, 128},
+        {DTYPE_BF16, 4, 6, 6, 4096, 128},
+        {DTYPE_BF16, 2, 6, 6, 8192, 128},
+        {DTYPE_BF16, 1, 6, 6, 16384, 128},
+        {DTYPE_F32, 16, 12, 12, 1024, 64},
+        {DTYPE_BF16, 16, 9, 3, 1024, 64},
+        {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* the Llama family */
     };
     bench_json_begin(bench, "attention");
     bool choice = bench_attention_cases(bench, list, sizeof list / sizeof *list);

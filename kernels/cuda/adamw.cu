@@ -54,8 +54,8 @@ static __device__ __forceinline__ void finish_scalars(struct scalars *s,
     s->clip = state->clip_factor;
 }
 
-/* The multiply-adds are written out: the compiler fuses others where a chunk is whole than where it
- * is not, and weights would depend on where the shards of ranks begin. */
+/* The file is compiled without fused multiply-adds (cuda.mk); these three, written out, save
+ * registers. */
 static __device__ __forceinline__ void update(float *master, float *moment1, float *moment2,
                                               float gradient, const struct scalars *s) {
     float g = gradient * s->unscale * s->clip;

@@ -10,8 +10,8 @@
  *
  * Reason for two kernels: one kernel computes 5 products instead of 7, but dQ must then be summed
  * over blocks, in order (attention_backward.h). With mma.sync each warp waits for its turn and for
- * the sums in memory beside its products, and dS passes through shared memory: the replay of such a
- * kernel gains nothing (scripts/cuda_estimates.md).
+ * the sums in memory beside its products, and dS passes through shared memory: by a simulation of the
+ * machine code such a kernel gains nothing.
  *
  * The limit of mma.sync is the rate of ldmatrix from shared memory: a product of 16 rows needs a
  * fragment of 512 bytes (4 cycles of the multiprocessor) for 2 mma; four quarters of it finish an

@@ -9,8 +9,7 @@
  * P' and dS' leave the accumulators of wgmma as A of dV and dK, in registers. dQ needs the keys of
  * both groups: dS' also goes to shared memory, where each group reads both halves for its part of
  * dQ. dP' is multiplied during the exponentials, dV and dK while dS' is stored and the other
- * group's is awaited, and the scores of the next step while dQ is added to memory. Not yet measured
- * on a GPU. */
+ * group's is awaited, and the scores of the next step while dQ is added to memory. */
 #include "kernels/cuda/attention_wgmma_backward.h"
 
 /* Replaces s by P', for the queries of tile `tile` of 64; a thread's columns are queries. */

@@ -24,7 +24,8 @@ enum {
     NARROW_THREADS = 640, /* two blocks leave 48 registers for each thread */
     WIDE_THREADS = 1024,
     GENERAL_THREADS = 256,
-    GROUPS_MAX = 1024,
+    GROUPS_MAX = 792, /* whole waves on the 132 multiprocessors of a Hopper: one of 6 blocks each
+                       * for rows of 768, six of one block each for wide rows */
     GROUP_ROWS_MIN = 16,
 };
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/columns.h"
 
-enum { PARTIAL_WARPS = 16, SUMS_MAX = 3 };
+enum { PARTIAL_WARPS = 32, SUMS_MAX = 3 };
 
 /* Destinations of sums, [columns] each. */
 struct sums {
@@ -27,7 +27,7 @@ static inline void sums_add(struct sums *sums, const struct tensor *further) {
     sums->at[sums->count++] = array_of(further);
 }
 
-/* One column per lane. Warp w adds groups w, w + 16, ..., so that many loads are in flight; then
+/* One column per lane. Warp w adds groups w, w + 32, ..., so that many loads are in flight; then
  * the warps' sums are added in order. */
 static __global__ void __launch_bounds__(PARTIAL_WARPS *WARP)
     add_partials_kernel(struct sums sums, const float *__restrict__ partials, int groups) {

@@ -168,21 +168,31 @@ static float gelu_slope(float x) {
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * x * x);
 }
 
-/* Epilogue of the sums. GELU gets them before rounding, and so does the bias, unless the sums
- * come from a reduction of splits. */
+/* True if the library rounds sums to the type of D before it adds C or the bias: after a reduction
+ * of splits, as documented; and, as seen on an H200 with 13.1, where operands have 16 bits: before
+ * it adds C if all rows are multiples of 16 bytes, and before the bias of a GELU if those of k are
+ * not. */
+static bool rounds_before_adding(const problem &p, bool split, bool accumulates) {
+    bool bias = p.op->epilogue & CUBLASLT_EPILOGUE_BIAS, forward = p.op->epilogue & 32;
+    if (split && bias) return true;
+    if (bits_of(p.a.type) != 16) return false;
+    return accumulates ? p.k % 8 == 0 && p.m % 8 == 0 : bias && forward && p.k % 8 != 0;
+}
+
+/* Epilogue of the sums. GELU gets them before rounding. */
 static void conclude(const problem &p, const float *sums, bool split, const matrices &with) {
     const operation &op = *p.op;
     float scale = 1;
     if (op.scale_a && !is_mode_of_blocks(op.mode_a)) scale = *(const float *)op.scale_a;
     if (op.scale_b && !is_mode_of_blocks(op.mode_b)) scale *= *(const float *)op.scale_b;
     bool bias = op.epilogue & CUBLASLT_EPILOGUE_BIAS, forward = op.epilogue & 32;
-    bool backward = op.epilogue & 64;
+    bool backward = op.epilogue & 64, rounds = rounds_before_adding(p, split, with.beta != 0);
     for (uint64_t column = 0; column < p.n; column++)
         for (uint64_t row = 0; row < p.m; row++) {
             float value = with.alpha * scale * sums[column * p.m + row];
             uint64_t at = column * (uint64_t)p.d.stride + row;
             uint64_t aux_at = column * (uint64_t)op.aux_stride + row;
-            if (split && bias) value = as_type(p.d.type, value);
+            if (rounds) value = as_type(p.d.type, value);
             if (with.beta != 0)
                 value += with.beta * load(with.c, p.c.type, column * (uint64_t)p.c.stride + row);
             if (bias) value += load(op.vector, p.vector_type, row);

@@ -40,12 +40,9 @@ static unsigned infinity_of(format f) {
     return ((1u << f.exponent_bits) - 1) << f.fraction_bits;
 }
 
-template <class T>
-static __global__ void round_kernel(uint16_t *out, const float *in, size_t count) {
+template <class T> static __global__ void round_kernel(T *out, const float *in, size_t count) {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    T value = narrow<T>(in[i]);
-    memcpy(&out[i], &value, sizeof value);
+    if (i < count) out[i] = narrow<T>(in[i]);
 }
 
 template <class T> static __global__ void widen_kernel(float *out) {
@@ -83,7 +80,7 @@ template <class T> static void test_rounding(format f) {
     }
     in.host[count] = NAN;
     upload(in);
-    LAUNCH(round_kernel<T>, blocks_for(count + 1), NUMBER_THREADS, 0, 0, out.device, in.device,
+    LAUNCH(round_kernel<T>, blocks_for(count + 1), NUMBER_THREADS, 0, 0, (T *)out.device, in.device,
            count + 1);
     finish();
     download(out);

@@ -44,6 +44,11 @@ double check_roundoff(enum dtype dtype) {
     return ldexp(1, -formats[dtype].precision);
 }
 
+double check_early_rounding(const struct check *c, const char *kind, enum dtype out) {
+    if (c->be.device.kind == BACKEND_CPU || out == DTYPE_F32) return 0;
+    return check_roundoff(out) / (tolerance_of(kind)->arithmetic[out] * 0x1p-24);
+}
+
 static double smallest(enum dtype dtype) {
     return ldexp(1, formats[dtype].exponent_min - formats[dtype].precision + 1);
 }

@@ -134,6 +134,11 @@ double check_round(double value, enum dtype dtype);
 /* Half the distance between 1 and the next value. */
 double check_roundoff(enum dtype dtype);
 
+/* Magnitude to add for check_close, as a multiple of |A B|, where cuBLASLt may round a matmul's A B
+ * to the dtype of out before it adds it to out, or before the bias of a GELU (kernels.h); 0 on CPUs
+ * and for fp32. */
+double check_early_rounding(const struct check *c, const char *kind, enum dtype out);
+
 /* Returns the derivative of f at x by central differences of order 4. f must be smooth and
  * computed in fp64, so the error is about 1e-11 of its values: exact at fp32's precision. `x`
  * points into `state`, which f reads; it is restored. */

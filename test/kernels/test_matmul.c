@@ -114,11 +114,15 @@ static void verify(struct check *c, const struct product *p, const struct operan
     int64_t n = p->size.n, count = p->size.m * n;
     double *expected = check_doubles(c, count), *size = check_doubles(c, count);
     double *bias = has_bias(p) ? check_read(c, &o->bias) : NULL;
-    for (int64_t i = 0; i < count; i++) {
-        expected[i] = bias ? bias[i % n] : o->out_before ? o->out_before[i] : 0;
-        size[i] = fabs(expected[i]);
-    }
+    double early = 0;
+    if (p->epilogue == ACCUMULATE || p->epilogue == GELU)
+        early = check_early_rounding(c, "matmul", p->types.out);
     multiply(c, p, o, expected, size);
+    for (int64_t i = 0; i < count; i++) {
+        double added = bias ? bias[i % n] : o->out_before ? o->out_before[i] : 0;
+        size[i] += fabs(added) + early * fabs(expected[i]);
+        expected[i] += added;
+    }
     if (p->epilogue == GELU) {
         verify_gelu(c, o, expected, size);
         return;

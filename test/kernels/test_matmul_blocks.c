@@ -101,6 +101,7 @@ static void verify(struct check *c, const struct product *p, const struct side *
         double added = bias ? bias[column] : before ? before[i] : 0;
         expected[i] = sum * scale + added;
         size[i] = all * scale + fabs(added);
+        if (before) size[i] += check_early_rounding(c, kind, p->out) * fabs(sum * scale);
         if (test_tensor_cores())
             size[i] += truncated * scale * fmax(largest, high - low) * sqrt((double)p->k + 2);
         if (!x) continue;

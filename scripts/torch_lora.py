@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Measures LoRA with PEFT on a Llama of random weights, to compare with ./train.
+
+  scripts/torch_lora.py --write FOLDER             writes Llama-3.1-8B's shape in bf16 (16 GB)
+  scripts/torch_lora.py --train FOLDER             steps of one sequence of 4096 tokens in PEFT
+
+The same model trains here with
+  ./train --config finetune-lora.json --set model.init_from=FOLDER --set data.train=tales \\
+      --set data.tokenizer=bytes --set data.seq_len=4096 --set train.micro_batch_size=1 ...
+"""
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+
+SIZES = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def config_of(layers):
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SIZES,
+            "num_hidden_layers": layers, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0, "rope_scaling": None, "hidden_act": "silu",
+            "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+            "bos_token_id": 128000, "eos_token_id": 128001, "dtype": "bfloat16"}
+
+
+def shapes_of(config):
+    """Names and shapes of all tensors, as transformers writes them."""
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], width)}
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}."
+        shapes |= {at + "self_attn.q_proj.weight": (width, width),
+                   at + "self_attn.k_proj.weight": (keys, width),
+                   at + "self_attn.v_proj.weight": (keys, width),
+                   at + "self_attn.o_proj.weight": (width, width),
+                   at + "mlp.gate_proj.weight": (inner, width),
+                   at + "mlp.up_proj.weight": (inner, width),
+                   at + "mlp.down_proj.weight": (width, inner),
+                   at + "input_layernorm.weight": (width,),
+                   at + "post_attention_layernorm.weight": (width,)}
+    return shapes | {"model.norm.weight": (width,),
+                     "lm_head.weight": (config["vocab_size"], width)}
+
+
+def write(folder, layers, device):
+    """Streams the tensors to the file, so that memory holds one of them."""
+    config = config_of(layers)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as out:
+        json.dump(config, out, indent=2)
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in shapes_of(config).items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    generator = torch.Generator(device).manual_seed(1)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes_of(config).values():
+            values = torch.ones(shape, device=device)
+            if len(shape) > 1:
+                values.normal_(0, 0.02, generator=generator)
+            out.write(values.bfloat16().view(torch.uint8).cpu().numpy().data)
+
+
+def train(options):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(
+        options.folder, dtype=torch.bfloat16, attn_implementation="sdpa").to(options.device)
+    model.config.use_cache = False
+    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0,
+                                             target_modules=TARGETS))
+    if options.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    for parameter in model.parameters():  # master weights of adapters are fp32, as in ./train
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4,
+                                  fused=options.device == "cuda")
+    call = torch.compile(model) if options.compile else model
+    tokens = torch.randint(0, 256, (1, options.seq), device=options.device)
+    cuda = options.device == "cuda"
+
+    def step():
+        with torch.autocast(options.device, dtype=torch.bfloat16):
+            loss = call(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    times = []
+    for i in range(options.steps + 2):
+        begin = time.perf_counter()
+        loss = step()
+        if i >= 2:
+            times.append(time.perf_counter() - begin)
+    seconds = statistics.median(times)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
+    print(f"PEFT, PyTorch {torch.__version__}, T {options.seq}"
+          f"{', compiled' if options.compile else ''}"
+          f"{', gradient checkpointing' if options.checkpointing else ''}: "
+          f"{options.seq / seconds:.0f} tokens/s, {1e3 * seconds:.1f} ms/step, {peak:.2f} GiB, "
+          f"loss {loss:.3f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    if options.write:
+        write(options.folder, options.layers, options.device)
+    if options.train:
+        train(options)
+
+
+if __name__ == "__main__":
+    main()
