@@ -1,64 +1,80 @@
 #!/usr/bin/env bash
-# Runs what an expert would run on a machine with an NVIDIA GPU, in at most ten minutes, and
-# installs nothing. See scripts/gpu_check.sh --help.
+# Runs what an expert would run on a machine with an NVIDIA GPU, the most important first, and ends
+# in time. Installs nothing. See scripts/gpu_check.sh --help.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-first="build conformance attention operations models numbers bench torch save brim"
-more="build against autotune graphs sanitizer lab large"
+# By worth. Seconds of a part at most, measured on an H200 with 16 cores and rounded up by half.
+order="build conformance tests numbers bench torch autotune large lora against brim kill sanitizer
+    counters attention_torch save graphs lab"
+limit_of() {
+    case $1 in
+    build) echo 150 ;;
+    conformance | autotune | brim | graphs | save) echo 40 ;;
+    tests) echo 110 ;;
+    numbers | counters) echo 90 ;;
+    bench | torch | kill | sanitizer | attention_torch) echo 75 ;;
+    large) echo 50 ;;
+    against | lab | lora) echo 150 ;;
+    references) echo 1200 ;;
+    esac
+}
 
 usage() {
     cat <<TEXT
-scripts/gpu_check.sh [--more | --parts LIST] [--against CHECKOUT] [--no-torch] [--batch N]
-                     [--out FOLDER] [--emulated]
+scripts/gpu_check.sh [--minutes N] [--parts LIST] [--references FOLDER] [--against CHECKOUT]
+                     [--no-torch] [--batch N] [--out FOLDER] [--emulated]
 scripts/gpu_check.sh --bundle
 
-On a machine with an NVIDIA GPU, nvcc, gcc and make, in less than ten minutes:
+On a machine with an NVIDIA GPU, nvcc, gcc and make, the most important parts first:
   build        for this GPU
   conformance  instructions, compared with the emulator
-  attention    tests of the attention kernels
-  operations   tests of all other operations
-  models       whole trainings, compared with PyTorch's stored steps
-  numbers      losses and norms of GPT-2 124M, compared with this machine's CPU in each precision;
-               the same bits twice, without graphs, and after a resume
+  tests        of all operations, and whole trainings compared with PyTorch's stored steps; those
+               that fail run again alone
+  numbers      GPT-2 124M: the same bits twice, without graphs and after a resume; losses and norms
+               in each precision, compared with the CPU
   bench        speed of steps, operations, attention and the hardware's limits
-  torch        PyTorch on the same model, if python3 has it
-  save         cost of a checkpoint
-  brim         a run that fills the memory, as planned by --fit
-A test part that fails is run again alone. Only if Hopper's attention fails twice, the rest is
-measured without it. --more runs, in a second call:
-  against      the bench of another CHECKOUT, such as the commit before: old beside new
+  torch        PyTorch on the same model, bf16 first, compiled and eager
   autotune     a step with measured instead of ranked product algorithms
-  graphs       a small step with and without CUDA graphs
-  sanitizer    compute-sanitizer on small shapes
-  lab          five precisions on the built-in text, and the audit
   large        bf16 and fp8 at GPT-2 XL's 1.5B, with 35 GB
-Ends with tables and a verdict; FOLDER (build/gpu_check) has them as table.txt, and all logs and
-figures, also as FOLDER.tar.gz. Results are written as they come.
+  lora         LoRA on Llama-3.1-8B's shape, on bf16 and nf4, and in PEFT, with 70 GB
+  against      the bench of another CHECKOUT (--against), such as the commit before
+  brim         a run that fills the memory, as planned by --fit
+  kill         a run that is killed, and resumed to the same bits
+  sanitizer    compute-sanitizer, suite by suite, on small shapes
+  counters     ncu's counters of the ten longest kernels of a step
+  attention_torch  attention by PyTorch: cuDNN and flash
+  save, graphs, lab  cost of a checkpoint; a small step without graphs; five precisions compared
 
+  --minutes N   stop after N minutes (default 10); a part that needs more than is left is skipped
   --parts LIST  only these parts, separated by commas, after build
+  --references FOLDER  losses of the CPU, made before, without a GPU, by
+                scripts/gpu_check.sh --parts references --out FOLDER
   --against CHECKOUT  for the part against: git worktree add CHECKOUT COMMIT makes one
   --no-torch    no PyTorch
   --batch N     sequences of 1024 tokens (default: 32 on 70 GB, less on less)
   --emulated    a rehearsal without a GPU: tiny shapes on the emulator, figures mean nothing
   --bundle      collects packages for machines without them, see below
 
-Exit status 1 if a part failed. Missed targets are marked, but are no failure.
+Ends with tables and a verdict; FOLDER (build/gpu_check) has them as table.txt, and all logs and
+figures; FOLDER.tar.gz has all of it, written anew every ten seconds, so that a machine that is
+taken away leaves it. Exit status 1 if a part failed. Missed aims are marked, but are no failure.
 
-Nothing needs to be installed. Without Criterion the tests run on test/plain_criterion; without
-oneDNN matmuls on the CPU are slow. Only cJSON and stb_ds.h are required, from the system
-(libcjson-dev, libstb-dev) or from a folder copied to the machine:
+Without Criterion the tests run on test/plain_criterion; without oneDNN matmuls on the CPU are slow.
+Only cJSON and stb_ds.h are required, from the system (libcjson-dev, libstb-dev) or from a folder
+copied to the machine:
   scripts/gpu_check.sh --bundle                       on a machine with packages: 0.2 MB
   tar c build/packages | ssh GPU tar x -C FOLDER      to the same path in the checkout there
 make uses build/packages if it exists (elsewhere: make PACKAGES=FOLDER).
 TEXT
 }
 
-parts=$first against="" torch=1 batch=0 out=build/gpu_check rehearsal=0
+parts="" against="" torch=1 batch=0 out=build/gpu_check rehearsal=0 minutes=10 references=""
 while [ $# -gt 0 ]; do
     case $1 in
-    --more) parts=$more ;;
+    --minutes) minutes=${2:?} && shift ;;
     --parts) parts="build ${2//,/ }" && shift ;;
+    --references) references=${2:?} && shift ;;
     --against) against=${2:?} && shift ;;
     --no-torch) torch=0 ;;
     --batch) batch=${2:-0} && shift ;;
@@ -70,41 +86,24 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-for part in $parts; do
-    case " $first $more " in
+for part in ${parts:=$order}; do
+    case " ${order//$'\n'/ } references " in
     *" $part "*) ;;
     *) echo "gpu_check: there is no part $part; --help lists them" >&2 && exit 2 ;;
     esac
 done
+if ! [ "$minutes" -ge 1 ] 2>/dev/null; then
+    echo "gpu_check: --minutes $minutes is not a whole number above 0" >&2 && exit 2
+fi
 
 # ---- parts: each with a time limit; a failure stops none of the others
 
-# Seconds; those of the first call add up to 560.
-limit_of() {
-    case $1 in
-    build) echo 150 ;;
-    conformance) echo 40 ;;
-    attention) echo 30 ;;
-    operations) echo 55 ;;
-    models) echo 45 ;;
-    numbers) echo 70 ;;
-    bench) echo 60 ;;
-    against) echo 150 ;;
-    torch) echo 55 ;;
-    save) echo 30 ;;
-    brim) echo 25 ;;
-    autotune | graphs) echo 40 ;;
-    sanitizer) echo 75 ;;
-    lab) echo 100 ;;
-    large) echo 130 ;;
-    esac
-}
-LIMIT=560 # seconds for all parts
-if [ "$rehearsal" -eq 1 ]; then LIMIT=1500; fi
+LIMIT=$((60 * minutes - 10)) # seconds for all parts; the rest is for the tables
+if [ "$rehearsal" -eq 1 ] || [ "$parts" = "build references" ]; then LIMIT=1500; fi
 names=() verdicts=() times=() clocks=() failed=0
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
-rm -rf "$out"/*.log "$out"/*.json "$out"/*.txt "$out"/numbers "$out"/brim "$out"/lab
+rm -rf "$out"/*.log "$out"/*.json "$out"/*.txt "$out"/numbers "$out"/runs
 
 progress() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 
@@ -114,55 +113,33 @@ record() { # NAME VERDICT SECONDS CLOCKS
     progress "$1: $2"
     write_json >"$out/gpu_check.json"
 }
-skip() { record "$1" "skipped: $2" 0; }
 
-# attempt NAME SECONDS: runs a part; its output goes to NAME.log. Sets verdict.
-attempt() {
-    local log=$out/$1.log status tests
-    timeout -k 5 "$2" bash scripts/gpu_check_parts.sh "$1" >"$log" 2>&1
+# part NAME: runs a part; its output goes to NAME.log.
+part() {
+    local name=$1 begin=$SECONDS limit status verdict from log=$out/$1.log
+    limit=$(limit_of "$name")
+    if [ "$rehearsal" -eq 1 ]; then limit=$((limit * 8)); fi
+    if [ $((LIMIT - SECONDS)) -lt $((limit * 2 / 3)) ]; then
+        record "$name" "skipped: no time left" 0
+        return
+    fi
+    if [ $((LIMIT - SECONDS)) -lt "$limit" ]; then limit=$((LIMIT - SECONDS)); fi
+    progress "$name ..."
+    from=$(wc -l <"$out/clocks.csv")
+    timeout -k 5 "$limit" bash scripts/gpu_check_parts.sh "$name" >"$log" 2>&1
     status=$?
     case $status in
     0) verdict=ok ;;
-    124 | 137) verdict="failed: not done after $2 s" ;;
+    124 | 137) verdict="failed: not done after $limit s" ;;
     *) verdict="failed: status $status" ;;
     esac
-    tests=$(grep -oE 'Tested: .*' "$log" | tail -n 1)
-    if [ -n "$tests" ]; then verdict="$verdict ($tests)"; fi
-    return "$status"
-}
-
-# part NAME: a part of tests that fails is run again alone, with one job.
-part() {
-    local name=$1 begin=$SECONDS limit status verdict from
-    limit=$(limit_of "$name")
-    if [ "$rehearsal" -eq 1 ]; then limit=$((limit * 8)); fi
-    if [ $((LIMIT - SECONDS)) -lt "$limit" ]; then limit=$((LIMIT - SECONDS)); fi
-    if [ "$limit" -lt 5 ]; then
-        record "$name" "failed: no time left" 0
-        return 1
-    fi
-    progress "$name ..."
-    from=$(wc -l <"$out/clocks.csv")
-    attempt "$name" "$limit"
-    status=$?
-    case $name in attention | operations | models)
-        # A part that many jobs did not end in time would take one job longer.
-        if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ "$status" -ne 137 ] &&
-            [ $((LIMIT - SECONDS)) -gt "$limit" ]; then
-            cp "$out/$name.log" "$out/$name-first.log"
-            jobs=1 attempt "$name" "$limit"
-            status=$?
-            verdict="$verdict, the second time, alone"
-        fi
-        ;;
-    esac
+    verdict="$verdict$(grep -oE 'Tested: .*' "$log" | tail -n 1 | sed 's/.*/ (&)/')"
     record "$name" "$verdict" $((SECONDS - begin)) "$(clocks_since "$from")"
     if [ "$status" -ne 0 ]; then
-        { grep -E '^\[(----|FAIL|CRASH)|^NO ' "$out/$name.log" || cat "$out/$name.log"; } |
+        { grep -E '^\[(----|FAIL|CRASH)|^NO |error' "$log" || cat "$log"; } |
             tail -n 12 | cut -c 1-160 | sed 's/^/        /'
-        echo "        (all of it: $out/$name.log)"
+        echo "        (all of it: $log)"
     fi
-    return "$status"
 }
 
 # Median clock of the GPU while it worked, and the reasons for which it was slowed down.
@@ -189,40 +166,38 @@ index=${CUDA_VISIBLE_DEVICES:-0} index=${index%%,*}
 gpu_query() {
     nvidia-smi -i "$index" --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1
 }
+missing() {
+    echo "gpu_check: $1" >&2
+    exit 1
+}
 
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 gpu=$(gpu_query name)
 arch=$(gpu_query compute_cap | tr -d '. ')
 memory=$(gpu_query memory.total | tr -d ' ')
-if [ "$rehearsal" -eq 1 ]; then
+if [ "$parts" = "build references" ]; then
+    gpu="none: references of the CPU" arch=0 memory=0 parts=references
+elif [ "$rehearsal" -eq 1 ]; then
     gpu="none: a rehearsal on the emulator" arch=90 memory=0
 elif [ -z "$gpu" ] || [ -z "$arch" ]; then
-    cat >&2 <<'TEXT'
-gpu_check: no GPU here: nvidia-smi finds none (nvidia-smi -L says why, if it is installed).
-With one it would: build for it with nvcc; compare the emulator with it; run the tests of all
-operations and of whole trainings on it; run compute-sanitizer; measure GPT-2 124M in fp32, tf32,
-fp16, bf16 and fp8, each operation, attention, and PyTorch on the same model; and write one table
-and one JSON file. Without one: `make test` runs the same kernels on the emulator, and
-`scripts/gpu_check.sh --emulated` rehearses this script.
-TEXT
-    exit 1
+    missing "no GPU here: nvidia-smi finds none (nvidia-smi -L says why, if it is installed).
+--help lists what would run with one. Without: \`make test\` runs the same kernels on the emulator,
+and \`scripts/gpu_check.sh --emulated\` rehearses this script."
 fi
-if [ ! -x "$nvcc" ]; then
-    echo "gpu_check: no nvcc here: install the CUDA toolkit, or set NVCC=PATH" >&2
-    exit 1
+command -v make >/dev/null ||
+    missing "no make here: install it, or copy the file /usr/bin/make of another machine to a folder
+of the PATH; it needs only glibc"
+if [ "$arch" -gt 0 ] && [ ! -x "$nvcc" ]; then
+    missing "no nvcc here: install the CUDA toolkit, or set NVCC=PATH"
 fi
 headers=()
 if [ -d build/packages ]; then headers=(-isystem build/packages/include); fi
-if ! printf '#include <%s>\n' stddef.h cjson/cJSON.h stb/stb_ds.h |
-    ${CC:-cc} -E "${headers[@]}" -x c - >/dev/null 2>&1; then
-    cat >&2 <<'TEXT'
-gpu_check: cJSON.h or stb_ds.h is missing here, and build/packages does not hold it.
-Either install libcjson-dev and libstb-dev, or run `scripts/gpu_check.sh --bundle` on
+printf '#include <%s>\n' stddef.h cjson/cJSON.h stb/stb_ds.h |
+    ${CC:-cc} -E "${headers[@]}" -x c - >/dev/null 2>&1 ||
+    missing "cJSON.h or stb_ds.h is missing here, and build/packages does not hold it.
+Either install libcjson-dev and libstb-dev, or run \`scripts/gpu_check.sh --bundle\` on
 a machine that has packages, and carry the folder build/packages that it makes to the same place in
-this checkout.
-TEXT
-    exit 1
-fi
+this checkout."
 if [ "$batch" -eq 0 ]; then
     batch=4
     if [ "$memory" -ge 20000 ]; then batch=8; fi
@@ -230,7 +205,7 @@ if [ "$batch" -eq 0 ]; then
     if [ "$memory" -ge 70000 ]; then batch=32; fi
 fi
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
-toolkit=$("$nvcc" --version | grep -oE 'V[0-9.]+' | tail -n 1)
+toolkit=$("$nvcc" --version 2>/dev/null | grep -oE 'V[0-9.]+' | tail -n 1)
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 facts=driver_version,memory.total,ecc.mode.current,clocks.max.sm,clocks.max.memory,power.limit
 facts=$(gpu_query "$facts")
@@ -244,18 +219,25 @@ if [ "$busy" -gt 0 ]; then echo "warning: $busy other programs use the GPU: figu
 
 export out arch nvcc rehearsal batch against
 export folder=build/gpu seconds=0.1
-export jobs large=$rehearsal wgmma="--wgmma 1"
 if [ "$rehearsal" -eq 1 ]; then folder=build/emulated seconds=0.02; fi
+if [ "$arch" -eq 0 ]; then folder=$(dirname "${TRAIN:-./train}"); fi
 jobs=$(nproc)
 if [ "$jobs" -gt 12 ]; then jobs=12; fi # each process takes its own GPU memory
 if [ "$memory" -gt 0 ] && [ "$jobs" -gt $((memory / 1500 + 1)) ]; then
     jobs=$((memory / 1500 + 1))
 fi
+large=$rehearsal
 if [ "$memory" -ge 35000 ]; then large=4; fi
 if [ "$memory" -ge 70000 ]; then large=8; fi
 sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
-export sanitizer
+ncu=$(command -v ncu || echo "$(dirname "$nvcc")/ncu")
+export jobs large sanitizer ncu
 if [ "$torch" -eq 1 ] && ! python3 -c 'import torch' 2>/dev/null; then torch=-1; fi
+# The libraries of a virtual environment serve also if it is not activated.
+if [ -z "${VIRTUAL_ENV:-}" ] && [ "$torch" -eq 1 ]; then
+    VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)')
+    export VIRTUAL_ENV
+fi
 
 # shellcheck source=scripts/gpu_check_table.sh
 . scripts/gpu_check_table.sh
@@ -272,6 +254,14 @@ for word in event throttle; do
         break
     fi
 done
+archive() { # a new file in one step, so that there is always a whole one
+    tar -czf "$out.tar.gz.new" -C "$(dirname "$out")" --exclude=checkpoints --exclude=runs \
+        --exclude='*.o' "$(basename "$out")" 2>/dev/null
+    mv "$out.tar.gz.new" "$out.tar.gz"
+}
+archive
+(while sleep 10; do archive; done) &
+background+=($!)
 trap 'kill "${background[@]}" 2>/dev/null' EXIT
 
 # Why a part cannot run here; nothing if it can.
@@ -280,75 +270,79 @@ why_not() {
     conformance)
         if [ "$rehearsal" -eq 1 ]; then echo "on the emulator it is a part of make test-device"
         elif [ "$arch" -lt 80 ]; then echo "it uses instructions of sm_80"; fi ;;
-    torch)
+    torch | attention_torch)
         if [ "$torch" -eq -1 ]; then echo "python3 has no PyTorch here"
         elif [ "$torch" -eq 0 ]; then echo "not asked for"; fi ;;
-    sanitizer)
+    sanitizer | counters)
         if [ "$rehearsal" -eq 1 ]; then echo "there is no GPU"
-        elif [ ! -x "$sanitizer" ]; then echo "this toolkit has no compute-sanitizer"; fi ;;
+        elif [ "$1" = sanitizer ] && [ ! -x "$sanitizer" ]; then
+            echo "this toolkit has no compute-sanitizer"
+        elif [ "$1" = counters ] && [ ! -x "$ncu" ]; then echo "this toolkit has no ncu"; fi ;;
     against)
         if [ ! -f "$against/test/gpu_bench.c" ]; then echo "no other checkout (--against)"; fi ;;
     large) if [ "$large" -eq 0 ]; then echo "1.5B needs a GPU with 35 GB"; fi ;;
+    lora)
+        if [ "$torch" -ne 1 ]; then echo "PyTorch writes its model"
+        elif [ "$memory" -lt 70000 ]; then echo "8B needs a GPU with 70 GB"; fi ;;
     esac
 }
 
 # ---- the parts
 
-# PyTorch compiles beside our build, one precision after the other, and ends before the tests.
-warming=
-case " $parts " in *" torch "*)
-    if [ "$torch" -eq 1 ] && [ "$rehearsal" -eq 0 ]; then
-        timeout -k 5 150 python3 scripts/torch_bench.py --warm-up --batch "$batch" \
-            >"$out/torch-warm-up.log" 2>&1 &
-        warming=$!
+# Work for the CPU, beside the tests: PyTorch compiles, and references are made if none came along.
+# It is stopped before the first figures.
+begin_beside() {
+    mkdir -p "$out/numbers"
+    if [ -n "$references" ]; then
+        cp "$references"/numbers/cpu-*.jsonl "$out/numbers"
+    else
+        case " $parts " in *" numbers "*)
+            timeout -k 5 240 bash scripts/gpu_check_parts.sh references >"$out/references.log" 2>&1 &
+            beside+=($!) ;;
+        esac
     fi
-    ;;
-esac
-reference=
+    case " $parts " in *" torch "*)
+        if [ "$torch" -eq 1 ] && [ "$rehearsal" -eq 0 ]; then
+            timeout -k 5 150 python3 scripts/torch_bench.py --warm-up --batch "$batch" \
+                --precision bf16 >"$out/torch-warm-up.log" 2>&1 &
+            beside+=($!)
+        fi ;;
+    esac
+}
+beside=()
 for name in $parts; do
     reason=$(why_not "$name")
     if [ -n "$reason" ]; then
-        skip "$name" "$reason"
+        record "$name" "skipped: $reason" 0
         continue
     fi
-    if [ "$name" = numbers ] && [ -n "$reference" ]; then wait "$reference"; fi
-    part "$name"
-    status=$?
-    case $name in
-    build)
-        if [ -n "$warming" ]; then wait "$warming"; fi
-        case " $parts " in *" numbers "*)
-            # The CPU's numbers need no GPU: they run beside the tests.
-            timeout -k 5 240 bash scripts/gpu_check_parts.sh reference >"$out/reference.log" 2>&1 &
-            reference=$!
-            background+=($!)
-            ;;
-        esac
-        ;;
-    attention)
-        case $status in
-        0 | 124 | 137) ;;
-        *) if [ "$arch" -eq 90 ]; then wgmma="--wgmma 0"; fi ;;
-        esac
-        ;;
+    case $name in build | conformance | tests | numbers) ;; *)
+        if [ ${#beside[@]} -gt 0 ]; then kill "${beside[@]}" 2>/dev/null && wait "${beside[@]}"; fi
+        beside=() ;;
     esac
+    part "$name"
+    if [ "$name" = references ]; then exit "$failed"; fi
+    if [ "$name" = build ]; then
+        begin_beside
+        background+=("${beside[@]}")
+    fi
 done
 
 # ---- the tables
 
 {
-    if [ -s "$out/bench.log" ]; then cat "$out/bench.log"; fi
-    for name in numbers save brim; do
-        if [ -s "$out/$name.log" ]; then printf '\n%s\n' "$name" && cat "$out/$name.log"; fi
-    done
     show_training
     show_attention
+    show_kernels
+    for name in numbers kill autotune large lora brim sanitizer counters save graphs; do
+        if [ -s "$out/$name.log" ]; then printf '\n%s\n' "$name" && tail -n 14 "$out/$name.log"; fi
+    done | cut -c 1-120
     show_against
-    show_aims
     show_lab
+    show_aims
     echo
     for i in "${!names[@]}"; do
-        printf '  %-12s %4d s  %s%s\n' "${names[$i]}" "${times[$i]}" "${verdicts[$i]}" \
+        printf '  %-15s %4d s  %s%s\n' "${names[$i]}" "${times[$i]}" "${verdicts[$i]}" \
             "${clocks[$i]:+; ${clocks[$i]}}"
     done
     show_verdict
@@ -359,7 +353,6 @@ cat "$out/table.txt"
 write_json >"$out/gpu_check.json" || failed=1
 kill "${background[@]}" 2>/dev/null
 wait 2>/dev/null
-tar -czf "$out.tar.gz" -C "$(dirname "$out")" --exclude=checkpoints --exclude=brim --exclude=lab \
-    "$(basename "$out")" || failed=1
+archive || failed=1
 echo "$out.tar.gz, after $SECONDS s"
 exit "$failed"

@@ -4,10 +4,7 @@
 # it uses.
 # shellcheck disable=SC2154
 
-# Runs, whose checkpoints have 1.5 GB, are written to memory if there is enough.
-numbers=$out/numbers runs=$out/numbers/runs
-free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
-if [ "${free:-0}" -gt 8000000 ]; then runs=/dev/shm/gpu_check.$(id -u); fi
+numbers=$out/numbers
 export CUBLASLT_LOG_MASK=5 CUBLASLT_LOG_FILE=$out/cublaslt-%i.txt # errors and hints
 
 # train NAME DEVICE MORE ...: three steps, with the products that the library ranks first, since
@@ -21,7 +18,7 @@ train() {
         --set name="$name" --set train.steps=3 --set optimizer.warmup_steps=2 \
         --set eval.every=0 --set sample.every=0 --set log.every=10 \
         --set checkpoint.background=false --set autotune=off \
-        "${gpt2[@]}" "${hopper[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
+        "${gpt2[@]}" "$@" >"$numbers/$name.txt" 2>&1 || {
         echo "$name: failed"
         tail -n 5 "$numbers/$name.txt"
         return 1
@@ -38,13 +35,14 @@ finish() { # NAME
 
 compared="fp32 bf16 fp16 fp8 mxfp8 nvfp4"
 
-# The CPU's runs, which need no GPU: started beside the tests, on half of the cores.
-part_reference() {
-    local precision status=0
+# The CPU's runs, which need no GPU: made before, or beside the tests on half of the cores.
+part_references() {
+    local precision status=0 threads=$((($(nproc) + 1) / 2))
+    if [ "$arch" -eq 0 ]; then threads=$(nproc); fi
     mkdir -p "$numbers"
     for precision in $compared; do
         train "cpu-$precision" cpu --set precision="$precision" \
-            --set threads=$((($(nproc) + 1) / 2)) || status=1
+            --set threads="$threads" || status=1
     done
     return "$status"
 }
@@ -133,10 +131,38 @@ part_numbers() {
         train "$precision-again" cuda --set precision="$precision" &&
             same "$precision-again" "gpu-$precision" "$precision twice" || status=1
     done
-    if [ "$arch" -eq 90 ] && [ ${#hopper[@]} -eq 0 ]; then
+    if [ "$arch" -eq 90 ]; then
         read -r loss norm < <(limits bf16)
         train mma cuda --set precision=bf16 --set cuda_wgmma=false &&
             close mma gpu-bf16 "$loss" "$norm" "bf16 without wgmma, and with" || status=1
     fi
+    return "$status"
+}
+
+# A run that is killed while it trains or saves, twice, and resumed: the bits of one that was not.
+part_kill() {
+    local run step pid status=0 steps=60 every=10
+    if [ "$rehearsal" -eq 1 ]; then steps=12 every=2; fi
+    mkdir -p "$numbers"
+    run=("$folder/train" --config bf16.json --device cuda --set run_dir="$runs"
+        --set train.steps="$steps" --set checkpoint.every="$every" --set eval.every=0
+        --set sample.every=0 --set autotune=off "${gpt2[@]}")
+    rm -rf "$runs/straight"
+    "${run[@]}" --set name=straight >"$numbers/straight.txt" 2>&1 || return 1
+    finish straight
+    for step in $((2 * every)) $((4 * every)); do
+        rm -rf "$runs/killed"
+        "${run[@]}" --set name=killed >"$numbers/killed.txt" 2>&1 &
+        pid=$!
+        while kill -0 "$pid" 2>/dev/null &&
+            ! compgen -G "$runs/killed/checkpoints/*$step/trainer.json" >/dev/null; do
+            sleep 0.002
+        done
+        kill -9 "$pid" 2>/dev/null
+        wait "$pid" 2>/dev/null
+        "$folder/train" --resume "$runs/killed" >"$numbers/killed.txt" 2>&1 || status=1
+        finish killed
+        same killed straight "bf16 killed after step $step and resumed" || status=1
+    done
     return "$status"
 }

@@ -5,11 +5,9 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 : "${out:?run scripts/gpu_check.sh}" "${folder:?}" "${arch:?}" "${rehearsal:?}"
 export TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
-: "${nvcc:?}" "${jobs:?}" "${wgmma:?}" "${batch:?}" "${seconds:?}" "${large:?}" "${sanitizer:?}"
+: "${nvcc:?}" "${jobs:?}" "${batch:?}" "${seconds:?}" "${large:?}" "${sanitizer:?}" "${ncu:?}"
 : "${against?}"
 tiny=() tiny_model=() # options of gpu_bench and ./train in a rehearsal
-hopper=() # without Hopper's attention, if it failed
-if [ "$wgmma" = "--wgmma 0" ]; then hopper=(--set cuda_wgmma=false); fi
 gpt2=(--set model.preset=gpt2 --set data.seq_len=1024 --set train.micro_batch_size=1)
 if [ "$rehearsal" -eq 1 ]; then
     tiny=(--tiny 1)
@@ -20,11 +18,16 @@ if [ "$rehearsal" -eq 1 ]; then
     gpt2=("${tiny_model[@]}")
 fi
 
+# Runs, whose checkpoints have 1.5 GB, are written to memory if there is enough.
+runs=$out/runs
+free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
+if [ "${free:-0}" -gt 8000000 ]; then runs=/dev/shm/gpu_check.$(id -u); fi
+
 # build_in CHECKOUT TARGET ...
 build_in() {
     local at=$1
     shift
-    # Without Criterion, so that tests can run without a process for each.
+    # Without Criterion, so that tests can share a process.
     make -C "$at" -k -j"$(nproc)" OUT="$folder" CRITERION=0 CUDA=1 NVCC="$nvcc" \
         CUDA_ARCH="$arch" "$@"
 }
@@ -38,7 +41,6 @@ part_build() {
         make -k -j"$(nproc)" BUILD=emulated "${targets[@]}"
         return
     fi
-    rm -f "${targets[@]}"
     build_in . "${targets[@]}" && return
     echo "a build that needed more time resumes where it stopped: run this again"
     return 1
@@ -46,35 +48,33 @@ part_build() {
 
 # Compares the emulator with this GPU, instruction by instruction.
 part_conformance() {
-    local source objects=() compiling=() feature=
-    if [ "$arch" -eq 90 ]; then feature=a; fi # instructions of Hopper
-    # test_numbers.cu compares tensor cores with the emulator's sums.
-    for source in test/cuda_emulator/test_*.cu test/cuda_emulator/tensor_core.cpp; do
-        objects+=("$out/$(basename "$source").o")
-        "$nvcc" -std=c++17 -O2 -I. -arch="sm_$arch$feature" -c -o "${objects[-1]}" "$source" &
-        compiling+=($!)
-    done
-    for source in "${compiling[@]}"; do wait "$source" || return 1; done
-    "$nvcc" -arch="sm_$arch$feature" -o "$out/conformance" "${objects[@]}" && rm "${objects[@]}" &&
-        "$out/conformance"
+    build_in . "$folder/conformance" || {
+        echo "NO   the conformance test does not compile: nothing was compared"
+        return 1
+    }
+    "$folder/conformance"
 }
 
-tests() { # SECONDS FILTER
-    "$folder/device_tests" --jobs "$jobs" --timeout "$1" --filter "$2"
+# Tests that fail run again, alone and by name. In a rehearsal a few stand for all, which run in make
+# test-device, and Criterion may be the runner.
+part_tests() {
+    local options=(--jobs "$jobs" --timeout 60 --share) filter='*' log=$out/tests-first.log names
+    if [ "$rehearsal" -eq 1 ]; then
+        options=(--jobs "$jobs" --timeout 240)
+        filter='@(cast/*|clear/*|attention_mma/causal|gpt_golden/bf16*)'
+    fi
+    "$folder/device_tests" "${options[@]}" --filter "$filter" 2>&1 | tee "$log"
+    [ "${PIPESTATUS[0]}" -eq 0 ] && return
+    names=$(sed -nE 's/^\[(FAIL|CRASH)\] ([^:]+)::([^ :]+).*/\2\/\3/p' "$log" | sort -u | paste -sd '|')
+    [ -n "$names" ] || return 1
+    echo "again, alone: $names"
+    timeout 40 "$folder/device_tests" --jobs 1 --timeout 30 --filter "@($names)"
 }
-# In a rehearsal a few tests stand for all, which run in make test-device.
-part_attention() { tests 30 "$([ "$rehearsal" -eq 1 ] && echo 'attention_mma/causal' ||
-    echo 'attention_mma*/*')"; }
-part_operations() { tests 60 "$([ "$rehearsal" -eq 1 ] && echo '@(cast|clear|loss_sum|tensor)/*' ||
-    echo '!(trainer|gpt*|*training)/*')"; }
-part_models() { tests 55 "$([ "$rehearsal" -eq 1 ] && echo 'gpt_golden/bf16*' ||
-    echo '@(trainer|gpt*|*training)/*')"; }
 
 bench() { # NAME OPTION ...: figures go to NAME.json; runs that of the checkout $at
     local name=$1
     shift
-    # shellcheck disable=SC2086
-    "${at:-.}/$folder/gpu_bench" --json "$out/$name.json" $wgmma "$@" "${tiny[@]}"
+    "${at:-.}/$folder/gpu_bench" --json "$out/$name.json" "$@" "${tiny[@]}"
 }
 part_bench() {
     bench gpu_bench --batch "$batch" --seconds "$seconds"
@@ -98,15 +98,40 @@ part_large() { # GPT-2 XL's shape: master weights, moments and gradients take 25
     local precision status=0
     for precision in bf16 fp8; do
         bench "large_$precision" --batch "$large" --layers 48 --width 1600 --heads 25 \
-            --steps-only 1 --seconds 0.1 --precision "$precision" || status=1
+            --steps-only 1 --seconds 0.1 --precision "$precision" --autotune 1 || status=1
     done
     return "$status"
 }
 
 part_torch() {
-    local options=(--json "$out/torch_bench.json" --batch "$batch" --seconds 1)
+    local options=(--batch "$batch" --seconds 1 --steps-only)
     if [ "$rehearsal" -eq 1 ]; then options+=(--tiny); fi
-    python3 scripts/torch_bench.py "${options[@]}"
+    python3 scripts/torch_bench.py "${options[@]}" --precision bf16 --json "$out/torch_bench.json"
+    python3 scripts/torch_bench.py "${options[@]}" --precision bf16 --eager
+    python3 scripts/torch_bench.py "${options[@]}" --precision fp16 --precision tf32 \
+        --precision fp32 --json "$out/torch_more.json"
+}
+part_attention_torch() {
+    python3 scripts/torch_bench.py --attention-only --seconds 1 --json "$out/torch_attention.json"
+}
+
+# 12 steps of LoRA on an 8B model of random weights; PEFT on the same.
+part_lora() {
+    local base model=$runs/llama options status=0
+    python3 scripts/torch_lora.py --write "$model" || return 1
+    options=(--config finetune-lora.json --device cuda --set precision=bf16
+        --set run_dir="$runs" --set model.init_from="$model" --set data.train=tales --set data.val=
+        --set data.tokenizer=bytes --set data.seq_len=4096 --set train.micro_batch_size=1
+        --set train.grad_accum_steps=1 --set train.steps=12 --set adapter.dropout=0
+        --set optimizer.warmup_steps=0 --set eval.every=0 --set checkpoint.every=0)
+    for base in bfloat16 nf4; do
+        echo "base $base"
+        "$folder/train" "${options[@]}" --set name="lora-$base" --set adapter.base="$base" |
+            grep -E 'memory|step +1[0-2]/' || status=1
+    done
+    python3 scripts/torch_lora.py --train "$model" 2>&1 | tail -n 1
+    rm -rf "$runs"
+    return "$status"
 }
 
 part_save() {
@@ -119,8 +144,8 @@ part_save() {
 
 # The largest batch that --fit allows must train: memory as planned, up to the brim.
 part_brim() {
-    local run=("$folder/train" --config bf16.json --device cuda --set run_dir="$out/brim"
-        --set train.steps=3 --set eval.every=0 --set sample.every=0 "${gpt2[@]}" "${hopper[@]}")
+    local run=("$folder/train" --config bf16.json --device cuda --set run_dir="$runs"
+        --set name=brim --set train.steps=3 --set eval.every=0 --set sample.every=0 "${gpt2[@]}")
     local fit=(--fit) found line
     if [ "$rehearsal" -eq 1 ]; then # 0.15 MiB less than it takes
         run+=(--set train.micro_batch_size=16)
@@ -135,52 +160,73 @@ part_brim() {
         sed -nE 's/^  --set ([^ ]+).*/\1/p' <<<"$found")
     "${run[@]}"
     local status=$?
-    rm -rf "$out/brim"
+    rm -rf "$runs/brim"
     return "$status"
 }
 
-# compute-sanitizer: four tools in parallel, on small shapes. A tool passes if it ends without
-# errors, or found none before the time limit.
-sanitize() { # TOOL
-    local log=$out/$1.txt status
-    timeout -k 5 60 "$sanitizer" --tool "$1" --error-exitcode 9 --target-processes all \
-        "$folder/device_tests" --no-fork --verbose --filter \
-        '@(cast|clear|loss*|layernorm|attention*|gelu|adamw|gradient_norm|embedding)/*' \
-        >"$log" 2>&1
-    status=$?
-    if [ "$status" -eq 124 ] && grep -q '\[PASS\]' "$log" &&
-        ! grep -qE '=========.*([Ii]nvalid|[Rr]ace|[Bb]arrier error|[Uu]ninit|leak)|\[FAIL\]' \
-            "$log"; then
-        echo "$1: nothing found in 60 s, $(grep -c '\[PASS\]' "$log") tests"
-        return 0
-    fi
-    echo "$1: status $status; $(grep -E 'SUMMARY|Synthesis' "$log" | tr '\n' ' ')"
-    if [ "$status" -ne 0 ]; then grep -E '^=========' "$log" | head -n 20; fi
+# compute-sanitizer: its tools in parallel, each suite by suite on small shapes until its time is
+# over. Prints what ran. racecheck does not know wgmma's asynchronous reads: those suites go apart.
+sanitize() { # TOOL SUITE ...
+    local tool=$1 log=$out/$1.txt suite status=0 end=$((SECONDS + 60)) done=() last
+    shift
+    : >"$log"
+    for suite in "$@"; do
+        timeout -k 5 $((end - SECONDS > 0 ? end - SECONDS : 1)) "$sanitizer" --tool "$tool" \
+            --error-exitcode 9 --target-processes all "$folder/device_tests" --no-fork \
+            --filter "$suite/*" >>"$log" 2>&1
+        last=$?
+        if [ "$last" -eq 124 ] || [ "$last" -eq 137 ]; then break; fi
+        if [ "$last" -ne 0 ]; then status=1 && suite="$suite (status $last)"; fi
+        done+=("$suite")
+    done
+    echo "$([ $status -eq 0 ] && echo ok || echo NO)   $tool: ${#done[@]} of $# suites: ${done[*]}"
+    if [ $status -ne 0 ]; then grep -E '^=========|^\[FAIL' "$log" | head -n 20; fi
     return "$status"
 }
 part_sanitizer() {
-    local tool status=0 pids=()
-    for tool in memcheck racecheck synccheck initcheck; do
-        sanitize "$tool" &
+    local tool status=0 pids=() suites=(cast clear loss_sum adamw gradient_norm gelu embedding
+        column_sums quantize layernorm dropout matmul attention attention_mma attention_mma_backward)
+    for tool in memcheck synccheck initcheck; do
+        sanitize "$tool" "${suites[@]}" &
         pids+=($!)
     done
+    sanitize racecheck "${suites[@]:0:13}" &
+    pids+=($!)
     for tool in "${pids[@]}"; do wait "$tool" || status=1; done
     return "$status"
+}
+
+# Counters of one step of a model of two layers; the ten longest kernels.
+part_counters() {
+    "$ncu" --clock-control none -s 150 -c 90 --section SpeedOfLight --section Occupancy --csv \
+        --page details "$folder/gpu_bench" --precision bf16 --steps-only 1 --graphs 0 \
+        --batch "$batch" --layers 2 --seconds 0.001 >"$out/counters.csv" || return 1
+    echo "kernel, longest first: us, % of the memory's rate, % of the multiprocessors', occupancy %"
+    awk -F '","' '
+        /^"[0-9]/ {
+            id = substr($1, 2); name[id] = substr($5, 1, 60); value = $15; gsub(/[",]/, "", value)
+            if ($13 == "Duration") us[id] = value / ($14 ~ /^ns/ ? 1000 : 1)
+            else if ($13 == "DRAM Throughput") dram[id] = value
+            else if ($13 == "Compute (SM) Throughput") sm[id] = value
+            else if ($13 == "Achieved Occupancy") held[id] = value
+        }
+        END { for (id in us) if (us[id] > 0)
+            printf "%10.1f %6.1f %6.1f %6.1f  %s\n", us[id], dram[id], sm[id], held[id], name[id] }
+    ' "$out/counters.csv" | sort -rn | head -n 10
 }
 
 # The precision lab. Random differences between runs are no failure of this machine, so the
 # comparison's verdict is only shown.
 part_lab() {
-    local status=0 run=(--device cuda "${hopper[@]}" "${tiny_model[@]}")
+    local status=0 run=(--device cuda "${tiny_model[@]}")
     if [ "$rehearsal" -eq 1 ]; then run+=(--set train.steps=40 --set optimizer.warmup_steps=4); fi
-    rm -rf "$out/lab"
     TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
-        --precisions fp32,bf16,fp16,fp8,nvfp4 --out "$out/lab" -- "${run[@]}" ||
-        [ -s "$out/lab/report.json" ] || status=1
-    "$folder/train" --audit --config fp16.json "${run[@]}" --out "$out/lab" || status=1
-    cp "$out/lab/report.json" "$out/compare.json" && cp "$out/lab/audit.json" "$out/audit.json" ||
+        --precisions fp32,bf16,fp16,fp8,nvfp4 --out "$runs/lab" -- "${run[@]}" ||
+        [ -s "$runs/lab/report.json" ] || status=1
+    "$folder/train" --audit --config fp16.json "${run[@]}" --out "$runs/lab" || status=1
+    cp "$runs/lab/report.json" "$out/compare.json" && cp "$runs/lab/audit.json" "$out/audit.json" ||
         status=1
-    rm -rf "$out/lab"
+    rm -rf "$runs/lab"
     return "$status"
 }
 

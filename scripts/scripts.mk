@@ -10,6 +10,7 @@ check: $(PROGRAMS)
 	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
+	$(if $(NVCC),$(MAKE) conformance,@echo "skipped: compiling the test of conformance, because there is no nvcc here")
 	@if command -v shellcheck >/dev/null; then set -x; \
 	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
 	else echo "skipped: no shellcheck here"; fi

@@ -46,6 +46,26 @@ $(OUT)/test_emulator: $(EMULATOR_TESTS:%.cu=$(OUT)/%.o) $(EMULATOR_OBJECTS)
 	$(call say,LINK)
 	$(LINK) -lm
 
+# The same tests for a real GPU, beside which they check the emulator. Compiled for one kind of GPU,
+# or for all that have instructions of their own (make conformance).
+EVERY_ARCH := 80 90a 100a 120a
+ifeq ($(EMULATED),)
+CONFORMANCE_ARCH := $(if $(filter command% environment%,$(origin CUDA_ARCH)),$(CUDA_ARCH:90=90a),$(EVERY_ARCH))
+CONFORMANCE := $(patsubst %,$(OUT)/conformance_%.o,$(notdir $(EMULATOR_TESTS)) tensor_core.cpp)
+$(OUT)/conformance_%.o: test/cuda_emulator/% Makefile test/test.mk
+	@mkdir -p $(@D)
+	$(call say,NVCC)
+	$(QUIET)$(NVCC) -std=c++17 -O2 -I. -MMD -MP \
+	  $(foreach arch,$(CONFORMANCE_ARCH),-gencode=arch=compute_$(arch)$(comma)code=sm_$(arch)) -c -o $@ $<
+$(OUT)/conformance: $(CONFORMANCE)
+	$(call say,LINK)
+	$(QUIET)$(NVCC) $(foreach arch,$(CONFORMANCE_ARCH),-gencode=arch=compute_$(arch)$(comma)code=sm_$(arch)) -o $@ $^
+endif
+
+#: make conformance    compiles the comparison of the emulator with a GPU, for all kinds of GPUs
+conformance: $(OUT)/conformance
+.PHONY: conformance
+
 $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)

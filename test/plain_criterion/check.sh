@@ -18,9 +18,11 @@ expect() { # STATUS LINE ARGUMENTS ...: what running with these arguments must g
         bad=1
     fi
 }
-counts='Synthesis: Tested: 11 | Passing: 2 | Failing: 6 | Crashing: 3'
+counts='Synthesis: Tested: 13 | Passing: 4 | Failing: 6 | Crashing: 3'
 expect 1 "[====] $counts"
 expect 1 "[====] $counts" --jobs 4 --verbose
+expect 1 "[====] $counts" --jobs 4 --share
+expect 1 "[====] $counts" --share
 expect 1 "went on" --filter '@(planted|none)/expect*'
 expect 1 "[----]   3" --filter 'planted/assert*'
 expect 1 "fini" --filter 'planted/assert*'

@@ -31,6 +31,13 @@ Test(planted, disabled, .disabled = true) {
     never();
 }
 
+Test(planted, sets_a_variable) {
+    setenv("PLANTED", "1", 1);
+}
+Test(planted, sees_no_variable) {
+    cr_assert_null(getenv("PLANTED"));
+}
+
 Test(planted, assert_ends_the_test) {
     cr_assert_eq(1, 2, "%d", 3);
     never();

@@ -1,14 +1,17 @@
 /* Runs the tests that plain_criterion/criterion/criterion.h declares.
  *
- * Each test is a forked process with a time limit, so that a crash or a hang costs one test. The
- * runner itself starts no thread and never calls CUDA, whose state does not survive a fork. What a
- * test did comes back through a page that both share; its exit status alone could lie. */
+ * Forked workers take tests, each with a time limit, so that a crash or a hang costs one test. A
+ * worker ends after one test; with --share it goes on until one fails, since a process takes up to
+ * a second to open a GPU. The runner itself starts no thread and never calls CUDA, whose state does
+ * not survive a fork. What a test did comes back through pages that all share; an exit status
+ * alone could lie. */
 #include <errno.h>
 #include <fnmatch.h>
 #include <getopt.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,33 +26,41 @@ enum { JOBS_MAX = 64, TIMEOUT_DEFAULT = 300 /* seconds */ };
 
 enum outcome { UNFINISHED, PASSED, FAILED, SKIPPED };
 
-/* Shared between the runner and one test. */
+/* Shared between the runner and a worker: its current test, or the last one, which the runner
+ * counts when the worker has ended. */
 struct account {
+    const struct plain_test *test; /* NULL: none yet */
     enum outcome outcome;
     int failures;
+    double start, deadline;
+};
+
+/* Shared by all. */
+struct board {
+    int next; /* index of the next test to take */
+    struct {
+        int tested, passing, failing, crashing, skipped;
+    } totals;
+    struct account accounts[JOBS_MAX];
 };
 
 struct job {
-    const struct plain_test *test; /* NULL: free */
-    pid_t process;
-    double start, deadline;
+    pid_t process; /* 0: free */
     bool timed_out;
 };
 
 static struct plain_test *tests;
 static struct plain_suite *suites;
-static struct account *accounts; /* one per job */
-static struct account *account;  /* in a test: its own */
-static jmp_buf leave;            /* in a test: where a fatal failure goes */
+static struct board *board;
+static struct account *account; /* in a worker: its own */
+static jmp_buf leave;           /* in a test: where a fatal failure goes */
 
 static struct {
     const char *filter;
     int jobs;
     double timeout;
-    bool verbose, list, here;
-} settings = {"*", 1, TIMEOUT_DEFAULT, false, false, false};
-
-static struct { int tested, passing, failing, crashing, skipped; } totals;
+    bool verbose, list, here, share;
+} settings = {"*", 1, TIMEOUT_DEFAULT, false, false, false, false};
 
 void plain_register_test(struct plain_test *test) {
     test->next = tests;
@@ -61,7 +72,7 @@ void plain_register_suite(struct plain_suite *suite) {
     suites = suite;
 }
 
-/* ---- in a test's process */
+/* ---- in a worker */
 
 /* One write per message, so that tests side by side do not mix their lines. */
 static void say(const char *head, const char *format, va_list arguments) {
@@ -120,19 +131,81 @@ static void run_body(const struct plain_test *test) {
     if (account->outcome == UNFINISHED) account->outcome = PASSED;
 }
 
-/* ---- in the runner */
-
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void start(struct job *job, struct account *shared, const struct plain_test *test) {
+static void add(int *total, bool one) {
+    __atomic_add_fetch(total, one, __ATOMIC_RELAXED);
+}
+
+/* Counts the test of an account. status: of the worker that has ended, 0 if it goes on. */
+static void count(const struct account *of, int status, bool timed_out) {
+    const struct plain_test *test = of->test;
+    const char *verdict = NULL;
+    char reason[128] = "";
+    if (timed_out) {
+        verdict = "CRASH";
+        snprintf(reason, sizeof reason, ": no end after %.0f s", of->deadline - of->start);
+    } else if (WIFSIGNALED(status)) {
+        verdict = "CRASH";
+        snprintf(reason, sizeof reason, ": %s", strsignal(WTERMSIG(status)));
+    } else if (of->outcome == UNFINISHED || (of->outcome != FAILED && WEXITSTATUS(status) != 0)) {
+        verdict = "CRASH"; /* a test that called exit, or a sanitizer's report at the end */
+        snprintf(reason, sizeof reason, ": exit status %d", WEXITSTATUS(status));
+    } else if (of->outcome == FAILED) {
+        verdict = "FAIL";
+    }
+    add(&board->totals.skipped, of->outcome == SKIPPED && !verdict);
+    add(&board->totals.tested, true);
+    add(&board->totals.crashing, verdict && *verdict == 'C');
+    add(&board->totals.failing, verdict && *verdict == 'F');
+    add(&board->totals.passing, !verdict);
+    if (!verdict && settings.verbose) verdict = "PASS";
+    if (verdict)
+        fprintf(stderr, "[%s] %s::%s (%s:%d)%s: (%.2fs)\n", verdict, test->suite, test->name,
+                test->file, test->line, reason, now() - of->start);
+}
+
+static void begin(struct account *own, const struct plain_test *test) {
     double limit = test->options.timeout;
     if (limit <= 0) limit = suite_options(test->suite)->timeout;
     if (limit <= 0) limit = settings.timeout;
-    *shared = (struct account){UNFINISHED, 0};
+    own->outcome = UNFINISHED, own->failures = 0;
+    own->start = now(), own->deadline = own->start + limit;
+    own->test = test;
+    fflush(NULL);
+}
+
+/* A hash of the environment (FNV-1a), which tests may change for themselves alone. */
+static uint64_t hash_of_environment(void) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (char **variable = environ; *variable; variable++)
+        for (const char *c = *variable; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    return hash;
+}
+
+/* Takes tests until there are none, or one has failed or changed the environment. */
+static void work(struct plain_test *const *selected, int selected_count) {
+    const uint64_t environment = hash_of_environment();
+    for (;;) {
+        int taken = __atomic_fetch_add(&board->next, 1, __ATOMIC_RELAXED);
+        if (taken >= selected_count) exit(0);
+        if (account->test) count(account, 0, false);
+        begin(account, selected[taken]);
+        run_body(selected[taken]);
+        bool alone = !settings.share || hash_of_environment() != environment;
+        if (account->outcome == FAILED || alone) exit(account->outcome == FAILED);
+    }
+}
+
+/* ---- in the runner */
+
+static void start(struct job *job, struct account *own, struct plain_test *const *selected,
+                  int selected_count) {
+    own->test = NULL;
     fflush(NULL);
     pid_t runner = getpid(), process = fork();
     if (process < 0) {
@@ -147,63 +220,31 @@ static void start(struct job *job, struct account *shared, const struct plain_te
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
-        account = shared;
-        run_body(test);
-        exit(account->outcome == FAILED);
+        account = own;
+        work(selected, selected_count);
     }
     setpgid(process, process);
-    *job = (struct job){test, process, now(), now() + limit, false};
+    *job = (struct job){process, false};
 }
 
-static void count(const struct job *job, const struct account *shared, int status) {
-    const struct plain_test *test = job->test;
-    const char *verdict = NULL;
-    char reason[128] = "";
-    if (job->timed_out) {
-        verdict = "CRASH";
-        snprintf(reason, sizeof reason, ": no end after %.0f s", job->deadline - job->start);
-    } else if (WIFSIGNALED(status)) {
-        verdict = "CRASH";
-        snprintf(reason, sizeof reason, ": %s", strsignal(WTERMSIG(status)));
-    } else if (shared->outcome == UNFINISHED ||
-               (shared->outcome != FAILED && WEXITSTATUS(status) != 0)) {
-        verdict = "CRASH"; /* a test that called exit, or a sanitizer's report at the end */
-        snprintf(reason, sizeof reason, ": exit status %d", WEXITSTATUS(status));
-    } else if (shared->outcome == FAILED) {
-        verdict = "FAIL";
-    }
-    totals.skipped += shared->outcome == SKIPPED && !verdict;
-    totals.tested++;
-    totals.crashing += verdict && *verdict == 'C';
-    totals.failing += verdict && *verdict == 'F';
-    totals.passing += !verdict;
-    if (!verdict && settings.verbose) verdict = "PASS";
-    if (verdict)
-        fprintf(stderr, "[%s] %s::%s (%s:%d)%s: (%.2fs)\n", verdict, test->suite, test->name,
-                test->file, test->line, reason, now() - job->start);
-}
-
-/* Waits for a child to end or the next deadline to pass; SIGCHLD is blocked, so none is lost. */
+/* Waits for a worker to end or a moment to pass, after which deadlines are looked at again; SIGCHLD
+ * is blocked, so none is lost. */
 static void wait_for_any(struct job jobs[]) {
-    double next = now() + 3600;
-    for (int i = 0; i < settings.jobs; i++)
-        if (jobs[i].test && !jobs[i].timed_out && jobs[i].deadline < next) next = jobs[i].deadline;
-    double rest = next - now();
-    if (rest < 0) rest = 0;
-    struct timespec time = {(time_t)rest, (long)(1e9 * (rest - (double)(time_t)rest))};
+    const struct timespec moment = {0, 100000000};
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    sigtimedwait(&child, NULL, &time);
+    sigtimedwait(&child, NULL, &moment);
     int status;
     for (int i = 0; i < settings.jobs; i++) {
         struct job *job = &jobs[i];
-        if (!job->test) continue;
+        const struct account *of = &board->accounts[i];
+        if (!job->process) continue;
         if (waitpid(job->process, &status, WNOHANG) == job->process) {
-            count(job, &accounts[i], status);
+            if (of->test) count(of, status, job->timed_out);
             kill(-job->process, SIGKILL); /* processes that the test left running */
-            job->test = NULL;
-        } else if (!job->timed_out && now() >= job->deadline) {
+            job->process = 0;
+        } else if (!job->timed_out && of->test && now() >= of->deadline) {
             job->timed_out = true;
             kill(-job->process, SIGKILL);
         }
@@ -212,7 +253,7 @@ static void wait_for_any(struct job jobs[]) {
 
 static int busy(const struct job jobs[]) {
     int busy_jobs = 0;
-    for (int i = 0; i < settings.jobs; i++) busy_jobs += jobs[i].test != NULL;
+    for (int i = 0; i < settings.jobs; i++) busy_jobs += jobs[i].process != 0;
     return busy_jobs;
 }
 
@@ -222,21 +263,22 @@ static void run_all(struct plain_test *const *selected, int selected_count) {
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child, NULL);
-    for (int next = 0; next < selected_count || busy(jobs);) {
-        for (int i = 0; i < settings.jobs && next < selected_count; i++)
-            if (!jobs[i].test) start(&jobs[i], &accounts[i], selected[next++]);
+    for (;;) {
+        bool left = __atomic_load_n(&board->next, __ATOMIC_RELAXED) < selected_count;
+        for (int i = 0; i < settings.jobs && left; i++)
+            if (!jobs[i].process) start(&jobs[i], &board->accounts[i], selected, selected_count);
+        if (!busy(jobs)) break;
         wait_for_any(jobs);
     }
 }
 
 /* For debuggers and compute-sanitizer: all in this process, one after the other. */
 static void run_here(struct plain_test *const *selected, int selected_count) {
-    account = &accounts[0];
+    account = &board->accounts[0];
     for (int i = 0; i < selected_count; i++) {
-        struct job job = {.test = selected[i], .start = now()};
-        *account = (struct account){UNFINISHED, 0};
+        begin(account, selected[i]);
         run_body(selected[i]);
-        count(&job, account, 0);
+        count(account, 0, false);
     }
 }
 
@@ -256,16 +298,21 @@ static bool is_selected(const struct plain_test *test) {
 
 static void usage(FILE *out) {
     fprintf(out, "usage: tests [--filter PATTERN] [--jobs N] [--timeout SECONDS] [--verbose] "
-                 "[--list] [--no-fork]\n"
+                 "[--list] [--share] [--no-fork]\n"
+                 "--share: a process runs test after test, until one fails\n"
                  "PATTERN matches suite/name: * ? [a-z] @(this|that)\n");
 }
 
 static bool read_options(int argc, char **argv) {
-    static const struct option options[] = {
-        {"filter", required_argument, NULL, 'f'},  {"jobs", required_argument, NULL, 'j'},
-        {"timeout", required_argument, NULL, 't'}, {"verbose", optional_argument, NULL, 'v'},
-        {"list", no_argument, NULL, 'l'},          {"help", no_argument, NULL, 'h'},
-        {"no-fork", no_argument, NULL, 'n'},       {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"filter", required_argument, NULL, 'f'},
+                                            {"jobs", required_argument, NULL, 'j'},
+                                            {"timeout", required_argument, NULL, 't'},
+                                            {"verbose", optional_argument, NULL, 'v'},
+                                            {"list", no_argument, NULL, 'l'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"no-fork", no_argument, NULL, 'n'},
+                                            {"share", no_argument, NULL, 's'},
+                                            {NULL, 0, NULL, 0}};
     for (int option; (option = getopt_long(argc, argv, "f:j:t:vlh", options, NULL)) != -1;) {
         switch (option) {
         case 'f': settings.filter = optarg; break;
@@ -274,6 +321,7 @@ static bool read_options(int argc, char **argv) {
         case 'v': settings.verbose = true; break;
         case 'l': settings.list = true; break;
         case 'n': settings.here = true; break;
+        case 's': settings.share = true; break;
         case 'h': usage(stdout); exit(0);
         default: return false;
         }
@@ -290,9 +338,8 @@ int main(int argc, char **argv) {
     int known = 0, selected_count = 0;
     for (const struct plain_test *test = tests; test; test = test->next) known++;
     struct plain_test **selected = calloc((size_t)known + 1, sizeof(void *));
-    accounts = mmap(NULL, JOBS_MAX * sizeof *accounts, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!selected || accounts == MAP_FAILED) {
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!selected || board == MAP_FAILED) {
         fprintf(stderr, "tests: out of memory\n");
         return 2;
     }
@@ -309,8 +356,10 @@ int main(int argc, char **argv) {
     else run_all(selected, selected_count);
     if (selected_count == 0) fprintf(stderr, "no test matches %s\n", settings.filter);
     fprintf(stderr, "[====] Synthesis: Tested: %d | Passing: %d | Failing: %d | Crashing: %d\n",
-            totals.tested, totals.passing, totals.failing, totals.crashing);
-    if (totals.skipped) fprintf(stderr, "[====] %d of them skipped themselves\n", totals.skipped);
+            board->totals.tested, board->totals.passing, board->totals.failing,
+            board->totals.crashing);
+    if (board->totals.skipped)
+        fprintf(stderr, "[====] %d of them skipped themselves\n", board->totals.skipped);
     free(selected);
-    return selected_count == 0 || totals.failing || totals.crashing;
+    return selected_count == 0 || board->totals.failing || board->totals.crashing;
 }

@@ -37,8 +37,8 @@ rehearse() {
     fi
 }
 
-rehearse 0 "build attention operations models numbers bench against save brim" "" \
-    --parts attention,operations,models,numbers,bench,against,save,brim --against .
+rehearse 0 "build tests numbers bench autotune against brim kill save graphs" "" \
+    --parts tests,numbers,bench,autotune,against,brim,kill,save,graphs --against .
 if ! grep -qE '^step in bf16, tokens/s +[0-9.]+ +[0-9.]+ +[0-9.]+' "$folder/out/table.txt"; then
     wrong "no step beside the other checkout"
 fi
@@ -48,6 +48,20 @@ done
 CUDA_EMULATOR_FAIL=launch:40 rehearse 1 build numbers --parts numbers
 # A card without wgmma and 8-bit tensor cores is no failure.
 CUDA_EMULATOR_SM=80 rehearse 0 "build numbers" "" --parts numbers
+# A machine that is taken away leaves the archive, whenever that happens.
+for part in build tests bench; do
+    rm -rf "$folder/out" "$folder/out.tar.gz"
+    setsid scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" --parts tests,bench \
+        >"$folder/said" 2>&1 &
+    pid=$!
+    until grep -q "\] $part \.\.\." "$folder/said" 2>/dev/null; do sleep 0.02; done
+    kill -9 -- "-$pid"
+    wait "$pid" 2>/dev/null || true
+    tar -tzf "$folder/out.tar.gz" >/dev/null 2>&1 || wrong "killed during $part: no whole archive"
+done
+# Time that is over skips the rest, and says so.
+scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" --minutes 0 >"$folder/said" 2>&1 &&
+    wrong "0 minutes were accepted"
 status=0
 scripts/gpu_check.sh --parts nonsense >"$folder/said" 2>&1 || status=$?
 if [ "$status" != 2 ] || ! grep -q "no part nonsense" "$folder/said"; then
