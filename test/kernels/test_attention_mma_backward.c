@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "data/util/random.h"
+#include "test/device.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
 
@@ -235,4 +236,46 @@ Test(attention_mma_backward, grouped) {
 Test(attention_mma_backward, steep) {
     check_on_each_gpu(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F16, 2, 0});
     check_on_each_gpu(backward, &(const struct shape){1, 100, 1, 128, DTYPE_BF16, 2, 0});
+}
+
+static double *repeat(struct check *c, const double *values, int64_t count, int64_t times) {
+    double *all = check_doubles(c, count * times);
+    for (int64_t i = 0; i < count * times; i++) all[i] = values[i % count];
+    return all;
+}
+
+/* The same sequence many times, whose gradients must have the same bits: dQ is added up over blocks
+ * in order, whichever multiprocessor takes them, and in whichever wave. */
+static void waves(struct check *c, const void *given) {
+    const struct shape *many = given;
+    const struct shape one = {1, many->length, many->heads, many->width, many->dtype, 1, 0};
+    struct host host = prepare(c, &one), copies = host;
+    int64_t rows = many->length, each = rows * host.row.columns, times = many->batch;
+    copies.shape = many;
+    copies.qkv = repeat(c, host.qkv, each, times);
+    copies.dout = repeat(c, host.dout, rows * host.row.q_columns, times);
+    copies.out = repeat(c, host.out, rows * host.row.q_columns, times);
+    copies.lse = repeat(c, host.lse, rows * many->heads, times);
+    struct tensor dqkv = run(c, &copies);
+    if (!c->verify) return;
+    reference(&host);
+    struct tensor first = {dqkv.data, dqkv.dtype, 2, {rows, host.row.columns}};
+    check_close(c, "attention_backward_mma", &first, host.dqkv, host.size);
+    const double *values = check_read(c, &dqkv);
+    for (int64_t i = each; i < times * each; i++)
+        cr_assert(values[i] == values[i % each], "sequence %lld has other bits at %lld",
+                  (long long)(i / each), (long long)(i % each));
+}
+
+/* On a GPU six blocks for each of 132 multiprocessors, which hold one or two; the emulated GPU has
+ * four multiprocessors. */
+Test(attention_mma_backward, several_waves) {
+#ifdef EMULATED
+    enum { BATCH = 4, LENGTH = 129 };
+#else
+    enum { BATCH = 66, LENGTH = 390 };
+#endif
+    if (test_device() == DEVICE_CPU) cr_skip_test("a CPU has no waves of blocks");
+    check_on_each_gpu(waves, &(const struct shape){BATCH, LENGTH, 3, 64, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(waves, &(const struct shape){BATCH, LENGTH, 3, 128, DTYPE_F16, 1, 0});
 }
