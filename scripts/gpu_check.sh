@@ -11,7 +11,7 @@ limit_of() {
     case $1 in
     build) echo 150 ;;
     conformance | autotune | brim | graphs | save) echo 40 ;;
-    tests) echo 110 ;;
+    tests) echo 130 ;;
     numbers | counters) echo 90 ;;
     bench | torch | kill | sanitizer | attention_torch) echo 75 ;;
     large) echo 50 ;;
@@ -335,7 +335,7 @@ done
     show_attention
     show_kernels
     for name in numbers kill autotune large lora brim sanitizer counters save graphs; do
-        if [ -s "$out/$name.log" ]; then printf '\n%s\n' "$name" && tail -n 14 "$out/$name.log"; fi
+        if [ -s "$out/$name.log" ]; then printf '\n%s\n' "$name" && summary_of "$name"; fi
     done | cut -c 1-120
     show_against
     show_lab

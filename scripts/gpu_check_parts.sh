@@ -201,7 +201,7 @@ part_counters() {
     "$ncu" --clock-control none -s 150 -c 90 --section SpeedOfLight --section Occupancy --csv \
         --page details "$folder/gpu_bench" --precision bf16 --steps-only 1 --graphs 0 \
         --batch "$batch" --layers 2 --seconds 0.001 >"$out/counters.csv" || return 1
-    echo "kernel, longest first: us, % of the memory's rate, % of the multiprocessors', occupancy %"
+    echo "launches x us, % of the memory's rate, of the multiprocessors', occupancy, longest first"
     awk -F '","' '
         /^"[0-9]/ {
             id = substr($1, 2); name[id] = substr($5, 1, 60); value = $15; gsub(/[",]/, "", value)
@@ -210,9 +210,12 @@ part_counters() {
             else if ($13 == "Compute (SM) Throughput") sm[id] = value
             else if ($13 == "Achieved Occupancy") held[id] = value
         }
-        END { for (id in us) if (us[id] > 0)
-            printf "%10.1f %6.1f %6.1f %6.1f  %s\n", us[id], dram[id], sm[id], held[id], name[id] }
-    ' "$out/counters.csv" | sort -rn | head -n 10
+        END {
+            for (id in us) { n[name[id]]++; total[name[id]] += us[id]; last[name[id]] = id }
+            for (k in n) { id = last[k]
+                printf "%10.1f %3d x %8.1f %6.1f %6.1f %6.1f  %s\n", total[k], n[k],
+                    total[k] / n[k], dram[id], sm[id], held[id], k }
+        }' "$out/counters.csv" | sort -rn | head -n 10 | cut -c 12-
 }
 
 # The precision lab. Random differences between runs are no failure of this machine, so the

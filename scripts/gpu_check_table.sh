@@ -69,6 +69,16 @@ show_attention() {
 '"B": ([0-9]+), "H": ([0-9]+),.*/\1 \2 \3 \4 \5/p' "$out/gpu_bench.json" 2>/dev/null)
 }
 
+# The lines of a part's log that say what it found.
+summary_of() {
+    case $1 in
+    autotune | large | graphs) grep 'tokens/s' ;;
+    brim | save) tail -n 4 ;;
+    sanitizer) grep -E '^(ok|NO) ' ;;
+    *) tail -n 16 ;;
+    esac <"$out/$1.log"
+}
+
 # Kernels that memory bounds, slowest first.
 show_kernels() {
     printf '\nkernels that move memory, share of a copy:'
