@@ -35,7 +35,7 @@ no_fmad=$(sed -nE 's/^NO_FMAD *:= *//p' kernels/cuda/cuda.mk)
 
 # compile ARCH FILE: writes the cubin and ptxas' report of each kernel to $work.
 compile() {
-    local name from=$1 feature= fmad=true
+    local name from=$1 feature="" fmad=true
     name=$work/$(basename "$2" .cu).sm_$1
     case $2 in *wgmma*) feature=a ;; esac
     case " $no_fmad " in *" $(basename "$2" .cu) "*) fmad=false ;; esac
