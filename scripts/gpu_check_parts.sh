@@ -65,7 +65,7 @@ part_tests() {
     fi
     "$folder/device_tests" "${options[@]}" --filter "$filter" 2>&1 | tee "$log"
     [ "${PIPESTATUS[0]}" -eq 0 ] && return
-    names=$(sed -nE 's/^\[(FAIL|CRASH)\] ([^:]+)::([^ :]+).*/\2\/\3/p' "$log" | sort -u | paste -sd '|')
+    names=$(sed -nE 's/^\[(FAIL|CRASH)\] ([^:]+)::([^ :]+).*/\2\/\3/p' "$log" | sort -u | head -n 30 | paste -sd '|')
     [ -n "$names" ] || return 1
     echo "again, alone: $names"
     timeout 40 "$folder/device_tests" --jobs 1 --timeout 30 --filter "@($names)"

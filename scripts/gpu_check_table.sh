@@ -87,9 +87,13 @@ show_kernels() {
         END { print "" }'
 }
 
-attention_aim() { # PASS D T TFLOP/S
-    aim "attention $1, D $2, T $3, TFLOP/s" ">= $4" \
-        "$(figure gpu_bench.json "${1}_tflop_per_s" '"dtype": "bf16"' "\"D\": $2," "\"T\": $3,")"
+attention_aim() { # PASS D T B H: ours beside the faster of cuDNN and flash
+    local key=('"dtype": "bf16"' "\"D\": $2," "\"T\": $3," "\"B\": $4," "\"H\": $5,") best
+    best=$(for kernel in cudnn flash; do
+        figure torch_attention.json "${1}_tflop_per_s" "${key[@]}" "\"kernel\": \"$kernel\""
+    done | sort -n | tail -n 1)
+    aim "attention $1, D $2, T $3, in PyTorch's best" ">= 0.95" \
+        "$(ratio "$(figure gpu_bench.json "${1}_tflop_per_s" "${key[@]}" '"wgmma": true')" "$best")"
 }
 
 show_aims() {
@@ -107,13 +111,13 @@ show_aims() {
         "$(ratio "$(large_speed fp8)" "$(large_speed bf16)")"
     aim "small steps as CUDA graphs, in those without" ">= 1" \
         "$(ratio "$(graphs_speed 1)" "$(graphs_speed 0)")"
-    if [ "$arch" -eq 90 ]; then
-        attention_aim forward 64 1024 340
-        attention_aim backward 64 1024 300
-        attention_aim forward 64 4096 480
-        attention_aim backward 64 4096 420
-        attention_aim forward 128 4096 550
-    fi
+    local pass
+    for pass in forward backward; do
+        attention_aim "$pass" 64 1024 16 12
+        attention_aim "$pass" 64 4096 4 12
+        attention_aim "$pass" 128 4096 4 6
+        attention_aim "$pass" 128 16384 1 6
+    done
     slowest=$(sed -nE 's/.*"kernel": "([a-z_]+)".*"of_copy": ([0-9.]+).*/\2 \1/p' \
         "$out/gpu_bench.json" 2>/dev/null | sort -n | head -n 1)
     slowest=${slowest:- none}
