@@ -187,7 +187,8 @@ struct matmul_args {
     const struct tensor *column_sums; /* optional += [N], of out as stored, with MATMUL_DGELU only:
                                        * the gradient of the bias before the gelu */
     const struct tensor *a_scales;    /* fp32, both or neither: as quantize or fake_quantize writes
-                                       * them for a, or for b; aligned to 16 bytes */
+                                       * them for a, or for b; of codes that are not in blocks
+                                       * aligned to MATMUL_SCALE_ALIGNMENT */
     const struct tensor *b_scales;
     const struct matmul_blocks *a_blocks; /* both or neither: a and b are codes in blocks */
     const struct matmul_blocks *b_blocks;
@@ -202,6 +203,9 @@ struct matmul_args {
 /* On tensor cores 8-bit operands are a [M, K] and b [N, K] in memory, and all sizes are multiples
  * of this. Other operands are transposed first, or multiplied as bf16. */
 enum { EIGHT_BIT_UNIT = 16 };
+
+/* Alignment of an operand's scales, in bytes: cuBLASLt's. */
+enum { MATMUL_SCALE_ALIGNMENT = 16 };
 
 /* True if the operands have scales. */
 static inline bool matmul_scales(const struct matmul_args *args) {

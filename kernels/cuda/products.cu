@@ -387,8 +387,8 @@ static cublasStatus_t set_pointers(const struct cublaslt *lt, const struct cuda_
         {key->a_scale != 0, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, memory->a_scale},
     };
     assert(!has_vector(key) || (uintptr_t)memory->vector % VECTOR_ALIGNMENT == 0);
-    assert((uintptr_t)memory->a_scale % VECTOR_ALIGNMENT == 0);
-    assert((uintptr_t)memory->b_scale % VECTOR_ALIGNMENT == 0);
+    assert((uintptr_t)memory->a_scale % MATMUL_SCALE_ALIGNMENT == 0);
+    assert((uintptr_t)memory->b_scale % MATMUL_SCALE_ALIGNMENT == 0);
     assert(!has_aux(key) || is_aligned(memory->aux, key->out, key->n));
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++) {
         if (!pointers[i].used) continue;

@@ -106,7 +106,7 @@ struct cuda_products {
     int fallback_count;
 };
 
-/* Alignment of a bias and of scales, in bytes. With less the library refuses to run a matmul that
+/* Alignment of a bias in bytes, and of scales: with less the library refuses to run a matmul that
  * its heuristics accepted. */
 enum { VECTOR_ALIGNMENT = 16 };
 

@@ -157,25 +157,35 @@ static void layout_operands(struct quantization *q, struct arena *arena,
         q->transposed = arena_take(arena, gradient);
 }
 
-/* Inputs are saved in the format of the weight gradient. Their scales come first, each aligned as
- * matmul_args requires. */
+/* Returns the bytes of scales, up to where the next ones may begin. */
+static size_t aligned_bytes(const struct tensor *scales) {
+    size_t unit = MATMUL_SCALE_ALIGNMENT;
+    return (tensor_bytes(scales) + unit - 1) / unit * unit;
+}
+
+/* Inputs are saved in the format of the weight gradient. Their scales come first, one after the
+ * other. */
 static void layout_saved_inputs(struct quantization *q, struct arena *arena,
                                 const struct gpt_shape *s) {
     const struct quantize_format format =
         quantization_format_of(q, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT);
     int64_t count = q->layers * LINEAR_COUNT;
+    size_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
+        q->kept[i].scales = quantize_format_scales(&format, size.rows, size.columns);
+        bytes += aligned_bytes(&q->kept[i].scales);
+    }
     if (quantize_format_has_tensor_scale(&format))
         q->kept_scales = arena_take(arena, (size_t)count * sizeof *q->kept_scales);
+    char *scales = arena_take(arena, bytes);
     for (int64_t i = 0; i < count; i++) {
+        struct scaled_tensor *kept = &q->kept[i];
         struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
-        struct tensor *scales = &q->kept[i].scales;
-        *scales = quantize_format_scales(&format, size.rows, size.columns);
-        if (q->keeps[i % LINEAR_COUNT]) scales->data = arena_take(arena, tensor_bytes(scales));
-    }
-    for (int64_t i = 0; i < count; i++) {
-        struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
-        if (q->keeps[i % LINEAR_COUNT])
-            q->kept[i].values = arena_tensor(arena, format.element, size.rows, size.columns);
+        if (!q->keeps[i % LINEAR_COUNT]) continue;
+        kept->values = arena_tensor(arena, format.element, size.rows, size.columns);
+        kept->scales.data = scales;
+        if (scales) scales += aligned_bytes(&kept->scales);
     }
 }
 
