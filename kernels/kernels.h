@@ -204,7 +204,8 @@ struct matmul_args {
  * of this. Other operands are transposed first, or multiplied as bf16. */
 enum { EIGHT_BIT_UNIT = 16 };
 
-/* Alignment of an operand's scales, in bytes: cuBLASLt's. */
+/* Alignment of an operand's scales, in bytes. With less cuBLASLt refuses to run a matmul that its
+ * heuristics accepted. */
 enum { MATMUL_SCALE_ALIGNMENT = 16 };
 
 /* True if the operands have scales. */

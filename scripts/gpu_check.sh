@@ -69,7 +69,7 @@ make uses build/packages if it exists (elsewhere: make PACKAGES=FOLDER).
 TEXT
 }
 
-parts="" against="" torch=1 batch=0 out=build/gpu_check rehearsal=0 minutes=10 references=""
+parts="" against="" torch=1 batch=0 out=build/gpu_check rehearsal=0 minutes="" references=""
 while [ $# -gt 0 ]; do
     case $1 in
     --minutes) minutes=${2:?} && shift ;;
@@ -92,6 +92,10 @@ for part in ${parts:=$order}; do
     *) echo "gpu_check: there is no part $part; --help lists them" >&2 && exit 2 ;;
     esac
 done
+if [ -z "$minutes" ]; then
+    minutes=10
+    if [ "$rehearsal" -eq 1 ] || [ "$parts" = "build references" ]; then minutes=25; fi
+fi
 if ! [ "$minutes" -ge 1 ] 2>/dev/null; then
     echo "gpu_check: --minutes $minutes is not a whole number above 0" >&2 && exit 2
 fi
@@ -99,7 +103,6 @@ fi
 # ---- parts: each with a time limit; a failure stops none of the others
 
 LIMIT=$((60 * minutes - 10)) # seconds for all parts; the rest is for the tables
-if [ "$rehearsal" -eq 1 ] || [ "$parts" = "build references" ]; then LIMIT=1500; fi
 names=() verdicts=() times=() clocks=() failed=0
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
@@ -260,9 +263,10 @@ archive() { # a new file in one step, so that there is always a whole one
     mv "$out.tar.gz.new" "$out.tar.gz"
 }
 archive
-(while sleep 10; do archive; done) &
+(while sleep 10; do archive; done) >/dev/null 2>&1 & # a sleep that outlives it holds no pipe open
 background+=($!)
-trap 'kill "${background[@]}" 2>/dev/null' EXIT
+# Runs that were stopped leave checkpoints in memory.
+trap 'kill "${background[@]}" 2>/dev/null; rm -rf "/dev/shm/gpu_check.$(id -u)"' EXIT
 
 # Why a part cannot run here; nothing if it can.
 why_not() {

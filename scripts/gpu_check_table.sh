@@ -211,6 +211,7 @@ write_json() {
     printf '],\n"aims": [\n'
     if [ ${#aims[@]} -gt 0 ]; then printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'; fi
     printf '],\n"bench": %s,\n"torch": %s,\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
+    printf '"torch_attention": %s,\n' "$(embed torch_attention.json)"
     printf '"large_bf16": %s,\n"large_fp8": %s}\n' "$(embed large_bf16.json)" \
         "$(embed large_fp8.json)"
 }

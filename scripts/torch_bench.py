@@ -4,9 +4,9 @@
 GPT-2 124M, or SmolLM2 135M with --family llama, written the way PyTorch is fast: torch.compile,
 SDPA, autocast, fused AdamW, the vocabulary padded to 50304, the loss on 16-bit logits in fp32.
 Prints tokens/s for fp32, tf32, fp16 and bf16, peak memory, and the speed of SDPA's flash attention
-and of cuDNN's alone. --json writes the figures, one record a line. --device cpu measures the CPU, with --eager as in
-the comparison of `make bench`. --tiny is a rehearsal on the CPU. --warm-up only fills the cache of
-torch.compile.
+and of cuDNN's alone. --json writes the figures, one record a line. --device cpu measures the CPU,
+with --eager as in the comparison of `make bench`. --tiny is a rehearsal on the CPU. --warm-up only
+fills the cache of torch.compile.
 """
 import argparse
 import json

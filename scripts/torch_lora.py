@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures LoRA with PEFT on a Llama of random weights, to compare with ./train.
 
-  scripts/torch_lora.py --write FOLDER             writes Llama-3.1-8B's shape in bf16 (16 GB)
-  scripts/torch_lora.py --train FOLDER             steps of one sequence of 4096 tokens in PEFT
+  scripts/torch_lora.py FOLDER --write             writes Llama-3.1-8B's shape in bf16 (16 GB)
+  scripts/torch_lora.py FOLDER --train             steps of one sequence of 4096 tokens in PEFT
 
 The same model trains here with
   ./train --config finetune-lora.json --set model.init_from=FOLDER --set data.train=tales \\

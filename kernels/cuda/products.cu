@@ -137,7 +137,7 @@ static bool describe_blocks(struct cuda_products *products, const struct cuda_pr
 static bool describe_scales(struct cuda_products *products, const struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasLtMatmulDesc_t operation = product->operation;
-    const void *scale = (const void *)(uintptr_t)VECTOR_ALIGNMENT;
+    const void *scale = (const void *)(uintptr_t)MATMUL_SCALE_ALIGNMENT;
     int8_t fast = (int8_t)key->fast;
     if (!dtype_is_quantized((enum dtype)key->a_in)) return true;
     bool ok = in_blocks(key)

@@ -106,9 +106,7 @@ struct cuda_products {
     int fallback_count;
 };
 
-/* Alignment of a bias in bytes, and of scales: with less the library refuses to run a matmul that
- * its heuristics accepted. */
-enum { VECTOR_ALIGNMENT = 16 };
+enum { VECTOR_ALIGNMENT = 16 /* alignment of a bias, in bytes */ };
 
 /* Returns the largest power of two, up to 256, that every row of such a matrix is aligned to.
  * Matrices start at multiples of 256 bytes, or are row slices of such matrices. */

@@ -59,7 +59,12 @@ for part in build tests bench; do
     wait "$pid" 2>/dev/null || true
     tar -tzf "$folder/out.tar.gz" >/dev/null 2>&1 || wrong "killed during $part: no whole archive"
 done
-# Time that is over skips the rest, and says so.
+# A part that needs more than the time left is skipped, and the rest of the report is written.
+scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" --parts tests,bench --minutes 1 \
+    >"$folder/said" 2>&1 || wrong "skipped parts are failures"
+if [ "$(grep -c 'skipped: no time left' "$folder/out/table.txt")" != 3 ]; then
+    wrong "a minute was enough for a part that may take longer"
+fi
 scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" --minutes 0 >"$folder/said" 2>&1 &&
     wrong "0 minutes were accepted"
 status=0
