@@ -103,7 +103,7 @@ fi
 # ---- parts: each with a time limit; a failure stops none of the others
 
 LIMIT=$((60 * minutes - 10)) # seconds for all parts; the rest is for the tables
-names=() verdicts=() times=() clocks=() failed=0
+names=() verdicts=() times=() clocks=() failed=0 running=""
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
 rm -rf "$out"/*.log "$out"/*.json "$out"/*.txt "$out"/numbers "$out"/runs
@@ -129,8 +129,11 @@ part() {
     if [ $((LIMIT - SECONDS)) -lt "$limit" ]; then limit=$((LIMIT - SECONDS)); fi
     progress "$name ..."
     from=$(wc -l <"$out/clocks.csv")
-    timeout -k 5 "$limit" bash scripts/gpu_check_parts.sh "$name" >"$log" 2>&1
-    status=$?
+    # In the background, so that a signal ends this script at once, and the part with it.
+    timeout -k 5 "$limit" bash scripts/gpu_check_parts.sh "$name" >"$log" 2>&1 &
+    running=$!
+    wait "$running"
+    status=$? running=""
     case $status in
     0) verdict=ok ;;
     124 | 137) verdict="failed: not done after $limit s" ;;
@@ -258,15 +261,23 @@ for word in event throttle; do
     fi
 done
 archive() { # a new file in one step, so that there is always a whole one
-    tar -czf "$out.tar.gz.new" -C "$(dirname "$out")" --exclude=checkpoints --exclude=runs \
-        --exclude='*.o' "$(basename "$out")" 2>/dev/null
-    mv "$out.tar.gz.new" "$out.tar.gz"
+    local new=$out.tar.gz.new.$BASHPID
+    tar -czf "$new" -C "$(dirname "$out")" --exclude=checkpoints --exclude=runs --exclude='*.o' \
+        "$(basename "$out")" 2>/dev/null
+    mv "$new" "$out.tar.gz"
 }
+stop() { # all that runs beside this script, or for it
+    kill $running "${background[@]}" 2>/dev/null
+    wait 2>/dev/null
+    # Runs that were stopped leave checkpoints in memory, and an archive may be cut short.
+    rm -rf "/dev/shm/gpu_check.$(id -u)" "$out".tar.gz.new.*
+}
+trap 'stop; archive; exit 130' INT
+trap 'stop; archive; exit 143' TERM HUP
+trap stop EXIT
 archive
 (while sleep 10; do archive; done) >/dev/null 2>&1 & # a sleep that outlives it holds no pipe open
 background+=($!)
-# Runs that were stopped leave checkpoints in memory.
-trap 'kill "${background[@]}" 2>/dev/null; rm -rf "/dev/shm/gpu_check.$(id -u)"' EXIT
 
 # Why a part cannot run here; nothing if it can.
 why_not() {
@@ -355,8 +366,7 @@ done
 echo
 cat "$out/table.txt"
 write_json >"$out/gpu_check.json" || failed=1
-kill "${background[@]}" 2>/dev/null
-wait 2>/dev/null
+stop
 archive || failed=1
 echo "$out.tar.gz, after $SECONDS s"
 exit "$failed"

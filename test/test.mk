@@ -32,6 +32,11 @@ DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
 endif
+# Tests compiled for the other framework would not link.
+$(call object,$(TEST_SOURCES)): $(OUT)/test/framework
+$(OUT)/test/framework: force
+	@mkdir -p $(@D)
+	@echo 'CRITERION=$(CRITERION)' | cmp -s - $@ || echo 'CRITERION=$(CRITERION)' >$@
 
 # --bench runs the benchmarks instead of the tests, see test/kernels/bench.h.
 WITH_BENCH := -Wl,--wrap=main

@@ -48,16 +48,37 @@ done
 CUDA_EMULATOR_FAIL=launch:40 rehearse 1 build numbers --parts numbers
 # A card without wgmma and 8-bit tensor cores is no failure.
 CUDA_EMULATOR_SM=80 rehearse 0 "build numbers" "" --parts numbers
-# A machine that is taken away leaves the archive, whenever that happens.
-for part in build tests bench; do
+# processes_left SESSION: the live processes of a session. timeout gives each part a group of its own.
+processes_left() { ps -o pid=,stat= -s "$1" | awk '$2 !~ /^Z/ { print $1 }'; }
+# A machine that is taken away leaves the archive, whenever that happens; a signal stops every part.
+for case in KILL:build KILL:tests KILL:bench TERM:tests INT:tests; do
+    signal=${case%:*} part=${case#*:}
     rm -rf "$folder/out" "$folder/out.tar.gz"
-    setsid scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" --parts tests,bench \
-        >"$folder/said" 2>&1 &
+    # Background jobs of a script ignore SIGINT; Python restores what a terminal would give.
+    python3 -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.setsid()
+os.execvp(sys.argv[1], sys.argv[1:])' scripts/gpu_check.sh --emulated --no-torch \
+        --out "$folder/out" --parts tests,bench >"$folder/said" 2>&1 &
     pid=$!
     until grep -q "\] $part \.\.\." "$folder/said" 2>/dev/null; do sleep 0.02; done
-    kill -9 -- "-$pid"
-    wait "$pid" 2>/dev/null || true
-    tar -tzf "$folder/out.tar.gz" >/dev/null 2>&1 || wrong "killed during $part: no whole archive"
+    if [ "$signal" = KILL ]; then
+        processes_left "$pid" | xargs -r kill -9 2>/dev/null || true
+    else
+        kill -s "$signal" "$pid"
+    fi
+    status=0
+    wait "$pid" 2>/dev/null || status=$?
+    for ((i = 0; i < 600; i++)); do
+        [ -n "$(processes_left "$pid")" ] || break
+        if [ "$signal" = KILL ]; then processes_left "$pid" | xargs -r kill -9 2>/dev/null || true; fi
+        sleep 0.05
+    done
+    if [ "$i" -eq 600 ]; then wrong "SIG$signal during $part: processes are left after 30 s"; fi
+    case $signal:$status in KILL:137 | TERM:143 | INT:130) ;; *)
+        wrong "SIG$signal during $part: status $status" ;;
+    esac
+    tar -tzf "$folder/out.tar.gz" >/dev/null 2>&1 || wrong "SIG$signal during $part: no whole archive"
 done
 # A part that needs more than the time left is skipped, and the rest of the report is written.
 scripts/gpu_check.sh --emulated --no-torch --out "$folder/out" --parts tests,bench --minutes 1 \
