@@ -281,6 +281,16 @@ background+=($!)
 
 # Why a part cannot run here; nothing if it can.
 why_not() {
+    local program=""
+    case $1 in
+    tests | sanitizer) program=device_tests ;;
+    bench | autotune | large | counters | graphs) program=gpu_bench ;;
+    numbers | lora | brim | kill | save | lab) program=train ;;
+    esac
+    if [ -n "$program" ] && [ ! -x "$folder/$program" ]; then
+        echo "$folder/$program was not built"
+        return
+    fi
     case $1 in
     conformance)
         if [ "$rehearsal" -eq 1 ]; then echo "on the emulator it is a part of make test-device"

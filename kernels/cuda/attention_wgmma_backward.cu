@@ -203,6 +203,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     typedef struct layout<D> at;
     DYNAMIC_TILES(memory);
     struct places<D> p = places_of<D>(memory);
+    bool fetches = threadIdx.x == GROUPS * GROUP_THREADS;
+    if (fetches) {
+        tensor_map_prefetch(&qkv);
+        tensor_map_prefetch(&dout);
+        tensor_map_prefetch(&values);
+    }
     if (threadIdx.x == 0) init_barriers(p);
     struct held of = take_work(b, p.work);
     int begin = of.tile * BLOCK_KEYS, end = b.sequence; /* queries that see the keys */
@@ -218,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     group_gives_registers<SERVICE_REGISTERS>();
     struct maps maps = {&qkv, &dout, &values};
-    if (threadIdx.x == GROUPS * GROUP_THREADS) fetch_all<D>(p, b, work, maps);
+    if (fetches) fetch_all<D>(p, b, work, maps);
     if (threadIdx.x == GROUPS * GROUP_THREADS + WARP) take_turns<D>(p, b, work);
 }
 

@@ -226,6 +226,7 @@ static __global__ void __launch_bounds__(THREADS, layout<D>::BLOCKS)
         queries + at::SLOTS_AT, {barriers, at::SLOTS}, { barriers + at::SLOTS, at::SLOTS }
     };
     phase_barrier *queries_full = barriers + 2 * at::SLOTS;
+    if (threadIdx.x == 0) tensor_map_prefetch(&map);
     struct attention_work work =
         attention_work((int)blockIdx.x, f.tiles, f.batch * f.heads, f.group);
     int begin = (f.tiles - 1 - work.tile) * QUERIES; /* the last queries have the most keys */

@@ -1,12 +1,12 @@
-/* Rounds to formats of blocks. A thread has a pack of 8 columns: of one row, or of all rows of a
- * band, which are read twice, the second time from the cache. Several lanes share a block that is
- * wider than a pack. */
+/* Rounds to formats of blocks. A thread has a pack of 8 columns: of one row, or of some rows of a
+ * band, whose other rows are other warps'; these are read twice, the second time from the cache.
+ * Several lanes share a block that is wider than a pack. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/find_amax.h"
 
 #include "kernels/block_scale.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, WARPS = THREADS / WARP };
 
 /* Shapes of blocks: 1 x n, n x 1, n x n. */
 enum shape { ALONG_ROWS, DOWN_COLUMNS, SQUARES };
@@ -89,55 +89,90 @@ static __device__ __forceinline__ void merge_columns(uint32_t bits[PACK], int la
     for (int k = 0; k < PACK; k++) bits[k] = all;
 }
 
-/* Stores the scales of the blocks of a pack, one of them if several packs share a block, and sets
- * the factors after rounding to 1. */
+/* Sets the bits of the columns to the largest of all warps. Called by all threads. */
+static __device__ __forceinline__ void merge_warps(uint32_t bits[PACK]) {
+    __shared__ uint32_t of_warp[WARPS][PACK][WARP];
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < PACK; k++) of_warp[warp][k][lane] = bits[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < PACK; k++)
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) bits[k] = max(bits[k], of_warp[i][k][lane]);
+}
+
+/* Sets the factors after rounding to 1, and with `store` stores the scales of the blocks of a pack,
+ * one of them if several packs share a block. */
 template <int FACTORS>
-static __device__ __forceinline__ void
-take_scales(struct block_factors *f, const struct rounding &r, int64_t band, int64_t column) {
+static __device__ __forceinline__ void take_scales(struct block_factors *f,
+                                                   const struct rounding &r, int64_t band,
+                                                   int64_t column, bool store) {
     uint8_t *scales = r.block_scales + band * r.scales_across + column / r.format.columns;
 #pragma unroll
     for (int k = 0; k < FACTORS; k++) {
-        if (column % r.format.columns == 0) scales[k] = block_scale_code(f[k].up, r.format.scale);
+        if (store && column % r.format.columns == 0)
+            scales[k] = block_scale_code(f[k].up, r.format.scale);
         f[k].up = 1;
     }
 }
 
-/* count: packs of all bands, of which the last may have fewer rows; `lanes` packs share a block.
- * CODES: out has codes. */
+/* Pack of a thread: rows [first, end) in steps of a number of warps, columns from `column` on. */
+struct pack_rows {
+    int64_t band, first, end, column;
+    int step;
+};
+
+/* A pack of one row for each thread; or for each block, 32 packs of a band, of which a warp takes
+ * every eighth row. A thread without a pack gets no rows. */
+template <enum shape SHAPE>
+static __device__ __forceinline__ struct pack_rows pack_of_thread(int64_t rows, int64_t columns,
+                                                                  int rows_of_band) {
+    int64_t packs = columns / PACK;
+    if (SHAPE == ALONG_ROWS) {
+        int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / packs;
+        return {row, row, min(row + 1, rows), i % packs * PACK, 1};
+    }
+    int64_t across = (packs + WARP - 1) / WARP, band = blockIdx.x / across;
+    int64_t pack = blockIdx.x % across * WARP + threadIdx.x % WARP;
+    int64_t first = band * rows_of_band, end = min(first + rows_of_band, rows);
+    return {band, first + threadIdx.x / WARP, pack < packs ? end : first, pack * PACK, WARPS};
+}
+
+/* `lanes` packs share a block. CODES: out has codes. */
 template <typename T, enum dtype ELEMENT, enum shape SHAPE, bool CODES>
 static __global__ void __launch_bounds__(THREADS)
-    packs_kernel(void *out, const T *in, int64_t rows, int64_t columns, int64_t count, int lanes,
+    packs_kernel(void *out, const T *in, int64_t rows, int64_t columns, int lanes,
                  struct rounding r) {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, packs = columns / PACK;
-    int64_t band = SHAPE == ALONG_ROWS ? 1 : r.format.rows;
-    int64_t first = i / packs * band, column = i % packs * PACK, at = first * columns + column;
-    int here = i < count ? (int)min(band, rows - first) : 0;
+    struct pack_rows p = pack_of_thread<SHAPE>(rows, columns, r.format.rows);
     float scale = read_tensor_scale(r);
     struct magnitudes seen = {0, 0};
     uint32_t bits[PACK] = {};
     float values[PACK] = {};
 #pragma unroll 2
-    for (int row = 0; row < here; row++) {
-        load_pack(values, in + at + row * columns);
+    for (int64_t row = p.first; row < p.end; row += p.step) {
+        load_pack(values, in + row * columns + p.column);
 #pragma unroll
         for (int k = 0; k < PACK; k++) bits[k] = max(bits[k], magnitude_of(values[k]));
     }
+    if (SHAPE != ALONG_ROWS) merge_warps(bits);
     merge_columns<SHAPE>(bits, lanes);
     constexpr int FACTORS = SHAPE == DOWN_COLUMNS ? PACK : 1;
     struct block_factors f[FACTORS];
 #pragma unroll
     for (int k = 0; k < FACTORS; k++) f[k] = factors_of<ELEMENT>(bits[k], scale, r, &seen);
-    if (CODES && i < count) take_scales<FACTORS>(f, r, i / packs, column);
+    bool first_of_band = SHAPE == ALONG_ROWS || threadIdx.x < WARP;
+    if (CODES) take_scales<FACTORS>(f, r, p.band, p.column, first_of_band && p.first < p.end);
 #pragma unroll 2
-    for (int row = 0; row < here; row++) {
-        struct rounding_key row_key = row_key_of(r, first + row);
-        if (SHAPE != ALONG_ROWS) load_pack(values, in + at + row * columns);
+    for (int64_t row = p.first; row < p.end; row += p.step) {
+        struct rounding_key row_key = row_key_of(r, row);
+        if (SHAPE != ALONG_ROWS) load_pack(values, in + row * columns + p.column);
 #pragma unroll
         for (int k = 0; k < PACK; k++)
             values[k] = round_value<ELEMENT>(values[k], f[k % FACTORS], r.format.stochastic,
-                                             row_key, column + k);
-        if (CODES) store_codes<ELEMENT>(out, at + row * columns, values);
-        else store_pack((__nv_bfloat16 *)out + at + row * columns, values);
+                                             row_key, p.column + k);
+        if (CODES) store_codes<ELEMENT>(out, row * columns + p.column, values);
+        else store_pack((__nv_bfloat16 *)out + row * columns + p.column, values);
     }
     if (!r.scale) merge_amax(r.found, seen);
 }
@@ -196,27 +231,28 @@ static void launch(struct backend *be, const struct fake_quantize_args *args,
     cudaStream_t stream = cuda_state(be)->compute;
     const struct quantize_format *format = &args->format;
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
-    int64_t bands = blocks_of(rows, format->rows), count = bands * (columns / PACK);
+    int64_t bands = blocks_of(rows, format->rows), packs = columns / PACK;
     int lanes = (int)(format->columns / PACK);
     void *out = args->out->data;
     const T *in = (const T *)args->in->data;
     bool packed = columns % PACK == 0 && aligned_to(out, 16) && aligned_to(in, 16);
     bool whole = packed && format->columns % PACK == 0 && columns % format->columns == 0;
-    unsigned blocks = (unsigned)blocks_of(count, THREADS);
+    unsigned blocks = (unsigned)(bands * blocks_of(packs, WARP));
     if (whole && format->rows == 1)
-        LAUNCH((packs_kernel<T, ELEMENT, ALONG_ROWS, CODES>), blocks, THREADS, 0, stream, out, in,
-               rows, columns, count, lanes, r);
+        LAUNCH((packs_kernel<T, ELEMENT, ALONG_ROWS, CODES>),
+               (unsigned)blocks_of(rows * packs, THREADS), THREADS, 0, stream, out, in, rows,
+               columns, lanes, r);
     else if (packed && format->columns == 1)
         LAUNCH((packs_kernel<T, ELEMENT, DOWN_COLUMNS, CODES>), blocks, THREADS, 0, stream, out, in,
-               rows, columns, count, lanes, r);
+               rows, columns, lanes, r);
     else if (whole)
         LAUNCH((packs_kernel<T, ELEMENT, SQUARES, CODES>), blocks, THREADS, 0, stream, out, in,
-               rows, columns, count, lanes, r);
+               rows, columns, lanes, r);
     else {
         if (CODES)
             cuda_failed(be, cudaMemsetAsync(out, 0, tensor_bytes(args->out), stream),
                         "fake_quantize");
-        count = bands * blocks_of(columns, format->columns);
+        int64_t count = bands * blocks_of(columns, format->columns);
         LAUNCH((each_block_kernel<T, ELEMENT, CODES>), (unsigned)blocks_of(count, THREADS), THREADS,
                0, stream, out, in, rows, columns, count, r);
     }

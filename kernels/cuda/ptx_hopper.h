@@ -74,6 +74,11 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
           : "memory");
 }
 
+/* Fetches the map itself, so that the first copy does not wait for it. */
+static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {
+    SM90A("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* Stores four 8 x 8 matrices of 16 bits: lane l gives the address of row l % 8 of matrix l / 8, and
  * r[m] holds elements l % 4 * 2 and the next of row l / 4 of matrix m. */
 static __device__ __forceinline__ void stmatrix_x4(shared_pointer row, const uint32_t r[4]) {

@@ -51,6 +51,7 @@ static inline void tensor_copy(void *to, const CUtensorMap *map, int x, int y, i
     const int place[4] = {x, y, z, w};
     emu::tensor_copy(to, map, place, barrier, EMU_HERE);
 }
+static inline void tensor_map_prefetch(const CUtensorMap *) {}
 static inline void shared_stores_done() {
     emu::shared_stores_done();
 }
