@@ -267,7 +267,7 @@ archive() { # a new file in one step, so that there is always a whole one
     mv "$new" "$out.tar.gz"
 }
 stop() { # all that runs beside this script, or for it
-    kill $running "${background[@]}" 2>/dev/null
+    kill ${running:+"$running"} "${background[@]}" 2>/dev/null
     wait 2>/dev/null
     # Runs that were stopped leave checkpoints in memory, and an archive may be cut short.
     rm -rf "/dev/shm/gpu_check.$(id -u)" "$out".tar.gz.new.*
