@@ -194,7 +194,7 @@ multiply_all(const struct places<D> &p, const struct backward &b, const struct b
 }
 
 /* dK and dV of BLOCK_KEYS keys, and what they add to dQ. Two groups multiply; of the third, one
- * thread fetches and one waits for turns. */
+ * thread fetches, one waits for turns, and one gives them on. */
 template <typename T, int D, bool LIMITED>
 static __global__ void __launch_bounds__(THREADS, 1)
     gradients_kernel(const struct backward b, const __grid_constant__ CUtensorMap qkv,
@@ -225,7 +225,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     group_gives_registers<SERVICE_REGISTERS>();
     struct maps maps = {&qkv, &dout, &values};
     if (fetches) fetch_all<D>(p, b, work, maps);
-    if (threadIdx.x == GROUPS * GROUP_THREADS + WARP) take_turns<D>(p, b, work);
+    else if (threadIdx.x == GROUPS * GROUP_THREADS + WARP) take_turns<D>(p, b, work);
+    else if (threadIdx.x == GROUPS * GROUP_THREADS + 2 * WARP) give_turns<D>(p, b, work);
 }
 
 template <typename T, int D, bool LIMITED>

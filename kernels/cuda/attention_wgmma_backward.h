@@ -7,7 +7,7 @@
 enum {
     GROUPS = BLOCK_KEYS / GROUP_ROWS,
     WARPS = GROUPS * GROUP_THREADS / WARP,  /* the warps that multiply */
-    THREADS = (GROUPS + 1) * GROUP_THREADS, /* and a group that fetches and waits for turns */
+    THREADS = (GROUPS + 1) * GROUP_THREADS, /* and a group that fetches, takes and gives turns */
     REGISTERS = 240,                        /* per thread that multiplies */
     SERVICE_REGISTERS = 24,                 /* per other thread */
     DS_BUFFERS = 2,
@@ -31,7 +31,7 @@ template <int D> struct layout {
         DS_AT = SLOTS_AT + SLOTS * SLOT,
         ROW_VALUES_AT = DS_AT + DS_BUFFERS * DS,
         BARRIERS_AT = ROW_VALUES_AT + SLOTS * HALVES * (int)sizeof(struct query_values),
-        INTS_AT = BARRIERS_AT + (2 * SLOTS + 2 * DS_BUFFERS + 1) * 8,
+        INTS_AT = BARRIERS_AT + (2 * SLOTS + 3 * DS_BUFFERS + 1) * 8,
         BYTES = INTS_AT + 4 * 4
     };
 };
@@ -46,6 +46,7 @@ template <int D> struct places {
     struct step_barriers full;    /* the step's slot has been fetched */
     struct step_barriers written; /* dS' of both groups is in the step's buffer */
     struct step_barriers turn;    /* the block may add to dQ of the step's queries */
+    struct step_barriers given;   /* the turn has been given on */
     struct step_barriers done;    /* all warps have multiplied and added */
     phase_barrier *held_full;
     int *turns; /* the semaphores' values of the last two steps */
@@ -56,11 +57,17 @@ static __device__ __forceinline__ struct places<D> places_of(unsigned char *memo
     typedef struct layout<D> at;
     phase_barrier *b = (phase_barrier *)(memory + at::BARRIERS_AT);
     int *ints = (int *)(memory + at::INTS_AT);
-    struct places<D> places = {
-        memory, {b, at::SLOTS}, {b + 2 * at::SLOTS, DS_BUFFERS},
-            {b + 2 * at::SLOTS + DS_BUFFERS, DS_BUFFERS}, {b + at::SLOTS, at::SLOTS},
-            b + 2 * at::SLOTS + 2 * DS_BUFFERS, ints, ints + 2
-    };
+    phase_barrier *of_buffers = b + 2 * at::SLOTS;
+    struct places<D> places = {};
+    places.memory = memory;
+    places.full = {b, at::SLOTS};
+    places.done = {b + at::SLOTS, at::SLOTS};
+    places.written = {of_buffers, DS_BUFFERS};
+    places.turn = {of_buffers + DS_BUFFERS, DS_BUFFERS};
+    places.held_full = of_buffers + 2 * DS_BUFFERS;
+    places.given = {places.held_full + 1, DS_BUFFERS};
+    places.turns = ints;
+    places.work = ints + DS_BUFFERS;
     return places;
 }
 /* Called by one thread. */
@@ -73,6 +80,7 @@ static __device__ __forceinline__ void init_barriers(const struct places<D> &p) 
     for (int i = 0; i < DS_BUFFERS; i++) {
         phase_init(p.written.first + i, WARPS);
         phase_init(p.turn.first + i, 1);
+        phase_init(p.given.first + i, 1);
     }
     phase_init(p.held_full, 1);
     phase_init_done();
@@ -159,21 +167,39 @@ fetch_all(const struct places<D> &p, const struct backward &b, const struct bloc
     }
 }
 
-/* Waits for the block's turn to add to dQ of each step's queries, and gives it on once all warps
- * have added. Called by one thread. */
+/* Semaphore of dQ of a step's queries. */
+template <int D>
+static __device__ __forceinline__ int *semaphore_of_step(const struct backward &b,
+                                                         const struct block_work &work, int step) {
+    typedef struct layout<D> at;
+    int head = work.of.batch * b.heads + head_of_step(work, step);
+    int tile = head * b.tiles * at::TILES + tile_of_step(work, step);
+    return b.semaphores + tile * at::HALVES;
+}
+
+/* Waits for the block's turn to add to dQ of each step's queries, up to DS_BUFFERS steps ahead.
+ * Called by one thread. */
 template <int D>
 static __device__ __forceinline__ void
 take_turns(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
-    typedef struct layout<D> at;
     for (int step = 0; step < steps_of(work); step++) {
-        int head = work.of.batch * b.heads + head_of_step(work, step);
-        int tile = head * b.tiles * at::TILES + tile_of_step(work, step);
-        int *semaphore = b.semaphores + tile * at::HALVES;
+        if (step >= DS_BUFFERS) wait_for_step(p.given, step - DS_BUFFERS);
+        const int *semaphore = semaphore_of_step<D>(b, work, step);
         p.turns[step % DS_BUFFERS] =
             semaphore_wait(semaphore, semaphore_value(work.of.tile, false));
         phase_arrive(barrier_of(p.turn, step));
+    }
+}
+
+/* Gives each turn on once all warps have added. Turns ahead wait for it: it must not fall behind
+ * the warps by two phases of their barrier, whose parities are equal. Called by one thread. */
+template <int D>
+static __device__ __forceinline__ void
+give_turns(const struct places<D> &p, const struct backward &b, const struct block_work &work) {
+    for (int step = 0; step < steps_of(work); step++) {
         wait_for_step(p.done, step);
-        semaphore_set(semaphore, semaphore_value(work.of.tile + 1, true));
+        semaphore_set(semaphore_of_step<D>(b, work, step), semaphore_value(work.of.tile + 1, true));
+        phase_arrive(barrier_of(p.given, step));
     }
 }
 
