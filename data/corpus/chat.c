@@ -27,6 +27,7 @@ struct chat_template {
     /* Users and the assistant take turns. A system message, which can only be the first message, is
      * part of the last turn of the user. */
     bool alternates;
+    const char *jinja; /* the template for transformers */
 };
 
 static const struct chat_template templates[] = {
@@ -37,7 +38,10 @@ static const struct chat_template templates[] = {
                {"<|im_start|>user\n", "<|im_end|>\n"},
                {"<|im_start|>assistant\n", "<|im_end|>"}},
      .lead = "",
-     .after = "\n"},
+     .after = "\n",
+     .jinja = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+              "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt "
+              "%}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
     {.tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
      .begin = "<|begin_of_text|>",
      .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
@@ -45,7 +49,11 @@ static const struct chat_template templates[] = {
                {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"}},
      .lead = "",
      .after = "",
-     .trims = {true, true, true}},
+     .trims = {true, true, true},
+     .jinja = "{{ '<|begin_of_text|>' }}{% for message in messages %}{{ '<|start_header_id|>' + "
+              "message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + "
+              "'<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>"
+              "assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
     /* Tokenizers of Mistral's later models have the other two. */
     {.tokens = {"<s>", "[INST]", "[/INST]", "</s>"},
      .variants = {"[PREFIX]", "[SYSTEM_PROMPT]"},
@@ -54,7 +62,14 @@ static const struct chat_template templates[] = {
      .lead = " ",
      .after = "",
      .trims = {false, false, true},
-     .alternates = true},
+     .alternates = true,
+     .jinja = "{% set ns = namespace(system='', last=-1) %}{% for message in messages %}{% if "
+              "message['role'] == 'system' %}{% set ns.system = message['content'] + '\\n\\n' %}"
+              "{% elif message['role'] == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
+              "{% endfor %}{{ '<s>' }}{% for message in messages %}{% if message['role'] == "
+              "'user' %}{{ '[INST] ' + (ns.system if loop.index0 == ns.last else '') + "
+              "message['content'] + '[/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' ' + "
+              "message['content'] | trim + '</s>' }}{% endif %}{% endfor %}"},
 };
 
 static bool has_token(const struct tokenizer *tokenizer, const char *name) {
@@ -183,6 +198,10 @@ void chat_turn(const struct chat_template *chat, const char *system, const char 
     append_content(chat, USER, user, text);
     append(text, turns[USER].end, strlen(turns[USER].end));
     append(text, turns[ASSISTANT].begin, strlen(turns[ASSISTANT].begin));
+}
+
+const char *chat_template_text(const struct chat_template *chat) {
+    return chat->jinja;
 }
 
 int chat_end_token(const struct chat_template *chat, const struct tokenizer *tokenizer) {

@@ -41,5 +41,8 @@ int chat_render(const struct chat_template *chat, const struct jsonl_member *val
 void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
                char **text);
 
+/* Returns the template in Jinja, for tokenizers of transformers. */
+const char *chat_template_text(const struct chat_template *chat);
+
 /* Returns the token that ends an answer of the assistant. */
 int chat_end_token(const struct chat_template *chat, const struct tokenizer *tokenizer);

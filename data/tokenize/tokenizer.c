@@ -256,7 +256,9 @@ static int read_files(struct tokenizer *tokenizer, const char *directory, struct
 static int open_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
     if (check_directory(directory, error)) return -1;
     tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
-    if (!tokenizer->subwords) return fail(error, "out of memory while opening a tokenizer");
+    tokenizer->directory = strdup(directory);
+    if (!tokenizer->subwords || !tokenizer->directory)
+        return fail(error, "out of memory while opening a tokenizer");
     if (read_files(tokenizer, directory, error)) return -1;
     finish_subwords(tokenizer);
     return 0;
@@ -276,6 +278,7 @@ void tokenizer_close(struct tokenizer *tokenizer) {
     for (int i = 0; i < TOKENIZER_FILES_MAX; i++) free(tokenizer->files[i].bytes);
     if (tokenizer->subwords) subwords_free(tokenizer->subwords);
     free(tokenizer->subwords);
+    free(tokenizer->directory);
     *tokenizer = (struct tokenizer){0};
 }
 
@@ -311,11 +314,44 @@ int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const 
     return 0;
 }
 
+static void put_begins(const struct subwords *subwords, int32_t **tokens) {
+    const size_t count = (size_t)subwords->begin_count;
+    if (count > 0) memcpy(arraddnptr(*tokens, count), subwords->begins, count * sizeof **tokens);
+}
+
 int tokenizer_encode_beginning(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
                                int32_t **tokens, struct error *error) {
+    const struct subwords *subwords = tokenizer->subwords;
+    if (subwords && subwords->begin_count > 0) {
+        put_begins(subwords, tokens);
+        return 0;
+    }
     if (tokenizer->end_of_text < 0) return tokenizer_encode(encoder, tokens, "\n", 1, false, error);
     arrput(*tokens, tokenizer->end_of_text);
     return 0;
+}
+
+int tokenizer_encode_context(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
+                             int32_t **tokens, const void *text, size_t size, struct error *error) {
+    const struct subwords *subwords = tokenizer->subwords;
+    const size_t before = arrlenu(*tokens);
+    if (size == 0) return tokenizer_encode_beginning(encoder, tokenizer, tokens, error);
+    if (subwords) put_begins(subwords, tokens);
+    const size_t count = arrlenu(*tokens) - before;
+    if (tokenizer_encode(encoder, tokens, text, size, true, error)) return -1;
+    const int32_t *begins = *tokens + before, *after = begins + count;
+    if (count > 0 && arrlenu(*tokens) - before >= 2 * count &&
+        memcmp(begins, after, count * sizeof *after) == 0)
+        arrdeln(*tokens, before, count); /* the text has them itself */
+    return 0;
+}
+
+bool tokenizer_falls_back(const struct tokenizer *tokenizer, int token) {
+    size_t size;
+    const uint8_t *bytes = tokenizer_bytes(tokenizer, token, &size);
+    const struct subwords *subwords = tokenizer->subwords;
+    return subwords && !subwords->byte_level && size == 1 &&
+           subwords->bytes.tokens[*bytes] == token;
 }
 
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {

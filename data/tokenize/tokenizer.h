@@ -45,6 +45,7 @@ struct tokenizer {
     /* The token that ends an answer: end_of_text, or another tokenizer's token after a text, or
      * -1. */
     int stop;
+    char *directory; /* the folder of the files; NULL for bytes */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;
     /* Hash of tokens and merges (gpt2) or of the files (files); "" for bytes. */
@@ -96,10 +97,19 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder);
 int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
                      size_t size, bool special, struct error *error);
 
-/* Appends the token that a text without a context begins with: end_of_text or, if the tokenizer has
- * none, those of a line break. */
+/* Appends the tokens that a text without a context begins with: those that the post-processor of
+ * tokenizer.json puts before a text, or else end_of_text, or else those of a line break. */
 int tokenizer_encode_beginning(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
                                int32_t **tokens, struct error *error);
+
+/* Appends the tokens of a text that a model continues, special tokens included. Those that the
+ * post-processor puts before a text come first, once: a text that begins with them gets no others.
+ * An empty text has those of tokenizer_encode_beginning. */
+int tokenizer_encode_context(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
+                             int32_t **tokens, const void *text, size_t size, struct error *error);
+
+/* True if the token is a byte of a character without a token (byte_fallback). */
+bool tokenizer_falls_back(const struct tokenizer *tokenizer, int token);
 
 /* Returns the bytes of a token; *size is 0 if the vocabulary has no such token. A special token
  * gives its name, such as <|endoftext|>. The bytes belong to the tokenizer. */

@@ -10,6 +10,7 @@
 #include "model/cli/run_sample.h"
 #include "model/cli/run_state.h"
 #include "model/cli/validation.h"
+#include "model/io/sample_model.h"
 #include "model/plan/memory_text.h"
 #include "model/plan/rank_text.h"
 
@@ -56,6 +57,7 @@ static int sample_now(struct run *run, struct error *error) {
         .stream = (uint64_t)run->trainer.state.step,
         .stop = run->stop,
     };
+    sample_set_ends(&options, &run->base.tokens, &run->tokenizer);
     report_pause(&run->report);
     printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
     int failed = print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer,

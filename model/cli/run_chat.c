@@ -56,7 +56,7 @@ static int answer(struct conversation *chat, const char *user, struct error *err
     if (chat->unread) arrput(tokens, chat->stream.last);
     chat_turn(chat->template, chat->system, user, chat->first, &text);
     arrput(text, 0);
-    int status = sample_encode(&tokens, chat->tokenizer, text, error);
+    int status = sample_encode(&tokens, chat->tokenizer, text, false, error);
     if (status == 0) {
         if (chat->sampler.length + arrlen(tokens) > chat->sampler.window)
             fprintf(stderr,
@@ -100,6 +100,8 @@ static int open_and_converse(struct conversation *chat, const struct config *con
     struct sample_options options = sample_options_of(config, line);
     struct sample_model model;
     struct config fitted = *config;
+    if (sample_find_ends(&options, config, chat->tokenizer, from, error)) return EXIT_FAILED;
+    options.ends[options.end_count++] = chat_end_token(chat->template, chat->tokenizer);
     fitted.data.seq_len = sample_model_context(config);
     fitted.samples = 1;
     if (sample_model_open(&model, &fitted, from, error)) return EXIT_FAILED;
@@ -107,8 +109,6 @@ static int open_and_converse(struct conversation *chat, const struct config *con
     chat->stream =
         (struct text_stream){.out = stdout, .tokenizer = chat->tokenizer, .stops = line->stops};
     options.vocabulary = chat->tokenizer->vocab_size;
-    options.ends[0] = chat->tokenizer->end_of_text;
-    options.ends[1] = chat_end_token(chat->template, chat->tokenizer);
     options.emit = text_stream_token;
     options.context = &chat->stream;
     int status = EXIT_FAILED;

@@ -45,15 +45,13 @@ static int generate(struct text_stream *streams, struct sample_result *result, s
     const struct tokenizer *tokenizer = streams->tokenizer;
     struct sample_options all = *options;
     int32_t *tokens = NULL;
-    int status = sample_encode(&tokens, tokenizer, prompt, error);
+    int status = sample_encode(&tokens, tokenizer, prompt, true, error);
     if (status == 0 && arrlen(tokens) > gpt->capacity.sequence_length)
         fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",
                 arrlen(tokens), gpt->capacity.sequence_length);
     all.prompt = tokens;
     all.prompt_length = arrlen(tokens);
     all.vocabulary = tokenizer->vocab_size;
-    all.ends[0] = tokenizer->end_of_text;
-    all.ends[1] = tokenizer->stop;
     all.emit = text_stream_token;
     all.context = streams;
     if (status == 0) status = sample_tokens(gpt, result, &all, error);
@@ -192,7 +190,7 @@ static int fit_context(struct config *config, const struct tokenizer *tokenizer,
     int64_t limit = sample_model_context(config), longest = 0;
     for (ptrdiff_t i = 0; i < arrlen(line->prompts); i++) {
         int32_t *tokens = NULL;
-        if (sample_encode(&tokens, tokenizer, line->prompts[i], error)) return -1;
+        if (sample_encode(&tokens, tokenizer, line->prompts[i], true, error)) return -1;
         if (arrlen(tokens) > longest) longest = arrlen(tokens);
         arrfree(tokens);
     }
@@ -218,7 +216,8 @@ int run_sample(const struct config *config, const char *from, const struct comma
                                   .options = sample_options_of(config, line),
                                   .count = fitted.samples};
         samples.options.stop = signals_catch();
-        if (print_prompts(&samples, error) == 0)
+        if (sample_find_ends(&samples.options, config, &tokenizer, from, error) == 0 &&
+            print_prompts(&samples, error) == 0)
             status = *samples.options.stop ? EXIT_SIGNAL + *samples.options.stop : EXIT_DONE;
         sample_model_close(&model);
     }

@@ -9,7 +9,7 @@
 #include "model/core/sample.h"
 
 /* Prints prompt, continuation and a line break to out. An empty prompt generates from the beginning
- * of a text. The fields prompt, prompt_length, vocabulary, ends, emit and context of `options` are
+ * of a text. The fields prompt, prompt_length, vocabulary, emit and context of `options` are
  * ignored: this function sets them. */
 int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct tokenizer *tokenizer, const char *prompt,

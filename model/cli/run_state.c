@@ -143,6 +143,7 @@ void run_close(struct run *run) {
     saving_close(&run->saving);
     training_choices_close(&run->questions);
     if (run->trainer.config) trainer_close(&run->trainer);
+    base_files_close(&run->base);
     source_close(&run->train);
     source_close(&run->val);
     tokenizer_close(&run->tokenizer);
@@ -183,6 +184,19 @@ static int load(struct run *run, const char *from, struct error *error) {
     return 0;
 }
 
+/* Reads the files that go into each checkpoint as they are: of the checkpoint that is resumed, or
+ * of model.init_from. */
+static int open_base(struct run *run, const char *from, struct error *error) {
+    const struct tokenizer *tokenizer = run->trainer.tokenizer;
+    const char *model = from[0] ? from : run->config.model.init_from;
+    if (base_files_open(&run->base, &run->config, tokenizer, model,
+                        tokenizer ? tokenizer->directory : NULL, error))
+        return -1;
+    run->trainer.base = &run->base;
+    if (!tokenizer || !run->train.open) return 0;
+    return base_files_add_answers(&run->base, &run->train.tokens, tokenizer, error);
+}
+
 /* Opens the files that only rank 0 writes. */
 static int open_files(struct run *run, struct error *error) {
     const struct config *config = &run->config;
@@ -207,6 +221,8 @@ int run_start(struct run *run, const struct command_line *line, struct error *er
     status = first ? run_open_tokenizer(run, from[0] ? from : NULL, error) : 0;
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
+    status = first ? open_base(run, from, error) : 0;
+    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     status = training_choices_open(&run->questions, &run->trainer, from[0] ? from : NULL, error);
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;

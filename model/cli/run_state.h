@@ -13,6 +13,7 @@
 #include "model/cli/saving.h"
 #include "model/cli/training_choices.h"
 #include "model/core/trainer.h"
+#include "model/io/base_files.h"
 #include "model/io/run_setup.h"
 
 /* Steps that may end after the first failure: unfinished ones, and one more with several ranks. */
@@ -27,6 +28,7 @@ struct run {
     bool backend_open;
     struct precision precision;
     struct source train, val;
+    struct base_files base;     /* read by rank 0 only */
     struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
     struct trainer trainer;
     struct training_choices questions;

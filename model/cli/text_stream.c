@@ -58,6 +58,28 @@ static size_t beginning_length(const struct text_stream *stream, size_t size) {
     return longest;
 }
 
+/* Appends the run of byte_fallback to what is held. */
+static void hold_run(struct text_stream *stream) {
+    size_t size = arrlenu(stream->run);
+    if (size == 0) return;
+    if (utf8_valid(stream->run, size)) memcpy(arraddnptr(stream->held, size), stream->run, size);
+    else
+        for (size_t i = 0; i < size; i++)
+            memcpy(arraddnptr(stream->held, sizeof replacement - 1), replacement,
+                   sizeof replacement - 1);
+    arrsetlen(stream->run, 0);
+}
+
+/* True if a stop string ends in the run. */
+static bool run_stops(struct text_stream *stream) {
+    size_t held = arrlenu(stream->held), size = arrlenu(stream->run);
+    if (!stream->stops || !utf8_valid(stream->run, size)) return false;
+    memcpy(arraddnptr(stream->held, size), stream->run, size);
+    bool stops = find_stop(stream, held + size) < held + size;
+    arrsetlen(stream->held, held);
+    return stops;
+}
+
 bool text_stream_token(void *streams, int64_t text, int token) {
     struct text_stream *stream = (struct text_stream *)streams + text;
     size_t size;
@@ -65,7 +87,13 @@ bool text_stream_token(void *streams, int64_t text, int token) {
     stream->tokens++;
     stream->last = token;
     if (size == 0) return true;
-    memcpy(arraddnptr(stream->held, size), bytes, size);
+    if (tokenizer_falls_back(stream->tokenizer, token)) {
+        arrput(stream->run, (char)*bytes);
+        if (!run_stops(stream)) return true;
+        size = 0;
+    }
+    hold_run(stream);
+    if (size > 0) memcpy(arraddnptr(stream->held, size), bytes, size);
     size_t held = arrlenu(stream->held), stop = find_stop(stream, held);
     stream->stopped = stop < held;
     size_t printed = stream->stopped ? stop : held - beginning_length(stream, held);
@@ -76,6 +104,8 @@ bool text_stream_token(void *streams, int64_t text, int token) {
 }
 
 void text_stream_end(struct text_stream *stream) {
+    hold_run(stream);
+    arrfree(stream->run);
     text_stream_put(stream, stream->held, arrlenu(stream->held));
     arrfree(stream->held);
     for (; stream->pending_size > 0; stream->pending_size--) fputs(replacement, stream->out);

@@ -13,6 +13,7 @@ struct text_stream {
     const struct tokenizer *tokenizer;
     char *const *stops; /* optional stb_ds array of strings that end the text, none of them empty */
     char *held;         /* stb_ds array: bytes that may be the beginning of a stop string */
+    char *run;          /* stb_ds array: bytes of the last tokens of byte_fallback */
     uint8_t pending[4]; /* first bytes of an incomplete character */
     size_t pending_size;
     int64_t tokens; /* tokens put */
@@ -25,7 +26,9 @@ struct text_stream {
 void text_stream_put(struct text_stream *stream, const void *bytes, size_t size);
 
 /* Prints the bytes of a token in the same way, up to the first stop string, and flushes. False once
- * there is one. Serves as sample_options.emit, with an array of streams, one a text, as context. */
+ * there is one. Tokens of byte_fallback in a row are printed once another token follows: as in
+ * Hugging Face's decoder, each is U+FFFD unless all of them are UTF-8. Serves as
+ * sample_options.emit, with an array of streams, one a text, as context. */
 bool text_stream_token(void *streams, int64_t text, int token);
 
 /* Prints what is held, and U+FFFD for each byte of an incomplete character, and flushes. The stream

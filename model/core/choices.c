@@ -6,8 +6,8 @@
 
 #include <stb/stb_ds.h>
 
-/* Appends the tokens of a choice's text to *tokens, and sets *first to the number of those of its
- * context, or of the beginning of a text if there is none. */
+/* Appends the tokens of a choice's context, or of the beginning of a text if there is none, to
+ * *tokens, sets *first to their number, and appends those of the continuation. */
 static int encode(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
                   const struct choice *choice, int32_t **tokens, int64_t *first,
                   struct error *error) {
@@ -18,11 +18,15 @@ static int encode(struct tokenizer_encoder *encoder, const struct tokenizer *tok
         return tokenizer_encode(encoder, tokens, choice->continuation, choice->continuation_size,
                                 true, error);
     }
-    if (tokenizer_encode(encoder, tokens, choice->context, choice->context_size, true, error))
+    if (tokenizer_encode_context(encoder, tokenizer, tokens, choice->context, choice->context_size,
+                                 error))
         return -1;
     *first = (int64_t)arrlen(*tokens);
-    arrsetlen(*tokens, 0);
-    return tokenizer_encode(encoder, tokens, choice->context, size, true, error);
+    int32_t *whole = NULL;
+    int status = tokenizer_encode_context(encoder, tokenizer, &whole, choice->context, size, error);
+    for (ptrdiff_t i = *first; status == 0 && i < arrlen(whole); i++) arrput(*tokens, whole[i]);
+    arrfree(whole);
+    return status;
 }
 
 int choices_open(struct choices *choices, const struct question_set *set,
@@ -39,11 +43,11 @@ int choices_open(struct choices *choices, const struct question_set *set,
                             error);
             text.tokens = tokens;
             text.count = (int64_t)arrlen(tokens);
-            /* A tokenizer may join the continuation's beginning with the context's last token. */
-            if (text.first >= text.count) text.first = text.count - 1;
-            if (status == 0 && text.first < 1)
-                status = fail(error, "%s:%zu: choice %d has no token of its own", where,
-                              set->questions[q].line, i + 1);
+            if (status == 0 && text.first >= text.count)
+                status = fail(error,
+                              "%s:%zu: choice %d has no token of its own: the tokenizer joins it "
+                              "with the end of its context\nleave out the row",
+                              where, set->questions[q].line, i + 1);
             choices->rows += text.count - 1;
             if (text.count - 1 > choices->longest) choices->longest = text.count - 1;
             arrput(choices->texts, text);

@@ -350,6 +350,15 @@ void sampler_close(struct sampler *sampler) {
     *sampler = (struct sampler){0};
 }
 
+/* Passes a token on. Returns true if the text ends with it. */
+static bool emit_token(const struct sample_options *options, int64_t text, int32_t token) {
+    int end = 0;
+    while (end < options->end_count && options->ends[end] != token) end++;
+    const bool ended = end < options->end_count;
+    if (!options->emit || (ended && !options->shown[end])) return ended;
+    return !options->emit(options->context, text, token) || ended;
+}
+
 /* Passes new tokens on, and marks texts that end. Returns the number of texts that continue. */
 static int64_t emit(const struct sample_options *options, const int32_t *tokens, bool *ended,
                     int64_t texts, struct sample_result *result) {
@@ -357,8 +366,7 @@ static int64_t emit(const struct sample_options *options, const int32_t *tokens,
     for (int64_t text = 0; text < texts; text++) {
         if (ended[text]) continue;
         result->tokens++;
-        ended[text] = tokens[text] == options->ends[0] || tokens[text] == options->ends[1] ||
-                      (options->emit && !options->emit(options->context, text, tokens[text]));
+        ended[text] = emit_token(options, text, tokens[text]);
         left += !ended[text];
     }
     return left;

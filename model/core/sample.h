@@ -7,10 +7,13 @@
 #pragma once
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "data/util/error.h"
 #include "model/core/gpt.h"
+
+enum { SAMPLE_ENDS_MAX = 32 };
 
 struct sample_options {
     const int32_t *prompt; /* [prompt_length] tokens, at least one, which all texts begin with. Only
@@ -28,11 +31,14 @@ struct sample_options {
     double min_p; /* then among those with at least min_p of the likeliest's probability; 0: all.
                    * Nguyen et al. 2024 */
 
-    int64_t vocabulary;                /* draw among tokens 0 .. vocabulary - 1; 0: the model's */
-    int ends[2];                       /* tokens that end a text early, or -1 */
+    int64_t vocabulary;            /* draw among tokens 0 .. vocabulary - 1; 0: the model's */
+    int32_t ends[SAMPLE_ENDS_MAX]; /* [end_count] tokens that end a text early */
+    bool shown[SAMPLE_ENDS_MAX];   /* true for those that are part of the text */
+    int end_count;
     uint64_t seed, stream;             /* text i uses stream + i */
     const volatile sig_atomic_t *stop; /* optional: checked between tokens; nonzero stops */
-    /* Called with each new token of a text, but not with one of the ends. False ends the text. */
+    /* Called with each new token of a text, but not with an end that is not shown. False ends the
+     * text. */
     bool (*emit)(void *context, int64_t text, int token);
     void *context;
 

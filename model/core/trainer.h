@@ -69,6 +69,7 @@ struct trainer {
     /* Optional: nonzero ends long work other than training steps early. */
     const volatile sig_atomic_t *stop;
     const struct tokenizer *tokenizer; /* optional: its files are saved in checkpoints */
+    const struct base_files *base;     /* optional: those of model/io/base_files.h, saved too */
 };
 
 enum trainer_memory {

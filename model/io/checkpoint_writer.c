@@ -14,49 +14,31 @@
 #include "kernels/collectives.h"
 #include "model/io/adapter_config.h"
 #include "model/io/amax_history.h"
+#include "model/io/base_files.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
-#include "model/io/huggingface.h"
 
 /* ---- the small files, by rank 0 */
-
-static void print_config(FILE *out, const void *context) {
-    const struct trainer *trainer = context;
-    struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
-    huggingface_print_config(out, trainer->config, &tokens, DTYPE_F32);
-}
-
-static void print_generation_config(FILE *out, const void *context) {
-    const struct trainer *trainer = context;
-    struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
-    huggingface_print_generation_config(out, &tokens);
-}
-
-static void print_tokenizer_config(FILE *out, const void *context) {
-    const struct trainer *trainer = context;
-    huggingface_print_tokenizer_config(out, trainer->config, trainer->tokenizer);
-}
 
 static void print_adapter_config(FILE *out, const void *context) {
     const struct trainer *trainer = context;
     adapter_print_config(out, trainer->config);
 }
 
-static int write_text(struct checkpoint_writer *writer, const char *name,
-                      void (*print)(FILE *out, const void *context), struct error *error) {
-    return stored_file_print(&writer->files, writer->path, name, print, writer->trainer, error);
-}
-
-static int write_tokenizer(struct checkpoint_writer *writer, struct error *error) {
-    const struct tokenizer *tokenizer = writer->trainer->tokenizer;
-    if (!tokenizer || tokenizer->file_count == 0) return 0;
-    for (int i = 0; i < tokenizer->file_count; i++) {
-        const struct tokenizer_file *file = &tokenizer->files[i];
-        if (stored_file_write(&writer->files, writer->path, file->name, file->bytes, file->size,
-                              error))
-            return -1;
-    }
-    return write_text(writer, "tokenizer_config.json", print_tokenizer_config, error);
+/* Writes the files of the base: of a trainer without one, those that follow from its config. */
+static int write_base(struct checkpoint_writer *writer, struct error *error) {
+    const struct trainer *trainer = writer->trainer;
+    const struct config *config = trainer->config;
+    struct base_files none;
+    if (!trainer->base && base_files_open(&none, config, trainer->tokenizer, NULL, NULL, error))
+        return -1;
+    const struct base_files *base = trainer->base ? trainer->base : &none;
+    return base_files_write_config(base, config, DTYPE_F32, writer->path, &writer->files, error) ||
+                   base_files_write_generation(base, writer->path, &writer->files, error) ||
+                   base_files_write_tokenizer(base, config, trainer->tokenizer, writer->path,
+                                              &writer->files, error)
+               ? -1
+               : 0;
 }
 
 /* Writes the amax history, which is the same on all ranks. */
@@ -86,13 +68,12 @@ static int write_model(struct checkpoint_writer *writer, struct error *error) {
     if (checkpoint_write_weights(&trainer->gpt, copy, writer->path, file_limit(trainer),
                                  &writer->files, error))
         return -1;
-    if (write_text(writer, checkpoint_config_name, print_config, error)) return -1;
-    if (write_text(writer, checkpoint_generation_name, print_generation_config, error)) return -1;
     if (write_history(writer, error)) return -1;
     if (shape_has_adapters(&trainer->gpt.shape) &&
-        write_text(writer, adapter_config_name, print_adapter_config, error))
+        stored_file_print(&writer->files, writer->path, adapter_config_name, print_adapter_config,
+                          trainer, error))
         return -1;
-    return write_tokenizer(writer, error);
+    return write_base(writer, error);
 }
 
 /* Writes trainer.json, which lists all other files, last. */

@@ -17,6 +17,7 @@
 #include "model/core/adapter_memory.h"
 #include "model/io/adapter_config.h"
 #include "model/io/adapter_merge.h"
+#include "model/io/base_files.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
@@ -24,16 +25,7 @@
 #include "model/io/huggingface.h"
 #include "model/io/tensor_files.h"
 
-enum { COPIED_MAX_BYTES = 64 << 20 /* largest tokenizer file */ };
-
-static const char *const tokenizer_files[] = {
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-};
+enum { TOKENIZER_CONFIG_MAX_BYTES = 64 << 20 };
 
 /* A model being exported. */
 struct job {
@@ -43,7 +35,7 @@ struct job {
     bool adapters;        /* from holds adapters, */
     bool merge;           /* which are merged into their model */
     struct config config; /* sizes of the model, and the limit of file sizes */
-    struct huggingface_tokens tokens;
+    struct base_files base;
     struct parameter *list;         /* exported parameters, and those of the adapters */
     struct parameter *adapter_list; /* stb_ds array, with adapters */
     struct tensor_files files, adapter_files;
@@ -141,18 +133,6 @@ static int write_weights(struct job *job) {
     return status;
 }
 
-/* Copies a small file of a folder. Returns RESULT_NONE if the folder does not have it. */
-static int copy_file(struct job *job, const char *from, const char *name) {
-    char path[FILE_PATH_MAX], *bytes;
-    size_t size;
-    if (file_path_join(path, from, name, job->error)) return -1;
-    if (!file_exists(path)) return RESULT_NONE;
-    if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
-    int status = stored_file_write(&job->written, job->directory, name, bytes, size, job->error);
-    free(bytes);
-    return status;
-}
-
 static void print_tokenizer(FILE *out, const void *context) {
     huggingface_print_tokenizer(out, context);
 }
@@ -163,7 +143,7 @@ static bool cuts_as_gpt2(const char *directory) {
     char path[FILE_PATH_MAX], *bytes;
     size_t size;
     if (file_path_join(path, directory, "tokenizer_config.json", &ignored) ||
-        file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, &ignored))
+        file_read_all(&bytes, &size, path, TOKENIZER_CONFIG_MAX_BYTES, &ignored))
         return false;
     bool found = strstr(bytes, "\"GPT2Tokenizer") != NULL;
     free(bytes);
@@ -187,47 +167,42 @@ static int write_tokenizer(struct job *job) {
     return status;
 }
 
-static void print_config(FILE *out, const void *context) {
-    const struct job *job = context;
-    huggingface_print_config(out, &job->config, &job->tokens, job->dtype);
-}
-
-static void print_generation_config(FILE *out, const void *context) {
-    const struct job *job = context;
-    huggingface_print_generation_config(out, &job->tokens);
-}
-
 static void print_adapter_config(FILE *out, const void *context) {
     adapter_print_config(out, &((const struct job *)context)->config);
 }
 
-static int write_configs(struct job *job) {
-    if (job->adapters && !job->merge)
-        return stored_file_print(&job->written, job->directory, adapter_config_name,
-                                 print_adapter_config, job, job->error);
-    if (huggingface_read_tokens(&job->tokens, &job->config, job->model, job->error) ||
-        stored_file_print(&job->written, job->directory, checkpoint_config_name, print_config, job,
-                          job->error))
+/* Writes the files beside the weights. Those of adapters that were trained here are already right
+ * in their own folder; others have their model's. */
+static int write_files(struct job *job) {
+    struct error *error = job->error;
+    bool is_model = !job->adapters || job->merge;
+    const char *model = file_exists_in(job->from, checkpoint_config_name) ? job->from : job->model;
+    const char *tokenizer = tokenizer_in_directory(job->from) ? job->from : job->model;
+    if (base_files_open(&job->base, &job->config, NULL, model, tokenizer, error)) return -1;
+    if (!is_model && stored_file_print(&job->written, job->directory, adapter_config_name,
+                                       print_adapter_config, job, error))
         return -1;
-    int copied = copy_file(job, job->model, checkpoint_generation_name);
-    if (copied != RESULT_NONE) return copied;
-    return stored_file_print(&job->written, job->directory, checkpoint_generation_name,
-                             print_generation_config, job, job->error);
+    if (is_model && base_files_write_config(&job->base, &job->config, job->dtype, job->directory,
+                                            &job->written, error))
+        return -1;
+    return base_files_write_generation(&job->base, job->directory, &job->written, error) ||
+                   base_files_write_tokenizer(&job->base, &job->config, NULL, job->directory,
+                                              &job->written, error)
+               ? -1
+               : 0;
 }
 
 static int write_all(struct job *job) {
-    int status = write_weights(job) || write_configs(job) ? -1 : 0;
-    for (size_t i = 0; status >= 0 && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
-        status = copy_file(job, job->from, tokenizer_files[i]);
-    if (status >= 0) status = write_tokenizer(job);
+    int status = write_weights(job) || write_files(job) || write_tokenizer(job) ? -1 : 0;
     tensor_files_close(&job->files);
     tensor_files_close(&job->adapter_files);
     merged_layer_close(&job->merged);
+    base_files_close(&job->base);
     arrfree(job->list);
     arrfree(job->adapter_list);
     arrfree(job->written);
     free(job->values);
-    return status < 0 ? -1 : 0;
+    return status;
 }
 
 /* True if the directory at path is empty. */

@@ -3,6 +3,7 @@
  * huggingface/transformers. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -11,15 +12,26 @@
 #include "kernels/dtype.h"
 #include "model/config/config.h"
 
-/* Special tokens; -1 for none. */
+enum { HUGGINGFACE_ENDS_MAX = 30 };
+
+/* Special tokens of a model; -1 for none. */
 struct huggingface_tokens {
-    int64_t begin, end, pad; /* begin and end of texts, and padding */
+    int64_t begin, pad;                 /* the token before a text, and padding */
+    int32_t ends[HUGGINGFACE_ENDS_MAX]; /* [end_count] tokens that end a text */
+    int end_count;
 };
+
+/* Adds a token that ends a text, unless it is -1 or already there. Returns false if there are
+ * already HUGGINGFACE_ENDS_MAX. */
+bool huggingface_add_end(struct huggingface_tokens *tokens, int64_t token);
 
 /* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts, its stop
  * ends them. Without a tokenizer (NULL) they follow from config->data.tokenizer. */
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
+
+/* Prints the value of "eos_token_id": a token, a list of several, or null. */
+void huggingface_print_ends(FILE *out, const struct huggingface_tokens *tokens);
 
 /* Print config.json, generation_config.json and tokenizer_config.json; dtype is that of the
  * weights. The caller checks ferror(out). */
@@ -39,7 +51,8 @@ void huggingface_print_tokenizer(FILE *out, const struct tokenizer *tokenizer);
  * a model with other computations; the message names the key. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
-/* Reads the tokens from DIRECTORY/config.json, after huggingface_read_config. Numbers outside the
- * vocabulary count as none; of several end tokens the first is used. */
+/* Reads the tokens from DIRECTORY/config.json, after huggingface_read_config, and those that end a
+ * text also from DIRECTORY/generation_config.json, if it exists. Numbers outside the vocabulary
+ * count as none. */
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error);

@@ -13,9 +13,26 @@ struct huggingface_tokens huggingface_tokens_of(const struct config *config,
     int none = config->data.tokenizer == CONFIG_TOKENIZER_GPT2 ? GPT2_END_OF_TEXT : -1;
     int64_t begin = tokenizer ? tokenizer->end_of_text : none;
     int64_t end = tokenizer ? tokenizer->stop : none;
-    if (begin >= config->model.vocab_size) begin = -1;
-    if (end >= config->model.vocab_size) end = -1;
-    return (struct huggingface_tokens){begin, end, -1};
+    struct huggingface_tokens tokens = {.begin = -1, .pad = -1};
+    if (begin < config->model.vocab_size) tokens.begin = begin;
+    if (end < config->model.vocab_size) huggingface_add_end(&tokens, end);
+    return tokens;
+}
+
+bool huggingface_add_end(struct huggingface_tokens *tokens, int64_t token) {
+    for (int i = 0; i < tokens->end_count; i++)
+        if (tokens->ends[i] == token) return true;
+    if (token >= 0 && tokens->end_count == HUGGINGFACE_ENDS_MAX) return false;
+    if (token >= 0) tokens->ends[tokens->end_count++] = (int32_t)token;
+    return true;
+}
+
+void huggingface_print_ends(FILE *out, const struct huggingface_tokens *tokens) {
+    bool list = tokens->end_count > 1;
+    if (tokens->end_count == 0) fputs("null", out);
+    for (int i = 0; i < tokens->end_count; i++)
+        fprintf(out, "%s%" PRId32, i ? ", " : list ? "[" : "", tokens->ends[i]);
+    if (list) fputc(']', out);
 }
 
 /* "float32", "float16", "bfloat16". */
@@ -27,17 +44,15 @@ static const char *const dtype_names[DTYPE_COUNT] = {
 
 /* A missing token is null, or left out. */
 static void print_tokens(FILE *out, const struct huggingface_tokens *tokens, bool with_null) {
-    const struct {
-        const char *key;
-        int64_t token;
-    } rows[] = {{"bos_token_id", tokens->begin},
-                {"eos_token_id", tokens->end},
-                {"pad_token_id", tokens->pad}};
-    for (int i = 0; i < 3; i++) {
-        if (rows[i].token >= 0)
-            fprintf(out, "  \"%s\": %" PRId64 ",\n", rows[i].key, rows[i].token);
-        else if (with_null) fprintf(out, "  \"%s\": null,\n", rows[i].key);
+    if (tokens->begin >= 0) fprintf(out, "  \"bos_token_id\": %" PRId64 ",\n", tokens->begin);
+    else if (with_null) fputs("  \"bos_token_id\": null,\n", out);
+    if (tokens->end_count > 0 || with_null) {
+        fputs("  \"eos_token_id\": ", out);
+        huggingface_print_ends(out, tokens);
+        fputs(",\n", out);
     }
+    if (tokens->pad >= 0) fprintf(out, "  \"pad_token_id\": %" PRId64 ",\n", tokens->pad);
+    else if (with_null) fputs("  \"pad_token_id\": null,\n", out);
 }
 
 static void print_gpt2(FILE *out, const struct config *config,

@@ -324,23 +324,55 @@ int huggingface_read_config(struct config *config, const char *directory, struct
     return status;
 }
 
-/* Reads a token; an absent key has GPT2Config's default. */
+/* Returns the token in a JSON value, or -1 if it is none of the vocabulary. */
+static int64_t token_of(const cJSON *value, const struct config *config) {
+    double token = cJSON_IsNumber(value) ? value->valuedouble : -1;
+    return token >= 0 && token < (double)config->model.vocab_size ? (int64_t)token : -1;
+}
+
+/* Returns the token of a key; an absent key has the default of the model's class. */
 static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
                           const struct config *config) {
-    const cJSON *member = json_member(root, key);
-    double token = member ? -1 : (double)absent;
+    const cJSON *member = json_member(root, key),
+                value = {.type = cJSON_Number, .valuedouble = (double)absent};
     if (cJSON_IsArray(member)) member = member->child;
-    if (cJSON_IsNumber(member)) token = member->valuedouble;
-    return token >= 0 && token < (double)config->model.vocab_size ? (int64_t)token : -1;
+    return token_of(json_member(root, key) ? member : &value, config);
+}
+
+/* Adds the tokens of "eos_token_id", which is one or a list. */
+static int add_ends(struct huggingface_tokens *tokens, const struct json_file *file,
+                    const struct config *config, struct error *error) {
+    const cJSON *member = json_member(file->root, "eos_token_id");
+    const cJSON *value = cJSON_IsArray(member) ? member->child : member;
+    for (; value; value = cJSON_IsArray(member) ? value->next : NULL)
+        if (!huggingface_add_end(tokens, token_of(value, config)))
+            return fail(error, "%s: eos_token_id has more than %d tokens", file->where,
+                        HUGGINGFACE_ENDS_MAX);
+    return 0;
 }
 
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error) {
+    static const char generation_name[] = "generation_config.json";
     struct json_file file;
+    char path[FILE_PATH_MAX];
     if (open_config(&file, directory, error)) return -1;
-    tokens->begin = read_token(file.root, "bos_token_id", GPT2_END_OF_TEXT, config);
-    tokens->end = read_token(file.root, "eos_token_id", GPT2_END_OF_TEXT, config);
-    tokens->pad = read_token(file.root, "pad_token_id", -1, config);
+    const cJSON *type = json_member(file.root, "model_type");
+    bool gpt2 = text_is(type, "gpt2"), llama = text_is(type, "llama") || text_is(type, "mistral");
+    int64_t begin = gpt2 ? GPT2_END_OF_TEXT : llama ? 1 : -1;
+    int64_t end = gpt2 ? GPT2_END_OF_TEXT : llama ? 2 : -1;
+    *tokens = (struct huggingface_tokens){
+        .begin = read_token(file.root, "bos_token_id", begin, config),
+        .pad = read_token(file.root, "pad_token_id", -1, config),
+    };
+    huggingface_add_end(tokens, read_token(file.root, "eos_token_id", end, config));
+    int status = add_ends(tokens, &file, config, error);
     json_file_close(&file);
-    return 0;
+    if (status || !file_exists_in(directory, generation_name)) return status;
+    if (file_path_join(path, directory, generation_name, error) ||
+        json_file_open(&file, path, error))
+        return -1;
+    status = add_ends(tokens, &file, config, error);
+    json_file_close(&file);
+    return status;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "data/util/files.h"
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
 #include "model/io/run_setup.h"
@@ -43,12 +44,41 @@ int64_t sample_model_context(const struct config *config) {
     return config_given(config, "data.seq_len") ? config->data.seq_len : config->model.n_positions;
 }
 
+void sample_set_ends(struct sample_options *options, const struct huggingface_tokens *tokens,
+                     const struct tokenizer *tokenizer) {
+    struct huggingface_tokens ends = *tokens;
+    if (ends.end_count == 0) {
+        huggingface_add_end(&ends, tokenizer->end_of_text);
+        huggingface_add_end(&ends, tokenizer->stop);
+    }
+    options->end_count = ends.end_count;
+    memcpy(options->ends, ends.ends, sizeof ends.ends);
+    for (int i = 0; i < tokens->end_count; i++) {
+        size_t size;
+        const uint8_t *name = tokenizer_bytes(tokenizer, ends.ends[i], &size);
+        options->shown[i] = tokenizer_special(tokenizer, name, size) != ends.ends[i];
+    }
+}
+
+int sample_find_ends(struct sample_options *options, const struct config *config,
+                     const struct tokenizer *tokenizer, const char *from, struct error *error) {
+    struct huggingface_tokens tokens = {0};
+    bool adapters = !file_exists_in(from, "config.json");
+    const char *model = adapters ? config->model.init_from : from;
+    if (file_exists_in(model, "config.json") &&
+        huggingface_read_tokens(&tokens, config, model, error))
+        return -1;
+    sample_set_ends(options, &tokens, tokenizer);
+    return 0;
+}
+
 int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const char *text,
-                  struct error *error) {
+                  bool begins, struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     if (!encoder) return fail(error, "out of memory for the prompt");
-    int status = text[0] ? tokenizer_encode(encoder, tokens, text, strlen(text), true, error)
-                         : tokenizer_encode_beginning(encoder, tokenizer, tokens, error);
+    size_t size = strlen(text);
+    int status = begins ? tokenizer_encode_context(encoder, tokenizer, tokens, text, size, error)
+                        : tokenizer_encode(encoder, tokens, text, size, true, error);
     tokenizer_encoder_close(encoder);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "data/util/error.h"
 #include "model/config/config.h"
 #include "model/core/sample.h"
+#include "model/io/huggingface.h"
 
 struct sample_model {
     struct config config;
@@ -25,7 +26,17 @@ void sample_model_close(struct sample_model *model);
  * as one of Hugging Face. */
 int64_t sample_model_context(const struct config *config);
 
-/* Appends the tokens of a text, special tokens included, to *tokens, an stb_ds array; for an empty
- * one, the token that begins a text. */
+/* Sets the tokens that end a text: those of the model in `from`, by its config.json and
+ * generation_config.json, or in the model that its adapters belong to. A model that names none has
+ * those of the tokenizer. As in transformers, a token that is not special stays in the text. */
+int sample_find_ends(struct sample_options *options, const struct config *config,
+                     const struct tokenizer *tokenizer, const char *from, struct error *error);
+
+/* The same for tokens that have been read. */
+void sample_set_ends(struct sample_options *options, const struct huggingface_tokens *tokens,
+                     const struct tokenizer *tokenizer);
+
+/* Appends the tokens of a text, special tokens included, to *tokens, an stb_ds array. If it begins
+ * a context, those of tokenizer_encode_context. */
 int sample_encode(int32_t **tokens, const struct tokenizer *tokenizer, const char *text,
-                  struct error *error);
+                  bool begins, struct error *error);

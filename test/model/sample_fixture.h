@@ -44,11 +44,8 @@ static inline void close_sampler(struct rig *rig, struct gpt *gpt) {
 static const int32_t prompt[PROMPT] = {5, 17, 60, 0, 33};
 
 static inline struct sample_options greedy(void) {
-    return (struct sample_options){.prompt = prompt,
-                                   .prompt_length = PROMPT,
-                                   .tokens = TEXT - PROMPT,
-                                   .top_p = 1,
-                                   .ends = {-1, -1}};
+    return (struct sample_options){
+        .prompt = prompt, .prompt_length = PROMPT, .tokens = TEXT - PROMPT, .top_p = 1};
 }
 
 /* Collects a text: the prompt, then what is emitted. */

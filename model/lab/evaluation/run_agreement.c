@@ -211,7 +211,7 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
         return fail(error, "--tokens %" PRId64 ": the context of the model has %" PRId64 " tokens",
                     rollout->tokens, limit);
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return -1;
-    int status = sample_encode(&first, &tokenizer, "", error);
+    int status = sample_encode(&first, &tokenizer, "", true, error);
     if (status == 0) rollout->first = arrlast(first);
     arrfree(first);
     tokenizer_close(&tokenizer);

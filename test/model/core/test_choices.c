@@ -102,7 +102,8 @@ Test(choices, a_choice_without_a_token_is_refused) {
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, "test/golden/tokenizer/small", &error),
                  0, "%s", error.text);
     cr_expect_eq(choices_open(&choices, &set, &tokenizer, "q.jsonl", &error), -1);
-    cr_expect_str_eq(error.text, "q.jsonl:1: choice 2 has no token of its own");
+    cr_expect_not_null(strstr(error.text, "q.jsonl:1: choice 2 has no token of its own"), "%s",
+                       error.text);
     tokenizer_close(&tokenizer);
     questions_close(&set);
 }

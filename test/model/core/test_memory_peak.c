@@ -56,12 +56,8 @@ static void peak_config(struct config *config, enum config_precision precision,
 static bool sample(struct rig *rig) {
     const int32_t prompt[] = {1, 2, 3};
     struct sample_result result;
-    struct sample_options options = {.prompt = prompt,
-                                     .prompt_length = 3,
-                                     .tokens = LENGTH - 3,
-                                     .temperature = 1,
-                                     .top_p = 1,
-                                     .ends = {-1, -1}};
+    struct sample_options options = {
+        .prompt = prompt, .prompt_length = 3, .tokens = LENGTH - 3, .temperature = 1, .top_p = 1};
     return sample_tokens(&rig->trainer.gpt, &result, &options, &rig->error) == 0;
 }
 

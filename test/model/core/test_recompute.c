@@ -92,8 +92,7 @@ Test(recompute, a_model_that_samples_in_training_predicts_the_same) {
                                          .prompt_length = COUNT(prompt),
                                          .tokens = 20,
                                          .temperature = 1,
-                                         .top_p = 1,
-                                         .ends = {-1, -1}};
+                                         .top_p = 1};
         rig_config(&rig.config, CONFIG_PRECISION_BF16);
         rig.config.train.recompute = levels[level];
         rig.config.sample.every = 1;

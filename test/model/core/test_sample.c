@@ -218,7 +218,7 @@ Test(sample, context_longer_than_the_window_keeps_its_end) {
     open_sampler(&rig, &gpt);
     for (size_t i = 0; i < GIVEN; i++) given[i] = (int32_t)(i * 7 % RIG_VOCABULARY);
     struct sample_options options = {
-        .prompt = given, .prompt_length = GIVEN, .tokens = TEXT - GIVEN, .ends = {-1, -1}};
+        .prompt = given, .prompt_length = GIVEN, .tokens = TEXT - GIVEN};
     sample(&gpt, whole, &options);
     options.prompt = given + GIVEN - RIG_LENGTH;
     options.prompt_length = RIG_LENGTH;
@@ -269,8 +269,7 @@ Test(sample, tokens_are_bytes_of_the_vocabulary) {
                                          .tokens = TEXT - 1,
                                          .temperature = 100,
                                          .top_p = 1,
-                                         .vocabulary = 256,
-                                         .ends = {-1, -1}};
+                                         .vocabulary = 256};
         sample(&gpt, text, &options);
         for (int i = 0; i < TEXT; i++) cr_expect_lt((int)text[i], vocabulary);
         close_sampler(&rig, &gpt);
@@ -345,9 +344,10 @@ Test(sample, stops_at_the_end_of_text) {
     int64_t at = TEXT / 2;
     for (int64_t i = PROMPT; i < at; i++)
         if (text[i] == text[at]) at = i; /* first occurrence of its token */
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < SAMPLE_ENDS_MAX; i++) {
+        for (int k = 0; k < SAMPLE_ENDS_MAX; k++) options.ends[k] = VOCABULARY_MAX;
         options.ends[i] = text[at];
-        options.ends[1 - i] = -1;
+        options.end_count = i + 1;
         cr_expect_eq(sample_some(&gpt, ended, &options), at);
         cr_expect_arr_eq(text, ended, (size_t)at * sizeof *text);
     }

@@ -288,12 +288,8 @@ Test(trainer, sampling_changes_nothing) {
         plain.config = rig.config;
         rig_open(&rig, 1);
         rig_open(&plain, 1);
-        struct sample_options options = {.prompt = prompt,
-                                         .prompt_length = 3,
-                                         .tokens = 90,
-                                         .temperature = 1,
-                                         .top_p = 1,
-                                         .ends = {-1, -1}};
+        struct sample_options options = {
+            .prompt = prompt, .prompt_length = 3, .tokens = 90, .temperature = 1, .top_p = 1};
         for (int step = 0; step < 3; step++) {
             cr_assert_eq(sample_tokens(&rig.trainer.gpt, &result, &options, &rig.error), 0);
             cr_expect_eq(result.tokens, 90);

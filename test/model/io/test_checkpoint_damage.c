@@ -86,7 +86,8 @@ Test(checkpoint_damage, of_the_optimizer_does_not_keep_weights_from_being_read) 
                      "%s", error.text);
         cr_expect_str_eq(found, path);
     }
-    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, &subject.config, found, &error), 0, "%s", error.text);
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, &subject.config, found, &error), 0,
+                 "%s", error.text);
     int file = open(file_of("model.safetensors"), O_RDWR);
     cr_assert_geq(file, 0);
     flip(file, lseek(file, 0, SEEK_END) - 1);

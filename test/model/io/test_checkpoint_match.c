@@ -47,7 +47,8 @@ Test(checkpoint_match, weights_of_others_are_read) {
         struct gpt *gpt = &subject.trainer.gpt;
         unlink(in_folder("model.safetensors"));
         put_weights(gpt->list, &well[i]);
-        cr_assert_eq(checkpoint_load_weights(gpt, NULL, folder, &error), 0, "%zu: %s", i, error.text);
+        cr_assert_eq(checkpoint_load_weights(gpt, NULL, folder, &error), 0, "%zu: %s", i,
+                     error.text);
         expect_values(gpt);
         subject_close(&subject);
     }

@@ -51,7 +51,7 @@ static struct parameter *put_model(const struct foreign_format *format) {
     char *text;
     size_t size;
     subject_config(&config, CONFIG_PRECISION_FP32);
-    struct huggingface_tokens tokens = {1, 2, -1};
+    struct huggingface_tokens tokens = {.begin = 1, .pad = -1, .ends = {2}, .end_count = 1};
     FILE *out = open_memstream(&text, &size);
     huggingface_print_config(out, &config, &tokens, DTYPE_F32);
     fclose(out);
@@ -298,16 +298,22 @@ Test(export, copies_what_belongs_to_a_model) {
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "added_tokens.json",
-                                         "generation_config.json"};
+                                         "generation_config.json",
+                                         "chat_template.jinja",
+                                         "tokenizer.model"};
     put_plain_model();
-    for (size_t i = 0; i < COUNT(copied); i++) put_text(copied[i], copied[i]);
+    for (size_t i = 0; i < COUNT(copied); i++) {
+        char text[80];
+        snprintf(text, sizeof text, " {\"%s\" : [1e-05 ,  2]} \n", copied[i]);
+        put_text(copied[i], text);
+    }
     put_text("pytorch_model.bin", "");
     put_text("optimizer.safetensors", "");
     export_well("out", "", DTYPE_BF16);
     cr_expect_str_eq(names_in("out"),
-                     "added_tokens.json config.json generation_config.json merges.txt "
-                     "model.safetensors special_tokens_map.json tokenizer.json "
-                     "tokenizer_config.json vocab.json ");
+                     "added_tokens.json chat_template.jinja config.json generation_config.json "
+                     "merges.txt model.safetensors special_tokens_map.json tokenizer.json "
+                     "tokenizer.model tokenizer_config.json vocab.json ");
     for (size_t i = 0; i < COUNT(copied); i++)
         expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
 }

@@ -44,15 +44,15 @@ Test(huggingface, tokens_are_those_of_the_tokenizer) {
     struct config config;
     subject_config(&config, CONFIG_PRECISION_FP32);
     struct huggingface_tokens tokens = huggingface_tokens_of(&config, NULL);
-    cr_expect(tokens.begin == -1 && tokens.end == -1 && tokens.pad == -1);
+    cr_expect(tokens.begin == -1 && tokens.end_count == 0 && tokens.pad == -1);
     config.data.tokenizer = CONFIG_TOKENIZER_GPT2;
-    cr_expect_eq(huggingface_tokens_of(&config, NULL).end, -1, "the vocabulary has 300");
-    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end, 299);
+    cr_expect_eq(huggingface_tokens_of(&config, NULL).end_count, 0, "the vocabulary has 300");
+    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).ends[0], 299);
     config.model.vocab_size = 299;
-    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end, -1);
+    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end_count, 0);
     config.model.vocab_size = 50257;
     tokens = huggingface_tokens_of(&config, NULL);
-    cr_expect(tokens.begin == 50256 && tokens.end == 50256 && tokens.pad == -1);
+    cr_expect(tokens.begin == 50256 && tokens.ends[0] == 50256 && tokens.pad == -1);
 }
 
 Test(huggingface, dtypes_and_tokens_are_printed) {
@@ -104,47 +104,20 @@ static void expect_tokenizer_config(struct tokenizer tokenizer, const char *line
     "  \"unk_token\": \"<|endoftext|>\",\n"
 
 Test(huggingface, small_files) {
-    expect_generation_config((struct huggingface_tokens){-1, -1, -1},
+    expect_generation_config((struct huggingface_tokens){.begin = -1, .pad = -1},
                              "{\n  \"_from_model_config\": true\n}\n");
-    expect_generation_config((struct huggingface_tokens){1, 2, 0},
-                             "{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2,\n"
-                             "  \"pad_token_id\": 0,\n  \"_from_model_config\": true\n}\n");
+    struct huggingface_tokens tokens = {.begin = 1, .ends = {2, 7}, .end_count = 1};
+    expect_generation_config(tokens, "{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2,\n"
+                                     "  \"pad_token_id\": 0,\n  \"_from_model_config\": true\n}\n");
+    tokens.end_count = 2;
+    expect_generation_config(tokens, "{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": [2, 7],\n"
+                                     "  \"pad_token_id\": 0,\n  \"_from_model_config\": true\n}\n");
     expect_tokenizer_config((struct tokenizer){.kind = TOKENIZER_BYTES, .end_of_text = -1}, "",
                             "PreTrainedTokenizerFast");
     expect_tokenizer_config((struct tokenizer){.kind = TOKENIZER_GPT2, .end_of_text = 50256},
                             SPACES SPECIAL, "GPT2Tokenizer");
     expect_tokenizer_config((struct tokenizer){.kind = TOKENIZER_GPT2, .end_of_text = -1}, SPACES,
                             "GPT2Tokenizer");
-}
-
-Test(huggingface, tokens_of_others_are_read) {
-    static const struct {
-        const char *members;
-        int64_t begin, end, pad;
-    } cases[] = {
-        {"", 50256, 50256, -1},
-        {",\"bos_token_id\":null,\"eos_token_id\":null,\"pad_token_id\":null", -1, -1, -1},
-        {",\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0", 1, 2, 0},
-        {",\"bos_token_id\":60000,\"eos_token_id\":[7,8],\"pad_token_id\":-1", -1, 7, -1},
-        {",\"bos_token_id\":50257,\"eos_token_id\":\"a\",\"pad_token_id\":[]", -1, -1, -1},
-        {",\"bos_token_id\":1e300,\"eos_token_id\":-3", -1, -1, -1},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        struct config config;
-        struct huggingface_tokens tokens;
-        char text[400];
-        config_defaults(&config);
-        config.model.vocab_size = 50257;
-        snprintf(text, sizeof text, "{\"model_type\":\"gpt2\"%s}", cases[i].members);
-        put_config(text);
-        SUCCEEDS(huggingface_read_tokens(&tokens, &config, folder, &error));
-        cr_expect_eq(tokens.begin, cases[i].begin, "%s", text);
-        cr_expect_eq(tokens.end, cases[i].end, "%s", text);
-        cr_expect_eq(tokens.pad, cases[i].pad, "%s", text);
-        config.model.vocab_size = 300;
-        SUCCEEDS(huggingface_read_tokens(&tokens, &config, folder, &error));
-        cr_expect(tokens.begin < 300 && tokens.end < 300 && tokens.pad < 300);
-    }
 }
 
 Test(huggingface, what_others_write_is_read) {

@@ -1,0 +1,52 @@
+#include "data/corpus/chat_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "data/util/files.h"
+#include "data/util/json.h"
+
+enum { TEMPLATE_MAX_BYTES = 1 << 20 };
+
+/* Returns the template of tokenizer_config.json: a string, or a list of templates with names. */
+static const char *template_of(const cJSON *root) {
+    const cJSON *member = json_member(root, "chat_template"), *item;
+    if (!cJSON_IsArray(member)) return cJSON_GetStringValue(member);
+    cJSON_ArrayForEach(item, member) {
+        const char *name = cJSON_GetStringValue(json_member(item, "name"));
+        if (name && strcmp(name, "default") == 0)
+            return cJSON_GetStringValue(json_member(item, "template"));
+    }
+    return NULL;
+}
+
+int chat_file_read(char **text, const char *directory, struct error *error) {
+    static const char config_name[] = "tokenizer_config.json";
+    char path[FILE_PATH_MAX];
+    struct json_file file;
+    size_t size;
+    *text = NULL;
+    if (file_exists_in(directory, CHAT_TEMPLATE_NAME))
+        return file_path_join(path, directory, CHAT_TEMPLATE_NAME, error) ||
+                       file_read_all(text, &size, path, TEMPLATE_MAX_BYTES, error)
+                   ? -1
+                   : 0;
+    if (!file_exists_in(directory, config_name)) return RESULT_NONE;
+    if (file_path_join(path, directory, config_name, error) || json_file_open(&file, path, error))
+        return -1;
+    const char *found = template_of(file.root);
+    *text = found ? strdup(found) : NULL;
+    json_file_close(&file);
+    return *text ? 0 : RESULT_NONE;
+}
+
+bool chat_file_differs(const char *directory, const struct chat_template *chat) {
+    struct error ignored;
+    char *text;
+    const bool has = chat_file_read(&text, directory, &ignored) == 0;
+    const bool differs = has && strcmp(text, chat_template_text(chat)) != 0;
+    free(text);
+    return differs;
+}

@@ -1,0 +1,65 @@
+/* The files of the model that a run begins with, or that is exported, beside its weights. What
+ * training does not change goes into every checkpoint and export as it is:
+ *
+ *     config.json             byte for byte, except the dtype, sizes that the run's config sets
+ *                             otherwise, and eos_token_id if answers end with another token
+ *     generation_config.json  byte for byte, except such an eos_token_id
+ *     tokenizer_config.json special_tokens_map.json added_tokens.json chat_template.jinja
+ *     tokenizer.json vocab.json merges.txt tokenizer.model ...
+ *                             byte for byte
+ *
+ * A model that begins with random weights has no base: its files are printed by
+ * model/io/huggingface.h, and only the chat template of its tokenizer's folder is kept. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "data/corpus/tokens.h"
+#include "data/tokenize/tokenizer.h"
+#include "data/util/error.h"
+#include "data/util/json.h"
+#include "kernels/dtype.h"
+#include "model/config/config.h"
+#include "model/io/huggingface.h"
+#include "model/io/tensor_files.h"
+
+enum { BASE_TOKENIZER_FILES = 9 };
+
+struct base_files {
+    struct json_file config, generation; /* root NULL: there is none */
+    bool same_shape;                     /* the run's model has the sizes and parts of config */
+    struct {
+        char *bytes; /* [size]; NULL: there is none */
+        size_t size;
+    } tokenizer[BASE_TOKENIZER_FILES];
+    struct huggingface_tokens tokens; /* the model's, with the ends of answers */
+    bool new_ends;                    /* tokens has ends that the base does not have */
+    const char *chat_template;        /* a built-in one that goes with the model, or NULL */
+};
+
+/* Reads the files of the model in the directory `model` and of the tokenizer in the directory
+ * `tokenizer_directory`; NULL, or a model without config.json: there is none. tokenizer (optional)
+ * is the open one of that directory, whose own files need not be read again. JSON files must be
+ * objects, and other files must not be links out of their folder, which would publish files that do
+ * not belong to the model. On failure nothing is left to close. */
+int base_files_open(struct base_files *base, const struct config *config,
+                    const struct tokenizer *tokenizer, const char *model,
+                    const char *tokenizer_directory, struct error *error);
+void base_files_close(struct base_files *base);
+
+/* Adds the special tokens that end the answers of a training text to those that end a text. If they
+ * end turns of a built-in chat template and the base has no template, that one goes with it. */
+int base_files_add_answers(struct base_files *base, const struct tokens *text,
+                           const struct tokenizer *tokenizer, struct error *error);
+
+/* Write the files into a directory, and append them to *written. dtype: that of the weights.
+ * tokenizer: as in base_files_open. */
+int base_files_write_config(const struct base_files *base, const struct config *config,
+                            enum dtype dtype, const char *directory, struct stored_file **written,
+                            struct error *error);
+int base_files_write_generation(const struct base_files *base, const char *directory,
+                                struct stored_file **written, struct error *error);
+int base_files_write_tokenizer(const struct base_files *base, const struct config *config,
+                               const struct tokenizer *tokenizer, const char *directory,
+                               struct stored_file **written, struct error *error);

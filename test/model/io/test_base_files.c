@@ -1,0 +1,179 @@
+/* Files beside the weights that training does not change, in exports and checkpoints. */
+#include "data/util/files.h"
+#include "model/config/config_keys.h"
+#include "test/model/io/checkpoint_fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model/io/base_files.h"
+#include "model/io/export.h"
+#include "model/io/huggingface.h"
+#include "test/model/io/foreign_weights.h"
+
+TestSuite(base_files, .init = make_folder, .fini = remove_folder);
+
+static void expect_same_file(const char *a, const char *b) {
+    char left[SHA256_HEX_MAX], right[SHA256_HEX_MAX];
+    SUCCEEDS(sha256_file(left, NULL, a, &error));
+    SUCCEEDS(sha256_file(right, NULL, b, &error));
+    cr_expect_str_eq(left, right, "%s and %s differ", a, b);
+}
+
+static void expect_content(const char *name, const char *expected) {
+    char *text;
+    size_t size;
+    SUCCEEDS(file_read_all(&text, &size, in_folder("%s", name), 100000, &error));
+    cr_expect_str_eq(text, expected);
+    free(text);
+}
+
+/* Puts a Hugging Face model into the folder, with the sizes of the tiny one. */
+static void put_model(void) {
+    static const struct foreign_format plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
+    struct config config;
+    int64_t count;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    const struct gpt_shape shape = config_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count);
+    put_weights(list, &plain);
+    arrfree(list);
+    put_text("config.json", "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":3,\"n_embd\":24,"
+                            "\"n_positions\":16,\"vocab_size\":300}");
+}
+
+static int export_from(const char *to, const char *from, enum dtype dtype) {
+    char source[FILE_PATH_MAX];
+    snprintf(source, sizeof source, "%s/%s", folder, from);
+    return export_model(in_folder("%s", to), source, &(const struct export_options){.dtype = dtype},
+                        &error);
+}
+
+static void export_to(const char *to, const char *from, enum dtype dtype) {
+    SUCCEEDS(export_from(to, from, dtype));
+}
+
+static void expect_refused(const char *reason) {
+    error.text[0] = '\0';
+    cr_expect_eq(export_from("refused", "", DTYPE_F32), -1);
+    expect_text(error.text, reason);
+}
+
+/* config.json keeps every byte but the dtype, in both spellings. */
+Test(base_files, keeps_config_json) {
+    static const char before[] =
+        "{\"model_type\":\"gpt2\", \"n_layer\":2,\n  \"n_head\" : 3, \"n_embd\":24, "
+        "\"n_positions\":16, \"vocab_size\":300,\n\"dtype\": %s, \"torch_dtype\":%s,"
+        "\"eos_token_id\":[7, 8], \"bos_token_id\":null, \"pad_token_id\":5,\n"
+        "\"odd\": {\"torch_dtype\":\"x\", \"n\":1e-05}}\n";
+    char text[600];
+    put_model();
+    snprintf(text, sizeof text, before, "\"float64\"", "null");
+    put_text("config.json", text);
+    export_to("out", "", DTYPE_BF16);
+    snprintf(text, sizeof text, before, "\"bfloat16\"", "\"bfloat16\"");
+    expect_content("out/config.json", text);
+    expect_content("out/generation_config.json",
+                   "{\n  \"eos_token_id\": [7, 8],\n  \"pad_token_id\": 5,\n"
+                   "  \"_from_model_config\": true\n}\n");
+}
+
+/* A link could publish a file of the user that is no part of the model. Links inside the folder,
+ * and those of the cache of Hugging Face's hub, are followed. */
+Test(base_files, links_out_of_the_folder_are_refused) {
+    put_model();
+    put_text("inside.txt", "{{ messages }}");
+    cr_assert_eq(symlink("inside.txt", in_folder("chat_template.jinja")), 0);
+    export_to("a", "", DTYPE_F32);
+    expect_same_file(in_folder("inside.txt"), in_folder("a/chat_template.jinja"));
+    unlink(in_folder("chat_template.jinja"));
+    cr_assert_eq(symlink("/etc/passwd", in_folder("chat_template.jinja")), 0);
+    expect_refused("chat_template.jinja is a link out of its folder");
+    unlink(in_folder("chat_template.jinja"));
+    cr_assert_eq(symlink("/etc/passwd", in_folder("special_tokens_map.json")), 0);
+    expect_refused("special_tokens_map.json is no JSON object");
+    cr_expect(!file_exists(in_folder("refused")));
+    unlink(in_folder("special_tokens_map.json"));
+    cr_assert_eq(mkdir(in_folder("blobs"), 0755), 0);
+    cr_assert_eq(mkdir(in_folder("snapshots"), 0755), 0);
+    put_text("blobs/1", "{{ bos_token }}");
+    cr_assert_eq(mkdir(in_folder("snapshots/main"), 0755), 0);
+    rename(in_folder("config.json"), in_folder("snapshots/main/config.json"));
+    rename(in_folder("model.safetensors"), in_folder("snapshots/main/model.safetensors"));
+    cr_assert_eq(symlink("../../blobs/1", in_folder("snapshots/main/chat_template.jinja")), 0);
+    export_to("c", "snapshots/main", DTYPE_F32);
+    expect_same_file(in_folder("blobs/1"), in_folder("c/chat_template.jinja"));
+}
+
+/* An absent key has the default of the class in transformers 5: 50256 for GPT-2, 1 and 2 for Llama
+ * and Mistral, none for Qwen. */
+Test(base_files, tokens_of_others_are_read) {
+    static const struct {
+        const char *type, *members;
+        int64_t begin, pad;
+        int count;
+        int32_t ends[3];
+        const char *generation;
+    } cases[] = {
+        {"gpt2", "", 50256, -1, 1, {50256}, NULL},
+        {"llama", "", 1, -1, 1, {2}, NULL},
+        {"mistral", ",\"eos_token_id\":3", 1, -1, 1, {3}, NULL},
+        {"qwen2", "", -1, -1, 0, {0}, NULL},
+        {"qwen3", "", -1, -1, 2, {5, 4}, "{\"eos_token_id\":[5,4,5]}"},
+        {"gpt2", ",\"bos_token_id\":null,\"eos_token_id\":null", -1, -1, 0, {0}, NULL},
+        {"gpt2",
+         ",\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0",
+         1,
+         0,
+         2,
+         {2, 9},
+         "{\"eos_token_id\":9}"},
+        {"gpt2",
+         ",\"bos_token_id\":60000,\"eos_token_id\":[7,8],\"pad_token_id\":-1",
+         -1,
+         -1,
+         3,
+         {7, 8, 6},
+         "{\"eos_token_id\":[8,6]}"},
+        {"gpt2",
+         ",\"bos_token_id\":50257,\"eos_token_id\":\"a\",\"pad_token_id\":[]",
+         -1,
+         -1,
+         0,
+         {0},
+         NULL},
+        {"gpt2", ",\"bos_token_id\":1e300,\"eos_token_id\":-3", -1, -1, 0, {0}, "{}"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        struct huggingface_tokens tokens;
+        char text[400];
+        config_defaults(&config);
+        config.model.vocab_size = 50257;
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\"%s}", cases[i].type, cases[i].members);
+        put_text("config.json", text);
+        unlink(in_folder("generation_config.json"));
+        if (cases[i].generation) put_text("generation_config.json", cases[i].generation);
+        SUCCEEDS(huggingface_read_tokens(&tokens, &config, folder, &error));
+        cr_expect_eq(tokens.begin, cases[i].begin, "%s", text);
+        cr_expect_eq(tokens.pad, cases[i].pad, "%s", text);
+        cr_expect_eq(tokens.end_count, cases[i].count, "%s", text);
+        for (int k = 0; k < cases[i].count; k++)
+            cr_expect_eq(tokens.ends[k], cases[i].ends[k], "%s", text);
+        config.model.vocab_size = 3;
+        SUCCEEDS(huggingface_read_tokens(&tokens, &config, folder, &error));
+        cr_expect(tokens.begin < 3 && tokens.pad < 3);
+        for (int k = 0; k < tokens.end_count; k++) cr_expect_lt(tokens.ends[k], 3);
+    }
+}
+
+Test(base_files, more_end_tokens_than_fit_are_refused) {
+    struct config config;
+    struct huggingface_tokens tokens;
+    config_defaults(&config);
+    put_text("config.json",
+             "{\"model_type\":\"gpt2\",\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,"
+             "15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30]}");
+    cr_expect_eq(huggingface_read_tokens(&tokens, &config, folder, &error), -1);
+    expect_text(error.text, "config.json: eos_token_id has more than 30 tokens");
+}
