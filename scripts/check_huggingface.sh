@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Compares models with Hugging Face's transformers, in both directions: logits, losses, greedy text,
 # tokens and files of small random GPT-2s. Llamas, Mistrals and Qwens are also trained on both sides.
-# Prints one line a check; the exit status is 1 if one failed. Not a part of `make test`, since it
-# needs PyTorch, several gigabytes, which it installs into a virtual environment the first time.
+# Chats are rendered and answered on both. Prints one line a check; the exit status is 1 if one
+# failed. Not a part of `make test`, since it needs PyTorch, several gigabytes, which it installs
+# into a virtual environment the first time.
 #
 #   scripts/check_huggingface.sh [--venv FOLDER]
 #     --venv   the environment; default build/huggingface, created if missing. One that has torch,
@@ -16,8 +17,8 @@ venv=build/huggingface
 while [ $# -gt 0 ]; do
     case $1 in
     --venv) venv=${2:?--venv needs a folder} && shift 2 ;;
-    --help | -h) sed -n '2,12s/^# \?//p' "$0" && exit 0 ;;
-    *) sed -n '2,12s/^# \?//p' "$0" >&2 && exit 2 ;;
+    --help | -h) sed -n '2,13s/^# \?//p' "$0" && exit 0 ;;
+    *) sed -n '2,13s/^# \?//p' "$0" >&2 && exit 2 ;;
     esac
 done
 
@@ -37,4 +38,5 @@ export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 failed=0
 "$venv/bin/python" scripts/check_huggingface.py build/check_huggingface || failed=1
 "$venv/bin/python" scripts/check_huggingface_family.py build/check_huggingface/family || failed=1
+"$venv/bin/python" scripts/check_chat.py build/check_huggingface/chat || failed=1
 exit "$failed"

@@ -16,6 +16,7 @@ struct turn {
 };
 
 struct chat_template {
+    const char *name;
     const char *tokens[4]; /* special tokens that a tokenizer for it has */
     const char
         *variants[2];  /* special tokens of tokenizers for other templates that have the same */
@@ -31,7 +32,8 @@ struct chat_template {
 };
 
 static const struct chat_template templates[] = {
-    {.tokens = {"<|im_start|>", "<|im_end|>"},
+    {.name = "ChatML",
+     .tokens = {"<|im_start|>", "<|im_end|>"},
      .variants = {"<|im_sep|>"},
      .begin = "",
      .turns = {{"<|im_start|>system\n", "<|im_end|>\n"},
@@ -42,7 +44,8 @@ static const struct chat_template templates[] = {
      .jinja = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
               "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt "
               "%}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
-    {.tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+    {.name = "Llama 3",
+     .tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
      .begin = "<|begin_of_text|>",
      .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
                {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
@@ -55,7 +58,8 @@ static const struct chat_template templates[] = {
               "'<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>"
               "assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
     /* Tokenizers of Mistral's later models have the other two. */
-    {.tokens = {"<s>", "[INST]", "[/INST]", "</s>"},
+    {.name = "Mistral 7B v0.3",
+     .tokens = {"<s>", "[INST]", "[/INST]", "</s>"},
      .variants = {"[PREFIX]", "[SYSTEM_PROMPT]"},
      .begin = "<s>",
      .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {"", "</s>"}},
@@ -198,6 +202,10 @@ void chat_turn(const struct chat_template *chat, const char *system, const char 
     append_content(chat, USER, user, text);
     append(text, turns[USER].end, strlen(turns[USER].end));
     append(text, turns[ASSISTANT].begin, strlen(turns[ASSISTANT].begin));
+}
+
+const char *chat_template_name(const struct chat_template *chat) {
+    return chat->name;
 }
 
 const char *chat_template_text(const struct chat_template *chat) {

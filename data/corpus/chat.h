@@ -41,6 +41,9 @@ int chat_render(const struct chat_template *chat, const struct jsonl_member *val
 void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
                char **text);
 
+/* Returns "ChatML", "Llama 3" or "Mistral 7B v0.3". */
+const char *chat_template_name(const struct chat_template *chat);
+
 /* Returns the template in Jinja, for tokenizers of transformers. */
 const char *chat_template_text(const struct chat_template *chat);
 

@@ -1,5 +1,6 @@
 #include "data/corpus/chat_file.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 
 #include "data/util/files.h"
 #include "data/util/json.h"
+#include "data/util/utf8.h"
 
 enum { TEMPLATE_MAX_BYTES = 1 << 20 };
 
@@ -42,11 +44,22 @@ int chat_file_read(char **text, const char *directory, struct error *error) {
     return *text ? 0 : RESULT_NONE;
 }
 
-bool chat_file_differs(const char *directory, const struct chat_template *chat) {
+/* True if the texts are equal, but for white space at their ends. */
+static bool same_text(const char *a, const char *b) {
+    const size_t size = utf8_trim_end(a, strlen(a));
+    return size == utf8_trim_end(b, strlen(b)) && memcmp(a, b, size) == 0;
+}
+
+void chat_file_note(FILE *out, const char *prefix, const char *directory,
+                    const struct chat_template *chat) {
     struct error ignored;
-    char *text;
-    const bool has = chat_file_read(&text, directory, &ignored) == 0;
-    const bool differs = has && strcmp(text, chat_template_text(chat)) != 0;
+    char *text, shown[FILE_SHOWN_MAX];
+    if (!directory || chat_file_read(&text, directory, &ignored)) return;
+    if (!same_text(text, chat_template_text(chat)))
+        fprintf(out,
+                "%snote: %s has a chat template of its own, and this uses the built-in one of %s\n"
+                "%snote: if they differ, prepare the chats with scripts/render_chat.py, which uses "
+                "the model's own\n",
+                prefix, file_path_shown(shown, directory), chat_template_name(chat), prefix);
     free(text);
-    return differs;
 }

@@ -1,7 +1,7 @@
 /* The chat template in the folder of a tokenizer, as transformers finds it. */
 #pragma once
 
-#include <stdbool.h>
+#include <stdio.h>
 
 #include "data/corpus/chat.h"
 #include "data/util/error.h"
@@ -13,6 +13,8 @@
  * RESULT_NONE, with *text NULL, if there is none. */
 int chat_file_read(char **text, const char *directory, struct error *error);
 
-/* True if the folder has a template, and it is not the text of chat_template_text. Its chats may
- * then differ from those of the built-in template. */
-bool chat_file_differs(const char *directory, const struct chat_template *chat);
+/* Prints a note, after `prefix`, if the folder has a template that is not the text of
+ * chat_template_text: its chats may differ from those of the built-in template. directory NULL:
+ * none. */
+void chat_file_note(FILE *out, const char *prefix, const char *directory,
+                    const struct chat_template *chat);

@@ -11,6 +11,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/corpus/chat_file.h"
 #include "data/corpus/documents.h"
 #include "data/corpus/inputs.h"
 #include "data/corpus/splitter.h"
@@ -305,6 +306,8 @@ static void print_notes(const struct run *run, const struct options *options) {
                 skipped == 1 ? "its extension" : "their extensions",
                 run->inputs.skipped_example ? utf8_mask(run->inputs.skipped_example) : "",
                 skipped == 1 ? "" : " ...");
+    if (documents->chat)
+        chat_file_note(stderr, "prepare: ", run->tokenizer.directory, documents->chat);
     if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
 }

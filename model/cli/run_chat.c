@@ -9,6 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/corpus/chat.h"
+#include "data/corpus/chat_file.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/cli/run_sample.h"
@@ -130,6 +131,7 @@ int run_chat(const struct config *config, const char *from, const struct command
                                 .first = true,
                                 .terminal = isatty(STDIN_FILENO)};
     int status = EXIT_FAILED;
+    if (chat.template) chat_file_note(stderr, "", tokenizer.directory, chat.template);
     if (chat.template) status = open_and_converse(&chat, config, from, line, error);
     else
         fail(error,

@@ -122,17 +122,15 @@ static bool has_file(const struct tokenizer *tokenizer, const char *name) {
 
 static int read_tokenizer(struct base_files *base, const struct tokenizer *tokenizer,
                           const char *directory, bool only_template, struct error *error) {
-    if (only_template) {
-        char **text = &base->tokenizer[CHAT_TEMPLATE].bytes;
-        if (chat_file_read(text, directory, error) < 0) return -1;
-        if (*text) base->tokenizer[CHAT_TEMPLATE].size = strlen(*text);
-        return 0;
-    }
-    for (int i = 0; i < BASE_TOKENIZER_FILES; i++)
+    char **template = &base->tokenizer[CHAT_TEMPLATE].bytes;
+    for (int i = 0; i < (only_template ? CHAT_TEMPLATE + 1 : BASE_TOKENIZER_FILES); i++)
         if (!has_file(tokenizer, tokenizer_names[i]) &&
             read_file(&base->tokenizer[i].bytes, &base->tokenizer[i].size, directory,
                       tokenizer_names[i], error))
             return -1;
+    if (!only_template || *template) return 0;
+    if (chat_file_read(template, directory, error) < 0) return -1;
+    base->tokenizer[CHAT_TEMPLATE].size = *template ? strlen(*template) : 0;
     return 0;
 }
 

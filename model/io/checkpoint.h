@@ -6,7 +6,9 @@
  *                                   config.json             shape of the model
  *                                   generation_config.json  tokens that begin and end texts
  *                                   vocab.json ...          the tokenizer, if it is known
- *                                   tokenizer_config.json   its settings for Hugging Face
+ *                                   tokenizer_config.json   its settings for Hugging Face; of a
+ *                                                           fine-tuned model all four are its
+ *                                                           base's (base_files.h)
  *                                   optimizer.safetensors   both moments; one file per rank
  *                                                           (checkpoint_moments.h)
  *                                   trainer.json            other state; hashes of all files

@@ -2,10 +2,7 @@
  * training state.
  *
  *     TO/model.safetensors        our order and names; a large one in shards (tensor_files.h)
- *        config.json              the source's, with its dtype
- *        generation_config.json   the source's, or one made from its config.json
- *        vocab.json merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json
- *        added_tokens.json        those that the source has
+ *        config.json ...          the source's other files: model/io/base_files.h
  *
  * Of a checkpoint of adapters it has adapter_model.safetensors and adapter_config.json in place of
  * the model's. With `merge` it is the model that they were trained on, with W + scale B A in place

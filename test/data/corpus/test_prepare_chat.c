@@ -1,6 +1,8 @@
 /* Runs the program itself: conversations and rendered segments. */
 #include "test/data/corpus/prepare_fixture.h"
 
+#include "data/corpus/chat.h"
+
 TestSuite(prepare_chat, .init = make_folder, .fini = remove_folder);
 
 /* Writes a tokenizer of bytes with special tokens from 256 on: "NAME": TOKEN, ... The pattern makes
@@ -246,4 +248,37 @@ Test(prepare_chat, long_conversations_have_the_mask_of_each) {
     cr_expect_eq(counted, expected);
     cr_expect_eq(count, all);
     cr_expect_eq(begins, ROWS);
+}
+
+/* A note, unless the folder has no template of its own, or the text of the built-in one. */
+Test(prepare_chat, another_template_is_noted) {
+    static const char row[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+                              "{\"content\":\"an\",\"role\":\"assistant\"}]}\n";
+    struct tokenizer tokenizer;
+    write_tokenizer(CHATML);
+    prepare(row);
+    cr_expect_null(strstr(error_text, "note"), "%s", error_text);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_FILES, in_folder("chat"), &error), 0);
+    write_text("chat/chat_template.jinja", chat_template_text(chat_template_of(&tokenizer)));
+    tokenizer_close(&tokenizer);
+    prepare(row);
+    cr_expect_null(strstr(error_text, "note"), "%s", error_text);
+    write_text("chat/chat_template.jinja", "{{ messages }}");
+    prepare(row);
+    cr_expect_not_null(strstr(error_text, "note: chat has a chat template of its own"));
+    cr_expect_not_null(strstr(error_text, "the built-in one of ChatML"));
+    cr_expect_not_null(strstr(error_text, "scripts/render_chat.py"), "%s", error_text);
+    prepare("{\"prompt\":\"q\",\"completion\":\"an\"}\n");
+    cr_expect_null(strstr(error_text, "note"), "no template is used: %s", error_text);
+    unlink(in_folder("chat/chat_template.jinja"));
+    static const char *const configs[] = {
+        "{\"chat_template\": \"{{ x }}\"}",
+        "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"{{ x }}\"}, "
+        "{\"name\": \"default\", \"template\": \"{{ y }}\"}]}",
+        "{\"chat_template\": null, \"eos_token\": \"x\"}"};
+    for (int i = 0; i < 3; i++) {
+        write_text("chat/tokenizer_config.json", configs[i]);
+        prepare(row);
+        cr_expect_eq(strstr(error_text, "render_chat.py") != NULL, i < 2, "%s", error_text);
+    }
 }

@@ -9,6 +9,7 @@
 #include "data/util/error.h"
 #include "data/util/random.h"
 #include "model/cli/text_stream.h"
+#include "test/bos_tokenizer.h"
 
 static void show(FILE *out, const void *bytes, size_t size) {
     struct text_stream stream = {.out = out};
@@ -203,7 +204,7 @@ Test(text_stream, ends_before_a_stop_string) {
     expect_stopped("one tw", "one |tw", false, 6, "two", NULL); /* held to the end */
     expect_stopped("aab", "a|", true, 3, "ab", NULL);           /* a beginning that begins again */
     expect_stopped("abcd", "a|", true, 3, "bcd", "bc");         /* the first that is complete */
-    expect_stopped("xabc", "x|", true, 4, "abc", "bc"); /* the one that begins first */
+    expect_stopped("xabc", "x|", true, 4, "abc", "bc");         /* the one that begins first */
     expect_stopped("stop", "|", true, 4, "stop", NULL);
 }
 
@@ -225,6 +226,47 @@ Test(text_stream, tokens_go_to_the_stream_of_their_text) {
         cr_expect_str_eq(texts[i], i ? "bdf" : "ace");
         cr_expect_eq(streams[i].last, 'e' + i);
         free(texts[i]);
+    }
+    tokenizer_close(&tokenizer);
+}
+
+/* As tokenizers' decode has them, with <s> in front and "a" as the last token but one. Bytes of
+ * byte_fallback from 3 on. */
+Test(text_stream, bytes_in_a_row_are_text_or_none_of_them_is) {
+    enum { A = 260, B = 261, BYTE = 3 };
+    static const struct {
+        int tokens[5];
+        const char *text, *stop;
+    } cases[] = {
+        {{A, BYTE + 'Z', B}, "aZb", NULL},
+        {{BYTE + 'Z', BYTE + 0xdf, A}, BAD BAD "a", NULL},
+        {{BYTE + 0xc3, BYTE + 0xa9, A},
+         "\xc3\xa9"
+         "a",
+         NULL},
+        {{BYTE + 0xc3, BYTE + 0xa9, BYTE + 0xff}, BAD BAD BAD, NULL},
+        {{A, BYTE + '\n', BYTE + '\n', B}, "a\n\nb", NULL},
+        {{A, BYTE + '\n', BYTE + '\n', B}, "a", "\n\n"},
+        {{A, BYTE + 'Z', BYTE + '\n', B}, "aZ", "\n"},
+    };
+    struct tokenizer tokenizer;
+    open_bos_tokenizer(&tokenizer);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text, **stops = NULL;
+        size_t size;
+        int at = 0;
+        FILE *out = open_memstream(&text, &size);
+        if (cases[i].stop) arrput(stops, (char *)cases[i].stop);
+        struct text_stream stream = {.out = out, .tokenizer = &tokenizer, .stops = stops};
+        while (at < 5 && cases[i].tokens[at] && text_stream_token(&stream, 0, cases[i].tokens[at]))
+            at++;
+        cr_expect_eq(stream.stopped, cases[i].stop != NULL);
+        if (cases[i].stop) cr_expect_eq(at, 2, "a token more than needed was read");
+        text_stream_end(&stream);
+        fclose(out);
+        cr_expect_str_eq(text, cases[i].text);
+        free(text);
+        arrfree(stops);
     }
     tokenizer_close(&tokenizer);
 }

@@ -7,6 +7,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/corpus/question.h"
+#include "test/bos_tokenizer.h"
 
 static void add(struct question_set *set, int answer, const char *context, const char *delimiter,
                 const char *const *choices, int count) {
@@ -106,4 +107,62 @@ Test(choices, a_choice_without_a_token_is_refused) {
                        error.text);
     tokenizer_close(&tokenizer);
     questions_close(&set);
+}
+
+/* Opens one question, whose two choices follow a context as they are. */
+static int open_pair(struct choices *choices, struct question_set *set, const char *context,
+                     const char *first, const char *second, struct error *error) {
+    struct tokenizer tokenizer;
+    *set = (struct question_set){0};
+    add(set, 0, context, "", (const char *const[]){first, second}, 2);
+    open_bos_tokenizer(&tokenizer);
+    int status = choices_open(choices, set, &tokenizer, "q.jsonl", error);
+    tokenizer_close(&tokenizer);
+    return status;
+}
+
+/* As lm-evaluation-harness has them: the tokens of tokenizers' encode for the context, then those
+ * of the whole text from the same number on. 265 spans the border of "cb" and " ac". */
+Test(choices, tokens_are_those_of_the_context_and_then_of_the_whole) {
+    static const struct {
+        const char *context, *first, *second;
+        int64_t context_count, counts[2];
+        int32_t tokens[2][7];
+    } cases[] = {
+        {"c", " b", " a", 3, {5, 4}, {{1, 259, 262, 259, 261}, {1, 259, 262, 263}}},
+        {"cb", " ac", " abc", 4, {5, 5}, {{1, 259, 262, 261, 262}, {1, 259, 262, 261, 266}}},
+        {"c ", "b", "a", 3, {5, 4}, {{1, 259, 262, 259, 261}, {1, 259, 262, 263}}},
+        {"<s>c", " b", " a", 3, {5, 4}, {{1, 259, 262, 259, 261}, {1, 259, 262, 263}}},
+        {"", "b", "a", 1, {3, 2}, {{1, 259, 261}, {1, 263}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct choices choices;
+        struct question_set set;
+        struct error error = {0};
+        cr_assert_eq(
+            open_pair(&choices, &set, cases[i].context, cases[i].first, cases[i].second, &error), 0,
+            "%s", error.text);
+        for (int k = 0; k < 2; k++) {
+            const struct scored_text *text = &choices.texts[k];
+            cr_expect_eq(text->first, cases[i].context_count, "%s", cases[i].context);
+            cr_assert_eq(text->count, cases[i].counts[k], "%s, choice %d", cases[i].context, k);
+            cr_expect_arr_eq(text->tokens, cases[i].tokens[k],
+                             (size_t)text->count * sizeof *text->tokens);
+        }
+        choices_close(&choices);
+        questions_close(&set);
+    }
+}
+
+Test(choices, a_choice_that_its_context_takes_up_is_refused) {
+    static const char *const cases[][2] = {{"cb", " a"}, {"a b", "c"}};
+    for (int i = 0; i < 2; i++) {
+        struct choices choices;
+        struct question_set set;
+        struct error error = {0};
+        cr_expect_eq(open_pair(&choices, &set, cases[i][0], " bb", cases[i][1], &error), -1);
+        cr_expect_not_null(strstr(error.text, "q.jsonl:1: choice 2 has no token of its own"), "%s",
+                           error.text);
+        questions_close(&set);
+    }
 }

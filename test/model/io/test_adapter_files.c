@@ -175,7 +175,8 @@ Test(adapter_files, merges_into_the_base) {
                               &(const struct export_options){.merge = true}, &error));
         expect_merged(&subject.trainer.gpt, family == 0 ? "transformer." : "");
         SUCCEEDS(export_model(in_folder("alone"), path, &(const struct export_options){0}, &error));
-        cr_expect_str_eq(names_in("alone"), "adapter_config.json adapter_model.safetensors ");
+        cr_expect_str_eq(names_in("alone"),
+                         "adapter_config.json adapter_model.safetensors generation_config.json ");
         subject_close(&subject);
         SUCCEEDS(directory_remove(in_folder("base"), &error));
         SUCCEEDS(directory_remove(in_folder("merged"), &error));
