@@ -14,7 +14,7 @@
 #include "data/corpus/chat_file.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
-#include "model/architecture/parts.h"
+#include "model/config/config_keys.h"
 
 enum { FILE_MAX_BYTES = 64 << 20, EDITS_MAX = 64, CHAT_TEMPLATE = 0 };
 
@@ -93,9 +93,10 @@ static int compare_shape(bool *same, const struct config *config, const char *mo
                          struct error *error) {
     struct config read = *config;
     if (huggingface_read_config(&read, model, error)) return -1;
+    const struct gpt_shape theirs = config_shape(&read), ours = config_shape(config);
     *same = read.model.type == config->model.type;
-#define X(size)       *same &= read.model.size == config->model.size;
-#define Y(type, part) *same &= read.model.part == config->model.part;
+#define X(size)       *same &= theirs.size == ours.size;
+#define Y(type, part) *same &= theirs.part == ours.part;
     MODEL_SIZES(X)
     MODEL_PARTS(Y)
 #undef X

@@ -3,8 +3,11 @@
 #include "model/config/config_keys.h"
 #include "test/model/io/checkpoint_fixture.h"
 
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <stb/stb_ds.h>
 
 #include "model/io/base_files.h"
 #include "model/io/export.h"
@@ -176,4 +179,35 @@ Test(base_files, more_end_tokens_than_fit_are_refused) {
              "15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30]}");
     cr_expect_eq(huggingface_read_tokens(&tokens, &config, folder, &error), -1);
     expect_text(error.text, "config.json: eos_token_id has more than 30 tokens");
+}
+
+/* Sizes of the run's config replace those of the base; other keys stay. */
+Test(base_files, sizes_that_the_config_sets_replace_the_base) {
+    struct config config;
+    struct base_files base;
+    struct stored_file *written = NULL;
+    put_text("config.json",
+             "{\"model_type\":\"llama\",\"hidden_size\":32,\"intermediate_size\":64,"
+             "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_embeddings\":"
+             "16,\"vocab_size\":300,\"rope_theta\":5000.0,\"eos_token_id\":[3, 4],\"odd\":1}");
+    config_defaults(&config);
+    SUCCEEDS(huggingface_read_config(&config, folder, &error));
+    config.model.n_positions = 64;
+    SUCCEEDS(base_files_open(&base, &config, NULL, folder, NULL, &error));
+    SUCCEEDS(mkdir(in_folder("out"), 0755));
+    SUCCEEDS(
+        base_files_write_config(&base, &config, DTYPE_F16, in_folder("out"), &written, &error));
+    char *text;
+    size_t size;
+    SUCCEEDS(file_read_all(&text, &size, in_folder("out/config.json"), 10000, &error));
+    expect_text(text, "\"max_position_embeddings\":64,\"vocab_size\":300");
+    expect_text(text, "\"eos_token_id\":[3, 4],\"odd\":1,\n");
+    expect_text(text, "\"torch_dtype\": \"float16\"");
+    base_files_close(&base);
+    SUCCEEDS(base_files_open(&base, &config, NULL, in_folder("out"), NULL, &error));
+    cr_expect(base.same_shape, "%s", text);
+    cr_expect_eq(base.tokens.end_count, 2);
+    free(text);
+    arrfree(written);
+    base_files_close(&base);
 }
