@@ -6,10 +6,11 @@
  * with the highest score / characters.
  *
  * Texts are divided into tokens as in lm-evaluation-harness (lm_eval/api/model.py, _encode_pair):
- * encode context + continuation as one text, and the context alone. The tokens of the continuation
- * are those of the whole text after the first n, where n is the number of the context's tokens.
- * For an empty context, encode the continuation alone, without a token before or after it, and
- * condition it on the token that begins a text (or ends one, if the tokenizer has no other). */
+ * encode context + continuation as one text, and the context alone; both begin as the tokenizer's
+ * post-processor says. A text has the context's own n tokens, then those of the whole text after
+ * the first n, which are the continuation's. For an empty context, encode the continuation alone,
+ * without a token before or after it, and condition it on the token that begins a text (or ends
+ * one, if the tokenizer has no other). */
 #pragma once
 
 #include <stddef.h>

@@ -22,8 +22,8 @@ struct accuracy {
     double chance;                    /* expected share of random answers */
 };
 
-/* Divides the texts of the file `where` into tokens. Fails, with the line, if a tokenizer joins a
- * whole text to one token. */
+/* Divides the texts of the file `where` into tokens. Fails, with the line, if no token is
+ * left for a choice because the tokenizer joins it with its context. */
 int choices_open(struct choices *choices, const struct question_set *set,
                  const struct tokenizer *tokenizer, const char *where, struct error *error);
 void choices_close(struct choices *choices);
