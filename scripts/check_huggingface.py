@@ -181,7 +181,7 @@ def save_variants(model, folder):
 def load(folder):
     """Transformers' own reading of a folder, in fp32; every weight must be found in it."""
     model, info = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True)
+        folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         strange = [key for key in info[kind] if not re.search(MASKS, str(key))]
         if strange:
@@ -252,7 +252,7 @@ def raw_text(tokenizer, ids):
 
 
 def check_greedy(checks, name, folder, count):
-    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     made = 0
     for prompt in PROMPTS:
         ids = tokenizer(prompt).input_ids
@@ -271,7 +271,7 @@ def check_greedy(checks, name, folder, count):
 def check_stop(checks, name, folder, work):
     """Makes the model predict <|endoftext|> after five tokens: swaps two rows of the embedding, and
     so their logits."""
-    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     end = model.config.eos_token_id
     for word in ["Once", "time", "water", "all", "Then", "the"]:
         ids = tokenizer(word).input_ids
@@ -292,7 +292,7 @@ def check_stop(checks, name, folder, work):
 
 def check_tokens(checks, name, folder, work, texts):
     """./prepare makes the same tokens as AutoTokenizer, with <|endoftext|> before each document."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     kind = f"gpt2:{folder}" if END_OF_TEXT in tokenizer.get_vocab() else "bytes"
     count = 0
     for text in texts:
@@ -341,7 +341,7 @@ def bits(tensor):
 
 def shape_of(folder):
     """The settings of a config that affect predictions."""
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     words = ["n_head", "n_embd", "n_layer", "n_positions", "vocab_size", "layer_norm_epsilon",
              "activation_function", "n_inner", "scale_attn_weights", "tie_word_embeddings",
              "scale_attn_by_inverse_layer_idx", "eos_token_id", "bos_token_id", "dtype"]
@@ -372,7 +372,8 @@ def check_kept_files(checks, name, source, target):
     """The tokenizer's files are exported byte for byte, and give the same tokens."""
     kept = [file for file in TOKENIZER_FILES[:3] if (source / file).exists()]
     same = all((source / file).read_bytes() == (target / file).read_bytes() for file in kept)
-    theirs, ours = (AutoTokenizer.from_pretrained(folder) for folder in (source, target))
+    theirs, ours = (AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+                    for folder in (source, target))
     same = same and ours(NASTY).input_ids == theirs(NASTY).input_ids
     same = same and ours.eos_token == theirs.eos_token == END_OF_TEXT
     checks.line(same, f"{name}: tokenizer files", ", ".join(kept))

@@ -106,7 +106,9 @@ def main():
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("rows", nargs="+", metavar="ROWS", help="JSON Lines, or -")
     arguments = parser.parse_args()
-    renderer = Renderer(AutoTokenizer.from_pretrained(arguments.directory))
+    # None would have transformers ask on the standard input, whose rows could answer.
+    renderer = Renderer(
+        AutoTokenizer.from_pretrained(arguments.directory, trust_remote_code=False))
     for name in arguments.rows:
         file = sys.stdin if name == "-" else open(name, encoding="utf-8-sig")
         for number, line in enumerate(file, 1):

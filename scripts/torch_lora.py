@@ -76,7 +76,8 @@ def train(options):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(
-        options.folder, dtype=torch.bfloat16, attn_implementation="sdpa").to(options.device)
+        options.folder, dtype=torch.bfloat16, attn_implementation="sdpa",
+        trust_remote_code=False).to(options.device)
     model.config.use_cache = False
     model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0,
                                              target_modules=TARGETS))

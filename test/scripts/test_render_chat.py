@@ -14,7 +14,9 @@ class AutoTokenizer:
     all_special_tokens = ["<s>", "</s>", "<end>"]
 
     @staticmethod
-    def from_pretrained(directory):
+    def from_pretrained(directory, trust_remote_code=None):
+        if trust_remote_code is not False:  # transformers would ask on the standard input
+            raise ValueError("code of the model's folder would run")
         tokenizer = AutoTokenizer()
         tokenizer.kind = directory
         return tokenizer
