@@ -18,7 +18,6 @@
 #include "kernels/comm/launch.h"
 #include "kernels/ranks.h"
 #include "model/io/checkpoint.h"
-#include "model/io/checkpoint_manifest.h"
 #include "model/cli/command_line.h"
 #include "model/config/config.h"
 #include "model/config/config_check.h"
@@ -34,14 +33,6 @@
 #include "model/cli/run.h"
 #include "model/cli/run_sample.h"
 
-/* Finds the config.json of a run; `given` is a run directory or one of its checkpoints. */
-static int find_run_config(char path[FILE_PATH_MAX], const char *given, struct error *error) {
-    bool inside = file_exists_in(given, checkpoint_manifest_name);
-    if (file_path_join(path, given, inside ? "../../config.json" : "config.json", error)) return -1;
-    int descriptor = file_open_regular(path, error);
-    return descriptor < 0 ? -1 : close(descriptor);
-}
-
 /* Fills config, and with line->from also `from` (FILE_PATH_MAX bytes), the path of its checkpoint.
  * Returns an exit status. */
 static int load_config(struct config *config, char *from, const struct command_line *line,
@@ -55,10 +46,13 @@ static int load_config(struct config *config, char *from, const struct command_l
         return config_override(config, from, line->overrides, overrides, error) ? EXIT_USAGE
                                                                                 : EXIT_DONE;
     }
-    if (line->config ? config_find(path, sizeof path, line->config, error)
-                     : find_run_config(path, line->resume_path, error))
-        return EXIT_USAGE;
-    return config_load(config, path, line->overrides, overrides, error) ? EXIT_USAGE : EXIT_DONE;
+    int status;
+    if (!line->config)
+        status = config_load_run(config, line->resume_path, line->overrides, overrides, error);
+    else
+        status = config_find(path, sizeof path, line->config, error) ||
+                 config_load(config, path, line->overrides, overrides, error);
+    return status ? EXIT_USAGE : EXIT_DONE;
 }
 
 static int print_version(struct error *error) {

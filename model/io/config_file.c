@@ -8,10 +8,12 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
 #include "model/io/adapter_config.h"
+#include "model/io/checkpoint_manifest.h"
 #include "model/io/huggingface.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <libgen.h>
 #include <stb/stb_ds.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,16 +141,76 @@ int config_override(struct config *config, const char *path, char *const *overri
     return finish(config, &origins, overrides, override_count, error);
 }
 
-int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
-                struct error *error) {
-    struct config_origins origins = {.path = path};
+/* Reads the defaults and the file at origins->path. */
+static int read_config(struct config *config, struct config_origins *origins, struct error *error) {
     char *text = NULL;
     size_t length = 0;
     config_defaults(config);
-    int status = read_file(path, &text, &length, error);
-    if (status == 0) status = config_read_text(config, &origins, text, length, error);
+    int status = read_file(origins->path, &text, &length, error);
+    if (status == 0) status = config_read_text(config, origins, text, length, error);
     free(text);
-    return status ? -1 : finish(config, &origins, overrides, override_count, error);
+    return status ? -1 : 0;
+}
+
+int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
+                struct error *error) {
+    struct config_origins origins = {.path = path};
+    if (read_config(config, &origins, error)) return -1;
+    return finish(config, &origins, overrides, override_count, error);
+}
+
+/* Removes the last component of path and copies it to name, or "" if it is no plain name, as in
+ * "runs/..". */
+static void split_last(char path[FILE_PATH_MAX], char name[FILE_PATH_MAX]) {
+    char copy[FILE_PATH_MAX];
+    memcpy(copy, path, FILE_PATH_MAX);
+    snprintf(name, FILE_PATH_MAX, "%s", basename(copy));
+    if (!file_name_is_plain(name)) name[0] = '\0';
+    memcpy(copy, path, FILE_PATH_MAX);
+    snprintf(path, FILE_PATH_MAX, "%s", dirname(copy));
+}
+
+/* Splits the directory of a run, or of a checkpoint RUN/checkpoints/STEP, into the directory around
+ * the run and the run's name. Returns false if path does not spell these components. */
+static bool split_run(char around[FILE_PATH_MAX], char name[FILE_PATH_MAX], const char *path,
+                      bool is_checkpoint) {
+    snprintf(around, FILE_PATH_MAX, "%s", path);
+    if (is_checkpoint) {
+        split_last(around, name);
+        if (!name[0]) return false;
+        split_last(around, name);
+        if (strcmp(name, "checkpoints") != 0) return false;
+    }
+    split_last(around, name);
+    return name[0];
+}
+
+int config_load_run(struct config *config, const char *directory, char *const *overrides,
+                    int override_count, struct error *error) {
+    char around[FILE_PATH_MAX], name[FILE_PATH_MAX], path[FILE_PATH_MAX];
+    struct config_origins origins = {.path = path};
+    bool is_checkpoint = file_exists_in(directory, checkpoint_manifest_name);
+    if (!split_run(around, name, directory, is_checkpoint)) {
+        char *real = realpath(directory, NULL);
+        bool found = real && split_run(around, name, real, is_checkpoint);
+        free(real);
+        if (!found)
+            return fail(error,
+                        "%.400s: it is not %s\ngive the run's config with --config, or name the "
+                        "directory of a run, such as runs/NAME",
+                        directory, is_checkpoint ? "in RUN/checkpoints" : "the directory of a run");
+    }
+    if (strlen(around) >= sizeof config->run_dir || strlen(name) >= sizeof config->name)
+        return fail(error, "the path %.400s... is too long\nmove the run, or use a shorter path",
+                    directory);
+    snprintf(path, sizeof path, "%s/%s/config.json", around, name);
+    int descriptor = file_open_regular(path, error); /* a pipe would block */
+    if (descriptor < 0) return -1;
+    close(descriptor);
+    if (read_config(config, &origins, error)) return -1;
+    memcpy(config->run_dir, around, strlen(around) + 1);
+    memcpy(config->name, name, strlen(name) + 1);
+    return finish(config, &origins, overrides, override_count, error);
 }
 
 /* Stores the path of configs/ beside the executable; "" if it is unknown. */

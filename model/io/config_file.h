@@ -12,6 +12,12 @@
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
                 struct error *error);
 
+/* Loads config.json of a run, like config_load. `directory` is that of a run or of one of its
+ * checkpoints. run_dir and name come from this path instead of the file, which may be untrusted:
+ * a run that resumes writes only there. Overrides still take precedence. */
+int config_load_run(struct config *config, const char *directory, char *const *overrides,
+                    int override_count, struct error *error);
+
 /* Applies more overrides to a loaded config and checks it again. Messages name path as its
  * origin. */
 int config_override(struct config *config, const char *path, char *const *overrides,

@@ -85,6 +85,46 @@ Test(hostile_folder, logs_of_ranks_are_no_links) {
     expect_kept("victim/rank-00001.txt");
 }
 
+/* The config of a run that somebody supplies names another folder: nothing is written there. */
+Test(hostile_folder, a_resumed_run_writes_only_into_the_given_folder) {
+    static const char *const paths[] = {"a/run", "a/run/", "a/run/checkpoints/step-00000003",
+                                        "a/run/checkpoints/.."};
+    char config[sizeof tiny_config + 100], arguments[200];
+    snprintf(config, sizeof config, "%.*s, \"name\": \"victim\", \"run_dir\": \"b\"}",
+             (int)(strrchr(tiny_config, '}') - tiny_config), tiny_config);
+    char *end = strstr(config, "\"name\": \"run\", "), *dir = strstr(config, "\"run_dir\": \"a\"");
+    memset(end, ' ', strlen("\"name\": \"run\", "));
+    memset(dir - 2, ' ', strlen(", \"run_dir\": \"a\""));
+    for (int i = 0; i < 4; i++) {
+        expect_exit("--config|tiny.json|--set|train.steps=3", 0);
+        write_file("a/run/config.json", config);
+        cr_assert_eq(directory_create(in_folder("b/victim"), &error), 0);
+        write_file("b/victim/config.json", "kept");
+        snprintf(arguments, sizeof arguments, "--resume|%s|--set|train.steps=5", paths[i]);
+        expect_exit(arguments, 0);
+        expect_kept("b/victim/config.json");
+        cr_expect_str_eq(names_in("b/victim", ""), "config.json");
+        cr_expect(exists("a/run/checkpoints/step-00000005"), "%s", paths[i]);
+        cr_assert_eq(directory_remove(in_folder("a"), &error), 0);
+    }
+}
+
+/* A config.json two levels above a checkpoint is only that of its run in RUN/checkpoints. */
+Test(hostile_folder, a_checkpoint_alone_takes_no_config_around_it) {
+    expect_exit("--config|tiny.json|--set|train.steps=3", 0);
+    cr_assert_eq(directory_create(in_folder("shared/x"), &error), 0);
+    cr_assert_eq(
+        rename(in_folder("a/run/checkpoints/step-00000003"), in_folder("shared/x/step-00000003")),
+        0);
+    write_file("shared/config.json", tiny_config);
+    expect_error("--resume|shared/x/step-00000003", 2, "it is not in RUN/checkpoints");
+    cr_expect_str_eq(names_in("shared", ""), "config.json x");
+    expect_exit("--config|tiny.json|--resume|shared/x/step-00000003|--set|train.steps=4|--set|"
+                "name=other",
+                0);
+    cr_expect(exists("a/other/checkpoints/step-00000004"));
+}
+
 static void use_compare(void) {
     const char *name = getenv("COMPARE") ? getenv("COMPARE") : "./compare";
     cr_assert_not_null(realpath(name, program), "no program %s: build it or set COMPARE", name);
