@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <stb/stb_ds.h>
 
@@ -19,6 +20,7 @@
 #include "data/corpus/tokens.h"
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
+#include "data/util/file_lock.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
@@ -96,6 +98,8 @@ struct run {
     struct progress progress;
     const volatile sig_atomic_t *stop; /* NULL: signals end the program */
     char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
+    char lock_path[FILE_PATH_MAX];
+    int lock; /* descriptor of the file at lock_path, or -1 */
 };
 
 static bool directory_exists(const char *path) {
@@ -225,6 +229,27 @@ static int create_folder_of(const char *path, struct error *error) {
     return directory_create(folder, error);
 }
 
+/* Locks PREFIX.lock, a file that exists while a process writes shards of the prefix. */
+static int lock_prefix(struct run *run, const struct options *options, struct error *error) {
+    int number = ESTALE;
+    for (int tries = 0; number == ESTALE && tries < 100; tries++) { /* another process removed it */
+        if (run->lock >= 0) close(run->lock);
+        snprintf(run->lock_path, sizeof run->lock_path, "%s.lock", options->prefix);
+        run->lock = file_open_own(run->lock_path, error);
+        if (run->lock < 0) return -1;
+        number = file_lock(run->lock, run->lock_path);
+    }
+    if (number == 0 || number == ENOLCK) return 0;
+    close(run->lock);
+    run->lock = -1;
+    if (number != EWOULDBLOCK)
+        return fail(error, "cannot lock %.600s: %s\nchoose another --out", run->lock_path,
+                    strerror(number));
+    return fail(error,
+                "another process is writing shards of %.600s\nwait for it, or choose another --out",
+                options->prefix);
+}
+
 static int open_tokenizer(struct run *run, const struct options *options, struct error *error) {
     if (tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error))
         return -1;
@@ -248,7 +273,8 @@ static int open_run(struct run *run, const struct options *options, struct error
                     "that is what they hold, or leave it out",
                     options->field ? "--field" : "--skip-bad-rows");
     if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
-        create_folder_of(options->prefix, error))
+        create_folder_of(options->prefix, error) || lock_prefix(run, options, error) ||
+        check_existing(run, options, error)) /* another process may have made some meanwhile */
         return -1;
     run->stop = signals_catch_waiting();
     if (documents_open(&run->documents, &run->inputs, options->field, error)) return -1;
@@ -371,12 +397,15 @@ static void close_run(struct run *run, const struct options *options) {
     documents_close(&run->documents);
     inputs_close(&run->inputs);
     tokenizer_close(&run->tokenizer);
+    if (run->lock < 0) return;
+    unlink(run->lock_path);
+    close(run->lock);
 }
 
 int main(int argc, char **argv) {
     struct error error;
     struct options options;
-    static struct run run;
+    static struct run run = {.lock = -1};
     if (read_options(&options, argc, argv, &error)) {
         fprintf(stderr, "prepare: %s\n", error.text);
         help_print(stderr, "./prepare --help shows the options\n", argv[0]);

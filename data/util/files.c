@@ -11,10 +11,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/util/file_lock.h"
 #include "data/util/file_reader.h"
 
 /* Messages show at most this many bytes of a path, so that the remedy after it always fits. */
 enum { PATH_SHOWN = 600 };
+
+/* Attempts to lock a file or directory that other processes keep renaming. */
+enum { LOCK_TRIES = 100 };
 
 static const char *remedy_for(int number) {
     switch (number) {
@@ -89,6 +93,27 @@ int directory_refuse_link(const char *path, struct error *error) {
     return fail_link(error, path, "a symbolic link");
 }
 
+/* Opens and locks the temporary file. A file that another process renames in between is opened
+ * again. */
+static int open_temporary(struct file_writer *writer, struct error *error) {
+    int number = ESTALE;
+    for (int tries = 0; number == ESTALE && tries < LOCK_TRIES; tries++) {
+        if (writer->fd >= 0) close(writer->fd);
+        writer->fd = file_open_own(writer->temporary, error);
+        if (writer->fd < 0) return -1;
+        number = file_lock(writer->fd, writer->temporary);
+    }
+    if (number == ENOLCK) number = 0;
+    if (number == 0 && ftruncate(writer->fd, 0) != 0) number = errno;
+    if (number == 0) return 0;
+    writer_close(writer);
+    if (number != EWOULDBLOCK) return fail_system(error, number, "write", writer->temporary);
+    return fail(error,
+                "cannot write %.*s: another process is writing it\nwait for that one, or choose "
+                "another path",
+                PATH_SHOWN, writer->path);
+}
+
 int file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
     memset(writer, 0, sizeof(*writer));
     writer->fd = -1;
@@ -101,13 +126,7 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
         return fail_system(error, EISDIR, "write", path);
     memcpy(writer->path, path, length + 1);
     snprintf(writer->temporary, FILE_PATH_MAX, "%s.tmp", path);
-    writer->fd = file_open_own(writer->temporary, error);
-    if (writer->fd < 0) return -1;
-    if (ftruncate(writer->fd, 0) != 0) {
-        const int number = errno;
-        writer_close(writer);
-        return fail_system(error, number, "empty", writer->temporary);
-    }
+    if (open_temporary(writer, error)) return -1;
     if (write_behind_open(&writer->behind, writer->fd)) {
         writer_close(writer);
         unlink(writer->temporary);
@@ -154,10 +173,13 @@ int file_writer_commit(struct file_writer *writer, struct error *error) {
         file_writer_abandon(writer);
         return -1;
     }
+    /* The lock lasts until the last descriptor is closed: until after the rename. */
+    const int lock = fcntl(writer->fd, F_DUPFD_CLOEXEC, 0);
     /* Network file systems may report a full disk only here. */
     if (close(writer->fd) != 0 && errno != EINTR) number = errno;
     writer->fd = -1;
     if (number == 0 && rename(writer->temporary, writer->path) != 0) number = errno;
+    if (lock >= 0) close(lock);
     if (number != 0) return writer_fail(writer, number, "write", error);
     writer_close(writer);
     return directory_sync_above(writer->path, error);
@@ -308,6 +330,25 @@ int directory_create(const char *path, struct error *error) {
     return create_one(part, error);
 }
 
+int directory_lock(int *lock, bool *has_lock, const char *path, struct error *error) {
+    int number = ESTALE;
+    *lock = -1;
+    for (int tries = 0; number == ESTALE && tries < LOCK_TRIES; tries++) {
+        if (*lock >= 0) close(*lock);
+        *lock = -1;
+        if (directory_create(path, error)) return -1;
+        *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        number = *lock < 0 ? errno : file_lock(*lock, path);
+        if (*lock < 0 && number == ENOENT) number = ESTALE;
+    }
+    *has_lock = number == 0;
+    if (number == 0 || number == ENOLCK) return 0;
+    if (*lock >= 0) close(*lock);
+    *lock = -1;
+    return number == EWOULDBLOCK ? RESULT_NONE
+                                 : fail_system(error, number, "lock the directory", path);
+}
+
 /* The XDG base directory specification ignores relative paths. */
 bool directory_of_cache(char path[FILE_PATH_MAX]) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -364,7 +405,8 @@ static int remove_inside(int fd) {
     return number;
 }
 
-int directory_remove(const char *path, struct error *error) {
+/* Removes a directory with everything in it, or only what is in it. */
+static int remove_directory(const char *path, bool with_itself, struct error *error) {
     char bare[FILE_PATH_MAX];
     size_t length = strlen(path);
     if (length >= sizeof(bare))
@@ -375,6 +417,14 @@ int directory_remove(const char *path, struct error *error) {
     const int fd = open(bare, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return 0;
     int number = fd < 0 ? errno : remove_inside(fd);
-    if (number == 0 && rmdir(bare) != 0 && errno != ENOENT) number = errno;
+    if (number == 0 && with_itself && rmdir(bare) != 0 && errno != ENOENT) number = errno;
     return number == 0 ? 0 : fail_system(error, number, "remove the directory", path);
+}
+
+int directory_remove(const char *path, struct error *error) {
+    return remove_directory(path, true, error);
+}
+
+int directory_clear(const char *path, struct error *error) {
+    return remove_directory(path, false, error);
 }

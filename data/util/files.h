@@ -43,7 +43,8 @@ int file_open_regular(const char *path, struct error *error);
 int directory_refuse_link(const char *path, struct error *error);
 
 /* Opens PATH.tmp with file_open_own and empties it. The directory must exist, and PATH must not be
- * a directory. On failure there is nothing to abandon, though abandoning is harmless. */
+ * a directory. Fails if another process is writing the same file. On failure there is nothing to
+ * abandon, though abandoning is harmless. */
 int file_writer_open(struct file_writer *writer, const char *path, struct error *error);
 
 /* Appends bytes. If this, patch or commit fails, the writer is already abandoned. */
@@ -99,6 +100,14 @@ bool directory_of_cache(char path[FILE_PATH_MAX]);
  * power loss. */
 int directory_sync(const char *path, struct error *error);
 int directory_sync_above(const char *path, struct error *error);
+
+/* Creates the directory, with its parents, and locks it: *lock becomes a descriptor that the caller
+ * closes, or -1. Returns RESULT_NONE, without a message, if another process holds the lock. On a
+ * file system without locks *has_lock becomes false. */
+int directory_lock(int *lock, bool *has_lock, const char *path, struct error *error);
+
+/* Removes everything in a directory, but not the directory. */
+int directory_clear(const char *path, struct error *error);
 
 /* Removes a directory with everything in it. Symbolic links inside are removed, never followed. A
  * path that is itself a link or a file is refused. Succeeds if the path does not exist. Removal

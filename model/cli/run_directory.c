@@ -1,13 +1,10 @@
 #include "model/cli/run_directory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "data/util/program.h"
 #include "data/util/files.h"
@@ -18,16 +15,21 @@
 
 int run_directory_lock(int *lock, const char *directory, struct error *error) {
     char checkpoints[FILE_PATH_MAX];
+    bool has_lock;
     if (file_path_join(checkpoints, directory, "checkpoints", error) ||
-        directory_refuse_link(checkpoints, error) || directory_create(directory, error))
+        directory_refuse_link(checkpoints, error))
         return -1;
-    *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*lock < 0) return fail(error, "%s: %s", directory, strerror(errno));
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;
-    close(*lock);
-    *lock = -1;
-    return fail(error, "%s: another process is training there\nchoose another name: --set name=...",
+    int status = directory_lock(lock, &has_lock, directory, error);
+    if (status == RESULT_NONE)
+        return fail(error,
+                    "%s: another process is training there\nchoose another name: --set name=...",
+                    directory);
+    if (status == 0 && !has_lock)
+        fprintf(stderr,
+                "warning: %s: its file system has no locks, so nothing keeps a second process from "
+                "training there\n",
                 directory);
+    return status;
 }
 
 static bool same_path(const char *a, const char *b) {

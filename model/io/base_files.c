@@ -1,10 +1,8 @@
 #include "model/io/base_files.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -15,8 +13,9 @@
 #include "data/util/files.h"
 #include "data/util/printed.h"
 #include "model/config/config_keys.h"
+#include "model/io/copied_file.h"
 
-enum { FILE_MAX_BYTES = 64 << 20, EDITS_MAX = 64, CHAT_TEMPLATE = 0 };
+enum { EDITS_MAX = 64, CHAT_TEMPLATE = 0 };
 
 static const char config_name[] = "config.json", generation_name[] = "generation_config.json",
                   tokenizer_config_name[] = "tokenizer_config.json";
@@ -35,55 +34,20 @@ static const char *const tokenizer_names[BASE_TOKENIZER_FILES] = {
 
 /* ---- reading */
 
-static int check_object(const char *path, const char *text, size_t size, struct error *error) {
-    struct json_scan scan = {
-        .text = text, .at = text, .end = text + size, .depth_max = JSON_DEPTH_MAX};
-    bool object = json_scan_peek(&scan) == '{' && json_scan_value(&scan);
-    json_scan_peek(&scan);
-    if (object && scan.at == scan.end) return 0;
-    return fail(error, "%.600s is no JSON object\nrepair it, or take it out of the folder", path);
-}
-
-/* True if a path is not a link, or leads to a file of its folder, also in a cache of Hugging Face's
- * hub: MODEL/snapshots/NAME with links to MODEL/blobs. */
-static bool stays_in_folder(const char *path, const char *directory) {
-    struct stat status;
-    char *file = realpath(path, NULL), *folder = realpath(directory, NULL);
-    bool inside = lstat(path, &status) == 0 && !S_ISLNK(status.st_mode);
-    if (!inside && file && folder) {
-        const char *snapshot = strstr(folder, "/snapshots/");
-        size_t length = strlen(folder), before = snapshot ? (size_t)(snapshot - folder) : 0;
-        inside = strncmp(file, folder, length) == 0 && file[length] == '/';
-        if (snapshot)
-            inside = inside || (strncmp(file, folder, before) == 0 &&
-                                strncmp(file + before, "/blobs/", 7) == 0);
-    }
-    free(file);
-    free(folder);
-    return inside;
-}
-
 /* Reads a file of a folder, if it exists. */
 static int read_file(char **bytes, size_t *size, const char *directory, const char *name,
                      struct error *error) {
-    char path[FILE_PATH_MAX];
-    const char *end = strrchr(name, '.');
-    if (file_path_join(path, directory, name, error)) return -1;
-    if (!file_exists(path)) return 0;
-    bool is_json = strcmp(end, ".json") == 0;
-    if (!is_json && !stays_in_folder(path, directory))
-        return fail(error,
-                    "%.600s is a link out of its folder\ncopy the file into the folder, if it "
-                    "belongs to the model, or remove the link",
-                    path);
-    if (file_read_all(bytes, size, path, FILE_MAX_BYTES, error)) return -1;
-    return is_json ? check_object(path, *bytes, *size, error) : 0;
+    int status = copied_file_read(bytes, size, directory, name, error);
+    return status == RESULT_NONE ? 0 : status;
 }
 
 static int read_json(struct json_file *file, const char *directory, const char *name,
                      struct error *error) {
-    char path[FILE_PATH_MAX];
-    if (!file_exists_in(directory, name)) return 0;
+    char path[FILE_PATH_MAX], *bytes; /* read twice: the first time checks links */
+    size_t size;
+    int status = copied_file_read(&bytes, &size, directory, name, error);
+    free(bytes);
+    if (status) return status == RESULT_NONE ? 0 : -1;
     return file_path_join(path, directory, name, error) || json_file_open(file, path, error) ? -1
                                                                                              : 0;
 }

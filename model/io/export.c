@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <stb/stb_ds.h>
 
@@ -258,6 +259,25 @@ static int find_paths(struct export_paths *paths, const char *to, struct error *
     return fail(error, "the path %.400s is too long\nexport to another directory", to);
 }
 
+/* Creates and locks an empty temporary directory. Returns the descriptor of its lock, or -1. */
+static int begin(struct export_paths *paths, const char *to, struct error *error) {
+    int lock;
+    bool has_lock;
+    if (find_paths(paths, to, error) || directory_refuse_link(paths->unfinished, error)) return -1;
+    int status = directory_lock(&lock, &has_lock, paths->unfinished, error);
+    if (status == RESULT_NONE)
+        return fail(error,
+                    "another process is exporting to %.400s\nwait for it, or export to another "
+                    "directory",
+                    paths->final);
+    if (status) return -1;
+    /* Another export may have ended before the lock. A killed one has left files. */
+    if (find_paths(paths, to, error) == 0 && directory_clear(paths->unfinished, error) == 0)
+        return lock;
+    close(lock);
+    return -1;
+}
+
 /* Renames the temporary directory to its final name. An existing empty directory is replaced. */
 static int publish(const struct export_paths *paths, struct error *error) {
     if (rename(paths->unfinished, paths->final) != 0)
@@ -291,12 +311,11 @@ int export_model(const char *to, const char *from, const struct export_options *
     config_defaults(&job.config);
     if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
     if (read_config(&job, options, error)) return -1;
-    if (find_paths(&paths, to, error) || directory_create(paths.parent, error)) return -1;
-    /* Remove the leftovers of a killed export. */
-    if (directory_remove(paths.unfinished, error)) return -1;
-    if (directory_create(paths.unfinished, error)) return -1;
+    int lock = begin(&paths, to, error);
+    if (lock < 0) return -1;
     int status = write_all(&job);
     if (status == 0) status = publish(&paths, error);
     if (status) directory_remove(paths.unfinished, &ignored);
+    close(lock);
     return status;
 }

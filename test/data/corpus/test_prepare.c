@@ -218,6 +218,23 @@ Test(prepare, an_interrupt_ends_waiting_for_a_named_pipe) {
     cr_assert_eq(finish(child), 143, "%s", error_text);
 }
 
+/* The first process waits for its input, so the second always meets it. */
+Test(prepare, a_second_process_is_refused) {
+    cr_assert_eq(mkfifo(in_folder("slow"), 0600), 0);
+    write_text("text", "some text");
+    const pid_t child = start("--tokenizer bytes --out p slow", -1, RLIM_INFINITY);
+    const int input = open(in_folder("slow"), O_WRONLY);
+    wait_until_exists("p.lock");
+    const pid_t second = start("--tokenizer bytes --out p text", -1, RLIM_INFINITY);
+    cr_expect_eq(finish(second), 1);
+    cr_expect_not_null(strstr(error_text, "another process is writing shards"), "%s", error_text);
+    cr_assert_eq(write(input, "the first", 9), 9);
+    close(input);
+    cr_expect_eq(finish(child), 0, "%s", error_text);
+    cr_expect_not(exists("p.lock"));
+    cr_expect_eq(run("--tokenizer bytes --out p text --force"), 0, "%s", error_text);
+}
+
 Test(prepare, prints_help) {
     cr_assert_eq(run("-h"), 0);
     cr_assert_eq(run("--help"), 0);

@@ -1,3 +1,4 @@
+#include "data/util/file_lock.h"
 #include "data/util/files.h"
 
 #include <criterion/criterion.h>
@@ -61,6 +62,50 @@ Test(files, abandon_leaves_the_old_file_and_nothing_else) {
     memset(&writer, 0, sizeof(writer));
     file_writer_abandon(&writer);
     cr_expect_geq(fcntl(0, F_GETFD), 0, "a writer of zeros must not close descriptor 0");
+}
+
+/* flock also separates two descriptors of one process. */
+Test(files, a_file_has_one_writer_at_a_time) {
+    struct file_writer first, second;
+    cr_assert_eq(file_writer_open(&first, in_folder("a"), &error), 0);
+    cr_assert_eq(file_writer_put(&first, "first", 5, &error), 0);
+    cr_expect_eq(file_writer_open(&second, in_folder("a"), &error), -1);
+    expect_message("another process is writing it");
+    cr_assert_eq(file_writer_commit(&first, &error), 0);
+    expect_text(in_folder("a"), "first");
+    cr_assert_eq(file_write_whole(in_folder("a"), "second", 6, NULL, &error), 0);
+    expect_text(in_folder("a"), "second");
+}
+
+Test(files, a_lock_is_of_the_file_that_has_the_name) {
+    write_text(in_folder("a"), "old");
+    const int old = open(in_folder("a"), O_RDWR);
+    cr_assert_eq(unlink(in_folder("a")), 0);
+    cr_expect_eq(file_lock(old, in_folder("a")), ESTALE);
+    write_text(in_folder("a"), "new");
+    cr_expect_eq(file_lock(old, in_folder("a")), ESTALE);
+    const int new = open(in_folder("a"), O_RDWR), other = open(in_folder("a"), O_RDWR);
+    cr_expect_eq(file_lock(new, in_folder("a")), 0);
+    cr_expect_eq(file_lock(other, in_folder("a")), EWOULDBLOCK);
+    close(new);
+    cr_expect_eq(file_lock(other, in_folder("a")), 0);
+    close(other);
+    close(old);
+}
+
+Test(files, a_locked_directory_is_refused_until_it_is_closed) {
+    int first, second;
+    bool has_lock;
+    cr_assert_eq(directory_lock(&first, &has_lock, in_folder("a/b"), &error), 0);
+    cr_expect(has_lock);
+    cr_expect_eq(directory_lock(&second, &has_lock, in_folder("a/b"), &error), RESULT_NONE);
+    write_text(in_folder("a/b/c"), "old");
+    cr_assert_eq(directory_clear(in_folder("a/b"), &error), 0);
+    cr_expect(file_exists(in_folder("a/b")));
+    cr_expect_not(file_exists(in_folder("a/b/c")));
+    close(first);
+    cr_expect_eq(directory_lock(&second, &has_lock, in_folder("a/b"), &error), 0);
+    close(second);
 }
 
 Test(files, leftovers_of_a_crash_are_overwritten) {
