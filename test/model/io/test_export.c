@@ -318,59 +318,6 @@ Test(export, copies_what_belongs_to_a_model) {
         expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
 }
 
-/* Links to files of the user would publish them with the export. */
-Test(export, links_out_of_the_folder_are_refused) {
-    static const char *const names[] = {"special_tokens_map.json", "generation_config.json",
-                                        "merges.txt"};
-    put_plain_model();
-    SUCCEEDS(directory_create(in_folder("other"), &error));
-    put_text("other/secret", "{}");
-    put_text("inside", "{}");
-    for (size_t i = 0; i < COUNT(names); i++) {
-        char model[FILE_PATH_MAX];
-        snprintf(model, sizeof model, "%s/m", folder);
-        SUCCEEDS(directory_create(model, &error));
-        cr_assert_eq(link(in_folder("config.json"), in_folder("m/config.json")) |
-                         link(in_folder("model.safetensors"), in_folder("m/model.safetensors")) |
-                         symlink("../other/secret", in_folder("m/%s", names[i])),
-                     0);
-        expect_refused(in_folder("out"), model, "outside its folder");
-        expect_text(error.text, names[i]);
-        cr_expect_not(file_exists(in_folder("out")));
-        SUCCEEDS(directory_remove(model, &error));
-    }
-    cr_assert_eq(symlink("inside", in_folder(names[0])), 0);
-    export_well("out", "", DTYPE_F32);
-    cr_expect(file_exists(in_folder("out/special_tokens_map.json")));
-}
-
-/* The cache of Hugging Face: MODEL/snapshots/REVISION links to MODEL/blobs. */
-Test(export, links_of_the_cache_of_hugging_face_are_followed) {
-    put_plain_model();
-    SUCCEEDS(directory_create(in_folder("hub/snapshots/1"), &error));
-    SUCCEEDS(directory_create(in_folder("hub/blobs"), &error));
-    put_text("hub/blobs/7", "{\"blob\": 7}");
-    put_text("hub/seven", "{}");
-    cr_assert_eq(
-        link(in_folder("config.json"), in_folder("hub/snapshots/1/config.json")) |
-            link(in_folder("model.safetensors"), in_folder("hub/snapshots/1/model.safetensors")) |
-            symlink("../../blobs/7", in_folder("hub/snapshots/1/added_tokens.json")),
-        0);
-    export_well("out", "hub/snapshots/1", DTYPE_F32);
-    expect_same_file(in_folder("hub/blobs/7"), in_folder("out/added_tokens.json"));
-    cr_assert_eq(symlink("../../seven", in_folder("hub/snapshots/1/vocab.json")), 0);
-    expect_refused(in_folder("out2"), in_folder("hub/snapshots/1"), "outside its folder");
-}
-
-Test(export, only_json_objects_are_copied) {
-    static const char *const texts[] = {"-----BEGIN KEY-----", "[1]", "{} x", "{", ""};
-    put_plain_model();
-    for (size_t i = 0; i < COUNT(texts); i++) {
-        put_text("added_tokens.json", texts[i]);
-        expect_refused(in_folder("out"), folder, "added_tokens.json does not hold one JSON object");
-    }
-}
-
 Test(export, a_second_process_is_refused) {
     int lock;
     bool has_lock;
