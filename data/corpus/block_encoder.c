@@ -112,6 +112,7 @@ struct run {
     struct tokenizer_encoder *encoder;
     int32_t **tokens;          /* stb_ds array: tokens of the part */
     const char *text;          /* beginning of the run */
+    const char *end;           /* end of the text that is encoded so far */
     size_t first;              /* index of its first token */
     bool is_rendered, in_loss; /* state of the text that is added next */
     bool begins;               /* a document begins with the next token */
@@ -131,8 +132,73 @@ static void mark_tokens(struct block_part *part, struct run *run) {
 
 /* Begins a run at a position of the text. */
 static void begin_run(struct run *run, const char *text) {
-    run->text = text;
+    run->text = run->end = text;
     run->first = arrlenu(*run->tokens);
+}
+
+/* Returns the bytes of the text before run->end that the tokens from `from` on stand for, or 0 if
+ * that text was changed before it was encoded. */
+static size_t text_of_tokens(const struct run *run, size_t from) {
+    size_t bytes = 0, size;
+    for (size_t i = arrlenu(*run->tokens); i-- > from;) {
+        const uint8_t *name = tokenizer_bytes(run->tokenizer, (*run->tokens)[i], &size);
+        if (size > (size_t)(run->end - run->text) - bytes ||
+            memcmp(run->end - bytes - size, name, size) != 0)
+            return 0;
+        bytes += size;
+    }
+    return bytes;
+}
+
+/* Encodes the text of the last `window` tokens up to `end` again, after the tokens so far. Tokens
+ * do not depend on text far before them: if one of the first new tokens begins where an old one
+ * does, and half a window of tokens after it are equal, the run goes on with the new ones. Sets
+ * *kept to the number of tokens before these, and *next to the index of the first. Returns
+ * RESULT_NONE, with the tokens as they were, if the tokens differ. */
+static int encode_window(struct block_part *part, struct run *run, const char *end, size_t window,
+                         size_t *kept, size_t *next) {
+    const size_t known = arrlenu(*run->tokens);
+    const size_t bytes = text_of_tokens(run, known - window);
+    if (bytes == 0) return RESULT_NONE;
+    const char *text = run->end - bytes;
+    if (tokenizer_encode(run->encoder, run->tokens, text, (size_t)(end - text), run->is_rendered,
+                         &part->error))
+        return -1;
+    const int32_t *tokens = *run->tokens;
+    size_t old = known - window, new = known, size, total = 0;
+    for (size_t i = known; i < arrlenu(*run->tokens); i++) {
+        tokenizer_bytes(run->tokenizer, tokens[i], &size);
+        total += size;
+    }
+    /* Some tokenizers add a space to the beginning, so the new tokens begin before the text. */
+    size_t old_at = total - (size_t)(end - text), new_at = 0;
+    while (old_at != new_at && old < known - window / 2 && new < arrlenu(*run->tokens)) {
+        tokenizer_bytes(run->tokenizer, tokens[new_at < old_at ? new : old], &size);
+        if (new_at < old_at) new_at += size, new ++;
+        else old_at += size, old++;
+    }
+    const size_t equal = window / 2;
+    if (old_at == new_at && old + equal <= known && new + equal <= arrlenu(*run->tokens) &&
+        memcmp(tokens + old, tokens + new, equal * sizeof *tokens) == 0) {
+        *kept = old, *next = new;
+        return 0;
+    }
+    arrsetlen(*run->tokens, known);
+    return RESULT_NONE;
+}
+
+/* Encodes the run up to `end`, like encode_window, or from its beginning if it is short. */
+static int encode_run(struct block_part *part, struct run *run, const char *end, size_t *kept,
+                      size_t *next) {
+    enum { SHORT_RUN = 1024, WINDOW = 128, WINDOW_GROWTH = 8 };
+    const size_t known = arrlenu(*run->tokens), count = known - run->first;
+    for (size_t window = WINDOW; count > SHORT_RUN && window < count; window *= WINDOW_GROWTH) {
+        const int status = encode_window(part, run, end, window, kept, next);
+        if (status != RESULT_NONE) return status;
+    }
+    *kept = run->first, *next = known;
+    return tokenizer_encode(run->encoder, run->tokens, run->text, (size_t)(end - run->text),
+                            run->is_rendered, &part->error);
 }
 
 /* The text after a special token is encoded as if nothing else stood before that token, so a run
@@ -153,22 +219,21 @@ static void shorten_run(struct run *run, const char *end) {
 /* Encodes a run up to `end`. Tokens of its beginning that the added text does not change keep their
  * marks; a token of both texts gets those of the added one. */
 static int extend_run(struct block_part *part, struct run *run, const char *end) {
-    const size_t known = arrlenu(*run->tokens), size = (size_t)(end - run->text);
-    size_t same = run->first;
-    if (tokenizer_encode(run->encoder, run->tokens, run->text, size, run->is_rendered,
-                         &part->error))
-        return -1;
-    int32_t *before = *run->tokens, *now = before + known - run->first;
-    const size_t count = arrlenu(before) - known + run->first;
-    while (same < known && same < count && before[same] == now[same]) same++;
+    const size_t known = arrlenu(*run->tokens);
+    size_t same, next;
+    if (encode_run(part, run, end, &same, &next)) return -1;
+    int32_t *tokens = *run->tokens;
+    const size_t count = arrlenu(tokens);
+    while (same < known && next < count && tokens[same] == tokens[next]) same++, next++;
     if (known > run->first) {
         if (same == run->first && arrlenu(part->token_marks) > same)
             run->begins |= part->token_marks[same] & TOKEN_BEGINS;
-        memmove(before + same, now + same, (count - same) * sizeof *before);
-        arrsetlen(*run->tokens, count);
+        memmove(tokens + same, tokens + next, (count - next) * sizeof *tokens);
+        arrsetlen(*run->tokens, same + count - next);
         if (arrlenu(part->token_marks) > same) arrsetlen(part->token_marks, same);
         part->count = same;
     }
+    run->end = end;
     mark_tokens(part, run);
     if (run->is_rendered) shorten_run(run, end);
     return 0;

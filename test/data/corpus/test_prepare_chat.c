@@ -1,4 +1,6 @@
 /* Runs the program itself: conversations and rendered segments. */
+#include "data/tokenize/tokenizer.h"
+#include "data/util/random.h"
 #include "test/data/corpus/prepare_fixture.h"
 
 #include "data/corpus/chat.h"
@@ -177,6 +179,59 @@ Test(prepare_chat, segments_hold_their_special_tokens) {
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --force --out set a.jsonl b.txt"), 0, "%s",
                  error_text);
     expect("set_train_*.bin", "^<s>[INST]q\n{\na</s>}!{?^b^t}");
+}
+
+/* The tokens of a row with many segments are those of its whole text; each counts as the last
+ * segment says that changed it or an earlier token. Here each beginning of the row is encoded that
+ * ends with a segment, or with several in a row that count alike. */
+Test(prepare_chat, many_segments_count_as_if_each_beginning_was_encoded) {
+    static const char *const words[] = {"he", "l", "lo ", " x", "1", "234", "\n", "\xc3\xa9", "o"};
+    enum { SEGMENTS = 2500, WORDS = sizeof words / sizeof *words };
+    char small[FILE_PATH_MAX], command[2 * FILE_PATH_MAX];
+    char *text = NULL, *counts = NULL;
+    int32_t *before = NULL, *now = NULL;
+    struct tokenizer tokenizer;
+    struct tokens tokens;
+    cr_assert_not_null(realpath("test/golden/tokenizer/small", small));
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_FILES, small, &error), 0, "%s", error.text);
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
+    FILE *out = fopen(in_folder("a.jsonl"), "w");
+    for (int i = 0; i < SEGMENTS; i++) {
+        const char *word = words[random_bits(5, 0, (uint64_t)i) % WORDS];
+        const bool in_loss = random_bits(6, 0, (uint64_t)i) % 2;
+        fprintf(out, "%s{\"text\":\"%s\",\"train\":%s}", i ? "," : "{\"segments\":[",
+                *word == '\n'           ? "\\n"
+                : (uint8_t)*word > 0x7f ? "\\u00e9"
+                                        : word,
+                in_loss ? "true" : "false");
+        memcpy(arraddnptr(text, strlen(word)), word, strlen(word));
+        if (i + 1 < SEGMENTS && random_bits(6, 0, (uint64_t)i + 1) % 2 == in_loss) continue;
+        arrsetlen(now, 0);
+        cr_assert_eq(tokenizer_encode(encoder, &now, text, arrlenu(text), true, &error), 0);
+        size_t same = 0;
+        while (same < arrlenu(before) && same < arrlenu(now) && before[same] == now[same]) same++;
+        arrsetlen(counts, arrlenu(now));
+        memset(counts + same, in_loss, arrlenu(now) - same);
+        int32_t *other = before;
+        before = now, now = other;
+    }
+    fputs("]}\n", out);
+    cr_assert_eq(fclose(out), 0);
+    snprintf(command, sizeof command, "--tokenizer %s --val-fraction 0 --out set a.jsonl", small);
+    cr_assert_eq(run(command), 0, "%s", error_text);
+    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
+    cr_assert_eq(tokens.shards[0].count, arrlenu(before));
+    for (size_t i = 0; i < arrlenu(before); i++) {
+        cr_assert_eq(token_at(&tokens.shards[0], i), before[i], "token %zu", i);
+        cr_assert_eq(token_mask_in_loss(&tokens.shards[0].mask, i), counts[i], "token %zu", i);
+    }
+    tokens_close(&tokens);
+    tokenizer_encoder_close(encoder);
+    tokenizer_close(&tokenizer);
+    arrfree(text);
+    arrfree(counts);
+    arrfree(before);
+    arrfree(now);
 }
 
 Test(prepare_chat, bad_segments_are_named_by_line) {
