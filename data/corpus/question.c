@@ -15,6 +15,7 @@ void question_add(struct question_set *set, struct question *question, const cha
     memcpy(text + before, delimiter, between);
     memcpy(text + before + between, choice, after + 1);
     arrput(set->texts, text);
+    set->bytes += before + after;
     arrput(question->choices, ((struct choice){
                                   .context = text,
                                   .context_size = kept,

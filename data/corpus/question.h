@@ -36,6 +36,7 @@ struct question {
 struct question_set {
     struct question *questions; /* stb_ds array */
     char **texts;               /* stb_ds array of stb_ds arrays: the memory of all choices */
+    size_t bytes;               /* total size of these texts */
 };
 
 /* Adds a choice with the text context + delimiter + choice, of NUL-terminated strings. White space

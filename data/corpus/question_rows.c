@@ -14,9 +14,14 @@
 
 enum { FIELDS_MAX = 5, VALUES_MAX = 100000, DEPTH_MAX = 256 };
 
+/* Limits of the texts to score. Each choice has a copy of its context, so a short file may ask for
+ * far more memory than it takes. */
+enum { ROW_BYTES_MAX = 64 << 20, SET_BYTES_MAX = 1 << 30 };
+
 struct row {
     struct question_set *set;
     struct question question;
+    size_t bytes; /* total size of its choices with their contexts */
     const cJSON *object;
     const struct row_form *form;
     char **scratch; /* stb_ds array of stb_ds arrays, freed with the row */
@@ -83,7 +88,19 @@ __attribute__((sentinel)) static char *join(struct row *row, const char *first, 
 
 static int add_choice(struct row *row, const char *context, const char *delimiter,
                       const char *choice) {
+    const size_t size = strlen(context) + strlen(choice), before = row->set->bytes;
     if (!*choice) return fail(row->error, "choice %d is empty", row->question.count + 1);
+    row->bytes += size;
+    if (row->bytes > ROW_BYTES_MAX)
+        return fail(row->error,
+                    "the context before each of its choices makes more than %d MiB\nshorten it, or "
+                    "leave out the row",
+                    ROW_BYTES_MAX >> 20);
+    if (before + size > SET_BYTES_MAX)
+        return fail(row->error,
+                    "the rows up to here, with the context before each choice, make more than %d "
+                    "MiB\ndivide the file",
+                    SET_BYTES_MAX >> 20);
     question_add(row->set, &row->question, context, delimiter, choice);
     return 0;
 }

@@ -29,12 +29,20 @@ static void replace(char *text, const char *old, const char *by) {
     *to = '\0';
 }
 
+/* Removes each [ with the text up to the next ] of its line. */
 static void remove_brackets(char *text) {
-    for (char *open = text; (open = strchr(open, '[')) != NULL;) {
-        const char *close = open + strcspn(open, "]\n");
-        if (*close == ']') memmove(open, close + 1, strlen(close + 1) + 1);
-        else open++;
+    char *to = text;
+    for (const char *from = text; *from;) {
+        const size_t size = *from == '[' ? strcspn(from, "]\n") : 1;
+        if (*from == '[' && from[size] == ']') {
+            from += size + 1;
+            continue;
+        }
+        memmove(to, from, size); /* no [ in it is closed */
+        to += size;
+        from += size;
     }
+    *to = '\0';
 }
 
 char *question_clean(char *text) {

@@ -66,9 +66,10 @@ static void print_report(FILE *out, const void *given, enum page_form form) {
 /* Adds the answers and log-likelihoods of a precision to the rows of questions. */
 static void add_answers(struct subject *subject, const char *precision) {
     const struct scored_text *texts = subject->choices.texts;
+    cJSON *row = NULL, *next = subject->answers->child; /* a linked list */
     for (ptrdiff_t q = 0; q < arrlen(subject->set.questions); q++) {
         const struct question *question = &subject->set.questions[q];
-        cJSON *row = cJSON_GetArrayItem(subject->answers, (int)q);
+        row = next, next = row ? row->next : NULL;
         if (!row) {
             row = json_add_item(subject->answers);
             JSON_NUMBERS(row, {"line", (double)question->line}, {"answer", question->answer});

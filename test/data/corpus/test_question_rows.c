@@ -249,6 +249,41 @@ Test(question_rows, a_missing_ctx_b_is_empty) {
     questions_close(&set);
 }
 
+/* Each opening bracket without its end was searched for to the end of the text. */
+Test(question_rows, many_open_brackets_take_linear_time, .timeout = 20) {
+    enum { BRACKETS = 2000000 };
+    struct question_set set;
+    char *row = NULL;
+    static const char begin[] = "{\"ctx_a\":\"", end[] = "\",\"endings\":[\"[x]y\",\"[z\"],"
+                                                         "\"activity_label\":\"l\",\"label\":0}";
+    memcpy(arraddnptr(row, sizeof begin - 1), begin, sizeof begin - 1);
+    memset(arraddnptr(row, BRACKETS), '[', BRACKETS);
+    memcpy(arraddnptr(row, sizeof end), end, sizeof end);
+    const char *rows = row;
+    SUCCEEDS(open_rows(&set, &rows, 1));
+    cr_expect_eq(set.questions[0].choices[0].context_size, BRACKETS + strlen("l: "));
+    cr_expect_str_eq(set.questions[0].choices[0].continuation, " y");
+    cr_expect_str_eq(set.questions[0].choices[1].continuation, " [z");
+    questions_close(&set);
+    arrfree(row);
+}
+
+/* Each choice has a copy of the context, here 100 MB of a row of 1 MB. */
+Test(question_rows, choices_times_context_are_limited) {
+    enum { CONTEXT = 1000000, CHOICES = 100 };
+    char *row = NULL;
+    static const char begin[] = "{\"context\":\"", middle[] = "\",\"answer\":0,\"choices\":[\"x\"",
+                      choice[] = ",\"x\"", end[] = "]}";
+    memcpy(arraddnptr(row, sizeof begin - 1), begin, sizeof begin - 1);
+    memset(arraddnptr(row, CONTEXT), 'a', CONTEXT);
+    memcpy(arraddnptr(row, sizeof middle - 1), middle, sizeof middle - 1);
+    for (int i = 1; i < CHOICES; i++)
+        memcpy(arraddnptr(row, sizeof choice - 1), choice, sizeof choice - 1);
+    memcpy(arraddnptr(row, sizeof end), end, sizeof end);
+    expect_refused(row, "context before each of its choices makes more than 64 MiB");
+    arrfree(row);
+}
+
 Test(question_rows, bad_rows) {
     expect_refused(ENDINGS("[\"x\",\"[y]\"]", "1"), "choice 2 is empty");
     expect_refused(ENDINGS("[\"x\"]", "0"), "at least two choices, and this one has 1");
