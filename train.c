@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "data/util/program.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
+#include "data/util/utf8.h"
 #include "kernels/backend.h"
 #include "kernels/open/backend_open.h"
 #include "kernels/comm/launch.h"
@@ -105,7 +107,11 @@ static int export(const struct command_line *line, struct error *error) {
     if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;
-    printf("exported %s to %s\n", from, line->export_to);
+    fputs("exported ", stdout);
+    utf8_print(stdout, from, strlen(from));
+    fputs(" to ", stdout);
+    utf8_print(stdout, line->export_to, strlen(line->export_to));
+    fputc('\n', stdout);
     return EXIT_DONE;
 }
 

@@ -26,6 +26,11 @@ class BadRow(Exception):
     """A row that cannot be rendered, with the reason."""
 
 
+def shown(text):
+    """The text as a terminal may have it: messages of a template may hold control characters."""
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+
+
 class Renderer:
     """The template of a tokenizer."""
 
@@ -117,7 +122,7 @@ def main():
             try:
                 row = {"segments": renderer.segments(json.loads(line))}
             except (BadRow, ValueError) as error:
-                sys.exit(f"render_chat.py: {name}, line {number}: {error}")
+                sys.exit(shown(f"render_chat.py: {name}, line {number}: {error}"))
             print(json.dumps(row, ensure_ascii=True))
 
 

@@ -18,6 +18,7 @@ import math
 import os
 import re
 import signal
+import stat
 import sys
 import time
 import uuid
@@ -32,16 +33,45 @@ NAMES = {
 }
 
 
+def stop(message):
+    """Ends the program with a message, whose names may hold control characters."""
+    sys.exit("to_wandb.py: " + "".join(one if one.isprintable() else "?" for one in message))
+
+
+def refuse_link(path):
+    """Ends the program if a link of the run's folder would lead elsewhere."""
+    if os.path.islink(path):
+        stop(f"{path}: it is a symbolic link; remove it")
+
+
+def open_regular(path):
+    """Opens a regular file for reading. A named pipe in a run's folder would block, and a link could
+    send another file."""
+    refuse_link(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        stop(f"{path}: it is not a regular file; remove it")
+    return open(descriptor, "rb")
+
+
 def read_json(path):
     """The object in a JSON file; {} if the file is missing."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_regular(path) as file:
             found = json.load(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        sys.exit(f"to_wandb.py: {path}: {error}")
+        stop(f"{path}: {error}")
     return found if isinstance(found, dict) else {}
+
+
+def number_at(config, block, key, otherwise):
+    """A number in a block of a config, or `otherwise` if there is none."""
+    found = config.get(block)
+    found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, (int, float)) else otherwise
 
 
 class State:
@@ -49,15 +79,14 @@ class State:
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "wandb.json")
-        if os.path.islink(self.path):
-            sys.exit(f"to_wandb.py: {self.path}: it is a symbolic link; remove it")
+        refuse_link(self.path)
         kept = read_json(self.path)
         self.id = kept.get("id", "")
         if not isinstance(self.id, str) or not re.fullmatch("[0-9a-z]{1,64}", self.id):
             self.id, kept = uuid.uuid4().hex[:12], {}
         self.sent = {kind: kept.get(kind, -1) for kind in ("step", "validation")}
         if not all(isinstance(step, int) for step in self.sent.values()):
-            sys.exit(f"to_wandb.py: {self.path}: a step is no number; remove it to send all again")
+            stop(f"{self.path}: a step is no number; remove it to send all again")
 
     def save(self):
         """Replaces the file as a whole, so that an interruption leaves the old one."""
@@ -69,7 +98,7 @@ class State:
                 json.dump({"id": self.id, **self.sent}, file)
             os.replace(staged, self.path)
         except OSError as error:
-            sys.exit(f"to_wandb.py: {self.path}: {error.strerror}")
+            stop(f"{self.path}: {error.strerror}")
 
 
 def point_of(line):
@@ -101,7 +130,7 @@ class Metrics:
 
     def lines(self):
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 # A resumed run cuts the steps off that it repeats.
                 if os.fstat(file.fileno()).st_size < self.position:
                     self.position = 0
@@ -113,6 +142,8 @@ class Metrics:
                     yield line
         except FileNotFoundError:
             return
+        except OSError as error:
+            stop(f"{self.path}: {error.strerror}")
 
 
 def send_new(run, metrics, state):
@@ -137,8 +168,8 @@ def send_new(run, metrics, state):
 def is_done(folder, state):
     """True once the last step of the config was sent, and its validation if there is one."""
     config = read_json(os.path.join(folder, "config.json"))
-    steps = config.get("train", {}).get("steps", math.inf)
-    validates = config.get("eval", {}).get("every", 0) > 0
+    steps = number_at(config, "train", "steps", math.inf)
+    validates = number_at(config, "eval", "every", 0) > 0
     return state.sent["step"] >= steps and (not validates or state.sent["validation"] >= steps)
 
 
@@ -153,11 +184,12 @@ def main():
     options = parser.parse_args()
     config = read_json(os.path.join(options.run, "config.json"))
     if not config:
-        sys.exit(f"to_wandb.py: {options.run}: no run, as it has no config.json; give runs/NAME")
+        stop(f"{options.run}: no run, as it has no config.json; give runs/NAME")
     try:
         import wandb
     except ImportError:
-        sys.exit("to_wandb.py: there is no wandb here: pip install wandb && wandb login")
+        stop("there is no wandb here: pip install wandb && wandb login")
+    refuse_link(os.path.join(options.run, "wandb"))  # where wandb writes its files
     state = State(options.run)
     state.save()
     name = os.path.basename(os.path.abspath(options.run))

@@ -318,12 +318,14 @@ static void print_notes(const struct run *run, const struct options *options) {
         fprintf(stderr, "prepare: note: %" PRIu64 " bad row%s left out, the first: %s\n",
                 documents->bad_rows, documents->bad_rows == 1 ? " was" : "s were",
                 documents->first_bad_row ? documents->first_bad_row : "");
-    if (documents->binary > 0)
+    if (documents->binary > 0) {
         fprintf(stderr,
-                "prepare: note: %" PRIu64 " file%s not UTF-8 text; the bytes are kept as they are: "
-                "%.600s%s\n",
-                documents->binary, documents->binary == 1 ? " is" : "s are",
-                documents->first_binary, documents->binary == 1 ? "" : " ...");
+                "prepare: note: %" PRIu64
+                " file%s not UTF-8 text; the bytes are kept as they are: ",
+                documents->binary, documents->binary == 1 ? " is" : "s are");
+        utf8_print(stderr, documents->first_binary, strlen(documents->first_binary));
+        fprintf(stderr, "%s\n", documents->binary == 1 ? "" : " ...");
+    }
     const uint64_t skipped = run->inputs.skipped;
     if (skipped > 0)
         fprintf(stderr,
@@ -387,7 +389,7 @@ static void print_next(const struct run *run, const char *program) {
     else fputs(" --set eval.every=0", next.out);
     fputc('\n', next.out);
     if (printed_close(&next)) abort();
-    help_print(stdout, next.text, program);
+    help_print(stdout, utf8_mask(next.text), program);
     free(next.text);
 }
 

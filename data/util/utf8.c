@@ -87,6 +87,16 @@ char *utf8_mask(char *text) {
     return text;
 }
 
+void utf8_print(FILE *out, const char *text, size_t size) {
+    while (size > 0) {
+        const size_t count = utf8_character(text, size), taken = count ? count : 1;
+        if (count == 0 || utf8_is_control(text, count)) fputc('?', out);
+        else fwrite(text, 1, count, out);
+        text += taken;
+        size -= taken;
+    }
+}
+
 int64_t utf8_count(const char *text, size_t size) {
     int64_t count = 0;
     for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Returns the size of the first character of text, 1 to 4 bytes; 0 if the `size` bytes at text (at
  * least one) do not begin with a complete character. A NUL is a character of one byte. */
@@ -25,6 +26,10 @@ bool utf8_is_control(const void *character, size_t count);
 /* Replaces control characters, and bytes that are not characters, by '?', so that text from a file
  * can be printed safely. Returns text. */
 char *utf8_mask(char *text);
+
+/* Prints text[0..size) as utf8_mask would change it. Names and texts of files reach a terminal only
+ * through one of the two. */
+void utf8_print(FILE *out, const char *text, size_t size);
 
 /* Returns the number of characters of valid UTF-8. */
 int64_t utf8_count(const char *text, size_t size);

@@ -1,5 +1,6 @@
 #include "model/config/config_check.h"
 
+#include "data/util/utf8.h"
 #include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
 #include "model/config/precision_switch.h"
@@ -151,10 +152,10 @@ static int check_name(const struct config_check *check) {
         return config_refuse(check, "name",
                              "the run's name \"%.80s\" must not begin with a dot or hold a /:\n%s",
                              name, hint);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
-            return config_refuse(check, "name", "the run's name holds a control character:\n%s",
-                                 hint);
+    char masked[CONFIG_STRING_MAX];
+    memcpy(masked, name, length + 1);
+    if (strpbrk(name, "\t\n") || strcmp(utf8_mask(masked), name) != 0)
+        return config_refuse(check, "name", "the run's name holds a control character:\n%s", hint);
     return 0;
 }
 

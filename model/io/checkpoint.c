@@ -19,6 +19,7 @@
 #include "model/config/config_check.h"
 #include "model/io/huggingface.h"
 #include "data/util/json.h"
+#include "data/util/utf8.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 #include "model/io/config_file.h"
@@ -242,8 +243,9 @@ static void note_differences(const cJSON *saved, const cJSON *now, const char *b
         const cJSON *other = json_member(now, member->string);
         if (!other || same_setting(member->string, member, other)) continue;
         char *before = cJSON_PrintUnformatted(member), *after = cJSON_PrintUnformatted(other);
-        fprintf(notes, "%s.%s: %s in the checkpoint, now %s\n", block, member->string,
-                before ? before : "?", after ? after : "?");
+        if (before && after)
+            fprintf(notes, "%s.%s: %s in the checkpoint, now %s\n", block, member->string,
+                    utf8_mask(before), utf8_mask(after));
         cJSON_free(before);
         cJSON_free(after);
     }

@@ -2,6 +2,7 @@
 
 #include "data/util/files.h"
 #include "data/tokenize/tokenizer.h"
+#include "data/util/utf8.h"
 #include "kernels/arena.h"
 #include "model/architecture/parameters.h"
 #include "model/config/config_check.h"
@@ -203,6 +204,10 @@ int config_load_run(struct config *config, const char *directory, char *const *o
     if (strlen(around) >= sizeof config->run_dir || strlen(name) >= sizeof config->name)
         return fail(error, "the path %.400s... is too long\nmove the run, or use a shorter path",
                     directory);
+    snprintf(path, sizeof path, "%s", around);
+    if (strcmp(utf8_mask(path), around) != 0)
+        return fail(error, "%.400s: the path holds a control character\nrename the directory",
+                    around);
     snprintf(path, sizeof path, "%s/%s/config.json", around, name);
     int descriptor = file_open_regular(path, error); /* a pipe would block */
     if (descriptor < 0) return -1;

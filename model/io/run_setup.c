@@ -8,6 +8,7 @@
 
 #include "data/util/files.h"
 #include "data/util/random.h"
+#include "data/util/utf8.h"
 #include "data/corpus/tales.h"
 #include "data/corpus/tokenizer_record.h"
 #include "kernels/open/backend_open.h"
@@ -165,7 +166,9 @@ int setup_precision(struct precision *precision, const struct config *config,
 void print_notes(const char *prefix, const char *text) {
     while (*text) {
         int length = (int)strcspn(text, "\n");
-        fprintf(stderr, "%s: %.*s\n", prefix, length, text);
+        fprintf(stderr, "%s: ", prefix);
+        utf8_print(stderr, text, (size_t)length);
+        fputc('\n', stderr);
         text += length + (text[length] == '\n');
     }
 }

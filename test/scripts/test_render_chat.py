@@ -40,6 +40,8 @@ class AutoTokenizer:
                 text += "[assistant]" + content.upper() + "<end>"
             else:
                 text += "[assistant]" + content + "<end>\\n"
+        if self.kind == "controls":
+            raise ValueError("\x1b[2J\x9b\u202e")
         if self.kind == "alternates" and messages[0]["role"] != "user":
             raise ValueError("users begin")
         return text + "[assistant]" * (add_generation_prompt or self.kind == "prompts")
@@ -109,6 +111,7 @@ check_refused("plain", [good, row("user=q")], "-, line 3: there is no message of
 check_refused("plain", [{"messages": "x"}], '-, line 1: there is no "messages"')
 check_refused("plain", [[1]], '-, line 1: there is no "messages"')
 check_refused("alternates", [row("assistant=a")], "-, line 1: the template refuses it: users begin")
+check_refused("controls", [good], "-, line 1: the template refuses it: ?[2J??\n")
 check_refused("prompts", [row("assistant>f")], "-, line 1: message 1: the answer cannot be found")
 
 for failure in failures:

@@ -13,6 +13,13 @@ static void expect_kept(const char *name) {
     free(text);
 }
 
+static void expect_no_controls(const char *text) {
+    for (const char *at = text; *at; at++)
+        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
+    cr_expect_null(strstr(text, "\xe2\x80\xae"));
+    cr_expect_null(strstr(text, "\xc2\x9b"));
+}
+
 Test(hostile_folder, links_are_refused) {
     static const char *const names[] = {"metrics.jsonl", "config.json.tmp"};
     static int (*const links[])(const char *, const char *) = {link, symlink};
@@ -64,6 +71,44 @@ Test(hostile_folder, control_characters_in_names_are_masked) {
     write_file("names.json", "{\"data\": {\"train\": \"\\u001b[2Jrun\\u202e\"}}");
     expect_error("--config|names.json", 2, "data.train holds a control character");
     cr_expect_null(strpbrk(error_text, "\033\xe2"), "%s", error_text);
+}
+
+/* A resume prints the settings of the checkpoint that are others now. */
+Test(hostile_folder, settings_of_a_checkpoint_reach_no_terminal) {
+    char hex[SHA256_HEX_MAX];
+    size_t size;
+    expect_exit("--config|tiny.json|--set|train.steps=2", 0);
+    const char *manifest = "a/run/checkpoints/step-00000002/trainer.json";
+    char *whole = read_whole(manifest, &size), *text = strdup(whole);
+    free(whole);
+    char *data = strstr(text, "tiny_train_*.bin");
+    cr_assert_not_null(data);
+    memcpy(data,
+           "\xc2\x9b"
+           "2J\xe2\x80\xae",
+           7);
+    char *end = strstr(text, ",\n  \"sha256\"");
+    cr_assert_not_null(end);
+    sha256_of(hex, text, (size_t)(end - text));
+    char *place = strstr(end, ": \"") + 3;
+    memcpy(place, hex, strlen(hex));
+    write_file(manifest, text);
+    free(text);
+    expect_exit("--config|tiny.json|--set|train.steps=3|--resume", 0);
+    cr_expect_not_null(strstr(error_text, "data.train: \"?2J?"), "%s", error_text);
+    expect_no_controls(error_text);
+    expect_no_controls(out_text);
+}
+
+Test(hostile_folder, names_of_a_resumed_folder_reach_no_terminal) {
+    expect_exit("--config|tiny.json|--set|train.steps=2", 0);
+    cr_assert_eq(rename(in_folder("a"), in_folder("a\033[2J")), 0);
+    expect_error("--resume|a\033[2J/run", 2, "the path holds a control character");
+    expect_no_controls(error_text);
+    cr_assert_eq(rename(in_folder("a\033[2J"), in_folder("a")), 0);
+    cr_assert_eq(rename(in_folder("a/run"), in_folder("a/\xe2\x80\xae")), 0);
+    expect_error("--resume|a/\xe2\x80\xae", 2, "the run's name holds a control character");
+    expect_no_controls(error_text);
 }
 
 Test(hostile_folder, logs_of_ranks_are_no_links) {
@@ -128,13 +173,6 @@ Test(hostile_folder, a_checkpoint_alone_takes_no_config_around_it) {
 static void use_compare(void) {
     const char *name = getenv("COMPARE") ? getenv("COMPARE") : "./compare";
     cr_assert_not_null(realpath(name, program), "no program %s: build it or set COMPARE", name);
-}
-
-static void expect_no_controls(const char *text) {
-    for (const char *at = text; *at; at++)
-        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
-    cr_expect_null(strstr(text, "\xe2\x80\xae"));
-    cr_expect_null(strstr(text, "\xc2\x9b"));
 }
 
 Test(hostile_folder, names_and_keys_in_a_comparison_reach_no_terminal) {
