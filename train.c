@@ -12,6 +12,7 @@
 
 #include "data/util/error.h"
 #include "data/util/program.h"
+#include "data/util/file_stream.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
 #include "data/util/utf8.h"
@@ -226,6 +227,9 @@ int main(int argc, char **argv) {
     struct error error = {0};
     int stderr_copy = -1, status = EXIT_USAGE;
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error instead */
+    /* A terminal's stream stays as it is: its calls restart after signals. */
+    FILE *out = isatty(STDOUT_FILENO) ? NULL : file_stream_open(STDOUT_FILENO);
+    if (out) stdout = out;
     if (command_line_parse(&line, argc, argv, &error) == 0) {
         if (line.command == COMMAND_TRAIN && line.ranks > 1 && ranks_launched() == 1) {
             status = launch(&line, argv, &error);

@@ -377,7 +377,7 @@ static void print_next(const struct run *run, const char *program) {
     const struct tokenizer *tokenizer = &run->tokenizer;
     const bool validates = run->splitter.val.writer.tokens > 0;
     struct printed next;
-    if (printed_open(&next)) abort();
+    if (printed_open(&next)) end_out_of_memory();
     fputs("next: ./train --config bf16.json --set name=mine", next.out);
     if (tokenizer->kind != TOKENIZER_BYTES)
         fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
@@ -388,7 +388,7 @@ static void print_next(const struct run *run, const char *program) {
     if (validates) print_setting(next.out, "val", run->val);
     else fputs(" --set eval.every=0", next.out);
     fputc('\n', next.out);
-    if (printed_close(&next)) abort();
+    if (printed_close(&next)) end_out_of_memory();
     help_print(stdout, utf8_mask(next.text), program);
     free(next.text);
 }

@@ -1,6 +1,7 @@
 #include "data/util/printed.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "data/util/files.h"
 
@@ -13,6 +14,11 @@ const char *count_text(char text[COUNT_TEXT_MAX], double count) {
     }
     snprintf(text, COUNT_TEXT_MAX, unit && count < 100 ? "%.1f%s" : "%.0f%s", count, units[unit]);
     return text;
+}
+
+void end_out_of_memory(void) {
+    fputs("out of memory: a text does not fit\nfree memory and try again\n", stderr);
+    _exit(EXIT_FAILURE);
 }
 
 int printed_open(struct printed *printed) {

@@ -13,6 +13,10 @@ struct printed {
     size_t size;
 };
 
+/* Ends the program with a message and status 1, where a text does not fit in memory and the caller
+ * cannot report it. */
+void end_out_of_memory(void) __attribute__((noreturn));
+
 /* Formats a count >= 0 for display: "3.3 M", "1.6 B" (10^9). Returns text. */
 enum { COUNT_TEXT_MAX = 32 };
 const char *count_text(char text[COUNT_TEXT_MAX], double count);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/util/file_stream.h"
 #include "data/util/files.h"
 
 static const char json_start[] = "{\"step\": ";
@@ -30,13 +31,13 @@ static long kept_length(struct metrics *metrics, FILE *file, const char *start, 
 
 /* Opens RUN/NAME to append, after removing the lines that kept_length leaves out; at step 0 all
  * lines. */
-static FILE *open_file(struct metrics *metrics, const char *run_directory, const char *name,
-                       const char *start, int64_t step, struct error *error) {
+static FILE *open_file(struct metrics *metrics, int *opened, const char *run_directory,
+                       const char *name, const char *start, int64_t step, struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, run_directory, name, error)) return NULL;
-    int descriptor = file_open_own(path, error);
+    int descriptor = *opened = file_open_own(path, error);
     if (descriptor < 0) return NULL;
-    FILE *file = fdopen(descriptor, "r+");
+    FILE *file = file_stream_open(descriptor);
     if (!file) {
         fail(error, "%s: %s", path, strerror(errno));
         close(descriptor);
@@ -72,14 +73,14 @@ static int end_record(struct metrics *metrics, int64_t step, const struct scalar
 
 /* Ends the file at `bytes`. If that fails, the file's error remains, so nothing follows the damaged
  * line, which a resume removes. */
-static void cut(FILE *file, long bytes) {
-    if (file && fseek(file, bytes, SEEK_SET) == 0 && ftruncate(fileno(file), bytes) == 0)
+static void cut(FILE *file, int descriptor, long bytes) {
+    if (file && fseek(file, bytes, SEEK_SET) == 0 && ftruncate(descriptor, bytes) == 0)
         clearerr(file);
 }
 
 void metrics_repair(struct metrics *metrics) {
-    cut(metrics->json, metrics->json_bytes);
-    cut(metrics->csv, metrics->csv_bytes);
+    cut(metrics->json, metrics->json_descriptor, metrics->json_bytes);
+    cut(metrics->csv, metrics->csv_descriptor, metrics->csv_bytes);
 }
 
 int metrics_open(struct metrics *metrics, const char *run_directory, const struct config *config,
@@ -87,7 +88,8 @@ int metrics_open(struct metrics *metrics, const char *run_directory, const struc
     bool choices = config->eval.choices[0] != '\0';
     *metrics = (struct metrics){.last_validation = -1, .csv_end = choices ? ",,\n" : "\n"};
     if (config->log.csv) {
-        metrics->csv = open_file(metrics, run_directory, "metrics.csv", "", step, error);
+        metrics->csv = open_file(metrics, &metrics->csv_descriptor, run_directory, "metrics.csv",
+                                 "", step, error);
         if (!metrics->csv) return -1;
         if (ftell(metrics->csv) == 0)
             fprintf(metrics->csv, "%s%s\n", csv_header,
@@ -96,7 +98,8 @@ int metrics_open(struct metrics *metrics, const char *run_directory, const struc
     if (config->log.tensorboard && tensorboard_open(&metrics->board, run_directory, step, error))
         return -1;
     if (config->log.metrics) {
-        metrics->json = open_file(metrics, run_directory, "metrics.jsonl", json_start, step, error);
+        metrics->json = open_file(metrics, &metrics->json_descriptor, run_directory,
+                                  "metrics.jsonl", json_start, step, error);
         if (!metrics->json) return -1;
     }
     return end_record(metrics, step, NULL, 0, error);

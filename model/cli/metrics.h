@@ -27,7 +27,8 @@
 #include "model/core/trainer.h"
 
 struct metrics {
-    FILE *json, *csv;           /* NULL: not written */
+    FILE *json, *csv; /* NULL: not written */
+    int json_descriptor, csv_descriptor;
     long json_bytes, csv_bytes; /* lengths of the files up to their last whole line */
     const char *csv_end;        /* end of a row: empty cells of the questions, if there are any */
     struct tensorboard board;

@@ -2,11 +2,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "data/util/file_stream.h"
 #include "data/util/files.h"
 
 uint32_t crc32c(const void *bytes, size_t size) {
@@ -92,18 +94,21 @@ static int write_event(struct tensorboard *board, const struct message *m, struc
 static FILE *create_file(char path[FILE_PATH_MAX], const char *run_directory, struct error *error) {
     enum { PARTS_MAX = 100 };
     char name[200], host[64] = "host";
-    FILE *file = NULL;
+    int descriptor = -1;
     long long now = (long long)time(NULL);
     gethostname(host, sizeof host - 1);
-    for (int part = 0; !file && part < PARTS_MAX; part++) {
+    for (int part = 0; descriptor < 0 && part < PARTS_MAX; part++) {
         snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.%d", now, host,
                  (int)getpid(), part);
         if (file_path_join(path, run_directory, name, error)) return NULL;
-        file = fopen(path, "wx");
-        if (!file && errno != EEXIST) break;
+        descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        if (descriptor < 0 && errno != EEXIST) break;
     }
-    if (!file) fail(error, "%s: %s", path, strerror(errno));
-    return file;
+    FILE *file = descriptor < 0 ? NULL : file_stream_open(descriptor);
+    if (file) return file;
+    fail(error, "%s: %s", path, strerror(errno));
+    if (descriptor >= 0) close(descriptor);
+    return NULL;
 }
 
 int tensorboard_open(struct tensorboard *board, const char *run_directory, int64_t step,

@@ -68,7 +68,7 @@ static const struct series_style {
  * fails at the beginning, so a quote becomes an apostrophe. */
 static void print_quoted(FILE *out, const char *command, const char *text) {
     char *masked = strdup(text ? text : "");
-    if (!masked) abort();
+    if (!masked) end_out_of_memory();
     fprintf(out, "%s '", command);
     for (const char *at = utf8_mask(masked); *at; at++)
         if (*at == '\'') fputs("’", out);
@@ -176,9 +176,9 @@ static char *draw(const struct chart *chart, bool html, const char **problem) {
     struct printed script;
     *problem = "Nothing to draw: there is no finite value.";
     if (y.from > y.to) return NULL;
-    if (printed_open(&script)) abort();
+    if (printed_open(&script)) end_out_of_memory();
     print_script(script.out, chart, y, html);
-    if (printed_close(&script)) abort();
+    if (printed_close(&script)) end_out_of_memory();
     char *picture;
     int status = run_gnuplot(&picture, script.text);
     free(script.text);

@@ -103,7 +103,8 @@ static void print_block(const struct page *page, const char *tag, const char *ma
 void page_begin(struct page *page, enum page_form form, const char *title, const char *summary) {
     char *whole;
     page->form = form;
-    if (printed_open(&page->printed) || asprintf(&whole, "%s: %s", title, summary) < 0) abort();
+    if (printed_open(&page->printed) || asprintf(&whole, "%s: %s", title, summary) < 0)
+        end_out_of_memory();
     FILE *out = page->printed.out;
     if (form == PAGE_HTML) {
         fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -124,7 +125,7 @@ void page_begin(struct page *page, enum page_form form, const char *title, const
 void page_end(struct page *page, FILE *out) {
     bool html = page->form == PAGE_HTML;
     if (html) fprintf(page->printed.out, "</main>\n</body>\n</html>\n");
-    if (printed_close(&page->printed)) abort();
+    if (printed_close(&page->printed)) end_out_of_memory();
     /* HTML has escaped what comes from files. */
     fputs(html ? page->printed.text : utf8_mask(page->printed.text), out);
     free(page->printed.text);
@@ -147,9 +148,9 @@ void page_note(const struct page *page, enum page_note_kind kind, const char *he
     char *text, *whole;
     va_list arguments;
     va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) abort();
+    if (vasprintf(&text, format, arguments) < 0) end_out_of_memory();
     va_end(arguments);
-    if (asprintf(&whole, "%s: %s", head, text) < 0) abort();
+    if (asprintf(&whole, "%s: %s", head, text) < 0) end_out_of_memory();
     if (page->form == PAGE_HTML) {
         fprintf(out, "<p class=\"verdict %s\"><strong>", classes[kind]);
         escape_html(out, head, true);
@@ -183,7 +184,7 @@ void page_table(const struct page *page, struct table *table) {
 
 void page_print_json(FILE *out, const cJSON *root) {
     char *text = cJSON_Print(root);
-    if (!text) abort(); /* as stb_ds does when memory is short */
+    if (!text) end_out_of_memory();
     fprintf(out, "%s\n", text);
     free(text);
 }

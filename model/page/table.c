@@ -8,6 +8,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/printed.h"
 #include "model/page/escape.h"
 
 enum { GAP = 2 }; /* between two columns */
@@ -19,7 +20,7 @@ static int column_count(const struct table *table) {
 void table_column(struct table *table, const char *heading, enum table_align align) {
     assert(arrlen(table->cells) == 0);
     struct table_head head = {strdup(heading), align};
-    if (!head.text) abort();
+    if (!head.text) end_out_of_memory();
     arrput(table->columns, head);
 }
 
@@ -38,7 +39,7 @@ void table_cell(struct table *table, const char *format, ...) {
     va_start(arguments, format);
     int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    if (length < 0) abort();
+    if (length < 0) end_out_of_memory();
     arrput(table->cells, text);
 }
 

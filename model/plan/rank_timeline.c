@@ -6,6 +6,8 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/printed.h"
+
 struct timeline {
     const struct rank_step *step;
     const struct rank_machine *machine;
@@ -97,7 +99,7 @@ void rank_timeline(struct rank_times *times, const struct rank_step *step,
                    const struct rank_machine *machine) {
     struct timeline t = {.step = step, .machine = machine, .times = times};
     t.ready = calloc((size_t)arrlen(step->loads) + 1, sizeof *t.ready);
-    if (!t.ready) abort();
+    if (!t.ready) end_out_of_memory();
     memset(times, 0, sizeof *times);
     run_step(&t); /* the first step does not wait for weights; all later ones are alike */
     double began = t.now;

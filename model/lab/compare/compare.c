@@ -38,7 +38,8 @@ enum flag {
 static const struct flag_row flags[FLAGS] = {
     [FLAG_OUT] = {"--out", "DIR", "write report.json, report.md and report.html there"},
     [FLAG_REFERENCE] = {"--reference", "LABEL", "what to measure against; default the first run"},
-    [FLAG_LIMIT_LOSS] = {"--limit-loss", "PERCENT", "final losses; default 0.5; 8 bits 2 x, 4 bits 4 x"},
+    [FLAG_LIMIT_LOSS] = {"--limit-loss", "PERCENT",
+                         "final losses; default 0.5; 8 bits 2 x, 4 bits 4 x"},
     [FLAG_LIMIT_CURVE] = {"--limit-curve", "PERCENT", "smoothed training loss; default 2"},
     [FLAG_LIMIT_NORM] = {"--limit-norm", "PERCENT", "median ratio of gradient norms; default 5"},
     [FLAG_LIMIT_CORRELATION] = {"--limit-correlation", "R",
@@ -139,7 +140,7 @@ static int parse(struct options *options, int argc, char **argv, struct error *e
 /* Returns the command line, quoted for a shell, for the report. It leaves out --made-by. */
 static char *quoted_command(int argc, char **argv) {
     struct printed printed;
-    if (printed_open(&printed)) abort();
+    if (printed_open(&printed)) end_out_of_memory();
     FILE *out = printed.out;
     for (int i = 0; i < argc; i++) {
         bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"
@@ -155,7 +156,7 @@ static char *quoted_command(int argc, char **argv) {
             else fputc(*at, out);
         if (!plain) fputc('\'', out);
     }
-    if (printed_close(&printed)) abort();
+    if (printed_close(&printed)) end_out_of_memory();
     return printed.text;
 }
 

@@ -201,7 +201,7 @@ static void begin(struct page *page, const struct comparison_report *report, enu
     int steps[2] = {INT_MAX, 0}, seeds[2] = {INT_MAX, 0}; /* fewest, most */
     struct printed labels;
     char *summary;
-    if (printed_open(&labels)) abort();
+    if (printed_open(&labels)) end_out_of_memory();
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
         int pairs = (int)arrlen(c->pairs);
@@ -217,7 +217,7 @@ static void begin(struct page *page, const struct comparison_report *report, enu
                  steps[0] < steps[1] ? "at least " : "", steps[0], steps[0] == 1 ? "" : "s",
                  seeds[0] < seeds[1] ? "at least " : "", seeds[0], seeds[0] == 1 ? "" : "s",
                  report->groups[report->reference].label) < 0)
-        abort();
+        end_out_of_memory();
     page_begin(page, form, labels.text, summary);
     free(summary);
     free(labels.text);
@@ -275,7 +275,7 @@ static void print_losses(const struct page *page, const struct comparison_report
                  "over %d steps, where it is farthest from the reference after step %.0f. Runs of "
                  "one seed begin with the same weights and read the same batches.",
                  c->window, c->window, c->settled) < 0)
-        abort();
+        end_out_of_memory();
     section_print(page, &losses, groups);
     page_paragraph(page, note);
     free(note);

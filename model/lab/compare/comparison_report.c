@@ -7,12 +7,14 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/printed.h"
+
 __attribute__((format(printf, 2, 3))) static void warn(struct comparison_report *report,
                                                        const char *format, ...) {
     char *text = NULL;
     va_list arguments;
     va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) abort();
+    if (vasprintf(&text, format, arguments) < 0) end_out_of_memory();
     va_end(arguments);
     arrput(report->warnings, text);
 }

@@ -7,10 +7,12 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-/* Returns a copy; aborts without memory, as stb_ds does. */
+#include "data/util/printed.h"
+
+/* Returns a copy; ends the program without memory, as stb_ds does. */
 static char *copy_text(const char *text) {
     char *copy = strdup(text);
-    if (!copy) abort();
+    if (!copy) end_out_of_memory();
     return copy;
 }
 
@@ -36,7 +38,8 @@ static void add_settings(struct setting **settings, const cJSON *object, const c
     const cJSON *member;
     cJSON_ArrayForEach(member, object) {
         char *key;
-        if (asprintf(&key, "%s%s%s", prefix, prefix[0] ? "." : "", member->string) < 0) abort();
+        if (asprintf(&key, "%s%s%s", prefix, prefix[0] ? "." : "", member->string) < 0)
+            end_out_of_memory();
         if (cJSON_IsObject(member)) add_settings(settings, member, key);
         else if (has_influence(key)) {
             struct setting setting = {copy_text(key), cJSON_PrintUnformatted(member)};

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data/util/files.h"
@@ -98,6 +99,22 @@ Test(tensorboard, records_hold_events) {
     free(file);
     tensorboard_close(&board);
     cr_expect_eq(tensorboard_write(&board, 301, scalars, 2, &error), 0); /* disabled */
+}
+
+Test(tensorboard, others_cannot_write_the_file) {
+    struct tensorboard board = {0};
+    struct stat status;
+    const mode_t before = umask(0);
+    cr_assert_eq(tensorboard_open(&board, folder, 0, &error), 0, "%s", error.text);
+    umask(before);
+    tensorboard_close(&board);
+    DIR *directory = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        if (entry->d_name[0] == '.') continue;
+        cr_assert_eq(stat(in_folder("%s", entry->d_name), &status), 0);
+        cr_expect_eq(status.st_mode & 0777, 0644);
+    }
+    closedir(directory);
 }
 
 Test(tensorboard, write_errors_are_reported) {
