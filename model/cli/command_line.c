@@ -10,6 +10,7 @@
 #include "data/util/program.h"
 #include "kernels/ranks.h"
 #include "model/config/config_keys.h"
+#include "model/config/config_nearest.h"
 #include "model/config/config_print.h"
 
 enum {
@@ -247,7 +248,9 @@ static const struct command_flag flags[] = {
     FLAG(0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
          SELECTS(AUDIT)),
     FLAG(0, "--profile", NULL, "show where the time of a training step goes", SELECTS(PROFILE)),
-    FLAG(0, "--help", "[COMMAND]", "this text; or all flags of a command, such as sample",
+    FLAG(0, "--help", "[WORD]",
+         "this text; or the flags of a command, such as sample, or\n"
+         "a config key, also by the name it has in other trainers",
          SELECTS(HELP), .read = read_topic),
     FLAG(0, "--help-config", NULL, "all keys of a config file", SELECTS(HELP_CONFIG)),
     FLAG(0, "--version", NULL, "print the version", SELECTS(VERSION)),
@@ -269,14 +272,67 @@ static const char *command_name(enum command command) {
     return command == COMMAND_TRAIN ? "training" : flag_of(command)->row.name;
 }
 
-/* Sets line->topic from the value of --help; NULL keeps the overview. */
+/* Returns the flag of a name without dashes, or NULL. */
+static const struct command_flag *flag_named(const char *name) {
+    for (int i = 0; i < FLAGS; i++)
+        if (strcmp(flags[i].row.name + strlen("--"), name) == 0) return &flags[i];
+    return NULL;
+}
+
+/* Sets line->topic or line->topic_word from the value of --help; NULL keeps the overview. */
 static int read_topic(struct command_line *line, const struct command_flag *flag, char *name,
                       struct error *error) {
     (void)flag;
     if (!name) return 0;
+    size_t length = strlen(name);
+    bool exact;
     for (line->topic = COMMAND_DRY_RUN; line->topic < COMMAND_HELP; line->topic++)
         if (strcmp(command_name(line->topic) + 2, name) == 0) return 0;
-    return fail(error, "--help: there is no command \"%s\"; see ./train --help", name);
+    line->topic_word = name;
+    if (config_option_index(name, length) >= 0 || config_block_index(name, length) >= 0 ||
+        flag_named(name))
+        return 0;
+    line->topic_word = config_suggest(name, length, -1, &exact);
+    if (line->topic_word) return 0;
+    return fail(error,
+                "--help: there is no command, key or flag \"%s\"; see ./train --help and "
+                "./train\n--help-config",
+                name);
+}
+
+/* Returns the answer to an unknown argument without its dashes: a key, a flag or a sentence. */
+static const char *answer_for(const char *name, size_t length) {
+    const char *names[FLAGS];
+    bool exact;
+    if (config_option_index(name, length) >= 0) return name;
+    const char *answer = config_suggest(name, length, -1, &exact);
+    for (int i = 0; i < FLAGS; i++) names[i] = flags[i].row.name + strlen("--");
+    int nearest = config_nearest_text(names, FLAGS, name, length);
+    if (nearest < 0 || exact) return answer;
+    const char *dot = answer ? strrchr(answer, '.') : NULL;
+    const char *both[] = {names[nearest], dot ? dot + 1 : ""};
+    return config_nearest_text(both, 2, name, length) == 1 ? answer : flags[nearest].row.name;
+}
+
+/* Fails with the flag or key that an unknown argument may stand for. */
+static int refuse_argument(const char *argument, struct error *error) {
+    static const char lists[] = "./train --help lists all";
+    const char *name = argument + strspn(argument, "-"), *dot = strrchr(argument, '.');
+    size_t length = strcspn(name, "=");
+    char allowed[320];
+    if (name == argument)
+        return fail(error, "unknown argument \"%s\"; %s%s", argument,
+                    dot && strcmp(dot, ".json") == 0 ? "a config is given with --config; " : "",
+                    lists);
+    const char *answer = answer_for(name, length);
+    int row = answer ? config_option_index(answer, strcspn(answer, "=")) : -1;
+    if (!answer) return fail(error, "unknown argument \"%s\"; %s", argument, lists);
+    if (row < 0 && answer[0] == '-')
+        return fail(error, "unknown argument \"%s\"; did you mean %s?", argument, answer);
+    if (row < 0) return fail(error, "unknown argument \"%s\". %s", argument, answer);
+    config_describe_allowed(&config_options[row], allowed, sizeof allowed);
+    return fail(error, "unknown argument \"%s\"; did you mean --set %s=VALUE?\nVALUE is %s",
+                argument, config_options[row].key, allowed);
 }
 
 static int apply_flag(struct command_line *line, const struct command_flag *flag, char *value,
@@ -354,8 +410,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
         char *value;
         int flag = flags_read(rows, FLAGS, argc, argv, &i, &value, error);
         if (flag == FLAG_WRONG) return -1;
-        if (flag == FLAG_UNKNOWN)
-            return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
+        if (flag == FLAG_UNKNOWN) return refuse_argument(argv[i], error);
         if (apply_flag(line, &flags[flag], value, error)) return -1;
         if (line->command >= COMMAND_HELP && line->command <= COMMAND_VERSION) return 0;
         given |= UINT64_C(1) << flag;
@@ -397,10 +452,22 @@ static void print_overview(FILE *out) {
           out);
 }
 
+/* Prints the help of a key, a block or a flag, or a sentence about neither. */
+static void print_word(FILE *out, const char *word) {
+    size_t length = strlen(word);
+    bool key = config_option_index(word, length) >= 0 || config_block_index(word, length) >= 0;
+    const struct command_flag *flag = flag_named(word + strspn(word, "-"));
+    if (key) config_print_help(out, word);
+    else if (flag) flags_print(out, &flag->row, 1, HELP_COLUMN);
+    else fprintf(out, "%s\n", word);
+}
+
 void command_line_help(FILE *out, const struct command_line *line) {
     if (line->command == COMMAND_HELP_CONFIG) {
         fputs("Keys of a config file:\n\n", out);
-        config_print_help(out);
+        config_print_help(out, NULL);
+    } else if (line->topic_word) {
+        print_word(out, line->topic_word);
     } else if (line->topic == COMMAND_TRAIN) {
         print_overview(out);
     } else {

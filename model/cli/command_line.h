@@ -29,6 +29,7 @@ enum command {
 struct command_line {
     enum command command;
     enum command topic;        /* command that --help explains; COMMAND_TRAIN: overview of all */
+    const char *topic_word;    /* key, block, flag or sentence that --help prints; NULL: topic */
     const char *program;       /* argv[0] */
     const char *config;        /* NULL: not given */
     char **overrides;          /* stb_ds array of "key.path=value" */

@@ -1,5 +1,8 @@
 #include "model/config/config_nearest.h"
 
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/config/config_keys.h"
@@ -51,22 +54,61 @@ static size_t last_part(const char *name, size_t length) {
     return length;
 }
 
-int config_nearest_option(const char *name, size_t length, int block) {
-    size_t part = last_part(name, length);
-    if (part == length) return -1; /* a block without a key has no suggestion */
-    int best = -1, best_score = 2 * NOT_CLOSE;
+/* Answer to words of other trainers, which are separated by spaces. */
+struct synonyms {
+    const char *answer, *words;
+};
+
+static const struct synonyms synonyms[] = {
+#include "model/config/config_synonyms.inc"
+};
+
+/* Returns the smallest edit distance of a name to one of the words, or NOT_CLOSE above 2. Words of
+ * others are many, so fewer mistakes are allowed than in a key. */
+static int distance_to_words(const char *name, const char *words) {
+    char word[NAME_LIMIT + 1];
+    int best = NOT_CLOSE;
+    for (int used; sscanf(words, "%64s%n", word, &used) == 1; words += used) {
+        int distance = edit_distance(name, (int)strlen(name), word, (int)strlen(word));
+        if (distance == 0 || (distance <= 2 && strlen(word) >= 8)) best = smaller(best, distance);
+    }
+    return best;
+}
+
+/* Copies a name in lower case, with _ for -. */
+static void simplify(char text[NAME_LIMIT + 1], const char *name, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        text[i] = name[i] == '-' ? '_' : (char)tolower((unsigned char)name[i]);
+    text[length] = '\0';
+}
+
+const char *config_suggest(const char *name, size_t length, int block, bool *exact) {
+    char part[NAME_LIMIT + 1];
+    const char *best = NULL;
+    *exact = false;
+    size_t begin = last_part(name, length);
+    if (begin == length || length - begin > NAME_LIMIT) return NULL;
+    simplify(part, name + begin, length - begin);
+    int best_score = 2 * NOT_CLOSE;
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
         int whole = distance_if_close(name, length, option->key);
-        int last = distance_if_close(name + part, length - part, config_option_name(option));
+        int last = distance_if_close(part, length - begin, config_option_name(option));
         int distance = smaller(whole, last);
         /* On a tie the row in the given block wins. */
         int score = 2 * distance + (config_option_block(option) != block);
-        if (distance < NOT_CLOSE && score < best_score) {
-            best = i;
-            best_score = score;
-        }
+        if (distance >= NOT_CLOSE || score >= best_score) continue;
+        best = option->key;
+        best_score = score;
     }
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
+        int distance = distance_to_words(part, synonyms[i].words);
+        if (2 * distance >= best_score && distance > 0) continue;
+        best = synonyms[i].answer;
+        best_score = 2 * distance;
+        if (distance == 0) break;
+    }
+    *exact = best && best_score <= 1;
     return best;
 }
 

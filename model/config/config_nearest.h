@@ -1,12 +1,16 @@
-/* Suggestions for mistyped keys and names. */
+/* Suggestions for mistyped keys and names, and for words of other trainers. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* Returns the row closest to name[0..length), a mistyped key, or -1 if none is close. A close row
- * is a few edits away in its path or its last part, or contains the name. On a tie rows of `block`
- * win (-1: no preference). */
-int config_nearest_option(const char *name, size_t length, int block);
+/* Returns the answer to name[0..length), which is no key but a mistyped one or a word of another
+ * trainer: a key ("optimizer.lr"), a flag ("--resume") or a sentence; NULL if there is none. A close
+ * key is a few edits away in its path or its last part, or contains the name. On a tie rows of
+ * `block` win (-1: no preference). *exact: the name is spelled as a key or such a word. */
+const char *config_suggest(const char *name, size_t length, int block, bool *exact);
+
+/* Returns the index of the closest block, or -1. */
 int config_nearest_block(const char *name, size_t length);
 
 /* Returns the index of the closest of count texts, or -1 if none is close to name[0..length). */

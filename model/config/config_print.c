@@ -233,21 +233,29 @@ static void print_wrapped(FILE *out, const char *text, int indent, int width) {
     fputc('\n', out);
 }
 
-void config_print_help(FILE *out) {
+static void print_option_help(FILE *out, const struct config_option *option) {
+    char allowed[320], initial[160], text[512];
+    fprintf(out, "  %s\n", option->key);
+    print_wrapped(out, option->help, 6, 80);
+    config_describe_allowed(option, allowed, sizeof allowed);
+    snprintf(text, sizeof text, "%c%s. Default: %s.", allowed[0] - 'a' + 'A', allowed + 1,
+             text_of(initial, sizeof initial, option, describe_default));
+    print_wrapped(out, text, 6, 80);
+}
+
+void config_print_help(FILE *out, const char *name) {
+    int named_block = name ? config_block_index(name, strlen(name)) : -1;
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-        char allowed[320], initial[160], text[512];
         int block = block_begun(i);
-        if (block >= 0) {
+        if (name && strcmp(option->key, name) != 0 &&
+            (named_block < 0 || config_option_block(option) != named_block))
+            continue;
+        if (block >= 0 && !(name && named_block < 0)) {
             fputc('\n', out);
             print_wrapped(out, config_blocks[block].help, 2, 80);
         }
-        fprintf(out, "  %s\n", option->key);
-        print_wrapped(out, option->help, 6, 80);
-        config_describe_allowed(option, allowed, sizeof allowed);
-        snprintf(text, sizeof text, "%c%s. Default: %s.", allowed[0] - 'a' + 'A', allowed + 1,
-                 text_of(initial, sizeof initial, option, describe_default));
-        print_wrapped(out, text, 6, 80);
+        print_option_help(out, option);
     }
 }
 

@@ -9,11 +9,12 @@
  * values, doubles to the last bit. A loss_scale block that was not given and has no effect is left
  * out, so that loading the dump of a bf16 run does not warn about it.
  * config_print_schema: JSON Schema, draft 7, for editors; configs/schema.json is this text.
- * config_print_help: the keys for --help-config, at most 80 columns.
+ * config_print_help: the keys for --help-config, at most 80 columns; with `name`, only that key or
+ *     the keys of that block, which must exist.
  * config_print_reference: the same as Markdown tables, for configs/README.md. */
 void config_print_json(FILE *out, const struct config *config);
 void config_print_schema(FILE *out);
-void config_print_help(FILE *out);
+void config_print_help(FILE *out, const char *name);
 void config_print_reference(FILE *out);
 
 /* Writes a value as JSON, followed by zeros. */

@@ -173,53 +173,27 @@ static void list_names(char *text, size_t size, int block) {
         used += (size_t)snprintf(text + used, size - used, ", %s", config_blocks[i].name);
 }
 
-#define NO_ATTENTION_DROPOUT                                                                  \
-    "Attention has no dropout here: its probabilities are never stored. model.dropout drops " \
-    "the embedding and what attention and MLP add."
-
-/* Returns a hint for a key name of other trainers, or NULL. */
-static const char *hint_for_foreign_key(const char *name) {
-    static const struct {
-        const char *name, *hint;
-    } names[] = {
-        {"learning_rate", "Did you mean optimizer.lr?"},
-        {"max_iters", "Did you mean train.steps?"},
-        {"max_steps", "Did you mean train.steps?"},
-        {"epochs", "Did you mean train.epochs?"},
-        {"num_epochs", "Did you mean train.epochs?"},
-        {"early_stopping", "Did you mean train.patience?"},
-        {"batch_size", "Did you mean train.micro_batch_size?"},
-        {"dropout", "Did you mean model.dropout?"},
-        {"resid_pdrop", "Did you mean model.dropout?"},
-        {"embd_pdrop", "Did you mean model.dropout?"},
-        {"attn_pdrop", NO_ATTENTION_DROPOUT},
-        {"attention_dropout", NO_ATTENTION_DROPOUT},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i].name, name) == 0) return names[i].hint;
-    return NULL;
-}
-
 /* Rejects an unknown name in a block, or at the top level (-1). An object suggests the name of a
  * block. */
 static int refuse_name(const char *where, int block, const char *name, bool object,
                        struct error *error) {
     char excerpt[JSON_EXCERPT_MAX], names[320], full[CONFIG_STRING_MAX];
+    bool exact;
     size_t length =
         (size_t)snprintf(full, sizeof full, "%s%s%s", block >= 0 ? config_blocks[block].name : "",
                          block >= 0 ? "." : "", name);
     if (length >= sizeof full) length = sizeof full - 1;
     json_text_excerpt(excerpt, full, length);
-    const char *dot = strrchr(name, '.'), *hint = hint_for_foreign_key(dot ? dot + 1 : name);
-    if (hint) return fail(error, "%s: there is no key \"%s\". %s", where, excerpt, hint);
+    const char *answer = config_suggest(full, length, block, &exact);
     int near_block = config_nearest_block(name, strlen(name));
-    int near = config_nearest_option(full, length, block);
-    if (block < 0 && near_block >= 0 && (object || near < 0))
+    if (block < 0 && near_block >= 0 && (object || !answer))
         return fail(error, "%s: there is no block \"%s\". Did you mean \"%s\"?", where, excerpt,
                     config_blocks[near_block].name);
-    if (near >= 0)
-        return fail(error, "%s: there is no key \"%s\". Did you mean %s?", where, excerpt,
-                    config_options[near].key);
+    if (answer && strchr(answer, ' '))
+        return fail(error, "%s: there is no key \"%s\". %s", where, excerpt, answer);
+    if (answer)
+        return fail(error, "%s: there is no key \"%s\". Did you mean %s%s?", where, excerpt,
+                    answer[0] == '-' ? "the flag " : "", answer);
     list_names(names, sizeof names, block);
     return fail(error, "%s: there is no key \"%s\".\n%s has: %s.", where, excerpt,
                 block >= 0 ? config_blocks[block].name : "The config", names);

@@ -325,8 +325,8 @@ Test(command_line, unknown_arguments) {
     refuse("--confi=c", "--confi=c");
     refuse("--configs=c", "--configs=c");
     refuse("--nonsense|--help", "--nonsense");
-    refuse("--help=", "no command \"\"");
-    refuse("--help|samples", "no command \"samples\"");
+    refuse("--help=", "no command, key or flag \"\"");
+    refuse("--help|zzz", "no command, key or flag \"zzz\"");
 }
 
 Test(command_line, values_that_are_missing_or_too_many) {

@@ -3,6 +3,7 @@
 
 #include "data/util/random.h"
 #include "model/config/config_keys.h"
+#include "model/config/config_nearest.h"
 #include "model/io/config_file.h"
 
 #include <inttypes.h>
@@ -127,6 +128,57 @@ Test(config_errors, errors_of_keys) {
         {NULL, "$schema=x", {"no key \"$schema\""}},
     };
     expect_errors(cases, COUNT(cases));
+}
+
+/* Words of Hugging Face's Trainer and models, PEFT, nanoGPT, llm.c and axolotl, as their
+ * documentation spells them, and the keys that do the same here. */
+Test(config_errors, words_of_other_trainers) {
+    static const struct error_case cases[] = {
+        {NULL, "gradient_checkpointing=1", {"Did you mean train.recompute?"}},
+        {NULL, "train.gradient_accumulation=4", {"Did you mean train.grad_accum_steps?"}},
+        {NULL, "per_device_train_batch_size=4", {"Did you mean train.micro_batch_size?"}},
+        {NULL, "max_grad_norm=1", {"Did you mean optimizer.grad_clip?"}},
+        {NULL, "num_warmup_steps=1", {"Did you mean optimizer.warmup_steps?"}},
+        {NULL, "save_steps=1", {"Did you mean checkpoint.every?"}},
+        {NULL, "eval_steps=1", {"Did you mean eval.every?"}},
+        {NULL, "logging_steps=1", {"Did you mean log.every?"}},
+        {NULL, "adapter.r=8", {"Did you mean adapter.rank?"}},
+        {NULL, "lora_r=8", {"Did you mean adapter.rank?"}},
+        {NULL, "adapter.lora_dropout=0.1", {"Did you mean adapter.dropout?"}},
+        {NULL, "target_modules=q_proj", {"Did you mean adapter.targets?"}},
+        {NULL, "load_in_4bit=true", {"Did you mean adapter.base?"}},
+        {"{\"model\": {\"block_size\": 64}}", NULL, {"Did you mean data.seq_len?"}},
+        {"{\"dtype\": \"bfloat16\"}", NULL, {"Did you mean precision?"}},
+        {"{\"hidden_size\": 64}", NULL, {"Did you mean model.n_embd?"}},
+        {"{\"val_loss_every\": 64}", NULL, {"Did you mean eval.every?"}},
+        {"{\"train\": {\"Learning-Rate\": 1}}", NULL, {"Did you mean optimizer.lr?"}},
+        {"{\"gradient_acumulation_steps\": 1}", NULL, {"Did you mean train.grad_accum_steps?"}},
+        {"{\"resume_from_checkpoint\": true}", NULL, {"Did you mean the flag --resume?"}},
+        {"{\"wandb_project\": \"a\"}", NULL, {"to_wandb.py follows a run"}},
+    };
+    expect_errors(cases, COUNT(cases));
+}
+
+/* Each word has one answer, which is a key, a flag or a sentence. */
+Test(config_errors, synonyms_are_found) {
+    static const struct {
+        const char *answer, *words;
+    } rows[] = {
+#include "model/config/config_synonyms.inc"
+    };
+    char word[80];
+    bool exact;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const char *answer = rows[i].answer, *words = rows[i].words;
+        cr_expect(config_option_index(answer, strlen(answer)) >= 0 ||
+                      strncmp(answer, "--", 2) == 0 || answer[strlen(answer) - 1] == '.',
+                  "%s", answer);
+        for (int used; sscanf(words, "%79s%n", word, &used) == 1; words += used) {
+            const char *found = config_suggest(word, strlen(word), -1, &exact);
+            cr_expect(found && strcmp(found, answer) == 0 && exact, "%s: %s", word, answer);
+            cr_expect_lt(config_option_index(word, strlen(word)), 0, "%s is a key", word);
+        }
+    }
 }
 
 Test(config_errors, errors_of_values) {
