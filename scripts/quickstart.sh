@@ -64,8 +64,7 @@ else
     fi
     ./train --config quickstart.json --set checkpoint.resume=auto --set train.steps="$steps" \
         --set optimizer.warmup_steps=$((steps / 30)) --set eval.every=$((steps / 6)) \
-        --set checkpoint.every=$((steps / 3)) --set sample.every=$((steps / 3)) \
-        --set log.every=$((steps / 60 + (steps < 60))) "$@"
+        --set checkpoint.every=$((steps / 3)) --set sample.every=$((steps / 3)) "$@"
 fi
 
 printf '\nThe loss by step (runs/quickstart/metrics.jsonl):\n'

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "data/util/file_stream.h"
@@ -123,7 +124,10 @@ static void print_json(FILE *file, const struct step_report *report, double step
     if (report->fp8)
         fprintf(file, ", \"fp8_not_finite\": %" PRId32 ", \"fp8_zero\": %" PRId32,
                 report->fp8_not_finite, report->fp8_zero);
-    fprintf(file, ", \"memory_bytes\": %" PRIu64 "}\n", memory_bytes);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    fprintf(file, ", \"memory_bytes\": %" PRIu64 ", \"time\": %lld.%03ld}\n", memory_bytes,
+            (long long)now.tv_sec, now.tv_nsec / 1000000);
 }
 
 static void print_csv(FILE *file, const struct step_report *report, double step_ms,

@@ -12,6 +12,17 @@
 #include "model/config/config_keys.h"
 #include "model/config/precision_switch.h"
 
+/* Returns log.every or, if that is 0, the least of 1, 2, 5, 10, 20, 50 ... that makes at most 60
+ * lines of the run. */
+static int64_t lines_every(const struct config *config) {
+    enum { LINES_MAX = 60 };
+    int64_t every = config->log.every, steps = config->train.steps;
+    if (every > 0) return every;
+    for (int64_t ten = 1;; ten *= 10)
+        for (every = ten; every <= 5 * ten; every = every == ten ? 2 * ten : every / 2 * 5)
+            if (every * LINES_MAX >= steps) return every;
+}
+
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor) {
     double minutes = trainer->config->train.minutes;
@@ -22,7 +33,8 @@ void report_open(struct report *report, FILE *out, const struct trainer *trainer
         .terminal = progress_terminal(out) && (alone || isatty(STDERR_FILENO)),
         .first_step = trainer->state.step,
         .steps = trainer->config->train.steps,
-        .every = trainer->config->log.every,
+        .every = lines_every(trainer->config),
+        .shows_first = trainer->config->log.every == 0,
         .started = progress_clock(),
         .deadline = minutes > 0 ? began + 60 * minutes : 0,
         .scale_loss = trainer->gpt.precision.scale_loss,
@@ -215,15 +227,30 @@ static void scale_text(const struct report *report, char text[48], const struct 
     if (step->skipped) snprintf(text + used, (size_t)(48 - used), "%s", " | skipped");
 }
 
+/* Prints the figures of a step. Those that can be spared are left out where the line would have
+ * more than 80 columns. */
 static void print_line(const struct report *report, const struct step_report *step, double step_ms,
                        double tokens_per_s) {
-    char scale[48], speed[32];
+    enum { COLUMNS = 80, PARTS = 6 };
+    char parts[PARTS][64], scale[48], speed[32];
+    int digits = snprintf(NULL, 0, "%" PRId64, report->steps), length = 0;
     scale_text(report, scale, step);
-    fprintf(report->out,
-            "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s | %.1f "
-            "ms\n",
-            report->steps >= 1000 ? 5 : 3, step->step, report->steps, shown(step->loss), step->lr,
-            shown(step->gradient_norm), scale, count_text(speed, tokens_per_s), step_ms);
+    snprintf(parts[0], sizeof *parts, "step %*" PRId64 "/%" PRId64 " | loss %.4f",
+             digits < 3 ? 3 : digits, step->step, report->steps, shown(step->loss));
+    snprintf(parts[1], sizeof *parts, " | lr %.2e", step->lr);
+    snprintf(parts[2], sizeof *parts, step->gradient_norm < 1e4f ? " | norm %.3f" : " | norm %.3g",
+             shown(step->gradient_norm));
+    snprintf(parts[3], sizeof *parts, "%s", scale);
+    snprintf(parts[4], sizeof *parts, " | %s tok/s", count_text(speed, tokens_per_s));
+    snprintf(parts[5], sizeof *parts, step_ms < 1e4 ? " | %.1f ms" : " | %.0f ms", step_ms);
+    static const int spared[] = {5, 1, 4};
+    for (int i = 0; i < PARTS; i++) length += (int)strlen(parts[i]);
+    for (int i = 0; i < 3 && length > COLUMNS; i++) {
+        length -= (int)strlen(parts[spared[i]]);
+        parts[spared[i]][0] = '\0';
+    }
+    for (int i = 0; i < PARTS; i++) fputs(parts[i], report->out);
+    fputc('\n', report->out);
     fflush(report->out);
 }
 
@@ -261,13 +288,12 @@ static void draw_bar(struct report *report, const struct step_report *step, doub
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s) {
     const bool last = step->step == report->steps;
-    if (last || step->step % report->every == 0) {
-        if (report->bar_visible) fputs("\r\033[K", report->out);
+    const bool first = report->shows_first && step->step == report->first_step + 1;
+    if (first || last || step->step % report->every == 0) {
+        report_pause(report);
         print_line(report, step, step_ms, tokens_per_s);
     }
-    if (!report->terminal) return;
-    draw_bar(report, step, tokens_per_s);
-    if (last) report_pause(report);
+    if (report->terminal && !last) draw_bar(report, step, tokens_per_s);
 }
 
 void report_validation(struct report *report, int64_t step, double loss) {
@@ -294,7 +320,8 @@ bool report_out_of_time(const struct report *report) {
 }
 
 void report_pause(struct report *report) {
-    if (report->bar_visible) fputc('\n', report->out);
+    if (report->bar_visible) fputs("\r\033[K", report->out);
+    if (report->bar_visible) fflush(report->out);
     report->bar_visible = false;
 }
 

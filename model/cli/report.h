@@ -15,9 +15,10 @@ struct report {
     bool terminal;        /* `out` is a terminal: lines scroll above a progress bar */
     bool bar_visible;     /* the cursor is at the end of the bar */
     int64_t first_step;   /* step at which this process started, for the ETA */
-    int64_t steps, every; /* train.steps and log.every */
+    int64_t steps, every; /* train.steps, and steps between lines */
     double started;       /* progress_clock() at report_open */
     double deadline;      /* progress_clock() at which train.minutes end; 0: none */
+    bool shows_first;     /* also print the first step of this process */
     bool scale_loss;
     double floor; /* lower bound of the loss, in nats per token; 0: unknown */
 };
@@ -33,7 +34,8 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
 /* Prints the memory plan: the total and each part, in MiB. */
 void report_memory(FILE *out, const struct memory_plan *plan);
 
-/* Prints a line every `every` steps and after the last one. On a terminal, redraws the bar. */
+/* Prints a line every `every` steps, after the last one and, with `shows_first`, after the first.
+ * On a terminal, redraws the bar. */
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
 void report_validation(struct report *report, int64_t step, double loss);
@@ -43,7 +45,7 @@ void report_accuracy(struct report *report, int64_t step, const struct accuracy 
 /* True if train.minutes are over. */
 bool report_out_of_time(const struct report *report);
 
-/* Ends the line of the progress bar, so that other output starts on a new line. */
+/* Erases the progress bar, so that other output takes its place. */
 void report_pause(struct report *report);
 
 /* Prints how long rank 0 was idle while waiting for data of other ranks. Prints nothing for one

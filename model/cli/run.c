@@ -92,11 +92,12 @@ static void write_again(struct run *run) {
         if (write_line(run, &run->unwritten[i], &ignored)) return;
 }
 
-/* Finishes the oldest unfinished step and logs it. Its time counts from the end of the previous
- * one. */
+/* Finishes the oldest unfinished step and logs it, also one that ends a diverged run. Its time
+ * counts from the end of the previous one. */
 static int end_step(struct run *run, struct error *error) {
     struct step_report report;
-    if (trainer_end_step(&run->trainer, &report, error)) return -1;
+    int status = trainer_end_step(&run->trainer, &report, error);
+    if (report.step == 0) return status;
     double now = progress_clock(), seconds = now - run->step_began;
     run->step_began = now;
     const struct config *config = &run->config;
@@ -113,7 +114,7 @@ static int end_step(struct run *run, struct error *error) {
     }
     log_step(run, &(struct step_line){report, 1e3 * seconds, tokens / seconds,
                                       backend_peak_bytes(&run->be)});
-    return 0;
+    return status;
 }
 
 /* Finishes all steps, before work that reads the trainer's state or takes time of its own. */

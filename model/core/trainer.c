@@ -195,6 +195,7 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
     backend_fetched(be, slot);
     trainer->first_queued = (slot + 1) % BACKEND_SLOTS;
     trainer->unfinished--;
+    *report = (struct step_report){0};
     if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
     const struct queued_step *queued = &trainer->queued[slot];
     const struct step_state *result = &trainer->results[slot];

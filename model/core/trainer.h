@@ -92,8 +92,8 @@ void trainer_close(struct trainer *trainer);
  * is. */
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error);
 
-/* Waits for the oldest unfinished step and reports it. Fails if an operation failed, or if too many
- * steps in a row have infinite gradients or a non-finite loss. */
+/* Waits for the oldest unfinished step and reports it. Fails if an operation failed, with
+ * report->step 0, or if too many steps in a row have infinite gradients or a non-finite loss. */
 int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error);
 
 /* Waits for the weights that other ranks updated, so that code other than the next step may read

@@ -430,6 +430,9 @@ Test(program, losses_that_are_not_finite_end_the_run) {
     size_t size;
     expect_exit(TINY "|--set|train.steps=2", 0);
     expect_error(diverging, 1, "10 times in a row (loss nan)");
+    const char *ended = strstr(error_text, "train: step ");
+    cr_expect(ended && atol(ended + strlen("train: step ")) == last_step("a/run"),
+              "metrics end at %ld: %s", last_step("a/run"), error_text);
     expect_text(out_text, "| loss nan |");
     cr_expect_null(strstr(out_text, "-nan"), "%s", out_text);
     const char *warned = strstr(error_text, warning);

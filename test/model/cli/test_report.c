@@ -146,6 +146,54 @@ Test(report, lines_on_a_pipe) {
     cr_expect_null(strstr(text, "scale"));
 }
 
+/* Lines of long runs, with all that a line can say, and slow or diverging steps. */
+Test(report, lines_fit_in_80_columns) {
+    static const int64_t steps[] = {20, 1320, 9999, 12345, 1000000};
+    rig_config(&rig.config, CONFIG_PRECISION_FP16);
+    open_plan();
+    for (int i = 0; i < 5 * 8; i++) {
+        struct step_report now = report_of(steps[i / 8] - 1);
+        rig.config.train.steps = steps[i / 8];
+        rig.config.log.every = 1;
+        open_pipe();
+        open_report();
+        report.scale_loss = i & 1;
+        now.skipped = i & 2;
+        if (i & 4) now.loss = 1234.5f, now.gradient_norm = 3e30f;
+        report_step(&report, &now, i & 4 ? 123456.7 : 40.5, i & 4 ? 1 : 25300);
+        const char *text = finish();
+        cr_expect_leq(widest(text), 80, "%s", text);
+        expect_match(text, "^step +[0-9]+/[0-9]+ \\| loss [0-9.]+ .*\\| norm [0-9.e+]+");
+        cr_expect_eq(strstr(text, "scale 2^16") != NULL, i & 1, "%s", text);
+        cr_expect_eq(strstr(text, "skipped") != NULL, (i & 2) > 0, "%s", text);
+    }
+}
+
+/* Returns how many lines a run of so many steps prints by default. */
+static int64_t lines_of(int64_t steps) {
+    rig.config.train.steps = steps;
+    open_pipe();
+    open_report();
+    finish();
+    return (steps + report.every - 1) / report.every;
+}
+
+Test(report, about_60_lines_by_default) {
+    rig.config.log.every = 0;
+    open_plan();
+    for (int64_t steps = 1; steps <= 60; steps++) cr_expect_eq(lines_of(steps), steps);
+    for (int64_t steps = 61; steps < 2000000; steps += 1 + steps / 7) {
+        int64_t lines = lines_of(steps);
+        cr_expect(lines >= 24 && lines <= 60, "%d of %d", (int)lines, (int)steps);
+    }
+    open_pipe();
+    open_report();
+    show_step(1);
+    expect_match(finish(), "^step +1/[^\n]*\n$");
+    cr_expect_eq(lines_of(600), 60);
+    cr_expect_eq(report.every, 10);
+}
+
 Test(report, every_so_many_steps_and_the_last) {
     rig.config.log.every = 7;
     print_to_pipe();
@@ -239,7 +287,7 @@ Test(report, bar_without_a_width) {
 Test(report, bar_fills_from_left_to_right) {
     open_plan();
     int last = -1;
-    for (int64_t step = 1; step <= 20; step++) {
+    for (int64_t step = 1; step < 20; step++) {
         open_terminal(150);
         open_report();
         show_step(step);
@@ -284,11 +332,11 @@ Test(report, lines_scroll_above_the_bar) {
     expect_match(finish(),
                  "^\r[#-]* 1/20 [^\n]*left\033\\[K\r\033\\[Kstep   2/20 \\| loss 3\\.1416 \\| lr "
                  "1\\.25e-03 \\| [^\n]* ms\n\r[#-]* 2/20 [^\n]*\r[#-]* 3/20 [^\n]*"
-                 "\r\033\\[Kstep  20/20 [^\n]*\n\r#* 20/20 [^\n]*\n$");
+                 "\r\033\\[Kstep  20/20 [^\n]*\n$");
 }
 
-/* Output between two steps begins on a new line. */
-Test(report, pause_ends_the_bar) {
+/* Output between two steps takes the place of the bar. */
+Test(report, pause_erases_the_bar) {
     rig.config.log.every = 100;
     print_to_terminal(80);
     report_pause(&report);
@@ -298,9 +346,9 @@ Test(report, pause_ends_the_bar) {
     show_step(2);
     report_validation(&report, 2, 1.5);
     show_step(20);
-    expect_match(finish(), "^\r[#-]* 1/20 [^\n]*\n\r[#-]* 2/20 [^\n]*\n"
-                           "step 2: validation loss 1\\.5000\nstep  20/20 [^\n]*\n\r#* 20/20 "
-                           "[^\n]*\n$");
+    expect_match(finish(), "^\r[#-]* 1/20 [^\n]*left\033\\[K\r\033\\[K\r[#-]* 2/20 [^\n]*left"
+                           "\033\\[K\r\033\\[Kstep 2: validation loss 1\\.5000\n"
+                           "step  20/20 [^\n]*\n$");
 }
 
 static const char *banner(double floor) {
