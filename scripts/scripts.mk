@@ -21,6 +21,7 @@ check: $(PROGRAMS)
 	test/scripts/test_plot.sh
 ifeq ($(BUILD),fast)
 	$(USE_PROGRAMS) test/scripts/test_compare_precisions.sh
+	$(USE_PROGRAMS) test/scripts/test_readme.sh
 	$(USE_PROGRAMS) test/scripts/test_regress.sh
 	$(USE_PROGRAMS) test/scripts/test_pages.sh
 	MAKE="$(MAKE)" test/scripts/test_install.sh

@@ -435,7 +435,7 @@ static void print_overview(FILE *out) {
             "mantissa %s: trains GPTs in fp32, fp16, bf16 or fp8.\n\n"
             "  ./train --config bf16.json                  train\n"
             "  ./train --config bf16.json --resume         continue after an interruption\n"
-            "  ./train --config bf16.json --ranks 4        train in four processes\n"
+            "  ./train --config fp16.json --ranks 4        train in four processes\n"
             "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n\n",
             MANTISSA_VERSION);
     print_flags(out, COMMAND_TRAIN);
