@@ -56,7 +56,8 @@ static void print_help(const char *program) {
     help_print(stdout,
                "./compare RUN RUN ... [--out DIR]: how runs differ from the first of them\n\n"
                "  RUN is a run directory, such as runs/NAME, or LABEL=DIRECTORY. Runs that\n"
-               "  differ only in seed are grouped to estimate noise.\n\n"
+               "  differ only in seed are grouped to estimate noise. Runs with another optimizer\n"
+               "  or learning rate are ranked by loss, without limits of loss and norms.\n\n"
                "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
                "  ./compare before=runs/a after=runs/b\n\n",
                program);

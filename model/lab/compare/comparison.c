@@ -1,7 +1,9 @@
 #include "model/lab/compare/comparison.h"
 
 #include <math.h>
+#include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 enum { WINDOW_LEAST = 10, WARM_STEPS = 10 };
@@ -310,11 +312,25 @@ static double settled_after(const struct comparison *c) {
     return fmax((double)warmup, 0.1 * c->step[c->steps - 1]);
 }
 
+/* True if a key of the optimizer differs that both configs have. The types of its moments and
+ * operands are arithmetic, not another optimizer. */
+static bool has_other_optimizer(const struct run_record *a, const struct run_record *b) {
+    const cJSON *other = json_member(b->config.root, "optimizer"), *member;
+    cJSON_ArrayForEach(member, json_member(a->config.root, "optimizer")) {
+        const cJSON *value = json_member(other, member->string);
+        bool arithmetic = strcmp(member->string, "moments") == 0 ||
+                          strcmp(member->string, "newton_schulz_dtype") == 0;
+        if (value && !arithmetic && !cJSON_Compare(member, value, true)) return true;
+    }
+    return false;
+}
+
 int comparison_make(struct comparison *c, const struct run_group *reference,
                     const struct run_group *group, struct error *error) {
     *c = (struct comparison){.reference = reference, .group = group};
     pair_runs(c);
     align(c);
+    c->other_optimizer = has_other_optimizer(reference->runs[0], group->runs[0]);
     if (c->steps == 0) {
         comparison_free(c);
         return fail(error, "%s and %s have no step in common", reference->label, group->label);

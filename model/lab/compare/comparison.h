@@ -54,6 +54,7 @@ struct comparison {
     const struct run_group *reference, *group;
     struct run_pair *pairs; /* stb_ds array */
     bool same_seeds;        /* false: runs are paired in order and read different batches */
+    bool other_optimizer;   /* update rule, rate or another key of it differ from the reference's */
     struct group_figures figures;
 
     int steps; /* number of steps that all runs of all pairs have */

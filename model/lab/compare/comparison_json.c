@@ -117,7 +117,14 @@ static void add_group(cJSON *groups, const struct comparison_report *report, int
     bool compared = g != report->reference;
     cJSON *object = json_add_item(groups);
     text(object, "label", group->label);
-    text(object, "verdict", !verdict->pass ? "fail" : compared ? "pass" : "reference");
+    char rank[40];
+    snprintf(rank, sizeof rank, "rank %d of %d", verdict->rank, verdict->ranked);
+    text(object, "verdict",
+         !verdict->pass  ? "fail"
+         : !compared     ? "reference"
+         : verdict->rank ? rank
+                         : "pass");
+    JSON_NUMBERS(object, {"rank", verdict->rank ? verdict->rank : NAN});
     cJSON_AddBoolToObject(object, "compared", compared);
     text(object, "precision", group->runs[0]->precision);
     add_runs(object, group);

@@ -223,16 +223,19 @@ static void begin(struct page *page, const struct comparison_report *report, enu
     free(labels.text);
 }
 
-static void print_passed(const struct page *page, const char *label, const struct comparison *c) {
+static void print_passed(const struct page *page, const char *label, const struct comparison *c,
+                         const struct verdict *verdict) {
     char head[300], validation[60] = "", speed[60] = "", memory[60] = "";
-    snprintf(head, sizeof head, "%s: pass", label);
+    if (verdict->rank)
+        snprintf(head, sizeof head, "%s: rank %d of %d", label, verdict->rank, verdict->ranked);
+    else snprintf(head, sizeof head, "%s: pass", label);
     if (c->validation_step >= 0)
         snprintf(validation, sizeof validation, ", validation loss %+.3f %%", c->validation.mean);
     if (isfinite(c->speed_up)) snprintf(speed, sizeof speed, ", %.2f times as fast", c->speed_up);
     if (isfinite(c->memory_saving))
         snprintf(memory, sizeof memory, ", %.1f %% less memory", c->memory_saving);
-    page_note(page, PAGE_GOOD, head, "training loss %+.3f %%%s%s%s", c->training.mean, validation,
-              speed, memory);
+    page_note(page, verdict->rank > 1 ? PAGE_NEUTRAL : PAGE_GOOD, head,
+              "training loss %+.3f %%%s%s%s", c->training.mean, validation, speed, memory);
 }
 
 /* Prints the checks that failed or are within noise, the groups that passed, and advice to use more
@@ -256,7 +259,7 @@ static void print_verdicts(const struct page *page, const struct comparison_repo
                 doubtful || (failed && i >= CHECK_TRAINING_LOSS && i <= CHECK_CORRELATION &&
                              isfinite(check->value) && c->norms_zero == 0 && arrlen(c->pairs) == 1);
         }
-        if (g != report->reference && verdict->pass) print_passed(page, label, c);
+        if (g != report->reference && verdict->pass) print_passed(page, label, c, verdict);
     }
     if (doubtful)
         page_paragraph(page, "One seed does not tell such a difference from noise: small batches "

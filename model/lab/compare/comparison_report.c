@@ -100,6 +100,8 @@ static int compare_all(struct comparison_report *report, struct error *error) {
         equal_loss_make(&equal, &comparison);
         arrput(report->equal_losses, equal);
     }
+    verdict_rank(report->verdicts, report->comparisons, (int)arrlen(report->groups),
+                 report->reference);
     return 0;
 }
 

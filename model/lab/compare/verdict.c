@@ -10,7 +10,7 @@
 #include <stb/stb_ds.h>
 
 const char *check_outcome_name(enum check_outcome outcome) {
-    static const char *const words[] = {"pass", "fail", "noise", "nothing"};
+    static const char *const words[] = {"pass", "fail", "noise", "nothing", "ranked"};
     return words[outcome];
 }
 
@@ -108,7 +108,8 @@ static void check_training(struct check *check, const struct comparison *c,
     char words[64];
     double limit = loss_limit(c, limits);
     const struct difference *d = &c->training;
-    set_loss_rule(check, "the final one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times", limits);
+    set_loss_rule(check, "the final one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times",
+                  limits);
     if (isnan(d->mean))
         set(check, CHECK_FAIL, NAN, limit, "no finite loss over the last %d steps", c->window);
     else
@@ -122,7 +123,8 @@ static void check_validation(struct check *check, const struct comparison *c,
     char words[64];
     double limit = loss_limit(c, limits);
     const struct difference *d = &c->validation;
-    set_loss_rule(check, "the last one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times", limits);
+    set_loss_rule(check, "the last one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times",
+                  limits);
     if (c->validation_step < 0)
         set(check, CHECK_NOTHING, NAN, limit, "no validation that all runs have");
     else if (isnan(d->mean))
@@ -231,11 +233,46 @@ const char *check_name(enum check_id id) {
     return kinds[id].name;
 }
 
+/* Another optimizer or rate is meant to change losses, and with them gradient norms: neither is a
+ * fault. A loss that is not finite remains one. */
+static void rank_instead(struct check *check, enum check_id id) {
+    bool norms = id == CHECK_NORM || id == CHECK_CORRELATION;
+    bool losses = id >= CHECK_TRAINING_LOSS && id <= CHECK_CURVE && isfinite(check->value);
+    if (!norms && !losses) return;
+    check->outcome = norms ? CHECK_NOTHING : CHECK_RANKED;
+    set_rule(check, "none: the optimizer differs from the reference's");
+}
+
+void verdict_rank(struct verdict *verdicts, const struct comparison *comparisons, int count,
+                  int reference) {
+    int ranked = 0;
+    bool validated = true, in[count];
+    double losses[count];
+    for (int g = 0; g < count; g++) ranked += comparisons[g].other_optimizer;
+    for (int g = 0; g < count; g++) {
+        in[g] = ranked > 0 && (comparisons[g].other_optimizer || g == reference);
+        if (in[g]) validated = validated && isfinite(comparisons[g].validation_loss[COMPARE_OTHER]);
+    }
+    for (int g = 0; g < count; g++) {
+        double loss = validated ? comparisons[g].validation_loss[COMPARE_OTHER]
+                                : comparisons[g].training_loss[COMPARE_OTHER];
+        losses[g] = isfinite(loss) ? loss : (double)INFINITY;
+    }
+    for (int g = 0; g < count; g++) {
+        if (!in[g]) continue;
+        verdicts[g].rank = 1;
+        verdicts[g].ranked = ranked + 1;
+        for (int other = 0; other < count; other++)
+            verdicts[g].rank += in[other] && losses[other] < losses[g];
+    }
+}
+
 void verdict_make(struct verdict *verdict, const struct comparison *c,
                   const struct limits *limits) {
     *verdict = (struct verdict){.pass = true};
     for (int i = 0; i < CHECKS; i++) {
         kinds[i].make(&verdict->checks[i], c, limits);
+        if (c->other_optimizer) rank_instead(&verdict->checks[i], i);
         if (verdict->checks[i].outcome == CHECK_FAIL) verdict->pass = false;
     }
 }

@@ -41,8 +41,9 @@ enum check_id {
 enum check_outcome {
     CHECK_PASS,
     CHECK_FAIL,
-    CHECK_NOISE,  /* beyond the limit but within noise (statistics.h): passes */
-    CHECK_NOTHING /* the figure does not exist: passes */
+    CHECK_NOISE,   /* beyond the limit but within noise (statistics.h): passes */
+    CHECK_NOTHING, /* the figure does not exist: passes */
+    CHECK_RANKED   /* another optimizer, whose loss ranks it: passes */
 };
 
 enum { CHECK_TEXT_MAX = 200 };
@@ -56,6 +57,7 @@ struct check {
 
 struct verdict {
     bool pass;
+    int rank, ranked; /* place by loss, from 1, among those of other optimizers; 0: none */
     struct check checks[CHECKS];
 };
 
@@ -66,6 +68,11 @@ bool verdict_computed_in_fp32(const struct run_group *group);
  * faults. */
 void verdict_make(struct verdict *verdict, const struct comparison *comparison,
                   const struct limits *limits);
+
+/* Ranks the groups whose optimizer differs from the reference's, and the reference: by validation
+ * loss or, unless all have one, by training loss. comparisons and verdicts: [count]. */
+void verdict_rank(struct verdict *verdicts, const struct comparison *comparisons, int count,
+                  int reference);
 
 const char *check_name(enum check_id id);                   /* "training loss" */
 const char *check_outcome_name(enum check_outcome outcome); /* "pass", "fail", ... */

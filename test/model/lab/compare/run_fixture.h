@@ -31,6 +31,7 @@ struct run_recipe {
     double validation_bias;            /* %, in addition to bias */
     double scale;                      /* 1; loss scale */
     double tokens_per_s, memory_bytes; /* 1000; 1e6 */
+    double lr;                         /* 0.001; in the config */
     const char *more;                  /* ", \"key\": value ..." for the config */
 };
 
@@ -52,9 +53,9 @@ static inline void fixture_config(FILE *file, const struct run_recipe *r) {
     fprintf(file,
             "{\"name\": \"%s\", \"precision\": \"%s\", \"seed\": %d, \"run_dir\": \"%s\",\n"
             " \"train\": {\"steps\": %d, \"micro_batch_size\": 2},\n"
-            " \"optimizer\": {\"lr\": 0.001, \"warmup_steps\": 4}%s}\n",
+            " \"optimizer\": {\"lr\": %g, \"warmup_steps\": 4}%s}\n",
             r->name, r->precision ? r->precision : "fp32", r->seed, r->name,
-            r->planned ? r->planned : r->steps, r->more ? r->more : "");
+            r->planned ? r->planned : r->steps, r->lr ? r->lr : 0.001, r->more ? r->more : "");
 }
 
 static inline void fixture_number(FILE *file, const char *key, double value) {

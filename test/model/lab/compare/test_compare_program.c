@@ -197,6 +197,22 @@ Test(compare_program, json_holds_every_figure) {
 }
 
 /* Missing figures become null, never a word such as nan. */
+Test(compare_program, other_rates_are_ranked) {
+    make_run((struct run_recipe){.name = "a", .eval_every = 20});
+    make_run((struct run_recipe){.name = "b", .eval_every = 20, .lr = 0.01, .bias = 4});
+    make_run((struct run_recipe){
+        .name = "c", .eval_every = 20, .lr = 0.002, .bias = -4, .norm_factor = 1.2});
+    expect_exit("a|b|c|--out|out", 0);
+    cr_expect_not_null(strstr(out_text, "b: rank 3 of 3: training loss +4.0"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "c: rank 1 of 3: training loss -4.0"), "%s", out_text);
+    cr_expect_null(strstr(out_text, "FAIL"), "%s", out_text);
+    cJSON *root = read_json("out/report.json");
+    cr_expect_eq(number_at(root, "groups.0.rank"), 2);
+    cr_expect_eq(number_at(root, "groups.1.rank"), 3);
+    cr_expect_eq(number_at(root, "groups.2.rank"), 1);
+    cJSON_Delete(root);
+}
+
 Test(compare_program, norms_of_zero_in_json) {
     make_run((struct run_recipe){.name = "x"});
     make_run((struct run_recipe){.name = "y", .precision = "fp16", .zeros_of_four = 4});

@@ -277,3 +277,21 @@ Test(verdict, rules_name_the_limits) {
     verdict = judge((struct run_recipe){.eval_every = 20});
     cr_expect_not_null(strstr(verdict.checks[CHECK_TRAINING_LOSS].rule, "0.125 % above"));
 }
+
+/* A better optimizer lowers the loss beyond any limit and changes gradient norms. */
+Test(verdict, another_rate_is_ranked) {
+    limits = LIMITS_DEFAULT;
+    struct run_recipe better = {.eval_every = 20, .bias = -3, .norm_factor = 1.1414};
+    expect_judged(better, TRAINING | VALIDATION | CURVE | NORM);
+    better.lr = 0.01;
+    struct verdict verdict = judge(better);
+    expect_failures(&verdict, 0);
+    static const enum check_id losses[] = {CHECK_TRAINING_LOSS, CHECK_VALIDATION_LOSS, CHECK_CURVE};
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(verdict.checks[losses[i]].outcome, CHECK_RANKED, "%s", check_name(losses[i]));
+    cr_expect_eq(verdict.checks[CHECK_NORM].outcome, CHECK_NOTHING);
+    cr_expect_eq(verdict.checks[CHECK_CORRELATION].outcome, CHECK_NOTHING);
+    better.lost_from = better.no_norm_from = 80; /* it diverges */
+    better.lost_count = better.no_norm_count = 21;
+    expect_judged(better, FINITE | TRAINING);
+}
