@@ -116,12 +116,12 @@ static int export(const struct command_line *line, struct error *error) {
     return EXIT_DONE;
 }
 
-/* The config defines the training step; --from names the weights to audit. */
+/* The config, or that of --from, defines the training step; --from names the weights to audit. */
 static int audit(const struct command_line *line, struct error *error) {
     struct config config;
     struct command_line of_config = *line;
     char from[FILE_PATH_MAX] = "";
-    of_config.from = NULL;
+    if (line->config) of_config.from = NULL;
     int status = load_config(&config, from, &of_config, error);
     if (status) return status;
     if (line->from && checkpoint_locate(from, line->from, CHECKPOINT_WHOLE, stderr, error))

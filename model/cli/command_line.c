@@ -377,7 +377,8 @@ static int check(const struct command_line *line, uint64_t given, struct error *
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
                            "with the GIB");
-    if (command & BY_CONFIG && !line->config && !line->resume_path)
+    bool model_given = line->command == COMMAND_AUDIT && line->from;
+    if (command & BY_CONFIG && !line->config && !line->resume_path && !model_given)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
     if (command & (OF_MODEL | EXPORT) && !line->from)

@@ -215,6 +215,13 @@ static double shown(double value) {
     return isnan(value) ? (double)NAN : value;
 }
 
+/* Writes a loss or norm with that many decimals or, from 1e5 on, with three digits. */
+static const char *figure(char text[32], double value, int decimals) {
+    if (fabs(value) < 1e5) snprintf(text, 32, "%.*f", decimals, value);
+    else snprintf(text, 32, "%.2e", shown(value));
+    return text;
+}
+
 /* Writes " | scale 2^16", " | skipped", both or nothing. */
 static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
     int used = 0;
@@ -232,14 +239,13 @@ static void scale_text(const struct report *report, char text[48], const struct 
 static void print_line(const struct report *report, const struct step_report *step, double step_ms,
                        double tokens_per_s) {
     enum { COLUMNS = 80, PARTS = 6 };
-    char parts[PARTS][64], scale[48], speed[32];
+    char parts[PARTS][64], scale[48], speed[32], loss[32], norm[32];
     int digits = snprintf(NULL, 0, "%" PRId64, report->steps), length = 0;
     scale_text(report, scale, step);
-    snprintf(parts[0], sizeof *parts, "step %*" PRId64 "/%" PRId64 " | loss %.4f",
-             digits < 3 ? 3 : digits, step->step, report->steps, shown(step->loss));
+    snprintf(parts[0], sizeof *parts, "step %*" PRId64 "/%" PRId64 " | loss %s",
+             digits < 3 ? 3 : digits, step->step, report->steps, figure(loss, step->loss, 4));
     snprintf(parts[1], sizeof *parts, " | lr %.2e", step->lr);
-    snprintf(parts[2], sizeof *parts, step->gradient_norm < 1e4f ? " | norm %.3f" : " | norm %.3g",
-             shown(step->gradient_norm));
+    snprintf(parts[2], sizeof *parts, " | norm %s", figure(norm, step->gradient_norm, 3));
     snprintf(parts[3], sizeof *parts, "%s", scale);
     snprintf(parts[4], sizeof *parts, " | %s tok/s", count_text(speed, tokens_per_s));
     snprintf(parts[5], sizeof *parts, step_ms < 1e4 ? " | %.1f ms" : " | %.0f ms", step_ms);
@@ -257,7 +263,7 @@ static void print_line(const struct report *report, const struct step_report *st
 /* Writes the figures to the right of the bar. Returns their width. */
 static int bar_text(const struct report *report, char line[256], const struct step_report *step,
                     double tokens_per_s, bool with_norm) {
-    char scale[48], speed[32], left[32], norm[32] = "";
+    char scale[48], speed[32], left[32], norm[48] = "", text[32];
     double now = progress_clock();
     int64_t done = step->step - report->first_step, rest = report->steps - step->step;
     double seconds = done > 0 ? (now - report->started) / (double)done * (double)rest : 0;
@@ -265,9 +271,9 @@ static int bar_text(const struct report *report, char line[256], const struct st
         seconds = report->deadline > now ? report->deadline - now : 0;
     progress_duration(left, seconds);
     scale_text(report, scale, step);
-    if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", shown(step->gradient_norm));
-    return snprintf(line, 256, "%" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
-                    step->step, report->steps, shown(step->loss), norm, scale,
+    if (with_norm) snprintf(norm, sizeof norm, " | norm %s", figure(text, step->gradient_norm, 2));
+    return snprintf(line, 256, "%" PRId64 "/%" PRId64 " | loss %s%s%s | %s tok/s | %s left",
+                    step->step, report->steps, figure(text, step->loss, 4), norm, scale,
                     count_text(speed, tokens_per_s), left);
 }
 
@@ -298,7 +304,8 @@ void report_step(struct report *report, const struct step_report *step, double s
 
 void report_validation(struct report *report, int64_t step, double loss) {
     report_pause(report);
-    fprintf(report->out, "step %" PRId64 ": validation loss %.4f", step, shown(loss));
+    char text[32];
+    fprintf(report->out, "step %" PRId64 ": validation loss %s", step, figure(text, loss, 4));
     if (report->floor > 0 && isfinite(loss))
         fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
     fputc('\n', report->out);

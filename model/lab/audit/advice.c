@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "model/page/section.h"
 
@@ -170,6 +171,45 @@ static void write_masters(struct advice *advice, const struct audit *audit) {
                                   : "");
 }
 
+/* Writes the weights and the activations that have the largest values. */
+static void largest_text(char *text, size_t size, const struct audit_pass *pass) {
+    char label[TENSOR_ID_LABEL_MAX], highest[TENSOR_ID_LABEL_MAX] = "";
+    float weight = 0, activation = 0;
+    ptrdiff_t heaviest = -1;
+    text[0] = '\0';
+    for (ptrdiff_t i = 0; i < arrlen(pass->weights); i++) {
+        if (pass->weights[i].largest <= weight) continue;
+        weight = pass->weights[i].largest;
+        heaviest = i;
+    }
+    for (int id = 0; id < TENSOR_IDS; id++)
+        for (int layer = 0; layer < arrlen(pass->records[id]); layer++) {
+            float largest = pass->records[id][layer].magnitudes.largest;
+            if (tensor_id_is_gradient(id) || largest <= activation) continue;
+            activation = largest;
+            snprintf(highest, sizeof highest, "%s", tensor_id_label(label, id, layer));
+        }
+    if (heaviest >= 0)
+        snprintf(text, size,
+                 " Largest weights: %s, up to %.3g; largest activations: %s, up to %.3g.",
+                 pass->list[heaviest].name, (double)weight, highest, (double)activation);
+}
+
+static void find_divergence(struct advice *advice, const struct audit *audit) {
+    const struct config *config = &audit->subject.config;
+    double equal = log((double)config->model.vocab_size), loss = audit->reference.loss;
+    char largest[DIVERGENCE_TEXT_MAX / 2];
+    advice->diverged[0] = '\0';
+    if (loss <= equal + 1) return;
+    largest_text(largest, sizeof largest, &audit->reference);
+    snprintf(
+        advice->diverged, sizeof advice->diverged,
+        "The loss itself has diverged: it is %.3g in fp32 too, and equal chances for all %" PRId64
+        " tokens give %.3g.%s Train again with a lower optimizer.lr (it is %.3g), more "
+        "warmup_steps or a grad_clip.",
+        loss, config->model.vocab_size, equal, largest, config->optimizer.lr);
+}
+
 void advice_make(struct advice *advice, const struct audit *audit) {
     /* loss_scale.init_scale is limited to the range from min_scale to 2^32. */
     int smallest = (int)ceil(log2(audit->subject.config.loss_scale.min_scale));
@@ -184,6 +224,11 @@ void advice_make(struct advice *advice, const struct audit *audit) {
         format->init_scale = start < smallest ? smallest : start > 32 ? 32 : start;
     }
     advice->format = choose_format(advice, audit);
+    find_divergence(advice, audit);
+    if (advice->diverged[0]) {
+        add_text(advice, "None about precision, since the loss has diverged in fp32.");
+        return;
+    }
     write_formats(advice, audit);
     write_scale(advice, audit);
     for (int i = 0; i < AUDIT_FORMATS; i++)

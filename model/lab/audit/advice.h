@@ -11,7 +11,10 @@
  *
  * Format: a 16-bit format is fit if it is finite and its error, with these operations, is within
  * the tolerance. Among the fit formats with fast matmuls on the device, bf16 is preferred to fp16:
- * it has the range of fp32 and needs no loss scale. If there is none, the advice is fp32. */
+ * it has the range of fp32 and needs no loss scale. If there is none, the advice is fp32.
+ *
+ * Divergence: a loss in fp32 of one nat more than that of equal chances for all tokens. Another
+ * precision cannot mend it, so then nothing else is advised. */
 #pragma once
 
 #include "model/lab/audit/audit.h"
@@ -29,7 +32,10 @@ struct advice_format {
     int init_scale; /* fp16: exponent of the scale, at least the config's loss_scale.min_scale */
 };
 
+enum { DIVERGENCE_TEXT_MAX = 500 };
+
 struct advice {
+    char diverged[DIVERGENCE_TEXT_MAX]; /* which figures are far off; "": it has not diverged */
     enum dtype format;
     double tolerance;
     struct advice_format formats[AUDIT_FORMATS];

@@ -116,7 +116,7 @@ static void add_advice(cJSON *root, const struct audit *audit, struct advice *ad
     cJSON_AddItemToObject(object, "texts", advice->texts);
     cJSON *configs = cJSON_AddObjectToObject(object, "configs");
     for (int i = 0; i < AUDIT_FORMATS; i++)
-        if (audit->formats[i].usable)
+        if (audit->formats[i].usable && !advice->diverged[0])
             cJSON_AddItemToObject(configs, audit_name(i), advice_config(advice, audit, i));
 }
 
@@ -125,6 +125,7 @@ cJSON *audit_report(const struct audit *audit) {
     struct advice advice;
     cJSON *root = subject_report(subject);
     advice_make(&advice, audit);
+    if (advice.diverged[0]) cJSON_AddStringToObject(root, "diverged", advice.diverged);
     JSON_NUMBERS(root, {"loss_scale", (double)subject->loss_scale},
                  {"gradient_noise", audit->reference.gradient_noise});
     cJSON_AddBoolToObject(root, "loss_scale_of_run", subject->scale_of_run);

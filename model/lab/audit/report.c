@@ -162,8 +162,9 @@ static void print_head(const struct page *page, const cJSON *report) {
     size_t used = 0;
     if (cJSON_IsNumber(all)) snprintf(losses, sizeof losses, "fp32 %.6f", all->valuedouble);
     cJSON_ArrayForEach(loss, all) {
-        used += (size_t)snprintf(losses + used, sizeof losses - used, "%s%s %.6f", used ? ", " : "",
-                                 loss->string, loss->valuedouble);
+        used += (size_t)snprintf(losses + used, sizeof losses - used,
+                                 loss->valuedouble < 100 ? "%s%s %.6f" : "%s%s %.7g",
+                                 used ? ", " : "", loss->string, loss->valuedouble);
     }
     const char *const facts[] = {"weights", json_text_at(report, "from"),
                                  "device",  json_text_at(report, "device"),
@@ -210,6 +211,8 @@ void report_print(FILE *out, const void *report, enum page_form form) {
              batches, batches == 1 ? "" : "es", json_number_at(report, "micro_batch_size"),
              json_number_at(report, "seq_len"), json_number_at(report, "step") + 1);
     page_begin(&page, form, title, summary);
+    if (json_at(report, "diverged"))
+        page_note(&page, PAGE_BAD, "diverged", "%s", json_text_at(report, "diverged"));
     if (form != PAGE_TEXT) print_advice(&page, json_at(report, "advice"));
     if (form != PAGE_TEXT) page_heading(&page, "Audited model");
     print_head(&page, report);

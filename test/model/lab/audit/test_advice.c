@@ -87,6 +87,23 @@ Test(advice, names_the_format) {
 }
 
 /* The advice names the device, and the formats that are exact enough but slow on it. */
+/* ln 256 is 5.545. */
+Test(advice, a_diverged_loss_comes_first) {
+    char text[4096];
+    struct audit *audit = make(0.5, 0.5);
+    audit->reference.loss = 6.5;
+    cr_expect_str_eq(advise(audit, text).diverged, "");
+    expect_text(text, "not exact enough");
+    audit->reference.loss = 7291.3331;
+    audit->subject.config.optimizer.lr = 10;
+    struct advice advice = advise(audit, text);
+    expect_text(advice.diverged, "it is 7.29e+03 in fp32 too");
+    expect_text(advice.diverged, "all 256 tokens give 5.55.");
+    expect_text(advice.diverged, "optimizer.lr (it is 10)");
+    cr_expect_str_eq(text, "None about precision, since the loss has diverged in fp32.\n");
+    free(audit);
+}
+
 Test(advice, explains_fp32) {
     char text[4096];
     struct audit *audit = make(0.01, 0.2);

@@ -164,3 +164,19 @@ Test(audit_program, a_signal_ends_it) {
     expect_text(error_text, "stopped by Ctrl-C (SIGINT)");
     cr_expect_str_eq(names_in("o", ""), "", "no half of a report");
 }
+
+/* A run alone gives config and weights; SGD at a rate of 10 makes its loss diverge. */
+Test(audit_program, a_diverged_run_by_its_folder) {
+    expect_exit("--config|tiny.json|--set|optimizer.name=sgd|--set|optimizer.lr=10|--set|"
+                "optimizer.min_lr=10|--set|train.steps=40|--set|optimizer.warmup_steps=0|--set|"
+                "optimizer.momentum=0.9|--set|eval.every=0|--set|sample.every=0",
+                0);
+    expect_exit("--audit|--from|a/run|--repetitions|2", 0);
+    expect_narrow(out_text);
+    const char *diverged = strstr(out_text, "\ndiverged: The loss itself has diverged");
+    cr_assert_not_null(diverged, "%s", out_text);
+    cr_expect_lt(diverged, strstr(out_text, "Forward pass"));
+    expect_text(diverged, "Largest weights: ");
+    cr_expect_null(strstr(out_text, "Keep "), "%s", out_text);
+    cr_expect_null(strstr(out_text, "Config for"), "%s", out_text);
+}
