@@ -100,11 +100,34 @@ static int print(const struct command_line *line, struct error *error) {
     return EXIT_DONE;
 }
 
+/* Finds the folder of the adapters' model in --set, the only key that an export takes; "" without
+ * it. */
+static int find_base(char base[FILE_PATH_MAX], const struct command_line *line,
+                     struct error *error) {
+    static const char key[] = "model.init_from=";
+    base[0] = '\0';
+    for (ptrdiff_t i = 0; i < arrlen(line->overrides); i++) {
+        const char *given = line->overrides[i];
+        if (strncmp(given, key, strlen(key)) != 0) {
+            fail(error,
+                 "--set %.200s: --export takes --set %sDIR only, for adapters whose model "
+                 "has moved",
+                 given, key);
+            return EXIT_USAGE;
+        }
+        if (checkpoint_locate(base, given + strlen(key), CHECKPOINT_WEIGHTS, stderr, error))
+            return EXIT_FAILED;
+    }
+    return EXIT_DONE;
+}
+
 static int export(const struct command_line *line, struct error *error) {
-    char from[FILE_PATH_MAX];
+    char from[FILE_PATH_MAX], base[FILE_PATH_MAX];
     bool given = line->export_dtype != CONFIG_PRECISION_AUTO;
+    int status = find_base(base, line, error);
+    if (status) return status;
     struct export_options options = {given ? (enum dtype)line->export_dtype : DTYPE_F32,
-                                     line->shard_gb, line->merge};
+                                     line->shard_gb, line->merge, base[0] ? base : NULL};
     if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;

@@ -157,7 +157,8 @@ static int read_topic(struct command_line *line, const struct command_flag *flag
 static const struct command_flag flags[] = {
     FLAG(BY_CONFIG, "--config", "FILE", "config of the run; a bare name may be one of configs/",
          HINT("; others take the model's own"), TEXT(config)),
-    FLAG(ALL, "--set", "KEY=VALUE", "override one key of the config; repeatable", LIST(overrides)),
+    FLAG(ALL | EXPORT, "--set", "KEY=VALUE", "override one key of the config; repeatable",
+         LIST(overrides)),
     FLAG(ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME",
          .read = read_device),
     FLAG(TRAIN | DRY_RUN, "--resume", "[PATH]",

@@ -82,11 +82,21 @@ static int finish_upload(struct gpt *gpt, struct error *error) {
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
+int checkpoint_check_base(const char *directory, struct error *error) {
+    if (file_exists(directory)) return 0;
+    return fail(
+        error,
+        "there is no %.400s, the model of the adapters\nif it has moved, name its folder by "
+        "--set model.init_from=DIR",
+        directory);
+}
+
 /* Loads the model that adapters are trained on. expected: its fingerprint, or "". */
 static int load_base(struct gpt *gpt, const char *directory, const char *expected,
                      struct error *error) {
     struct tensor_files files;
-    if (open_weights(&files, gpt, directory, error)) return -1;
+    if (checkpoint_check_base(directory, error) || open_weights(&files, gpt, directory, error))
+        return -1;
     int status = tensor_files_fingerprint(gpt->base_fingerprint, &files, error);
     if (status == 0 && expected[0] && strcmp(expected, gpt->base_fingerprint) != 0)
         status = fail(error,

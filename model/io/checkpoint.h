@@ -70,6 +70,9 @@ int checkpoint_load_weights(struct gpt *gpt, const struct config *config, const 
  * are otherwise initialized. The directories have not been verified. All ranks call it. */
 int checkpoint_load_initial(struct gpt *gpt, const struct config *config, struct error *error);
 
+/* Fails unless the folder of the model exists that adapters are trained on. */
+int checkpoint_check_base(const char *directory, struct error *error);
+
 /* Stores the config of the run that wrote a checkpoint. For a directory without trainer.json, a
  * Hugging Face model, it is the defaults with that model's sizes, the tokenizer of its vocabulary,
  * sequences of its context length but at most 1024 tokens, and no data. */

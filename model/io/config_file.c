@@ -9,6 +9,7 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
 #include "model/io/adapter_config.h"
+#include "model/io/checkpoint.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/huggingface.h"
 
@@ -51,6 +52,20 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     name[length] = '\0';
 }
 
+/* Replaces the folder of a run in model.init_from by its newest complete checkpoint. */
+static int find_checkpoint(struct config *config, const struct config_check *check) {
+    char *directory = config->model.init_from, path[FILE_PATH_MAX];
+    struct error reason;
+    if (!directory[0] || !file_exists_in(directory, "checkpoints")) return 0;
+    if (checkpoint_locate(path, directory, CHECKPOINT_WEIGHTS, stderr, &reason))
+        return config_refuse(check, "model.init_from", "model.init_from: %s", reason.text);
+    if (strlen(path) >= CONFIG_STRING_MAX)
+        return config_refuse(check, "model.init_from",
+                             "model.init_from: the path %.400s is too long", path);
+    strcpy(directory, path);
+    return 0;
+}
+
 /* True if the config gives every key that the model could determine. */
 static bool is_complete(const struct config *config) {
 #define X(size)       config_given(config, "model." #size) &&
@@ -79,6 +94,7 @@ static int take_from_model(struct config *config, const struct config_origins *o
     const char *directory = config->model.init_from;
     struct config read = *config;
     struct error reason;
+    if (find_checkpoint(config, &check)) return -1;
     if (!directory[0] || is_complete(config)) return 0;
     if (!file_exists(directory) && !config_given(config, "model.n_layer"))
         return config_refuse(
@@ -87,12 +103,6 @@ static int take_from_model(struct config *config, const struct config_origins *o
             "scripts/get_gpt2.sh; a run that began with it resumes\nwithout it by "
             "--config runs/NAME/config.json --resume",
             directory);
-    if (file_exists_in(directory, "checkpoints"))
-        return config_refuse(
-            &check, key,
-            "model.init_from: %.300s is the folder of a run\nname one of its checkpoints, "
-            "such as %.300s/checkpoints/step-00001000",
-            directory, directory);
     if (!file_exists_in(directory, "config.json")) return 0;
     if (huggingface_read_config(&read, directory, &reason))
         return config_refuse(&check, key, "model.init_from: %s", reason.text);

@@ -116,10 +116,28 @@ static int open_weights(struct job *job) {
                : 0;
 }
 
+/* Fails if the model that adapters are merged into is not the one that they were trained on. */
+static int check_base(struct job *job) {
+    char path[FILE_PATH_MAX], found[SHA256_HEX_MAX];
+    struct checkpoint_manifest manifest;
+    if (!job->merge || !file_exists_in(job->from, checkpoint_manifest_name)) return 0;
+    if (file_path_join(path, job->from, checkpoint_manifest_name, job->error) ||
+        tensor_files_fingerprint(found, &job->files, job->error) ||
+        checkpoint_manifest_open(&manifest, path, job->error))
+        return -1;
+    bool same = !manifest.base_fingerprint[0] || strcmp(found, manifest.base_fingerprint) == 0;
+    checkpoint_manifest_close(&manifest);
+    if (same) return 0;
+    return fail(job->error,
+                "%.400s is another model than the one that the adapters were trained on\n"
+                "name that one by --set model.init_from=DIR",
+                job->model);
+}
+
 static int write_weights(struct job *job) {
     struct safetensors_entry *entries = NULL;
     const struct tensor_source source = {read_weights, job};
-    if (open_weights(job)) return -1;
+    if (open_weights(job) || check_base(job)) return -1;
     job->values = malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof *job->values);
     if (!job->values)
         return fail(job->error, "out of memory while writing to %.400s", job->directory);
@@ -298,8 +316,8 @@ static int read_config(struct job *job, const struct export_options *options, st
     if (checkpoint_config(&of_adapters, job->from, error)) return -1;
     of_adapters.checkpoint.shard_gb = job->config.checkpoint.shard_gb;
     job->config = of_adapters;
-    job->model = job->config.model.init_from;
-    return 0;
+    job->model = options->base ? options->base : job->config.model.init_from;
+    return job->merge ? checkpoint_check_base(job->model, error) : 0;
 }
 
 int export_model(const char *to, const char *from, const struct export_options *options,

@@ -20,8 +20,9 @@
 
 struct export_options {
     enum dtype dtype;
-    double shard_gb; /* limit of data in a file, in 1e9 bytes; 0: as in checkpoints */
-    bool merge;      /* adapters: write the model with the adapters in its weights */
+    double shard_gb;  /* limit of data in a file, in 1e9 bytes; 0: as in checkpoints */
+    bool merge;       /* adapters: write the model with the adapters in its weights */
+    const char *base; /* adapters: folder of their model, if it has moved; NULL: where it was */
 };
 
 /* Exports the checkpoint or (sharded) Hugging Face model in the directory `from` to the directory

@@ -97,3 +97,30 @@ Test(program_models, tokenizers_have_their_own_names) {
         expect_in_file(kind, -1, "_tokenizer.json", wanted);
     }
 }
+
+/* A run names its newest checkpoint, in full training, for adapters and after it has moved. */
+Test(program_models, a_run_as_the_model_to_begin_with) {
+#define PLAIN "--config|plain.json|--set|eval.every=0|--set|train.steps=2|--set|model.init_from="
+    write_file("plain.json", "{\"precision\": \"fp32\", \"run_dir\": \"a\", \"data\": {\"train\": "
+                             "\"tiny_train_*.bin\", \"seq_len\": 32}}");
+    expect_exit("--config|tiny.json|--set|sample.every=0", 0);
+    expect_exit(PLAIN "a/run|--set|name=more", 0);
+    expect_in_file("a/more", -1, "/config.json",
+                   "\"init_from\": \"a/run/checkpoints/step-00000024\"");
+    expect_exit(PLAIN "a/run|--set|name=lora|--set|adapter.type=lora", 0);
+    cr_assert_eq(rename(in_folder("a/run"), in_folder("moved")), 0);
+    expect_error("--export|m|--merge|--from|a/lora", 1, "name its folder by --set model.init_from");
+    expect_error("--sample|x|--from|a/lora", 1, "name its folder by --set model.init_from=DIR");
+    expect_exit("--export|m|--merge|--from|a/lora|--set|model.init_from=moved", 0);
+    expect_exit("--sample|x|--tokens|3|--from|a/lora|--set|model.init_from=moved", 0);
+    expect_exit(PLAIN "moved|--resume|--set|name=lora|--set|adapter.type=lora|--set|train.steps=3",
+                0);
+    /* Another model than the one that the adapters were trained on. */
+    expect_error("--export|n|--merge|--from|a/lora|--set|model.init_from=a/more", 1,
+                 "is another model than");
+    expect_error("--export|n|--from|a/lora|--set|seed=2", 2, "--set model.init_from=DIR only");
+    cr_expect(!exists("n"));
+    cr_assert_eq(mkdir(in_folder("a/empty"), 0755), 0);
+    cr_assert_eq(mkdir(in_folder("a/empty/checkpoints"), 0755), 0);
+    expect_error(PLAIN "a/empty|--set|name=none", 2, "model.init_from: a/empty has no complete");
+}
