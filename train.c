@@ -258,7 +258,9 @@ int main(int argc, char **argv) {
             status = launch(&line, argv, &error);
         } else {
             if (line.command < COMMAND_HELP) backend_prepare_process(argv);
-            status = run(&line, &ranks, &stderr_copy, &error);
+            /* After the program has executed itself once more, which would lose the input. */
+            if (command_line_read_prompt(&line, &error) == 0)
+                status = run(&line, &ranks, &stderr_copy, &error);
         }
     }
     command_line_free(&line);

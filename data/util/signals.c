@@ -5,10 +5,14 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 /* The first signal caught, or 0. */
 static volatile sig_atomic_t caught;
+
+/* Text of signals_explain. */
+static const char *volatile explanation;
 
 /* A pipe that a handler in any thread makes readable, to wake signals_wait. */
 static int wake[2] = {-1, -1};
@@ -16,6 +20,9 @@ static int wake[2] = {-1, -1};
 /* Keeps the first signal, since a closed terminal often causes others after it. */
 static void on_signal(int number) {
     const int number_before = errno;
+    if (!caught && number == SIGINT && explanation &&
+        write(STDERR_FILENO, explanation, strlen(explanation)) < 0)
+        errno = number_before;
     if (!caught) caught = number;
     if (wake[1] >= 0 && write(wake[1], "", 1) < 0) errno = number_before;
 }
@@ -53,6 +60,10 @@ const volatile sig_atomic_t *signals_catch_waiting(void) {
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) wake[0] = wake[1] = -1;
     for (int i = 0; i < 4; i++) catch_signal(numbers[i]);
     return &caught;
+}
+
+void signals_explain(const char *text) {
+    explanation = text;
 }
 
 void signals_resume(void) {

@@ -15,6 +15,10 @@ const volatile sig_atomic_t *signals_catch(void);
  * signals_wait. */
 const volatile sig_atomic_t *signals_catch_waiting(void);
 
+/* Sets a text for stderr when SIGINT is the first signal caught: what follows, and what a second
+ * one loses. It must stay valid. NULL: none. */
+void signals_explain(const char *text);
+
 /* Forgets the signal that was caught, so that the program continues, and catches it again. */
 void signals_resume(void);
 

@@ -233,8 +233,10 @@ static const struct command_flag flags[] = {
          NUMBER(tflops, 1e-6, 1e6)),
     FLAG(0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
          SELECTS(DRY_RUN)),
-    FLAG(0, "--sample", "PROMPT", "print text that continues PROMPT; repeatable", SELECTS(SAMPLE),
-         LIST(prompts)),
+    FLAG(0, "--sample", "PROMPT",
+         "print text that continues PROMPT, or standard input\n"
+         "if that is -; repeatable",
+         SELECTS(SAMPLE), LIST(prompts)),
     FLAG(0, "--chat", NULL, "answer lines of input as the model's chat template does",
          SELECTS(CHAT)),
     FLAG(0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", SELECTS(EVAL)),
@@ -420,7 +422,21 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
     return line->command >= COMMAND_HELP ? 0 : check(line, given, error);
 }
 
+int command_line_read_prompt(struct command_line *line, struct error *error) {
+    size_t capacity = 0;
+    for (ptrdiff_t i = 0; i < arrlen(line->prompts); i++) {
+        if (strcmp(line->prompts[i], "-") != 0) continue;
+        if (line->piped) return fail(error, "--sample -: standard input is one prompt, not two");
+        ssize_t size = getdelim(&line->piped, &capacity, '\0', stdin);
+        if (size <= 0) return fail(error, "--sample -: standard input is empty");
+        if (line->piped[size - 1] == '\n') line->piped[size - 1] = '\0';
+        line->prompts[i] = line->piped;
+    }
+    return 0;
+}
+
 void command_line_free(struct command_line *line) {
+    free(line->piped);
     arrfree(line->overrides);
     arrfree(line->prompts);
     arrfree(line->stops);

@@ -39,6 +39,7 @@ struct command_line {
     bool log_ranks;            /* --log-ranks */
     const char *from;          /* model for --sample, --eval, --export, --audit */
     char **prompts;            /* stb_ds array: one prompt per --sample */
+    char *piped;               /* text of the prompt -, owned; NULL: none */
     char **stops;              /* stb_ds array: strings that end a text */
     const char *system;        /* --chat: the system message; NULL: none */
     double temperature, top_p; /* < 0: not given */
@@ -67,6 +68,9 @@ struct command_line {
 
 /* Returns -1 with a message for a usage error. The strings in `line` point into argv. */
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error);
+/* Replaces the prompt - by what standard input holds, without its last line break. */
+int command_line_read_prompt(struct command_line *line, struct error *error);
+
 void command_line_free(struct command_line *line);
 
 /* Prints the text of --help or --help-config. */

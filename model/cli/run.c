@@ -284,6 +284,10 @@ static int report_end(const struct run *run) {
     return EXIT_DONE;
 }
 
+#define ENDING_TEXT                                                                        \
+    "saving and stopping after this step; a second Ctrl-C ends at once, and steps since\n" \
+    "the last checkpoint are lost\n"
+
 /* Trains one part of a run, unless a checkpoint is beyond it. Sets *next to true if another part
  * follows. Returns an exit status. */
 static int train_part(struct run *run, bool *next, struct error *error) {
@@ -295,8 +299,10 @@ static int train_part(struct run *run, bool *next, struct error *error) {
         printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
                run->config.train.epochs > 0 ? "epochs" : "steps");
     run->trainer.stop = run->stop = signals_catch();
+    signals_explain(run->report.terminal ? "\r\033[K" ENDING_TEXT : ENDING_TEXT);
     saving_open(&run->saving, &run->trainer, &run->report, run->directory);
     int failed = train(run, error);
+    signals_explain(NULL);
     report_pause(&run->report);
     *next = !failed && switches(run);
     return failed ? EXIT_FAILED : report_end(run);

@@ -79,12 +79,28 @@ static int answer(struct conversation *chat, const char *user, struct error *err
     return status;
 }
 
+/* Begins a new conversation: the model forgets the one before. */
+static int reset(struct conversation *chat, struct error *error) {
+    const struct sample_options options = chat->sampler.options;
+    struct gpt *gpt = chat->sampler.gpt;
+    sampler_close(&chat->sampler);
+    chat->first = true;
+    chat->unread = false;
+    return sampler_open(&chat->sampler, gpt, &options, error);
+}
+
 static int converse(struct conversation *chat, struct error *error) {
     char *line = NULL;
     size_t capacity = 0;
     int status = 0;
+    if (chat->terminal) puts("/reset begins a new conversation, /exit or Ctrl-D ends.");
     while (status == 0 && !ferror(stdout) && read_line(chat, &line, &capacity)) {
         if (!line[0]) continue;
+        if (strcmp(line, "/exit") == 0) break;
+        if (strcmp(line, "/reset") == 0) {
+            status = reset(chat, error);
+            continue;
+        }
         status = answer(chat, line, error);
         if (*chat->stop && *chat->stop != SIGINT) break;
         signals_resume();

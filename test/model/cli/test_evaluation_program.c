@@ -220,6 +220,33 @@ static void expect_turns(int tokens) {
     expect_sampled(prompt, tokens, second);
 }
 
+/* After /reset the same message has the same answer; /exit ends before the rest of the input. */
+static void expect_reset(void) {
+    char alone[200];
+    shell("echo say a | %s --chat --temperature 0 --tokens 5 --from a/run", program);
+    snprintf(alone, sizeof alone, "%s", out_text);
+    shell("printf 'say a\\n/reset\\nsay a\\n/exit\\nsay b\\n' | %s --chat --temperature 0 "
+          "--tokens 5 --from a/run",
+          program);
+    size_t length = strlen(alone);
+    cr_expect_gt(length, 1);
+    cr_expect(strlen(out_text) == 2 * length && strncmp(out_text, alone, length) == 0 &&
+                  strcmp(out_text + length, alone) == 0,
+              "alone %s, twice %s", alone, out_text);
+}
+
+/* Standard input as a prompt loses its last line break only. */
+static void expect_piped_prompt(void) {
+    char given[300];
+    shell("%s --sample 'say\n\na' --json --temperature 0 --tokens 3 --from a/run", program);
+    snprintf(given, sizeof given, "%s", out_text);
+    cr_expect_not_null(strstr(given, "\"prompt\":\"say\\n\\na\""), "%s", given);
+    shell("printf 'say\\n\\na\\n' | %s --sample - --json --temperature 0 --tokens 3 --from a/run",
+          program);
+    cr_expect_str_eq(out_text, given);
+    expect_error("--sample|-|--from|a/run", 2, "standard input is empty");
+}
+
 /* Answers are the text sampled after the whole conversation, turn after turn: random numbers depend
  * on the number of tokens before. The two likeliest tokens are printable. */
 Test(evaluation_program, chat_continues_the_conversation) {
@@ -241,6 +268,8 @@ Test(evaluation_program, chat_continues_the_conversation) {
                 "--set|model.n_positions=128|--set|data.seq_len=128",
                 0);
     for (int tokens = 1; tokens <= 8; tokens++) expect_turns(tokens);
+    expect_reset();
+    expect_piped_prompt();
 }
 
 /* Ctrl-C ends an answer; the end of the input ends the program. */

@@ -84,6 +84,8 @@ static void check_signal(int signal_number, int expected, const char *precision)
     snprintf(name, sizeof name, "a/run/checkpoints/step-%08ld/trainer.json", step);
     cr_expect(exists(name), "stopped after step %ld, but no %s", step, name);
     cr_expect_not_null(strstr(error_text, "--resume"), "%s", error_text);
+    cr_expect_eq(strstr(error_text, "a second Ctrl-C ends at once") != NULL,
+                 signal_number == SIGINT, "%s", error_text);
     expect_exit(with(arguments, "%s", "--resume"), 0);
     run_undisturbed(precision);
     expect_same_run("a/run", "b/run");
