@@ -281,7 +281,7 @@ static int bar_text(const struct report *report, char line[256], const struct st
  * norm is left out if the bar would be too short. */
 static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
     char bar[64], line[256];
-    int width = progress_columns(report->out) - 1;
+    int width = progress_columns(report->out) - 3; /* the terminal may echo ^C behind it */
     int rest = width - bar_text(report, line, step, tokens_per_s, true) - 1;
     if (rest < PROGRESS_BAR_MIN)
         rest = width - bar_text(report, line, step, tokens_per_s, false) - 1;

@@ -284,9 +284,9 @@ static int report_end(const struct run *run) {
     return EXIT_DONE;
 }
 
-#define ENDING_TEXT                                                                        \
-    "saving and stopping after this step; a second Ctrl-C ends at once, and steps since\n" \
-    "the last checkpoint are lost\n"
+#define ENDING_TEXT                                                                \
+    "saving and stopping after this step; a second Ctrl-C ends at once, and the\n" \
+    "steps since the last checkpoint are lost\n"
 
 /* Trains one part of a run, unless a checkpoint is beyond it. Sets *next to true if another part
  * follows. Returns an exit status. */
