@@ -363,30 +363,39 @@ static void print_summary(const struct run *run) {
            progress_bytes(speed, bytes / seconds));
 }
 
-/* Prints the shards of a prefix as a config setting, quoted for the shell. */
-static void print_setting(FILE *out, const char *side, const char *prefix) {
-    fprintf(out, " --set 'data.%s=", side);
-    for (; *prefix; prefix++)
-        if (*prefix == '\'') fputs("'\\''", out);
-        else fputc(*prefix, out);
-    fputs("_*.bin'", out);
+/* Prints a config setting on a line of its own, quoted for the shell. */
+static void print_setting(FILE *out, const char *key, const char *value, const char *ending) {
+    fprintf(out, " \\\n    --set '%s=", key);
+    for (; *value; value++)
+        if (*value == '\'') fputs("'\\''", out);
+        else fputc(*value, out);
+    fprintf(out, "%s'", ending);
 }
 
-/* Prints the command that trains on these shards. */
-static void print_next(const struct run *run, const char *program) {
+/* True if the folder of the tokenizer also holds a model of Hugging Face. */
+static bool has_weights(const char *directory) {
+    return directory && file_exists_in(directory, "config.json") &&
+           (file_exists_in(directory, "model.safetensors") ||
+            file_exists_in(directory, "model.safetensors.index.json"));
+}
+
+/* Prints the command that trains on these shards, from the model of the tokenizer if there is
+ * one. */
+static void print_next(const struct run *run, const struct options *options, const char *program) {
     const struct tokenizer *tokenizer = &run->tokenizer;
-    const bool validates = run->splitter.val.writer.tokens > 0;
+    const bool finetunes = has_weights(options->tokenizer_directory);
     struct printed next;
     if (printed_open(&next)) end_out_of_memory();
-    fputs("next: ./train --config bf16.json --set name=mine", next.out);
-    if (tokenizer->kind != TOKENIZER_BYTES)
+    fprintf(next.out, "next: ./train --config %s.json --set name=mine",
+            finetunes ? "finetune-lora" : "text");
+    if (finetunes) print_setting(next.out, "model.init_from", options->tokenizer_directory, "");
+    else if (tokenizer->kind != TOKENIZER_BYTES)
         fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
                 tokenizer_kind_name(tokenizer->kind), tokenizer->vocab_size);
-    fputs(" \\\n   ", next.out);
-    print_setting(next.out, "train", run->train);
-    if (validates) fputs(" \\\n   ", next.out);
-    if (validates) print_setting(next.out, "val", run->val);
-    else fputs(" --set eval.every=0", next.out);
+    print_setting(next.out, "data.train", run->train, "_*.bin");
+    if (run->splitter.val.writer.tokens > 0)
+        print_setting(next.out, "data.val", run->val, "_*.bin");
+    else fputs(" --set data.val= --set eval.every=0", next.out);
     fputc('\n', next.out);
     if (printed_close(&next)) end_out_of_memory();
     help_print(stdout, utf8_mask(next.text), program);
@@ -429,7 +438,7 @@ int main(int argc, char **argv) {
     else {
         print_notes(&run, &options);
         print_summary(&run);
-        print_next(&run, argv[0]);
+        print_next(&run, &options, argv[0]);
     }
     close_run(&run, &options);
     if (caught) return EXIT_SIGNAL + caught;

@@ -12,6 +12,8 @@
 #include "model/config/config_keys.h"
 #include "model/config/precision_switch.h"
 
+enum { COLUMNS = 80 /* most columns of a line */ };
+
 /* Returns log.every or, if that is 0, the least of 1, 2, 5, 10, 20, 50 ... that makes at most 60
  * lines of the run. */
 static int64_t lines_every(const struct config *config) {
@@ -66,12 +68,21 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     bool raw = false; /* shown to the user: a renamed text file would also be read as raw tokens */
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
         raw = raw || loader->tokens->shards[i].raw;
-    fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
-            count_text(tokens, (double)loader->tokens->count),
-            count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
+    int used =
+        fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
+                count_text(tokens, (double)loader->tokens->count),
+                count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
+    char notes[2][64] = {"", ""};
     if (loader->tokens->counted < loader->tokens->count)
-        fprintf(out, "; %s count in the loss", count_text(tokens, (double)loader->tokens->counted));
-    if (isolates && loader_has_starts(loader)) fputs("; documents isolated", out);
+        snprintf(notes[0], sizeof *notes, "%s count in the loss",
+                 count_text(tokens, (double)loader->tokens->counted));
+    if (isolates && loader_has_starts(loader))
+        snprintf(notes[1], sizeof *notes, "documents isolated");
+    for (int i = 0; i < 2; i++) {
+        if (!notes[i][0]) continue;
+        bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;
+        used = fprintf(out, fits ? "; %s" : ";\n             %s", notes[i]) + (fits ? used : -2);
+    }
     fputc('\n', out);
 }
 
@@ -96,14 +107,17 @@ static void print_ranks(FILE *out, const struct trainer *trainer) {
     else fputs(" each has all moments\n", out);
 }
 
-/* Prints "24 steps" or "24 steps (0.5 epochs)". Without data train.epochs gives no steps: then
- * "0.5 epochs". */
-static void print_length(FILE *out, const struct config *config, bool with_data) {
-    const double epochs = config->train.epochs;
-    const char *plural = epochs == 1 ? "" : "s";
-    if (epochs > 0 && !with_data) fprintf(out, "%g epoch%s", epochs, plural);
-    else fprintf(out, "%" PRId64 " steps", config->train.steps);
-    if (epochs > 0 && with_data) fprintf(out, " (%g epoch%s)", epochs, plural);
+/* Prints "24 steps (0.5 epochs)": the passes over the data that train.epochs gives or that the
+ * steps make. Without data only the one that the config gives. */
+static int print_length(FILE *out, const struct config *config, const struct loader *data) {
+    double epochs = config->train.epochs;
+    if (epochs > 0 && !data) return fprintf(out, "%g epoch%s", epochs, epochs == 1 ? "" : "s");
+    int used = fprintf(out, "%" PRId64 " steps", config->train.steps);
+    if (!data) return used;
+    double sequences = (double)config->train.steps * (double)config->train.micro_batch_size *
+                       (double)config->train.grad_accum_steps * config->rank_count;
+    if (epochs == 0) epochs = sequences / (double)data->sequence_count;
+    return used + fprintf(out, " (%.3g epoch%s)", epochs, epochs == 1 ? "" : "s");
 }
 
 /* Prints the kind of adapters, their size, their layers and how the model is stored; nothing
@@ -188,11 +202,15 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     if (train) print_data(out, "data", config->data.train, train, gpt->isolates);
     if (val) print_data(out, "validation", config->data.val, val, gpt->isolates);
     fputs("  training   ", out);
-    print_length(out, config, train != NULL);
-    fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens, %s lr %g to %g\n",
-            config->train.grad_accum_steps, config->train.micro_batch_size, config->data.seq_len,
-            config_name_of("optimizer.schedule", config->optimizer.schedule), config->optimizer.lr,
-            config->optimizer.min_lr);
+    int used = print_length(out, config, train);
+    used += fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens,",
+                    config->train.grad_accum_steps, config->train.micro_batch_size,
+                    config->data.seq_len);
+    char schedule[80];
+    int length = snprintf(schedule, sizeof schedule, "%s lr %g to %g",
+                          config_name_of("optimizer.schedule", config->optimizer.schedule),
+                          config->optimizer.lr, config->optimizer.min_lr);
+    fprintf(out, "%s%s\n", used + 1 + length > COLUMNS - 13 ? "\n             " : " ", schedule);
     print_switch(out, trainer);
     print_ranks(out, trainer);
     print_tuning(out, trainer);
@@ -238,7 +256,7 @@ static void scale_text(const struct report *report, char text[48], const struct 
  * more than 80 columns. */
 static void print_line(const struct report *report, const struct step_report *step, double step_ms,
                        double tokens_per_s) {
-    enum { COLUMNS = 80, PARTS = 6 };
+    enum { PARTS = 6 };
     char parts[PARTS][64], scale[48], speed[32], loss[32], norm[32];
     int digits = snprintf(NULL, 0, "%" PRId64, report->steps), length = 0;
     scale_text(report, scale, step);

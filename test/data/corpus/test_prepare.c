@@ -22,7 +22,7 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
         "read 20 bytes, 1 document, in ";
     cr_assert_eq(strncmp(out_text, summary, strlen(summary)), 0, "%s", out_text);
     cr_assert_str_empty(error_text);
-    cr_expect_not_null(strstr(out_text, "next: ./train --config bf16.json --set name=mine \\\n"
+    cr_expect_not_null(strstr(out_text, "next: ./train --config text.json --set name=mine \\\n"
                                         "    --set 'data.train=set_train_*.bin' \\\n"
                                         "    --set 'data.val=set_val_*.bin'\n"),
                        "%s", out_text);
@@ -32,7 +32,7 @@ Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
     write_text("a.txt", "abc");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out it's a.txt"), 0, "%s", error_text);
     cr_expect_not_null(strstr(out_text, " --set 'data.train=it'\\''s_train_*.bin'"
-                                        " --set eval.every=0\n"),
+                                        " --set data.val= --set eval.every=0\n"),
                        "%s", out_text);
 }
 

@@ -54,6 +54,26 @@ static void expect_decoded(const char *pattern, const char *expected) {
     arrfree(text);
 }
 
+/* A folder with weights is a model to fine-tune, so the next command begins with it. */
+Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
+    static const char lora[] = "next: ./train --config finetune-lora.json --set name=mine \\\n"
+                               "    --set 'model.init_from=base' \\\n"
+                               "    --set 'data.train=set_train_*.bin' \\\n"
+                               "    --set 'data.val=set_val_*.bin'\n";
+    char command[600];
+    write_text("a.txt", "One story, long enough to have a part for validation.");
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", small, in_folder("base"));
+    cr_assert_eq(system(command), 0);
+    write_text("base/model.safetensors", "");
+    cr_assert_eq(run("--tokenizer base --out set a.txt"), 0, "%s", error_text);
+    cr_expect_null(strstr(out_text, "finetune"), "no config.json: %s", out_text);
+    write_text("base/config.json", "{}");
+    cr_assert_eq(run("--tokenizer base --force --out set a.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(out_text, lora), "%s", out_text);
+    cr_assert_eq(run("--tokenizer base --val-fraction 0 --out all a.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(out_text, "--set data.val= --set eval.every=0\n"), "%s", out_text);
+}
+
 /* A folder needs no prefix, even one called gpt2. */
 Test(prepare_gpt2, plain_directories_are_tokenizers) {
     char next[200];

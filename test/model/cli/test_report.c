@@ -440,7 +440,7 @@ Test(report, banner_says_what_matters) {
                                         "activations",
                                         "some/train_\\*\\.bin: 4\\.0 k tokens, 124 sequences",
                                         "some/val_\\*\\.bin",
-                                        "20 steps of 2 x 2 x 32 tokens",
+                                        "20 steps \\(0\\.645 epochs\\) of 2 x 2 x 32 tokens",
                                         "cosine lr 0\\.003 to 0",
                                         "runs/rig",
                                         "1\\.2345"};
