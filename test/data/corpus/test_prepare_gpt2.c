@@ -60,7 +60,7 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
                                "    --set 'model.init_from=base' \\\n"
                                "    --set 'data.train=set_train_*.bin' \\\n"
                                "    --set 'data.val=set_val_*.bin'\n";
-    char command[600];
+    char command[2 * FILE_PATH_MAX + 20];
     write_text("a.txt", "One story, long enough to have a part for validation.");
     snprintf(command, sizeof command, "cp -r '%s' '%s'", small, in_folder("base"));
     cr_assert_eq(system(command), 0);
