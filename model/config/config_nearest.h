@@ -5,9 +5,9 @@
 #include <stddef.h>
 
 /* Returns the answer to name[0..length), which is no key but a mistyped one or a word of another
- * trainer: a key ("optimizer.lr"), a flag ("--resume") or a sentence; NULL if there is none. A close
- * key is a few edits away in its path or its last part, or contains the name. On a tie rows of
- * `block` win (-1: no preference). *exact: the name is spelled as a key or such a word. */
+ * trainer: a key ("optimizer.lr"), a flag ("--resume") or a sentence; NULL if there is none. A
+ * close key is a few edits away in its path or its last part, or contains the name. On a tie rows
+ * of `block` win (-1: no preference). *exact: the name is spelled as a key or such a word. */
 const char *config_suggest(const char *name, size_t length, int block, bool *exact);
 
 /* Returns the index of the closest block, or -1. */

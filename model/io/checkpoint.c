@@ -142,29 +142,6 @@ static int load_tensors(struct trainer *trainer, const char *directory, bool ane
     return status;
 }
 
-int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
-                      struct error *error) {
-    char inside[FILE_PATH_MAX];
-    if (file_path_join(inside, given, "checkpoints", error)) return -1;
-    snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
-    struct stat found;
-    int status = stat(inside, &found) ? RESULT_NONE : RESULT_DONE;
-    if (status == RESULT_NONE && errno == EACCES)
-        return fail(error, "%.400s: %s\ncheck its permissions", given, strerror(errno));
-    if (status == RESULT_DONE) status = checkpoint_newest(path, given, parts, warnings, error);
-    else if (!file_exists_in(given, "metrics.jsonl")) status = RESULT_DONE;
-    if (status == RESULT_DAMAGED)
-        return fail(error, "%.400s: all its checkpoints are damaged\nrestore one", given);
-    if (status == RESULT_NONE)
-        return fail(error,
-                    "%.400s has no complete checkpoint yet\nwait for its first one, or train with "
-                    "a smaller checkpoint.every",
-                    given);
-    if (status || strcmp(path, given) != 0) return status;
-    return file_exists_in(path, checkpoint_manifest_name) ? checkpoint_verify(path, parts, error)
-                                                          : 0;
-}
-
 int checkpoint_load_weights(struct gpt *gpt, const struct config *config, const char *directory,
                             struct error *error) {
     struct checkpoint_manifest manifest = {0};

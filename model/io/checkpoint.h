@@ -39,13 +39,6 @@
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error);
 
-/* Resolves a path given by the user to a checkpoint's path (FILE_PATH_MAX bytes). A run directory
- * stands for its newest complete checkpoint; any other path is unchanged. If there is a
- * trainer.json, the given parts are verified, which reads their files completely, so loading need
- * not verify them again. */
-int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
-                      struct error *error);
-
 /* Loads a verified checkpoint into an open, allocated trainer: weights, moments, step, tokens,
  * scaler. Fails without any change if its shapes differ from the config's. The number of ranks that
  * saved it does not matter. All ranks call it.

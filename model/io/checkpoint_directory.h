@@ -56,3 +56,10 @@ int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_par
 /* Returns 0 if the checkpoint at path is complete in that sense and has the step of its name; else
  * -1 with the reason. */
 int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct error *error);
+
+/* Resolves a path given by the user to a checkpoint's path (FILE_PATH_MAX bytes). A run directory
+ * stands for its newest complete checkpoint; any other path is unchanged. If there is a
+ * trainer.json, the given parts are verified, which reads their files completely, so loading need
+ * not verify them again. */
+int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
+                      struct error *error);

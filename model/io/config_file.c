@@ -9,7 +9,7 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
 #include "model/io/adapter_config.h"
-#include "model/io/checkpoint.h"
+#include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/huggingface.h"
 
