@@ -1,10 +1,8 @@
 #include "model/io/checkpoint.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
