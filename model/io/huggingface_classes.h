@@ -17,13 +17,12 @@ enum {
     HUGGINGFACE_CLASSES
 };
 
-/* The defaults are those of keys that a config.json may lack; 0: n_head, n_embd / n_head, a class
- * without windows. */
 struct huggingface_class {
     const char *type, *family; /* "llama", and the class is "Llama" + "ForCausalLM" */
+    int keys;                  /* its bit in the table of model/io/huggingface_keys.h */
     enum model_bias bias;
     bool qk_norm;
-    int64_t n_kv_head, head_dim, window;
+    int64_t window; /* if config.json has none; 0: a class without windows */
 };
 
 extern const struct huggingface_class huggingface_classes[HUGGINGFACE_CLASSES];

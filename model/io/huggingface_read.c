@@ -1,6 +1,7 @@
 #include "model/io/huggingface.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -9,6 +10,7 @@
 #include "data/util/json.h"
 #include "model/config/config_print.h"
 #include "model/io/huggingface_classes.h"
+#include "model/io/huggingface_keys.h"
 
 enum { SHOWN_MAX = 80 };
 
@@ -17,6 +19,7 @@ struct config_reader {
     const cJSON *root;
     struct config *config;
     const char *where;  /* the path, for messages */
+    const char *inside; /* "", or "rope_scaling." for the keys of that object */
     const char *family; /* family whose rules apply: "GPT-2", "Llama" */
     struct error *error;
 };
@@ -25,8 +28,9 @@ struct config_reader {
 static int refuse(const struct config_reader *reader, const char *key, const char *wanted) {
     const cJSON *member = json_member(reader->root, key);
     char *found = member ? cJSON_PrintUnformatted(member) : NULL;
-    int status = fail(reader->error, "%s: %s is %.*s,\nbut mantissa's %s needs %s", reader->where,
-                      key, SHOWN_MAX, found ? found : "missing", reader->family, wanted);
+    int status =
+        fail(reader->error, "%s: %s%s is %.*s,\nbut mantissa's %s needs %s", reader->where,
+             reader->inside, key, SHOWN_MAX, found ? found : "missing", reader->family, wanted);
     cJSON_free(found);
     return status;
 }
@@ -85,113 +89,143 @@ static bool value_of(double *value, const struct config_option *option, const cJ
            (option->type == CONFIG_NUMBER || *value == floor(*value));
 }
 
-/* A key of a file and its key of the config. Without a value for an absent key, or for null, there
- * must be another one. */
-struct key {
-    const char *key, *path;
-    double absent, null; /* NAN: none */
-};
-
-static int read_key(const struct config_reader *reader, const struct key *key) {
-    const struct config_option *option = config_option_of(key->path);
-    const cJSON *member = json_member(reader->root, key->key);
-    double value = !member ? key->absent : cJSON_IsNull(member) ? key->null : NAN;
+/* Reads a key into the key `path` of the config. Without a value for an absent key, or for null,
+ * there must be another one. */
+static int read_key(const struct config_reader *reader, const char *key, const char *path,
+                    double absent, double null) {
+    const struct config_option *option = config_option_of(path);
+    const cJSON *member = json_member(reader->root, key);
+    double value = !member ? absent : cJSON_IsNull(member) ? null : NAN;
     char allowed[320];
     if (isnan(value) && !value_of(&value, option, member)) {
         config_describe_allowed(option, allowed, sizeof allowed);
-        return refuse(reader, key->key, allowed);
+        return refuse(reader, key, allowed);
     }
-    set(reader, key->path, value);
+    set(reader, path, value);
     return 0;
 }
 
-static int read_keys(const struct config_reader *reader, const struct key *keys, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (read_key(reader, &keys[i])) return -1;
-    return 0;
+/* ---- the table of keys */
+
+/* Returns true if a value, as JSON, is one of a row's allowed values. */
+static bool is_allowed(const struct huggingface_key *row, const cJSON *member) {
+    char *text = cJSON_PrintUnformatted(member);
+    const size_t size = text ? strlen(text) : 0;
+    bool found = false;
+    for (const char *at = row->allowed; size > 0 && *at && !found; at += strspn(at, " ")) {
+        const size_t length = strcspn(at, " ");
+        found = length == size && memcmp(at, text, size) == 0;
+        at += length;
+    }
+    cJSON_free(text);
+    return found;
 }
 
-#define READ_KEYS(reader, keys) read_keys(reader, keys, sizeof(keys) / sizeof *(keys))
+static int check_value(const struct config_reader *reader, const struct huggingface_key *row) {
+    char wanted[200];
+    if (is_absent(reader, row->key) || is_allowed(row, json_member(reader->root, row->key)))
+        return 0;
+    snprintf(wanted, sizeof wanted, "%s%s", strchr(row->allowed, ' ') ? "one of " : "",
+             row->allowed);
+    return refuse(reader, row->key, row->remedy ? row->remedy : wanted);
+}
 
-/* ---- GPT-2 */
+/* Reads a row's key of the config in the spelling that counts. */
+static int read_row(const struct config_reader *reader, const struct huggingface_key *row) {
+    const char *key = row->key;
+    if (row->last && is_absent(reader, key) && !is_absent(reader, row->last)) key = row->last;
+    if (row->first && !is_absent(reader, row->first)) key = row->first;
+    return read_key(reader, key, row->path, row->absent, row->null);
+}
 
-static int read_gpt2(const struct config_reader *reader) {
-    /* Old files call n_positions n_ctx. */
-    bool old = is_absent(reader, "n_positions") && !is_absent(reader, "n_ctx");
-    const struct key sizes[] = {
-        {"n_layer", "model.n_layer", NAN, NAN},
-        {"n_head", "model.n_head", NAN, NAN},
-        {"n_embd", "model.n_embd", NAN, NAN},
-        {old ? "n_ctx" : "n_positions", "model.n_positions", NAN, NAN},
-        {"vocab_size", "model.vocab_size", NAN, NAN},
-    };
-    const struct key inner = {"n_inner", "model.n_inner", NAN, NAN};
-    const struct key eps = {"layer_norm_epsilon", "model.norm_eps", NAN, NAN};
-    const cJSON *root = reader->root, *activation = json_member(root, "activation_function");
-    if (need(reader, "activation_function",
-             text_is(activation, "gelu_new") || text_is(activation, "gelu_pytorch_tanh"),
-             "\"gelu_new\" or \"gelu_pytorch_tanh\"") ||
-        need(reader, "scale_attn_weights", cJSON_IsTrue(json_member(root, "scale_attn_weights")),
-             "true") ||
-        need(reader, "scale_attn_by_inverse_layer_idx",
-             cJSON_IsFalse(json_member(root, "scale_attn_by_inverse_layer_idx")), "false") ||
-        need(reader, "tie_word_embeddings", cJSON_IsTrue(json_member(root, "tie_word_embeddings")),
-             "true") ||
-        READ_KEYS(reader, sizes))
-        return -1;
-    if (!is_null(reader, inner.key) && read_key(reader, &inner)) return -1;
-    return is_absent(reader, eps.key) ? 0 : read_key(reader, &eps);
+/* Reads the keys of a class that need no code of their own, and fails at refused values. */
+static int read_table(const struct config_reader *reader, int class) {
+    for (size_t i = 0; i < huggingface_key_count; i++) {
+        const struct huggingface_key *row = &huggingface_keys[i];
+        if (!(row->classes & class)) continue;
+        if (row->path && read_row(reader, row)) return -1;
+        if (row->use == KEY_REFUSED && check_value(reader, row)) return -1;
+    }
+    return 0;
 }
 
 /* ---- Llama's family */
 
 const struct huggingface_class huggingface_classes[] = {
-    [HUGGINGFACE_LLAMA] = {"llama", "Llama", BIAS_NONE, false, 0, 0, 0},
-    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", BIAS_NONE, false, 8, 0, 4096},
-    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", BIAS_QKV, false, 32, 0, 4096},
-    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", BIAS_NONE, true, 32, 128, 4096},
+    [HUGGINGFACE_LLAMA] = {"llama", "Llama", IN_LLAMA, BIAS_NONE, false, 0},
+    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", IN_MISTRAL, BIAS_NONE, false, 4096},
+    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", IN_QWEN2, BIAS_QKV, false, 4096},
+    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", IN_QWEN3, BIAS_NONE, true, 4096},
 };
 
-/* Reads the keys common to rope_scaling of older files and rope_parameters of newer ones. */
-static int read_scaling(const struct config_reader *reader) {
-    static const struct key keys[] = {
-        {"factor", "model.rope_factor", NAN, NAN},
-        {"low_freq_factor", "model.rope_low_freq_factor", NAN, NAN},
-        {"high_freq_factor", "model.rope_high_freq_factor", NAN, NAN},
-        {"original_max_position_embeddings", "model.rope_original_positions", NAN, NAN},
-    };
-    const char *key = is_absent(reader, "rope_type") ? "type" : "rope_type";
-    const cJSON *type = json_member(reader->root, key);
-    if (text_is(type, "default")) return 0;
-    if (!text_is(type, "llama3")) return refuse(reader, key, "\"default\" or \"llama3\"");
+/* Reads the numbers of the kind llama3. The number of original positions beside the object wins
+ * over that inside it, and max_position_embeddings is the last resort. A part of each head would
+ * turn with partial_rotary_factor, which the default kind ignores. */
+static int read_llama3(const struct config_reader *reader, const struct config_reader *inner) {
+    static const char original[] = "original_max_position_embeddings",
+                      partial[] = "partial_rotary_factor";
+    const struct config_reader *outer = is_absent(reader, original) ? inner : reader;
+    const struct config_reader *part = is_absent(inner, partial) ? reader : inner;
+    const cJSON *factor = json_member(part->root, partial);
     set(reader, "model.rope_scaling", ROPE_LLAMA3);
-    return READ_KEYS(reader, keys);
+    if (!is_null(part, partial) && !(cJSON_IsNumber(factor) && factor->valuedouble == 1))
+        return refuse(part, partial, "1 with the rope_type \"llama3\"");
+    return read_key(inner, "factor", "model.rope_factor", NAN, NAN) ||
+                   read_key(inner, "low_freq_factor", "model.rope_low_freq_factor", NAN, NAN) ||
+                   read_key(inner, "high_freq_factor", "model.rope_high_freq_factor", NAN, NAN) ||
+                   read_key(outer, original, "model.rope_original_positions",
+                            (double)reader->config->model.n_positions, NAN)
+               ? -1
+               : 0;
 }
 
+/* Opens rope_scaling of older files or rope_parameters of newer ones, and fails unless its kind is
+ * one that can be computed. An object without a kind is of the default one, as is none at all. */
+static int open_rope(struct config_reader *inner, bool *scaled, const struct config_reader *reader,
+                     const char *key, const char *inside) {
+    *inner = *reader;
+    inner->root = json_member(reader->root, key);
+    inner->inside = inside;
+    *scaled = false;
+    if (is_null(reader, key)) return 0;
+    if (!cJSON_IsObject(inner->root)) return refuse(reader, key, "an object");
+    for (const cJSON *member = inner->root->child; member; member = member->next)
+        if (cJSON_IsObject(member))
+            return refuse(inner, member->string, "one setting for all layers");
+    const char *name = is_absent(inner, "rope_type") ? "type" : "rope_type";
+    const cJSON *type = json_member(inner->root, name);
+    *scaled = text_is(type, "llama3");
+    return !type || *scaled || text_is(type, "default")
+               ? 0
+               : refuse(inner, name, "\"default\" or \"llama3\"");
+}
+
+/* As transformers reads it: rope_scaling counts unless it is empty, then rope_parameters; and
+ * rope_theta in that object before the one beside it. But neither object may be of a kind that
+ * cannot be computed, since other programs may prefer the other object. */
 static int read_rope(const struct config_reader *reader) {
-    static const struct key theta = {"rope_theta", "model.rope_theta", 10000, 10000};
-    bool renamed = !is_null(reader, "rope_parameters");
-    const char *key = renamed ? "rope_parameters" : "rope_scaling";
-    struct config_reader inner = *reader;
-    inner.root = json_member(reader->root, key);
+    struct config_reader older, newer;
+    bool older_scaled, newer_scaled;
+    if (open_rope(&older, &older_scaled, reader, "rope_scaling", "rope_scaling.") ||
+        open_rope(&newer, &newer_scaled, reader, "rope_parameters", "rope_parameters."))
+        return -1;
+    const bool is_older = older.root && older.root->child;
+    const struct config_reader *inner = is_older ? &older : &newer;
     set(reader, "model.positions", POSITIONS_ROPE);
     set(reader, "model.rope_scaling", ROPE_UNSCALED);
-    if (!is_null(reader, key)) {
-        if (!cJSON_IsObject(inner.root)) return refuse(reader, key, "an object");
-        if (read_scaling(&inner)) return -1;
-    }
-    return read_key(renamed ? &inner : reader, &theta);
+    if ((is_older ? older_scaled : newer_scaled) && read_llama3(reader, inner)) return -1;
+    return read_key(is_absent(inner, "rope_theta") ? reader : inner, "rope_theta",
+                    "model.rope_theta", 10000, NAN);
 }
 
 /* Llama's attention_bias covers all four matrices of attention, and mlp_bias all three of the MLP.
- * Supported are all biases together, or those of q, k and v. */
+ * Supported are all biases together. Other classes have no such choice. */
 static int read_bias(const struct config_reader *reader, const struct huggingface_class *class) {
     bool attention = false, mlp = false;
     set(reader, "model.bias", class->bias);
-    if (class->bias == BIAS_QKV) return 0;
-    if (read_flag(&attention, reader, "attention_bias")) return -1;
-    if (class->qk_norm && attention) return refuse(reader, "attention_bias", "false");
-    if (read_flag(&mlp, reader, "mlp_bias")) return -1;
+    if (class != &huggingface_classes[HUGGINGFACE_LLAMA]) return 0;
+    if (read_flag(&attention, reader, "attention_bias") || read_flag(&mlp, reader, "mlp_bias"))
+        return -1;
     if (attention != mlp) return refuse(reader, "attention_bias", "that of mlp_bias");
     if (attention) set(reader, "model.bias", BIAS_ALL);
     return 0;
@@ -199,6 +233,20 @@ static int read_bias(const struct config_reader *reader, const struct huggingfac
 
 static bool is_mistral(const struct huggingface_class *class) {
     return class == &huggingface_classes[HUGGINGFACE_MISTRAL];
+}
+
+/* Fails unless layer_types is null or has a known kind for each layer. */
+static int check_layers(const struct config_reader *reader) {
+    static const char key[] = "layer_types";
+    const cJSON *types = json_member(reader->root, key), *type;
+    int64_t count = 0;
+    if (is_null(reader, key)) return 0;
+    cJSON_ArrayForEach(type, types) count +=
+        text_is(type, "full_attention") || text_is(type, "sliding_attention");
+    return cJSON_IsArray(types) && count == cJSON_GetArraySize(types) &&
+                   count == reader->config->model.n_layer
+               ? 0
+               : refuse(reader, key, "\"full_attention\" or \"sliding_attention\" for each layer");
 }
 
 /* Returns the number of layers that use the window: all of Mistral's. Qwen's files have the kind of
@@ -222,6 +270,7 @@ static int read_window(const struct config_reader *reader, const struct huggingf
     int64_t window = class->window;
     set(reader, "model.window", 0);
     if (window == 0) return 0; /* Llama ignores such keys */
+    if (!used && check_layers(reader)) return -1;
     if (!used && read_flag(&used, reader, "use_sliding_window")) return -1;
     bool absent = is_absent(reader, "sliding_window");
     if (!used || (!absent && is_null(reader, "sliding_window"))) return 0;
@@ -241,31 +290,11 @@ static int read_window(const struct config_reader *reader, const struct huggingf
 }
 
 static int read_llama(const struct config_reader *reader, const struct huggingface_class *class) {
-    const struct key sizes[] = {
-        {"num_hidden_layers", "model.n_layer", NAN, NAN},
-        {"num_attention_heads", "model.n_head", NAN, NAN},
-        {"num_key_value_heads", "model.n_kv_head", (double)class->n_kv_head, 0},
-        {"head_dim", "model.head_dim", (double)class->head_dim, 0},
-        {"hidden_size", "model.n_embd", NAN, NAN},
-        {"intermediate_size", "model.n_inner", NAN, NAN},
-        {"max_position_embeddings", "model.n_positions", NAN, NAN},
-        {"vocab_size", "model.vocab_size", NAN, NAN},
-    };
-    static const struct key parts[] = {
-        {"rms_norm_eps", "model.norm_eps", 1e-6, NAN},
-        {"tie_word_embeddings", "model.tied_head", false, NAN},
-    };
-    const cJSON *ranks = json_member(reader->root, "pretraining_tp");
     set(reader, "model.type", is_mistral(class) ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
     set(reader, "model.norm", NORM_RMSNORM);
     set(reader, "model.qk_norm", class->qk_norm);
     set(reader, "model.mlp", MLP_SWIGLU);
-    if (need(reader, "pretraining_tp", cJSON_IsNumber(ranks) && ranks->valuedouble == 1, "1") ||
-        READ_KEYS(reader, sizes) ||
-        need(reader, "hidden_act", text_is(json_member(reader->root, "hidden_act"), "silu"),
-             "\"silu\"") ||
-        READ_KEYS(reader, parts) || read_bias(reader, class) || read_rope(reader))
-        return -1;
+    if (read_table(reader, class->keys) || read_bias(reader, class) || read_rope(reader)) return -1;
     return read_window(reader, class);
 }
 
@@ -283,8 +312,7 @@ static int read_own(const struct config_reader *reader) {
         const struct config_option *option = config_option_of(*path);
         bool newer = option->type == CONFIG_BOOLEAN || strcmp(*path, "model.window") == 0;
         double absent = newer ? option->initial : NAN;
-        const struct key key = {config_option_name(option), *path, absent, NAN};
-        if (read_key(reader, &key)) return -1;
+        if (read_key(reader, config_option_name(option), *path, absent, NAN)) return -1;
     }
     return 0;
 }
@@ -293,7 +321,7 @@ static int read_own(const struct config_reader *reader) {
 
 static int read_family(struct config_reader *reader) {
     const cJSON *type = json_member(reader->root, "model_type");
-    if (text_is(type, "gpt2")) return read_gpt2(reader);
+    if (text_is(type, "gpt2")) return read_table(reader, IN_GPT2);
     reader->family = "own model";
     if (text_is(type, "mantissa")) return read_own(reader);
     for (int i = 0; i < HUGGINGFACE_CLASSES; i++) {
@@ -317,7 +345,7 @@ int huggingface_read_config(struct config *config, const char *directory, struct
     struct json_file file;
     struct config read = *config;
     if (open_config(&file, directory, error)) return -1;
-    struct config_reader reader = {file.root, &read, file.where, "GPT-2", error};
+    struct config_reader reader = {file.root, &read, file.where, "", "GPT-2", error};
     int status = read_family(&reader);
     if (status == 0) *config = read;
     json_file_close(&file);
