@@ -17,13 +17,18 @@ struct subwords_entry {
     size_t start;
     uint32_t size;
     enum { ENTRY_NONE, ENTRY_PIECE, ENTRY_NOT_LETTERS, ENTRY_ADDED } state;
-    bool is_added;
+    int32_t added; /* 1 + index into subwords->added; 0: not added */
+};
+
+struct subwords_number {
+    char *key;
+    int32_t value;
 };
 
 int subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
                           const struct json_reader *json) {
     *subwords = (struct subwords){0};
-    *builder = (struct subwords_builder){.subwords = subwords, .reader = json};
+    *builder = (struct subwords_builder){.subwords = subwords, .reader = json, .added_max = -1};
     if (json_reader_parse(&builder->root, json)) return -1;
     byte_alphabet_fill(&builder->alphabet);
     subwords->atoms = unicode_atoms();
@@ -36,6 +41,7 @@ int subwords_builder_close(struct subwords_builder *builder, int status) {
     arrfree(builder->scratch);
     arrfree(builder->forms[0]);
     arrfree(builder->forms[1]);
+    shfree(builder->numbers);
     cJSON_Delete(builder->root);
     if (status) subwords_free(builder->subwords);
     return status;
@@ -84,8 +90,34 @@ int subwords_builder_add_letters(struct subwords_builder *builder, const char *n
     return put(builder, builder->scratch, (size_t)size, token, ENTRY_PIECE);
 }
 
+void subwords_builder_number(struct subwords_builder *builder, const char *name, int32_t token) {
+    shput(builder->numbers, name, token);
+    builder->vocabulary_count++;
+}
+
+int32_t subwords_builder_added_number(const struct subwords_builder *builder, const char *text) {
+    struct subwords_number *numbers = builder->numbers;
+    const ptrdiff_t found = shgeti(numbers, text);
+    if (found >= 0) return numbers[found].value;
+    return builder->added_max >= builder->vocabulary_count ? builder->added_max + 1
+                                                           : builder->vocabulary_count;
+}
+
+/* Returns true if an entry has the name that an added token has in the file: its text, or letters
+ * that stand for the entry's bytes. */
+static bool has_name(struct subwords_builder *builder, int32_t token, const char *text) {
+    const struct subwords_entry *entry = &builder->entries[token];
+    const uint8_t *name = builder->pool + entry->start;
+    const size_t size = strlen(text);
+    if (entry->size == size && memcmp(name, text, size) == 0) return true;
+    if (!builder->subwords->byte_level || entry->state != ENTRY_PIECE) return false;
+    const ptrdiff_t bytes = read_letters(builder, text);
+    return bytes == (ptrdiff_t)entry->size && memcmp(name, builder->scratch, entry->size) == 0;
+}
+
 int subwords_builder_add_added(struct subwords_builder *builder, struct added_token added,
                                const char *text) {
+    struct subwords *subwords = builder->subwords;
     added.size = strlen(text);
     if (added.size > ADDED_BYTES_MAX)
         return refuse(builder, text, added.size, "is an added token of more than 1,024 bytes");
@@ -93,17 +125,22 @@ int subwords_builder_add_added(struct subwords_builder *builder, struct added_to
                         builder->entries[added.token < 0 ? 0 : added.token].state == ENTRY_NONE;
     if (added.token < 0 || is_new) {
         if (put(builder, text, added.size, added.token, ENTRY_ADDED)) return -1;
-    } else {
-        const struct subwords_entry *entry = &builder->entries[added.token];
-        if (entry->size != added.size ||
-            memcmp(builder->pool + entry->start, text, added.size) != 0)
-            return refuse(builder, text, added.size, "is added with the number of another token");
-        if (entry->is_added) return refuse(builder, text, added.size, "is added twice");
+    } else if (!has_name(builder, added.token, text)) {
+        return refuse(builder, text, added.size, "is added with the number of another token");
     }
-    builder->entries[added.token].is_added = true;
+    struct subwords_entry *entry = &builder->entries[added.token];
+    if (entry->added > 0) {
+        added.text = subwords->added[entry->added - 1].text;
+        subwords->added[entry->added - 1] = added;
+        return 0;
+    }
     added.text = strdup(text);
     if (!added.text) return fail(builder->reader->error, "out of memory while opening a tokenizer");
-    arrput(builder->subwords->added, added);
+    arrput(subwords->added, added);
+    entry->added = (int32_t)arrlen(subwords->added);
+    if (added.token > builder->added_max) builder->added_max = added.token;
+    if (shgeti(builder->numbers, text) < 0)
+        shput(builder->numbers, subwords->added[entry->added - 1].text, added.token);
     return 0;
 }
 
@@ -148,16 +185,16 @@ static bool *write_names(struct subwords_builder *builder, bool byte_fallback) {
     return is_name;
 }
 
-/* Checks that looking up each name finds its own token. That fails for duplicates, and for an added
- * token that has the name of another token. */
+/* Checks that looking up the name of each piece finds its own token. An added token may have the
+ * bytes of a piece, which is written in letters; the added token is found first in a text. */
 static int check_names(const struct subwords_builder *builder) {
     for (int32_t token = 0; token < builder->subwords->vocab_size; token++) {
         const struct subwords_entry *entry = &builder->entries[token];
         const uint8_t *name = builder->pool + entry->start;
-        if (entry->state == ENTRY_NONE) continue;
-        if (entry->state == ENTRY_NOT_LETTERS && !entry->is_added)
+        if (entry->state == ENTRY_NOT_LETTERS && entry->added == 0)
             return refuse(builder, name, entry->size,
                           "is not written in GPT-2's alphabet of bytes, and not an added token");
+        if (entry->state != ENTRY_PIECE) continue;
         const int32_t found = subwords_find(builder->subwords, name, entry->size);
         if (found >= 0 && found != token)
             return refuse(builder, name, entry->size, "appears twice");

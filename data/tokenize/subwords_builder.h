@@ -14,10 +14,13 @@ struct subwords_builder {
     struct cJSON *root;        /* the parsed JSON file */
     const struct json_reader *reader;
     struct byte_alphabet alphabet;
-    struct subwords_entry *entries; /* stb_ds: by token */
-    uint8_t *pool;                  /* stb_ds: names of the entries */
-    uint8_t *scratch;               /* stb_ds */
-    uint8_t *forms[2];              /* stb_ds */
+    struct subwords_entry *entries;  /* stb_ds: by token */
+    uint8_t *pool;                   /* stb_ds: names of the entries */
+    uint8_t *scratch;                /* stb_ds */
+    uint8_t *forms[2];               /* stb_ds */
+    struct subwords_number *numbers; /* stb_ds: tokens by their names in the file */
+    int32_t vocabulary_count;        /* tokens that subwords_builder_number was called for */
+    int32_t added_max;               /* highest number of an added token; -1: none */
 };
 
 /* Parses the JSON file and starts with subwords that are empty except for their atoms. On failure
@@ -35,9 +38,18 @@ int subwords_builder_add_token(struct subwords_builder *builder, const uint8_t *
                                int32_t token);
 int subwords_builder_add_letters(struct subwords_builder *builder, const char *name, int32_t token);
 
-/* Adds an added token. Call it after all tokens of the vocabulary; the text is copied. */
+/* Adds an added token. Call it after all tokens of the vocabulary; the text is copied. A text that
+ * is already added only changes its flags. */
 int subwords_builder_add_added(struct subwords_builder *builder, struct added_token added,
                                const char *text);
+
+/* Remembers the number of a name of the vocabulary, as the file writes it. The name must live as
+ * long as the builder. */
+void subwords_builder_number(struct subwords_builder *builder, const char *name, int32_t token);
+
+/* Returns the number that Hugging Face's tokenizers give an added token: that of the same name in
+ * the vocabulary or added before, or else the next one. They ignore the number in the file. */
+int32_t subwords_builder_added_number(const struct subwords_builder *builder, const char *text);
 
 /* Call it once after the last token. byte_fallback: each byte must have a token <0xXX>. */
 int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback);

@@ -22,6 +22,7 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
                 ? subwords_builder_add_letters(builder, name, token)
                 : subwords_builder_add_token(builder, (const uint8_t *)name, strlen(name), token);
         if (status) return -1;
+        subwords_builder_number(builder, name, token);
     }
     return 0;
 }
@@ -43,7 +44,11 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
             json_reader_flag(&added.rstrip, entry, "rstrip", false, reader) ||
             json_reader_flag(&added.normalized, entry, "normalized", !added.special, reader))
             return -1;
-        added.token = json_reader_token(json_reader_member(entry, "id"));
+        if (*text == '\0') continue; /* tokenizers ignores it */
+        if (json_reader_token(json_reader_member(entry, "id")) < 0)
+            return json_reader_fail(reader, ": the added token \"%.40s\" has no valid number",
+                                    text);
+        added.token = subwords_builder_added_number(builder, text);
         if (subwords_builder_add_added(builder, added, text)) return -1;
     }
     return 0;
@@ -167,7 +172,6 @@ static int read_root(struct subwords_builder *builder) {
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
     const cJSON *root = builder->root, *model = json_reader_member(root, "model");
-    static const char *const members[] = {"truncation", "padding"};
     if (json_reader_expect(root,
                            "version truncation padding added_tokens normalizer pre_tokenizer "
                            "post_processor decoder model",
@@ -176,9 +180,6 @@ static int read_root(struct subwords_builder *builder) {
     if (!model) return subwords_refuse("model", "null", reader);
     if (subwords_read_pipeline(subwords, root, reader) || read_model(builder, root, model))
         return -1;
-    for (int i = 0; i < 2 && !subwords->is_gpt2; i++)
-        if (json_reader_member(root, members[i]))
-            return subwords_refuse("member", members[i], reader);
     return has_template(subwords)
                ? 0
                : subwords_refuse("post_processor", "token outside the vocabulary", reader);

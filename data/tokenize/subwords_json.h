@@ -11,7 +11,9 @@
  *     decoder        byte-level: ByteLevel. Characters: Metaspace, or the Sequence of Replace,
  *                    ByteFallback, Fuse and Strip that SentencePiece's models have
  *     post_processor none, ByteLevel, TemplateProcessing, a Sequence of them
- *     added_tokens   with all their flags
+ *     added_tokens   with all their flags. Their numbers are those that tokenizers gives them: of
+ * the same name in the vocabulary, or else the next number, whatever the file says truncation,
+ * padding, version: ignored, as by transformers, which sets both for each text
  *
  * Everything else is refused with a message that names it, including unknown members of the objects
  * above.
