@@ -95,10 +95,9 @@ void subwords_builder_number(struct subwords_builder *builder, const char *name,
     builder->vocabulary_count++;
 }
 
-int32_t subwords_builder_added_number(const struct subwords_builder *builder, const char *text) {
-    struct subwords_number *numbers = builder->numbers;
-    const ptrdiff_t found = shgeti(numbers, text);
-    if (found >= 0) return numbers[found].value;
+int32_t subwords_builder_added_number(struct subwords_builder *builder, const char *text) {
+    const ptrdiff_t found = shgeti(builder->numbers, text);
+    if (found >= 0) return builder->numbers[found].value;
     return builder->added_max >= builder->vocabulary_count ? builder->added_max + 1
                                                            : builder->vocabulary_count;
 }

@@ -49,7 +49,7 @@ void subwords_builder_number(struct subwords_builder *builder, const char *name,
 
 /* Returns the number that Hugging Face's tokenizers give an added token: that of the same name in
  * the vocabulary or added before, or else the next one. They ignore the number in the file. */
-int32_t subwords_builder_added_number(const struct subwords_builder *builder, const char *text);
+int32_t subwords_builder_added_number(struct subwords_builder *builder, const char *text);
 
 /* Call it once after the last token. byte_fallback: each byte must have a token <0xXX>. */
 int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback);

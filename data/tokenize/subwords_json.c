@@ -30,6 +30,7 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
 static int read_added_tokens(struct subwords_builder *builder, const cJSON *root) {
     const struct json_reader *reader = builder->reader;
     const cJSON *entry, *list = json_reader_member(root, "added_tokens");
+    cJSON *id;
     if (list && !cJSON_IsArray(list))
         return subwords_refuse("added_tokens", "that is no list", reader);
     cJSON_ArrayForEach(entry, list) {
@@ -49,12 +50,14 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
             return json_reader_fail(reader, ": the added token \"%.40s\" has no valid number",
                                     text);
         added.token = subwords_builder_added_number(builder, text);
+        id = cJSON_GetObjectItemCaseSensitive(entry, "id");
+        cJSON_SetNumberValue(id, added.token); /* for a changed tokenizer.json */
         if (subwords_builder_add_added(builder, added, text)) return -1;
     }
     return 0;
 }
 
-/* Reads "left right"; a NUL replaces the space. */
+/* Reads "left right"; a NUL replaces the space for a moment. */
 static int read_two_words(struct subwords_builder *builder, char *left, uint32_t rank) {
     char *space = left ? strchr(left, ' ') : NULL;
     if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
@@ -62,7 +65,9 @@ static int read_two_words(struct subwords_builder *builder, char *left, uint32_t
             builder->reader, ": merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
             (unsigned)rank);
     *space = '\0';
-    return subwords_builder_add_merge(builder, left, space + 1, rank);
+    const int status = subwords_builder_add_merge(builder, left, space + 1, rank);
+    *space = ' ';
+    return status;
 }
 
 /* Reads "left right" or ["left", "right"]. */
@@ -185,21 +190,69 @@ static int read_root(struct subwords_builder *builder) {
                : subwords_refuse("post_processor", "token outside the vocabulary", reader);
 }
 
-int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
+/* Prints the parsed file, with what the settings changed. */
+static int print_root(char **text, const struct subwords_builder *builder) {
+    *text = cJSON_PrintUnformatted(builder->root);
+    return *text ? 0 : fail(builder->reader->error, "out of memory while opening a tokenizer");
+}
+
+int subwords_read_json_with(struct subwords *subwords, char **text,
+                            const struct tokenizer_settings *settings,
+                            const struct json_reader *reader) {
     struct subwords_builder builder;
+    bool changed = false;
+    *text = NULL;
     if (subwords_builder_open(&builder, subwords, reader)) return -1;
-    return subwords_builder_close(&builder, read_root(&builder));
+    int status =
+        settings ? tokenizer_settings_apply(settings, builder.root, false, &changed, reader->error)
+                 : 0;
+    if (!status) status = read_root(&builder);
+    if (!status && changed) status = print_root(text, &builder);
+    return subwords_builder_close(&builder, status);
+}
+
+int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
+    char *text;
+    return subwords_read_json_with(subwords, &text, NULL, reader);
 }
 
 /* ---- vocab.json and merges.txt */
 
-/* GPT-2's tokenizer.json without vocabulary and merges. */
-static const char gpt2_json[] =
-    "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
-    "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": []}}";
+/* The tokenizer.json of a class without vocabulary and merges, with all members that tokenizers
+ * needs. */
+#define BYTE_LEVEL(adds, cuts)                              \
+    "{\"type\": \"ByteLevel\", \"add_prefix_space\": " adds \
+    ", \"trim_offsets\": true, \"use_regex\": " cuts "}"
+#define CLASS(normalizer, pre_tokenizer)                                                          \
+    "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [], "      \
+    "\"normalizer\": " normalizer ", \"pre_tokenizer\": " pre_tokenizer ", "                      \
+    "\"post_processor\": null, \"decoder\": " BYTE_LEVEL(                                         \
+        "true", "true") ", "                                                                      \
+                        "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, " \
+                        "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "     \
+                        "\"fuse_unk\": false, "                                                   \
+                        "\"byte_fallback\": false, \"ignore_merges\": false, \"merges\": []}}"
+static const char gpt2_json[] = CLASS("null", BYTE_LEVEL("false", "true"));
+static const char qwen2_json[] = CLASS(
+    "{\"type\": \"NFC\"}",
+    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "
+    "\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| "
+    "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}, "
+    "\"behavior\": \"Isolated\", \"invert\": false}, " BYTE_LEVEL("false", "false") "]}");
+#undef CLASS
+#undef BYTE_LEVEL
+
+/* Reads a line of merges.txt, or appends it to the merges of a tokenizer.json. */
+static int read_merge_line(struct subwords_builder *builder, char *line, uint32_t rank,
+                           cJSON *list) {
+    if (!list) return read_two_words(builder, line, rank);
+    return cJSON_AddItemToArray(list, cJSON_CreateString(line))
+               ? 0
+               : fail(builder->reader->error, "out of memory while opening a tokenizer");
+}
 
 /* Reads merges.txt. The text is a copy; NULs replace its line ends. */
-static int read_lines(struct subwords_builder *builder, char *text) {
+static int read_lines(struct subwords_builder *builder, char *text, cJSON *list) {
     const struct json_reader *reader = builder->reader;
     size_t number = 0;
     uint32_t rank = 0;
@@ -212,7 +265,7 @@ static int read_lines(struct subwords_builder *builder, char *text) {
         if (*line == '\0') ended = true;
         if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
         if (ended) return json_reader_fail(reader, ", line %zu: it follows an empty line", number);
-        if (read_two_words(builder, line, rank++)) {
+        if (read_merge_line(builder, line, rank++, list)) {
             const struct error reason = *reader->error;
             return fail(reader->error, "%s (line %zu)", reason.text, number);
         }
@@ -220,34 +273,83 @@ static int read_lines(struct subwords_builder *builder, char *text) {
     return 0;
 }
 
-static int read_merges_txt(struct subwords_builder *builder, const struct json_reader *reader) {
+static int read_merges_txt(struct subwords_builder *builder, const struct json_reader *reader,
+                           cJSON *list) {
     if (reader->size == 0) return json_reader_fail(reader, " is empty");
     if (strlen(reader->text) != reader->size || !utf8_valid(reader->text, reader->size))
         return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
     char *text = strdup(reader->text);
     if (!text) return fail(reader->error, "out of memory while opening a tokenizer");
     builder->reader = reader;
-    const int status = read_lines(builder, text);
+    const int status = read_lines(builder, text, list);
     free(text);
     return status;
 }
 
-int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
-                       const struct json_reader *merges) {
+/* True if the files mean GPT-2's tokenizer without any change: no added token but <|endoftext|>. */
+static bool is_plain(const struct tokenizer_settings *settings, const cJSON *root) {
+    const cJSON *list = json_member(root, "added_tokens"), *item = list ? list->child : NULL;
+    const cJSON *level = json_member(root, "pre_tokenizer");
+    const cJSON *vocabulary = json_member(json_member(root, "model"), "vocab");
+    if (!settings) return true;
+    if (settings->class != TOKENIZER_CLASS_GPT2 ||
+        cJSON_IsTrue(json_member(level, "add_prefix_space")))
+        return false;
+    return !item || (!item->next &&
+                     strcmp(json_member(item, "content")->valuestring, SUBWORDS_END_OF_TEXT) == 0 &&
+                     json_member(vocabulary, SUBWORDS_END_OF_TEXT) &&
+                     !cJSON_IsTrue(json_member(item, "single_word")) &&
+                     !cJSON_IsTrue(json_member(item, "lstrip")) &&
+                     !cJSON_IsTrue(json_member(item, "rstrip")));
+}
+
+/* Reads GPT-2's two files into the builder, whose root is their tokenizer.json without merges. */
+static int read_plain(struct subwords_builder *builder, const struct json_reader *merges) {
+    if (read_root(builder)) return -1;
+    if (!builder->subwords->is_gpt2)
+        return json_reader_fail(
+            builder->reader,
+            ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
+            (int)first_hole(builder->subwords));
+    return read_merges_txt(builder, merges, NULL);
+}
+
+/* Reads the two files as a tokenizer.json, with the settings applied to the root. */
+static int read_changed(struct subwords_builder *builder, char **text,
+                        const struct json_reader *merges) {
+    const struct json_reader *vocab = builder->reader;
+    cJSON *model = cJSON_GetObjectItemCaseSensitive(builder->root, "model");
+    if (read_merges_txt(builder, merges, cJSON_GetObjectItemCaseSensitive(model, "merges")))
+        return -1;
+    builder->reader = vocab;
+    return read_root(builder) || print_root(text, builder) ? -1 : 0;
+}
+
+int subwords_read_gpt2_with(struct subwords *subwords, char **text,
+                            const struct tokenizer_settings *settings,
+                            const struct json_reader *vocab, const struct json_reader *merges) {
     struct subwords_builder builder;
+    const bool qwen2 = settings && settings->class == TOKENIZER_CLASS_QWEN2;
+    bool changed;
+    *text = NULL;
     if (subwords_builder_open(&builder, subwords, vocab)) return -1;
-    cJSON *vocabulary = builder.root, *root = cJSON_Parse(gpt2_json);
+    cJSON *vocabulary = builder.root, *root = cJSON_Parse(qwen2 ? qwen2_json : gpt2_json);
     if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
         cJSON_Delete(root);
         return subwords_builder_close(
             &builder, fail(vocab->error, "out of memory while opening a tokenizer"));
     }
     builder.root = root;
-    int status = read_root(&builder);
-    if (!status && !subwords->is_gpt2)
-        status = json_reader_fail(
-            vocab, ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
-            (int)first_hole(subwords));
-    if (!status) status = read_merges_txt(&builder, merges);
+    int status =
+        settings ? tokenizer_settings_apply(settings, root, true, &changed, vocab->error) : 0;
+    if (!status)
+        status = is_plain(settings, root) ? read_plain(&builder, merges)
+                                          : read_changed(&builder, text, merges);
     return subwords_builder_close(&builder, status);
+}
+
+int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
+                       const struct json_reader *merges) {
+    char *text;
+    return subwords_read_gpt2_with(subwords, &text, NULL, vocab, merges);
 }

@@ -21,14 +21,25 @@
  * vocab.json is an object of tokens and their numbers, 0, 1, 2 ... without holes. merges.txt has
  * one merge per line: two tokens with a space between, the lowest rank first. Lines that begin with
  * "#version" are skipped, lines end with LF or CR LF, and empty lines may follow the last merge.
- * Together the two files are equivalent to a tokenizer.json of GPT-2. */
+ * Together the two files are equivalent to a tokenizer.json of GPT-2, or of another class that the
+ * settings beside them name. */
 #pragma once
 
 #include "data/tokenize/json_reader.h"
 #include "data/tokenize/subwords.h"
+#include "data/tokenize/tokenizer_settings.h"
 
 /* Both fail with the path of the file at fault and what is wrong or unsupported; then *subwords is
  * empty. */
 int subwords_read_json(struct subwords *subwords, const struct json_reader *reader);
 int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
                        const struct json_reader *merges);
+
+/* The same with the settings beside the files. If they change what the files say, *text is the
+ * tokenizer.json of the result, to be freed, and NULL otherwise. */
+int subwords_read_json_with(struct subwords *subwords, char **text,
+                            const struct tokenizer_settings *settings,
+                            const struct json_reader *reader);
+int subwords_read_gpt2_with(struct subwords *subwords, char **text,
+                            const struct tokenizer_settings *settings,
+                            const struct json_reader *vocab, const struct json_reader *merges);

@@ -218,39 +218,77 @@ static int read_tiktoken(struct tokenizer *tokenizer, const char *directory, str
     return subwords_read_tiktoken(tokenizer->subwords, &json.reader, &ranks.reader);
 }
 
-/* Reads vocab.json and merges.txt. `whole` is the tokenizer.json beside them, or NULL. */
-static int read_gpt2(struct tokenizer *tokenizer, const char *directory,
-                     const struct subwords *whole, const char *whole_path, struct error *error) {
-    struct source vocab, merges;
-    if (keep_file(tokenizer, &vocab, 0, directory, vocab_name, error) ||
-        keep_file(tokenizer, &merges, 1, directory, merges_name, error) ||
-        subwords_read_gpt2(tokenizer->subwords, &vocab.reader, &merges.reader))
-        return -1;
-    tokenizer->file_count = whole ? 3 : 2;
-    return whole ? check_same(tokenizer->subwords, vocab.path, whole, whole_path, error) : 0;
+/* Keeps a tokenizer.json made in memory, which may be NULL, in place of the files read. */
+static void keep_changed(struct tokenizer *tokenizer, char *text) {
+    if (!text) return;
+    for (int i = 0; i < TOKENIZER_FILES_MAX; i++) free(tokenizer->files[i].bytes);
+    memset(tokenizer->files, 0, sizeof tokenizer->files);
+    struct tokenizer_file *kept = &tokenizer->files[0];
+    *kept = (struct tokenizer_file){.name = tokenizer_name, .bytes = text, .size = strlen(text)};
+    sha256_of(kept->sha256, kept->bytes, kept->size);
+    tokenizer->file_count = 1;
 }
 
-static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
-    struct source source;
-    const bool has_two =
-        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
-    if (!file_exists_in(directory, tokenizer_name))
-        return has_two ? read_gpt2(tokenizer, directory, NULL, NULL, error)
-                       : read_tiktoken(tokenizer, directory, error);
-    if (keep_file(tokenizer, &source, 2, directory, tokenizer_name, error) ||
-        subwords_read_json(tokenizer->subwords, &source.reader))
+/* Reads vocab.json and merges.txt with the settings beside them, which may be NULL. */
+static int read_two(struct tokenizer *tokenizer, struct source *vocab, const char *directory,
+                    const struct tokenizer_settings *settings, struct error *error) {
+    struct source merges;
+    char *text = NULL;
+    if (keep_file(tokenizer, vocab, 0, directory, vocab_name, error) ||
+        keep_file(tokenizer, &merges, 1, directory, merges_name, error))
         return -1;
-    if (has_two && tokenizer->subwords->is_gpt2) {
+    if (settings && settings->class == TOKENIZER_CLASS_OTHER)
+        return fail(error,
+                    "%.600s: tokenizer_class is \"%.60s\", but without %s, %s and %s are read\n"
+                    "for GPT2Tokenizer and Qwen2Tokenizer only: AutoTokenizer.from_pretrained(...)"
+                    "\n.save_pretrained(...) writes it",
+                    directory, settings->class_name, tokenizer_name, vocab_name, merges_name);
+    if (subwords_read_gpt2_with(tokenizer->subwords, &text, settings, &vocab->reader,
+                                &merges.reader))
+        return -1;
+    tokenizer->file_count = 2;
+    keep_changed(tokenizer, text);
+    return 0;
+}
+
+/* Reads tokenizer.json. If it is of GPT-2's kind and there are the other two files, those are read,
+ * and must agree. */
+static int read_whole(struct tokenizer *tokenizer, const char *directory, bool has_two,
+                      const struct tokenizer_settings *settings, struct error *error) {
+    struct source source, vocab;
+    char *text;
+    if (keep_file(tokenizer, &source, 2, directory, tokenizer_name, error) ||
+        subwords_read_json_with(tokenizer->subwords, &text, settings, &source.reader))
+        return -1;
+    if (has_two && !text && tokenizer->subwords->is_gpt2) {
         struct subwords whole = *tokenizer->subwords;
         *tokenizer->subwords = (struct subwords){0};
-        const int status = read_gpt2(tokenizer, directory, &whole, source.path, error);
+        int status = read_two(tokenizer, &vocab, directory, NULL, error);
+        if (!status)
+            status = check_same(tokenizer->subwords, vocab.path, &whole, source.path, error);
+        tokenizer->file_count = 3;
         subwords_free(&whole);
         return status;
     }
     tokenizer->files[0] = tokenizer->files[2];
     tokenizer->files[2] = (struct tokenizer_file){0};
     tokenizer->file_count = 1;
+    keep_changed(tokenizer, text);
     return 0;
+}
+
+static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    struct tokenizer_settings settings;
+    struct source vocab;
+    const bool has_two =
+        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
+    const bool has_whole = file_exists_in(directory, tokenizer_name);
+    if (!has_two && !has_whole) return read_tiktoken(tokenizer, directory, error);
+    if (tokenizer_settings_open(&settings, directory, error)) return -1;
+    const int status = has_whole ? read_whole(tokenizer, directory, has_two, &settings, error)
+                                 : read_two(tokenizer, &vocab, directory, &settings, error);
+    tokenizer_settings_close(&settings);
+    return status;
 }
 
 static int open_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {

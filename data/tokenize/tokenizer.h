@@ -63,7 +63,8 @@ struct tokenizer {
  * two alone is ignored. If all three exist they must agree. But a tokenizer.json that is not of
  * GPT-2's kind (is_gpt2 in data/tokenize/subwords.h) is used alone, since the other two do not
  * define how text is cut. Without any of these, tiktoken.json and ranks.tiktoken are used. The
- * files read are kept in `files`.
+ * files read are kept in `files`. If the settings beside them change the tokenizer
+ * (data/tokenize/tokenizer_settings.h), `files` is the tokenizer.json of the result instead.
  *
  * Fails, with the file and the reason, if files are missing, longer than 64 MiB, malformed,
  * contradictory or unsupported, or have more than VOCABULARY_MAX tokens. On failure nothing is left
