@@ -9,6 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
+#include "model/io/tensor_advice.h"
 
 enum {
     NAME_MAX_BYTES = 128,
@@ -120,13 +121,6 @@ static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, 
     return text;
 }
 
-/* Returns the config key that determines the first differing dimension. */
-static const char *key_of_shape(const struct extent *extent,
-                                const struct safetensors_entry *entry) {
-    bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
-    return rows_differ ? extent->rows_of : "model.n_embd";
-}
-
 static int check_tensor(const struct parameter *parameter, const struct stored_tensor *tensor,
                         struct error *error) {
     const struct safetensors_entry *entry = tensor->entry;
@@ -140,7 +134,7 @@ static int check_tensor(const struct parameter *parameter, const struct stored_t
                     "it, or use another file",
                     tensor->file->reader.path, json_text_shown(tensor->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
-                    shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
+                    shape_text(wanted_text, wanted, rank), tensor_key_of_shape(parameter, entry));
     }
     if (dtype_of_entry(entry) >= 0) return 0;
     return fail(error,
@@ -148,14 +142,6 @@ static int check_tensor(const struct parameter *parameter, const struct stored_t
                 "file to F32",
                 tensor->file->reader.path, json_text_shown(tensor->entry->name).text,
                 safetensors_dtype_name(entry->dtype));
-}
-
-static int missing_tensor(const struct tensor_files *files, const char *prefix, const char *name,
-                          struct error *error) {
-    return fail(error,
-                "%.400s: tensor %s%s is missing\nit is not a model like the config's: use "
-                "another file",
-                files->where, prefix, name);
 }
 
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry) {
@@ -214,14 +200,9 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
                 head->file->reader.path);
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t length = strlen(text), end_length = strlen(end);
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
 static bool is_extra(const char *name) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
+    return tensor_name_ends(name, ".attn.bias") || tensor_name_ends(name, ".attn.masked_bias") ||
+           tensor_name_ends(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
 }
 
 /* Fails on tensors that are neither weights of the model nor allowed extras. matched[i]: tensor i
@@ -243,7 +224,7 @@ static int match_weights(const struct parameter *list, const struct tensor_files
     const char *prefix = is_gpt2(list) ? gpt2_prefix : "";
     for (ptrdiff_t i = parameter_adapter_count(list); i < arrlen(list); i++) {
         const struct stored_tensor *tensor = checkpoint_find_weight(files, list[i].name);
-        if (!tensor) return missing_tensor(files, prefix, list[i].name, error);
+        if (!tensor) return tensor_missing(files, prefix, list[i].name, error);
         if (check_tensor(&list[i], tensor, error)) return -1;
         matched[tensor - files->tensors] = true;
     }
@@ -274,10 +255,7 @@ int checkpoint_check_adapters(const struct parameter *list, const struct tensor_
     for (ptrdiff_t i = 0; i < count; i++) {
         const struct stored_tensor *tensor = checkpoint_find_adapter(list, files, list[i].name);
         if (!tensor)
-            return fail(error,
-                        "%.400s: tensor %s%s is missing\nname the layers of this adapter in "
-                        "adapter.targets, or use another one",
-                        files->where, checkpoint_prefix(list), list[i].name);
+            return tensor_missing_adapter(files, checkpoint_prefix(list), list[i].name, error);
         if (check_tensor(&list[i], tensor, error)) return -1;
     }
     if (files->count == count) return 0;
@@ -296,7 +274,7 @@ int checkpoint_check_moments(const struct optimizer *optimizer, const struct ten
         char name[NAME_MAX_BYTES];
         name_moment(name, optimizer, &moments[i]);
         status = tensor ? check_tensor(moments[i].parameter, tensor, error)
-                        : missing_tensor(files, "", name, error);
+                        : tensor_missing(files, "", name, error);
     }
     arrfree(moments);
     return status ? -1 : 0;

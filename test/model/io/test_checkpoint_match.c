@@ -4,6 +4,7 @@
 
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/safetensors.h"
+#include "model/io/tensor_advice.h"
 #include "test/model/io/foreign_weights.h"
 
 TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
@@ -112,7 +113,13 @@ Test(checkpoint_match, weights_of_other_models_are_refused) {
         {{.prefix = "", .extra = "transformer.wte.weight"}, "wte.weight is no part"},
         {{.prefix = "transformer.", .extra = "wte.weight"}, "wte.weight is no part"},
         {{.prefix = "transformer.", .missing = "ln_f.bias"},
-         "tensor transformer.ln_f.bias is missing"},
+         "tensor transformer.ln_f.bias is missing\nit is not a model like"},
+        {{.prefix = "_orig_mod.transformer."},
+         "there is _orig_mod.transformer.wte.weight\nremove the prefix \"_orig_mod.\" from the "
+         "names: torch.compile"},
+        {{.prefix = "module."},
+         "there is module.wte.weight\nremove the prefix \"module.\" from the names: Distributed"},
+        {{.prefix = "x.y."}, "remove the prefix \"x.y.\" from the names"},
         {{.prefix = "", .missing = "wte.weight", .head = 1}, "wte.weight is missing"},
         {{.prefix = "", .extra = "h.2.ln_1.weight"}, "3 layers, but model.n_layer is 2"},
         {{.prefix = "", .extra = "\x1b[2J"}, "tensor  [2J is no part"},
@@ -141,6 +148,13 @@ Test(checkpoint_match, shards_that_do_not_fit_are_named) {
         {{.longer = "wpe.weight"},
          "tensor wpe.weight is [17, 24], but the config wants [16, 24]\nset model.n_positions",
          "model-00002-of-00003.safetensors"},
+        {{.longer = "h.1.mlp.c_proj.weight"},
+         "tensor h.1.mlp.c_proj.weight is [97, 24], but the config wants [96, 24]\nset "
+         "model.n_inner as",
+         "model-00001-of-00003.safetensors"},
+        {{.longer = "h.0.mlp.c_fc.bias"},
+         "tensor h.0.mlp.c_fc.bias is [97], but the config wants [96]\nset model.n_inner as",
+         "model-00001-of-00003.safetensors"},
         {{.longer = "h.0.attn.c_attn.weight"},
          "tensor h.0.attn.c_attn.weight is [25, 72], but the config wants [24, 72]",
          "model-00003-of-00003.safetensors"},
@@ -165,6 +179,67 @@ Test(checkpoint_match, shards_that_do_not_fit_are_named) {
         expect_refused(gpt, cases[i].reason, cases[i].file);
     }
     subject_close(&subject);
+}
+
+/* A message about a shape names the keys of the dimension that differs. */
+Test(checkpoint_match, a_wrong_dimension_names_its_keys) {
+    static const struct {
+        const char *name, *kind, *rows_of, *rows, *columns;
+        bool adapter;
+    } cases[] = {
+        {"h.0.mlp.c_fc.weight", "mlp.c_fc.weight", "model.n_embd", "model.n_embd", "model.n_inner",
+         false},
+        {"h.0.mlp.c_proj.weight", "mlp.c_proj.weight", "model.n_embd", "model.n_inner",
+         "model.n_embd", false},
+        {"model.layers.0.mlp.up_proj.weight", "mlp.up_proj.weight", "model.n_embd", "model.n_inner",
+         "model.n_embd", false},
+        {"model.layers.0.mlp.down_proj.weight", "mlp.down_proj.weight", "model.n_embd",
+         "model.n_embd", "model.n_inner", false},
+        {"model.layers.0.self_attn.k_proj.weight", "self_attn.k_proj.weight", "model.n_embd",
+         "model.n_kv_head or model.head_dim", "model.n_embd", false},
+        {"model.layers.0.self_attn.o_proj.weight", "self_attn.o_proj.weight", "model.n_embd",
+         "model.n_embd", "model.n_head or model.head_dim", false},
+        {"model.embed_tokens.weight", "model.embed_tokens.weight", "model.vocab_size",
+         "model.vocab_size", "model.n_embd", false},
+        {"h.0.mlp.c_fc.lora_A.weight", "mlp.c_fc.lora_A.weight", "adapter.rank", "adapter.rank",
+         "model.n_embd", true},
+        {"h.0.mlp.c_fc.lora_B.weight", "mlp.c_fc.lora_B.weight", "model.n_embd", "model.n_inner",
+         "adapter.rank", true},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct parameter parameter = {.kind = cases[i].kind,
+                                      .adapter = cases[i].adapter,
+                                      .extent = {8, 6, 8, cases[i].rows_of}};
+        snprintf(parameter.name, sizeof parameter.name, "%s", cases[i].name);
+        struct safetensors_entry entry = {.rank = 2, .shape = {9, 6}};
+        cr_expect_str_eq(tensor_key_of_shape(&parameter, &entry), cases[i].rows, "%s",
+                         cases[i].name);
+        entry.shape[0] = 8, entry.shape[1] = 7;
+        cr_expect_str_eq(tensor_key_of_shape(&parameter, &entry), cases[i].columns, "%s",
+                         cases[i].name);
+    }
+}
+
+/* An adapter with other prefixes is not one for other layers. */
+Test(checkpoint_match, an_adapter_of_other_names_is_named) {
+    static const char wanted[] = "model.layers.0.self_attn.q_proj.lora_A.weight";
+    static const struct {
+        const char *name, *reason;
+    } cases[] = {
+        {"model.layers.0.self_attn.q_proj.lora_A.weight",
+         "tensor base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight is missing, but "
+         "there is model.layers.0"},
+        {"base_model.model._orig_mod.model.layers.0.self_attn.q_proj.lora_A.weight",
+         "but there is base_model.model._orig_mod.model.layers.0"},
+        {"base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight", "adapter.targets"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct safetensors_entry entry = {.name = (char *)cases[i].name};
+        struct stored_tensor tensor = {.entry = &entry};
+        const struct tensor_files files = {.tensors = &tensor, .count = 1, .where = "adapter"};
+        cr_expect_eq(tensor_missing_adapter(&files, "base_model.model.", wanted, &error), -1);
+        expect_text(error.text, cases[i].reason);
+    }
 }
 
 Test(checkpoint_match, other_dtypes_are_refused) {

@@ -178,6 +178,10 @@ Test(tensor_files, no_weights) {
     expect_refused("only safetensors files are read", "pytorch_model.bin.index.json");
     put_text("pytorch_model.bin", "");
     expect_refused("safe_serialization=True", "pytorch_model.bin:");
+    cr_assert_eq(remove(in_folder("pytorch_model.bin")), 0);
+    cr_assert_eq(remove(in_folder("pytorch_model.bin.index.json")), 0);
+    put_text("adapter_model.bin", "");
+    expect_refused("PeftModel.from_pretrained(", "adapter_model.bin:");
     put_file("model.safetensors", "a");
     struct tensor_files files;
     open_well(&files);
