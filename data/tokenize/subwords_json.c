@@ -292,7 +292,7 @@ static bool is_plain(const struct tokenizer_settings *settings, const cJSON *roo
     const cJSON *level = json_member(root, "pre_tokenizer");
     const cJSON *vocabulary = json_member(json_member(root, "model"), "vocab");
     if (!settings) return true;
-    if (settings->class != TOKENIZER_CLASS_GPT2 ||
+    if (settings->class != TOKENIZER_CLASS_GPT2 || json_reader_member(root, "post_processor") ||
         cJSON_IsTrue(json_member(level, "add_prefix_space")))
         return false;
     return !item || (!item->next &&

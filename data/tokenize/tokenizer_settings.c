@@ -263,6 +263,67 @@ static void set_prefix_space(struct target *target, cJSON *node, bool adds) {
     target->changed = true;
 }
 
+/* ---- the template */
+
+/* Returns the number of the token with a role that add_bos_token or add_eos_token adds, -1 if none
+ * is added, or -2 if its number is not that of the vocabulary. */
+static int64_t added_role(const struct target *target, const cJSON *root, const char *flag,
+                          const char *role, const char **content) {
+    const cJSON *config = target->settings->config.root;
+    const cJSON *vocabulary = json_member(json_member(root, "model"), "vocab");
+    const cJSON *named = json_member(config, role);
+    struct token token;
+    if (!cJSON_IsTrue(json_member(config, flag)) || cJSON_IsNull(named)) return -1;
+    *content = named && read_token(&token, named, true) ? token.content : "<|endoftext|>";
+    const cJSON *number = json_member(vocabulary, *content);
+    return cJSON_IsNumber(number) ? (int64_t)number->valuedouble : -2;
+}
+
+/* Appends {"KIND": {"id": ID, "type_id": TYPE}}. */
+static void add_part(cJSON *list, const char *kind, const char *id, int type) {
+    cJSON *part = cJSON_CreateObject(), *inner = cJSON_AddObjectToObject(part, kind);
+    cJSON_AddStringToObject(inner, "id", id);
+    cJSON_AddNumberToObject(inner, "type_id", type);
+    cJSON_AddItemToArray(list, part);
+}
+
+/* Adds the template of add_bos_token and add_eos_token, which transformers makes where there is no
+ * tokenizer.json. */
+static int add_template(struct target *target, cJSON *root) {
+    const char *ends[2] = {NULL, NULL};
+    const int64_t numbers[] = {added_role(target, root, "add_bos_token", "bos_token", &ends[0]),
+                               added_role(target, root, "add_eos_token", "eos_token", &ends[1])};
+    if (numbers[0] == -1 && numbers[1] == -1) return 0;
+    for (int i = 0; i < 2; i++)
+        if (numbers[i] == -2)
+            return fail(target->error,
+                        "%s: add_%s_token is true, but the vocabulary has no \"%.60s\"",
+                        target->settings->config.where, i ? "eos" : "bos", ends[i]);
+    cJSON *processor = cJSON_CreateObject();
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "post_processor");
+    cJSON_AddStringToObject(processor, "type", "TemplateProcessing");
+    for (int texts = 1; texts <= 2; texts++) {
+        cJSON *list = cJSON_AddArrayToObject(processor, texts == 1 ? "single" : "pair");
+        for (int type = 0; type < texts; type++) {
+            if (numbers[0] >= 0) add_part(list, "SpecialToken", ends[0], type);
+            add_part(list, "Sequence", type ? "B" : "A", type);
+            if (numbers[1] >= 0) add_part(list, "SpecialToken", ends[1], type);
+        }
+    }
+    cJSON *tokens = cJSON_AddObjectToObject(processor, "special_tokens");
+    for (int i = 0; i < 2; i++) {
+        if (numbers[i] < 0 || json_member(tokens, ends[i])) continue;
+        cJSON *token = cJSON_AddObjectToObject(tokens, ends[i]);
+        cJSON_AddStringToObject(token, "id", ends[i]);
+        cJSON_AddItemToArray(cJSON_AddArrayToObject(token, "ids"),
+                             cJSON_CreateNumber((double)numbers[i]));
+        cJSON_AddItemToArray(cJSON_AddArrayToObject(token, "tokens"), cJSON_CreateString(ends[i]));
+    }
+    return cJSON_AddItemToObject(root, "post_processor", processor)
+               ? 0
+               : fail(target->error, "out of memory while opening a tokenizer");
+}
+
 /* ---- all */
 
 /* Makes the list of added tokens if there is none, and indexes it. */
@@ -317,7 +378,8 @@ int tokenizer_settings_apply(const struct tokenizer_settings *settings, cJSON *r
                              bool from_class, bool *changed, struct error *error) {
     struct target target = {.settings = settings, .error = error};
     const bool named = settings->config.root && settings->class != TOKENIZER_CLASS_OTHER;
-    const int status = apply(&target, root, from_class || named);
+    int status = apply(&target, root, from_class || named);
+    if (!status && from_class) status = add_template(&target, root);
     *changed = target.changed;
     shfree(target.known);
     shfree(target.roles);

@@ -7,8 +7,8 @@
  *     config.json              tokenizer_class or model_type, if tokenizer_config.json has none
  *
  * The rules are those of transformers 5, for tokenizers of its class TokenizersBackend. Tokens that
- * the vocabulary lacks get the next numbers. add_bos_token and add_eos_token are not applied, as by
- * transformers where there is a tokenizer.json. */
+ * the vocabulary lacks get the next numbers. add_bos_token and add_eos_token count only where there
+ * is no tokenizer.json. */
 #pragma once
 
 #include <stdbool.h>

@@ -232,6 +232,29 @@ Test(tokenizer_settings, tokenizer_json_gets_the_tokens_beside_it) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) expect_row(&rows[i], true);
 }
 
+/* transformers makes a template of both flags: 260 257 257 for "the". A tokenizer.json has its own.
+ */
+Test(tokenizer_settings, tokens_around_a_text_come_from_the_flags_without_tokenizer_json) {
+    static const struct row row = {.config = "{" GPT2 ", \"add_bos_token\": true, "
+                                             "\"add_eos_token\": true, \"eos_token\": \"the\"}",
+                                   .text = "a",
+                                   .tokens = "97",
+                                   .vocab_size = 261,
+                                   .changed = true};
+    struct tokenizer tokenizer;
+    expect_row(&row, false);
+    for (int whole = 0; whole < 2; whole++) {
+        put_tokenizer(whole);
+        put_row(&row);
+        SUCCEEDS(tokenizer_open(&tokenizer, TOKENIZER_FILES, folder, &error));
+        cr_expect_eq(tokenizer.subwords->begin_count, !whole);
+        cr_expect_eq(tokenizer.subwords->end_count, !whole);
+        if (!whole)
+            cr_expect(tokenizer.subwords->begins[0] == 260 && tokenizer.subwords->ends[0] == 257);
+        tokenizer_close(&tokenizer);
+    }
+}
+
 Test(tokenizer_settings, other_classes_and_wrong_files_are_refused_by_name) {
     static const struct {
         struct row row;
@@ -245,6 +268,8 @@ Test(tokenizer_settings, other_classes_and_wrong_files_are_refused_by_name) {
          "tokenizer_config.json: \"7\" in added_tokens_decoder"},
         {{.added = "{\"<a>\": \"7\"}"}, "added_tokens.json: \"<a>\""},
         {{.added = "{\"<a>\": 1e300}"}, "added_tokens.json: \"<a>\""},
+        {{.config = "{" GPT2 ", \"add_bos_token\": true, \"bos_token\": \"<s>\"}"},
+         "add_bos_token is true, but the vocabulary has no \"<s>\""},
         {{.config = "{"}, "tokenizer_config.json:1:2: expected a key"},
         {{.config = "{" QWEN ", \"add_prefix_space\": true}"},
          "\"ByteLevel with add_prefix_space after others\""},
