@@ -10,6 +10,7 @@
 #include "model/cli/run_sample.h"
 #include "model/cli/run_state.h"
 #include "model/cli/validation.h"
+#include "model/core/evaluate.h"
 #include "model/io/sample_model.h"
 #include "model/plan/memory_text.h"
 #include "model/plan/rank_text.h"
@@ -18,8 +19,8 @@
 static int validate(struct run *run, bool *best, struct error *error) {
     double loss;
     int64_t step = run->trainer.state.step;
-    int64_t batches = validation_batches(&run->config, &run->val.loader);
-    int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
+    int64_t sequences = evaluate_sequences(&run->config, &run->val.loader);
+    int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, sequences, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
     saving_watch(&run->saving, step, loss);

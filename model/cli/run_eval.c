@@ -81,14 +81,10 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
     return status;
 }
 
-/* Plans the full batch, and the smaller one at the end if there is one. Then loads the weights. */
 static int load(struct gpt *gpt, const struct evaluation *evaluation, const struct config *config,
                 struct error *error) {
-    int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
-    int64_t rest = evaluation->sequences % batch;
     backend_plan_begin(gpt->be);
-    if (evaluation->sequences >= batch) evaluate_plan(gpt, batch, length);
-    if (rest > 0) evaluate_plan(gpt, rest, length);
+    evaluate_plan(gpt);
     if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
     return checkpoint_load_weights(gpt, config, evaluation->from, error);
 }

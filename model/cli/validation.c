@@ -6,15 +6,8 @@
 #include "model/core/evaluate.h"
 #include "model/io/checkpoint.h"
 
-int64_t validation_batches(const struct config *config, const struct loader *val) {
-    int64_t batches = config->eval.batches;
-    int64_t all = (int64_t)val->sequence_count / config->train.micro_batch_size;
-    if (batches > all) batches = all > 0 ? all : 1;
-    return batches;
-}
-
 int validation_check(const struct config *config, const struct loader *val, struct error *error) {
-    int64_t sequences = validation_batches(config, val) * config->train.micro_batch_size;
+    int64_t sequences = evaluate_sequences(config, val);
     if (loader_target_count(val, 0, (uint64_t)sequences) > 0) return 0;
     return evaluate_fail_masked(sequences, error);
 }

@@ -8,11 +8,8 @@
 #include "data/corpus/loader.h"
 #include "model/core/trainer.h"
 
-/* Returns the number of micro-batches of a validation: eval.batches, or fewer so that no sequence
- * is used twice, but at least 1. */
-int64_t validation_batches(const struct config *config, const struct loader *val);
-
-/* Fails if no target of these batches counts in the loss. Called before training starts. */
+/* Fails if no target of the validation's sequences counts in the loss. Called before training
+ * starts. */
 int validation_check(const struct config *config, const struct loader *val, struct error *error);
 
 /* Records the loss of a validation after `step`. True if it is finite and the lowest so far. */

@@ -47,21 +47,33 @@ float batches_weight(const struct config *config, const struct loader *loader, i
     return counted > 0 ? 1.0f / (float)counted : 0;
 }
 
+/* Fills the rows after the first `count` sequences of a batch with copies of them, whose targets do
+ * not count. Copies leave the largest absolute values, and with them fp8 scales, as they are. */
+static void repeat_samples(const struct gpt *gpt, int32_t *arrays, int64_t count) {
+    const int64_t rows = gpt->shape.rows, given = count * gpt->shape.sequence_length;
+    const int64_t number = 2 + gpt->isolates + has_positions(gpt);
+    for (int64_t array = 0; array < number; array++)
+        for (int64_t row = given; row < rows; row++)
+            arrays[array * rows + row] = array == 1 ? -1 : arrays[array * rows + row % given];
+}
+
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
-                int64_t first_sample, const struct step_inputs *inputs, struct error *error) {
+                int64_t first_sample, int64_t count, const struct step_inputs *inputs,
+                struct error *error) {
     struct backend *be = batches->be;
     int slot = batches->slot;
     int64_t rows = gpt->shape.rows;
     struct batch *host = batches->host[slot], *sent = batches->sent[slot];
-    assert(rows <= gpt->capacity.rows);
+    assert(rows <= gpt->capacity.rows && count >= 1 && count <= gpt->shape.batch);
     backend_sent(be, slot);
-    if (loader_fetch(loader, host->tokens, host->tokens + rows, (uint64_t)first_sample,
-                     (int)gpt->shape.batch, error))
+    if (loader_fetch(loader, host->tokens, host->tokens + rows, (uint64_t)first_sample, (int)count,
+                     error))
         return -1;
     if (gpt->isolates)
         loader_isolate(loader, host->tokens + 2 * rows,
                        has_positions(gpt) ? host->tokens + 3 * rows : NULL, gpt->shape.window,
-                       (uint64_t)first_sample, (int)gpt->shape.batch);
+                       (uint64_t)first_sample, (int)count);
+    repeat_samples(gpt, host->tokens, count);
     host->inputs = *inputs;
     host->inputs.first_row = first_sample * gpt->shape.sequence_length;
     backend_send(be, slot, sent, host, slot_bytes(gpt, rows));

@@ -43,8 +43,10 @@ static inline int64_t batches_step_tokens(const struct config *config) {
  * 0 if there are none. */
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
 
-/* Sends the samples from first_sample on, as many as the model's shape has, with the inputs of the
- * step, and makes them the model's current batch. Does not wait for operations on the previous
- * batch. Fails on bad data. */
+/* Sends the samples first_sample .. first_sample + count - 1 with the inputs of the step, and makes
+ * them the model's current batch. If the model's shape has more sequences, the others are copies
+ * whose targets do not count. Does not wait for operations on the previous batch. Fails on bad
+ * data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
-                int64_t first_sample, const struct step_inputs *inputs, struct error *error);
+                int64_t first_sample, int64_t count, const struct step_inputs *inputs,
+                struct error *error);

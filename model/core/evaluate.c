@@ -17,11 +17,15 @@ static void batch_loss(struct evaluator *evaluator) {
        .count = gpt->shape.rows, .inputs = gpt->activations.inputs);
 }
 
-void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
+void evaluate_plan(struct gpt *gpt) {
     struct evaluator evaluator = {.gpt = gpt};
-    gpt_set_batch(gpt, batch, sequence_length);
-    batch_loss(&evaluator);
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+    batch_loss(&evaluator);
+}
+
+int64_t evaluate_sequences(const struct config *config, const struct loader *loader) {
+    const int64_t most = config->eval.batches * config->train.micro_batch_size;
+    return most < (int64_t)loader->sequence_count ? most : (int64_t)loader->sequence_count;
 }
 
 int evaluate_fail_masked(int64_t sequences, struct error *error) {
@@ -44,10 +48,10 @@ static int begin_batch(struct evaluator *evaluator, struct batch_result *result,
                        struct error *error) {
     struct gpt *gpt = evaluator->gpt;
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
-    gpt_set_batch(gpt, count, length);
+    gpt_set_batch(gpt, batch, length);
     uint64_t counted = loader_target_count(loader, (uint64_t)first, (uint64_t)count);
     const struct step_inputs inputs = {.loss_weight = counted > 0 ? 1.0f / (float)counted : 0};
-    if (batches_put(evaluator->batches, gpt, loader, first, &inputs, error)) return -1;
+    if (batches_put(evaluator->batches, gpt, loader, first, count, &inputs, error)) return -1;
     batch_loss(evaluator);
     backend_fetch(gpt->be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
     result->weight = (double)counted / (double)(batch * length);

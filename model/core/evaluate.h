@@ -14,15 +14,20 @@ struct evaluator {
     const volatile sig_atomic_t *stop; /* optional: nonzero ends the evaluation early */
 };
 
-/* Plans the forward pass and the loss for batches of this many sequences. Call it between gpt_open
- * and gpt_allocate, while the backend is planning. */
-void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
+/* Plans the forward pass and the loss. Call it between gpt_open and gpt_allocate, while the backend
+ * is planning. */
+void evaluate_plan(struct gpt *gpt);
+
+/* Returns the number of sequences of a validation during a run: those of eval.batches
+ * micro-batches, or all of the text if it has fewer. */
+int64_t evaluate_sequences(const struct config *config, const struct loader *loader);
 
 /* Computes the mean loss, in nats per unmasked target, of the first `sequences` sequences of the
- * loader. Batches have the model's capacity; the last one may be smaller. The weights do not
- * change. Batches are divided among ranks, and all ranks get the same loss as one rank alone, since
- * losses are summed in the order of batches. Fails if all targets are masked. Returns
- * RESULT_STOPPED, without a loss, once *evaluator->stop is nonzero. */
+ * loader. Batches have the model's capacity; in the last one, copies whose targets do not count
+ * may follow the last sequence. The weights do not change. Batches are divided among ranks, and all
+ * ranks get the same loss as one rank alone, since losses are summed in the order of batches. Fails
+ * if all targets are masked. Returns RESULT_STOPPED, without a loss, once *evaluator->stop is
+ * nonzero. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
              int64_t sequences, struct error *error);
 

@@ -171,7 +171,8 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
     for (int64_t micro = 0; micro < micros; micro++) {
         int64_t first_sample = batches_first_sample(config, trainer->state.step,
                                                     be->collectives->ranks->rank * micros + micro);
-        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, &inputs, error))
+        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample,
+                        config->train.micro_batch_size, &inputs, error))
             return -1;
         start(trainer, micro == 0 ? PART_FIRST_MICRO : PART_FURTHER_MICRO, accumulate,
               &(struct micro){trainer, micro == 0, micro + 1 == micros});
@@ -224,7 +225,7 @@ void trainer_wait_for_weights(struct trainer *trainer) {
 }
 
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
-                     int64_t batches, struct error *error) {
+                     int64_t sequences, struct error *error) {
     trainer_wait_for_weights(trainer);
     struct evaluator evaluator = {
         .gpt = &trainer->gpt,
@@ -233,5 +234,5 @@ int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader 
         .results = {&trainer->results[0].loss, &trainer->results[1].loss},
         .stop = trainer->stop,
     };
-    return evaluate(&evaluator, loss, loader, batches * trainer->gpt.capacity.batch, error);
+    return evaluate(&evaluator, loss, loader, sequences, error);
 }

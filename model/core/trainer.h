@@ -100,10 +100,11 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
  * them. Only when no step is unfinished. */
 void trainer_wait_for_weights(struct trainer *trainer);
 
-/* Computes the mean loss over the unmasked targets of the first `batches` micro-batches; the
- * weights do not change. Returns RESULT_STOPPED, without a loss, once *trainer->stop is nonzero. */
+/* Computes the mean loss over the unmasked targets of the first `sequences` sequences, as evaluate
+ * does; the weights do not change. Returns RESULT_STOPPED, without a loss, once *trainer->stop is
+ * nonzero. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
-                     int64_t batches, struct error *error);
+                     int64_t sequences, struct error *error);
 
 /* Uploads the scaler of trainer->state, after a checkpoint was read. */
 void trainer_restore_scaler(struct trainer *trainer);

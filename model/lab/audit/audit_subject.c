@@ -139,7 +139,8 @@ int subject_run(struct subject *subject, struct trainer *trainer, int i, float w
     int64_t first = batches_first_sample(&subject->config, subject->step, i);
     if (*subject->stop) return RESULT_STOPPED;
     const struct step_inputs inputs = {.loss_weight = weight};
-    if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, &inputs, error))
+    if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, gpt->shape.batch, &inputs,
+                    error))
         return -1;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale);

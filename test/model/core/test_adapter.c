@@ -154,9 +154,9 @@ Test(adapter, computes_what_merged_weights_compute) {
             rig_open(&merged, 2);
             fill_adapters(&rig.trainer.gpt);
             merge(&merged.trainer.gpt, &rig.trainer.gpt);
-            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
+            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 4, &rig.error), 0);
             cr_expect_eq(
-                trainer_evaluate(&merged.trainer, &loss_merged, &merged.loader, 2, &merged.error),
+                trainer_evaluate(&merged.trainer, &loss_merged, &merged.loader, 4, &merged.error),
                 0);
             cr_expect_float_eq(loss, loss_merged, 4e-6, "family %d: %.8f, merged %.8f", family,
                                loss, loss_merged);

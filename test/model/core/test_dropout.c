@@ -61,8 +61,8 @@ static double validate(const struct config *config, double *again) {
     double loss;
     rig_open(&rig, 2);
     rig_steps(&rig, 1);
-    cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 4, &rig.error), 0);
-    cr_assert_eq(trainer_evaluate(&rig.trainer, again, &rig.loader, 4, &rig.error), 0);
+    cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 8, &rig.error), 0);
+    cr_assert_eq(trainer_evaluate(&rig.trainer, again, &rig.loader, 8, &rig.error), 0);
     rig_close(&rig);
     return loss;
 }

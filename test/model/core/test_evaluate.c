@@ -12,15 +12,14 @@ struct eval_rig {
     struct evaluator evaluator;
 };
 
-static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch, int64_t sequences) {
+static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch) {
     struct config config = rig->config;
     struct backend *be = &rig->be;
     struct gpt *gpt = &eval->gpt;
     config.train.micro_batch_size = batch;
     cr_assert_eq(gpt_open(gpt, &config, &rig->precision, be, GPT_EVALUATION, &rig->error), 0);
     backend_plan_begin(be);
-    if (sequences >= batch) evaluate_plan(gpt, batch, RIG_LENGTH);
-    if (sequences % batch > 0) evaluate_plan(gpt, sequences % batch, RIG_LENGTH);
+    evaluate_plan(gpt);
     cr_assert_eq(backend_plan_end(be, &rig->error), 0, "%s", rig->error.text);
     cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
     float *weights = masters_values(&rig->trainer.gpt);
@@ -43,7 +42,7 @@ static void eval_close(struct eval_rig *eval, struct rig *rig) {
 static double eval_loss(struct rig *rig, int64_t batch, int64_t sequences) {
     struct eval_rig eval;
     double loss = -1;
-    eval_open(&eval, rig, batch, sequences);
+    eval_open(&eval, rig, batch);
     cr_assert_eq(evaluate(&eval.evaluator, &loss, &rig->loader, sequences, &rig->error), 0, "%s",
                  rig->error.text);
     eval_close(&eval, rig);
@@ -59,8 +58,8 @@ Test(evaluate, the_loss_of_training_without_its_memory) {
         rig_config(&rig.config, rig_precisions[p]);
         rig_open(&rig, 1);
         rig_steps(&rig, 3);
-        cr_assert_eq(trainer_evaluate(&rig.trainer, &expected, &rig.loader, 6, &rig.error), 0);
-        eval_open(&eval, &rig, 2, 12);
+        cr_assert_eq(trainer_evaluate(&rig.trainer, &expected, &rig.loader, 12, &rig.error), 0);
+        eval_open(&eval, &rig, 2);
         cr_expect_lt(memory_total(&eval.gpt.memory), memory_total(&rig.trainer.gpt.memory) / 2);
         cr_assert_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 12, &rig.error), 0);
         cr_expect_eq(loss, expected, "%s: %.17g, in training %.17g",
@@ -106,7 +105,7 @@ Test(evaluate, only_what_counts_is_averaged) {
     memset(mask, 0, sizeof mask);
     struct eval_rig none;
     double ignored;
-    eval_open(&none, &rig, 2, 7);
+    eval_open(&none, &rig, 2);
     cr_expect_eq(evaluate(&none.evaluator, &ignored, &rig.loader, 7, &rig.error), -1);
     cr_expect_not_null(strstr(rig.error.text, "no token of the first 7 sequences"));
     eval_close(&none, &rig);
@@ -132,7 +131,7 @@ Test(evaluate, stops_when_asked) {
     double loss = -1;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig_open(&rig, 1);
-    eval_open(&eval, &rig, 2, 4);
+    eval_open(&eval, &rig, 2);
     eval.evaluator.stop = &stop;
     cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, &rig.error), RESULT_STOPPED);
     cr_expect_eq(loss, -1);
@@ -149,7 +148,7 @@ Test(evaluate, bad_data_is_an_error) {
     rig_open(&rig, 1);
     rig.loader.options.shuffle = false;
     rig.tokens.shards[0].owned[2 * RIG_LENGTH + 5] = RIG_VOCABULARY;
-    eval_open(&eval, &rig, 2, 4);
+    eval_open(&eval, &rig, 2);
     cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, &rig.error), -1);
     cr_expect_not_null(strstr(rig.error.text, "outside the vocabulary"), "%s", rig.error.text);
     eval_close(&eval, &rig);

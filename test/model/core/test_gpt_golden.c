@@ -352,7 +352,9 @@ static void check_logits(struct setup *s) {
     struct gpt *gpt = &s->trainer.gpt;
     const float *expected = floats(s, "logits");
     const struct step_inputs inputs = {0};
-    cr_assert_eq(batches_put(&s->trainer.batches, gpt, &s->loader, 0, &inputs, &s->error), 0);
+    cr_assert_eq(
+        batches_put(&s->trainer.batches, gpt, &s->loader, 0, gpt->shape.batch, &inputs, &s->error),
+        0);
     int rows = BATCH * s->length;
     gpt_forward(gpt);
     double worst = 0, largest = 0;

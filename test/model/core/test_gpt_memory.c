@@ -265,7 +265,7 @@ Test(gpt_memory, steps_stay_within_the_planned_workspace) {
             size_t planned = rig.be.workspace_bytes;
             rig_steps(&rig, 1);
             double loss;
-            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, &rig.error), 0);
+            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
             cr_expect_str_eq(rig.be.failure.text, "");
             cr_expect_eq(rig.be.workspace_bytes, planned);
             rig_close(&rig);

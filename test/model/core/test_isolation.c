@@ -63,7 +63,9 @@ static struct result packed(int family, const uint8_t *starts, bool isolate) {
     open_plain(&rig, family, SEQUENCES, RIG_LENGTH, isolate);
     rig.tokens.shards[0].mask.starts = starts;
     struct gpt *gpt = &rig.trainer.gpt;
-    cr_assert_eq(batches_put(&rig.trainer.batches, gpt, &rig.loader, 0, &inputs, &rig.error), 0);
+    cr_assert_eq(batches_put(&rig.trainer.batches, gpt, &rig.loader, 0, gpt->shape.batch, &inputs,
+                             &rig.error),
+                 0);
     struct result result = pass(&rig);
     rig_close(&rig);
     return result;
@@ -138,7 +140,7 @@ Test(isolation, evaluation_isolates_too) {
         for (int i = 0; i < ROWS; i++) mean += (double)whole.losses[i] / ROWS;
         open_plain(&rig, family, SEQUENCES, RIG_LENGTH, true);
         rig.tokens.shards[0].mask.starts = starts;
-        cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, &rig.error), 0);
+        cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, SEQUENCES, &rig.error), 0);
         cr_expect_float_eq(loss, mean, 1e-6 * mean, "%g, %g", loss, mean);
         rig_close(&rig);
         result_free(&whole);

@@ -42,7 +42,7 @@ static struct digest train(const struct config *config, bool keeps, bool *shares
     rig_step(&rig);
     backend_observe(&rig.be, NULL);
     for (int step = 1; step < STEPS; step++) {
-        cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, &rig.error), 0);
+        cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
         rig_step(&rig);
     }
     cr_expect_str_eq(rig.be.failure.text, "");

@@ -103,7 +103,7 @@ static struct digest train(const struct variant *variant, bool graphs) {
         double loss;
         queue_step(&rig, &rig.trainer, !variant->evaluates && step + 1 < STEPS);
         if (variant->evaluates)
-            cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, &rig.error), 0);
+            cr_assert_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
     }
     struct digest digest = rig_digest(&rig);
     struct cuda_emulator_stats stats = cuda_emulator_stats();

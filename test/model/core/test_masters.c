@@ -28,7 +28,7 @@ static struct digest train(const struct config *config, int threads, double *los
                               TRAINER_INITIALIZED, &rig.error),
                  0, "%s", rig.error.text);
     rig_steps(&rig, STEPS / 2);
-    cr_expect_eq(trainer_evaluate(&rig.trainer, loss, &rig.loader, 2, &rig.error), 0);
+    cr_expect_eq(trainer_evaluate(&rig.trainer, loss, &rig.loader, 4, &rig.error), 0);
     state_digest(&rig); /* reads the state as a checkpoint would */
     rig_steps(&rig, STEPS / 2);
     cr_expect_str_eq(rig.be.failure.text, "");

@@ -25,7 +25,7 @@ static struct digest train(const struct config *config, int threads, size_t *act
     double loss;
     rig_open(&rig, threads);
     rig_steps(&rig, STEPS);
-    cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
+    cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 4, &rig.error), 0);
     rig_step(&rig);
     cr_expect_str_eq(rig.be.failure.text, "");
     *activations = rig.trainer.gpt.memory.activations;

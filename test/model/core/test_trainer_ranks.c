@@ -1,10 +1,12 @@
 /* Whole trainings by several ranks, which are threads of this process over the real MPI engine.
- * They give the answer of one rank, and all ranks decide alike if one of them has non-finite
- * values. */
+ * They give the answer of one rank, also in validations, and all ranks decide alike if one of them
+ * has non-finite values. */
 #include "kernels/collectives.h"
 #include "model/config/config_check.h"
 #include "test/model/trainer_fixture.h"
 #include "test/ranks_world.h"
+
+#include "model/core/evaluate.h"
 
 TestSuite(trainer_ranks, .timeout = 300);
 
@@ -27,15 +29,16 @@ struct run {
     int64_t count, own[WORLD_RANKS_MAX];
 };
 
-static void open_rig(struct rig *rig, const struct run *run, const struct ranks *ranks) {
+static void open_rig(struct rig *rig, const struct run *run, const struct ranks *ranks,
+                     int64_t micro_batch) {
     char note[PRECISION_NOTE_MAX];
     struct backend_options options = {.device = DEVICE_CPU, .threads = 1, .ranks = ranks};
     rig_config(&rig->config, run->precision);
     set_family(&rig->config, run->family);
     if (run->vocabulary) rig->config.model.vocab_size = run->vocabulary;
     rig->config.optimizer.lr = 3e-4;
-    rig->config.train.micro_batch_size = 1;
-    rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
+    rig->config.train.micro_batch_size = micro_batch;
+    rig->config.train.batch_tokens = MICROS * micro_batch * RIG_LENGTH;
     rig->config.ranks.shard = run->shard;
     rig->config.ranks.gradients = run->wire_dtype;
     rig->config.optimizer.name = run->optimizer;
@@ -77,7 +80,7 @@ static void step(struct rig *rig, struct run *run, const struct ranks *ranks, in
 static void train(const struct ranks *ranks, void *argument) {
     struct run *run = argument;
     struct rig rig = {0};
-    open_rig(&rig, run, ranks);
+    open_rig(&rig, run, ranks, 1);
     for (int i = 0; i < STEPS; i++) step(&rig, run, ranks, i);
     run->own[ranks->rank] = rig.trainer.optimizer.exchange.shards.moment_count[0];
     exchange_masters(&rig.trainer.optimizer.exchange);
@@ -199,4 +202,84 @@ Test(trainer_ranks, an_infinite_gradient_on_one_rank_is_skipped_on_all) {
             }
         free(sick.masters);
     }
+}
+
+enum { VALIDATED = 9, MICRO_BATCHES = 8 };
+
+struct validation {
+    int64_t micro_batch;
+    double alone[VALIDATED], targets[VALIDATED]; /* loss and number of targets of a sequence */
+    double all[WORLD_RANKS_MAX][VALIDATED];      /* loss of the first 1, 2 .. sequences */
+    double two[WORLD_RANKS_MAX][VALIDATED];      /* the same with two micro-batches at most */
+};
+
+static double validate(struct rig *rig, uint64_t sequences, int64_t batches) {
+    double loss = -1;
+    rig->config.eval.batches = batches;
+    rig->loader.sequence_count = sequences;
+    int64_t count = evaluate_sequences(&rig->config, &rig->loader);
+    world_requires(trainer_evaluate(&rig->trainer, &loss, &rig->loader, count, &rig->error) == 0,
+                   rig->error.text);
+    return loss;
+}
+
+/* Masks all targets but those of one sequence. */
+static void measure_alone(struct rig *rig, struct validation *v, const uint8_t *whole) {
+    for (int sequence = 0; sequence < VALIDATED; sequence++) {
+        uint8_t mask[RIG_MASK_BYTES] = {0};
+        v->targets[sequence] = 0;
+        for (int t = sequence * RIG_LENGTH + 1; t <= (sequence + 1) * RIG_LENGTH; t++) {
+            mask[t / 8] |= whole[t / 8] & (uint8_t)(1 << t % 8);
+            v->targets[sequence] += whole[t / 8] >> t % 8 & 1;
+        }
+        rig->tokens.shards[0].mask.bits = mask;
+        v->alone[sequence] = validate(rig, VALIDATED, VALIDATED);
+    }
+}
+
+static void validate_on_ranks(const struct ranks *ranks, void *argument) {
+    struct validation *v = argument;
+    struct run run = {.bad_rank = -1};
+    struct rig rig = {0};
+    uint8_t mask[RIG_MASK_BYTES];
+    open_rig(&rig, &run, ranks, v->micro_batch);
+    rig.loader.options.shuffle = false;
+    rig_mask(mask);
+    for (int i = 0; i < VALIDATED; i++)
+        mask[(i * RIG_LENGTH + 8) / 8] |= 1; /* none has no target */
+    if (ranks->size == 1 && v->micro_batch == 1) measure_alone(&rig, v, mask);
+    rig.tokens.shards[0].mask.bits = mask;
+    for (int i = 0; i < VALIDATED; i++) {
+        v->all[ranks->rank][i] = validate(&rig, (uint64_t)i + 1, VALIDATED);
+        v->two[ranks->rank][i] = validate(&rig, (uint64_t)i + 1, 2);
+    }
+    rig.tokens.shards[0].mask.bits = NULL;
+    rig_close(&rig);
+}
+
+static double mean_of(const struct validation *v, int64_t sequences) {
+    double total = 0, targets = 0;
+    for (int64_t i = 0; i < sequences; i++) {
+        total += v->alone[i] * v->targets[i];
+        targets += v->targets[i];
+    }
+    return total / targets;
+}
+
+/* Sums of fp32 in another order: the difference is some 2^-24 of the loss. */
+Test(trainer_ranks, validation_counts_each_sequence_once_for_any_batch) {
+    struct validation v = {.micro_batch = 1};
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (v.micro_batch = 1; v.micro_batch <= MICRO_BATCHES; v.micro_batch++) {
+            world_run(ranks, 4096, true, validate_on_ranks, &v);
+            for (int i = 0; i < ranks * VALIDATED; i++) {
+                int rank = i / VALIDATED, last = i % VALIDATED;
+                int64_t most = 2 * v.micro_batch <= last ? 2 * v.micro_batch : last + 1;
+                cr_expect_float_eq(v.all[rank][last], mean_of(&v, last + 1), 2e-6,
+                                   "%d sequences, micro-batch %d, %d ranks: %.9g, not %.9g",
+                                   last + 1, (int)v.micro_batch, ranks, v.all[rank][last],
+                                   mean_of(&v, last + 1));
+                cr_expect_float_eq(v.two[rank][last], mean_of(&v, most), 2e-6);
+            }
+        }
 }

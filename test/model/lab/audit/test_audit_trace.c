@@ -106,7 +106,9 @@ static struct collector *run(struct rig *rig) {
     collector->gpt = gpt;
     gpt_clear_gradients(gpt);
     const struct step_inputs inputs = {.loss_weight = 1};
-    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, &inputs, &rig->error), 0);
+    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, gpt->shape.batch, &inputs,
+                             &rig->error),
+                 0);
     backend_observe(&rig->be, &collector->observer);
     gpt_forward(gpt);
     gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale);
