@@ -19,15 +19,26 @@ static bool has_target(const struct gpt_shape *shape, enum adapter_target target
     return table[target].layers[shape->weights_out_in][0] != '\0';
 }
 
+const char *adapter_target_layer(const struct gpt_shape *shape, enum adapter_target target) {
+    return table[target].layers[shape->weights_out_in];
+}
+
+static const char *short_name(const struct gpt_shape *shape, enum adapter_target target) {
+    return strchr(adapter_target_layer(shape, target), '.') + 1;
+}
+
 const char *adapter_target_name(const struct gpt_shape *shape, enum adapter_target target) {
-    return strchr(table[target].layers[shape->weights_out_in], '.') + 1;
+    const char *name = short_name(shape, target);
+    bool selects_others = adapter_targets_named(shape, name) & ~shape->adapter_targets;
+    return selects_others ? adapter_target_layer(shape, target) : name;
 }
 
 unsigned adapter_targets_named(const struct gpt_shape *shape, const char *name) {
     unsigned targets = 0;
     for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++)
         if (has_target(shape, i) &&
-            (strcmp(name, "all-linear") == 0 || strcmp(name, adapter_target_name(shape, i)) == 0))
+            (strcmp(name, "all-linear") == 0 || strcmp(name, short_name(shape, i)) == 0 ||
+             strcmp(name, adapter_target_layer(shape, i)) == 0))
             targets |= 1u << i;
     return targets;
 }

@@ -149,9 +149,12 @@ static void print_constraints(FILE *out, const struct config_option *option, int
         print_names(out, option->names, config_name_count(option));
         fputs(config_has_switch(option) ? ", true, false],\n" : "],\n", out);
     } else if (option->type == CONFIG_LIST) {
-        fprintf(out, "%*s\"items\": {\"enum\": [", indent, "");
+        fprintf(out, "%*s\"anyOf\": [{\"enum\": [", indent, "");
         print_names(out, option->names, config_name_count(option));
-        fprintf(out, "]},\n%*s\"uniqueItems\": true,\n", indent, "");
+        fprintf(out, "]},\n%*s{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [",
+                indent + 2, "");
+        print_names(out, option->names, config_name_count(option));
+        fputs("]}}],\n", out);
     } else if (option->type != CONFIG_BOOLEAN) {
         fprintf(out, "%*s\"minimum\": ", indent, "");
         print_number(out, option->minimum);
@@ -166,7 +169,7 @@ static void print_constraints(FILE *out, const struct config_option *option, int
 static void print_property(FILE *out, const struct config_option *option, int indent) {
     static const char *const types[] = {
         [CONFIG_STRING] = "string", [CONFIG_ENUM] = "string",     [CONFIG_INTEGER] = "integer",
-        [CONFIG_NUMBER] = "number", [CONFIG_BOOLEAN] = "boolean", [CONFIG_LIST] = "array",
+        [CONFIG_NUMBER] = "number", [CONFIG_BOOLEAN] = "boolean",
     };
     fprintf(out, "%*s\"%s\": {\n", indent, "", config_option_name(option));
     indent += 2;
@@ -178,7 +181,7 @@ static void print_property(FILE *out, const struct config_option *option, int in
                  text_of(initial, sizeof initial, option, describe_default));
     json_print_string(out, help);
     fputs(",\n", out);
-    if (!config_has_switch(option))
+    if (!config_has_switch(option) && option->type != CONFIG_LIST)
         fprintf(out, "%*s\"type\": \"%s\",\n", indent, "", types[option->type]);
     print_constraints(out, option, indent);
     fprintf(out, "%*s\"default\": ", indent, "");

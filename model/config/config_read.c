@@ -122,19 +122,21 @@ static int set_word(const struct candidate *c) {
     return 0;
 }
 
+/* Sets a list, or a single name without the brackets around it. */
 static int set_list(const struct candidate *c) {
-    if (!cJSON_IsArray(c->json)) return refuse_value(c);
+    const bool single = cJSON_IsString(c->json);
+    if (!single && !cJSON_IsArray(c->json)) return refuse_value(c);
     struct config_words list = {0};
-    const cJSON *item;
-    cJSON_ArrayForEach(item, c->json) {
+    for (const cJSON *item = single ? c->json : c->json->child; item;
+         item = single ? NULL : item->next) {
         if (!cJSON_IsString(item)) return refuse_value(c);
         const char *text = cJSON_GetStringValue(item);
         int word = find_word(c->option, text);
         if (word < 0) return refuse_word(c, text);
-        /* Each name of the table occurs at most once, so CONFIG_WORDS_MAX suffices. */
         for (int i = 0; i < list.count; i++)
             if (list.items[i] == c->option->names[word])
                 return fail(c->error, "%s: %s names \"%s\" twice.", c->where, c->option->key, text);
+        if (list.count == CONFIG_WORDS_MAX) return refuse_value(c);
         list.items[list.count++] = c->option->names[word];
     }
     memcpy((char *)c->config + c->option->offset, &list, sizeof list);

@@ -1,6 +1,7 @@
 #include "model/io/adapter_config.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include <cjson/cJSON.h>
 
@@ -8,8 +9,10 @@
 #include "data/util/json.h"
 #include "data/util/json_escape.h"
 #include "model/architecture/adapters.h"
+#include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
+#include "model/io/adapter_targets.h"
 
 const char adapter_config_name[] = "adapter_config.json";
 
@@ -43,13 +46,19 @@ struct adapter_reader {
     struct error *error;
 };
 
-static int refuse(const struct adapter_reader *reader, const char *key, const char *wanted) {
+/* Fails with the value of a key, and `but`, which continues the sentence. */
+static int refuse_value(const struct adapter_reader *reader, const char *key, const char *but,
+                        const char *wanted) {
     const cJSON *member = json_member(reader->root, key);
     char *found = member ? cJSON_PrintUnformatted(member) : NULL;
-    int status = fail(reader->error, "%s: %s is %.80s,\nbut mantissa's adapters need %s",
-                      reader->where, key, found ? found : "missing", wanted);
+    int status = fail(reader->error, "%s: %s is %.80s,\n%s %s", reader->where, key,
+                      found ? found : "missing", but, wanted);
     cJSON_free(found);
     return status;
+}
+
+static int refuse(const struct adapter_reader *reader, const char *key, const char *wanted) {
+    return refuse_value(reader, key, "but mantissa's adapters need", wanted);
 }
 
 /* True if the key is absent, null, false, "none" or empty. */
@@ -59,32 +68,93 @@ static bool is_unused(const cJSON *member) {
            ((cJSON_IsObject(member) || cJSON_IsArray(member)) && !member->child);
 }
 
-/* Refuses what would change the result and is not supported. */
+enum key_use { KEY_READ, KEY_HARMLESS, KEY_REFUSED };
+
+/* Keys of LoraConfig. Harmless ones do not change what an adapter computes once it is trained; of
+ * the refused ones each changes it, unless it is unused. */
+static const struct {
+    const char *name;
+    enum key_use use;
+} keys[] = {
+    {"peft_type", KEY_READ},
+    {"base_model_name_or_path", KEY_READ},
+    {"r", KEY_READ},
+    {"lora_alpha", KEY_READ},
+    {"use_rslora", KEY_READ},
+    {"target_modules", KEY_READ},
+    {"init_lora_weights", KEY_READ},
+    {"task_type", KEY_HARMLESS},
+    {"auto_mapping", KEY_HARMLESS},
+    {"peft_version", KEY_HARMLESS},
+    {"revision", KEY_HARMLESS},
+    {"inference_mode", KEY_HARMLESS},
+    {"runtime_config", KEY_HARMLESS},
+    {"lora_dropout", KEY_HARMLESS},
+    {"fan_in_fan_out", KEY_HARMLESS},      /* the kind of layer decides */
+    {"layers_pattern", KEY_HARMLESS},      /* with layers_to_transform */
+    {"ensure_weight_tying", KEY_HARMLESS}, /* with modules_to_save */
+    {"qalora_group_size", KEY_HARMLESS},   /* with use_qalora */
+    {"megatron_core", KEY_HARMLESS},       /* with megatron_config */
+    {"eva_config", KEY_HARMLESS},          /* these four are of initializations */
+    {"corda_config", KEY_HARMLESS},
+    {"lora_ga_config", KEY_HARMLESS},
+    {"loftq_config", KEY_HARMLESS},
+    {"bias", KEY_REFUSED},
+    {"lora_bias", KEY_REFUSED},
+    {"exclude_modules", KEY_REFUSED},
+    {"modules_to_save", KEY_REFUSED},
+    {"layers_to_transform", KEY_REFUSED},
+    {"layer_replication", KEY_REFUSED},
+    {"rank_pattern", KEY_REFUSED},
+    {"alpha_pattern", KEY_REFUSED},
+    {"target_parameters", KEY_REFUSED},
+    {"trainable_token_indices", KEY_REFUSED},
+    {"use_dora", KEY_REFUSED},
+    {"use_qalora", KEY_REFUSED},
+    {"use_bdlora", KEY_REFUSED},
+    {"kasa_config", KEY_REFUSED},
+    {"arrow_config", KEY_REFUSED},
+    {"velora_config", KEY_REFUSED}, /* has tensors of its own, as the next one */
+    {"monteclora_config", KEY_REFUSED},
+    {"alora_invocation_tokens", KEY_REFUSED},
+    {"megatron_config", KEY_REFUSED},
+};
+
+/* Refuses initializations that subtract something from the base, which only PEFT's own files of
+ * that base or a conversion make right again. */
+static int check_initialization(const struct adapter_reader *reader) {
+    static const char key[] = "init_lora_weights";
+    static const char *const keep_base[] = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"};
+    static const char *const change_base[] = {"pissa", "corda", "olora", "loftq"};
+    const cJSON *kind = json_member(reader->root, key);
+    if (!kind || cJSON_IsNull(kind) || cJSON_IsBool(kind)) return 0;
+    const char *name = cJSON_IsString(kind) ? kind->valuestring : "";
+    for (size_t i = 0; i < sizeof keep_base / sizeof *keep_base; i++)
+        if (strcasecmp(name, keep_base[i]) == 0) return 0;
+    for (size_t i = 0; i < sizeof change_base / sizeof *change_base; i++)
+        if (strncasecmp(name, change_base[i], strlen(change_base[i])) == 0)
+            return refuse(reader, key,
+                          "one that left its base unchanged\nsave the adapter again by PEFT's "
+                          "save_pretrained with path_initial_model_for_weight_conversion, or merge "
+                          "it there");
+    return refuse(reader, key, "true, false, or an initialization that PEFT is known to have");
+}
+
+/* Refuses what would change the result and is not supported, and keys that are not known. */
 static int check_kind(const struct adapter_reader *reader) {
-    static const char *const unused[] = {"use_dora",
-                                         "use_qalora",
-                                         "bias",
-                                         "lora_bias",
-                                         "rank_pattern",
-                                         "alpha_pattern",
-                                         "layers_to_transform",
-                                         "modules_to_save",
-                                         "layer_replication",
-                                         "trainable_token_indices",
-                                         "target_parameters",
-                                         "alora_invocation_tokens",
-                                         "exclude_modules",
-                                         "arrow_config",
-                                         "corda_config",
-                                         "eva_config",
-                                         "megatron_config"};
-    const cJSON *type = json_member(reader->root, "peft_type");
+    const cJSON *type = json_member(reader->root, "peft_type"), *member;
+    const size_t count = sizeof keys / sizeof *keys;
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
         return refuse(reader, "peft_type", "\"LORA\"");
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
-        if (!is_unused(json_member(reader->root, unused[i])))
-            return refuse(reader, unused[i], "none of it: it is another kind of adapter");
-    return 0;
+    cJSON_ArrayForEach(member, reader->root) {
+        size_t i = 0;
+        while (i < count && strcmp(keys[i].name, member->string) != 0) i++;
+        if ((i < count && keys[i].use != KEY_REFUSED) || is_unused(member)) continue;
+        return refuse(reader, member->string,
+                      i < count ? "none of it: it is another kind of adapter"
+                                : "none of it: the key is unknown, and may change the result");
+    }
+    return check_initialization(reader);
 }
 
 /* True if --set does not give the key, which it then marks as given by the file. */
@@ -107,28 +177,26 @@ static int read_number(const struct adapter_reader *reader, const char *name, co
     return 0;
 }
 
-static int add_target(const struct adapter_reader *reader, struct config_words *list,
-                      const cJSON *name) {
-    const struct config_option *option = config_option_of("adapter.targets");
-    if (list->count == CONFIG_WORDS_MAX) return refuse(reader, "target_modules", "fewer names");
-    for (int i = 0; cJSON_IsString(name) && option->names[i]; i++)
-        if (strcmp(option->names[i], name->valuestring) == 0) {
-            list->items[list->count++] = option->names[i];
-            return 0;
-        }
-    return refuse(reader, "target_modules", "names of linear layers, such as \"q_proj\"");
-}
-
-/* A list of names, or one that stands for all linear layers. */
+/* Stores the names that select the modules of target_modules in the model of the config. */
 static int read_targets(const struct adapter_reader *reader) {
-    const cJSON *targets = json_member(reader->root, "target_modules"), *name;
+    const struct config_option *option = config_option_of("adapter.targets");
+    struct config resolved = *reader->config;
     struct config_words list = {0};
-    if (cJSON_IsString(targets) && add_target(reader, &list, targets)) return -1;
-    if (!cJSON_IsString(targets) && (!cJSON_IsArray(targets) || !targets->child))
-        return refuse(reader, "target_modules", "a list of names");
-    if (cJSON_IsArray(targets)) cJSON_ArrayForEach(name, targets) {
-            if (add_target(reader, &list, name)) return -1;
-        }
+    struct error reason;
+    unsigned targets;
+    config_resolve(&resolved);
+    struct gpt_shape shape = config_shape(&resolved);
+    if (adapter_targets_match(&targets, json_member(reader->root, "target_modules"), &shape,
+                              &reason))
+        return refuse_value(reader, "target_modules", "which", reason.text);
+    shape.adapter_targets = targets;
+    for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++) {
+        if (!(targets >> i & 1)) continue;
+        const char *const *name = option->names;
+        while (strcmp(*name, adapter_target_name(&shape, i)) != 0) name++;
+        list.items[list.count++] = *name;
+        targets &= ~adapter_targets_named(&shape, *name);
+    }
     if (takes(reader->config, "adapter.targets")) reader->config->adapter.targets = list;
     return 0;
 }

@@ -14,8 +14,9 @@ extern const char adapter_config_name[]; /* "adapter_config.json" */
 void adapter_print_config(FILE *out, const struct config *config);
 
 /* Fills rank, alpha, rslora and targets in config->adapter from DIRECTORY/adapter_config.json and
- * sets its type; keys that are given by --set stay. Fails if the file is missing or malformed, or
- * if the adapter is of a kind that mantissa does not have; the message names the key. */
+ * sets its type; keys that are given by --set stay. config->model must be complete, as
+ * target_modules selects among its layers. Fails if the file is missing or malformed, or if the
+ * adapter is of a kind that mantissa does not have; the message names the key. */
 int adapter_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Stores the folder of the base that DIRECTORY/adapter_config.json names, of CONFIG_STRING_MAX

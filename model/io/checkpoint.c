@@ -417,14 +417,14 @@ static int config_of_model(struct config *config, const char *directory, struct 
     bool adapters = file_exists_in(directory, adapter_config_name);
     char *base = config->model.init_from;
     config_defaults(config);
-    if (adapters && (adapter_read_base(base, directory, error) ||
-                     adapter_read_config(config, directory, error)))
-        return -1;
+    if (adapters && adapter_read_base(base, directory, error)) return -1;
+    const char *adapter = directory;
     if (adapters) directory = base;
     snprintf(config->name, sizeof config->name, "model");
     config->data.seq_len =
         INT64_MAX; /* the model's context, which is known after reading its file */
     if (huggingface_read_config(config, directory, error)) return -1;
+    if (adapters && adapter_read_config(config, adapter, error)) return -1;
     /* Data are not needed here, and the built-in data may not fit the tokenizer. */
     config->data.train[0] = config->data.val[0] = '\0';
     config->eval.every = 0;

@@ -137,25 +137,23 @@ static int open_index(struct tensor_files *files, const struct index_reader *rea
 
 /* Fails because the directory has neither file. */
 static int no_weights(const char *directory, const char *stem, struct error *error) {
+    static const char from_transformers[] =
+        "transformers: AutoModelForCausalLM.from_pretrained(DIR)";
     static const struct {
-        const char *file, *remedy;
+        const char *name, *reader;
     } others[] = {
-#define MODEL                                                                           \
-    "transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, " \
-    "safe_serialization=True)"
-        {"pytorch_model.bin", MODEL},
-        {"pytorch_model.bin.index.json", MODEL},
-#undef MODEL
-        {"adapter_model.bin",
-         "PEFT: PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), DIR)"
-         ".save_pretrained(NEW_DIR)"},
+        {"pytorch_model.bin", from_transformers},
+        {"pytorch_model.bin.index.json", from_transformers},
+        {"adapter_model.bin", "peft: AutoPeftModelForCausalLM.from_pretrained(DIR)"},
     };
     char path[FILE_PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (file_path_join(path, directory, others[i].file, error)) return -1;
+        if (file_path_join(path, directory, others[i].name, error)) return -1;
         if (file_exists(path))
-            return fail(error, "%.400s: only safetensors files are read\nconvert it with %s", path,
-                        others[i].remedy);
+            return fail(error,
+                        "%.400s: only safetensors files are read\nconvert it with %s"
+                        ".save_pretrained(NEW_DIR, safe_serialization=True)",
+                        path, others[i].reader);
     }
     return fail(error,
                 "%.400s holds neither %s.safetensors nor %s.safetensors.index.json\nname a "

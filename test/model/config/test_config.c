@@ -96,6 +96,8 @@ Test(config, flags) {
         {"log.metrics=false", "\"metrics\": false"},
         {"autocast.float32=gelu,qkv", "\"float32\": [\"gelu\", \"qkv\"],"},
         {"autocast.float32=[\"gelu\", \"qkv\"]", "\"float32\": [\"gelu\", \"qkv\"],"},
+        {"autocast.float32=\"gelu\"", "\"float32\": [\"gelu\"],"},
+        {"adapter.targets=\"all-linear\"", "\"targets\": [\"all-linear\"],"},
         {"autocast.float32=gelu", "\"float32\": [\"gelu\"],"},
         {"autocast.float32=", "\"float32\": [],"},
         {"model.init_from=", "\"init_from\": \"\""},

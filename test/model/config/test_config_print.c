@@ -60,6 +60,10 @@ static bool schema_allows(const cJSON *schema, const cJSON *value) {
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItem(schema, "type"));
     double number = cJSON_IsNumber(value) ? value->valuedouble : 0;
     const cJSON *item, *words = cJSON_GetObjectItem(schema, "enum");
+    const cJSON *kinds = cJSON_GetObjectItem(schema, "anyOf"), *kind;
+    bool any = !kinds;
+    cJSON_ArrayForEach(kind, kinds) any = any || schema_allows(kind, value);
+    if (!any || kinds) return any;
     if (type && strcmp(type, "string") == 0 && !cJSON_IsString(value)) return false;
     if (type && strcmp(type, "number") == 0 && !cJSON_IsNumber(value)) return false;
     if (type && strcmp(type, "boolean") == 0 && !cJSON_IsBool(value)) return false;
@@ -133,6 +137,7 @@ Test(config_print, schema_and_parser_agree_on_every_key) {
         "\"on\"",
         "\"true\"",
         "\"float32\"",
+        "\"gelu\"",
         "true",
         "null",
         "[]",
