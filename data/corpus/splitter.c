@@ -6,6 +6,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/tokenize/cuts.h"
+#include "data/util/fraction.h"
 
 int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, double val_fraction,
                   const char *train, const char *val, uint64_t shard_tokens,
@@ -70,7 +71,7 @@ static size_t nearest_beginning(const struct splitter *splitter, size_t low, siz
 
 /* Returns the beginning of the validation text in block[0 .. end). */
 static size_t val_begin(const struct splitter *splitter, size_t end) {
-    size_t val = (size_t)((double)end * splitter->val_fraction + 0.5);
+    size_t val = (size_t)fraction_of(splitter->val_fraction, (int64_t)end, FRACTION_NEAREST);
     /* Training text must not become empty by rounding up. */
     if (val > 0 && val >= end) val = end - 1;
     if (val == 0) return end;

@@ -1,5 +1,6 @@
 #include "model/config/config_check.h"
 
+#include "data/util/fraction.h"
 #include "data/util/utf8.h"
 #include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
@@ -308,9 +309,9 @@ static int check_schedule(const struct config_check *check) {
             "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
             ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
             c->optimizer.warmup_steps, c->train.steps);
-    double decay = c->optimizer.decay_fraction * (double)c->train.steps;
+    int64_t decay = fraction_of(c->optimizer.decay_fraction, c->train.steps, FRACTION_DOWN);
     if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
-        (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
+        c->optimizer.warmup_steps + decay > c->train.steps)
         return config_refuse(
             check, later_key(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
             "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
@@ -323,16 +324,17 @@ static int check_schedule(const struct config_check *check) {
 int config_resolve_epochs(struct config *config, uint64_t sequences, struct error *error) {
     struct config_origins origins = {.path = config->name};
     struct config_check check = {config, &origins, error};
-    double batch = (double)config->rank_count * (double)config->train.grad_accum_steps *
-                   (double)config->train.micro_batch_size;
-    double steps = ceil(config->train.epochs * (double)sequences / batch);
+    int64_t batch =
+        config->rank_count * config->train.grad_accum_steps * config->train.micro_batch_size;
+    int64_t samples = fraction_of(config->train.epochs, (int64_t)sequences, FRACTION_UP);
+    int64_t steps = samples / batch + (samples % batch > 0);
     double limit = config_option_of("train.steps")->maximum;
-    if (steps > limit)
+    if ((double)steps > limit)
         return config_refuse(&check, "train.epochs",
                              "train.epochs %g would take %.3g steps; at most %.3g make sense "
                              "here.\nLower it.",
-                             config->train.epochs, steps, limit);
-    config->train.steps = (int64_t)steps;
+                             config->train.epochs, (double)steps, limit);
+    config->train.steps = steps;
     cut_warmup(config);
     return check_schedule(&check);
 }

@@ -1,8 +1,8 @@
 #include "model/core/precision.h"
 
-#include <math.h>
 #include <string.h>
 
+#include "data/util/fraction.h"
 #include "model/config/config_keys.h"
 
 static enum dtype choose_compute_dtype(const struct config *config, const struct backend *be,
@@ -54,18 +54,17 @@ static void resolve_sites(struct precision *p, const struct config *config) {
     }
 }
 
-/* Returns a number of blocks; below 1, `given` is a part of all. */
-static int64_t blocks_of_part(double given, int64_t n_layer) {
-    double blocks = given < 1 ? ceil(given * (double)n_layer) : given;
-    return blocks < (double)n_layer ? (int64_t)blocks : n_layer;
+int64_t precision_blocks(double given, int64_t n_layer) {
+    int64_t blocks = given < 1 ? fraction_of(given, n_layer, FRACTION_UP) : (int64_t)given;
+    return blocks < n_layer ? blocks : n_layer;
 }
 
 static void resolve_fp8(struct precision *p, const struct config *config) {
     const int64_t n_layer = config->model.n_layer;
     p->quantized = config->precision;
     p->n_layer = n_layer;
-    p->fp8_begin = blocks_of_part(config->autocast.lower16_first, n_layer);
-    p->fp8_end = n_layer - blocks_of_part(config->autocast.lower16_last, n_layer);
+    p->fp8_begin = precision_blocks(config->autocast.lower16_first, n_layer);
+    p->fp8_end = n_layer - precision_blocks(config->autocast.lower16_last, n_layer);
     p->backward_only = config->autocast.lower16_forward;
     p->fp8_in_all = p->fp8_begin == 0 && p->fp8_end == n_layer && !p->backward_only;
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {

@@ -59,6 +59,10 @@ static inline bool precision_quantizes_forward(const struct precision *precision
     return !precision->backward_only && precision_quantizes(precision, site, layer);
 }
 
+/* Returns the number of blocks of autocast.lower16_first or lower16_last, at most n_layer: `given`,
+ * or, below 1, that part of all blocks rounded up. */
+int64_t precision_blocks(double given, int64_t n_layer);
+
 /* True if a list, such as config->autocast.float32, has the site's name. */
 bool precision_lists_site(const struct config_words *list, enum autocast_site site);
 

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "data/util/fraction.h"
+
 /* Returns the position of step between first and last, in 0..1. */
 static double progress(int64_t step, int64_t first, int64_t last) {
     if (step <= first) return 0;
@@ -21,8 +23,8 @@ double schedule_lr(const struct config *config, int64_t step) {
         return min_lr +
                (lr - min_lr) * 0.5 * (1 + cos(3.141592653589793 * progress(step, peak, last)));
     case CONFIG_SCHEDULE_WSD: {
-        double decay_steps = config->optimizer.decay_fraction * (double)config->train.steps;
-        int64_t first = last - (int64_t)decay_steps;
+        int64_t first = last - fraction_of(config->optimizer.decay_fraction, config->train.steps,
+                                           FRACTION_DOWN);
         return lr + (min_lr - lr) * progress(step, first > peak ? first : peak, last);
     }
     }

@@ -293,7 +293,7 @@ static int try_parts_in_bf16(struct quantized_audit *audit, const struct config 
     const double blocks[] = {config->autocast.lower16_first, config->autocast.lower16_last};
     for (int i = 0; status == 0 && i < 2; i++) {
         struct trial trial = {.keys = {i ? "autocast.lower16_last" : "autocast.lower16_first"}};
-        double count = blocks[i] < 1 ? ceil(blocks[i] * (double)config->model.n_layer) : blocks[i];
+        double count = (double)precision_blocks(blocks[i], config->model.n_layer);
         trial.values[0] = count + 1;
         snprintf(trial.name, sizeof trial.name, "%s block in bf16", ends[i]);
         snprintf(trial.paste, sizeof trial.paste, "{\"lower16_%s\": %.0f}", ends[i], count + 1);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/util/fraction.h"
+
 int agreement_open(struct agreement *agreement, int64_t capacity) {
     *agreement = (struct agreement){.capacity = capacity};
     agreement->differences = malloc((size_t)capacity * sizeof *agreement->differences);
@@ -58,6 +60,6 @@ double agreement_mean(const struct agreement *agreement) {
 }
 
 double agreement_percentile(const struct agreement *agreement, double share) {
-    int64_t index = (int64_t)ceil(share * (double)agreement->tokens) - 1;
+    int64_t index = fraction_of(share, agreement->tokens, FRACTION_UP) - 1;
     return agreement->differences[index < 0 ? 0 : index];
 }

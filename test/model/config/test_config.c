@@ -1,6 +1,8 @@
 /* model/config: values, precedence, flags, computed defaults, warnings, and finding the file. */
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
+#include "model/config/precision_switch.h"
+#include "model/core/precision.h"
 #include "model/io/config_file.h"
 #include "test/model/config/config_fixture.h"
 
@@ -245,6 +247,32 @@ static void expect_warning(const struct fixture *fixture, const char *text, cons
     int count = config_warnings(&config, notes, sizeof notes);
     cr_assert_eq(count, word != NULL, "%s: %s", text, notes);
     if (word) cr_assert_not_null(strstr(notes, word), "%s", notes);
+}
+
+/* 7 % of 100 are 7, and 55 % are 55, although the products of doubles are larger. */
+Test(config, parts_of_counts_are_exact) {
+    for (int percent = 1; percent < 100; percent++) {
+        struct config c;
+        struct error error = {0};
+        config_defaults(&c);
+        strcpy(c.name, "c");
+        c.train.steps = 100;
+        c.precision_switch.at = percent / 100.0;
+        cr_expect_eq(precision_switch_step(&c), percent);
+        c.train.epochs = percent / 100.0;
+        c.train.micro_batch_size = c.train.grad_accum_steps = c.rank_count = 1;
+        c.optimizer.warmup_steps = 0;
+        cr_expect_eq(config_resolve_epochs(&c, 100, &error), 0, "%s", error.text);
+        cr_expect_eq(c.train.steps, percent);
+        cr_expect_eq(precision_blocks(percent / 100.0, 100), percent);
+        c.train.steps = 100;
+        c.train.epochs = 0;
+        c.optimizer.schedule = CONFIG_SCHEDULE_WSD;
+        c.optimizer.decay_fraction = percent / 100.0;
+        c.optimizer.warmup_steps = 100 - percent;
+        cr_expect_eq(config_check(&c, &(struct config_origins){.path = "c"}, &error), 0, "%s",
+                     error.text);
+    }
 }
 
 Test(config, warnings) {
