@@ -190,9 +190,12 @@ def load(folder):
 
 
 def windows(tokens, length):
-    count = (len(tokens) - 1) // length
-    inputs = torch.tensor(tokens[: count * length]).view(count, length)
-    return inputs, torch.tensor(tokens[1 : count * length + 1]).view(count, length)
+    """Inputs and targets; the end is filled up with the last token, and targets to ignore."""
+    tokens = torch.as_tensor(tokens)
+    more = -(len(tokens) - 1) % length
+    inputs = torch.cat([tokens[:-1], tokens[-1:].repeat(more)])
+    targets = torch.cat([tokens[1:], torch.full((more,), -100)])
+    return inputs.view(-1, length), targets.view(-1, length)
 
 
 @torch.no_grad()

@@ -96,7 +96,10 @@ def main():
         ours = [line["loss"] for line in map(json.loads, file) if "loss" in line]
     length, rows = config["data"]["seq_len"], config["train"]["micro_batch_size"]
     tokens = numpy.fromfile(options.data, numpy.uint16)[512:].astype(numpy.int64)
-    count = (len(tokens) - 1) // length
+    count = -(-(len(tokens) - 1) // length)
+    more = count * length - (len(tokens) - 1)  # the end is filled up; those targets are ignored
+    inputs = torch.from_numpy(numpy.pad(tokens[:-1], (0, more), constant_values=tokens[-1]))
+    targets = torch.from_numpy(numpy.pad(tokens[1:], (0, more), constant_values=-100))
     lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config["precision"])
     weights = {name: tensor.to(options.device).requires_grad_()
                for name, tensor in load_file(options.initial + "/model.safetensors").items()}
@@ -111,12 +114,12 @@ def main():
         samples = range(step * rows, (step + 1) * rows)
         starts = [random_permute(seed, i // count, i % count, count) * length
                   for i in samples]
-        batch = torch.from_numpy(numpy.stack([tokens[s:s + length + 1] for s in starts]))
-        batch = batch.to(options.device)
+        batch, wanted = (torch.stack([part[s:s + length] for s in starts]).to(options.device)
+                         for part in (inputs, targets))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(config, step)
         with torch.autocast(options.device, dtype=lower, enabled=lower is not None):
-            loss = forward(weights, config["model"]["n_head"], batch[:, :-1], batch[:, 1:])
+            loss = forward(weights, config["model"]["n_head"], batch, wanted)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights.values(), settings["grad_clip"])
         optimizer.step()

@@ -26,15 +26,13 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
         uint64_t count = tokens->shards[i].count;
         if (count > longest) longest = count;
         arrput(loader->first_sequence, loader->sequence_count);
-        if (count) loader->sequence_count += (count - 1) / (uint64_t)options->seq_len;
+        if (count > 1) loader->sequence_count += (count - 2) / (uint64_t)options->seq_len + 1;
     }
-    if (loader->sequence_count > 0 && any_counts(loader)) return 0;
-    bool masked = loader->sequence_count > 0;
+    bool enough = longest > (uint64_t)options->seq_len;
+    if (enough && any_counts(loader)) return 0;
     loader_close(loader);
-    if (masked)
-        return fail(error,
-                    "%.600s%s: no token that counts in the loss is in a whole sequence\nuse longer "
-                    "sequences (data.seq_len), or other rows",
+    if (enough)
+        return fail(error, "%.600s%s: no token counts in the loss\nuse other rows",
                     tokens->shards[0].name, arrlenu(tokens->shards) > 1 ? " and the others" : "");
     return fail(error,
                 "too few tokens for one sequence in %.600s%s: %" PRIu64 " there, %" PRIu64
@@ -55,8 +53,8 @@ static uint64_t sequence_of_sample(const struct loader *loader, uint64_t sample)
     return random_permute(loader->options.seed, sample / count, index, count);
 }
 
-/* Returns the last shard whose first sequence is not after this one. A shard too short for any
- * sequence shares its number with the next, so taking the last one skips it. */
+/* Returns the last shard whose first sequence is not after this one. A shard of one token or none
+ * shares its number with the next, so taking the last one skips it. */
 static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) {
     size_t low = 0, high = arrlenu(loader->first_sequence);
     while (high - low > 1) {
@@ -97,13 +95,18 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
                 shard->name, token, position, vocab_size, token + 1);
 }
 
-/* Finds the shard of a sample and its first token there. */
+/* Finds the shard of a sample, its first token there and its number of targets, which is smaller
+ * than seq_len at the end of a shard. */
 static const struct token_shard *find_sample(const struct loader *loader, uint64_t sample,
-                                             uint64_t *start) {
+                                             uint64_t *start, size_t *length) {
+    const uint64_t seq_len = (uint64_t)loader->options.seq_len;
     uint64_t sequence = sequence_of_sample(loader, sample);
     size_t number = shard_of_sequence(loader, sequence);
-    *start = (sequence - loader->first_sequence[number]) * (uint64_t)loader->options.seq_len;
-    return &loader->tokens->shards[number];
+    const struct token_shard *shard = &loader->tokens->shards[number];
+    *start = (sequence - loader->first_sequence[number]) * seq_len;
+    const uint64_t left = shard->count - 1 - *start;
+    *length = (size_t)(left < seq_len ? left : seq_len);
+    return shard;
 }
 
 /* Masks targets [count], which are the tokens of a shard from `first` on. */
@@ -120,16 +123,23 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
     const int vocab_size = loader->options.vocab_size;
     for (int row = 0; row < count; row++) {
         uint64_t start;
-        const struct token_shard *shard = find_sample(loader, first_sample + (uint64_t)row, &start);
+        size_t length;
+        const struct token_shard *shard =
+            find_sample(loader, first_sample + (uint64_t)row, &start, &length);
         int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
-        if (token_shard_read(shard, input, start, seq_len, error) ||
-            token_shard_read(shard, target + seq_len - 1, start + seq_len, 1, error))
+        if (token_shard_read(shard, input, start, length, error) ||
+            token_shard_read(shard, target + length - 1, start + length, 1, error))
             return -1;
-        memcpy(target, input + 1, (seq_len - 1) * sizeof *target);
-        uint32_t any_outside = outside(target[seq_len - 1], vocab_size);
-        for (size_t t = 0; t < seq_len; t++) any_outside |= outside(input[t], vocab_size);
+        memcpy(target, input + 1, (length - 1) * sizeof *target);
+        uint32_t any_outside = outside(target[length - 1], vocab_size);
+        for (size_t t = 0; t < length; t++) any_outside |= outside(input[t], vocab_size);
         if (any_outside >> 31) return fail_outside(shard, start, vocab_size, error);
-        apply_mask(shard, target, start + 1, seq_len);
+        const int32_t last = target[length - 1];
+        apply_mask(shard, target, start + 1, length);
+        for (size_t t = length; t < seq_len; t++) {
+            input[t] = last;
+            target[t] = -1;
+        }
     }
     return 0;
 }
@@ -145,10 +155,14 @@ void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *p
     const int32_t seq_len = (int32_t)loader->options.seq_len;
     for (int row = 0; row < count; row++) {
         uint64_t start;
-        const struct token_shard *shard = find_sample(loader, first_sample + (uint64_t)row, &start);
+        size_t length;
+        const struct token_shard *shard =
+            find_sample(loader, first_sample + (uint64_t)row, &start, &length);
         const bool has_starts = token_mask_has_starts(&shard->mask);
         for (int32_t t = 0, begin = 0; t < seq_len; t++) {
-            if (has_starts && token_mask_begins(&shard->mask, start + (uint64_t)t)) begin = t;
+            if (has_starts && (size_t)t <= length &&
+                token_mask_begins(&shard->mask, start + (uint64_t)t))
+                begin = t;
             if (positions) *positions++ = t - begin;
             const int64_t first = window > 0 ? t - window + 1 : 0;
             *first_keys++ = first > begin ? (int32_t)first : begin;
@@ -158,9 +172,19 @@ void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *p
 
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
     uint64_t counted = 0, start;
+    size_t length;
     for (uint64_t i = 0; i < count; i++) {
-        const struct token_shard *shard = find_sample(loader, first_sample + i, &start);
-        counted += token_mask_counted(&shard->mask, start + 1, (uint64_t)loader->options.seq_len);
+        const struct token_shard *shard = find_sample(loader, first_sample + i, &start, &length);
+        counted += token_mask_counted(&shard->mask, start + 1, length);
     }
     return counted;
+}
+
+uint64_t loader_tail_tokens(const struct loader *loader) {
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
+        const uint64_t count = loader->tokens->shards[i].count;
+        if (count > 0) tokens += (count - 1) % (uint64_t)loader->options.seq_len;
+    }
+    return tokens;
 }

@@ -1,8 +1,10 @@
 /* Batches as a function of a sample number, so that the loader has no state to save or restore.
  *
  * Each shard is cut into sequences. Sequence i begins at token i * seq_len and has seq_len + 1
- * tokens; the last one is only a target. A shard of n tokens therefore holds (n - 1) / seq_len
- * sequences. Sequences never span shards, and they are numbered through all shards in order.
+ * tokens; the last one is only a target. The last sequence of a shard may have fewer tokens: it is
+ * filled up with its last token, and the targets added do not count. A shard of n > 0 tokens
+ * therefore holds (n - 1) / seq_len sequences, rounded up. Sequences never span shards, and they
+ * are numbered through all shards in order.
  *
  * Sample k, counted over the whole training run, belongs to epoch k / n, where n is the number of
  * sequences. It is sequence random_permute(seed, epoch, k % n, n), so each epoch shows each
@@ -29,7 +31,7 @@ struct loader {
     uint64_t *first_sequence; /* stb_ds array: number of each shard's first sequence */
 };
 
-/* Fails if no shard is long enough for one sequence, or if no target counts in the loss. */
+/* Fails if no shard is long enough for one whole sequence, or if no target counts in the loss. */
 int loader_open(struct loader *loader, const struct tokens *tokens,
                 const struct loader_options *options, struct error *error);
 void loader_close(struct loader *loader);
@@ -50,6 +52,9 @@ bool loader_has_starts(const struct loader *loader);
  * on. */
 void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
                     int64_t window, uint64_t first_sample, int count);
+
+/* Returns the number of tokens at the ends of shards that are in sequences filled up. */
+uint64_t loader_tail_tokens(const struct loader *loader);
 
 /* Returns the number of targets of these samples that count in the loss. */
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count);

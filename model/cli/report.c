@@ -72,16 +72,21 @@ static void print_data(FILE *out, const char *label, const char *name, const str
         fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
                 count_text(tokens, (double)loader->tokens->count),
                 count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
-    char notes[2][64] = {"", ""};
+    enum { NOTES = 3 };
+    char notes[NOTES][64] = {""};
     if (loader->tokens->counted < loader->tokens->count)
         snprintf(notes[0], sizeof *notes, "%s count in the loss",
                  count_text(tokens, (double)loader->tokens->counted));
+    if (loader_tail_tokens(loader) > 0)
+        snprintf(notes[1], sizeof *notes, "the last %s tokens padded",
+                 count_text(tokens, (double)loader_tail_tokens(loader)));
     if (isolates && loader_has_starts(loader))
-        snprintf(notes[1], sizeof *notes, "documents isolated");
-    for (int i = 0; i < 2; i++) {
+        snprintf(notes[2], sizeof *notes, "documents isolated");
+    for (int i = 0; i < NOTES; i++) {
         if (!notes[i][0]) continue;
         bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;
-        used = fprintf(out, fits ? "; %s" : ";\n             %s", notes[i]) + (fits ? used : -2);
+        used = fprintf(out, fits ? "; %s" : ";
+             %s", notes[i]) + (fits ? used : -2);
     }
     fputc('\n', out);
 }

@@ -38,12 +38,13 @@ static struct loader opened(const struct tokens *tokens, int seq_len, bool shuff
 }
 
 Test(loader, cuts_sequences_inside_shards) {
-    /* Sequences of 4 tokens, and one more as the last target: 2, 0, 0, 0, 1 and 3 of them. */
-    const uint64_t counts[] = {12, 4, 0, 1, 5, 13};
-    struct tokens tokens = made_of(counts, 6);
+    /* Sequences of 4 tokens, and one more as the last target: 2, 0, 0, 1 and 3 of them. */
+    const uint64_t counts[] = {9, 0, 1, 5, 13};
+    struct tokens tokens = made_of(counts, 5);
     struct loader loader = opened(&tokens, 4, false);
     cr_assert_eq(loader.sequence_count, 6);
-    const int starts[] = {0, 4, 4000, 5000, 5004, 5008};
+    cr_expect_eq(loader_tail_tokens(&loader), 0);
+    const int starts[] = {0, 4, 3000, 4000, 4004, 4008};
     int32_t inputs[6 * 4], targets[6 * 4];
     cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
     for (int row = 0; row < 6; row++)
@@ -53,6 +54,43 @@ Test(loader, cuts_sequences_inside_shards) {
         }
     loader_close(&loader);
     tokens_close(&tokens);
+}
+
+/* Each token but a shard's first is a target once, after the token before it. */
+Test(loader, trains_the_ends_of_shards) {
+    const uint64_t counts[] = {12, 4, 0, 1, 2, 14};
+    static const uint8_t starts[] = {0x00, 0x0c}; /* 10 11 */
+    for (int seq_len = 1; seq_len <= 13; seq_len++) {
+        struct tokens tokens = made_of(counts, 6);
+        struct loader loader = opened(&tokens, seq_len, false);
+        int seen[6000] = {0}, inputs[13], targets[13], keys[13];
+        uint64_t tails = 0, counted = 0, ends = 0;
+        tokens.shards[0].mask.starts = starts;
+        for (uint64_t k = 0; k < loader.sequence_count; k++) {
+            int real = 0;
+            cr_assert_eq(loader_fetch(&loader, inputs, targets, k, 1, &error), 0);
+            loader_isolate(&loader, keys, NULL, 0, k, 1);
+            for (int t = 0; t < seq_len; t++) {
+                cr_expect(keys[t] >= 0 && keys[t] <= t);
+                if (t > real) cr_expect_eq(inputs[t], inputs[t - 1], "filled with the last token");
+                if (targets[t] < 0) continue;
+                cr_expect_eq(real++, t, "a gap");
+                cr_expect_eq(targets[t], inputs[t] + 1);
+                seen[targets[t]]++;
+            }
+            cr_expect_eq(loader_target_count(&loader, k, 1), (uint64_t)real);
+            counted += (uint64_t)real;
+            tails += real < seq_len ? (uint64_t)real : 0;
+        }
+        for (int s = 0; s < 6; s++)
+            for (uint64_t t = 1; t < counts[s]; t++, ends++)
+                cr_expect_eq(seen[1000 * s + (int)t], 1, "length %d, shard %d, token %d", seq_len,
+                             s, (int)t);
+        cr_expect_eq(counted, ends);
+        cr_expect_eq(loader_tail_tokens(&loader), tails);
+        loader_close(&loader);
+        tokens_close(&tokens);
+    }
 }
 
 Test(loader, without_shuffling_wraps_around) {
@@ -70,7 +108,7 @@ Test(loader, without_shuffling_wraps_around) {
 }
 
 Test(loader, each_epoch_shows_each_sequence_once_in_its_own_order) {
-    const uint64_t counts[] = {301, 0, 602, 8};
+    const uint64_t counts[] = {301, 0, 601, 7};
     enum { SEQUENCES = 100 + 200 + 2, LENGTH = 3 };
     struct tokens tokens = made_of(counts, 4);
     struct loader loader = opened(&tokens, LENGTH, true);
@@ -175,7 +213,7 @@ Test(loader, refuses_tokens_too_few_for_one_sequence) {
     cr_assert_eq(loader_open(&loader, &none, &options, &error), -1);
     options.seq_len = 3;
     cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0, "%s", error.text);
-    cr_assert_eq(loader.sequence_count, 1);
+    cr_assert_eq(loader.sequence_count, 2);
     loader_close(&loader);
     options.seq_len = 2147483647;
     cr_assert_eq(loader_open(&loader, &tokens, &options, &error), -1);

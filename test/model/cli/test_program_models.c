@@ -32,7 +32,7 @@ Test(program_models, a_long_context_costs_nothing_until_it_is_used) {
     expect_exit("--sample|the cat|--from|long|--tokens|70|--temperature|0", 0);
     cr_expect_str_eq(out_text, text);
     expect_exit("--eval|--data|tiny_train_*.bin|--from|long|--set|train.micro_batch_size=1", 0);
-    expect_text(out_text, ": 5 sequences of 1024 tokens");
+    expect_text(out_text, ": 6 sequences of 1024 tokens");
     cr_expect_lt(children_mb(), before + 30);
     /* A run of mantissa was trained on data.seq_len positions, which stay its context. */
     expect_exit("--sample|the cat|--from|a/long|--tokens|70|--temperature|0|--set|precision=fp32",

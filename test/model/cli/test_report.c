@@ -425,29 +425,31 @@ Test(report, banner_says_what_matters) {
     strcpy(rig.config.data.val, "some/val_*.bin");
     open_plan();
     const char *text = banner(1.2345);
-    static const char *const parts[] = {"rig",
-                                        "2 layers, 2 heads, 32 wide",
-                                        "vocabulary +61 \\(inside 128\\)",
-                                        "fp16: qkv",
-                                        "fp32: embedding",
-                                        "loss scale +1024",
-                                        "cpu: ",
-                                        "1 thread",
-                                        "weights",
-                                        "16-bit copy",
-                                        "gradients",
-                                        "moments",
-                                        "activations",
-                                        "some/train_\\*\\.bin: 4\\.0 k tokens, 124 sequences",
-                                        "some/val_\\*\\.bin",
-                                        "20 steps \\(0\\.645 epochs\\) of 2 x 2 x 32 tokens",
-                                        "cosine lr 0\\.003 to 0",
-                                        "runs/rig",
-                                        "1\\.2345"};
+    static const char *const parts[] = {
+        "rig",
+        "2 layers, 2 heads, 32 wide",
+        "vocabulary +61 \\(inside 128\\)",
+        "fp16: qkv",
+        "fp32: embedding",
+        "loss scale +1024",
+        "cpu: ",
+        "1 thread",
+        "weights",
+        "16-bit copy",
+        "gradients",
+        "moments",
+        "activations",
+        "some/train_\\*\\.bin: 4\\.0 k tokens, 125 sequences;\\s+the last 31 tokens padded",
+        "some/val_\\*\\.bin",
+        "20 steps \\(0\\.64 epochs\\) of 2 x 2 x 32 tokens",
+        "cosine lr 0\\.003 to 0",
+        "runs/rig",
+        "1\\.2345"};
     for (size_t i = 0; i < COUNT(parts); i++) expect_match(text, parts[i]);
     cr_expect_null(strstr(text, "raw"));
     rig.tokens.shards[0].raw = true;
-    expect_match(banner(0), "4\\.0 k tokens, 124 sequences, raw uint16\n");
+    expect_match(banner(0),
+                 "4\\.0 k tokens, 125 sequences, raw uint16;\\s+the last 31 tokens padded\n");
 }
 
 /* The printed parts add up to the total. */

@@ -109,7 +109,7 @@ Test(validation, patience_and_the_best_survive_a_resume) {
 
 Test(validation, epochs_count_the_training_text) {
     expect_exit("--config|tiny.json|--set|train.epochs=0.5", 0);
-    /* 5999 / 32 = 187 sequences, 4 a step: 0.5 * 187 / 4 = 23.4 */
+    /* 5999 / 32 = 187.5, so 188 sequences, 4 a step: 0.5 * 188 / 4 = 23.5 */
     cr_expect_eq(last_step("a/run"), 24, "%ld", last_step("a/run"));
     cr_expect_not_null(strstr(out_text, "24 steps (0.5 epochs) of"), "%s", out_text);
     expect_exit("--resume|a/run", 0);
