@@ -4,7 +4,7 @@
 #   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
 #   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
 #                              each CPU level of this machine, a minute of torture.sh,
-#                              two ranks with the MPICH and the Open MPI that pip installs, and
+#                              fuzzers for seconds (clang), two ranks with the MPICH and the Open MPI that pip installs, and
 #                              layouts beside those of CUTLASS's headers from pip
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,6 +21,8 @@ if [ "${1:-}" = --all ]; then
     make -j"$(nproc)" test-sanitize
     make test-split
     scripts/torture.sh 1
+    if command -v clang >/dev/null; then make -j"$(nproc)" fuzz FUZZ_SECONDS=3
+    else echo "test.sh: make fuzz is left out, because there is no clang" >&2; fi
     make test-isa
     TRAIN=./train test/scripts/test_mpi_flavors.sh
     test/scripts/test_layouts.sh

@@ -180,17 +180,24 @@ bench-busy: $(PROGRAMS)
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out data/corpus/block_encoder.c data/corpus/splitter.c,$(DATA_SOURCES)) \
-                kernels/dtype.c model/core/precision.c \
+                kernels/dtype.c kernels/quantize_format.c model/core/precision.c model/core/recipe.c \
                 $(call sources_in,model/architecture model/config) \
                 $(wildcard $(addprefix model/io/,config*.c safetensors*.c huggingface*.c)) \
                 $(addprefix model/io/,amax_history.c checkpoint_manifest.c tensor_files.c adapter_config.c)
 
-build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
+FUZZ_FLAGS   := -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
+                -fsanitize=address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all
+
+.SECONDARY: $(FUZZ_SOURCES:%.c=build/fuzz/objects/%.o)
+build/fuzz/objects/%.o: %.c $(wildcard */*/*.h */*/*/*.h)
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(QUIET)clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -c -o $@ $<
+
+build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES:%.c=build/fuzz/objects/%.o)
 	@mkdir -p build/fuzz/corpus/$*
 	$(call say,FUZZ)
-	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
-	  -fsanitize=fuzzer,address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all \
-	  -o $@ $(filter %.c,$^) -lcjson -lm
+	$(QUIET)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $(filter %.c %.o,$^) -lcjson -lm
 
 fuzz: $(FUZZERS)
 	@set -e; for fuzzer in $(notdir $(FUZZERS)); do echo "  RUN  $$fuzzer"; \
