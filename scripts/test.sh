@@ -3,9 +3,9 @@
 # the CUDA headers installed, that includes the CUDA kernels on an emulated GPU.
 #   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
 #   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
-#                              each CPU level of this machine, a minute of torture.sh,
-#                              fuzzers for seconds (clang), two ranks with the MPICH and the Open MPI that pip installs, and
-#                              layouts beside those of CUTLASS's headers from pip
+#                              each CPU level of this machine, a minute of torture.sh, the fuzzers
+#                              for seconds (clang), two ranks with the MPICH and the Open MPI that
+#                              pip installs, and layouts beside those of CUTLASS's headers from pip
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh

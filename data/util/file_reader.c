@@ -34,8 +34,10 @@ int file_reader_open(struct file_reader *reader, const char *path, struct error 
     struct stat status;
     *reader = (struct file_reader){.fd = file_open_status(&status, path, O_RDONLY)};
     if (reader->fd < 0)
-        return fail(error, "cannot open %.*s: %s\ncheck the path and its permissions", PATH_SHOWN,
-                    path, strerror(errno));
+        return fail(error, "cannot open %.*s: %s\n%s", PATH_SHOWN, path, strerror(errno),
+                    errno == EMFILE || errno == ENFILE
+                        ? "too many files are open: raise the limit (ulimit -n)"
+                        : "check the path and its permissions");
     int failed = 0;
     if (!S_ISREG(status.st_mode)) {
         fail(error, "cannot read %.*s: it is %s", PATH_SHOWN, path,

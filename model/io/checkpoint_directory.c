@@ -183,15 +183,18 @@ static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *wa
     return status;
 }
 
-int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_parts parts,
-                      FILE *warnings, struct error *error) {
+/* Like checkpoint_newest. *removed becomes true if a listed checkpoint is gone. */
+static int find_newest(char *path, bool *removed, const char *run_directory,
+                       enum checkpoint_parts parts, FILE *warnings, struct error *error) {
     struct error reason;
     int64_t *steps = NULL, found = -1;
     int status = list_steps(&steps, run_directory, "", error);
     bool any = arrlen(steps) > 0;
+    *removed = false;
     for (ptrdiff_t i = 0; status == 0 && found < 0 && i < arrlen(steps); i++) {
         status = step_path(path, run_directory, steps[i], "", error);
         if (status == 0 && check(path, parts, true, &reason) == 0) found = steps[i];
+        else if (status == 0 && !file_exists(path)) *removed = true;
         else if (status == 0)
             fprintf(warnings, "checkpoint skipped: %.*s\n", (int)strcspn(reason.text, "\n"),
                     reason.text);
@@ -200,6 +203,17 @@ int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_par
     if (status == 0) status = warn_of_unfinished(run_directory, found, warnings, error);
     if (status) return -1;
     return found >= 0 ? 0 : any ? RESULT_DAMAGED : RESULT_NONE;
+}
+
+int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_parts parts,
+                      FILE *warnings, struct error *error) {
+    enum { TRIES = 20 };
+    bool removed = true;
+    int status = RESULT_NONE;
+    /* A run that trains meanwhile has saved a newer checkpoint before it removes one. */
+    for (int i = 0; i < TRIES && removed && status > 0; i++)
+        status = find_newest(path, &removed, run_directory, parts, warnings, error);
+    return status;
 }
 
 /* Stores the path of RUN/checkpoints for functions that create and remove files there. Fails if it
