@@ -22,7 +22,7 @@ trap clean_up EXIT
 trap 'exit 130' INT TERM
 
 precisions=(fp32 bf16 bf16-muon fp16 fp8 nvfp4-switch lora-fp32 lora-bf16 lora-fp16 lora-fp8)
-kinds=(kill kill_saving call full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
+kinds=(kill kill_saving call nth full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
     fcntl)
 errors=(ENOSPC EIO EINTR ENOMEM)
@@ -190,6 +190,15 @@ call_trial() {
         -e inject="$call":error="$error":when=$nth || status=$?
 }
 
+# The same without strace, through a preloaded library; numbers of EIO, ENOMEM and ENOSPC.
+nth_trial() {
+    local names=(write pwrite64 read pread64 fsync rename unlinkat) numbers=(5 12 28)
+    if [ "$(random_below 2)" = 0 ]; then interrupt_run || true; fi
+    FAIL_CALL=${names[$(random_below 7)]} FAIL_ERRNO=${numbers[$(random_below 3)]} \
+        FAIL_NTH=$((1 + $(random_below $((1 << $(random_below 8)))))) \
+        begin env LD_PRELOAD="$folder/fail_nth.so" || status=$?
+}
+
 full_disk_trial() {
     mount -t tmpfs -o size=$((200 + $(random_below 6000)))k none "$folder/disk"
     mkdir -p "$run/run"
@@ -341,6 +350,8 @@ references
 strace -o /dev/null true 2>/dev/null || leave_out "kill_saving call" "strace cannot be used"
 { mount -t tmpfs none "$folder/disk" && umount "$folder/disk"; } 2>/dev/null ||
     leave_out "full_disk read_only" "nothing can be mounted"
+${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$folder/fail_nth.so" test/fail_nth.c -ldl 2>/dev/null ||
+    leave_out "nth" "there is no compiler"
 make_clock || leave_out "clock" "there is no compiler"
 
 end=$(($(date +%s) + $(awk -v m="$minutes" 'BEGIN { printf "%d", 60 * m }')))

@@ -85,8 +85,7 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     for (int i = 0; i < NOTES; i++) {
         if (!notes[i][0]) continue;
         bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;
-        used = fprintf(out, fits ? "; %s" : ";
-             %s", notes[i]) + (fits ? used : -2);
+        used = fprintf(out, fits ? "; %s" : ";\n             %s", notes[i]) + (fits ? used : -2);
     }
     fputc('\n', out);
 }

@@ -1,0 +1,35 @@
+/* Preloaded by scripts/torture.sh: makes the n-th call of a kind fail, FAIL_CALL and FAIL_NTH, with
+ * the number FAIL_ERRNO. Unlike strace it needs no permission to trace. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool fails(const char *name) {
+    static atomic_long count;
+    const char *call = getenv("FAIL_CALL"), *nth = getenv("FAIL_NTH"),
+               *number = getenv("FAIL_ERRNO");
+    if (!call || !nth || strcmp(call, name) != 0) return false;
+    if (atomic_fetch_add(&count, 1) + 1 != atol(nth)) return false;
+    errno = number ? atoi(number) : EIO;
+    return true;
+}
+
+#define WRAP(result, name, parameters, arguments)          \
+    result name parameters {                               \
+        result(*next) parameters;                          \
+        *(void **)&next = dlsym(RTLD_NEXT, #name);         \
+        return fails(#name) ? (result)-1 : next arguments; \
+    }
+
+WRAP(ssize_t, write, (int fd, const void *bytes, size_t size), (fd, bytes, size))
+WRAP(ssize_t, pwrite64, (int fd, const void *bytes, size_t size, off64_t at), (fd, bytes, size, at))
+WRAP(ssize_t, read, (int fd, void *bytes, size_t size), (fd, bytes, size))
+WRAP(ssize_t, pread64, (int fd, void *bytes, size_t size, off64_t at), (fd, bytes, size, at))
+WRAP(int, fsync, (int fd), (fd))
+WRAP(int, rename, (const char *from, const char *to), (from, to))
+WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags))
