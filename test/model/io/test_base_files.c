@@ -91,10 +91,13 @@ Test(base_files, links_out_of_the_folder_are_refused) {
     expect_same_file(in_folder("inside.txt"), in_folder("a/chat_template.jinja"));
     unlink(in_folder("chat_template.jinja"));
     cr_assert_eq(symlink("/etc/passwd", in_folder("chat_template.jinja")), 0);
-    expect_refused("chat_template.jinja is a link out of its folder");
+    expect_refused("chat_template.jinja is a link to /etc/passwd, outside its folder");
     unlink(in_folder("chat_template.jinja"));
     cr_assert_eq(symlink("/etc/passwd", in_folder("special_tokens_map.json")), 0);
-    expect_refused("special_tokens_map.json is no JSON object");
+    expect_refused("special_tokens_map.json is a link to /etc/passwd, outside its folder");
+    unlink(in_folder("special_tokens_map.json"));
+    put_text("special_tokens_map.json", "[1]");
+    expect_refused("special_tokens_map.json does not hold one JSON object");
     cr_expect(!file_exists(in_folder("refused")));
     unlink(in_folder("special_tokens_map.json"));
     cr_assert_eq(mkdir(in_folder("blobs"), 0755), 0);

@@ -181,7 +181,7 @@ Test(tensor_files, no_weights) {
     cr_assert_eq(remove(in_folder("pytorch_model.bin")), 0);
     cr_assert_eq(remove(in_folder("pytorch_model.bin.index.json")), 0);
     put_text("adapter_model.bin", "");
-    expect_refused("PeftModel.from_pretrained(", "adapter_model.bin:");
+    expect_refused("AutoPeftModelForCausalLM.from_pretrained(DIR)", "adapter_model.bin:");
     put_file("model.safetensors", "a");
     struct tensor_files files;
     open_well(&files);
