@@ -183,7 +183,8 @@ FUZZ_SOURCES := $(filter-out data/corpus/block_encoder.c data/corpus/splitter.c,
                 kernels/dtype.c kernels/quantize_format.c model/core/precision.c model/core/recipe.c \
                 $(call sources_in,model/architecture model/config) \
                 $(wildcard $(addprefix model/io/,config*.c safetensors*.c huggingface*.c)) \
-                $(addprefix model/io/,amax_history.c checkpoint_manifest.c tensor_files.c adapter_config.c)
+                $(addprefix model/io/,amax_history.c checkpoint_directory.c checkpoint_manifest.c \
+                  tensor_files.c adapter_config.c adapter_targets.c)
 
 FUZZ_FLAGS   := -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
                 -fsanitize=address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all

@@ -83,6 +83,33 @@ Test(base_files, keeps_config_json) {
 
 /* A link could publish a file of the user that is no part of the model. Links inside the folder,
  * and those of the cache of Hugging Face's hub, are followed. */
+Test(base_files, what_belongs_to_a_model_is_copied) {
+    static const char *const copied[] = {"vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "generation_config.json",
+                                         "chat_template.jinja",
+                                         "tokenizer.model"};
+    put_model();
+    for (size_t i = 0; i < COUNT(copied); i++) {
+        char text[80];
+        snprintf(text, sizeof text, " {\"%s\" : [1e-05 ,  2]} \n", copied[i]);
+        put_text(copied[i], text);
+    }
+    put_text("pytorch_model.bin", "");
+    put_text("optimizer.safetensors", "");
+    export_to("out", "", DTYPE_BF16);
+    cr_expect_str_eq(names_in("out"),
+                     "added_tokens.json chat_template.jinja config.json generation_config.json "
+                     "merges.txt model.safetensors special_tokens_map.json tokenizer.json "
+                     "tokenizer.model tokenizer_config.json vocab.json ");
+    for (size_t i = 0; i < COUNT(copied); i++)
+        expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
+}
+
 Test(base_files, links_out_of_the_folder_are_refused) {
     put_model();
     put_text("inside.txt", "{{ messages }}");

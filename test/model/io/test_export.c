@@ -291,33 +291,6 @@ Test(export, values_too_large_are_named) {
     subject_close(&subject);
 }
 
-Test(export, copies_what_belongs_to_a_model) {
-    static const char *const copied[] = {"vocab.json",
-                                         "merges.txt",
-                                         "tokenizer.json",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "added_tokens.json",
-                                         "generation_config.json",
-                                         "chat_template.jinja",
-                                         "tokenizer.model"};
-    put_plain_model();
-    for (size_t i = 0; i < COUNT(copied); i++) {
-        char text[80];
-        snprintf(text, sizeof text, " {\"%s\" : [1e-05 ,  2]} \n", copied[i]);
-        put_text(copied[i], text);
-    }
-    put_text("pytorch_model.bin", "");
-    put_text("optimizer.safetensors", "");
-    export_well("out", "", DTYPE_BF16);
-    cr_expect_str_eq(names_in("out"),
-                     "added_tokens.json chat_template.jinja config.json generation_config.json "
-                     "merges.txt model.safetensors special_tokens_map.json tokenizer.json "
-                     "tokenizer.model tokenizer_config.json vocab.json ");
-    for (size_t i = 0; i < COUNT(copied); i++)
-        expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
-}
-
 Test(export, a_second_process_is_refused) {
     int lock;
     bool has_lock;
