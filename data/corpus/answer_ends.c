@@ -36,7 +36,8 @@ static int count_shard(struct ending **endings, int64_t *answers, const struct t
         const bool last =
             i + 1 == shard->count || (i + 1 < count && !token_mask_in_loss(&shard->mask, i + 1));
         if (!answer || !last) continue;
-        hmput(*endings, tokens[i], hmget(*endings, tokens[i]) + 1);
+        const int64_t before_this = hmget(*endings, tokens[i]); /* hmput adds the key first */
+        hmput(*endings, tokens[i], before_this + 1);
         ++*answers;
     }
     free(tokens);
