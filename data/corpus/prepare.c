@@ -20,7 +20,6 @@
 #include "data/corpus/tokens.h"
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
-#include "data/util/file_lock.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
@@ -231,20 +230,9 @@ static int create_folder_of(const char *path, struct error *error) {
 
 /* Locks PREFIX.lock, a file that exists while a process writes shards of the prefix. */
 static int lock_prefix(struct run *run, const struct options *options, struct error *error) {
-    int number = ESTALE;
-    for (int tries = 0; number == ESTALE && tries < 100; tries++) { /* another process removed it */
-        if (run->lock >= 0) close(run->lock);
-        snprintf(run->lock_path, sizeof run->lock_path, "%s.lock", options->prefix);
-        run->lock = file_open_own(run->lock_path, error);
-        if (run->lock < 0) return -1;
-        number = file_lock(run->lock, run->lock_path);
-    }
-    if (number == 0 || number == ENOLCK) return 0;
-    close(run->lock);
-    run->lock = -1;
-    if (number != EWOULDBLOCK)
-        return fail(error, "cannot lock %.600s: %s\nchoose another --out", run->lock_path,
-                    strerror(number));
+    snprintf(run->lock_path, sizeof run->lock_path, "%s.lock", options->prefix);
+    const int status = file_open_locked(&run->lock, run->lock_path, error);
+    if (status != RESULT_NONE) return status;
     return fail(error,
                 "another process is writing shards of %.600s\nwait for it, or choose another --out",
                 options->prefix);

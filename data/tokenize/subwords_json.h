@@ -12,8 +12,10 @@
  *                    ByteFallback, Fuse and Strip that SentencePiece's models have
  *     post_processor none, ByteLevel, TemplateProcessing, a Sequence of them
  *     added_tokens   with all their flags. Their numbers are those that tokenizers gives them: of
- * the same name in the vocabulary, or else the next number, whatever the file says truncation,
- * padding, version: ignored, as by transformers, which sets both for each text
+ *                    the same name in the vocabulary, or else the next number, whatever the file
+ *                    says
+ *     truncation, padding, version
+ *                    ignored, as by transformers, which sets the first two for each text
  *
  * Everything else is refused with a message that names it, including unknown members of the objects
  * above.

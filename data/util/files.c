@@ -93,25 +93,33 @@ int directory_refuse_link(const char *path, struct error *error) {
     return fail_link(error, path, "a symbolic link");
 }
 
-/* Opens and locks the temporary file. A file that another process renames in between is opened
- * again. */
-static int open_temporary(struct file_writer *writer, struct error *error) {
+/* A file that another process renames or removes in between is opened again. */
+int file_open_locked(int *fd, const char *path, struct error *error) {
     int number = ESTALE;
+    *fd = -1;
     for (int tries = 0; number == ESTALE && tries < LOCK_TRIES; tries++) {
-        if (writer->fd >= 0) close(writer->fd);
-        writer->fd = file_open_own(writer->temporary, error);
-        if (writer->fd < 0) return -1;
-        number = file_lock(writer->fd, writer->temporary);
+        if (*fd >= 0) close(*fd);
+        *fd = file_open_own(path, error);
+        if (*fd < 0) return -1;
+        number = file_lock(*fd, path);
     }
-    if (number == ENOLCK) number = 0;
-    if (number == 0 && ftruncate(writer->fd, 0) != 0) number = errno;
-    if (number == 0) return 0;
+    if (number == 0 || number == ENOLCK) return 0;
+    close(*fd);
+    *fd = -1;
+    return number == EWOULDBLOCK ? RESULT_NONE : fail_system(error, number, "lock", path);
+}
+
+static int open_temporary(struct file_writer *writer, struct error *error) {
+    const int status = file_open_locked(&writer->fd, writer->temporary, error);
+    if (status == RESULT_NONE)
+        return fail(error,
+                    "cannot write %.*s: another process is writing it\nwait for that one, or "
+                    "choose another path",
+                    PATH_SHOWN, writer->path);
+    if (status || ftruncate(writer->fd, 0) == 0) return status;
+    const int number = errno;
     writer_close(writer);
-    if (number != EWOULDBLOCK) return fail_system(error, number, "write", writer->temporary);
-    return fail(error,
-                "cannot write %.*s: another process is writing it\nwait for that one, or choose "
-                "another path",
-                PATH_SHOWN, writer->path);
+    return fail_system(error, number, "write", writer->temporary);
 }
 
 int file_writer_open(struct file_writer *writer, const char *path, struct error *error) {

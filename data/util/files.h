@@ -35,6 +35,11 @@ struct file_writer {
  * files are refused, since in an untrusted folder they could lead to other files of the user. */
 int file_open_own(const char *path, struct error *error);
 
+/* Opens a file like file_open_own and locks it (file_lock.h), where the file system has locks; the
+ * caller closes *fd. Returns RESULT_NONE, without a message and with *fd -1, if another process
+ * holds the lock. */
+int file_open_locked(int *fd, const char *path, struct error *error);
+
 /* Opens a regular file for reading. Returns its descriptor. Other kinds are refused: a named pipe
  * in an untrusted folder would block. */
 int file_open_regular(const char *path, struct error *error);

@@ -4,9 +4,11 @@
  * metrics.jsonl has one JSON object a line, in the order of training:
  *
  *   {"step", "tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms",
- *    "tokens_per_s", "memory_bytes", "time"}   after each step; "time": when the line is written,
- * in seconds since 1970 fp8 adds "fp8_not_finite" and "fp8_zero": the number of quantizations of
- * that step whose input had a value that is not finite, or only zeros
+ *    "tokens_per_s", "memory_bytes",
+ *    "time"}                           after each step. "time" is when the line is written, in
+ *                                      seconds since 1970. fp8 adds "fp8_not_finite" and
+ *                                      "fp8_zero": the number of quantizations of that step whose
+ *                                      input had a value that is not finite, or only zeros
  *   {"step", "val_loss"}               after each validation
  *   {"step", "choices_acc", "choices_acc_norm"}   after the questions of eval.choices
  *

@@ -17,12 +17,12 @@ enum { COLUMNS = 80 /* most columns of a line */ };
 /* Returns log.every or, if that is 0, the least of 1, 2, 5, 10, 20, 50 ... that makes at most 60
  * lines of the run. */
 static int64_t lines_every(const struct config *config) {
-    enum { LINES_MAX = 60 };
-    int64_t every = config->log.every, steps = config->train.steps;
-    if (every > 0) return every;
+    enum { LINES_MAX = 60, FACTORS = 3 };
+    static const int factors[FACTORS] = {1, 2, 5};
+    if (config->log.every > 0) return config->log.every;
     for (int64_t ten = 1;; ten *= 10)
-        for (every = ten; every <= 5 * ten; every = every == ten ? 2 * ten : every / 2 * 5)
-            if (every * LINES_MAX >= steps) return every;
+        for (int i = 0; i < FACTORS; i++)
+            if (factors[i] * ten * LINES_MAX >= config->train.steps) return factors[i] * ten;
 }
 
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,

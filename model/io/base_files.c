@@ -1,5 +1,6 @@
 #include "model/io/base_files.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +159,8 @@ struct edits {
 };
 
 static void add_edit(struct edits *edits, const char *key, const char *value, size_t length) {
-    if (edits->count < EDITS_MAX) edits->list[edits->count++] = (struct edit){key, value, length};
+    assert(edits->count < EDITS_MAX); /* far fewer members are printed */
+    edits->list[edits->count++] = (struct edit){key, value, length};
 }
 
 static void print_edit(FILE *out, const struct edit *edit) {
@@ -214,9 +216,11 @@ static int write_edited(const struct json_file *file, const struct edits *edits,
 /* Appends the edit of eos_token_id, if answers end otherwise than the base says. Its value is
  * printed to `value`. */
 static void edit_ends(struct edits *edits, const struct base_files *base, struct printed *value) {
-    if (!base->new_ends || printed_open(value)) return;
+    if (!base->new_ends) return;
+    if (printed_open(value)) end_out_of_memory();
     huggingface_print_ends(value->out, &base->tokens);
-    if (printed_close(value) == 0) add_edit(edits, "eos_token_id", value->text, value->size);
+    if (printed_close(value)) end_out_of_memory();
+    add_edit(edits, "eos_token_id", value->text, value->size);
 }
 
 /* Appends the edits of all members but the dtype and tokens, which describe the shape. */

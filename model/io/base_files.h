@@ -40,9 +40,8 @@ struct base_files {
 
 /* Reads the files of the model in the directory `model` and of the tokenizer in the directory
  * `tokenizer_directory`; NULL, or a model without config.json: there is none. tokenizer (optional)
- * is the open one of that directory, whose own files need not be read again. JSON files must be
- * objects, and other files must not be links out of their folder, which would publish files that do
- * not belong to the model. On failure nothing is left to close. */
+ * is the open one of that directory, whose own files need not be read again. The rules of
+ * copied_file_read hold for all files. On failure nothing is left to close. */
 int base_files_open(struct base_files *base, const struct config *config,
                     const struct tokenizer *tokenizer, const char *model,
                     const char *tokenizer_directory, struct error *error);

@@ -97,9 +97,8 @@ static void train_from_base(const char *more, char arguments[1000]) {
     expect_exit(arguments, 0);
 }
 
-Test(base_program, training_and_export_keep_the_files_of_the_base) {
-    static const char step2[] = "a/tuned/checkpoints/step-00000002";
-    char arguments[1000], path[200];
+/* Prepares chat rows and trains a model of random weights on them, a/first. */
+static void train_first(void) {
     write_tokenizer("base");
     write_rows();
     prepare();
@@ -107,6 +106,12 @@ Test(base_program, training_and_export_keep_the_files_of_the_base) {
                 "data.val=|--set|eval.every=0|--set|sample.every=0|--set|train.steps=1|--set|"
                 "data.tokenizer=files|--set|data.tokenizer_dir=base|--set|model.vocab_size=259",
                 0);
+}
+
+Test(base_program, training_and_export_keep_the_files_of_the_base) {
+    static const char step2[] = "a/tuned/checkpoints/step-00000002";
+    char arguments[1000], path[200];
+    train_first();
     /* A model of random weights: the end of answers follows the tokenizer's own. */
     snprintf(path, sizeof path, "a/first/checkpoints/step-00000001/generation_config.json");
     expect_file(path, "{\n  \"bos_token_id\": 256,\n  \"eos_token_id\": [256, 258],\n"
@@ -145,13 +150,7 @@ Test(base_program, training_and_export_keep_the_files_of_the_base) {
 /* Adapters, alone and merged: the files of the base that they were trained on. */
 Test(base_program, adapters_keep_the_files_of_the_base) {
     char arguments[1000];
-    write_tokenizer("base");
-    write_rows();
-    prepare();
-    expect_exit("--config|tiny.json|--set|name=first|--set|data.train=chat_train_*.bin|--set|"
-                "data.val=|--set|eval.every=0|--set|sample.every=0|--set|train.steps=1|--set|"
-                "data.tokenizer=files|--set|data.tokenizer_dir=base|--set|model.vocab_size=259",
-                0);
+    train_first();
     SUCCEEDS(rename(in_folder("a/first/checkpoints/step-00000001/model.safetensors"),
                     in_folder("base/model.safetensors")));
     write_file("base/config.json", CONFIG("256", "bfloat16"));
