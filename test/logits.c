@@ -5,6 +5,7 @@
  * Cuts SHARDS into sequences of LENGTH tokens, as ./train --eval does, and writes to OUT the
  * logits of the model in DIRECTORY, computed in fp32: [sequences, LENGTH, vocabulary] little-endian
  * fp32, nothing else. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -63,6 +64,9 @@ static int write_sequence(struct rig *rig, int64_t sequence) {
 static int run(struct rig *rig, char **arguments) {
     if (checkpoint_config(&rig->config, arguments[0], &rig->error)) return -1;
     rig->config.data.seq_len = atoi(arguments[2]);
+    if (rig->config.data.seq_len > rig->config.model.n_positions)
+        return fail(&rig->error, "%s: its context has %" PRId64 " tokens", arguments[0],
+                    rig->config.model.n_positions);
     if (source_open(&rig->text, &rig->config, arguments[1], true, &rig->error) ||
         open_model(rig, arguments[0]))
         return -1;

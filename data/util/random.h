@@ -2,7 +2,8 @@
  *
  * There is no generator state, so none has to be saved in a checkpoint, and any thread may compute
  * any value in any order. Streams separate uses that share a seed (weights of one tensor, the order
- * of one epoch, the samples of one step). */
+ * of one epoch, the samples of one step). Streams are independent enough for dropout and
+ * initialization, not for statistics: over 96 keys, draws two columns apart correlate by -8e-4. */
 #pragma once
 
 #include <stdint.h>
@@ -23,5 +24,6 @@ void random_normals(float *values, double scale, uint64_t seed, uint64_t stream,
                     int64_t count);
 
 /* Returns the position of `index` in a random permutation of 0..count-1: a bijection for every
- * (seed, stream), computed without a table. Requires index < count. */
+ * (seed, stream), computed without a table. Orders of very few items are not equally likely: of 5
+ * or 6, the frequency of an order is 0.7 to 1.5 of the fair one. Requires index < count. */
 uint64_t random_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t count);
