@@ -58,7 +58,7 @@ configure() {
           "tokenizer": "bytes", "seq_len": 64},
  "fp8": {"recipe": "delayed"}, "precision_switch": {"at": $at},
  "optimizer": {"name": "$optimizer", "warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
- "eval": {"every": 10, "batches": 2}, "sample": {"every": 0}, "log": {"tensorboard": true},
+ "eval": {"every": 10, "batches": 2}, "sample": {"every": 0},
  "checkpoint": {"every": 4, "keep": 3, "resume": "auto",
                 "on_error": "$(random_choice stop continue)",
                 "background": $(random_choice true true false)}}

@@ -1,7 +1,5 @@
-/* The files of a run that record its steps and validations: metrics.jsonl, metrics.csv and
- * TensorBoard's events, each where the config's block `log` asks for it.
- *
- * metrics.jsonl has one JSON object a line, in the order of training:
+/* metrics.jsonl in a run's directory, unless log.metrics is false: one JSON object a line, in the
+ * order of training:
  *
  *   {"step", "tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms",
  *    "tokens_per_s", "memory_bytes",
@@ -13,8 +11,7 @@
  *   {"step", "choices_acc", "choices_acc_norm"}   after the questions of eval.choices
  *
  * fp32 values have nine digits, so that reading them back gives the same bits. Values that are not
- * finite are null. metrics.csv has the same values but the time as a table with a header; cells
- * without a value are empty. */
+ * finite are null. scripts/follow_run.py writes them in the formats of other tools. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,17 +19,14 @@
 #include <stdio.h>
 
 #include "data/util/error.h"
-#include "model/cli/tensorboard.h"
 #include "model/config/config.h"
 #include "model/core/choices.h"
 #include "model/core/trainer.h"
 
 struct metrics {
-    FILE *json, *csv; /* NULL: not written */
-    int json_descriptor, csv_descriptor;
-    long json_bytes, csv_bytes; /* lengths of the files up to their last whole line */
-    const char *csv_end;        /* end of a row: empty cells of the questions, if there are any */
-    struct tensorboard board;
+    FILE *file; /* NULL: not written */
+    int descriptor;
+    long bytes;              /* length of the file up to its last whole line */
     int64_t last_validation; /* step of the last validation line found or written; -1: none */
 };
 
@@ -43,15 +37,15 @@ struct step_line {
     uint64_t memory_bytes;
 };
 
-/* Opens the files in the run's directory and removes the lines of steps after `step`, which a run
+/* Opens the file in the run's directory and removes the lines of steps after `step`, which a run
  * leaves when it is killed after its last checkpoint, and everything after a damaged line. Step 0
- * starts empty files. */
+ * starts an empty file. */
 int metrics_open(struct metrics *metrics, const char *run_directory, const struct config *config,
                  int64_t step, struct error *error);
 void metrics_close(struct metrics *metrics);
 
-/* Append one line to each open file and flush it, so that a concurrent reader or a crash sees whole
- * lines. The message of a failure names the file and the config key that switches it off. */
+/* Append one line and flush it, so that a concurrent reader or a crash sees whole lines. The
+ * message of a failure names the config key that switches the file off. */
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error);
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, struct error *error);
@@ -59,5 +53,5 @@ int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, s
 int metrics_accuracy(struct metrics *metrics, int64_t step, const struct accuracy *accuracy,
                      struct error *error);
 
-/* Removes what a call that failed has left in the files, so that its line can be written again. */
+/* Removes what a call that failed has left in the file, so that its line can be written again. */
 void metrics_repair(struct metrics *metrics);

@@ -94,16 +94,15 @@ int run_directory_write_config(const char *directory, const struct config *confi
     return printed_write(&printed, path, NULL, error);
 }
 
-/* If DIRECTORY/metrics.ENDING has lines, renames it to the first unused metrics-N.ENDING. */
-static int set_aside(const char *directory, const char *ending, struct error *error) {
+int run_directory_set_aside(const char *directory, struct error *error) {
     char path[FILE_PATH_MAX], aside[FILE_PATH_MAX], name[32];
     struct stat status;
-    snprintf(name, sizeof name, "metrics.%s", ending);
-    if (file_path_join(path, directory, name, error)) return -1;
+    if (checkpoint_directory_count(directory) > 0) return 0;
+    if (file_path_join(path, directory, "metrics.jsonl", error)) return -1;
     if (lstat(path, &status) || status.st_size == 0) return 0;
     if (!S_ISREG(status.st_mode) || status.st_nlink > 1) return 0; /* metrics_open refuses links */
     for (int i = 1; i < INT_MAX; i++) {
-        snprintf(name, sizeof name, "metrics-%d.%s", i, ending);
+        snprintf(name, sizeof name, "metrics-%d.jsonl", i);
         if (file_path_join(aside, directory, name, error)) return -1;
         if (lstat(aside, &status)) break;
     }
@@ -111,9 +110,4 @@ static int set_aside(const char *directory, const char *ending, struct error *er
     fprintf(stderr, "note: %s holds no checkpoint of the run before; its metrics are kept as %s\n",
             directory, name);
     return 0;
-}
-
-int run_directory_set_aside(const char *directory, struct error *error) {
-    if (checkpoint_directory_count(directory) > 0) return 0;
-    return set_aside(directory, "jsonl", error) || set_aside(directory, "csv", error) ? -1 : 0;
 }

@@ -17,8 +17,8 @@ int run_directory_lock(int *lock, const char *directory, struct error *error);
 int run_directory_start(char *from, const char *directory, const struct config *config,
                         const struct command_line *line, struct error *error);
 
-/* If the directory has no checkpoint, renames metrics.jsonl and metrics.csv of the earlier run to
- * metrics-1.jsonl and metrics-1.csv, or the next free number, with a note on standard error. */
+/* If the directory has no checkpoint, renames metrics.jsonl of the earlier run, unless it is empty,
+ * to metrics-1.jsonl, or the next free number, with a note on standard error. */
 int run_directory_set_aside(const char *directory, struct error *error);
 
 /* Writes DIRECTORY/config.json. */

@@ -272,7 +272,7 @@ struct config {
     } sample;
     struct {
         int64_t every;
-        bool metrics, csv, tensorboard;
+        bool metrics;
     } log;
 
     bool warmup_cut;    /* optimizer.warmup_steps was longer than the run */

@@ -213,6 +213,19 @@ static int read_option(const struct reader *reader, int row, const cJSON *item, 
     return set_value(&candidate);
 }
 
+/* True for a key of an earlier version with the value that changed nothing, which the config.json
+ * of each earlier run has. */
+static bool is_removed(const struct reader *reader, const char *key, const cJSON *item) {
+    static const char *const removed[][2] = {{"log.csv", "false"}, {"log.tensorboard", "false"}};
+    size_t length;
+    const char *value = json_source(item, reader->text, &length);
+    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)
+        if (strcmp(key, removed[i][0]) == 0 && length == strlen(removed[i][1]) &&
+            memcmp(value, removed[i][1], length) == 0)
+            return true;
+    return false;
+}
+
 static int read_block(const struct reader *reader, int block, const cJSON *object) {
     const cJSON *item;
     char where[CONFIG_WHERE_MAX], key[CONFIG_STRING_MAX];
@@ -220,6 +233,7 @@ static int read_block(const struct reader *reader, int block, const cJSON *objec
         line_where(where, reader->origins->path, json_line(item, reader->text));
         int length = snprintf(key, sizeof key, "%s.%s", config_blocks[block].name, item->string);
         int row = config_option_index(key, (size_t)length < sizeof key ? (size_t)length : 0);
+        if (row < 0 && is_removed(reader, key, item)) continue;
         if (row < 0)
             return refuse_name(where, block, item->string, cJSON_IsObject(item), reader->error);
         if (read_option(reader, row, item, where)) return -1;

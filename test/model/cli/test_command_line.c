@@ -481,6 +481,6 @@ Test(command_line, help_of_a_command_has_its_flags_only) {
 
 Test(command_line, help_of_the_config_names_its_keys) {
     char *text = help("--help-config");
-    expect_in_help(text, (const char *const[]){"optimizer.lr", "log.tensorboard"}, 2);
+    expect_in_help(text, (const char *const[]){"optimizer.lr", "log.metrics"}, 2);
     free(text);
 }

@@ -49,7 +49,7 @@ Test(command_words, help_of_a_word) {
         {"loss_scale", "  loss_scale.init_scale\n", "  loss_scale.min_scale\n"},
         {"top-p", "--top-p X", "probability"},
         {"max_new_tokens", "--tokens N", "number of tokens"},
-        {"wandb", "to_wandb.py", "."},
+        {"wandb", "follow_run.py", "."},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char arguments[60];

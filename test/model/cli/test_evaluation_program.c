@@ -107,12 +107,11 @@ Test(evaluation_program, errors_of_choices_name_the_line) {
 /* Without validations the questions are answered at the end. */
 Test(evaluation_program, choices_without_validations_are_answered_at_the_end) {
     write_file("q.jsonl", rows);
-    expect_exit(TRAIN "|--set|eval.every=0|--set|eval.choices=q.jsonl|--set|log.csv=true", 0);
+    expect_exit(TRAIN "|--set|eval.every=0|--set|eval.choices=q.jsonl", 0);
     cr_expect_not_null(strstr(out_text, "step 6: "), "%s", out_text);
     cr_expect_not_null(strstr(out_text, "% of the questions right"), "%s", out_text);
-    shell("head -1 a/run/metrics.csv; tail -1 a/run/metrics.csv");
-    cr_expect_not_null(strstr(out_text, ",val_loss,choices_acc,choices_acc_norm\n6,,,,,,,,,,,,,"),
-                       "%s", out_text);
+    shell("tail -1 a/run/metrics.jsonl");
+    cr_expect_not_null(strstr(out_text, "{\"step\": 6, \"choices_acc\": "), "%s", out_text);
 }
 
 /* The accuracies in metrics.jsonl, in order. Returns their number. */
@@ -137,7 +136,7 @@ Test(evaluation_program, choices_during_training) {
     write_file("q.jsonl", rows);
 #define ANSWERS                                                                 \
     "--config|tiny.json|--set|train.steps=12|--set|eval.choices=q.jsonl|--set|" \
-    "eval.choices_every=4|--set|log.csv=true|--set|log.tensorboard=true|--set|sample.every=4"
+    "eval.choices_every=4|--set|sample.every=4"
     expect_exit(ANSWERS, 0);
     cr_expect_not_null(strstr(out_text, "% of the questions right"), "%s", out_text);
     cr_assert_eq(accuracies("a/run", acc), 3);

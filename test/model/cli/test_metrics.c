@@ -33,7 +33,7 @@ static struct metrics begin(int64_t step) {
 
 static void end(struct metrics *metrics) {
     metrics_close(metrics);
-    cr_expect_null(metrics->json);
+    cr_expect_null(metrics->file);
 }
 
 static struct step_report report_of(int64_t step) {
@@ -282,7 +282,7 @@ Test(metrics, a_link_is_not_written_through) {
 Test(metrics, full_disk) {
     struct metrics metrics = begin(0);
     int full = open("/dev/full", O_WRONLY);
-    cr_assert(full >= 0 && dup2(full, metrics.json_descriptor) >= 0);
+    cr_assert(full >= 0 && dup2(full, metrics.descriptor) >= 0);
     close(full);
     struct step_report report = report_of(1);
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), -1);

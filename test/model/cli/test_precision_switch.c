@@ -66,7 +66,7 @@ Test(precision_switch, trains_and_resumes_in_both_parts) {
 /* The backward pass stays in 4 bits: other bits than with all of the step in bf16. */
 Test(precision_switch, of_the_forward_pass) {
     size_t sizes[2];
-    expect_exit(SWITCHES "|--set|precision_switch.forward_only=true|--set|log.tensorboard=true", 0);
+    expect_exit(SWITCHES "|--set|precision_switch.forward_only=true", 0);
     cr_expect_not_null(strstr(out_text, "in the backward pass"), "%s", out_text);
     expect_exit(SWITCHES "|--set|run_dir=b", 0);
     char *a = read_whole("a/run" LAST "model.safetensors", &sizes[0]);

@@ -368,15 +368,6 @@ Test(program, metrics_can_be_switched_off) {
     cr_expect_eq(last_step("a/run"), 24);
 }
 
-/* Each start of a run creates an event file. */
-Test(program, event_files_beside_the_metrics) {
-    expect_exit(TINY "|--set|train.steps=8", 0);
-    cr_expect_str_eq(names_in("a/run", "events"), "");
-    expect_exit(TINY "|--set|log.tensorboard=true|--resume", 0);
-    cr_expect_not_null(strstr(names_in("a/run", "events"), "events.out.tfevents."));
-    cr_expect_eq(last_step("a/run"), 24);
-}
-
 static void expect_stopped_by_disk(const char *arguments, const char *part) {
     expect_error(arguments, 1, part);
     expect_text(error_text, "File too large");

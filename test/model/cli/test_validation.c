@@ -1,11 +1,10 @@
-/* The lowest validation loss (recorded, saved and resumed), early stopping, train.epochs and
- * log.csv. */
+/* The lowest validation loss (recorded, saved and resumed), early stopping and
+ * train.epochs. */
 #include "model/cli/validation.h"
 
 #include <math.h>
 
 #include "model/config/config_keys.h"
-#include "model/cli/metrics.h"
 #include "test/model/cli/program_fixture.h"
 
 /* Validation text that becomes less likely with every step: the first validation is the best. */
@@ -116,55 +115,4 @@ Test(validation, epochs_count_the_training_text) {
     cr_expect_not_null(strstr(out_text, "raise train.epochs"), "%s", out_text);
     expect_exit("--resume|a/run|--set|train.steps=26", 0);
     cr_expect_eq(last_step("a/run"), 26);
-}
-
-static char *rows(const char *run_folder) {
-    size_t size;
-    char *text = read_whole(in_folder("%s/metrics.csv", run_folder) + strlen(folder) + 1, &size);
-    return text;
-}
-
-Test(validation, csv_matches_metrics_jsonl) {
-    expect_exit("--config|tiny.json|--set|log.csv=true|--set|train.steps=12", 0);
-    cr_expect_str_eq(names_in("a/run", "metrics"), "metrics.csv metrics.jsonl");
-    /* Rows of later steps, left by a killed run, and incomplete rows are removed. */
-    FILE *file = fopen(in_folder("a/run/metrics.csv"), "a");
-    fputs("13,1,1,1,1,1,0,1,1,1,,,\n14,1", file);
-    fclose(file);
-    expect_exit("--config|tiny.json|--set|log.csv=true|--resume", 0);
-    char *text = rows("a/run"), *rest = text, *row;
-    double values[3], lr, last = 0;
-    long step, tokens, steps = 0, validations = 0;
-    cr_expect_eq(strncmp(strsep(&rest, "\n"), "step,tokens,loss,lr,", 20), 0);
-    while ((row = strsep(&rest, "\n")) && *row) {
-        int commas = 0;
-        for (const char *c = row; *c; c++) commas += *c == ',';
-        cr_expect_eq(commas, 12, "%s", row);
-        if (sscanf(row, "%ld,%ld,%lf,%lf,%lf,%lf,", &step, &tokens, &values[0], &lr, &values[1],
-                   &values[2]) == 6)
-            cr_expect_eq(step, ++steps, "%s", row);
-        else
-            cr_expect(sscanf(row, "%ld,,,,,,,,,,,,%lf", &step, &last) == 2 && ++validations, "%s",
-                      row);
-    }
-    cr_expect(steps == 24 && validations == 4, "%ld steps, %ld validations", steps, validations);
-    cr_expect(last > 0 && last < 6);
-    free(text);
-}
-
-Test(validation, csv_of_a_run_without_checkpoint_is_kept) {
-    struct metrics metrics;
-    const struct config config = {.log = {.csv = true}};
-    struct step_report report = {.step = 1, .loss = NAN, .fp8 = true, .fp8_zero = 7};
-    cr_assert_eq(directory_create(in_folder("a/run"), &error), 0, "%s", error.text);
-    cr_assert_eq(metrics_open(&metrics, in_folder("a/run"), &config, 0, &error), 0, "%s",
-                 error.text);
-    cr_assert_eq(metrics_step(&metrics, &report, 2, 3, 4, &error), 0);
-    metrics_close(&metrics);
-    cr_assert_eq(metrics_step(&metrics, &report, 2, 3, 4, &error), 0, "closed: nothing is written");
-    char *text = rows("a/run");
-    cr_expect_not_null(strstr(text, "\n1,0,nan,0,0,0,0,2,3,4,0,7,\n"), "%s", text);
-    free(text);
-    expect_exit("--config|tiny.json|--set|log.csv=true|--set|train.steps=2", 0);
-    cr_expect_str_eq(names_in("a/run", "metrics-"), "metrics-1.csv");
 }

@@ -130,6 +130,15 @@ Test(config, last_flag_wins) {
     fixture_close(&fixture);
 }
 
+/* The config.json of a run of an earlier version has all keys of that time. */
+Test(config, removed_keys_that_changed_nothing_are_accepted) {
+    struct fixture fixture;
+    struct config config;
+    fixture_open(&fixture);
+    load_well(&fixture, &config, "{\"log\": {\"csv\": false, \"tensorboard\": false}}", NULL);
+    fixture_close(&fixture);
+}
+
 Test(config, presets_and_precedence) {
     static const struct {
         const char *text, *flag;

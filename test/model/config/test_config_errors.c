@@ -154,7 +154,10 @@ Test(config_errors, words_of_other_trainers) {
         {"{\"train\": {\"Learning-Rate\": 1}}", NULL, {"Did you mean optimizer.lr?"}},
         {"{\"gradient_acumulation_steps\": 1}", NULL, {"Did you mean train.grad_accum_steps?"}},
         {"{\"resume_from_checkpoint\": true}", NULL, {"Did you mean the flag --resume?"}},
-        {"{\"wandb_project\": \"a\"}", NULL, {"to_wandb.py follows a run"}},
+        {"{\"wandb_project\": \"a\"}", NULL, {"scripts/follow_run.py RUN"}},
+        {"{\"log\": {\"csv\": true}}", NULL, {"\"log.csv\"", "scripts/follow_run.py RUN"}},
+        {"{\"log\": {\"tensorboard\": true}}", NULL, {"scripts/follow_run.py RUN"}},
+        {"{}", "log.csv=true", {"scripts/follow_run.py RUN"}},
     };
     expect_errors(cases, COUNT(cases));
 }

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Tests that scripts/to_wandb.py sends each point once, with a fake wandb module that records its
-calls."""
+"""Tests scripts/follow_run.py: that each point is written once, with a fake wandb module that
+records its calls; rows of the table; and files of the real tensorboard and wandb, where they are
+installed."""
+import csv
+import importlib.util
 import json
 import os
 import subprocess
@@ -8,7 +11,7 @@ import sys
 import tempfile
 import time
 
-SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/to_wandb.py")
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/follow_run.py")
 FAKE = """
 import json, os
 class Fake:
@@ -66,11 +69,11 @@ class Run:
             encoding="utf-8",
         )
 
-    def send(self, *flags):
+    def send(self, *flags, to="wandb"):
         """The status, the messages, and the calls that were made."""
         if os.path.exists(self.calls):
             os.remove(self.calls)
-        process = self.start(*flags)
+        process = self.start("--to", to, *flags)
         messages = process.communicate(timeout=60)[1]
         return process.returncode, messages, self.made()
 
@@ -79,6 +82,13 @@ class Run:
             return []
         with open(self.calls, encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def rows(self):
+        """The rows of metrics.csv, without their empty cells."""
+        if not os.path.exists(os.path.join(self.folder, "metrics.csv")):
+            return []
+        with open(os.path.join(self.folder, "metrics.csv"), encoding="utf-8") as file:
+            return [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
 
 
 def points(calls):
@@ -92,10 +102,12 @@ def point(step, loss=1.5):
 def test_once(run):
     run.step(1)
     run.step(2, "null")
-    run.write("metrics.jsonl", 'nonsense\n[1]\n{"step": 2, "val_loss": 3}\n{"step": 3, "lo', "a")
-    status, messages, calls = run.send("--once", "--project", "mine")
+    run.write("metrics.jsonl", 'nonsense\n[1]\n{"step": 2, "val_loss": 3}\n', "a")
+    run.write("metrics.jsonl", '{"step": 2, "choices_acc": 0.5}\n{"step": 3, "lo', "a")
+    status, messages, calls = run.send("--project", "mine")
     expect("status", (status, messages), (0, ""))
-    sent = [point(1), {"step": 2, "train/lr": 0.1}, {"step": 2, "validation/loss": 3.0}]
+    sent = [point(1), {"step": 2, "train/lr": 0.1}, {"step": 2, "validation/loss": 3}]
+    sent.append({"step": 2, "choices/acc": 0.5})
     expect("points", points(calls), sent)
     first = calls[0][2]
     expect("init", (first["resume"], first["project"], first["name"]), ("allow", "mine", "my run"))
@@ -107,7 +119,7 @@ def test_once(run):
     run.step(1, mode="w")
     run.step(2)
     run.step(3)
-    _, _, calls = run.send("--once")
+    _, _, calls = run.send()
     expect("later points", points(calls), [point(3)])
     expect("id", calls[0][2]["id"], first["id"])
 
@@ -125,40 +137,70 @@ def test_interrupted(run):
         run.step(step)
     run.step(4, "1" + 400 * "0")
     run.environment["INTERRUPT"] = "1"
-    status, _, calls = run.send("--once")
+    status, _, calls = run.send()
     expect("interrupted", (status, points(calls)), (130, [point(1), point(2)]))
     del run.environment["INTERRUPT"]
-    status, messages, calls = run.send("--once")
+    status, messages, calls = run.send()
     expect("after it", (status, messages), (0, ""))
     expect("points after it", points(calls), [point(2), point(3)])
 
 
-def test_follow(run):
-    process = run.start("--seconds", "0.05")
-    for step in range(1, 5):
+def follow(run, to, written):
+    """Follows a run of four steps that is cut off after the second and repeats the third."""
+    process = run.start("--to", to, "--follow", "--seconds", "0.05")
+    for step in range(1, 4):
         run.step(step)
-        while len(points(run.made())) < step and process.poll() is None:
+        while len(written()) < step and process.poll() is None:
             time.sleep(0.01)
-    run.step(2, mode="w")  # cut off by a resume, and repeated
+    run.step(1, mode="w")
+    run.step(2)
+    run.step(3, "1.25")
+    run.step(4)
     run.write("metrics.jsonl", '{"step": 4, "val_loss": 2}\n', "a")
     process.communicate(timeout=60)
-    expect("status", process.returncode, 0)
-    wanted = [point(step) for step in range(1, 5)] + [{"step": 4, "validation/loss": 2.0}]
-    expect("followed", points(run.made()), wanted)
+    expect(f"status of {to}", process.returncode, 0)
+    return written()
+
+
+def test_follow(run):
+    wanted = [point(step) for step in range(1, 5)] + [{"step": 4, "validation/loss": 2}]
+    expect("followed", follow(run, "wandb", lambda: points(run.made())), wanted)
+
+
+def row(step, loss="1.5"):
+    return {"step": str(step), "loss": loss, "lr": "0.1"}
+
+
+def test_table(run):
+    wanted = [row(1), row(2), row(3, "1.25"), row(4), {"step": "4", "val_loss": "2"}]
+    expect("followed rows", follow(run, "csv", run.rows), wanted)
+    run.write("metrics.jsonl", '{"step": 1, "skipped": true, "time": 1.25, "new": 1}\n')
+    expect("status of csv", run.send(to="csv")[:2], (0, ""))
+    expect("one row", run.rows(), [{"step": "1", "skipped": "1", "time": "1.25"}])
+    os.remove(os.path.join(run.folder, "metrics.csv"))
+    run.write("../victim", "kept")
+    os.symlink("../victim", os.path.join(run.folder, "metrics.csv"))
+    status, messages, _ = run.send(to="csv")
+    expect("a linked table", (status, "symbolic link" in messages), (1, True))
+    with open(os.path.join(run.folder, "../victim"), encoding="utf-8") as file:
+        expect("what the link names", file.read(), "kept")
 
 
 def test_refusals(run):
     run.write("../fake/wandb.py", "raise ImportError")
-    status, messages, _ = run.send("--once")
+    status, messages, _ = run.send()
     expect("without wandb", (status, "pip install wandb" in messages), (1, True))
+    run.write("../fake/tensorboard.py", "raise ImportError")
+    status, messages, _ = run.send(to="tensorboard")
+    expect("without tensorboard", (status, "pip install tensorboard" in messages), (1, True))
     run.write("../fake/wandb.py", FAKE)
     run.write("../victim", "kept")
     os.symlink("../victim", os.path.join(run.folder, "wandb.json"))
-    status, messages, calls = run.send("--once")
+    status, messages, calls = run.send()
     expect("a link", (status, "symbolic link" in messages, calls), (1, True, []))
     os.remove(os.path.join(run.folder, "wandb.json"))
     os.symlink("..", os.path.join(run.folder, "wandb"))
-    status, messages, calls = run.send("--once")
+    status, messages, calls = run.send()
     expect("a linked folder", (status, "symbolic link" in messages, calls), (1, True, []))
     os.remove(os.path.join(run.folder, "wandb"))
     for name in ("metrics.jsonl", "config.json"):
@@ -166,30 +208,79 @@ def test_refusals(run):
         os.mkfifo(os.path.join(run.folder, name))
         if name != "config.json":
             os.rename(os.path.join(run.folder, "kept"), os.path.join(run.folder, "config.json"))
-        status, messages, _ = run.send("--once")
+        status, messages, _ = run.send()
         expect(f"{name} is a pipe", (status, "not a regular file" in messages), (1, True))
         os.remove(os.path.join(run.folder, name))
         os.symlink("../victim", os.path.join(run.folder, name))
-        status, messages, _ = run.send("--once")
+        status, messages, _ = run.send()
         expect(f"{name} is a link", (status, "symbolic link" in messages), (1, True))
         os.remove(os.path.join(run.folder, name))
     os.rename(os.path.join(run.folder, "kept"), os.path.join(run.folder, "config.json"))
     for config in ('{"train": []}', '{"train": {"steps": "2"}, "eval": 1}', '{"eval": {"every": {}}}'):
         run.write("config.json", config)
-        status, messages, _ = run.send("--once")
+        status, messages, _ = run.send()
         expect(config, (status, messages), (0, ""))
     run.write("config.json", "\u009b\u202e{")
-    status, messages, _ = run.send("--once")
+    status, messages, _ = run.send()
     expect("bad JSON", (status, "\u009b" in messages, "\u202e" in messages), (1, False, False))
     os.remove(os.path.join(run.folder, "config.json"))
-    status, messages, _ = run.send("--once")
+    status, messages, _ = run.send()
     expect("no run", (status, "no config.json" in messages), (1, True))
 
 
-for test in (test_once, test_interrupted, test_follow, test_refusals):
+def test_real_tensorboard(run):
+    """What TensorBoard's own reader finds after two calls, with a resume between them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run.write("metrics.jsonl", '{"step": 1, "loss": 1.5, "memory_bytes": 3145728, "time": 7}\n')
+    run.step(2)
+    expect("tensorboard", run.send(to="tensorboard")[0], 0)
+    run.step(1, mode="w")
+    run.step(2)
+    run.step(3, "1.25")
+    run.write("metrics.jsonl", '{"step": 3, "val_loss": 2}\n', "a")
+    for _ in range(2):  # the second finds nothing new
+        expect("tensorboard again", run.send(to="tensorboard")[0], 0)
+    reader = EventAccumulator(run.folder)
+    reader.Reload()
+    found = {
+        tag: [(event.step, event.value) for event in reader.Scalars(tag)]
+        for tag in ("train/loss", "memory/peak_mib", "validation/loss")
+    }
+    expect("losses", found["train/loss"], [(1, 1.5), (2, 1.5), (3, 1.25)])
+    expect("memory", found["memory/peak_mib"], [(1, 3)])
+    expect("validations", found["validation/loss"], [(3, 2)])
+    expect("time of step 1", reader.Scalars("train/loss")[0].wall_time, 7)
+
+
+def test_real_wandb(run):
+    os.remove(os.path.join(run.folder, "../fake/wandb.py"))
+    run.environment.update(WANDB_MODE="offline", WANDB_SILENT="true")
+    for key in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        run.environment[key] = os.path.dirname(run.folder)
+    run.step(1)
+    run.step(2)
+    status, messages, _ = run.send()
+    expect("wandb offline", status, 0)
+    with open(os.path.join(run.folder, "wandb.json"), encoding="utf-8") as file:
+        state = json.load(file)
+    expect("last step", state["step"], 2)
+    folders = [name for name in os.listdir(os.path.join(run.folder, "wandb")) if "offline" in name]
+    expect("offline runs", (len(folders), folders[0].endswith(state["id"])), (1, True))
+    files = os.listdir(os.path.join(run.folder, "wandb", folders[0]))
+    expect("files to sync", [name for name in files if name.endswith(".wandb")] != [], True)
+
+
+tests = [test_once, test_interrupted, test_follow, test_table, test_refusals]
+for package, test in (("tensorboard", test_real_tensorboard), ("wandb", test_real_wandb)):
+    if importlib.util.find_spec(package):
+        tests.append(test)
+    else:
+        print(f"skipped: {test.__name__}, because there is no {package} here")
+for test in tests:
     with tempfile.TemporaryDirectory() as scratch:
         test(Run(scratch, steps=4))
 for failure in failures:
     print("FAILED:", failure)
-print(f"scripts/to_wandb.py: {len(failures)} failures")
+print(f"scripts/follow_run.py: {len(failures)} failures")
 sys.exit(1 if failures else 0)
