@@ -141,15 +141,20 @@ echo
 name="" file="" filter="" after="" old="" new=""
 while IFS= read -r text; do
     case $text in
-    'mutant '*) try && name=${text#mutant } file="" filter="" after="" old="" new="" ;;
-    'file '*) file=${text#file } ;;
-    'tests '*) filter=${text#tests } ;;
-    'after '*) after=${text#after } ;;
+    '' | '#'*) ;;
+    '@ '*) after=${text#@ } ;;
     '- '*) old=${text#- } ;;
     '+ '* | '+') new=${text#+} new=${new# } ;;
-    '' | '#'*) ;;
-    *) echo "mutants.txt: cannot read: $text" >&2 && exit 2 ;;
+    *)
+        try
+        after="" old="" new=""
+        read -r name file filter <<<"$text"
+        if [ -z "$filter" ] && [ "$name" != end ]; then
+            echo "mutants.txt: cannot read: $text" >&2
+            exit 2
+        fi
+        ;;
     esac
-done < <(cat test/cuda_emulator/mutants.txt; echo 'mutant end')
+done < <(cat test/cuda_emulator/mutants.txt; echo end)
 echo "$mutants mutants, $escaped missed"
 [ $escaped = 0 ]
