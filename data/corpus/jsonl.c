@@ -2,155 +2,126 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
-#include "data/util/json_escape.h"
 #include "data/util/utf8.h"
 
-enum { DEPTH_MAX = 256 };
-
-static struct json_scan scan_of(const char *row, size_t size) {
-    return (struct json_scan){.text = row, .at = row, .end = row + size, .depth_max = DEPTH_MAX};
-}
+/* A row that is read. Its texts are collected apart and replace it at the end, since the row must
+ * not change if an error is found. */
+struct reading {
+    char *row;
+    char *texts; /* [used], never longer than the row */
+    size_t used;
+    size_t *column;
+    struct error *error;
+};
 
 bool jsonl_is_blank(const char *row, size_t size) {
-    struct json_scan scan = scan_of(row, size);
-    json_scan_peek(&scan);
-    return scan.at == scan.end;
+    while (size > 0 && row[size - 1] && strchr(" \t\r\n", row[size - 1])) size--;
+    return size == 0;
 }
 
-static bool is_field(const struct json_span *key, const char *field) {
-    size_t left = strlen(field);
-    for (const char *at = key->begin; at < key->end;) {
-        char character[4] = {*at};
-        size_t bytes = 1;
-        if (*at == '\\') bytes = utf8_write(character, json_escape_character(&at, key->end));
-        else at++;
-        if (bytes > left || memcmp(field, character, bytes) != 0) return false;
-        field += bytes;
-        left -= bytes;
+static int fail_at(struct reading *reading, const cJSON *item, const char *what) {
+    *reading->column = (size_t)utf8_count(reading->row, (size_t)item->valueint) + 1;
+    return fail(reading->error, "%s", what);
+}
+
+/* Fails because of a missing member, with the names of the first members that exist. */
+static int fail_missing(struct reading *reading, const cJSON *object, const char *name) {
+    char names[160] = "", what[400];
+    const cJSON *item;
+    cJSON_ArrayForEach(item, object) {
+        const size_t used = strlen(names);
+        if (used + strlen(item->string) + 8 <= sizeof names)
+            snprintf(names + used, sizeof names - used, "%s\"%s\"", used ? ", " : "", item->string);
     }
-    return left == 0;
+    snprintf(what, sizeof what, "there is no member \"%.100s\" (there is %s)", name,
+             *names ? names : "none");
+    return fail_at(reading, object, what);
 }
 
-/* Collects the first names of a row, for the message about a missing member. */
-static void list_name(char names[160], const struct json_span *key) {
-    const size_t used = strlen(names), size = (size_t)(key->end - key->begin);
-    if (used + size + 8 > 160) return;
-    snprintf(names + used, 160 - used, "%s\"%.*s\"", used ? ", " : "", (int)size, key->begin);
+/* Adds the text of a string or a boolean, with every JSON_ROW_NUL as the one byte it stands for. */
+static void add_text(struct jsonl_member *member, const cJSON *value, struct reading *reading) {
+    const char *text = cJSON_IsTrue(value) ? "true" : "false", *nul;
+    if (cJSON_IsString(value)) text = value->valuestring;
+    char *const begin = reading->texts + reading->used, *at = begin;
+    for (; (nul = strstr(text, JSON_ROW_NUL)); text = nul + strlen(JSON_ROW_NUL)) {
+        at = (char *)memcpy(at, text, (size_t)(nul - text)) + (nul - text);
+        *at++ = '\0';
+    }
+    at = (char *)memcpy(at, text, strlen(text)) + strlen(text);
+    member->text = reading->row + reading->used;
+    member->size = (size_t)(at - begin);
+    reading->used += member->size;
 }
 
-static bool scan_object(struct json_scan *scan, struct jsonl_member *members, int count);
+static int read_object(struct jsonl_member *members, int count, const cJSON *object,
+                       struct reading *reading);
 
-/* Scans a list of objects. */
-static bool scan_list(struct json_scan *scan, struct jsonl_member *list) {
-    if (json_scan_peek(scan) != '[') return json_scan_refuse(scan, "the member is not a list");
-    scan->at++;
+/* Reads a list of objects. */
+static int read_list(struct jsonl_member *list, const cJSON *array, struct reading *reading) {
+    const cJSON *object;
+    if (!cJSON_IsArray(array)) return fail_at(reading, array, "the member is not a list");
+    list->text = reading->row + (array->valueint);
     arrsetlen(list->items, 0);
-    for (bool more = json_scan_peek(scan) != ']'; more;) {
-        if (json_scan_peek(scan) != '{')
-            return json_scan_refuse(scan, "the list has an item that is not an object");
+    cJSON_ArrayForEach(object, array) {
         struct jsonl_member *item = arraddnptr(list->items, JSONL_MEMBERS_MAX);
         memcpy(item, list->of, JSONL_MEMBERS_MAX * sizeof *item);
-        if (!scan_object(scan, item, JSONL_MEMBERS_MAX)) return false;
-        more = json_scan_peek(scan) == ',';
-        if (more) scan->at++;
+        if (!cJSON_IsObject(object))
+            return fail_at(reading, object, "the list has an item that is not an object");
+        if (read_object(item, JSONL_MEMBERS_MAX, object, reading)) return -1;
     }
-    if (json_scan_peek(scan) != ']') return json_scan_expected(scan, "a comma or ]");
-    scan->at++;
-    return true;
+    return 0;
 }
 
-/* Scans the value of a member, and leaves its escapes as they are. */
-static bool scan_member(struct json_scan *scan, struct jsonl_member *member) {
-    const char first = json_scan_peek(scan);
-    struct json_span span = {scan->at, NULL};
-    if (member->kind == JSONL_LIST) {
-        if (!scan_list(scan, member)) return false;
-    } else if (member->kind == JSONL_STRING) {
-        if (first != '"') return json_scan_refuse(scan, "the member is not a string");
-        if (!json_scan_string(scan, &span)) return false;
-    } else {
-        if (first != 't' && first != 'f')
-            return json_scan_refuse(scan, "the member is not true or false");
-        if (!json_scan_value(scan)) return false;
-    }
-    if (!span.end) span.end = scan->at;
-    member->text = (char *)span.begin; /* jsonl_row decodes it in place */
-    member->size = (size_t)(span.end - span.begin);
-    return true;
-}
-
-/* Scans an object with these members, each of which has the text NULL so far. */
-static bool scan_object(struct json_scan *scan, struct jsonl_member *members, int count) {
-    const char first = json_scan_peek(scan), *const begin = scan->at;
-    struct json_span key;
-    char names[160] = "";
-    if (first != '{') return json_scan_refuse(scan, "the row is not an object");
-    scan->at++;
-    for (bool more = json_scan_peek(scan) != '}'; more;) {
-        json_scan_peek(scan);
-        const char *name = scan->at;
-        if (!json_scan_key(scan, &key)) return false;
-        list_name(names, &key);
-        int wanted = 0;
-        while (wanted < count && !is_field(&key, members[wanted].name)) wanted++;
-        if (wanted < count && members[wanted].text) {
-            scan->at = name;
-            return json_scan_refuse(scan, "the member appears twice");
+static int read_object(struct jsonl_member *members, int count, const cJSON *object,
+                       struct reading *reading) {
+    for (int i = 0; i < count; i++) {
+        struct jsonl_member *member = &members[i];
+        const cJSON *value = NULL, *item;
+        cJSON_ArrayForEach(item, object) {
+            if (strcmp(item->string, member->name) != 0) continue;
+            if (value) return fail_at(reading, item, "the member appears twice");
+            value = item;
         }
-        if (!(wanted < count ? scan_member(scan, &members[wanted]) : json_scan_value(scan)))
-            return false;
-        more = json_scan_peek(scan) == ',';
-        if (more) scan->at++;
+        if (!value) return fail_missing(reading, object, member->name);
+        if (member->kind == JSONL_STRING && !cJSON_IsString(value))
+            return fail_at(reading, value, "the member is not a string");
+        if (member->kind == JSONL_BOOLEAN && !cJSON_IsBool(value))
+            return fail_at(reading, value, "the member is not true or false");
+        if (member->kind != JSONL_LIST) add_text(member, value, reading);
+        else if (read_list(member, value, reading)) return -1;
     }
-    if (json_scan_peek(scan) != '}') return json_scan_expected(scan, "a comma or }");
-    scan->at++;
-    for (int i = 0; i < count; i++)
-        if (!members[i].text) {
-            scan->at = begin;
-            return json_scan_refuse(scan, "there is no member \"%.100s\" (there is %s)",
-                                    members[i].name, *names ? names : "none");
-        }
-    return true;
+    return 0;
 }
 
 bool jsonl_has(const char *row, size_t size, const char *name) {
-    struct json_scan scan = scan_of(row, size);
-    struct json_span key;
-    if (json_scan_peek(&scan) != '{') return false;
-    do {
-        scan.at++;
-        if (!json_scan_key(&scan, &key)) return false;
-        if (is_field(&key, name)) return true;
-    } while (json_scan_value(&scan) && json_scan_peek(&scan) == ',');
-    return false;
-}
-
-/* Decodes the escapes of strings. */
-static void decode(struct jsonl_member *members, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        struct jsonl_member *member = &members[i];
-        if (member->kind == JSONL_STRING) member->size = json_unescape(member->text, member->size);
-        else if (member->kind == JSONL_LIST) decode(member->items, arrlenu(member->items));
-    }
+    struct error ignored;
+    size_t column;
+    cJSON *root;
+    json_parse_row(&root, row, size, &column, &ignored);
+    const bool has = json_member(root, name);
+    cJSON_Delete(root);
+    return has;
 }
 
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
               struct error *error) {
-    struct json_scan scan = scan_of(row, size);
+    struct reading reading = {row, malloc(size + 1), 0, column, error};
+    cJSON *root;
     assert(count <= JSONL_MEMBERS_MAX);
-    for (int i = 0; i < count; i++) members[i].text = NULL;
-    bool is_good = scan_object(&scan, members, count);
-    if (is_good) {
-        json_scan_peek(&scan);
-        is_good = scan.at == scan.end || json_scan_refuse(&scan, "something follows the object");
-    }
-    *column = json_scan_column(&scan);
-    if (!is_good) return fail(error, "%s", scan.problem);
-    decode(members, (size_t)count);
-    return 0;
+    int status = json_parse_row(&root, row, size, column, error);
+    if (status == 0 && !reading.texts) status = fail(error, "out of memory");
+    if (status == 0 && !cJSON_IsObject(root))
+        status = fail_at(&reading, root, "the row is not an object");
+    if (status == 0) status = read_object(members, count, root, &reading);
+    if (status == 0) memcpy(row, reading.texts, reading.used);
+    free(reading.texts);
+    cJSON_Delete(root);
+    return status;
 }

@@ -33,7 +33,7 @@ struct jsonl_member {
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
               struct error *error);
 
-/* True if the object has a member of this name, of any type. The row after it is not checked. */
+/* True if the row is a valid object that has a member of this name, of any type. */
 bool jsonl_has(const char *row, size_t size, const char *name);
 
 /* True if the row is only white space. */

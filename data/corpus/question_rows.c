@@ -12,7 +12,7 @@
 #include "data/util/utf8.h"
 #include "data/corpus/question_text.h"
 
-enum { FIELDS_MAX = 5, VALUES_MAX = 100000, DEPTH_MAX = 256 };
+enum { FIELDS_MAX = 5, VALUES_MAX = 100000 };
 
 /* Limits of the texts to score. Each choice has a copy of its context, so a short file may ask for
  * far more memory than it takes. */
@@ -269,35 +269,6 @@ enum { FORMS_COUNT = sizeof FORMS / sizeof *FORMS };
 
 /* ---- rows */
 
-static bool is_known(const struct json_span *key) {
-    const size_t size = (size_t)(key->end - key->begin);
-    for (int i = 0; i < FORMS_COUNT; i++)
-        for (int j = 0; j < FIELDS_MAX && FORMS[i].fields[j]; j++)
-            if (strlen(FORMS[i].fields[j]) == size &&
-                memcmp(FORMS[i].fields[j], key->begin, size) == 0)
-                return true;
-    return false;
-}
-
-/* Replaces the values of unknown fields by 0 and spaces, which keeps all columns. These rows hold
- * whatever a dataset has collected, and json_parse refuses some of it, such as half a surrogate
- * pair. Stops at an error of syntax, which json_parse finds again. */
-static void blank_unknown(char *row, size_t size) {
-    struct json_scan scan = {.text = row, .at = row, .end = row + size, .depth_max = DEPTH_MAX};
-    struct json_span key;
-    if (json_scan_peek(&scan) != '{') return;
-    do {
-        scan.at++;
-        if (!json_scan_key(&scan, &key)) return;
-        json_scan_peek(&scan);
-        char *const value = row + (scan.at - row);
-        if (!json_scan_value(&scan)) return;
-        if (is_known(&key)) continue;
-        memset(value, ' ', (size_t)(scan.at - value));
-        *value = '0';
-    } while (json_scan_peek(&scan) == ',');
-}
-
 /* Fails because the row is of no known form. */
 static int refuse_form(struct row *row) {
     char list[ERROR_MAX] = "", fields[160];
@@ -325,7 +296,6 @@ int question_row(struct question_set *set, char *row, size_t size, const char *n
     struct error problem;
     struct row read = {.set = set, .question.line = line, .error = &problem};
     cJSON *root;
-    blank_unknown(row, size);
     /* Messages of json_parse begin with ":1:", an empty name and the only line of this text. */
     if (json_parse_limited(&root, row, size, VALUES_MAX, "", &problem))
         return fail(error, "%s:%zu%s", name, line, problem.text + 2);

@@ -1,7 +1,6 @@
 #include "data/util/json.h"
 
 #include "data/util/files.h"
-#include "data/util/json_escape.h"
 #include "data/util/utf8.h"
 
 #include <assert.h>
@@ -11,12 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* An item of a tree. cJSON_Delete frees it through its first member. */
-struct json_item {
-    cJSON json;
-    uint32_t begin, value; /* offsets of the key, if any, and of the value in the text */
-};
 
 const char *json_text_excerpt(char excerpt[JSON_EXCERPT_MAX], const char *text, size_t length) {
     size_t used = 0, at = 0;
@@ -42,270 +35,237 @@ struct json_shown json_text_shown(const char *text) {
     return shown;
 }
 
-bool json_scan_refuse(struct json_scan *s, const char *format, ...) {
+enum { VALUE = 'v', KEY = 'k' };
+
+/* A text that is checked before cJSON parses it, since cJSON accepts more than JSON, and says less
+ * about errors. */
+struct check {
+    const char *text, *at, *end;
+    bool is_row; /* the text is a copy that may be changed */
+    int depth;
+    char open[JSON_ROW_DEPTH_MAX + 1]; /* [depth] brackets, from index 1 */
+    char previous;                     /* token before `at`: 0, VALUE, KEY or punctuation */
+    size_t items_max;
+    uint32_t *items; /* stb_ds array: offsets of keys, or of values without a key, in order */
+    char problem[400];
+};
+
+static bool refuse(struct check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static bool refuse(struct check *c, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(s->problem, sizeof s->problem, format, arguments);
+    vsnprintf(c->problem, sizeof c->problem, format, arguments);
     va_end(arguments);
     return false;
 }
 
-/* Returns the rest of the line, for "found ..."; never empty. */
-static struct json_shown found_here(const struct json_scan *s) {
+/* Returns the rest of the line, for use in a message; never empty. */
+static struct json_shown found_here(const struct check *c) {
     struct json_shown found = {"the end of the text"};
-    if (s->at == s->end) return found;
-    const char *end = memchr(s->at, '\n', (size_t)(s->end - s->at));
-    if (!end) end = s->end;
-    while (end > s->at + 1 && strchr(" \t\r", end[-1])) end--;
-    json_text_excerpt(found.text, s->at, (size_t)(end - s->at));
+    if (c->at == c->end) return found;
+    const char *end = memchr(c->at, '\n', (size_t)(c->end - c->at));
+    if (!end) end = c->end;
+    while (end > c->at + 1 && strchr(" \t\r", end[-1])) end--;
+    json_text_excerpt(found.text, c->at, (size_t)(end - c->at));
     return found;
 }
 
-bool json_scan_expected(struct json_scan *s, const char *expected) {
-    const struct json_shown found = found_here(s);
-    switch (s->at < s->end ? *s->at : ' ') {
-    case '/':
-    case '#':
-        return json_scan_refuse(s, "found %s\nJSON has no comments: remove this one.", found.text);
-    case '\'': return json_scan_refuse(s, "found %s\nJSON strings need double quotes.", found.text);
-    case '\0': return json_scan_refuse(s, "a NUL byte: this is not a text file.");
-    default: return json_scan_refuse(s, "expected %s, found %s", expected, found.text);
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+static void skip_space(struct check *c) {
+    while (c->at < c->end && is_space(*c->at)) c->at++;
+}
+
+/* Returns the code unit of a \uXXXX, or -1. */
+static int code_unit(const char *at, const char *end) {
+    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+    int code = 0;
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u') return -1;
+    for (int i = 2; i < 6; i++) {
+        const char *digit = memchr(digits, at[i], sizeof digits - 1);
+        if (!digit) return -1;
+        code = code * 16 + (int)(digit - digits) % 16;
     }
+    return code;
 }
 
-char json_scan_peek(struct json_scan *s) {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t'))
-        s->at++;
-    return s->at < s->end ? *s->at : '\0';
-}
-
-static bool scan_escape(struct json_scan *s) {
-    const char *start = s->at;
-    const int code = json_escape_code(&s->at, s->end);
-    if (code >= 0 && !(s->has_tree && (code == 0 || (code >= 0xd800 && code < 0xe000))))
-        return true;
-    s->at = start;
-    if (code < 0)
-        return json_scan_refuse(s,
-                                "a backslash in a string is followed by one of \" \\ / b f n r t "
-                                "or by u and four hexadecimal digits; \\\\ is a backslash itself.");
-    if (code > 0)
-        return json_scan_refuse(s, "\\u%04x is half a character: its other half is missing.",
-                                (unsigned)code);
-    return json_scan_refuse(s, "\\u0000, the NUL character, cannot be in a string.");
+/* Moves past an escape. Those that stand for no character of a C string are refused; in a row,
+ * an unpaired surrogate becomes \ufffd, and a NUL becomes JSON_ROW_NUL. */
+static bool check_escape(struct check *c) {
+    const int code = code_unit(c->at, c->end);
+    const int low = code >= 0xd800 && code < 0xdc00 ? code_unit(c->at + 6, c->end) : -1;
+    const bool is_pair = low >= 0xdc00 && low < 0xe000;
+    if (code < 0 && (c->end - c->at < 2 || !memchr("\"\\/bfnrt", c->at[1], 8)))
+        return refuse(c, "a backslash in a string is followed by one of \" \\ / b f n r t or by u "
+                         "and four hexadecimal digits; \\\\ is a backslash itself.");
+    if (code == 0 || (code >= 0xd800 && code < 0xe000 && !is_pair)) {
+        if (!c->is_row && code == 0)
+            return refuse(c, "\\u0000, the NUL character, cannot be in a string.");
+        if (!c->is_row)
+            return refuse(c, "\\u%04x is half a character: its other half is missing.",
+                          (unsigned)code);
+        memcpy((char *)c->at, code == 0 ? JSON_ROW_NUL : "\\ufffd", 6);
+    }
+    c->at += is_pair ? 12 : code < 0 ? 2 : 6;
+    return true;
 }
 
 static bool is_plain(unsigned char c) {
     return c >= ' ' && c < 0x80 && c != '"' && c != '\\';
 }
 
-bool json_scan_string(struct json_scan *s, struct json_span *string) {
-    string->begin = ++s->at;
+static bool check_string(struct check *c) {
+    const char *begin = c->at++;
     for (;;) {
-        const char *at = s->at; /* a local copy, since most time is spent here */
-        while (at < s->end && is_plain((unsigned char)*at)) at++;
-        s->at = at;
-        if (at == s->end || *at == '\n' || *at == '\r') break;
-        const unsigned char c = (unsigned char)*at;
-        if (c == '"') {
-            string->end = s->at++;
-            return true;
-        }
-        if (c < ' ')
-            return json_scan_refuse(s, "a control character (code %d) in a string; write \\u%04x.",
-                                    c, (unsigned)c);
-        if (c == '\\') {
-            if (!scan_escape(s)) return false;
-            continue;
-        }
-        const size_t bytes = utf8_character(at, (size_t)(s->end - at));
+        const char *at = c->at; /* a local copy, since most time is spent here */
+        while (at < c->end && is_plain((unsigned char)*at)) at++;
+        c->at = at;
+        if (at == c->end || *at == '\n' || *at == '\r') break;
+        const unsigned char byte = (unsigned char)*at;
+        const size_t bytes = utf8_character(at, (size_t)(c->end - at));
+        if (byte < ' ')
+            return refuse(c, "a control character (code %d) in a string; write \\u%04x.", byte,
+                          (unsigned)byte);
         if (bytes == 0)
-            return json_scan_refuse(s, "byte 0x%02x is not UTF-8. Save the file as UTF-8.",
-                                    (unsigned)c);
-        s->at += bytes;
+            return refuse(c, "byte 0x%02x is not UTF-8. Save the file as UTF-8.", (unsigned)byte);
+        if (byte == '\\' && !check_escape(c)) return false;
+        if (byte != '\\') c->at += bytes;
+        if (byte == '"') return true;
     }
-    s->at = string->begin - 1;
-    return json_scan_refuse(s, "this string has no closing quote on its line: %s",
-                            found_here(s).text);
+    c->at = begin;
+    return refuse(c, "this string has no closing quote on its line: %s", found_here(c).text);
 }
 
-static const char *skip_digits(const char *at, const char *end) {
-    while (at < end && *at >= '0' && *at <= '9') at++;
-    return at;
+/* Returns the end of the digits at `at`; NULL if `at` is NULL or there are none. */
+static const char *digits_end(const char *at) {
+    const size_t count = at ? strspn(at, "0123456789") : 0;
+    return count ? at + count : NULL;
 }
 
-static bool scan_number(struct json_scan *s) {
-    char excerpt[JSON_EXCERPT_MAX];
-    const char *first = s->at + (*s->at == '-'), *at = skip_digits(first, s->end);
-    bool valid = at > first && !(*first == '0' && at > first + 1);
-    if (valid && at < s->end && *at == '.') {
-        first = at + 1;
-        at = skip_digits(first, s->end);
-        valid = at > first;
+/* cJSON accepts more: zeros before a number, and a point at one of its ends. */
+static bool is_number(const char *at) {
+    const char *first = at + (*at == '-'), *end = digits_end(first);
+    if (end && *first == '0' && end > first + 1) return false;
+    if (end && *end == '.') end = digits_end(end + 1);
+    if (end && (*end == 'e' || *end == 'E'))
+        end = digits_end(end + 1 + (end[1] == '+' || end[1] == '-'));
+    return end && *end == '\0';
+}
+
+static bool expected(struct check *c, const char *what) {
+    const struct json_shown found = found_here(c);
+    switch (c->at < c->end ? *c->at : ' ') {
+    case '/':
+    case '#': return refuse(c, "found %s\nJSON has no comments: remove this one.", found.text);
+    case '\'': return refuse(c, "found %s\nJSON strings need double quotes.", found.text);
+    case '\0': return refuse(c, "a NUL byte: this is not a text file.");
+    default: return refuse(c, "expected %s, found %s", what, found.text);
     }
-    if (valid && at < s->end && (*at == 'e' || *at == 'E')) {
-        first = at + 1 + (at + 1 < s->end && (at[1] == '+' || at[1] == '-'));
-        at = skip_digits(first, s->end);
-        valid = at > first;
-    }
-    if (valid) {
-        s->at = at;
+}
+
+/* Checks a number, true, false or null. */
+static bool check_word(struct check *c) {
+    char word[64] = ""; /* cJSON reads as many characters of a number */
+    size_t length = 0;
+    for (const char *at = c->at; at < c->end && !is_space(*at) && !strchr(",]}", *at); at++)
+        if (++length < sizeof word) word[length - 1] = *at;
+    const bool is_digit = *word >= '0' && *word <= '9';
+    if ((is_digit || *word == '-') && (length >= sizeof word || !is_number(word)))
+        return refuse(c, "%s is not a JSON number; such as 10, -0.5 or 1e-3 are.",
+                      json_text_shown(word).text);
+    if (!is_digit && *word != '-' && strcmp(word, "true") != 0 && strcmp(word, "false") != 0 &&
+        strcmp(word, "null") != 0)
+        return expected(c, "a value (a number, a \"string\", true, false, [ or {)");
+    c->at += length;
+    return true;
+}
+
+/* Opens an object or array. */
+static bool open_bracket(struct check *c) {
+    const int depth_max = c->is_row ? JSON_ROW_DEPTH_MAX : JSON_DEPTH_MAX;
+    if (c->depth == depth_max)
+        return refuse(c, "nested more than %d deep; so deep is not read.", depth_max);
+    c->previous = c->open[++c->depth] = *c->at++;
+    return true;
+}
+
+/* Counts an item of the tree, which begins here. */
+static bool add_item(struct check *c) {
+    if (arrlenu(c->items) == c->items_max)
+        return refuse(c, "more than %zu values; so many are not read.", c->items_max);
+    arrput(c->items, (uint32_t)(c->at - c->text));
+    return true;
+}
+
+static bool check_value(struct check *c) {
+    const char first = c->at < c->end ? *c->at : ' ';
+    if (first == '{' || first == '[') return open_bracket(c);
+    c->previous = VALUE;
+    return first == '"' ? check_string(c) : check_word(c);
+}
+
+/* Checks the comma or the closing bracket after a value. */
+static bool check_end(struct check *c, char close) {
+    const char first = c->at < c->end ? *c->at : ' ';
+    if (first == close) {
+        c->depth--;
+        c->previous = VALUE;
+    } else if (first == ',') {
+        c->previous = ',';
+        const char *comma = c->at++;
+        skip_space(c);
+        if (c->at == c->end || *c->at != close) return true;
+        c->at = comma;
+        return refuse(c, "a comma before %c: JSON has none after the last entry.", close);
+    } else return expected(c, close == '}' ? "a comma or }" : "a comma or ]");
+    c->at++;
+    return true;
+}
+
+/* Checks a token. What is allowed depends on the one before, and on the innermost bracket. */
+static bool check_token(struct check *c) {
+    const char first = c->at < c->end ? *c->at : ' ', open = c->open[c->depth];
+    const char close = open == '{' ? '}' : ']';
+    if (c->previous == VALUE || (c->depth > 0 && first == close && c->previous == open))
+        return check_end(c, close);
+    if (c->previous == KEY) {
+        if (first != ':') return expected(c, "a colon after the key");
+        c->at++;
+        c->previous = ':';
         return true;
     }
-    for (at = s->at; at < s->end && !strchr(",]} \t\r\n", *at);) at++;
-    return json_scan_refuse(s, "%s is not a JSON number; such as 10, -0.5 or 1e-3 are.",
-                            json_text_excerpt(excerpt, s->at, (size_t)(at - s->at)));
-}
-
-static bool scan_word(struct json_scan *s, struct json_item *item) {
-    static const struct {
-        const char *text;
-        int type;
-    } words[] = {{"true", cJSON_True}, {"false", cJSON_False}, {"null", cJSON_NULL}};
-    for (int i = 0; i < 3; i++) {
-        const size_t length = strlen(words[i].text);
-        if ((size_t)(s->end - s->at) < length || memcmp(s->at, words[i].text, length)) continue;
-        s->at += length;
-        if (item) item->json.type = words[i].type;
-        return true;
+    if (c->previous == ':') {
+        if (c->is_row) arrlast(c->items) = (uint32_t)(c->at - c->text);
+        return check_value(c);
     }
-    return json_scan_expected(s, "a value (a number, a \"string\", true, false, [ or {)");
+    if (open != '{') return add_item(c) && check_value(c);
+    if (first != '"') return expected(c, "a key in double quotes");
+    c->previous = KEY;
+    return add_item(c) && check_string(c);
 }
 
-/* Adds an item that begins here to an object or array; returns NULL on failure. As in cJSON's own
- * trees, the first item's prev is the last item. */
-static struct json_item *add_item(struct json_scan *s, struct json_item *parent) {
-    struct json_item *item = s->value_count++ < s->values_max ? calloc(1, sizeof *item) : NULL;
-    if (!item) {
-        if (s->value_count > s->values_max)
-            json_scan_refuse(s, "more than %zu values; so many are not read.", s->values_max);
-        else json_scan_refuse(s, "out of memory");
-        return NULL;
-    }
-    item->begin = (uint32_t)(s->at - s->text);
-    if (!parent) return item;
-    cJSON *first = parent->json.child;
-    item->json.prev = first ? first->prev : &item->json;
-    if (first) first->prev = first->prev->next = &item->json;
-    else parent->json.child = &item->json;
-    return item;
-}
-
-static bool take_string(struct json_scan *s, char **to, struct json_span string) {
-    const size_t size = (size_t)(string.end - string.begin);
-    *to = malloc(size + 1);
-    if (!*to) return json_scan_refuse(s, "out of memory");
-    memcpy(*to, string.begin, size);
-    (*to)[json_unescape(*to, size)] = '\0';
+/* Checks the value at c->at. */
+static bool check_whole(struct check *c) {
+    do {
+        skip_space(c);
+        if (!check_token(c)) return false;
+    } while (c->depth > 0 || c->previous != VALUE);
     return true;
 }
 
-static int compare_keys(const void *a, const void *b) {
-    const struct json_item *left = *(struct json_item *const *)a;
-    const struct json_item *right = *(struct json_item *const *)b;
-    const int order = strcmp(left->json.string, right->json.string);
-    return order ? order : left->begin < right->begin ? -1 : 1;
-}
-
-static bool check_keys(struct json_scan *s, struct json_item *object) {
-    arrsetlen(s->members, 0);
-    for (cJSON *item = object->json.child; item; item = item->next)
-        arrput(s->members, (struct json_item *)item);
-    const size_t count = arrlenu(s->members);
-    if (count > 1) qsort(s->members, count, sizeof *s->members, compare_keys);
-    for (size_t i = 1; i < count; i++) {
-        const cJSON *before = &s->members[i - 1]->json;
-        if (strcmp(before->string, s->members[i]->json.string) != 0) continue;
-        s->at = s->text + s->members[i]->begin;
-        return json_scan_refuse(s, "\"%s\" appears twice; it was already on line %zu.",
-                                json_text_shown(before->string).text, json_line(before, s->text));
-    }
-    return true;
-}
-
-bool json_scan_key(struct json_scan *s, struct json_span *key) {
-    if (json_scan_peek(s) != '"') return json_scan_expected(s, "a key in double quotes");
-    if (!json_scan_string(s, key)) return false;
-    if (json_scan_peek(s) != ':') return json_scan_expected(s, "a colon after the key");
-    s->at++;
-    return true;
-}
-
-static bool scan_value(struct json_scan *s, struct json_item *item);
-
-static bool scan_member(struct json_scan *s, struct json_item *parent, char close) {
-    struct json_span key;
-    struct json_item *item = NULL;
-    if (parent && !(item = add_item(s, parent))) return false;
-    if (close == '}' &&
-        (!json_scan_key(s, &key) || (item && !take_string(s, &item->json.string, key))))
-        return false;
-    return scan_value(s, item);
-}
-
-/* Scans an object or an array. */
-static bool scan_members(struct json_scan *s, struct json_item *parent, char close) {
-    if (s->depth == s->depth_max)
-        return json_scan_refuse(s, "nested more than %d deep; so deep is not read.", s->depth_max);
-    s->depth++;
-    s->at++;
-    for (bool more = json_scan_peek(s) != close; more;) {
-        if (!scan_member(s, parent, close)) return false;
-        more = json_scan_peek(s) == ',';
-        const char *comma = s->at;
-        if (!more) break;
-        s->at++;
-        if (json_scan_peek(s) != close) continue;
-        s->at = comma;
-        return json_scan_refuse(s, "a comma before %c: JSON has none after the last entry.", close);
-    }
-    if (json_scan_peek(s) != close)
-        return json_scan_expected(s, close == '}' ? "a comma or }" : "a comma or ]");
-    s->at++;
-    s->depth--;
-    return !parent || close == ']' || check_keys(s, parent);
-}
-
-/* Scans a value, into item unless that is NULL. */
-static bool scan_value(struct json_scan *s, struct json_item *item) {
-    struct json_span string;
-    const char c = json_scan_peek(s), *start = s->at;
-    if (item) item->value = (uint32_t)(start - s->text);
-    if (c == '{' || c == '[') {
-        if (item) item->json.type = c == '{' ? cJSON_Object : cJSON_Array;
-        return scan_members(s, item, c == '{' ? '}' : ']');
-    }
-    if (c == '"') {
-        if (item) item->json.type = cJSON_String;
-        return json_scan_string(s, &string) &&
-               (!item || take_string(s, &item->json.valuestring, string));
-    }
-    if (c != '-' && (c < '0' || c > '9')) return scan_word(s, item);
-    if (!scan_number(s)) return false;
-    if (item) {
-        item->json.type = cJSON_Number;
-        cJSON_SetNumberHelper(&item->json, strtod(start, NULL));
-    }
-    return true;
-}
-
-bool json_scan_value(struct json_scan *s) {
-    return scan_value(s, NULL);
-}
-
-static bool scan_text(struct json_scan *s, struct json_item *root) {
-    if (strncmp(s->text, "\xef\xbb\xbf", 3) == 0)
-        return json_scan_refuse(s, "the file begins with a byte order mark.\n"
-                                   "Save it as UTF-8 without BOM.");
-    if (strncmp(s->text, "\xff\xfe", 2) == 0 || strncmp(s->text, "\xfe\xff", 2) == 0)
-        return json_scan_refuse(s, "the file is in UTF-16. Save it as UTF-8.");
-    json_scan_peek(s);
-    root->begin = (uint32_t)(s->at - s->text);
-    if (s->at == s->end)
-        return json_scan_refuse(s, "the file is empty; the smallest object is {}.");
-    if (!scan_value(s, root)) return false;
-    json_scan_peek(s);
-    return s->at == s->end || json_scan_expected(s, "nothing after the end of the value");
+static bool check_text(struct check *c) {
+    if (strncmp(c->text, "\xef\xbb\xbf", 3) == 0)
+        return refuse(c, "the file begins with a byte order mark.\nSave it as UTF-8 without BOM.");
+    if (strncmp(c->text, "\xff\xfe", 2) == 0 || strncmp(c->text, "\xfe\xff", 2) == 0)
+        return refuse(c, "the file is in UTF-16. Save it as UTF-8.");
+    skip_space(c);
+    if (c->at == c->end) return refuse(c, "the file is empty; the smallest object is {}.");
+    if (!check_whole(c)) return false;
+    skip_space(c);
+    return c->at == c->end || expected(c, "nothing after the end of the value");
 }
 
 /* Returns the line of a position in the text, from 1, and the beginning of that line. */
@@ -316,12 +276,56 @@ static size_t line_of(const char *text, const char *position, const char **begin
     return line;
 }
 
-size_t json_scan_column(const struct json_scan *s) {
-    const char *at;
-    size_t column = 1;
-    line_of(s->text, s->at, &at);
-    for (; at < s->at; at++) column += ((unsigned char)*at & 0xc0) != 0x80;
-    return column;
+/* Makes a message about the error at `at`. */
+static int fail_at(const struct check *c, const char *where, size_t *column, struct error *error) {
+    const char *begin, *at;
+    const size_t line = line_of(c->text, c->at, &begin);
+    for (*column = 1, at = begin; at < c->at; at++) *column += ((unsigned char)*at & 0xc0) != 0x80;
+    return where ? fail(error, "%s:%zu:%zu: %s", where, line, *column, c->problem)
+                 : fail(error, "%s", c->problem);
+}
+
+static int compare_keys(const void *a, const void *b) {
+    const cJSON *left = *(const cJSON *const *)a, *right = *(const cJSON *const *)b;
+    const int order = strcmp(left->string, right->string);
+    return order ? order : left->valueint < right->valueint ? -1 : 1;
+}
+
+static bool check_keys(struct check *c, const cJSON *object) {
+    const cJSON **members = NULL, *item;
+    cJSON_ArrayForEach(item, object) arrput(members, item);
+    const size_t count = arrlenu(members);
+    if (count > 1) qsort(members, count, sizeof *members, compare_keys);
+    size_t i = 1;
+    while (i < count && strcmp(members[i - 1]->string, members[i]->string) != 0) i++;
+    if (i < count) {
+        c->at = c->text + members[i]->valueint;
+        refuse(c, "\"%s\" appears twice; it was already on line %zu.",
+               json_text_shown(members[i]->string).text, json_line(members[i - 1], c->text));
+    }
+    arrfree(members);
+    return i >= count;
+}
+
+/* Stores the offsets of item and of all items in it, of which the first is *next. */
+static bool finish_tree(struct check *c, cJSON *item, const uint32_t **next) {
+    cJSON *child;
+    item->valueint = (int)*(*next)++;
+    cJSON_ArrayForEach(child, item) if (!finish_tree(c, child, next)) return false;
+    return c->is_row || !cJSON_IsObject(item) || check_keys(c, item);
+}
+
+/* Checks a text and parses it. */
+static bool parse(struct cJSON **root, struct check *c) {
+    *root = NULL;
+    if (!check_text(c)) return false;
+    *root = cJSON_ParseWithLength(c->text, (size_t)(c->end - c->text));
+    if (!*root) return refuse(c, "out of memory");
+    const uint32_t *next = c->items;
+    if (finish_tree(c, *root, &next)) return true;
+    cJSON_Delete(*root);
+    *root = NULL;
+    return false;
 }
 
 int json_parse(struct cJSON **root, const char *text, size_t size, const char *where,
@@ -331,35 +335,49 @@ int json_parse(struct cJSON **root, const char *text, size_t size, const char *w
 
 int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_t values_max,
                        const char *where, struct error *error) {
-    struct json_scan s = {.text = text,
-                          .at = text,
-                          .end = text + size,
-                          .depth_max = JSON_DEPTH_MAX,
-                          .has_tree = true,
-                          .values_max = values_max};
-    assert(size <= UINT32_MAX);
-    struct json_item *item = add_item(&s, NULL);
-    const bool valid = item && scan_text(&s, item);
-    arrfree(s.members);
-    *root = valid ? &item->json : NULL;
-    if (valid) return 0;
-    cJSON_Delete((cJSON *)item);
-    const char *begin;
-    return fail(error, "%s:%zu:%zu: %s", where, line_of(text, s.at, &begin), json_scan_column(&s),
-                s.problem);
+    struct check c = {.text = text, .at = text, .end = text + size, .items_max = values_max};
+    size_t column;
+    assert(size <= INT32_MAX);
+    const int status = parse(root, &c) ? 0 : fail_at(&c, where, &column, error);
+    arrfree(c.items);
+    return status;
+}
+
+int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *column,
+                   struct error *error) {
+    char *text = malloc(size + 1);
+    struct check c = {.text = text, .at = text, .is_row = true, .items_max = JSON_VALUES_MAX};
+    *root = NULL;
+    *column = 1;
+    if (!text) return fail(error, "out of memory");
+    memcpy(text, row, size);
+    text[size] = '\0';
+    c.end = text + size;
+    const int status = parse(root, &c) ? 0 : fail_at(&c, NULL, column, error);
+    arrfree(c.items);
+    free(text);
+    return status;
 }
 
 size_t json_line(const struct cJSON *item, const char *text) {
     const char *begin;
-    return line_of(text, text + ((const struct json_item *)item)->begin, &begin);
+    return line_of(text, text + item->valueint, &begin);
 }
 
 const char *json_source(const struct cJSON *item, const char *text, size_t *length) {
-    const char *start = text + ((const struct json_item *)item)->value;
-    struct json_scan s = {
-        .text = text, .at = start, .end = start + strlen(start), .depth_max = JSON_DEPTH_MAX};
-    json_scan_value(&s);
-    *length = (size_t)(s.at - start);
+    const char *start = text + item->valueint;
+    struct check c = {
+        .text = text, .at = start, .end = start + strlen(start), .items_max = SIZE_MAX};
+    if (item->string) { /* skip the key and its colon */
+        check_string(&c);
+        skip_space(&c);
+        c.at++;
+        skip_space(&c);
+        start = c.at;
+    }
+    check_whole(&c);
+    arrfree(c.items);
+    *length = (size_t)(c.at - start);
     return start;
 }
 

@@ -1,8 +1,9 @@
-/* A strict JSON reader (RFC 8259) for configs, checkpoints, safetensors headers, tokenizers and
- * rows of training text.
+/* JSON (RFC 8259) of configs, checkpoints, safetensors headers, tokenizers and rows of training
+ * text.
  *
- * json_parse makes a cJSON tree whose items store their position in the text. json_scan_* check the
- * same grammar without a tree. */
+ * cJSON makes the tree. The text is checked before, since cJSON accepts more than JSON (control
+ * characters and invalid UTF-8 in strings, duplicate keys, 01), and does not say what is wrong. The
+ * items of a tree store the offset of their key, or of a value without one, as valueint. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,6 +18,7 @@ struct cJSON;
 /* Limits. A value of two bytes of text may take up to 112 bytes of memory. */
 enum {
     JSON_DEPTH_MAX = 16,
+    JSON_ROW_DEPTH_MAX = 256,
     JSON_VALUES_MAX = 4000000,
     JSON_EXCERPT_MAX = 72,
     JSON_FILE_MAX_BYTES = 4 << 20
@@ -33,7 +35,15 @@ int json_parse(struct cJSON **root, const char *text, size_t size, const char *w
 int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_t values_max,
                        const char *where, struct error *error);
 
-/* Returns the line, from 1, of an item of json_parse's tree: of its key if it has one. */
+/* Parses a row of a dataset, which holds whatever has been collected: nested deeper, with duplicate
+ * keys, with unpaired surrogates, which become U+FFFD, and with \u0000, which becomes JSON_ROW_NUL.
+ * No NUL need follow the row. On failure *column is the position of the error, in characters from
+ * 1, and the message does not name it. Items store the offset of their value. */
+#define JSON_ROW_NUL "\xff\xff\xff\xff\xff\xff" /* never in UTF-8; as long as the escape */
+int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *column,
+                   struct error *error);
+
+/* Returns the line of an item of json_parse's tree, from 1: of its key if it has one. */
 size_t json_line(const struct cJSON *item, const char *text);
 
 /* Returns the source text of the item's value, and its length. */
@@ -68,36 +78,3 @@ const struct cJSON *json_member(const struct cJSON *object, const char *key);
  * otherwise. */
 bool json_whole(int64_t *value, const struct cJSON *object, const char *key, int64_t minimum,
                 int64_t maximum);
-
-struct json_span {
-    const char *begin, *end;
-};
-
-/* A text that is scanned from `at`. Functions return false if the text does not match; then `at` is
- * the position of the error. */
-struct json_scan {
-    const char *text, *at, *end;
-    int depth, depth_max;
-    char problem[400];
-
-    /* Used by json_parse only. */
-    bool has_tree;
-    size_t value_count, values_max;
-    struct json_item **members; /* stb_ds array, scratch */
-};
-
-/* Skips white space. Returns the next byte, or 0 at the end. */
-char json_scan_peek(struct json_scan *scan);
-
-/* Scans a string, with `string` between its quotes; a key and its colon; or any value. */
-bool json_scan_string(struct json_scan *scan, struct json_span *string);
-bool json_scan_key(struct json_scan *scan, struct json_span *key);
-bool json_scan_value(struct json_scan *scan);
-
-/* Fails because `expected`, such as "a comma", is not at the next byte; or for the given reason. */
-bool json_scan_expected(struct json_scan *scan, const char *expected);
-bool json_scan_refuse(struct json_scan *scan, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* Returns the column of the scan's position in its line, in characters from 1. */
-size_t json_scan_column(const struct json_scan *scan);

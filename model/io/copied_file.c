@@ -1,5 +1,6 @@
 #include "model/io/copied_file.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -10,7 +11,7 @@
 #include "data/util/files.h"
 #include "data/util/json.h"
 
-enum { COPIED_MAX_BYTES = 64 << 20, COPIED_DEPTH_MAX = 64 };
+enum { COPIED_MAX_BYTES = 64 << 20 };
 
 static bool begins_with(const char *path, const char *directory) {
     size_t length = strlen(directory);
@@ -33,10 +34,13 @@ static bool is_inside(const char *real, const char *directory) {
 }
 
 static bool is_json_object(const char *text, size_t size) {
-    struct json_scan scan = {
-        .text = text, .at = text, .end = text + size, .depth_max = COPIED_DEPTH_MAX};
-    return json_scan_peek(&scan) == '{' && json_scan_value(&scan) &&
-           json_scan_peek(&scan) == '\0' && scan.at == scan.end;
+    struct error ignored;
+    cJSON *root;
+    size_t column;
+    json_parse_row(&root, text, size, &column, &ignored);
+    const bool is_object = cJSON_IsObject(root);
+    cJSON_Delete(root);
+    return is_object;
 }
 
 int copied_file_read(char **bytes, size_t *size, const char *directory, const char *name,

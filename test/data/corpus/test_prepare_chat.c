@@ -246,7 +246,7 @@ Test(prepare_chat, bad_segments_are_named_by_line) {
          "line 2, column 34: the member is not true or false"},
         {"{\"segments\":[{\"text\":\"a\",\"train\":tru}]}", "line 2, column"},
         {"{\"segments\":[{\"text\":\"a\"}]}", "there is no member \"train\" (there is \"text\")"},
-        {"{\"segments\":[{\"text\":\"a\",\"train\":true},]}", "line 2, column 40"},
+        {"{\"segments\":[{\"text\":\"a\",\"train\":true},]}", "line 2, column 39"},
         {"{\"segments\":[{\"text\":\"a\",\"train\":true}", "a comma or ]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -112,12 +112,9 @@ Test(questions, bad_rows) {
 }
 
 Test(questions, unknown_fields_are_ignored) {
-    char text[2000] = "{\"a\":\"\\ud800\",\"context\":\"c\",\"deep\":";
     struct question_set set;
-    for (int i = 0; i < 100; i++) strcat(text, "[");
-    for (int i = 0; i < 100; i++) strcat(text, "]");
-    strcat(text, ",\"choices\":[\"a\",\"b\"],\"\":{\"\\u0000\":[1e5,{}]}\t,\"answer\":1}\n");
-    SUCCEEDS(open_text(&set, text));
+    SUCCEEDS(open_text(&set, "{\"a\":[{},null,1e5],\"context\":\"c\",\"choices\":[\"a\",\"b\"],"
+                             "\"answer\":1}\n"));
     expect_choice(&set.questions[0], 1, "c", " b", 1);
     questions_close(&set);
 }

@@ -58,7 +58,7 @@ Test(audit_program, prints_and_writes_a_report) {
     struct json_file file = read_json("deep/er/audit.json");
     char scale[80];
     snprintf(scale, sizeof scale, "Loss scale for fp16: 2^%d is",
-             at(at(at(file.root, "formats"), "fp16"), "safe_scale")->valueint);
+             (int)at(at(at(file.root, "formats"), "fp16"), "safe_scale")->valuedouble);
     expect_text(out_text, scale);
     expect_text(out_text, "3000, loss_scale.init_scale; the figures are at 2^12");
     cr_expect(cJSON_IsFalse(at(file.root, "loss_scale_of_run")));
