@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Compares ./train --choices with lm-evaluation-harness, row by row, in fp32.
+"""Compares scripts/questions.py and ./train --choices with lm-evaluation-harness, row by row.
 
     python3 scripts/check_choices.py [FOLDER]    FOLDER: for models and rows, build/check_choices
+    python3 scripts/check_choices.py --texts     questions.py only
 
-It needs lm_eval, torch and transformers. Small models of random weights are exported and opened by
-lm_eval's HFLM; the rows are made here, and nothing is downloaded. Prints one line a model; the exit
-status is 1 if a log-likelihood differs by more than 1e-4.
+It needs lm_eval and, for models, torch and transformers. The rows are made here, and nothing is
+downloaded. Texts of random rows of each benchmark are those of lm_eval's own tasks. Small models of
+random weights are exported and opened by lm_eval's HFLM, in fp32. Prints one line a benchmark and a
+model; the exit status is 1 if a text differs, or a log-likelihood by more than 1e-4.
 """
+import copy
 import json
 import os
 import random
@@ -15,9 +18,11 @@ import sys
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
+import datasets
+import lm_eval.tasks
 from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks.hellaswag.utils import preprocess
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks._yaml_loader import load_yaml
 from tokenizers import (Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
@@ -42,26 +47,150 @@ def text(random_, count):
 
 
 def rows():
-    """Rows of our own form and of HellaSwag, with the contexts and continuations of lm_eval."""
+    """Questions, with the contexts and continuations of lm_eval."""
     random_ = random.Random(5)
-    for number in range(60):
+    for number in range(80):
         context = text(random_, random_.randrange(1, 12)) if number % 10 else ""
         if context and number % 7 == 3:
             context += " "
         choices = [text(random_, random_.randrange(1, 6)) for _ in range(random_.randrange(2, 6))]
         if len(set(choices)) < len(choices):
             continue
+        row = {"context": context, "choices": choices, "answer": 0}
         joint = "" if not context or context[-1] == " " else " "
-        yield ({"context": context, "choices": choices, "answer": 0},
-               [(context, joint + choice) for choice in choices])
-    for number in range(20):
-        ctx_a, ctx_b = text(random_, 6), text(random_, 2)
-        endings = [text(random_, 4) + " [step] a  b" + str(i) for i in range(4)]
-        row = {"activity_label": "Baking", "ctx_a": ctx_a, "ctx_b": ctx_b, "endings": endings,
-               "label": "2"}
-        query = preprocess("Baking: " + ctx_a + " " + ctx_b.capitalize())
-        yield row, [(query, " " + preprocess(ending)) for ending in endings]
+        if number % 4 == 3:
+            row["delimiter"] = joint = " "
+        if number % 8 == 7:
+            row["context"] = [context + choice for choice in choices]
+            row["choices"] = choices[:1] * len(choices)
+            yield row, [(before, joint + choices[0]) for before in row["context"]]
+        else:
+            yield row, [(context, joint + choice) for choice in choices]
 
+
+# ---- texts of benchmarks
+
+PIECES = """a b É ß ŠŽ ǆ ﬁ 水 😀 _ " ' {{ }} {% \\ [ ] [title] [step] [header] the McDonald's NYC""".split()
+PIECES += [" ", " ", "  ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "\x1c", "\u2028", " [title]", ""]
+
+
+def noise(random_, most=12):
+    return "".join(random_.choice(PIECES) for _ in range(random_.randrange(most)))
+
+
+def some(random_):
+    """A text with a character that no clean-up removes."""
+    return noise(random_, 6) + random_.choice("xyzÉ水") + noise(random_, 6)
+
+
+def hellaswag(random_):
+    return {"activity_label": noise(random_), "ctx_a": noise(random_), "ctx_b": noise(random_),
+            "endings": ["x" + noise(random_) for _ in range(4)],
+            "label": str(random_.randrange(4))}
+
+
+def arc(random_):
+    count = random_.randrange(2, 6)
+    labels = random_.choice(["ABCDE", "12345"])[:count]
+    return {"question": noise(random_), "choices": {"text": [some(random_) for _ in labels],
+            "label": list(labels)}, "answerKey": random_.choice(labels)}
+
+
+def arc_archive(random_):
+    row = arc(random_)
+    lists = row.pop("choices")
+    row["question"] = {"stem": row["question"], "choices": [
+        {"text": text_, "label": label} for text_, label in zip(lists["text"], lists["label"])]}
+    return row
+
+
+def piqa(random_):
+    return {"goal": noise(random_), "sol1": some(random_), "sol2": some(random_),
+            "label": random_.randrange(2)}
+
+
+def winogrande(random_):
+    return {"sentence": noise(random_) + "_" + some(random_), "option1": noise(random_),
+            "option2": noise(random_), "answer": random_.choice("12")}
+
+
+def mmlu(random_):
+    return {"question": noise(random_), "subject": "high_school_us_history",
+            "choices": [noise(random_) for _ in range(4)], "answer": random_.randrange(4)}
+
+
+BENCHMARKS = {  # makes a row: lm_eval's file of the task, rows
+    hellaswag: ("hellaswag/hellaswag.yaml", 5000),
+    arc: ("arc/arc_easy.yaml", 3750),
+    arc_archive: ("arc/arc_easy.yaml", 1250),
+    piqa: ("piqa/piqa.yaml", 5000),
+    winogrande: ("winogrande/default.yaml", 5000),
+    mmlu: ("mmlu/default/mmlu_high_school_us_history.yaml", 2500),
+}
+
+
+def as_loaded(row):
+    """The row of ARC's archive as in the data set that lm_eval loads."""
+    row = copy.deepcopy(row)
+    if isinstance(row.get("question"), dict):
+        inner = row["question"]
+        row["question"] = inner["stem"]
+        row["choices"] = {name: [choice[name] for choice in inner["choices"]]
+                          for name in ("text", "label")}
+    return row
+
+
+def their_questions(path, all_rows):
+    """Pairs of context and continuation, the answer, and the lengths that acc_norm divides by."""
+    config = load_yaml(os.path.join(os.path.dirname(lm_eval.tasks.__file__), path))
+    split = datasets.Dataset.from_list([as_loaded(row) for row in all_rows])
+    config["custom_dataset"] = lambda **_: datasets.DatasetDict(
+        {name: split for name in ("train", "validation", "test", "dev")})
+    task = ConfigurableTask(config=config)
+    for document in task.eval_docs:
+        context = task.fewshot_context(document, 0)
+        requests = task.construct_requests(document, context)
+        answer = task.doc_to_text(document) if task.multiple_input else \
+            task.doc_to_target(document)
+        lengths = None if task.multiple_input else \
+            [len(choice) for choice in task.doc_to_choice(document)]
+        yield [request.args for request in requests], int(answer), lengths
+
+
+def our_questions(folder, all_rows):
+    rows_file, questions = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "questions.jsonl")
+    with open(rows_file, "w", encoding="utf-8") as file:
+        for row in all_rows:
+            file.write(json.dumps(row) + "\n")
+    run(sys.executable, "scripts/questions.py", rows_file, questions)
+    with open(questions, encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            contexts = row["context"]
+            if isinstance(contexts, str):
+                contexts = [contexts] * len(row["choices"])
+            yield ([(before, row["delimiter"] + choice)
+                    for before, choice in zip(contexts, row["choices"], strict=True)],
+                   row["answer"], [len(choice) for choice in row["choices"]])
+
+
+def compare_texts(folder):
+    wrong_count = 0
+    for make, (path, count) in BENCHMARKS.items():
+        random_ = random.Random(make.__name__)
+        all_rows = [make(random_) for _ in range(count)]
+        wrong = [row for row, ours, theirs in
+                 zip(all_rows, our_questions(folder, all_rows), their_questions(path, all_rows),
+                     strict=True)
+                 if ours[:2] != theirs[:2] or theirs[2] not in (None, ours[2])]
+        print(f"{make.__name__:16} {count} random rows: {len(wrong)} differ")
+        for row in wrong[:3]:
+            print(json.dumps(row))
+        wrong_count += len(wrong)
+    return wrong_count == 0
+
+
+# ---- models
 
 def run(*arguments):
     done = subprocess.run(arguments, capture_output=True, text=True)
@@ -127,6 +256,7 @@ def has_tokens(model, pairs):
 
 
 def compare(folder, name, all_rows):
+    from lm_eval.models.huggingface import HFLM
     # With its cache, one-token continuations get the logits of other contexts of the same tokens.
     model = HFLM(pretrained=os.path.join(folder, name + "-hf"), dtype="float32", device="cpu",
                  batch_size=8, logits_cache=False,
@@ -152,12 +282,13 @@ def compare(folder, name, all_rows):
 
 
 def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else "build/check_choices"
+    texts_only = sys.argv[1:] == ["--texts"]
+    folder = sys.argv[1] if len(sys.argv) > 1 and not texts_only else "build/check_choices"
     subprocess.run(["rm", "-rf", folder], check=True)
     os.makedirs(folder)
+    good = compare_texts(folder)
     all_rows = list(rows())
-    good = True
-    for name, settings in MODELS.items():
+    for name, settings in () if texts_only else MODELS.items():
         make_model(folder, name, settings)
         good = compare(folder, name, all_rows) and good
     sys.exit(not good)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches multiple-choice questions for ./train --choices; see scripts/get_eval.sh --help.
+# Fetches benchmarks and turns them into questions for ./train --choices; see scripts/get_eval.sh --help.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=scripts/fetch.sh
@@ -9,15 +9,15 @@ usage() {
     cat <<'TEXT'
 scripts/get_eval.sh NAME ... [--out FOLDER]
 
-Fetches multiple-choice questions for ./train --choices into FOLDER
-(datasets/eval):
+Fetches benchmarks and turns them into questions for ./train --choices, in
+FOLDER (datasets/eval), with scripts/questions.py:
 
-  hellaswag   hellaswag_val.jsonl, 12 MB: the 10,042 questions of the validation
-              split, which lm-evaluation-harness uses, too
-  arc         ARC-Easy-Test.jsonl and ARC-Challenge-Test.jsonl, 2,376 and 1,172
-              questions, out of an archive of 681 MB, which is removed again;
-              needs unzip
+  hellaswag   hellaswag.jsonl: the 10,042 questions of the validation split,
+              which lm-evaluation-harness uses, too; fetches 12 MB
+  arc         arc_easy.jsonl and arc_challenge.jsonl, 2,376 and 1,172 questions
+              of the test split; fetches an archive of 681 MB; needs unzip
 
+What was fetched is removed again.
 TEXT
     fetch_usage
 }
@@ -40,35 +40,44 @@ done
 if [ ${#names[@]} -eq 0 ]; then usage >&2 && exit 2; fi
 if [ -z "$out" ]; then fetch_complain "--out needs a folder" && exit 2; fi
 
+# True if all files are there; says so.
+are_there() { # FILE ...
+    local file
+    for file; do [ -f "$file" ] || return 1; done
+    echo "$*: already there"
+}
+
 get_hellaswag() {
-    fetch $HELLASWAG/hellaswag_val.jsonl "$out/hellaswag_val.jsonl" $HELLASWAG_SHA256 || return
-    echo "next: ./train --choices $out/hellaswag_val.jsonl --from datasets/gpt2"
+    local rows=$out/hellaswag_val.jsonl
+    if are_there "$out/hellaswag.jsonl"; then return 0; fi
+    fetch $HELLASWAG/hellaswag_val.jsonl "$rows" $HELLASWAG_SHA256 || return
+    "$here/questions.py" "$rows" "$out/hellaswag.jsonl" && rm -f "$rows"
 }
 
 get_arc() {
-    local part file archive=$out/ARC-V1-Feb2018.zip
-    if [ -f "$out/ARC-Easy-Test.jsonl" ] && [ -f "$out/ARC-Challenge-Test.jsonl" ]; then
-        echo "$out/ARC-Easy-Test.jsonl, $out/ARC-Challenge-Test.jsonl: already there"
-        return 0
-    fi
+    local part rows archive=$out/ARC-V1-Feb2018.zip
+    if are_there "$out/arc_easy.jsonl" "$out/arc_challenge.jsonl"; then return 0; fi
     if ! command -v unzip >/dev/null; then
         fetch_complain "there is no unzip here: install it (apt-get install unzip)"
         return 1
     fi
     fetch $ARC/ARC-V1-Feb2018.zip "$archive" $ARC_SHA256 || return
     for part in Easy Challenge; do
-        file=$out/ARC-$part-Test.jsonl
-        if ! unzip -p "$archive" "*/ARC-$part/ARC-$part-Test.jsonl" >"$file.part"; then
-            fetch_complain "$file: cannot be unpacked from $archive; is the disk full?"
+        rows=$out/ARC-$part-Test.jsonl
+        if ! unzip -p "$archive" "*/ARC-$part/ARC-$part-Test.jsonl" >"$rows"; then
+            fetch_complain "$rows: cannot be unpacked from $archive; is the disk full?"
             return 1
         fi
-        mv -f "$file.part" "$file" || return
-        echo "$file: $(fetch_bytes "$file") bytes"
+        "$here/questions.py" "$rows" "$out/arc_${part,,}.jsonl" || return
+        rm -f "$rows"
     done
     rm -f "$archive"
-    echo "next: ./train --choices $out/ARC-Easy-Test.jsonl --from datasets/gpt2"
 }
 
+if ! command -v python3 >/dev/null; then
+    fetch_complain "there is no python3 here, which converts the rows: install it"
+    exit 1
+fi
 fetch_begin
 for name in "${names[@]}"; do
     "get_$name" || exit 1

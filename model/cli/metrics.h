@@ -20,7 +20,7 @@
 
 #include "data/util/error.h"
 #include "model/config/config.h"
-#include "model/core/choices.h"
+#include "model/choices/choices.h"
 #include "model/core/trainer.h"
 
 struct metrics {

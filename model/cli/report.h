@@ -7,7 +7,7 @@
 
 #include "data/util/progress.h"
 #include "data/corpus/loader.h"
-#include "model/core/choices.h"
+#include "model/choices/choices.h"
 #include "model/core/trainer.h"
 
 struct report {

@@ -2,19 +2,15 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/corpus/questions.h"
 #include "model/io/run_setup.h"
 
-static int open_choices(struct training_choices *questions, const struct config *config,
-                        const char *from, struct error *error) {
-    const char *path = config->eval.choices;
+static int open_choices(struct choices *choices, const struct config *config, const char *from,
+                        struct error *error) {
     struct tokenizer tokenizer;
-    if (questions_open(&questions->set, path, error) ||
-        setup_tokenizer(&tokenizer, config, from, NULL, 0, error))
-        return -1;
-    int status = choices_open(&questions->choices, &questions->set, &tokenizer, path, error);
+    if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return -1;
+    int status = choices_open(choices, config->eval.choices, &tokenizer, error);
     tokenizer_close(&tokenizer);
-    return status ? status : choices_check(&questions->choices, config->data.seq_len, path, error);
+    return status ? status : choices_check(choices, config->data.seq_len, error);
 }
 
 int training_choices_open(struct training_choices *questions, struct trainer *trainer,
@@ -22,16 +18,14 @@ int training_choices_open(struct training_choices *questions, struct trainer *tr
     const struct config *config = trainer->config;
     *questions = (struct training_choices){.open = config->eval.choices[0] != '\0'};
     if (!questions->open) return 0;
-    int status = open_choices(questions, config, from, error);
-    if (status == 0) status = scorer_open(&questions->scorer, &trainer->gpt, error);
-    return status ? -1 : 0;
+    if (open_choices(&questions->choices, config, from, error)) return -1;
+    return scorer_open(&questions->scorer, &trainer->gpt, error);
 }
 
 void training_choices_close(struct training_choices *questions) {
     if (!questions->open) return;
     scorer_close(&questions->scorer);
     choices_close(&questions->choices);
-    questions_close(&questions->set);
     questions->open = false;
 }
 

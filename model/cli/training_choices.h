@@ -4,12 +4,11 @@
 #include <stdbool.h>
 
 #include "data/util/error.h"
-#include "model/core/choices.h"
+#include "model/choices/choices.h"
 #include "model/core/trainer.h"
 
 struct training_choices {
     bool open; /* false without eval.choices */
-    struct question_set set;
     struct choices choices;
     struct scorer scorer;
 };

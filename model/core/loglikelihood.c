@@ -37,18 +37,33 @@ size_t scorer_bytes(const struct gpt *gpt) {
            (host ? (size_t)gpt->capacity.rows * sizeof(float) : 0);
 }
 
-/* Runs the current batch. */
-static void forward(struct gpt *gpt) {
+/* Runs the forward pass, with branches, and computes the losses of the rows from theirs on. */
+static void forward(struct gpt *gpt, struct branches branches) {
+    gpt->activations.branches = branches;
     gpt_forward(gpt);
-    gpt_losses(gpt, gpt->activations.branches.first);
+    gpt_losses(gpt, branches.first);
     gpt->activations.branches.rows = 0;
+}
+
+/* Does so with these arrays as the batch, instead of the model's own, which it keeps. */
+static void forward_with(struct gpt *gpt, const struct arrays *batch, struct branches branches) {
+    struct activations *a = &gpt->activations;
+    const struct activations own = *a;
+    a->tokens = batch->tokens;
+    a->targets = batch->targets;
+    a->first_keys = batch->first_keys;
+    a->positions = batch->positions;
+    forward(gpt, branches);
+    a->tokens = own.tokens;
+    a->targets = own.targets;
+    a->first_keys = own.first_keys;
+    a->positions = own.positions;
 }
 
 void scorer_plan(struct gpt *gpt) {
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
-    gpt->activations.branches =
-        (struct branches){.rows = gpt->shape.rows, .keys_max = gpt->shape.sequence_length};
-    forward(gpt);
+    forward(gpt,
+            (struct branches){.rows = gpt->shape.rows, .keys_max = gpt->shape.sequence_length});
 }
 
 int scorer_open(struct scorer *scorer, struct gpt *gpt, struct error *error) {
@@ -71,8 +86,8 @@ void scorer_close(struct scorer *scorer) {
     *scorer = (struct scorer){0};
 }
 
-/* Sets the number of tokens that all texts of each group begin with, and that none of them needs
- * logits of: the last token before a scored one belongs to each text alone. */
+/* Sets the length of each group's common beginning, less its last token, whose logits every text
+ * needs. */
 static void find_shared(struct scored_text *texts, int64_t count) {
     for (int64_t begin = 0, end; begin < count; begin = end) {
         int64_t length = texts[begin].first - 1;
@@ -168,26 +183,16 @@ static void read_losses(const struct packing *packing, const float *losses,
 static void run_batch(struct scorer *scorer, const struct packing *packing,
                       struct scored_text *texts) {
     struct gpt *gpt = scorer->gpt;
-    struct activations *a = &gpt->activations;
-    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
-    const struct activations before = *a;
     const struct arrays host = arrays_in(scorer->host, packing->rows);
     const struct arrays sent = arrays_in(scorer->sent, packing->rows);
+    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
     int64_t keys_max = write_batch(&host, packing, gpt->shape.window, texts);
     backend_upload(gpt->be, scorer->sent, scorer->host, batch_bytes(gpt));
-    a->tokens = sent.tokens;
-    a->targets = sent.targets;
-    a->first_keys = sent.first_keys;
-    a->positions = sent.positions;
-    a->branches = (struct branches){sent.keys, packing->shared_end, packing->own_rows, keys_max};
-    forward(gpt);
-    backend_download(gpt->be, scorer->losses, a->losses.data,
+    forward_with(gpt, &sent,
+                 (struct branches){sent.keys, packing->shared_end, packing->own_rows, keys_max});
+    backend_download(gpt->be, scorer->losses, gpt->activations.losses.data,
                      (size_t)packing->rows * sizeof *scorer->losses);
     read_losses(packing, scorer->losses, texts);
-    a->tokens = before.tokens;
-    a->targets = before.targets;
-    a->first_keys = before.first_keys;
-    a->positions = before.positions;
 }
 
 /* Packs batch after batch, and runs every batch of this rank. Other ranks' results are 0. */

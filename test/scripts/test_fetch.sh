@@ -321,24 +321,29 @@ says "instead of 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf63678
 # A copy of get_eval.sh accepts a HellaSwag and an archive of ARC made here.
 hellaswag=served/rowanz/hellaswag/master/data arc=served/arc
 cd "$work" && mkdir -p $hellaswag $arc
-echo '{"ctx_a": "a"}' >$hellaswag/hellaswag_val.jsonl
+echo '{"ctx_a": "a", "activity_label": "b", "endings": ["c", "d"], "label": 1}' \
+    >$hellaswag/hellaswag_val.jsonl
 python3 - $arc/ARC-V1-Feb2018.zip <<'PYTHON'
 import sys, zipfile
+choices = '"choices": [{"text": "x", "label": "A"}, {"text": "y", "label": "B"}]'
 with zipfile.ZipFile(sys.argv[1], "w") as archive:
     for part in ("Easy", "Challenge"):
         for split in ("Dev", "Test"):
-            name = f"ARC-V1-Feb2018-2/ARC-{part}/ARC-{part}-{split}.jsonl"
-            archive.writestr(name, f"{part} {split}\n")
+            row = f'{{"question": {{"stem": "{part} {split}", {choices}}}, "answerKey": "B"}}\n'
+            archive.writestr(f"ARC-V1-Feb2018-2/ARC-{part}/ARC-{part}-{split}.jsonl", row)
 PYTHON
 sed -e "s/^HELLASWAG_SHA256=.*/HELLASWAG_SHA256=$(sha256sum <$hellaswag/hellaswag_val.jsonl | cut -d ' ' -f 1)/" \
     -e "s/^ARC_SHA256=.*/ARC_SHA256=$(sha256sum <$arc/ARC-V1-Feb2018.zip | cut -d ' ' -f 1)/" \
     "$get_eval" >copy/get_eval.sh
+cp "$root/scripts/questions.py" copy/
 
 test_case "get_eval.sh"
 if command -v unzip >/dev/null; then
     runs 0 bash "$work/copy/get_eval.sh" hellaswag arc --out "a b"
-    holds "a b/ARC-Challenge-Test.jsonl" "a b/ARC-Easy-Test.jsonl" "a b/hellaswag_val.jsonl"
-    echo "Challenge Test" | cmp - "a b/ARC-Challenge-Test.jsonl" || wrong "another file of ARC"
+    holds "a b/arc_challenge.jsonl" "a b/arc_easy.jsonl" "a b/hellaswag.jsonl"
+    if ! grep -q '"Question: Challenge Test\\nAnswer:"' "a b/arc_challenge.jsonl"; then
+        wrong "another file of ARC"
+    fi
     : >"$work/served/log"
     runs 0 bash "$work/copy/get_eval.sh" hellaswag arc --out "a b" && asked 0 .
 fi
@@ -348,7 +353,7 @@ runs 1 "$get_eval" hellaswag && holds datasets/eval/hellaswag_val.jsonl.wrong
 says "instead of 0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588"
 
 test_case "get_eval.sh without unzip"
-mkdir bin && for tool in bash dirname cat curl mktemp rm; do
+mkdir bin && for tool in bash dirname cat curl mktemp python3 rm; do
     ln -s "$(command -v $tool)" bin/$tool
 done
 runs 1 env PATH="$PWD/bin" bash "$work/copy/get_eval.sh" arc && says "install it" && rm -r bin

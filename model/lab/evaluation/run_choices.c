@@ -7,12 +7,11 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/corpus/questions.h"
 #include "data/util/program.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "model/config/config_keys.h"
-#include "model/core/choices.h"
+#include "model/choices/choices.h"
 #include "model/io/checkpoint.h"
 #include "model/io/run_setup.h"
 #include "model/page/section.h"
@@ -23,7 +22,6 @@ enum { LENGTH_USUAL = 1024, LENGTH_STEP = 64 };
 struct subject {
     const struct choices_options *options;
     const char *from;
-    struct question_set set;
     struct choices choices;
     int *first_answers; /* [questions] */
     cJSON *report, *rows, *answers;
@@ -67,8 +65,8 @@ static void print_report(FILE *out, const void *given, enum page_form form) {
 static void add_answers(struct subject *subject, const char *precision) {
     const struct scored_text *texts = subject->choices.texts;
     cJSON *row = NULL, *next = subject->answers->child; /* a linked list */
-    for (ptrdiff_t q = 0; q < arrlen(subject->set.questions); q++) {
-        const struct question *question = &subject->set.questions[q];
+    for (ptrdiff_t q = 0; q < arrlen(subject->choices.set.questions); q++) {
+        const struct question *question = &subject->choices.set.questions[q];
         row = next, next = row ? row->next : NULL;
         if (!row) {
             row = json_add_item(subject->answers);
@@ -85,14 +83,14 @@ static void add_answers(struct subject *subject, const char *precision) {
 static double same_answers(struct subject *subject, bool first) {
     const struct scored_text *texts = subject->choices.texts;
     double same = 0;
-    for (ptrdiff_t q = 0; q < arrlen(subject->set.questions); q++) {
-        const struct question *question = &subject->set.questions[q];
+    for (ptrdiff_t q = 0; q < arrlen(subject->choices.set.questions); q++) {
+        const struct question *question = &subject->choices.set.questions[q];
         int answer = choices_answer(question, texts, false);
         if (first) subject->first_answers[q] = answer;
         same += answer == subject->first_answers[q];
         texts += question->count;
     }
-    return same / (double)arrlen(subject->set.questions);
+    return same / (double)arrlen(subject->choices.set.questions);
 }
 
 static void add_result(struct subject *subject, const char *precision, double seconds,
@@ -150,7 +148,7 @@ static int fit_batch(struct config *config, const struct subject *subject, struc
     bool given = config_given(config, "data.seq_len");
     int64_t most = given ? config->data.seq_len : config->model.n_positions;
     int64_t length = round_up(choices->longest, LENGTH_STEP), usual = LENGTH_USUAL;
-    if (choices_check(choices, most, subject->options->questions, error)) return -1;
+    if (choices_check(choices, most, error)) return -1;
     if (length < usual) length = usual;
     if (length > most) length = most;
     int64_t rows = config->train.micro_batch_size * (most < usual ? most : usual);
@@ -179,13 +177,10 @@ static int answer_in_all(struct subject *subject, const struct config *config,
 /* Opens the questions and divides them into tokens. */
 static int open_subject(struct subject *subject, const struct config *config, struct error *error) {
     struct tokenizer tokenizer;
-    if (questions_open(&subject->set, subject->options->questions, error) ||
-        setup_tokenizer(&tokenizer, config, subject->from, NULL, 0, error))
-        return -1;
-    int status = choices_open(&subject->choices, &subject->set, &tokenizer,
-                              subject->options->questions, error);
+    if (setup_tokenizer(&tokenizer, config, subject->from, NULL, 0, error)) return -1;
+    int status = choices_open(&subject->choices, subject->options->questions, &tokenizer, error);
     tokenizer_close(&tokenizer);
-    subject->first_answers = calloc(arrlenu(subject->set.questions), sizeof(int));
+    subject->first_answers = calloc(arrlenu(subject->choices.set.questions), sizeof(int));
     subject->report = cJSON_CreateObject();
     cJSON_AddStringToObject(subject->report, "questions", subject->options->questions);
     subject->rows = cJSON_AddArrayToObject(subject->report, "precisions");
@@ -205,7 +200,6 @@ int run_choices(const struct config *config, const char *from,
     cJSON_Delete(subject.report);
     free(subject.first_answers);
     choices_close(&subject.choices);
-    questions_close(&subject.set);
     if (status == RESULT_STOPPED) return EXIT_SIGNAL + *subject.stop;
     return status ? EXIT_FAILED : EXIT_DONE;
 }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "data/util/error.h"
-#include "data/corpus/question.h"
+#include "model/choices/questions.h"
 
 enum {
     TALES_QUESTIONS = 200,

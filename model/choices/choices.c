@@ -1,10 +1,12 @@
-#include "model/core/choices.h"
+#include "model/choices/choices.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
+
+#include "model/choices/tales_questions.h"
 
 /* Appends the tokens of a choice's context, or of the beginning of a text if there is none, to
  * *tokens, sets *first to their number, and appends those of the continuation. */
@@ -29,30 +31,39 @@ static int encode(struct tokenizer_encoder *encoder, const struct tokenizer *tok
     return status;
 }
 
-int choices_open(struct choices *choices, const struct question_set *set,
-                 const struct tokenizer *tokenizer, const char *where, struct error *error) {
+/* Adds the text of a choice. */
+static int add_text(struct choices *choices, struct tokenizer_encoder *encoder,
+                    const struct tokenizer *tokenizer, ptrdiff_t group, int index,
+                    struct error *error) {
+    const struct question *question = &choices->set.questions[group];
+    struct scored_text text = {.group = group};
+    int32_t *tokens = NULL;
+    int status = encode(encoder, tokenizer, &question->choices[index], &tokens, &text.first, error);
+    text.tokens = tokens;
+    text.count = (int64_t)arrlen(tokens);
+    arrput(choices->texts, text);
+    if (status == 0 && text.first >= text.count)
+        return fail(error,
+                    "%s:%zu: choice %d has no token of its own: the tokenizer joins it with the "
+                    "end of its context\nleave out the row",
+                    choices->path, question->line, index + 1);
+    choices->rows += text.count - 1;
+    if (text.count - 1 > choices->longest) choices->longest = text.count - 1;
+    return status;
+}
+
+int choices_open(struct choices *choices, const char *path, const struct tokenizer *tokenizer,
+                 struct error *error) {
+    *choices = (struct choices){.path = path};
+    int status = strcmp(path, "tales") == 0 ? tales_questions(&choices->set, error)
+                                            : questions_open(&choices->set, path, error);
+    if (status) return -1;
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
-    *choices = (struct choices){.set = set};
-    if (!encoder) return fail(error, "out of memory for the tokens of questions");
-    int status = 0;
-    for (ptrdiff_t q = 0; status == 0 && q < arrlen(set->questions); q++)
-        for (int i = 0; status == 0 && i < set->questions[q].count; i++) {
-            struct scored_text text = {.group = q};
-            int32_t *tokens = NULL;
-            status = encode(encoder, tokenizer, &set->questions[q].choices[i], &tokens, &text.first,
-                            error);
-            text.tokens = tokens;
-            text.count = (int64_t)arrlen(tokens);
-            if (status == 0 && text.first >= text.count)
-                status = fail(error,
-                              "%s:%zu: choice %d has no token of its own: the tokenizer joins it "
-                              "with the end of its context\nleave out the row",
-                              where, set->questions[q].line, i + 1);
-            choices->rows += text.count - 1;
-            if (text.count - 1 > choices->longest) choices->longest = text.count - 1;
-            arrput(choices->texts, text);
-        }
-    tokenizer_encoder_close(encoder);
+    status = encoder ? 0 : fail(error, "out of memory for the tokens of questions");
+    for (ptrdiff_t q = 0; status == 0 && q < arrlen(choices->set.questions); q++)
+        for (int i = 0; status == 0 && i < choices->set.questions[q].count; i++)
+            status = add_text(choices, encoder, tokenizer, q, i, error);
+    if (encoder) tokenizer_encoder_close(encoder);
     if (status) choices_close(choices);
     return status;
 }
@@ -63,11 +74,11 @@ void choices_close(struct choices *choices) {
         arrfree(tokens);
     }
     arrfree(choices->texts);
+    questions_close(&choices->set);
     *choices = (struct choices){0};
 }
 
-int choices_check(const struct choices *choices, int64_t length, const char *where,
-                  struct error *error) {
+int choices_check(const struct choices *choices, int64_t length, struct error *error) {
     for (ptrdiff_t i = 0; i < arrlen(choices->texts); i++) {
         const struct scored_text *text = &choices->texts[i];
         if (text->count - 1 <= length) continue;
@@ -75,7 +86,8 @@ int choices_check(const struct choices *choices, int64_t length, const char *whe
                     "%s:%zu: question and choice have %" PRId64 " tokens, and the context of the "
                     "model has %" PRId64 "\nraise it with --set data.seq_len, up to "
                     "model.n_positions, or leave out the row",
-                    where, choices->set->questions[text->group].line, text->count - 1, length);
+                    choices->path, choices->set.questions[text->group].line, text->count - 1,
+                    length);
     }
     return 0;
 }
@@ -102,7 +114,7 @@ static void wilson(double share, double n, double *low, double *high) {
 }
 
 struct accuracy choices_accuracy(const struct choices *choices) {
-    const struct question *questions = choices->set->questions;
+    const struct question *questions = choices->set.questions;
     const struct scored_text *texts = choices->texts;
     struct accuracy accuracy = {.questions = (int64_t)arrlen(questions)};
     double n = (double)accuracy.questions;

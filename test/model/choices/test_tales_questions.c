@@ -1,16 +1,14 @@
-#include "data/corpus/tales_questions.h"
+#include "model/choices/tales_questions.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
-#include "data/corpus/questions.h"
-
 static struct question_set open_tales(void) {
     struct error error = {0};
-    struct question_set set;
-    cr_assert_eq(questions_open(&set, "tales", &error), 0, "%s", error.text);
+    struct question_set set = {0};
+    cr_assert_eq(tales_questions(&set, &error), 0, "%s", error.text);
     cr_assert_eq(arrlenu(set.questions), TALES_QUESTIONS);
     return set;
 }

@@ -1,4 +1,4 @@
-#include "data/corpus/questions.h"
+#include "model/choices/questions.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -63,6 +63,19 @@ Test(questions, rows_of_this_program) {
     questions_close(&set);
 }
 
+/* As scripts/questions.py writes them. */
+Test(questions, contexts_and_delimiters_of_their_own) {
+    struct question_set set;
+    SUCCEEDS(open_text(&set, "{\"context\":[\"a \",\"\"],\"choices\":[\"x\",\" y\"],\"answer\":0,"
+                             "\"delimiter\":\" \"}\n"
+                             "{\"context\":\"a\",\"choices\":[\"x\",\"y\"],\"answer\":0,"
+                             "\"delimiter\":\"\",\"question\":\"q\",\"subject\":\"ignored\"}\n"));
+    expect_choice(&set.questions[0], 0, "a", "  x", 1);
+    expect_choice(&set.questions[0], 1, "", "  y", 2);
+    expect_choice(&set.questions[1], 1, "a", "y", 1);
+    questions_close(&set);
+}
+
 #define GOOD "{\"context\":\"c\",\"choices\":[\"a\",\"b\"],\"answer\":1}\n"
 
 /* Asserts that a file with a good row and then this one is refused; the message begins with its
@@ -86,29 +99,63 @@ Test(questions, bad_json) {
     expect_refused("{\"context\":\"c\",\"context\":\"d\"}", ":16: \"context\" appears twice");
 }
 
+#define ROW(context, choices, answer) \
+    "{\"context\":" context ",\"choices\":" choices ",\"answer\":" answer "}"
+#define ANSWER(answer) ROW("\"c\"", "[\"a\",\"b\"]", answer)
+
 Test(questions, bad_rows) {
-    expect_refused("{\"context\":\"c\",\"endings\":[]}",
-                   ": the fields are not those of a known row");
-    cr_expect_not_null(strstr(error.text, "context, choices, answer"), "%s", error.text);
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",\"b\"]}", ": there is no \"answer\"");
-    expect_refused("{\"context\":1,\"choices\":[\"a\",\"b\"],\"answer\":0}",
-                   ": \"context\" is not a string.* context, choices, answer");
-    expect_refused("{\"context\":\"c\",\"choices\":\"ab\",\"answer\":0}",
-                   ": \"choices\" is not an array");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",1],\"answer\":0}",
-                   ": \"choices\" is not an array of strings");
-    expect_refused("{\"context\":\"c\",\"choices\":[],\"answer\":0}", ": .*at least two");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\"],\"answer\":0}", ": .*at least two");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",\"\"],\"answer\":0}",
-                   ": choice 2 is empty");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",\"b\"],\"answer\":2}",
-                   ": \"answer\" is not a whole number from 0 to 1");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",\"b\"],\"answer\":0.5}",
-                   ": \"answer\" is not a whole number");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",\"b\"],\"answer\":\"b\"}",
-                   ": \"answer\" is not a whole number");
-    expect_refused("{\"context\":\"c\",\"choices\":[\"a\",\"b\"],\"answer\":null}",
-                   ": \"answer\" is not the number of a choice");
+    static const char *const cases[][2] = {
+        {"{\"endings\":[]}", ": there is no \"context\".* context, choices, answer"},
+        {"{\"context\":\"c\",\"choices\":[\"a\",\"b\"]}", ": there is no \"answer\""},
+        {ROW("1", "[\"a\",\"b\"]", "0"),
+         ": \"context\" is not a string.* context, choices, answer"},
+        {ROW("[\"c\"]", "[\"a\",\"b\"]", "0"), ": .* an array with a string for each choice"},
+        {ROW("[\"c\",\"d\",\"e\"]", "[\"a\",\"b\"]", "0"), ": .* a string for each choice"},
+        {ROW("[\"c\",1]", "[\"a\",\"b\"]", "0"), ": .* a string for each choice"},
+        {ROW("\"c\"", "\"ab\"", "0"), ": \"choices\" is not an array"},
+        {ROW("\"c\"", "[\"a\",1]", "0"), ": \"choices\" is not an array of strings"},
+        {ROW("\"c\"", "[]", "0"), ": .*at least two"},
+        {ROW("\"c\"", "[\"a\"]", "0"), ": .*at least two"},
+        {ROW("\"c\"", "[\"a\",\"\"]", "0"), ": choice 2 is empty"},
+        {ANSWER("0,\"delimiter\":1"), ": \"delimiter\" is not a string"},
+        {ANSWER("2"), ": \"answer\" is not a whole number from 0 to 1"},
+        {ANSWER("0.5"), ": \"answer\" is not a whole number"},
+        {ANSWER("\"b\""), ": \"answer\" is not a whole number"},
+        {ANSWER("null"), ": \"answer\" is not the number of a choice"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_refused(cases[i][0], cases[i][1]);
+}
+
+Test(questions, rows_of_benchmarks_name_the_script) {
+    static const char *const cases[][2] = {
+        {"{\"ctx_a\":\"a\",\"endings\":[]}", "HellaSwag"},
+        {"{\"question\":{},\"answerKey\":\"A\"}", "ARC"},
+        {"{\"goal\":\"g\",\"sol1\":\"a\"}", "PIQA"},
+        {"{\"sentence\":\"_\",\"option1\":\"a\",\"answer\":\"1\"}", "WinoGrande"},
+        {"{\"question\":\"q\",\"subject\":\"s\",\"choices\":[\"a\",\"b\"],\"answer\":0}", "MMLU"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char pattern[100];
+        snprintf(pattern, sizeof pattern, ": this is a row of %s.*python3 scripts/questions.py /",
+                 cases[i][1]);
+        expect_refused(cases[i][0], pattern);
+    }
+}
+
+/* Each choice has a copy of the context, here 100 MB of a row of 1 MB. */
+Test(questions, choices_times_context_are_limited) {
+    enum { CONTEXT = 1000000, CHOICES = 100 };
+    struct question_set set;
+    char *row = malloc(CONTEXT + 1000), *end = row + sprintf(row, "{\"context\":\"");
+    memset(end, 'a', CONTEXT);
+    end += CONTEXT;
+    end += sprintf(end, "\",\"answer\":0,\"choices\":[\"x\"");
+    for (int i = 1; i < CHOICES; i++) end += sprintf(end, ",\"x\"");
+    sprintf(end, "]}");
+    cr_expect_eq(open_text(&set, row), -1);
+    expect_match(error.text, ":1: the context before each of its choices makes more than 64 MiB");
+    free(row);
 }
 
 Test(questions, unknown_fields_are_ignored) {
@@ -128,7 +175,7 @@ Test(questions, other_files) {
     cr_expect_eq(open_text(&set, "\n [" GOOD "]"), -1);
     expect_match(error.text, "rows.jsonl: this is a JSON array.*jq -c");
     cr_expect_eq(open_bytes(&set, "PAR1\0\0\xff", 7), -1);
-    expect_match(error.text, "rows.jsonl: this is a Parquet file.*read_parquet");
+    expect_match(error.text, "rows.jsonl: this is a Parquet file.*questions.py .*rows.jsonl");
     cr_expect_eq(open_bytes(&set, "{\"context\":\0}", 13), -1);
     expect_match(error.text, "rows.jsonl:1:12: a NUL byte");
     cr_expect_eq(questions_open(&set, in_folder("nothing.jsonl"), &error), -1);

@@ -1,4 +1,4 @@
-#include "data/corpus/tales_questions.h"
+#include "model/choices/tales_questions.h"
 
 #include <assert.h>
 #include <stdlib.h>
