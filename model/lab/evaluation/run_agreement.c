@@ -23,8 +23,8 @@ enum { SAMPLES = 8, TOKENS = 64 };
 
 /* Texts that were sampled in one precision, and the predictions that they were drawn from. */
 struct rollout {
-    int64_t texts, tokens, vocabulary; /* tokens: of each text, after the first one */
-    int32_t first;                     /* the token that all texts begin with */
+    int64_t texts, tokens, vocabulary; /* tokens: of each text, after those it begins with */
+    int32_t *first;                    /* stb_ds array: the tokens that all texts begin with */
     int32_t *drawn;                    /* [tokens, texts] */
     float *logits;                     /* [tokens, texts, vocabulary] */
     double seconds;
@@ -107,7 +107,7 @@ static int sample(struct rollout *rollout, const struct config *config, const ch
     int status = sampler_open(&sampler, &model.gpt, &options, error);
     if (status == 0) {
         double began = progress_clock();
-        sampler_read(&sampler, &rollout->first, 1);
+        sampler_read(&sampler, rollout->first, arrlen(rollout->first));
         for (int64_t t = 0; status == 0 && t < rollout->tokens; t++) {
             int32_t *drawn = rollout->drawn + t * rollout->texts;
             float *logits = rollout->logits + t * rollout->texts * rollout->vocabulary;
@@ -128,13 +128,15 @@ static int sample(struct rollout *rollout, const struct config *config, const ch
     return status;
 }
 
-/* Compares the predictions of a chunk of rows, the model's current logits. */
+/* Compares the predictions of a chunk of rows, the model's current logits. The first token drawn is
+ * predicted at the last token of the beginning. */
 static void compare_rows(struct agreement *agreement, const struct rollout *rollout,
                          const struct gpt *gpt, const float *logits, int64_t first, int64_t rows) {
     for (int64_t row = first; row < first + rows; row++) {
-        int64_t text = row / gpt->shape.sequence_length, t = row % gpt->shape.sequence_length;
+        int64_t text = row / gpt->shape.sequence_length;
+        int64_t t = row % gpt->shape.sequence_length - (arrlen(rollout->first) - 1);
         int64_t index = t * rollout->texts + text;
-        if (t < rollout->tokens)
+        if (t >= 0 && t < rollout->tokens)
             agreement_add(agreement, rollout->logits + index * rollout->vocabulary,
                           logits + (row - first) * gpt->shape.padded_vocab, rollout->vocabulary,
                           rollout->drawn[index]);
@@ -150,9 +152,10 @@ static int compare(struct agreement *agreement, const struct rollout *rollout, s
     float *raw = malloc(count * sizeof *raw), *logits = malloc(count * sizeof *logits);
     int status = tokens && raw && logits ? 0 : fail(error, "out of memory for the predictions");
     for (int64_t text = 0; status == 0 && text < rollout->texts; text++) {
-        tokens[text * s->sequence_length] = rollout->first;
+        int32_t *row = tokens + text * s->sequence_length;
+        for (ptrdiff_t i = 0; i < arrlen(rollout->first); i++) *row++ = rollout->first[i];
         for (int64_t t = 0; t + 1 < rollout->tokens; t++)
-            tokens[text * s->sequence_length + t + 1] = rollout->drawn[t * rollout->texts + text];
+            *row++ = rollout->drawn[t * rollout->texts + text];
     }
     if (status == 0) {
         backend_upload(gpt->be, gpt->activations.tokens, tokens, (size_t)s->rows * sizeof *tokens);
@@ -199,24 +202,31 @@ static int agree_in_precision(cJSON *report, struct rollout *rollout, const stru
     return status;
 }
 
-/* Sets the number and length of texts, and the token that they begin with. */
+/* Reads the tokens that texts begin with. */
+static int read_beginning(struct rollout *rollout, const struct config *config, const char *from,
+                          struct error *error) {
+    struct tokenizer tokenizer;
+    if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return -1;
+    int status = sample_encode(&rollout->first, &tokenizer, "", true, error);
+    tokenizer_close(&tokenizer);
+    return status;
+}
+
+/* Sets the number and length of texts, and the tokens that they begin with. */
 static int plan_rollout(struct rollout *rollout, struct config *config, const char *from,
                         const struct agreement_options *options, struct error *error) {
-    struct tokenizer tokenizer;
-    int32_t *first = NULL;
-    int64_t limit = sample_model_context(config);
+    if (read_beginning(rollout, config, from, error)) return -1;
+    int64_t limit = sample_model_context(config), before = arrlen(rollout->first) - 1;
+    int64_t room = limit - before;
     rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
-    rollout->tokens = options->tokens > 0 ? options->tokens : limit < TOKENS ? limit : TOKENS;
-    if (rollout->tokens > limit)
-        return fail(error, "--tokens %" PRId64 ": the context of the model has %" PRId64 " tokens",
-                    rollout->tokens, limit);
-    if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return -1;
-    int status = sample_encode(&first, &tokenizer, "", true, error);
-    if (status == 0) rollout->first = arrlast(first);
-    arrfree(first);
-    tokenizer_close(&tokenizer);
-    if (status) return -1;
-    int64_t most = rollout->texts > rollout->tokens ? rollout->texts : rollout->tokens;
+    rollout->tokens = options->tokens > 0 ? options->tokens : room < TOKENS ? room : TOKENS;
+    if (rollout->tokens > room || room < 1)
+        return fail(error,
+                    "--tokens %" PRId64 ": the context of the model has %" PRId64
+                    " tokens, room for %" PRId64 " after the beginning of a text",
+                    rollout->tokens, limit, room);
+    int64_t length = before + rollout->tokens;
+    int64_t most = rollout->texts > length ? rollout->texts : length;
     config->samples = rollout->texts;
     config->data.seq_len = sample_length(most, limit);
     rollout->vocabulary = config->model.vocab_size;
@@ -249,6 +259,7 @@ int run_agreement(const struct config *config, const char *from,
     }
     if (status == 0) status = page_publish(print_report, report, options->out, "agreement", error);
     cJSON_Delete(report);
+    arrfree(rollout.first);
     free(rollout.drawn);
     free(rollout.logits);
     if (status == RESULT_STOPPED) return EXIT_SIGNAL + *stop;

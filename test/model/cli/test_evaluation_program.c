@@ -1,5 +1,6 @@
 /* --sample with several texts, --chat, --choices, --agreement and eval.choices, run as programs. */
 #include "data/util/json.h"
+#include "test/bos_tokenizer.h"
 #include "test/model/cli/program_fixture.h"
 
 TestSuite(evaluation_program, .init = set_up, .fini = remove_folder, .timeout = 120);
@@ -176,6 +177,29 @@ Test(evaluation_program, agreement_of_sampler_and_trainer) {
     cr_expect_not_null(strstr(out_text, "2 texts of 32 tokens"), "%s", out_text);
     expect_error("--agreement|--from|a/run|--tokens|33", 1, "the context of the model has 32");
     expect_error("--agreement|--from|a/run|--temperature|1", 2, "--temperature goes with");
+}
+
+/* Both sides see all tokens that the tokenizer puts before a text, here two. */
+Test(evaluation_program, agreement_of_texts_that_begin_with_two_tokens) {
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX];
+    cr_assert_not_null(realpath(name, prepare));
+    FILE *file = fopen(in_folder("one.json"), "w");
+    cr_assert_not_null(file);
+    print_bos_tokenizer(file);
+    cr_assert_eq(fclose(file), 0);
+    static const char begin[] = "{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, ";
+    shell("for i in 1 2 3 4 5 6 7 8 9; do echo 'a b cab ab ac bc a cb'; done >text.txt; "
+          "mkdir two && sed 's|%s|%s%s|' one.json >two/tokenizer.json && "
+          "%s --tokenizer two --out abc --val-fraction 0 text.txt",
+          begin, begin, begin, prepare);
+    expect_exit(TRAIN
+                "|--set|data.train=abc_train_*.bin|--set|data.val=|--set|eval.every=0|--set|"
+                "data.tokenizer=files|--set|data.tokenizer_dir=two|--set|model.vocab_size=320",
+                0);
+    expect_exit("--agreement|--from|a/run|--samples|3|--tokens|31", 0);
+    cr_expect_not_null(strstr(out_text, "fp32: safe for on-policy training"), "%s", out_text);
+    expect_error("--agreement|--from|a/run|--tokens|32", 1, "room for 31 after the beginning");
 }
 
 /* A tokenizer of bytes with ChatML's special tokens. */
