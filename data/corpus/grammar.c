@@ -14,8 +14,6 @@
 struct table {
     const struct grammar_rule *rules;
     int count;
-    struct error *error;
-    int variable_count;
     struct {
         const char *name; /* [length] */
         size_t length;
@@ -27,169 +25,134 @@ static bool is_name(const char *name, size_t length, const char *known, size_t k
     return known_length == length && memcmp(known, name, length) == 0;
 }
 
-/* Returns the names of a rule's fields, or NULL. */
+/* Returns the names of a rule's fields, separated by spaces; "" if it has none. */
 static const char *fields_of(const struct grammar_rule *rule) {
     const char *colon = strchr(rule->name, ':');
-    return colon ? colon + 2 : NULL;
+    return colon ? colon + 2 : "";
 }
 
 static int find_rule(const struct table *table, const char *name, size_t length) {
-    for (int i = 0; i < table->count; i++)
-        if (is_name(name, length, table->rules[i].name, strcspn(table->rules[i].name, ":")))
-            return i;
-    return -1;
+    int i = 0;
+    while (i < table->count &&
+           !is_name(name, length, table->rules[i].name, strcspn(table->rules[i].name, ":")))
+        i++;
+    assert(i < table->count && "a rule is missing");
+    return i;
 }
 
-/* Returns the index of a field and sets *count to the number of fields; -1 if there is no such
- * field. */
-static int find_field(const char *fields, const char *name, size_t length, int *count) {
-    int found = -1;
-    *count = 0;
-    for (size_t width; fields && *fields; fields += width + (fields[width] == ' ')) {
-        width = strcspn(fields, " ");
-        if (is_name(name, length, fields, width)) found = *count;
-        ++*count;
+/* Returns the index of a field. */
+static int find_field(const char *fields, const char *name, size_t length) {
+    int i = 0;
+    for (size_t width; !is_name(name, length, fields, width = strcspn(fields, " ")); i++) {
+        assert(fields[width] == ' ' && "a field is missing");
+        fields += width + 1;
     }
-    return found;
+    return i;
 }
 
-/* Finds a variable, or adds it. Returns -1 if there are too many. */
+static int field_count(const char *fields) {
+    int count = *fields != '\0';
+    for (; *fields; fields++) count += *fields == ' ';
+    return count;
+}
+
+/* Finds a variable, or adds it. */
 static int find_variable(struct table *table, const char *name, size_t length) {
     int i = 0;
-    for (; i < table->variable_count; i++)
+    for (; i < GRAMMAR_VARIABLES_MAX && table->variables[i].name; i++)
         if (is_name(name, length, table->variables[i].name, table->variables[i].length)) return i;
-    if (i == GRAMMAR_VARIABLES_MAX) return -1;
+    assert(i < GRAMMAR_VARIABLES_MAX && "too many names");
     table->variables[i].name = name;
     table->variables[i].length = length;
     table->variables[i].rule = -1;
-    return table->variable_count++;
+    return i;
+}
+
+static struct grammar_item letters_of(const char *letters, size_t length) {
+    return (struct grammar_item){.letters = letters, .length = (int)length, .variable = -1};
 }
 
 /* Parses the text between two braces. The field of an item is resolved later, since its variable
  * may be set by a rule that comes after. */
-static int read_braces(struct table *table, const char *inside, size_t length,
-                       struct grammar_item *item) {
-    *item = (struct grammar_item){.kind = GRAMMAR_RULE, .is_capital = *inside == '^'};
-    inside += item->is_capital;
-    length -= item->is_capital;
-    const char *dot = memchr(inside, '.', length), *colon = memchr(inside, ':', length);
-    const char *after = dot ? dot : colon, *end = inside + length,
-               *last = after ? after + 1 : inside;
-    item->variable = after ? find_variable(table, inside, (size_t)(after - inside)) : -1;
-    if (after && item->variable < 0)
-        return fail(table->error, "grammar: too many names: \"{%.*s}\"", (int)length, inside);
-    if (dot) {
-        item->kind = GRAMMAR_FIELD;
-        item->letters = last;
-        item->length = (int)(end - last);
-        return 0;
+static struct grammar_item read_braces(struct table *table, const char *text, const char *end) {
+    const bool is_capital = *text == '^';
+    const char *name = text + is_capital, *mark = name + strcspn(name, ".:}");
+    const char *after = *mark == '}' ? name : mark + 1;
+    struct grammar_item item = letters_of(after, (size_t)(end - after));
+    item.kind = *mark == '.' ? GRAMMAR_FIELD : GRAMMAR_RULE;
+    item.is_capital = is_capital;
+    if (*mark != '}') item.variable = find_variable(table, name, (size_t)(mark - name));
+    if (item.kind == GRAMMAR_RULE) item.rule = find_rule(table, after, (size_t)(end - after));
+    if (*mark == ':') {
+        int *rule = &table->variables[item.variable].rule;
+        assert((*rule < 0 || *rule == item.rule) && "a name is remembered from two rules");
+        *rule = item.rule;
     }
-    item->rule = find_rule(table, last, (size_t)(end - last));
-    if (item->rule < 0)
-        return fail(table->error, "grammar: no rule \"{%.*s}\"", (int)length, inside);
-    if (!colon) return 0;
-    int *rule = &table->variables[item->variable].rule;
-    if (*rule >= 0 && *rule != item->rule)
-        return fail(table->error, "grammar: \"{%.*s}\" is remembered from two rules", (int)length,
-                    inside);
-    *rule = item->rule;
-    return 0;
+    return item;
 }
 
-static struct grammar_item letters_of(const char *letters, const char *end) {
-    return (struct grammar_item){
-        .letters = letters, .length = (int)(end - letters), .variable = -1};
-}
-
-static int read_fields(struct grammar_item **items, const struct table *table,
-                       const struct grammar_rule *rule, const char *text, const char *end) {
-    int fields;
-    find_field(fields_of(rule), "", 0, &fields);
-    for (const char *comma; text <= end; text = comma + 1) {
-        comma = memchr(text, ',', (size_t)(end - text));
-        if (!comma) comma = end;
-        arrput(*items, letters_of(text, comma));
+/* Parses an alternative: its fields, or letters and braces in turn. */
+static struct grammar_item *read_items(struct table *table, bool has_fields, const char *text,
+                                       const char *end) {
+    struct grammar_item *items = NULL;
+    for (const char *next; text < end; text = next) {
+        size_t length = strcspn(text, has_fields ? ",|" : "{|");
+        next = text + length + has_fields;
+        if (length > 0 || has_fields) arrput(items, letters_of(text, length));
+        if (has_fields || next == end) continue;
+        const char *close = strchr(next, '}');
+        assert(close && "a brace is not closed");
+        arrput(items, read_braces(table, next + 1, close));
+        next = close + 1;
     }
-    if ((int)arrlen(*items) == fields) return 0;
-    return fail(table->error, "grammar: rule %s: an alternative does not have %d fields",
-                rule->name, fields);
+    return items;
 }
 
-static int read_items(struct grammar_item **items, struct table *table,
-                      const struct grammar_rule *rule, const char *text, const char *end) {
-    while (text < end) {
-        const char *brace = memchr(text, '{', (size_t)(end - text));
-        if (!brace) brace = end;
-        if (brace > text) arrput(*items, letters_of(text, brace));
-        if (brace == end) break;
-        text = memchr(brace, '}', (size_t)(end - brace));
-        if (!text) return fail(table->error, "grammar: rule %s: no closing brace", rule->name);
-        struct grammar_item item;
-        if (read_braces(table, brace + 1, (size_t)(text++ - brace) - 1, &item)) return -1;
-        arrput(*items, item);
-    }
-    return 0;
-}
-
-static int read_rule(struct grammar *grammar, struct table *table,
-                     const struct grammar_rule *rule) {
-    struct grammar_compiled_rule compiled = {.has_fields = fields_of(rule) != NULL};
-    int weight = 1, status = 0;
-    if (!*rule->alternatives) return fail(table->error, "grammar: rule %s is empty", rule->name);
-    for (const char *text = rule->alternatives, *end; *text && !status;
-         text = end + (*end == '|')) {
+static struct grammar_compiled_rule read_rule(struct table *table,
+                                              const struct grammar_rule *rule) {
+    const int fields = field_count(fields_of(rule));
+    struct grammar_compiled_rule compiled = {.has_fields = fields > 0};
+    int weight = 1;
+    assert(*rule->alternatives && "a rule is empty");
+    for (const char *text = rule->alternatives, *end; *text; text = end + (*end == '|')) {
         const size_t digits = strspn(text, "0123456789");
         end = text + strcspn(text, "|");
         if (digits > 0 && text[digits] == ':') {
             weight = atoi(text);
             text += digits + 1;
         }
-        struct grammar_item *items = NULL;
-        status = compiled.has_fields ? read_fields(&items, table, rule, text, end)
-                                     : read_items(&items, table, rule, text, end);
+        const struct grammar_alternative alternative = {
+            weight, read_items(table, compiled.has_fields, text, end)};
+        assert((fields == 0 || fields == (int)arrlen(alternative.items)) && "a field is missing");
         compiled.weight += weight;
-        arrput(compiled.alternatives, ((struct grammar_alternative){weight, items}));
+        arrput(compiled.alternatives, alternative);
     }
-    arrput(grammar->rules, compiled);
-    return status;
+    return compiled;
 }
 
-/* Resolves the field of an item of rule `index`, and checks the order of rules. */
-static int resolve_item(const struct table *table, int index, struct grammar_item *item) {
-    int fields;
-    if (item->kind == GRAMMAR_RULE && item->rule <= index)
-        return fail(table->error, "grammar: rule %s contains rule %s, which does not come after it",
-                    table->rules[index].name, table->rules[item->rule].name);
-    if (item->kind != GRAMMAR_FIELD) return 0;
-    const int rule = item->rule = table->variables[item->variable].rule;
-    item->field = rule < 0 ? -1
-                           : find_field(fields_of(&table->rules[rule]), item->letters,
-                                        (size_t)item->length, &fields);
-    if (item->field >= 0) return 0;
-    return fail(table->error, "grammar: rule %s: nothing is remembered with a field \"%.*s\"",
-                table->rules[index].name, item->length, item->letters);
-}
-
-static int compile(struct grammar *grammar, struct table *table) {
-    for (int i = 0; i < table->count; i++)
-        if (read_rule(grammar, table, &table->rules[i])) return -1;
-    for (int i = 0; i < table->count; i++)
-        for (int j = 0; j < (int)arrlen(grammar->rules[i].alternatives); j++) {
-            struct grammar_item *items = grammar->rules[i].alternatives[j].items;
-            for (int k = 0; k < (int)arrlen(items); k++)
-                if (resolve_item(table, i, &items[k])) return -1;
+/* Resolves the fields of rule `index`, and checks the order of rules. */
+static void resolve_rule(const struct table *table, const struct grammar *grammar, int index) {
+    for (int i = 0; i < (int)arrlen(grammar->rules[index].alternatives); i++) {
+        struct grammar_item *items = grammar->rules[index].alternatives[i].items;
+        for (int j = 0; j < (int)arrlen(items); j++) {
+            struct grammar_item *item = &items[j];
+            assert((item->kind != GRAMMAR_RULE || item->rule > index) &&
+                   "a rule contains one that does not come after it");
+            if (item->kind != GRAMMAR_FIELD) continue;
+            item->rule = table->variables[item->variable].rule;
+            assert(item->rule >= 0 && "a name is remembered nowhere");
+            item->field = find_field(fields_of(&table->rules[item->rule]), item->letters,
+                                     (size_t)item->length);
         }
-    return 0;
+    }
 }
 
-int grammar_compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                    struct error *error) {
-    assert(count > 0);
-    *grammar = (struct grammar){0};
-    if (compile(grammar, &(struct table){.rules = rules, .count = count, .error = error}) == 0)
-        return 0;
-    grammar_free(grammar);
-    return -1;
+struct grammar grammar_compile(const struct grammar_rule *rules, int count) {
+    struct grammar grammar = {0};
+    struct table table = {.rules = rules, .count = count};
+    for (int i = 0; i < count; i++) arrput(grammar.rules, read_rule(&table, &rules[i]));
+    for (int i = 0; i < count; i++) resolve_rule(&table, &grammar, i);
+    return grammar;
 }
 
 void grammar_free(struct grammar *grammar) {

@@ -28,8 +28,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "data/util/error.h"
-
 enum { GRAMMAR_VARIABLES_MAX = 16 };
 
 /* A rule as it is written in a table. */
@@ -78,10 +76,8 @@ struct grammar_measure {
     double bytes;
 };
 
-/* Compiles a table, whose strings must outlive the grammar. Only a mistake in the table makes it
- * fail; then nothing is left to release. */
-int grammar_compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                    struct error *error);
+/* Compiles a table, whose strings must outlive the grammar. A mistake in it fails an assertion. */
+struct grammar grammar_compile(const struct grammar_rule *rules, int count);
 void grammar_free(struct grammar *grammar);
 
 /* Appends one text, a function of (seed, number) alone. */

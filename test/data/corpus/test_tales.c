@@ -14,13 +14,6 @@
 
 enum { RULES = sizeof TALES / sizeof TALES[0] };
 
-static struct grammar tales_grammar(void) {
-    struct error error = {0};
-    struct grammar grammar;
-    cr_assert_eq(grammar_compile(&grammar, TALES, RULES, &error), 0, "%s", error.text);
-    return grammar;
-}
-
 /* The rest to expand: items from the left, as a linked list. */
 struct rest {
     struct grammar_item item;
@@ -156,7 +149,7 @@ static void derive(struct parse *parse, const struct rest *rest, const char *tex
 }
 
 Test(tales, no_alternative_is_ambiguous) {
-    struct grammar grammar = tales_grammar();
+    struct grammar grammar = grammar_compile(TALES, RULES);
     cr_assert_eq(confusions(&grammar, TALES), 0);
     grammar_free(&grammar);
 }
@@ -171,17 +164,14 @@ Test(tales, the_ambiguity_check_finds_planted_ones) {
         int count, confusions;
     } cases[] = {{prefixes, 2, 1}, {nested, 3, 1}, {fine, 3, 0}};
     for (int i = 0; i < 3; i++) {
-        struct error error = {0};
-        struct grammar grammar;
-        cr_assert_eq(grammar_compile(&grammar, cases[i].rules, cases[i].count, &error), 0, "%s",
-                     error.text);
+        struct grammar grammar = grammar_compile(cases[i].rules, cases[i].count);
         cr_expect_eq(confusions(&grammar, cases[i].rules), cases[i].confusions, "case %d", i);
         grammar_free(&grammar);
     }
 }
 
 Test(tales, every_story_has_one_derivation_of_the_bits_counted) {
-    struct grammar grammar = tales_grammar();
+    struct grammar grammar = grammar_compile(TALES, RULES);
     int nothing[GRAMMAR_VARIABLES_MAX];
     memset(nothing, -1, sizeof nothing);
     for (uint64_t number = 0; number < 300; number++) {
@@ -200,7 +190,7 @@ Test(tales, every_story_has_one_derivation_of_the_bits_counted) {
 
 Test(tales, sample_agrees_with_the_exact_expectation) {
     enum { STORIES = 20000 };
-    struct grammar grammar = tales_grammar();
+    struct grammar grammar = grammar_compile(TALES, RULES);
     struct grammar_measure mean = grammar_expect(&grammar);
     struct grammar_text text = {0};
     double bits = 0, bits_squared = 0, bytes_squared = 0, total = 0;
