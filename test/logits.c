@@ -47,9 +47,8 @@ static int write_sequence(struct rig *rig, int64_t sequence) {
     size_t vocabulary = (size_t)rig->gpt.shape.vocab_size;
     struct backend *be = &rig->be;
     const struct tensor *logits = &rig->gpt.activations.logits;
-    if (loader_fetch(&rig->text.loader, rig->tokens, rig->tokens + length, (uint64_t)sequence, 1,
-                     &rig->error))
-        return -1;
+    struct loader_arrays arrays = {.tokens = rig->tokens, .targets = rig->tokens + length};
+    if (loader_batch(&rig->text.loader, &arrays, (uint64_t)sequence, 1, &rig->error)) return -1;
     backend_upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
     gpt_forward(&rig->gpt);
     for (int64_t row = 0; row < length; row++) {

@@ -95,89 +95,98 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
                 shard->name, token, position, vocab_size, token + 1);
 }
 
-/* Finds the shard of a sample, its first token there and its number of targets, which is smaller
- * than seq_len at the end of a shard. */
-static const struct token_shard *find_sample(const struct loader *loader, uint64_t sample,
-                                             uint64_t *start, size_t *length) {
+/* A sample in its shard. */
+struct sample {
+    const struct token_shard *shard;
+    uint64_t start; /* index of its first token */
+    size_t length;  /* targets; fewer than seq_len at the end of a shard */
+};
+
+static struct sample find_sample(const struct loader *loader, uint64_t sample) {
     const uint64_t seq_len = (uint64_t)loader->options.seq_len;
     uint64_t sequence = sequence_of_sample(loader, sample);
     size_t number = shard_of_sequence(loader, sequence);
     const struct token_shard *shard = &loader->tokens->shards[number];
-    *start = (sequence - loader->first_sequence[number]) * seq_len;
-    const uint64_t left = shard->count - 1 - *start;
-    *length = (size_t)(left < seq_len ? left : seq_len);
-    return shard;
+    uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
+    uint64_t left = shard->count - 1 - start;
+    return (struct sample){shard, start, (size_t)(left < seq_len ? left : seq_len)};
 }
 
-/* Masks targets [count], which are the tokens of a shard from `first` on. */
-static void apply_mask(const struct token_shard *shard, int32_t *targets, uint64_t first,
-                       size_t count) {
-    if (!shard->mask.bits) return;
-    for (size_t t = 0; t < count; t++)
-        if (!token_mask_in_loss(&shard->mask, first + t)) targets[t] = -1;
+static uint64_t count_targets(const struct sample *sample) {
+    return token_mask_counted(&sample->shard->mask, sample->start + 1, sample->length);
 }
 
-int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
-                 uint64_t first_sample, int count, struct error *error) {
-    const size_t seq_len = (size_t)loader->options.seq_len;
+static int read_tokens(const struct loader *loader, const struct sample *sample, int32_t *tokens,
+                       int32_t *targets, struct error *error) {
+    const struct token_shard *shard = sample->shard;
     const int vocab_size = loader->options.vocab_size;
+    const size_t length = sample->length;
+    if (token_shard_read(shard, tokens, sample->start, length, error) ||
+        token_shard_read(shard, targets + length - 1, sample->start + length, 1, error))
+        return -1;
+    memcpy(targets, tokens + 1, (length - 1) * sizeof *targets);
+    uint32_t any_outside = outside(targets[length - 1], vocab_size);
+    for (size_t t = 0; t < length; t++) any_outside |= outside(tokens[t], vocab_size);
+    if (any_outside >> 31) return fail_outside(shard, sample->start, vocab_size, error);
+    return 0;
+}
+
+/* Fills the sequence up with its last token, and masks targets. */
+static void mask_targets(const struct loader *loader, const struct sample *sample, int32_t *tokens,
+                         int32_t *targets) {
+    const struct token_mask *mask = &sample->shard->mask;
+    const int32_t last = targets[sample->length - 1];
+    for (size_t t = 0; mask->bits && t < sample->length; t++)
+        if (!token_mask_in_loss(mask, sample->start + 1 + t)) targets[t] = -1;
+    for (size_t t = sample->length; t < (size_t)loader->options.seq_len; t++) {
+        tokens[t] = last;
+        targets[t] = -1;
+    }
+}
+
+/* Writes the first keys and positions of a sample, from array element `at` on. */
+static void isolate(const struct loader *loader, const struct sample *sample,
+                    const struct loader_arrays *arrays, size_t at) {
+    const struct token_mask *mask = &sample->shard->mask;
+    const int32_t seq_len = (int32_t)loader->options.seq_len;
+    for (int32_t t = 0, begin = 0; t < seq_len; t++) {
+        if ((size_t)t <= sample->length && token_mask_begins(mask, sample->start + (uint64_t)t))
+            begin = t;
+        if (arrays->positions) arrays->positions[at + (size_t)t] = t - begin;
+        const int64_t first = arrays->window > 0 ? t - arrays->window + 1 : 0;
+        arrays->first_keys[at + (size_t)t] = first > begin ? (int32_t)first : begin;
+    }
+}
+
+int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint64_t first_sample,
+                 int count, struct error *error) {
+    assert(arrays->first_keys || !arrays->positions);
+    arrays->counted = 0;
     for (int row = 0; row < count; row++) {
-        uint64_t start;
-        size_t length;
-        const struct token_shard *shard =
-            find_sample(loader, first_sample + (uint64_t)row, &start, &length);
-        int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
-        if (token_shard_read(shard, input, start, length, error) ||
-            token_shard_read(shard, target + length - 1, start + length, 1, error))
-            return -1;
-        memcpy(target, input + 1, (length - 1) * sizeof *target);
-        uint32_t any_outside = outside(target[length - 1], vocab_size);
-        for (size_t t = 0; t < length; t++) any_outside |= outside(input[t], vocab_size);
-        if (any_outside >> 31) return fail_outside(shard, start, vocab_size, error);
-        const int32_t last = target[length - 1];
-        apply_mask(shard, target, start + 1, length);
-        for (size_t t = length; t < seq_len; t++) {
-            input[t] = last;
-            target[t] = -1;
-        }
+        const struct sample sample = find_sample(loader, first_sample + (uint64_t)row);
+        size_t at = (size_t)row * (size_t)loader->options.seq_len;
+        int32_t *tokens = arrays->tokens + at, *targets = arrays->targets + at;
+        if (read_tokens(loader, &sample, tokens, targets, error)) return -1;
+        mask_targets(loader, &sample, tokens, targets);
+        if (arrays->first_keys) isolate(loader, &sample, arrays, at);
+        arrays->counted += count_targets(&sample);
     }
     return 0;
+}
+
+uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
+    uint64_t counted = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const struct sample sample = find_sample(loader, first_sample + i);
+        counted += count_targets(&sample);
+    }
+    return counted;
 }
 
 bool loader_has_starts(const struct loader *loader) {
     for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++)
         if (token_mask_has_starts(&loader->tokens->shards[i].mask)) return true;
     return false;
-}
-
-void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
-                    int64_t window, uint64_t first_sample, int count) {
-    const int32_t seq_len = (int32_t)loader->options.seq_len;
-    for (int row = 0; row < count; row++) {
-        uint64_t start;
-        size_t length;
-        const struct token_shard *shard =
-            find_sample(loader, first_sample + (uint64_t)row, &start, &length);
-        const bool has_starts = token_mask_has_starts(&shard->mask);
-        for (int32_t t = 0, begin = 0; t < seq_len; t++) {
-            if (has_starts && (size_t)t <= length &&
-                token_mask_begins(&shard->mask, start + (uint64_t)t))
-                begin = t;
-            if (positions) *positions++ = t - begin;
-            const int64_t first = window > 0 ? t - window + 1 : 0;
-            *first_keys++ = first > begin ? (int32_t)first : begin;
-        }
-    }
-}
-
-uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
-    uint64_t counted = 0, start;
-    size_t length;
-    for (uint64_t i = 0; i < count; i++) {
-        const struct token_shard *shard = find_sample(loader, first_sample + i, &start, &length);
-        counted += token_mask_counted(&shard->mask, start + 1, length);
-    }
-    return counted;
 }
 
 uint64_t loader_tail_tokens(const struct loader *loader) {

@@ -36,25 +36,29 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
                 const struct loader_options *options, struct error *error);
 void loader_close(struct loader *loader);
 
-/* Reads samples first_sample .. first_sample + count - 1 into inputs and targets, both [count,
- * seq_len]. targets[t] is the token after inputs[t], or -1 if that token does not count in the
- * loss. Fails if a token is not smaller than vocab_size. Threads may share a loader. */
-int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
-                 uint64_t first_sample, int count, struct error *error);
+/* Arrays that a batch is read into, each [count, seq_len]. */
+struct loader_arrays {
+    int32_t *tokens;
+    int32_t *targets; /* the token after each, or -1 if that does not count in the loss */
+    /* Optional: in its sequence, the index of the first token that token t may depend on. It is the
+     * first one of the document, or of the sequence if the document began before it; with a window,
+     * at least t - window + 1. */
+    int32_t *first_keys;
+    int32_t *positions; /* optional: t minus the first token of the document */
+    int64_t window;     /* 0: none */
+    uint64_t counted;   /* set by loader_batch: targets that count in the loss */
+};
+
+/* Reads samples first_sample .. first_sample + count - 1. Fails if a token is not smaller than
+ * vocab_size. Threads may share a loader. */
+int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint64_t first_sample,
+                 int count, struct error *error);
+
+/* Returns the number of targets of these samples that count in the loss. */
+uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count);
 
 /* True if a mask of a shard marks the first tokens of documents. */
 bool loader_has_starts(const struct loader *loader);
 
-/* Writes, for the same samples, first_keys [count, seq_len]: in its sequence, the index of the
- * first token that token t may depend on. It is the first one of the document, or of the sequence
- * if the document began before it; with a window (0: none), at least t - window + 1. positions
- * (optional) [count, seq_len] are indices of tokens in their documents, from the same first tokens
- * on. */
-void loader_isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
-                    int64_t window, uint64_t first_sample, int count);
-
 /* Returns the number of tokens at the ends of shards that are in sequences filled up. */
 uint64_t loader_tail_tokens(const struct loader *loader);
-
-/* Returns the number of targets of these samples that count in the loss. */
-uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count);

@@ -33,17 +33,18 @@ static int count_bytes(struct evaluation *evaluation, struct error *error) {
     uint64_t bytes = 0, counted = 0;
     int32_t *tokens = malloc(2 * (size_t)length * sizeof *tokens);
     if (!tokens) return fail(error, "out of memory for a sequence");
-    int32_t *targets = tokens + length;
+    struct loader_arrays arrays = {.tokens = tokens, .targets = tokens + length};
     int status = 0;
     for (int64_t i = 0; status == 0 && i < evaluation->sequences && !*evaluation->stop; i++) {
-        status = loader_fetch(loader, tokens, targets, (uint64_t)i, 1, error);
+        status = loader_batch(loader, &arrays, (uint64_t)i, 1, error);
         for (int64_t t = 0; status == 0 && t < length; t++) {
             size_t size;
-            if (targets[t] < 0) continue;
-            counted++;
-            tokenizer_bytes(tokenizer, targets[t], &size);
-            if (targets[t] != tokenizer->end_of_text) bytes += size;
+            int32_t target = arrays.targets[t];
+            if (target < 0) continue;
+            tokenizer_bytes(tokenizer, target, &size);
+            if (target != tokenizer->end_of_text) bytes += size;
         }
+        counted += arrays.counted;
     }
     free(tokens);
     evaluation->bytes_per_token = counted > 0 ? (double)bytes / (double)counted : 0;

@@ -41,10 +41,13 @@ void batches_close(struct batches *batches) {
     memset(batches, 0, sizeof *batches);
 }
 
-float batches_weight(const struct config *config, const struct loader *loader, int64_t step) {
-    uint64_t counted = loader_target_count(loader, (uint64_t)batches_first_sample(config, step, 0),
-                                           (uint64_t)batches_first_sample(config, 1, 0));
+static float weight_of(uint64_t counted) {
     return counted > 0 ? 1.0f / (float)counted : 0;
+}
+
+float batches_weight(const struct config *config, const struct loader *loader, int64_t step) {
+    return weight_of(loader_target_count(loader, (uint64_t)batches_first_sample(config, step, 0),
+                                         (uint64_t)batches_first_sample(config, 1, 0)));
 }
 
 /* Fills the rows after the first `count` sequences of a batch with copies of them, whose targets do
@@ -66,15 +69,18 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
     struct batch *host = batches->host[slot], *sent = batches->sent[slot];
     assert(rows <= gpt->capacity.rows && count >= 1 && count <= gpt->shape.batch);
     backend_sent(be, slot);
-    if (loader_fetch(loader, host->tokens, host->tokens + rows, (uint64_t)first_sample, (int)count,
-                     error))
-        return -1;
-    if (gpt->isolates)
-        loader_isolate(loader, host->tokens + 2 * rows,
-                       has_positions(gpt) ? host->tokens + 3 * rows : NULL, gpt->shape.window,
-                       (uint64_t)first_sample, (int)count);
+    struct loader_arrays arrays = {
+        .tokens = host->tokens,
+        .targets = host->tokens + rows,
+        .first_keys = gpt->isolates ? host->tokens + 2 * rows : NULL,
+        .positions = has_positions(gpt) ? host->tokens + 3 * rows : NULL,
+        .window = gpt->shape.window,
+    };
+    if (loader_batch(loader, &arrays, (uint64_t)first_sample, (int)count, error)) return -1;
     repeat_samples(gpt, host->tokens, count);
-    host->inputs = *inputs;
+    batches->counted = arrays.counted;
+    host->inputs =
+        inputs ? *inputs : (struct step_inputs){.loss_weight = weight_of(arrays.counted)};
     host->inputs.first_row = first_sample * gpt->shape.sequence_length;
     backend_send(be, slot, sent, host, slot_bytes(gpt, rows));
     gpt->activations.inputs = &sent->inputs;

@@ -17,6 +17,7 @@ struct batches {
     int slot;                          /* slot of the next batch */
     struct batch *host[BACKEND_SLOTS]; /* filled by the host */
     struct batch *sent[BACKEND_SLOTS]; /* the same in backend memory */
+    uint64_t counted;                  /* targets of the last batch that count in the loss */
 };
 
 /* Bytes of backend memory that batches_open takes; on a CPU, host memory included. */
@@ -44,9 +45,9 @@ static inline int64_t batches_step_tokens(const struct config *config) {
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
 
 /* Sends the samples first_sample .. first_sample + count - 1 with the inputs of the step, and makes
- * them the model's current batch. If the model's shape has more sequences, the others are copies
- * whose targets do not count. Does not wait for operations on the previous batch. Fails on bad
- * data. */
+ * them the model's current batch. Without inputs the loss is the mean over the batch. If the
+ * model's shape has more sequences, the others are copies whose targets do not count. Does not wait
+ * for operations on the previous batch. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
                 int64_t first_sample, int64_t count, const struct step_inputs *inputs,
                 struct error *error);

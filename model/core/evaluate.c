@@ -49,12 +49,10 @@ static int begin_batch(struct evaluator *evaluator, struct batch_result *result,
     struct gpt *gpt = evaluator->gpt;
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     gpt_set_batch(gpt, batch, length);
-    uint64_t counted = loader_target_count(loader, (uint64_t)first, (uint64_t)count);
-    const struct step_inputs inputs = {.loss_weight = counted > 0 ? 1.0f / (float)counted : 0};
-    if (batches_put(evaluator->batches, gpt, loader, first, count, &inputs, error)) return -1;
+    if (batches_put(evaluator->batches, gpt, loader, first, count, NULL, error)) return -1;
     batch_loss(evaluator);
     backend_fetch(gpt->be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
-    result->weight = (double)counted / (double)(batch * length);
+    result->weight = (double)evaluator->batches->counted / (double)(batch * length);
     return 0;
 }
 

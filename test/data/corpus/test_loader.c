@@ -9,6 +9,7 @@
 
 #include "data/util/error.h"
 #include "data/util/random.h"
+#include "test/data/corpus/loader_fixture.h"
 
 static struct error error;
 
@@ -46,7 +47,7 @@ Test(loader, cuts_sequences_inside_shards) {
     cr_expect_eq(loader_tail_tokens(&loader), 0);
     const int starts[] = {0, 4, 3000, 4000, 4004, 4008};
     int32_t inputs[6 * 4], targets[6 * 4];
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
     for (int row = 0; row < 6; row++)
         for (int t = 0; t < 4; t++) {
             cr_expect_eq(inputs[row * 4 + t], starts[row] + t, "row %d", row);
@@ -54,6 +55,14 @@ Test(loader, cuts_sequences_inside_shards) {
         }
     loader_close(&loader);
     tokens_close(&tokens);
+}
+
+/* Reads first keys and positions (optional) of at most 8 sequences of at most 16 tokens. */
+static void isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
+                    int64_t window, uint64_t first_sample, int count) {
+    int32_t tokens[8 * 16], targets[8 * 16];
+    struct loader_arrays arrays = {tokens, targets, first_keys, positions, window, 0};
+    cr_assert_eq(loader_batch(loader, &arrays, first_sample, count, &error), 0, "%s", error.text);
 }
 
 /* Each token but a shard's first is a target once, after the token before it. */
@@ -68,8 +77,8 @@ Test(loader, trains_the_ends_of_shards) {
         tokens.shards[0].mask.starts = starts;
         for (uint64_t k = 0; k < loader.sequence_count; k++) {
             int real = 0;
-            cr_assert_eq(loader_fetch(&loader, inputs, targets, k, 1, &error), 0);
-            loader_isolate(&loader, keys, NULL, 0, k, 1);
+            cr_assert_eq(fetch(&loader, inputs, targets, k, 1, &error), 0);
+            isolate(&loader, keys, NULL, 0, k, 1);
             for (int t = 0; t < seq_len; t++) {
                 cr_expect(keys[t] >= 0 && keys[t] <= t);
                 if (t > real) cr_expect_eq(inputs[t], inputs[t - 1], "filled with the last token");
@@ -99,8 +108,8 @@ Test(loader, without_shuffling_wraps_around) {
     struct loader loader = opened(&tokens, 4, false);
     int32_t inputs[4], targets[4], again[4];
     for (uint64_t k = 0; k < 5; k++) {
-        cr_assert_eq(loader_fetch(&loader, inputs, targets, k, 1, &error), 0);
-        cr_assert_eq(loader_fetch(&loader, again, targets, k + UINT64_C(5000000035), 1, &error), 0);
+        cr_assert_eq(fetch(&loader, inputs, targets, k, 1, &error), 0);
+        cr_assert_eq(fetch(&loader, again, targets, k + UINT64_C(5000000035), 1, &error), 0);
         cr_assert_arr_eq(inputs, again, sizeof inputs);
     }
     loader_close(&loader);
@@ -116,8 +125,8 @@ Test(loader, each_epoch_shows_each_sequence_once_in_its_own_order) {
     static int32_t inputs[3][SEQUENCES * LENGTH], targets[SEQUENCES * LENGTH];
     for (uint64_t epoch = 0; epoch < 3; epoch++) {
         char seen[65536] = {0};
-        cr_assert_eq(
-            loader_fetch(&loader, inputs[epoch], targets, epoch * SEQUENCES, SEQUENCES, &error), 0);
+        cr_assert_eq(fetch(&loader, inputs[epoch], targets, epoch * SEQUENCES, SEQUENCES, &error),
+                     0);
         for (int row = 0; row < SEQUENCES; row++) {
             int first = inputs[epoch][row * LENGTH];
             cr_assert_not(seen[first]);
@@ -141,7 +150,7 @@ Test(loader, the_order_is_the_documented_one) {
     const uint64_t samples[] = {0, 1, 99, 100, 12345, UINT64_C(1) << 40};
     for (int i = 0; i < 6; i++) {
         uint64_t sequence = random_permute(42, samples[i] / 100, samples[i] % 100, 100);
-        cr_assert_eq(loader_fetch(&loader, inputs, targets, samples[i], 1, &error), 0);
+        cr_assert_eq(fetch(&loader, inputs, targets, samples[i], 1, &error), 0);
         cr_assert_eq(inputs[0], (int32_t)(5 * sequence));
     }
     loader_close(&loader);
@@ -154,13 +163,13 @@ Test(loader, a_sample_is_the_same_in_any_batch) {
     struct loader loader = opened(&tokens, 7, true), other = opened(&tokens, 7, true);
     enum { ROWS = 150 };
     static int32_t whole[2][ROWS * 7], inputs[7], targets[7];
-    cr_assert_eq(loader_fetch(&loader, whole[0], whole[1], 1000, ROWS, &error), 0);
+    cr_assert_eq(fetch(&loader, whole[0], whole[1], 1000, ROWS, &error), 0);
     for (int row = ROWS - 1; row >= 0; row--) {
-        cr_assert_eq(loader_fetch(&other, inputs, targets, 1000 + (uint64_t)row, 1, &error), 0);
+        cr_assert_eq(fetch(&other, inputs, targets, 1000 + (uint64_t)row, 1, &error), 0);
         cr_assert_arr_eq(inputs, whole[0] + row * 7, sizeof inputs);
         cr_assert_arr_eq(targets, whole[1] + row * 7, sizeof targets);
     }
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 0, &error), 0);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 0, &error), 0);
     loader_close(&loader);
     loader_close(&other);
     tokens_close(&tokens);
@@ -173,15 +182,15 @@ Test(loader, names_a_token_outside_the_vocabulary) {
     struct loader_options options = {.seq_len = 4, .vocab_size = 1008};
     int32_t inputs[16], targets[16];
     cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 3, &error), 0, "%s", error.text);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 3, &error), 0, "%s", error.text);
     /* Only the very last target is outside. */
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 4, &error), -1);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 4, &error), -1);
     cr_assert_not_null(strstr(error.text, "shard 1: token 1008 at position 8"), "%s", error.text);
     cr_assert_not_null(strstr(error.text, "model.vocab_size to 1009"), "%s", error.text);
     loader_close(&loader);
     options.vocab_size = 3;
     cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 1, &error), -1);
     cr_assert_not_null(strstr(error.text, "shard 0: token 3 at position 3"), "%s", error.text);
     loader_close(&loader);
     tokens_close(&tokens);
@@ -196,7 +205,7 @@ Test(loader, checks_the_first_input_too) {
     owned[0] = 7;
     cr_assert_eq(tokens_from_memory(&tokens, owned, 5, "mine", &error), 0);
     cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 1, &error), -1);
     cr_assert_not_null(strstr(error.text, "mine: token 7 at position 0"), "%s", error.text);
     loader_close(&loader);
     tokens_close(&tokens);
@@ -234,7 +243,7 @@ Test(loader, a_mask_removes_targets) {
     const int32_t expected[6 * 4] = {1,    2,    -1,   -1,   5,  6,  7,  8,  -1, -1, -1, 12,
                                      1001, 1002, 1003, 1004, -1, -1, -1, -1, -1, -1, -1, -1};
     int32_t inputs[6 * 4], targets[6 * 4];
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
     cr_expect_arr_eq(targets, expected, sizeof expected);
     for (int i = 0; i < 12; i++) cr_expect_eq(inputs[i], i);
     for (uint64_t first = 0; first < 12; first++)
@@ -262,12 +271,12 @@ Test(loader, isolates_documents) {
     static const int32_t window[5 * 4] = {0, 1, 1, 2, 0, 1, 1, 2, 0, 0,
                                           1, 3, 0, 0, 1, 2, 0, 0, 1, 2};
     int32_t got[5 * 4], positions[5 * 4];
-    loader_isolate(&loader, got, positions, 0, 0, 5);
+    isolate(&loader, got, positions, 0, 0, 5);
     cr_expect_arr_eq(got, first, sizeof first);
     for (int i = 0; i < 5 * 4; i++) cr_expect_eq(positions[i], i % 4 - first[i]);
-    loader_isolate(&loader, got, NULL, 2, 0, 5);
+    isolate(&loader, got, NULL, 2, 0, 5);
     cr_expect_arr_eq(got, window, sizeof window);
-    loader_isolate(&loader, got, NULL, 1, 1, 1);
+    isolate(&loader, got, NULL, 1, 1, 1);
     cr_expect_arr_eq(got, ((const int32_t[]){0, 1, 2, 3}), 4 * sizeof *got);
     loader_close(&loader);
     tokens_close(&tokens);
@@ -281,10 +290,10 @@ Test(loader, tokens_that_do_not_count_are_checked_too) {
     int32_t inputs[4], targets[4];
     tokens.shards[0].mask.bits = bits;
     struct loader loader = opened(&tokens, 4, true);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), 0, "%s", error.text);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 1, &error), 0, "%s", error.text);
     cr_expect_arr_eq(targets, ((const int32_t[]){1, -1, -1, -1}), sizeof targets);
     tokens.shards[0].owned[4] = 65536;
-    cr_expect_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_expect_eq(fetch(&loader, inputs, targets, 0, 1, &error), -1);
     cr_expect_not_null(strstr(error.text, "position 4 is outside the vocabulary"), "%s",
                        error.text);
     loader_close(&loader);

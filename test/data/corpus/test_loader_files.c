@@ -1,6 +1,5 @@
 /* Batches of shards of both widths on the disk. */
-#include "data/corpus/loader.h"
-
+#include "test/data/corpus/loader_fixture.h"
 #include "test/data/corpus/tokens_fixture.h"
 
 TestSuite(loader_files, .init = make_folder, .fini = remove_folder);
@@ -28,7 +27,7 @@ Test(loader_files, one_batch_may_mix_both_token_widths) {
     write_wide("s_1.bin", VOCABULARY_MAX - 9, 9);
     open_loader(&loader, &tokens, "s_*.bin", VOCABULARY_MAX);
     cr_assert_eq(loader.sequence_count, 4);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 4, &error), 0, "%s", error.text);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 4, &error), 0, "%s", error.text);
     const int32_t firsts[] = {65527, 65531, VOCABULARY_MAX - 9, VOCABULARY_MAX - 5};
     for (int row = 0; row < 4; row++)
         for (int t = 0; t < 4; t++) {
@@ -50,7 +49,7 @@ Test(loader_files, both_widths_give_the_same_batches) {
     open_loader(&loaders[1], &wide, "wide.bin", 2000);
     for (int i = 0; i < 2; i++) {
         loaders[i].options.shuffle = true;
-        cr_assert_eq(loader_fetch(&loaders[i], inputs[i], targets[i], 17, 50, &error), 0);
+        cr_assert_eq(fetch(&loaders[i], inputs[i], targets[i], 17, 50, &error), 0);
         loader_close(&loaders[i]);
     }
     cr_expect_arr_eq(inputs[0], inputs[1], sizeof inputs[0]);
@@ -65,7 +64,7 @@ Test(loader_files, a_token_outside_the_vocabulary_is_named) {
     int32_t inputs[4], targets[4];
     write_wide("s.bin", 69996, 5);
     open_loader(&loader, &tokens, "s.bin", 70000);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_assert_eq(fetch(&loader, inputs, targets, 0, 1, &error), -1);
     cr_expect_not_null(strstr(error.text, "s.bin: token 70000 at position 4"), "%s", error.text);
     cr_expect_not_null(strstr(error.text, "model.vocab_size to 70001"), "%s", error.text);
     loader_close(&loader);
@@ -85,7 +84,7 @@ Test(loader_files, a_token_beyond_all_vocabularies_is_damage) {
             few[at] = beyond[i];
             write_raw("s.bin", SHARD_MAGIC_32, SHARD_VERSION_32, 5, few, sizeof few);
             open_loader(&loader, &tokens, "s.bin", VOCABULARY_MAX);
-            cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+            cr_assert_eq(fetch(&loader, inputs, targets, 0, 1, &error), -1);
             snprintf(expected, sizeof expected, "s.bin: token %u at position %d is beyond any",
                      (unsigned)beyond[i], at);
             cr_expect_not_null(strstr(error.text, expected), "%s", error.text);
