@@ -21,12 +21,11 @@ model/config         data/util kernels model/architecture
 model/core           data/util data/tokenize data/corpus kernels model/architecture model/config
 model/io             data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core
 model/choices        data/util data/tokenize data/corpus model/core
-model/page           data/util
-model/plan           data/util kernels model/architecture model/config model/core model/io model/page
+model/plan           data/util kernels model/architecture model/config model/core model/io
 model/cli            data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/choices model/plan
-model/lab/audit      data/util kernels model/architecture model/config model/core model/io model/page model/plan
-model/lab/evaluation data/util data/tokenize kernels model/architecture model/config model/core model/io model/choices model/page
-model/lab/compare    data/util model/page
+model/lab/audit      data/util kernels model/architecture model/config model/core model/io model/plan
+model/lab/evaluation data/util data/tokenize kernels model/architecture model/config model/core model/io model/choices
+model/lab/compare    data/util
 .                    data/util kernels kernels/comm kernels/open model/config model/io model/cli model/lab/audit model/lab/evaluation
 '
 

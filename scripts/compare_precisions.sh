@@ -9,8 +9,8 @@ scripts/compare_precisions.sh CONFIG [OPTIONS] [-- ARGUMENTS OF ./train]
 
 Trains CONFIG once in each precision, from the same weights on the same
 batches, and reports how the runs differ: losses, gradients, loss scale, speed
-(also at equal loss), memory, and a verdict. The report goes to the terminal and
-to report.html, report.md and report.json.
+(also at equal loss), memory, and a verdict. The report goes to the terminal, to
+report.json and, with Python's matplotlib, to report.html, which has the curves.
 
   --precisions LIST   default fp32,bf16,fp16; also fp8, mxfp8, mxfp4, nvfp4.
                       The reference is fp32 if it is in LIST, else the first.
@@ -51,7 +51,7 @@ wrong() {
 # ---- arguments
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-train=${TRAIN:-$root/train} compare=${COMPARE:-$root/compare}
+train=${TRAIN:-$root/train} compare=${COMPARE:-$root/compare} python=${PYTHON:-python3}
 config="" precisions=fp32,bf16,fp16 steps="" seeds=1 out="" profile=yes
 limits=() extra=() variants=()
 declare -A names # files of the runs of each variant, without their seeds
@@ -292,6 +292,7 @@ child="" stopped=""
 
 # Each signal reaches ./train once: the first makes it save and end, a second ends it at once. It
 # has its own process group, so that Ctrl-C does not reach it twice.
+# shellcheck disable=SC2317 # traps call it
 stop() { # SIGNAL STATUS
     stopped=$2
     if [ -n "$child" ]; then kill -s "$1" "$child" 2>/dev/null || true; fi
@@ -391,4 +392,14 @@ done
 
 echo
 trap - INT TERM HUP
-exec "$compare" "${runs[@]}" --out "$out" --made-by "$command" "${limits[@]+"${limits[@]}"}"
+status=0
+rm -f "$out/report.json"
+"$compare" "${runs[@]}" --out "$out" --made-by "$command" "${limits[@]+"${limits[@]}"}" || status=$?
+[ -s "$out/report.json" ] || exit $status
+if ! "$python" -c 'import matplotlib' 2>/dev/null; then
+    echo "for report.html: apt-get install python3-matplotlib, then" \
+        "scripts/report.py $(printf '%q' "$out")/report.json"
+elif "$python" "$root/scripts/report.py" "$out/report.json" --out "$out/report.html"; then
+    echo "written: $out/report.html"
+fi
+exit $status

@@ -4,7 +4,7 @@
 
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-#include "model/page/page.h"
+#include "data/util/table.h"
 
 enum { COLUMNS = 4 }; /* number of configs that a table compares */
 
@@ -56,8 +56,7 @@ static bool can_compute(const struct backend *be, enum config_precision precisio
 
 static void print_table(FILE *out, struct table *table, const char *heading) {
     fprintf(out, "\n%s\n\n", heading);
-    table_print_text(out, table, PAGE_WIDTH);
-    table_free(table);
+    table_print(out, table);
 }
 
 void memory_print_plans(FILE *out, const char *heading, const struct memory_plan *plans,

@@ -4,7 +4,7 @@
 
 #include "data/util/printed.h"
 #include "model/config/config_keys.h"
-#include "model/page/page.h"
+#include "data/util/table.h"
 #include "model/plan/memory_text.h"
 
 static void print_memory(FILE *out, const struct rank_estimate *estimate) {
@@ -39,8 +39,7 @@ static void print_traffic(FILE *out, const struct rank_times *times) {
     traffic_row(&table, "all", bytes, sending, waiting);
     fprintf(out,
             "\nData that each rank sends in a step, and the part hidden behind computation\n\n");
-    table_print_text(out, &table, PAGE_WIDTH);
-    table_free(&table);
+    table_print(out, &table);
 }
 
 static void print_speed(FILE *out, const struct rank_estimate *estimate) {

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Opens HTML reports in headless Chromium, at the width of a desktop and of a phone:
-#   test/scripts/test_pages.sh [FILE.html ...]
-# Without a file: a comparison and an audit of a tiny model, made by $TRAIN and $COMPARE. Fails if a
-# page loads anything, writes to the console, is wider than a window of 360 pixels, or is empty.
-# Skipped without Chromium.
+# Tests scripts/report.py on reports of a tiny model, made by $TRAIN and $COMPARE, with hostile names,
+# and opens the page in headless Chromium, at the width of a desktop and of a phone. Fails if the page
+# loads anything, writes to the console, is wider than a window of 360 pixels, or is empty. Skipped
+# without matplotlib (PYTHON names another python3); without Chromium the page is only read.
 set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
-if [ -z "$browser" ]; then
-    echo "skipped: no chromium (apt-get install chromium)"
+if ! "$python" -c 'import matplotlib' 2>/dev/null; then
+    echo "skipped: the test of scripts/report.py, because there is no matplotlib here"
     exit 0
 fi
 
@@ -18,13 +19,19 @@ wrong() { # FILE WHAT
     printf 'FAILED: %s: %s\n' "$1" "$2"
 }
 
-# A page must not contain anything that loads, nor any address but SVG's namespace.
+# A page must not contain anything that loads, nor any address, nor a name that is not escaped.
 check_text() { # FILE
     local found
-    found=$(sed 's|http://www\.w3\.org/2000/svg||g' "$1" |
-        grep -noiE 'https?:|[[:space:]]src[[:space:]]*=|@import|url\(|<(script|link|iframe)' |
+    found=$(grep -noiE 'https?:|[[:space:]]src[[:space:]]*=|@import|url\([^#]|<(script|link|iframe|b>)' "$1" |
         head -n 3 | tr '\n' ' ') || true
     if [ -n "$found" ]; then wrong "$1" "loads or names something outside: $found"; fi
+    if LC_ALL=C grep -qE $'\033|\342\200\256' "$1"; then wrong "$1" "has control characters"; fi
+    if [ "$(grep -c '<figure>' "$1")" -lt 9 ]; then wrong "$1" "lacks charts"; fi
+    # shellcheck disable=SC2016 # a dollar sign is one of the names
+    for found in '<h2>Losses' '<h2>Backward pass' 'layer 1 d(qkv)' '<h2>Quantized operands' \
+        '<h2>Sampler and trainer' '&lt;b&gt;$x_1$'; do
+        if ! grep -qF "$found" "$1"; then wrong "$1" "lacks $found"; fi
+    done
 }
 
 # Opens the page in a frame of WIDTH pixels, measured by a script outside of it. Elements that are
@@ -51,7 +58,6 @@ END
 
 check_page() { # FILE
     local width scheme said name=$1 backgrounds=""
-    cp "$name" "$work/page.html"
     for width in 1280 360; do
         for scheme in 0 1; do
             said=$(measure page.html $width $scheme)
@@ -74,30 +80,33 @@ check_page() { # FILE
 }
 
 make_reports() {
-    local train=${TRAIN:-./train}
+    local train=${TRAIN:-./train} compare=${COMPARE:-./compare}
     cat >"$work/tiny.json" <<'END'
 {"model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32}, "data": {"seq_len": 32},
  "train": {"steps": 60, "micro_batch_size": 4}, "eval": {"every": 20, "batches": 2}}
 END
+    for precision in fp32 fp16; do
+        "$train" --config "$work/tiny.json" --set precision=$precision --set run_dir="$work" \
+            --set name=$precision
+    done
     # The verdict on so small a model is not checked.
-    scripts/compare_precisions.sh "$work/tiny.json" --out "$work/compare" >"$work/log" 2>&1 ||
-        [ -s "$work/compare/report.html" ] || { cat "$work/log"; exit 1; }
-    "$train" --audit --precision fp16,fp8 --config "$work/tiny.json" --out "$work/audit" \
-        >"$work/log" 2>&1 ||
-        { cat "$work/log"; exit 1; }
+    "$compare" $'_<b>$x_1$\033[31m\342\200\256='"$work/fp32" "<script>=$work/fp16" \
+        --out "$work/compare" || [ $? -eq 1 ]
+    "$train" --audit --precision fp16,fp8 --config "$work/tiny.json" --out "$work/audit"
+    "$train" --agreement --from "$work/fp32" --samples 2 --tokens 8 --out "$work/agreement"
 }
-if [ $# -eq 0 ]; then
-    cd "$(dirname "$0")/../.."
-    make_reports
-    set -- "$work/compare/report.html" "$work/audit/audit.html" "$work/audit/audit_fp8.html"
-fi
-for file in "$@"; do
-    if [ ! -r "$file" ]; then
-        wrong "$file" "cannot be read"
-        continue
+make_reports >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+page=$work/page.html
+"$python" scripts/report.py "$work/compare/report.json" "$work/audit/audit.json" \
+    "$work/audit/audit_fp8.json" "$work/agreement/agreement.json" --out "$page"
+check_text "$page"
+if [ -n "$browser" ]; then check_page "$page"; else echo "no chromium: the page is only read"; fi
+echo '{"groups": 1}' >"$work/bad.json"
+for file in "$work/bad.json" "$work/none.json" "$work/tiny.json" "$page"; do
+    if "$python" scripts/report.py "$file" --out "$work/bad.html" 2>"$work/log" || [ -e "$work/bad.html" ] ||
+        ! grep -q '^report.py: ' "$work/log"; then
+        wrong "$file" "gives no message"
     fi
-    check_text "$file"
-    check_page "$file"
 done
-echo "pages: $# opened, $failed failures"
+echo "pages: $failed failures"
 [ $failed -eq 0 ]

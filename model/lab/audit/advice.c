@@ -8,7 +8,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 #define TOLERANCE_OF_NOISE 0.1
 #define TOLERANCE_MIN      0.01

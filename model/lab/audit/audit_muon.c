@@ -7,7 +7,7 @@
 #include <stb/stb_ds.h>
 
 #include "model/lab/audit/audit_subject.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 enum { DTYPES_AUDITED = 3 };
 static const struct {

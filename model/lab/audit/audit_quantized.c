@@ -12,7 +12,7 @@
 #include "model/config/config_keys.h"
 #include "model/core/quantization.h"
 #include "model/lab/audit/audit_pass.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 /* Sums over the nonzero values of an operand of a layer. */
 struct sums {

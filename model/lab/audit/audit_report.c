@@ -1,11 +1,12 @@
+#include "model/lab/audit/audit_report.h"
+
 #include <math.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "model/lab/audit/advice.h"
-#include "model/lab/audit/report.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 /* Returns the exponent of the current loss scale, rounded up to a power of two, so that the
  * remaining headroom is never overstated. */

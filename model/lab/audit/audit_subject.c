@@ -12,7 +12,7 @@
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/core/forward.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 /* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions.
  * Nothing is dropped, so that all of them compute the same. */

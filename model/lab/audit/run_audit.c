@@ -8,10 +8,11 @@
 #include "data/util/files.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
+#include "data/util/table.h"
 #include "model/lab/audit/audit.h"
 #include "model/config/config_keys.h"
 #include "model/lab/audit/audit_quantized.h"
-#include "model/lab/audit/report.h"
+#include "model/lab/audit/audit_report.h"
 
 /* Limit of --repetitions: the samples of more micro-batches would hardly fit in memory. */
 enum { REPETITIONS_MAX = 1000 };
@@ -43,7 +44,7 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], bool quantized[CONFIG_PREC
 
 /* Publishes a report, and deletes it. */
 static int publish(cJSON *report, const char *folder, const char *name, struct error *error) {
-    int status = page_publish(report_print, report, folder, name, error);
+    int status = report_publish(audit_print, report, folder, name, error);
     cJSON_Delete(report);
     return status;
 }
@@ -55,7 +56,7 @@ int run_audit(const struct config *config, const char *from, const struct audit_
     cJSON *report;
     const volatile sig_atomic_t *stop = signals_catch();
     if (choose_formats(wanted, quantized, options, config, error)) return EXIT_USAGE;
-    if (options->out && page_folder(options->out, error)) return EXIT_FAILED;
+    if (options->out && report_folder(options->out, error)) return EXIT_FAILED;
     int repetitions = options->repetitions > 0 ? (int)options->repetitions : SUBJECT_REPETITIONS;
     int status = 0;
     if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) {

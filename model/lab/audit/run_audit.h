@@ -14,8 +14,8 @@ struct audit_options {
 };
 
 /* Audits config with the weights at `from` (a checkpoint or a Hugging Face model directory; NULL:
- * model.init_from or initial weights). Prints the tables and the advice. Writes audit.json and
- * audit.html (precisions that quantize: audit_PRECISION.*) into options->out, which it creates.
+ * model.init_from or initial weights). Prints the tables and the advice. Writes audit.json
+ * (precisions that quantize: audit_PRECISION.json) into options->out, which it creates.
  * Returns an exit status. */
 int run_audit(const struct config *config, const char *from, const struct audit_options *options,
               struct error *error);

@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/util/error.h"
 #include "data/util/program.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
+#include "data/util/table.h"
 #include "model/lab/compare/comparison_print.h"
 
 struct options {
@@ -36,7 +38,7 @@ enum flag {
 };
 
 static const struct flag_row flags[FLAGS] = {
-    [FLAG_OUT] = {"--out", "DIR", "write report.json, report.md and report.html there"},
+    [FLAG_OUT] = {"--out", "DIR", "write report.json there, for scripts/report.py"},
     [FLAG_REFERENCE] = {"--reference", "LABEL", "what to measure against; default the first run"},
     [FLAG_LIMIT_LOSS] = {"--limit-loss", "PERCENT",
                          "final losses; default 0.5; 8 bits 2 x, 4 bits 4 x"},
@@ -163,16 +165,6 @@ static char *quoted_command(int argc, char **argv) {
 
 /* ---- the report */
 
-static int write_report(const char *folder, const struct comparison_report *report,
-                        struct error *error) {
-    static const char *const names[] = {
-        [PAGE_JSON] = "report.json", [PAGE_MARKDOWN] = "report.md", [PAGE_HTML] = "report.html"};
-    for (enum page_form form = PAGE_MARKDOWN; form <= PAGE_JSON; form++)
-        if (page_write(folder, names[form], comparison_print, report, form, error)) return -1;
-    printf("\nwritten: %s/report.html, report.md, report.json\n", folder);
-    return 0;
-}
-
 static int compare(const struct run_record *runs, const struct options *options,
                    const char *command, struct error *error) {
     struct comparison_report report;
@@ -182,9 +174,12 @@ static int compare(const struct run_record *runs, const struct options *options,
         return EXIT_FAILED;
     report.made_by = options->made_by;
     report.command = command;
-    comparison_print(stdout, &report, PAGE_TEXT);
-    if (!options->out || write_report(options->out, &report, error) == 0)
+    cJSON *json = comparison_json(&report);
+    if (report_publish(comparison_print, json, options->out, "report", error) == 0) {
         status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
+        if (options->out) printf("\nwritten: %s/report.json\n", options->out);
+    }
+    cJSON_Delete(json);
     comparison_report_free(&report);
     return status;
 }
@@ -194,7 +189,7 @@ static int read_and_compare(const struct options *options, const char *command,
     struct run_record *runs = NULL;
     int status = EXIT_DONE;
     /* Fail before the comparison if the output directory cannot be created. */
-    if (options->out && directory_create(options->out, error)) return EXIT_FAILED;
+    if (options->out && report_folder(options->out, error)) return EXIT_FAILED;
     for (int i = 0; i < arrlen(options->paths) && status == EXIT_DONE; i++) {
         struct run_record run;
         if (run_record_read(&run, options->paths[i], error)) status = EXIT_FAILED;

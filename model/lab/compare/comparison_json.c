@@ -1,11 +1,13 @@
 #include "model/lab/compare/comparison_print.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/page/section.h"
+#include "data/util/json.h"
+#include "data/util/table.h"
 
 static void text(cJSON *object, const char *key, const char *value) {
     if (value) cJSON_AddStringToObject(object, key, value);
@@ -97,6 +99,57 @@ static void add_profile(cJSON *object, const struct run_group *group) {
     cJSON_AddItemToObject(profile, "operations", operations ? operations : cJSON_CreateObject());
 }
 
+/* ---- curves */
+
+enum { POINTS_MAX = 500 }; /* per curve; more are not visible on a page */
+
+/* Adds values, every so many of them and the last; those that are not finite become null. */
+static void add_curve(cJSON *object, const char *key, const double *values, int count) {
+    cJSON *array = cJSON_AddArrayToObject(object, key);
+    int stride = count / POINTS_MAX + 1;
+    for (int i = (count - 1) % stride; i < count; i += stride)
+        cJSON_AddItemToArray(array, cJSON_CreateNumber(values[i]));
+}
+
+/* Adds a figure of the steps of a run, smoothed over `window` steps. `offset`: of a double in
+ * struct run_step. */
+static void add_steps(cJSON *object, const char *key, const struct run_record *run, size_t offset,
+                      int window) {
+    int count = (int)arrlen(run->steps);
+    double *values = NULL, *smoothed = NULL;
+    arrsetlen(smoothed, (size_t)count);
+    for (int i = 0; i < count; i++)
+        arrput(values, *(const double *)((const char *)&run->steps[i] + offset));
+    smooth(smoothed, values, count, count > window ? window : 1);
+    add_curve(object, key, smoothed, count);
+    arrfree(values);
+    arrfree(smoothed);
+}
+
+/* Adds what scripts/report.py draws: losses of all runs, and curves of the first run. */
+static void add_curves(cJSON *object, const struct comparison *c) {
+    const struct run_record *run = c->group->runs[0];
+    double *steps = NULL, speed = run_tokens_per_s(run);
+    cJSON *curves = cJSON_AddObjectToObject(object, "curves");
+    add_curve(curves, "loss_step", c->step, c->steps);
+    add_curve(curves, "loss", c->smoothed[COMPARE_OTHER], c->steps);
+    add_curve(curves, "loss_percent", c->percent, c->steps);
+    for (int i = 0; i < arrlen(run->steps); i++) arrput(steps, (double)run->steps[i].step);
+    add_curve(curves, "step", steps, (int)arrlen(steps));
+    add_steps(curves, "gradient_norm", run, offsetof(struct run_step, gradient_norm), c->window);
+    add_steps(curves, "tokens_per_s", run, offsetof(struct run_step, tokens_per_s), c->window);
+    if (isfinite(c->figures.scale_first))
+        add_steps(curves, "loss_scale", run, offsetof(struct run_step, loss_scale), 1);
+    cJSON *validations = cJSON_AddArrayToObject(curves, "validations");
+    for (int i = 0; i < arrlen(run->validations); i++)
+        JSON_NUMBERS(json_add_item(validations), {"step", (double)run->validations[i].step},
+                     {"loss", run->validations[i].loss},
+                     {"seconds", run->validations[i].tokens / speed});
+    arrfree(steps);
+}
+
+/* ---- the report */
+
 static void add_checks(cJSON *object, const struct verdict *verdict) {
     cJSON *checks = cJSON_AddArrayToObject(object, "checks");
     for (int i = 0; i < CHECKS; i++) {
@@ -135,6 +188,7 @@ static void add_group(cJSON *groups, const struct comparison_report *report, int
     else cJSON_AddNullToObject(object, "equal_loss");
     add_profile(object, group);
     add_checks(object, verdict);
+    add_curves(object, c);
 }
 
 static void add_config_differences(cJSON *root, const struct comparison_report *report) {

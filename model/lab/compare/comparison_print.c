@@ -1,16 +1,14 @@
 #include "model/lab/compare/comparison_print.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
-#include <stb/stb_ds.h>
 
+#include "data/util/json.h"
 #include "data/util/printed.h"
-#include "model/page/chart.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 #define COMPARED .needs = "compared"
 
@@ -66,30 +64,18 @@ static const struct section noise = {
                 {"margin", "margin", SHOW_NUMBER, 3},
                 {"it is", "it is"}}};
 
-static const struct section checks = {
-    .title = "Checks",
-    .columns = {{"run", "label"}, {"check", "name"}, {"outcome", "outcome"}, {"found", "text"}}};
-
-static const struct section limits = {.title = "Limits",
-                                      .columns = {{"check", "name"}, {"passes if", "rule"}}};
-
-/* ---- rows made from the groups of the report */
-
-/* Appends a copy of an object, with the label of its group. */
-static cJSON *add_copy(cJSON *rows, const cJSON *object, const cJSON *group) {
-    cJSON *row = cJSON_Duplicate(object, true);
-    cJSON_AddStringToObject(row, "label", json_text_at(group, "label"));
-    cJSON_AddItemToArray(rows, row);
-    return row;
+/* True for all groups but the reference. */
+static bool is_compared(const cJSON *group) {
+    return cJSON_IsTrue(json_at(group, "compared"));
 }
 
-static void print_noise(const struct page *page, const cJSON *groups) {
-    const struct {
+static void print_noise(FILE *out, const cJSON *groups) {
+    static const struct {
         const char *path, *name;
-    } shown[] = {{"training_difference", check_name(CHECK_TRAINING_LOSS)},
-                 {"validation_difference", check_name(CHECK_VALIDATION_LOSS)},
-                 {"curve", check_name(CHECK_CURVE)},
-                 {"gradient_norm", check_name(CHECK_NORM)},
+    } shown[] = {{"training_difference", "training loss"},
+                 {"validation_difference", "validation loss"},
+                 {"curve", "loss curve"},
+                 {"gradient_norm", "gradient norms"},
                  {"equal_loss.tokens", "tokens to equal loss"},
                  {"equal_loss.speed", "speed at equal loss"}};
     cJSON *rows = cJSON_CreateArray();
@@ -98,27 +84,16 @@ static void print_noise(const struct page *page, const cJSON *groups) {
         for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
             const cJSON *difference = json_at(group, shown[i].path);
             const cJSON *real = json_at(difference, "real"); /* null with a single seed */
-            if (!cJSON_IsTrue(json_at(group, "compared")) || cJSON_IsNull(real)) continue;
-            cJSON *row = add_copy(rows, difference, group);
+            if (!is_compared(group) || cJSON_IsNull(real)) continue;
+            cJSON *row = cJSON_Duplicate(difference, true);
+            cJSON_AddStringToObject(row, "label", json_text_at(group, "label"));
             cJSON_AddStringToObject(row, "name", shown[i].name);
             cJSON_AddStringToObject(row, "it is", cJSON_IsTrue(real) ? "real" : "noise");
+            cJSON_AddItemToArray(rows, row);
         }
     }
-    section_print(page, &noise, rows);
+    section_print(out, &noise, rows);
     cJSON_Delete(rows);
-}
-
-static void print_checks(const struct page *page, const cJSON *groups) {
-    cJSON *rows = cJSON_CreateArray();
-    const cJSON *group, *check;
-    cJSON_ArrayForEach(group, groups) {
-        bool passed = strcmp(json_text_at(group, "verdict"), "reference") == 0;
-        for (check = passed ? NULL : json_at(group, "checks")->child; check; check = check->next)
-            add_copy(rows, check, group);
-    }
-    section_print(page, &checks, rows);
-    cJSON_Delete(rows);
-    section_print(page, &limits, json_at(groups->child, "checks"));
 }
 
 /* ---- tables with a column per group */
@@ -141,7 +116,7 @@ static void profile_row(struct table *table, const char *name, const cJSON *grou
 }
 
 /* The rows are the operations of the run that has the most, then those of others. */
-static void print_profile(const struct page *page, const cJSON *groups) {
+static void print_profile(FILE *out, const cJSON *groups) {
     const cJSON *group, *part, *most = NULL;
     struct table table = {0};
     table_column(&table, "of a step", TABLE_LEFT);
@@ -163,181 +138,161 @@ static void print_profile(const struct page *page, const cJSON *groups) {
     cJSON_Delete(operations);
     profile_row(&table, "whole step", groups, "profile", "step_ms");
     profile_row(&table, "matmuls alone", groups, "profile", "products_ms");
-    if (most) page_heading(page, "Where the time goes");
-    if (most) page_table(page, &table);
-    else table_free(&table);
+    if (most) {
+        text_heading(out, "Where the time goes");
+        fputc('\n', out);
+        table_print(out, &table);
+    } else table_free(&table);
 }
 
-static void print_configs(const struct page *page, const struct comparison_report *report) {
+static void print_configs(FILE *out, const cJSON *report) {
     struct table table = {0};
     bool only_precision = true;
+    const cJSON *group, *difference, *value;
     table_column(&table, "config", TABLE_LEFT);
-    for (int g = 0; g < arrlen(report->groups); g++)
-        table_column(&table, report->groups[g].label, TABLE_LEFT);
-    for (int i = 0; i < arrlen(report->differences); i++) {
-        const struct config_difference *difference = &report->differences[i];
-        only_precision = only_precision && difference->weight == CONFIG_WEIGHT_EXPECTED;
-        table_cell(&table, "%s", difference->key);
-        for (int g = 0; g < arrlen(difference->values); g++)
-            table_cell(&table, "%s", difference->values[g] ? difference->values[g] : "-");
+    cJSON_ArrayForEach(group, json_at(report, "groups")) {
+        table_column(&table, json_text_at(group, "label"), TABLE_LEFT);
     }
-    if (table_rows(&table) == 0)
-        page_paragraph(page, "The configs are the same (differences such as names do not affect "
-                             "results).");
-    else if (only_precision)
-        page_paragraph(page, "The configs differ only in precision (other differences do not "
-                             "affect results).");
-    else {
-        page_paragraph(page, "The configs differ in:");
-        page_table(page, &table);
-        return;
+    cJSON_ArrayForEach(difference, json_at(report, "config_differences")) {
+        only_precision =
+            only_precision && strcmp(json_text_at(difference, "weight"), "expected") == 0;
+        table_cell(&table, "%s", json_text_at(difference, "key"));
+        cJSON_ArrayForEach(value, json_at(difference, "values")) {
+            bool none = strcmp(value->valuestring, "null") == 0; /* values are raw JSON */
+            table_cell(&table, "%s", none ? "-" : value->valuestring);
+        }
     }
-    table_free(&table);
+    bool shown = table_rows(&table) > 0 && !only_precision;
+    text_print(out, 2, "%s",
+               shown                    ? "The configs differ in:"
+               : table_rows(&table) > 0 ? "The configs differ only in precision (other differences "
+                                          "do not affect results)."
+                                        : "The configs are the same (differences such as names do "
+                                          "not affect results).");
+    if (shown) {
+        fputc('\n', out);
+        table_print(out, &table);
+    } else table_free(&table);
 }
 
 /* ---- head of the report: runs and verdicts */
 
-static void begin(struct page *page, const struct comparison_report *report, enum page_form form) {
-    int steps[2] = {INT_MAX, 0}, seeds[2] = {INT_MAX, 0}; /* fewest, most */
+/* Prints the labels, and the fewest steps and seeds that a group has in common with the
+ * reference. */
+static void print_title(FILE *out, const cJSON *report) {
+    double steps[2] = {INFINITY, 0}, seeds[2] = {INFINITY, 0}; /* fewest, most */
     struct printed labels;
-    char *summary;
+    const cJSON *group, *first = json_at(report, "groups")->child;
     if (printed_open(&labels)) end_out_of_memory();
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        int pairs = (int)arrlen(c->pairs);
-        fprintf(labels.out, "%s%s", g == 0 ? "" : ", ", report->groups[g].label);
-        if (g == report->reference) continue; /* its comparison with itself has all its steps */
-        if (c->steps < steps[0]) steps[0] = c->steps;
-        if (c->steps > steps[1]) steps[1] = c->steps;
-        if (pairs < seeds[0]) seeds[0] = pairs;
-        if (pairs > seeds[1]) seeds[1] = pairs;
+    cJSON_ArrayForEach(group, json_at(report, "groups")) {
+        double common = json_number_at(group, "steps");
+        double pairs = json_number_at(group, "training_difference.pairs");
+        fprintf(labels.out, "%s%s", group == first ? "" : ", ", json_text_at(group, "label"));
+        if (!is_compared(group)) continue; /* its comparison with itself has all its steps */
+        steps[0] = fmin(steps[0], common), steps[1] = fmax(steps[1], common);
+        seeds[0] = fmin(seeds[0], pairs), seeds[1] = fmax(seeds[1], pairs);
     }
-    if (printed_close(&labels) ||
-        asprintf(&summary, "%s%d step%s, %s%d seed%s, against %s",
-                 steps[0] < steps[1] ? "at least " : "", steps[0], steps[0] == 1 ? "" : "s",
-                 seeds[0] < seeds[1] ? "at least " : "", seeds[0], seeds[0] == 1 ? "" : "s",
-                 report->groups[report->reference].label) < 0)
-        end_out_of_memory();
-    page_begin(page, form, labels.text, summary);
-    free(summary);
+    if (printed_close(&labels)) end_out_of_memory();
+    text_print(out, 2, "%s: %s%.0f step%s, %s%.0f seed%s, against %s", labels.text,
+               steps[0] < steps[1] ? "at least " : "", steps[0], steps[0] == 1 ? "" : "s",
+               seeds[0] < seeds[1] ? "at least " : "", seeds[0], seeds[0] == 1 ? "" : "s",
+               json_text_at(report, "reference"));
     free(labels.text);
 }
 
-static void print_passed(const struct page *page, const char *label, const struct comparison *c,
-                         const struct verdict *verdict) {
-    char head[300], validation[60] = "", speed[60] = "", memory[60] = "";
-    if (verdict->rank)
-        snprintf(head, sizeof head, "%s: rank %d of %d", label, verdict->rank, verdict->ranked);
-    else snprintf(head, sizeof head, "%s: pass", label);
-    if (c->validation_step >= 0)
-        snprintf(validation, sizeof validation, ", validation loss %+.3f %%", c->validation.mean);
-    if (isfinite(c->speed_up)) snprintf(speed, sizeof speed, ", %.2f times as fast", c->speed_up);
-    if (isfinite(c->memory_saving))
-        snprintf(memory, sizeof memory, ", %.1f %% less memory", c->memory_saving);
-    page_note(page, verdict->rank > 1 ? PAGE_NEUTRAL : PAGE_GOOD, head,
-              "training loss %+.3f %%%s%s%s", c->training.mean, validation, speed, memory);
+static void print_passed(FILE *out, const cJSON *group) {
+    char validation[60] = "", speed[60] = "", memory[60] = "";
+    double faster = json_number_at(group, "speed_up");
+    double saved = json_number_at(group, "memory_saving_percent");
+    if (isfinite(json_number_at(group, "validation_step")))
+        snprintf(validation, sizeof validation, ", validation loss %+.3f %%",
+                 json_number_at(group, "validation_difference.percent"));
+    if (isfinite(faster)) snprintf(speed, sizeof speed, ", %.2f times as fast", faster);
+    if (isfinite(saved)) snprintf(memory, sizeof memory, ", %.1f %% less memory", saved);
+    text_print(out, 4, "%s: %s: training loss %+.3f %%%s%s%s", json_text_at(group, "label"),
+               json_text_at(group, "verdict"), json_number_at(group, "training_difference.percent"),
+               validation, speed, memory);
+}
+
+/* True for a failure of a single seed that may be noise: of a finite figure of losses or norms. */
+static bool is_doubtful(const cJSON *group, int check, const cJSON *item) {
+    return check >= CHECK_TRAINING_LOSS && check <= CHECK_CORRELATION &&
+           isfinite(json_number_at(item, "value")) &&
+           json_number_at(group, "gradient_norm.zero") == 0 &&
+           json_number_at(group, "training_difference.pairs") == 1;
 }
 
 /* Prints the checks that failed or are within noise, the groups that passed, and advice to use more
- * seeds if a failure of a single seed may be noise. */
-static void print_verdicts(const struct page *page, const struct comparison_report *report) {
+ * seeds if a failure may be noise. */
+static void print_verdicts(FILE *out, const cJSON *groups) {
     bool doubtful = false;
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        const struct verdict *verdict = &report->verdicts[g];
-        const char *label = report->groups[g].label;
-        for (int i = 0; i < CHECKS; i++) {
-            const struct check *check = &verdict->checks[i];
-            bool failed = check->outcome == CHECK_FAIL;
-            char head[300];
-            if (!failed && check->outcome != CHECK_NOISE) continue;
-            snprintf(head, sizeof head, "%s: %s, %s", label, failed ? "FAIL" : "noise",
-                     check_name(i));
-            page_note(page, failed ? PAGE_BAD : PAGE_NEUTRAL, head, "%s; limit: %s", check->text,
-                      check->rule);
-            doubtful =
-                doubtful || (failed && i >= CHECK_TRAINING_LOSS && i <= CHECK_CORRELATION &&
-                             isfinite(check->value) && c->norms_zero == 0 && arrlen(c->pairs) == 1);
+    const cJSON *group, *check;
+    cJSON_ArrayForEach(group, groups) {
+        int id = 0;
+        cJSON_ArrayForEach(check, json_at(group, "checks")) {
+            bool failed = strcmp(json_text_at(check, "outcome"), "fail") == 0;
+            if (failed || strcmp(json_text_at(check, "outcome"), "noise") == 0)
+                text_print(out, 4, "%s: %s, %s: %s; limit: %s", json_text_at(group, "label"),
+                           failed ? "FAIL" : "noise", json_text_at(check, "name"),
+                           json_text_at(check, "text"), json_text_at(check, "rule"));
+            doubtful = doubtful || (failed && is_doubtful(group, id, check));
+            id++;
         }
-        if (g != report->reference && verdict->pass) print_passed(page, label, c, verdict);
+        if (is_compared(group) && strcmp(json_text_at(group, "verdict"), "fail") != 0)
+            print_passed(out, group);
     }
     if (doubtful)
-        page_paragraph(page, "One seed does not tell such a difference from noise: small batches "
-                             "and long runs let right runs drift apart too. Three or more seeds "
-                             "do.");
+        text_print(out, 2,
+                   "One seed does not tell such a difference from noise: small batches and long "
+                   "runs let right runs drift apart too. Three or more seeds do.");
 }
 
-static void print_losses(const struct page *page, const struct comparison_report *report,
-                         const cJSON *groups) {
-    const struct comparison *c = &report->comparisons[report->reference];
-    char *note;
-    for (int g = 0; g < arrlen(report->groups); g++) /* the shortest comparison */
-        if (report->comparisons[g].steps < c->steps) c = &report->comparisons[g];
-    if (asprintf(&note,
-                 "The training loss is the mean of the last %d steps; the curve is that of means "
-                 "over %d steps, where it is farthest from the reference after step %.0f. Runs of "
-                 "one seed begin with the same weights and read the same batches.",
-                 c->window, c->window, c->settled) < 0)
-        end_out_of_memory();
-    section_print(page, &losses, groups);
-    page_paragraph(page, note);
-    free(note);
+static void print_losses(FILE *out, const cJSON *groups) {
+    const cJSON *group, *shortest = NULL, *reference = NULL;
+    cJSON_ArrayForEach(group, groups) {
+        if (!is_compared(group)) reference = group;
+    }
+    shortest = reference;
+    cJSON_ArrayForEach(group, groups) {
+        if (json_number_at(group, "steps") < json_number_at(shortest, "steps")) shortest = group;
+    }
+    section_print(out, &losses, groups);
+    text_print(out, 2,
+               "The training loss is the mean of the last %.0f steps; the curve is that of means "
+               "over %.0f steps, where it is farthest from the reference after step %.0f. Runs of "
+               "one seed begin with the same weights and read the same batches.",
+               json_number_at(shortest, "window"), json_number_at(shortest, "window"),
+               json_number_at(shortest, "settled_after"));
 }
 
-static void print_equal_losses(const struct page *page, const struct comparison_report *report) {
+static void print_equal_losses(FILE *out, const cJSON *groups) {
     bool any = false;
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct equal_loss *equal = &report->equal_losses[g];
-        if (g == report->reference) continue;
-        page_note(page, PAGE_NEUTRAL, report->groups[g].label, "%s", equal->text);
-        any = any || isfinite(equal->loss);
+    const cJSON *group;
+    cJSON_ArrayForEach(group, groups) {
+        if (!is_compared(group)) continue;
+        text_print(out, 4, "%s: %s", json_text_at(group, "label"),
+                   json_text_at(group, "equal_loss.text"));
+        any = any || isfinite(json_number_at(group, "equal_loss.validation_loss"));
     }
     if (any)
-        page_paragraph(page,
-                       "The equal loss is the higher of the lowest validation losses of two runs "
-                       "of a seed; tokens and time to it are interpolated between validations. "
-                       "+- is the margin over the seeds.");
+        text_print(out, 2,
+                   "The equal loss is the higher of the lowest validation losses of two runs of a "
+                   "seed; tokens and time to it are interpolated between validations. +- is the "
+                   "margin over the seeds.");
 }
 
-static void print_charts(const struct page *page, const struct comparison_report *report) {
-    bool seeds = arrlen(report->comparisons[report->reference].pairs) > 1;
-    if (page->form == PAGE_MARKDOWN) return;
-    page_heading(page, "Curves");
-    if (chart_problem()) page_paragraph(page, chart_problem());
-    comparison_charts_print(page, report);
-    if (seeds && page->form == PAGE_HTML)
-        page_paragraph(page, "Training losses are means over the seeds; the other charts show the "
-                             "first seed.");
-}
-
-static void print_report(FILE *out, const struct comparison_report *report, const cJSON *root,
-                         enum page_form form) {
-    const cJSON *groups = json_at(root, "groups");
-    struct page page;
-    begin(&page, report, form);
-    print_configs(&page, report);
-    for (int i = 0; i < arrlen(report->warnings); i++)
-        page_note(&page, PAGE_NEUTRAL, "warning", "%s", report->warnings[i]);
-    print_losses(&page, report, groups);
-    print_verdicts(&page, report);
-    print_charts(&page, report);
-    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
-        section_print(&page, &figures[i], groups);
-    print_equal_losses(&page, report);
-    print_profile(&page, groups);
-    print_noise(&page, groups);
-    if (form != PAGE_TEXT) {
-        print_checks(&page, groups);
-        page_heading(&page, "Commands");
-        if (report->made_by) page_code(&page, report->made_by);
-        page_code(&page, report->command);
+void comparison_print(FILE *out, const cJSON *report) {
+    const cJSON *groups = json_at(report, "groups"), *warning;
+    print_title(out, report);
+    print_configs(out, report);
+    cJSON_ArrayForEach(warning, json_at(report, "warnings")) {
+        text_print(out, 4, "warning: %s", warning->valuestring);
     }
-    page_end(&page, out);
-}
-
-void comparison_print(FILE *out, const void *report, enum page_form form) {
-    cJSON *root = comparison_json(report);
-    if (form == PAGE_JSON) page_print_json(out, root);
-    else print_report(out, report, root, form);
-    cJSON_Delete(root);
+    print_losses(out, groups);
+    print_verdicts(out, groups);
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        section_print(out, &figures[i], groups);
+    print_equal_losses(out, groups);
+    print_profile(out, groups);
+    print_noise(out, groups);
 }

@@ -17,7 +17,7 @@
 #include "model/io/run_setup.h"
 #include "model/io/sample_model.h"
 #include "model/lab/evaluation/agreement.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 enum { SAMPLES = 8, TOKENS = 64 };
 
@@ -47,41 +47,35 @@ static const struct section differences = {
                 {"equal", "same_bits", SHOW_SHARE},
                 {"tokens/s", "tokens_per_s", SHOW_NUMBER}}};
 
-static void print_report(FILE *out, const void *given, enum page_form form) {
-    const cJSON *report = given, *row;
-    struct page page;
-    char summary[200];
+/* Says what a KL divergence means for training on the samples. */
+static void print_verdict(FILE *out, const cJSON *row, bool exact) {
+    const char *name = json_text_at(row, "name");
+    double kl = json_number_at(row, "kl");
+    if (json_number_at(row, "same_bits") == 1)
+        text_print(out, 4, "%s: the same bits; samples are on-policy", name);
+    else if (kl < AGREEMENT_KL_SAFE)
+        text_print(out, 4, "%s: safe for on-policy training (KL below %g)", name,
+                   AGREEMENT_KL_SAFE);
+    else if (kl < AGREEMENT_KL_LIMIT)
+        text_print(out, 4, "%s: correct for it with importance sampling (KL from %g to %g)", name,
+                   AGREEMENT_KL_SAFE, AGREEMENT_KL_LIMIT);
+    else
+        text_print(out, 4, "%s: not for on-policy training (KL above %g); %s", name,
+                   AGREEMENT_KL_LIMIT,
+                   exact ? "scales that depend on all tokens of a batch, as fp8's of a tensor, "
+                           "differ even so: try fp8.recipe=row or mxfp8"
+                         : "try fp8.recipe=row or mxfp8 instead of scales of whole tensors, or "
+                           "sample.exact");
+}
+
+static void print_report(FILE *out, const cJSON *report) {
+    const cJSON *row;
     bool exact = cJSON_IsTrue(json_at(report, "exact"));
-    if (form == PAGE_JSON) {
-        page_print_json(out, report);
-        return;
-    }
-    snprintf(summary, sizeof summary, "%.0f texts of %.0f tokens, decoded %s",
-             json_number_at(report, "texts"), json_number_at(report, "tokens"),
-             exact ? "by the training forward pass (sample.exact)" : "with the key-value cache");
-    page_begin(&page, form, "Agreement of sampler and trainer", summary);
-    section_print(&page, &differences, json_at(report, "precisions"));
-    cJSON_ArrayForEach(row, json_at(report, "precisions")) {
-        const char *name = json_text_at(row, "name");
-        double kl = json_number_at(row, "kl");
-        if (json_number_at(row, "same_bits") == 1)
-            page_note(&page, PAGE_GOOD, name, "the same bits; samples are on-policy");
-        else if (kl < AGREEMENT_KL_SAFE)
-            page_note(&page, PAGE_GOOD, name, "safe for on-policy training (KL below %g)",
-                      AGREEMENT_KL_SAFE);
-        else if (kl < AGREEMENT_KL_LIMIT)
-            page_note(&page, PAGE_NEUTRAL, name,
-                      "correct for it with importance sampling (KL from %g to %g)",
-                      AGREEMENT_KL_SAFE, AGREEMENT_KL_LIMIT);
-        else
-            page_note(&page, PAGE_BAD, name, "not for on-policy training (KL above %g); %s",
-                      AGREEMENT_KL_LIMIT,
-                      exact ? "scales that depend on all tokens of a batch, as fp8's of a tensor, "
-                              "differ even so: try fp8.recipe=row or mxfp8"
-                            : "try fp8.recipe=row or mxfp8 instead of scales of whole tensors, or "
-                              "sample.exact");
-    }
-    page_end(&page, out);
+    text_print(out, 2, "Agreement of sampler and trainer: %.0f texts of %.0f tokens, decoded %s",
+               json_number_at(report, "texts"), json_number_at(report, "tokens"),
+               exact ? "by the training forward pass (sample.exact)" : "with the key-value cache");
+    section_print(out, &differences, json_at(report, "precisions"));
+    cJSON_ArrayForEach(row, json_at(report, "precisions")) print_verdict(out, row, exact);
 }
 
 static void add_result(cJSON *report, const char *name, const struct agreement *a, double seconds) {
@@ -248,7 +242,7 @@ int run_agreement(const struct config *config, const char *from,
     cJSON *report = cJSON_CreateObject();
     uint64_t seed = derive_seed(options->seed >= 0 ? options->seed : config->seed, SEED_SAMPLE);
     int count = options->precision_count, status = 0;
-    if (options->out) status = page_folder(options->out, error);
+    if (options->out) status = report_folder(options->out, error);
     if (status == 0) status = plan_rollout(&rollout, &fitted, from, options, error);
     JSON_NUMBERS(report, {"texts", (double)rollout.texts}, {"tokens", (double)rollout.tokens});
     cJSON_AddBoolToObject(report, "exact", config->sample.exact);
@@ -257,7 +251,8 @@ int run_agreement(const struct config *config, const char *from,
         if (count > 0) fitted.precision = options->precisions[i];
         status = agree_in_precision(report, &rollout, &fitted, from, seed, stop, error);
     }
-    if (status == 0) status = page_publish(print_report, report, options->out, "agreement", error);
+    if (status == 0)
+        status = report_publish(print_report, report, options->out, "agreement", error);
     cJSON_Delete(report);
     arrfree(rollout.first);
     free(rollout.drawn);

@@ -18,7 +18,6 @@ struct agreement_options {
 
 /* Samples texts at temperature 1 with the key-value cache, or with sample.exact as the training
  * forward pass does, and computes the predictions of the same tokens with the training forward
- * pass. Prints how they differ, and writes agreement.json and agreement.html into options->out,
- * which it creates. Returns an exit status. */
+ * pass. Prints how they differ, and writes agreement.json into options->out, which it creates. Returns an exit status. */
 int run_agreement(const struct config *config, const char *from,
                   const struct agreement_options *options, struct error *error);

@@ -14,7 +14,7 @@
 #include "model/choices/choices.h"
 #include "model/io/checkpoint.h"
 #include "model/io/run_setup.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 enum { LENGTH_USUAL = 1024, LENGTH_STEP = 64 };
 
@@ -43,22 +43,14 @@ static const struct section accuracies = {
                 {"same", "same_answers", SHOW_SHARE},
                 {"tokens/s", "tokens_per_s", SHOW_NUMBER}}};
 
-static void print_report(FILE *out, const void *given, enum page_form form) {
-    const cJSON *report = given;
-    struct page page;
-    char summary[500];
-    if (form == PAGE_JSON) {
-        page_print_json(out, report);
-        return;
-    }
-    snprintf(summary, sizeof summary,
-             "%s: %.0f questions, chance %s; %.0f tokens, %.0f after sharing beginnings",
-             json_text_at(report, "questions"), json_number_at(report, "count"),
-             percent(json_number_at(report, "chance")).text, json_number_at(report, "tokens"),
-             json_number_at(report, "rows"));
-    page_begin(&page, form, "Multiple choice", summary);
-    section_print(&page, &accuracies, json_at(report, "precisions"));
-    page_end(&page, out);
+static void print_report(FILE *out, const cJSON *report) {
+    text_print(out, 2,
+               "Multiple choice: %s: %.0f questions, chance %s; %.0f tokens, %.0f after sharing "
+               "beginnings",
+               json_text_at(report, "questions"), json_number_at(report, "count"),
+               percent(json_number_at(report, "chance")).text, json_number_at(report, "tokens"),
+               json_number_at(report, "rows"));
+    section_print(out, &accuracies, json_at(report, "precisions"));
 }
 
 /* Adds the answers and log-likelihoods of a precision to the rows of questions. */
@@ -192,11 +184,11 @@ static int open_subject(struct subject *subject, const struct config *config, st
 int run_choices(const struct config *config, const char *from,
                 const struct choices_options *options, struct error *error) {
     struct subject subject = {.options = options, .from = from, .stop = signals_catch()};
-    int status = options->out ? page_folder(options->out, error) : 0;
+    int status = options->out ? report_folder(options->out, error) : 0;
     if (status == 0) status = open_subject(&subject, config, error);
     if (status == 0) status = answer_in_all(&subject, config, error);
     if (status == 0)
-        status = page_publish(print_report, subject.report, options->out, "choices", error);
+        status = report_publish(print_report, subject.report, options->out, "choices", error);
     cJSON_Delete(subject.report);
     free(subject.first_answers);
     choices_close(&subject.choices);

@@ -80,7 +80,6 @@ Test(evaluation_program, choices_in_several_precisions) {
     int64_t count;
     cr_expect(json_whole(&count, report.root, "count", 2, 2));
     json_file_close(&report);
-    cr_expect_eq(access(in_folder("out/choices.html"), R_OK), 0);
 }
 
 Test(evaluation_program, errors_of_choices_name_the_line) {
@@ -166,7 +165,7 @@ Test(evaluation_program, agreement_of_sampler_and_trainer) {
                 0);
     cr_expect_not_null(strstr(out_text, "3 texts of 20 tokens"), "%s", out_text);
     cr_expect_not_null(strstr(out_text, "fp32: safe for on-policy training"), "%s", out_text);
-    cr_expect_eq(access(in_folder("out/agreement.html"), R_OK), 0);
+    cr_expect_eq(access(in_folder("out/agreement.json"), R_OK), 0);
     expect_exit("--agreement|--from|a/run|--precision|fp32,bf16,fp16|--set|sample.exact=true|"
                 "--samples|3|--tokens|20",
                 0);

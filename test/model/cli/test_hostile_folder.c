@@ -184,20 +184,8 @@ Test(hostile_folder, names_and_keys_in_a_comparison_reach_no_terminal) {
     cr_expect_not_null(strstr(out_text, "[2J"), "%s", out_text);
     expect_no_controls(out_text);
     size_t size;
-    char *text = read_whole("r/report.md", &size);
+    char *text = read_whole("r/report.json", &size);
+    for (char *at = text; (at = strchr(at, '\t'));) *at = ' '; /* between a key and its value */
     expect_no_controls(text);
-    free(text);
-}
-
-Test(hostile_folder, names_in_a_comparison_are_no_markup) {
-    use_compare();
-    make_run((struct run_recipe){.name = "x"});
-    make_run((struct run_recipe){.name = "y", .steps = 40, .planned = 100});
-    cr_assert_eq(rename(in_folder("y"), in_folder("<b>")), 0);
-    run("*x*=x|<img> [l](m)=<b>|--partial|--out|r");
-    size_t size;
-    char *text = read_whole("r/report.md", &size);
-    cr_expect_not_null(strstr(text, "# \\*x\\*, \\<img\\> \\[l\\](m): "), "%s", text);
-    cr_expect_not_null(strstr(text, "warning: \\<b\\> has done 40 of 100 steps"), "%s", text);
     free(text);
 }

@@ -1,7 +1,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/files.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
 TestSuite(audit, .init = set_up_audit, .fini = remove_folder);

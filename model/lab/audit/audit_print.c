@@ -1,11 +1,11 @@
-#include "model/lab/audit/report.h"
+#include "model/lab/audit/audit_report.h"
 
 #include <math.h>
 
 #include <cjson/cJSON.h>
 
 #include "model/architecture/autocast_sites.h"
-#include "model/page/section.h"
+#include "data/util/table.h"
 
 #define IN_FP16 .needs = "stored.fp16"
 #define UPDATED .needs = "update.changed"
@@ -102,19 +102,19 @@ static const struct section recipes = {
 /* ---- rows */
 
 /* Prints the tensors of one pass. */
-static void print_tensors(const struct page *page, const struct section *section,
-                          const cJSON *tensors, bool gradient) {
+static void print_tensors(FILE *out, const struct section *section, const cJSON *tensors,
+                          bool gradient) {
     cJSON *rows = cJSON_CreateArray(), *tensor;
     cJSON_ArrayForEach(tensor, tensors) {
         if (cJSON_IsTrue(json_at(tensor, "gradient")) == gradient)
             cJSON_AddItemReferenceToArray(rows, tensor);
     }
-    section_print(page, section, rows);
+    section_print(out, section, rows);
     cJSON_Delete(rows);
 }
 
 /* Prints the parameters, and the figures of all together. */
-static void print_parameters(const struct page *page, const cJSON *report) {
+static void print_parameters(FILE *out, const cJSON *report) {
     cJSON *rows = cJSON_CreateArray(), *parameter;
     const cJSON *format;
     cJSON_ArrayForEach(parameter, json_at(report, "parameters")) {
@@ -127,12 +127,12 @@ static void print_parameters(const struct page *page, const cJSON *report) {
         JSON_NUMBERS(errors, {format->string, json_number_at(format, "gradient_error")});
     }
     cJSON_AddItemReferenceToObject(all, "update", cJSON_GetObjectItem(report, "update"));
-    section_print(page, &parameters, rows);
+    section_print(out, &parameters, rows);
     cJSON_Delete(rows);
 }
 
 /* Prints the errors without a trial, and the trials of each operation in all formats. */
-static void print_trials(const struct page *page, const cJSON *formats) {
+static void print_trials(FILE *out, const cJSON *formats) {
     cJSON *rows = cJSON_CreateArray();
     const cJSON *format;
     for (int i = -1; i < AUTOCAST_NAME_COUNT; i++) {
@@ -147,14 +147,14 @@ static void print_trials(const struct page *page, const cJSON *formats) {
             else if (i >= 0) cJSON_DeleteItemFromObject(row, format->string);
         }
     }
-    section_print(page, &trials, rows);
+    section_print(out, &trials, rows);
     cJSON_Delete(rows);
 }
 
 /* ---- the page */
 
 /* Prints the table of the weights, the device, the losses and the loss scale. */
-static void print_head(const struct page *page, const cJSON *report) {
+static void print_head(FILE *out, const cJSON *report) {
     struct table table = {0};
     char losses[120] = "", scaled[80] = "";
     const cJSON *loss, *all = json_at(report, "loss");
@@ -179,53 +179,47 @@ static void print_head(const struct page *page, const cJSON *report) {
         table_cell(&table, "%.12g, %s%s", scale,
                    of_run ? "that of the fp16 run at this step" : "loss_scale.init_scale", scaled);
     }
-    page_table(page, &table);
+    fputc('\n', out);
+    table_print(out, &table);
 }
 
-static void print_advice(const struct page *page, const cJSON *advice) {
+static void print_advice(FILE *out, const cJSON *advice) {
     const cJSON *item, *texts = cJSON_IsArray(advice) ? advice : json_at(advice, "texts");
-    page_heading(page, "Advice");
-    cJSON_ArrayForEach(item, texts) page_paragraph(page, item->valuestring);
+    text_heading(out, "Advice");
+    cJSON_ArrayForEach(item, texts) text_print(out, 2, "%s", item->valuestring);
     cJSON_ArrayForEach(item, json_at(advice, "configs")) {
-        char *json = cJSON_Print(item), heading[32];
+        char *json = cJSON_Print(item);
         for (char *c = json; c && *c; c++) *c = *c == '\t' ? ' ' : *c;
-        snprintf(heading, sizeof heading, "Config for %s", item->string);
-        page_heading(page, heading);
-        page_code(page, json ? json : "");
+        fputc('\n', out);
+        text_print(out, 0, "Config for %s", item->string);
+        fprintf(out, "\n%s\n", json ? json : "");
         cJSON_free(json);
     }
 }
 
-void report_print(FILE *out, const void *report, enum page_form form) {
+void audit_print(FILE *out, const cJSON *report) {
     const cJSON *tensors = json_at(report, "tensors");
-    struct page page;
-    char title[600], summary[120];
     double batches = json_number_at(report, "repetitions");
-    if (form == PAGE_JSON) {
-        page_print_json(out, report);
-        return;
-    }
-    snprintf(title, sizeof title, "Precision audit of %s%s%s", json_text_at(report, "config"),
-             tensors ? "" : ", ", tensors ? "" : json_text_at(report, "precision"));
-    snprintf(summary, sizeof summary, "%.0f micro-batch%s of %.0f x %.0f tokens from step %.0f on",
-             batches, batches == 1 ? "" : "es", json_number_at(report, "micro_batch_size"),
-             json_number_at(report, "seq_len"), json_number_at(report, "step") + 1);
-    page_begin(&page, form, title, summary);
+    text_print(out, 2,
+               "Precision audit of %s%s%s: %.0f micro-batch%s of %.0f x %.0f tokens from step "
+               "%.0f on",
+               json_text_at(report, "config"), tensors ? "" : ", ",
+               tensors ? "" : json_text_at(report, "precision"), batches, batches == 1 ? "" : "es",
+               json_number_at(report, "micro_batch_size"), json_number_at(report, "seq_len"),
+               json_number_at(report, "step") + 1);
     if (json_at(report, "diverged"))
-        page_note(&page, PAGE_BAD, "diverged", "%s", json_text_at(report, "diverged"));
-    if (form != PAGE_TEXT) print_advice(&page, json_at(report, "advice"));
-    if (form != PAGE_TEXT) page_heading(&page, "Audited model");
-    print_head(&page, report);
-    if (tensors && form == PAGE_TEXT)
-        page_paragraph(&page, "Each row below is the worst of its layers; --out DIR writes all of "
-                              "them.");
-    print_tensors(&page, &forward, tensors, false);
-    print_tensors(&page, &backward, tensors, true);
-    if (tensors) print_parameters(&page, report);
-    section_print(&page, &iteration, json_at(report, "muon"));
-    print_trials(&page, json_at(report, "formats"));
-    section_print(&page, &operands, json_at(report, "operands"));
-    section_print(&page, &recipes, json_at(report, "trials"));
-    if (form == PAGE_TEXT) print_advice(&page, json_at(report, "advice"));
-    page_end(&page, out);
+        text_print(out, 4, "diverged: %s", json_text_at(report, "diverged"));
+    print_head(out, report);
+    if (tensors)
+        text_print(out, 2,
+                   "Each row below is the worst of its layers; --out DIR writes all of "
+                   "them.");
+    print_tensors(out, &forward, tensors, false);
+    print_tensors(out, &backward, tensors, true);
+    if (tensors) print_parameters(out, report);
+    section_print(out, &iteration, json_at(report, "muon"));
+    print_trials(out, json_at(report, "formats"));
+    section_print(out, &operands, json_at(report, "operands"));
+    section_print(out, &recipes, json_at(report, "trials"));
+    print_advice(out, json_at(report, "advice"));
 }
