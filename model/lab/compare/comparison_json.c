@@ -191,21 +191,6 @@ static void add_group(cJSON *groups, const struct comparison_report *report, int
     add_curves(object, c);
 }
 
-static void add_config_differences(cJSON *root, const struct comparison_report *report) {
-    static const char *const weights[] = {"expected", "arithmetic", "validation", "training"};
-    cJSON *array = cJSON_AddArrayToObject(root, "config_differences");
-    for (int i = 0; i < arrlen(report->differences); i++) {
-        const struct config_difference *found = &report->differences[i];
-        cJSON *item = json_add_item(array);
-        text(item, "key", found->key);
-        text(item, "weight", weights[found->weight]);
-        cJSON *values = cJSON_AddObjectToObject(item, "values");
-        for (int g = 0; g < arrlen(found->values); g++)
-            cJSON_AddRawToObject(values, report->groups[g].label,
-                                 found->values[g] ? found->values[g] : "null");
-    }
-}
-
 cJSON *comparison_json(const struct comparison_report *report) {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddBoolToObject(root, "pass", comparison_report_passes(report));
@@ -218,6 +203,6 @@ cJSON *comparison_json(const struct comparison_report *report) {
     add_limits(root, &report->limits);
     cJSON *groups = cJSON_AddArrayToObject(root, "groups");
     for (int g = 0; g < arrlen(report->groups); g++) add_group(groups, report, g);
-    add_config_differences(root, report);
+    cJSON_AddItemToObject(root, "config_differences", cJSON_Duplicate(report->differences, true));
     return root;
 }

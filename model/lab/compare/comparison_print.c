@@ -158,8 +158,9 @@ static void print_configs(FILE *out, const cJSON *report) {
             only_precision && strcmp(json_text_at(difference, "weight"), "expected") == 0;
         table_cell(&table, "%s", json_text_at(difference, "key"));
         cJSON_ArrayForEach(value, json_at(difference, "values")) {
-            bool none = strcmp(value->valuestring, "null") == 0; /* values are raw JSON */
-            table_cell(&table, "%s", none ? "-" : value->valuestring);
+            char *text = cJSON_PrintUnformatted(value);
+            table_cell(&table, "%s", cJSON_IsNull(value) || !text ? "-" : text);
+            cJSON_free(text);
         }
     }
     bool shown = table_rows(&table) > 0 && !only_precision;

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/util/printed.h"
+#include "data/util/table.h"
 
 __attribute__((format(printf, 2, 3))) static void warn(struct comparison_report *report,
                                                        const char *format, ...) {
@@ -20,13 +22,15 @@ __attribute__((format(printf, 2, 3))) static void warn(struct comparison_report 
 }
 
 static void warn_of_configs(struct comparison_report *report) {
-    for (int i = 0; i < arrlen(report->differences); i++) {
-        const struct config_difference *difference = &report->differences[i];
-        if (difference->weight == CONFIG_WEIGHT_TRAINING)
+    const cJSON *difference;
+    cJSON_ArrayForEach(difference, report->differences) {
+        const char *key = json_text_at(difference, "key");
+        const char *weight = json_text_at(difference, "weight");
+        if (strcmp(weight, "training") == 0)
             warn(report, "%s differs: these are different trainings, whose losses need not agree",
-                 difference->key);
-        if (difference->weight == CONFIG_WEIGHT_VALIDATION)
-            warn(report, "%s differs: validation losses may be of other text", difference->key);
+                 key);
+        if (strcmp(weight, "validation") == 0)
+            warn(report, "%s differs: validation losses may be of other text", key);
     }
 }
 
@@ -138,7 +142,7 @@ void comparison_report_free(struct comparison_report *report) {
     arrfree(report->verdicts);
     arrfree(report->equal_losses);
     arrfree(report->warnings);
-    config_differences_free(report->differences);
+    cJSON_Delete(report->differences);
     run_groups_free(report->groups);
     *report = (struct comparison_report){0};
 }

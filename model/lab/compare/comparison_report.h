@@ -16,8 +16,8 @@ struct comparison_report {
     struct equal_loss *equal_losses; /* stb_ds array, one per group */
     int reference;                   /* index of the reference group */
     struct limits limits;
-    struct config_difference *differences;
-    char **warnings; /* stb_ds array of sentences about doubtful figures */
+    struct cJSON *differences; /* result of config_differences */
+    char **warnings;           /* stb_ds array of sentences about doubtful figures */
     /* Shell commands that made the runs and this comparison; optional. */
     const char *made_by, *command;
 };

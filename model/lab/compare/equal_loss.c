@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
+
+#include "data/util/table.h"
 
 enum { WORDS_MAX = 64, REASON_MAX = 300 };
 
@@ -68,13 +71,15 @@ static bool comparable(const struct comparison *c, char reason[REASON_MAX]) {
     if (!same) explain(reason, "there is no seed in common");
     arrput(both, *c->reference);
     arrput(both, *c->group);
-    struct config_difference *differences = config_differences(both);
-    for (int i = 0; i < arrlen(differences); i++)
+    cJSON *differences = config_differences(both), *item;
+    cJSON_ArrayForEach(item, differences) {
+        const char *key = json_text_at(item, "key");
         for (size_t k = 0; k < sizeof begins / sizeof *begins; k++)
-            if (strncmp(differences[i].key, begins[k], strlen(begins[k])) == 0)
-                same = explain(reason, "%s differs, so validation losses may be of other text",
-                               differences[i].key);
-    config_differences_free(differences);
+            if (strncmp(key, begins[k], strlen(begins[k])) == 0)
+                same =
+                    explain(reason, "%s differs, so validation losses may be of other text", key);
+    }
+    cJSON_Delete(differences);
     arrfree(both);
     return same;
 }

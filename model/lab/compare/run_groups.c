@@ -8,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/printed.h"
+#include "data/util/table.h"
 
 /* Returns a copy; ends the program without memory, as stb_ds does. */
 static char *copy_text(const char *text) {
@@ -29,106 +30,80 @@ static bool has_influence(const char *key) {
     return !begins(key, "log.") && !begins(key, "sample.") && !begins(key, "checkpoint.");
 }
 
-/* A key that affects training, such as "train.steps", and its value as JSON. */
-struct setting {
-    char *key, *value;
-};
-
-static void add_settings(struct setting **settings, const cJSON *object, const char *prefix) {
+/* Adds references to the members that affect training, by keys such as "train.steps". */
+static void add_settings(cJSON *settings, const cJSON *object, const char *prefix) {
     const cJSON *member;
     cJSON_ArrayForEach(member, object) {
         char *key;
         if (asprintf(&key, "%s%s%s", prefix, prefix[0] ? "." : "", member->string) < 0)
             end_out_of_memory();
         if (cJSON_IsObject(member)) add_settings(settings, member, key);
-        else if (has_influence(key)) {
-            struct setting setting = {copy_text(key), cJSON_PrintUnformatted(member)};
-            arrput(*settings, setting);
-        }
+        else if (has_influence(key)) cJSON_AddItemReferenceToObject(settings, key, (cJSON *)member);
         free(key);
     }
 }
 
-/* Returns the settings of a run's config. */
-static struct setting *settings_of(const struct run_record *run) {
-    struct setting *settings = NULL;
-    add_settings(&settings, run->config.root, "");
-    return settings;
-}
-
-static void free_settings(struct setting *settings) {
-    for (int i = 0; i < arrlen(settings); i++) {
-        free(settings[i].key);
-        cJSON_free(settings[i].value);
-    }
-    arrfree(settings);
-}
-
-static const char *value_of(const struct setting *settings, const char *key) {
-    for (int i = 0; i < arrlen(settings); i++)
-        if (strcmp(settings[i].key, key) == 0) return settings[i].value;
-    return NULL;
-}
-
 /* True if the values of a key are equal in all configs. */
-static bool all_same(struct setting *const *settings, int count, const char *key) {
+static bool all_same(cJSON *const *settings, int count, const char *key) {
     for (int i = 0; i < count; i++)
         for (int k = 0; k < i; k++) {
-            const char *a = value_of(settings[i], key), *b = value_of(settings[k], key);
-            bool missing = (!a || !b) && begins(key, "loss_scale.");
-            if (a != b && !missing && !(a && b && strcmp(a, b) == 0)) return false;
+            const cJSON *a = json_member(settings[i], key), *b = json_member(settings[k], key);
+            if ((!a || !b) && begins(key, "loss_scale.")) continue;
+            if ((a || b) && !(a && b && cJSON_Compare(a, b, true))) return false;
         }
     return true;
 }
 
-static enum config_weight weight_of(const char *key) {
-    if (strcmp(key, "precision") == 0) return CONFIG_WEIGHT_EXPECTED;
+static const char *weight_of(const char *key) {
+    if (strcmp(key, "precision") == 0) return "expected";
     /* Exceptions in the blocks train and optimizer: they change only storage or arithmetic. */
     if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0)
-        return CONFIG_WEIGHT_ARITHMETIC;
-    if (begins(key, "eval.")) return CONFIG_WEIGHT_VALIDATION;
+        return "arithmetic";
+    if (begins(key, "eval.")) return "validation";
     if (begins(key, "model.") || begins(key, "data.") || begins(key, "train.") ||
         begins(key, "optimizer."))
-        return CONFIG_WEIGHT_TRAINING;
-    return CONFIG_WEIGHT_ARITHMETIC;
+        return "training";
+    return "arithmetic";
+}
+
+static bool is_listed(const cJSON *differences, const char *key) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item, differences) {
+        if (strcmp(json_text_at(item, "key"), key) == 0) return true;
+    }
+    return false;
 }
 
 /* Returns the keys whose values differ between runs, as config_differences does. */
-static struct config_difference *differences_of(const struct run_record *const *runs, int count) {
-    struct config_difference *differences = NULL;
-    struct setting *settings[RUN_GROUPS_MAX];
-    for (int i = 0; i < count; i++) settings[i] = settings_of(runs[i]);
+static cJSON *differences_of(const struct run_record *const *runs, const char *const *labels,
+                             int count) {
+    cJSON *differences = cJSON_CreateArray(), *settings[RUN_GROUPS_MAX];
+    const cJSON *setting;
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < arrlen(settings[i]); k++) {
-            char *key = settings[i][k].key;
-            bool known = false;
-            for (int d = 0; d < arrlen(differences) && !known; d++)
-                known = strcmp(differences[d].key, key) == 0;
-            if (known || all_same(settings, count, key)) continue;
-            struct config_difference found = {copy_text(key), weight_of(key), NULL};
+        add_settings(settings[i] = cJSON_CreateObject(), runs[i]->config.root, "");
+    for (int i = 0; i < count; i++) cJSON_ArrayForEach(setting, settings[i]) {
+            const char *key = setting->string;
+            if (is_listed(differences, key) || all_same(settings, count, key)) continue;
+            cJSON *item = json_add_item(differences);
+            cJSON_AddStringToObject(item, "key", key);
+            cJSON_AddStringToObject(item, "weight", weight_of(key));
+            cJSON *values = cJSON_AddObjectToObject(item, "values");
             for (int other = 0; other < count; other++) {
-                const char *value = value_of(settings[other], key);
-                arrput(found.values, value ? copy_text(value) : NULL);
+                const cJSON *value = json_member(settings[other], key);
+                cJSON_AddItemToObject(values, labels[other],
+                                      value ? cJSON_Duplicate(value, true) : cJSON_CreateNull());
             }
-            arrput(differences, found);
         }
-    for (int i = 0; i < count; i++) free_settings(settings[i]);
+    for (int i = 0; i < count; i++) cJSON_Delete(settings[i]);
     return differences;
 }
 
-struct config_difference *config_differences(const struct run_group *groups) {
+cJSON *config_differences(const struct run_group *groups) {
     const struct run_record *runs[RUN_GROUPS_MAX];
-    for (int i = 0; i < arrlen(groups); i++) runs[i] = groups[i].runs[0];
-    return differences_of(runs, (int)arrlen(groups));
-}
-
-void config_differences_free(struct config_difference *differences) {
-    for (int i = 0; i < arrlen(differences); i++) {
-        for (int k = 0; k < arrlen(differences[i].values); k++) free(differences[i].values[k]);
-        arrfree(differences[i].values);
-        free(differences[i].key);
-    }
-    arrfree(differences);
+    const char *labels[RUN_GROUPS_MAX];
+    for (int i = 0; i < arrlen(groups); i++)
+        runs[i] = groups[i].runs[0], labels[i] = groups[i].label;
+    return differences_of(runs, labels, (int)arrlen(groups));
 }
 
 /* ---- groups */
@@ -154,16 +129,16 @@ static int find_group(const struct run_group *groups, const struct run_record *r
         const struct run_record *const both[] = {group->runs[0], run};
         if (label ? !group->label || strcmp(group->label, label) != 0 : group->label != NULL)
             continue;
-        struct config_difference *differences = differences_of(both, 2);
-        bool seed = has_seed(group, run->seed), joins = !seed && !differences;
+        cJSON *differences = differences_of(both, (const char *const[]){"a", "b"}, 2);
+        bool seed = has_seed(group, run->seed), joins = !seed && !differences->child;
         if (label && seed)
             fail(error, "%s: \"%s\" has a run of seed %lld already\ngive it another label",
                  run->path, label, (long long)run->seed);
-        else if (label && differences)
+        else if (label && differences->child)
             fail(error,
                  "%s and %s are both to be \"%s\", but differ in %s\ngive them different labels",
-                 both[0]->path, run->path, label, differences[0].key);
-        config_differences_free(differences);
+                 both[0]->path, run->path, label, json_text_at(differences->child, "key"));
+        cJSON_Delete(differences);
         if (joins) return i;
         if (label) return -2;
     }

@@ -4,7 +4,7 @@
 #include "data/util/error.h"
 #include "model/lab/compare/run_record.h"
 
-enum { RUN_GROUPS_MAX = 8 }; /* number of colours of a chart */
+enum { RUN_GROUPS_MAX = 8 }; /* colours that a reader of charts tells apart */
 
 struct run_group {
     char *label;
@@ -25,21 +25,12 @@ int run_groups_make(struct run_group **groups, const struct run_record *runs, ch
                     int count, struct error *error);
 void run_groups_free(struct run_group *groups);
 
-enum config_weight {
-    CONFIG_WEIGHT_EXPECTED,   /* precision */
-    CONFIG_WEIGHT_ARITHMETIC, /* device, threads, autocast, train.recompute: same training, other
-                                 arithmetic */
-    CONFIG_WEIGHT_VALIDATION, /* eval: validation losses are not comparable */
-    CONFIG_WEIGHT_TRAINING,   /* model, data, train, optimizer: a different training */
-};
-
-struct config_difference {
-    char *key;
-    enum config_weight weight;
-    char **values; /* stb_ds array of JSON, one per group; NULL: the config lacks the key */
-};
-
-/* Returns an stb_ds array of the keys whose values differ between groups, except the seed and keys
- * that do not affect training. A loss_scale that only one precision has is no difference. */
-struct config_difference *config_differences(const struct run_group *groups);
-void config_differences_free(struct config_difference *differences);
+/* Returns the keys whose values differ between groups, except the seed and keys that do not affect
+ * training: an array to be deleted, of {"key", "weight", "values": {label: value, or null if the
+ * config lacks the key}}. A loss_scale that only one precision has is no difference. The weight is
+ *
+ *   expected    precision
+ *   arithmetic  device, threads, autocast, train.recompute: same training, other arithmetic
+ *   validation  eval: validation losses are not comparable
+ *   training    model, data, train, optimizer: a different training */
+struct cJSON *config_differences(const struct run_group *groups);
