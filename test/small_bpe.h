@@ -40,7 +40,8 @@ static inline void small_bpe_of(struct subwords *bpe, char **names, char **merge
     fputs("#version\n", out);
     for (size_t i = 0; i < arrlenu(merges); i++) fprintf(out, "%s\n", merges[i]);
     fclose(out);
-    if (subwords_read_gpt2(bpe, &(struct json_reader){"small", vocab, vocab_size, &reason},
+    if (subwords_read_gpt2(bpe, NULL, NULL,
+                           &(struct json_reader){"small", vocab, vocab_size, &reason},
                            &(struct json_reader){"small", lines, lines_size, &reason})) {
         fprintf(stderr, "%s\n", reason.text);
         abort();

@@ -17,15 +17,13 @@ static const char *template_of(const cJSON *root) {
     const cJSON *member = json_member(root, "chat_template"), *item;
     if (!cJSON_IsArray(member)) return cJSON_GetStringValue(member);
     cJSON_ArrayForEach(item, member) {
-        const char *name = cJSON_GetStringValue(json_member(item, "name"));
-        if (name && strcmp(name, "default") == 0)
-            return cJSON_GetStringValue(json_member(item, "template"));
+        const char *name = json_text(item, "name");
+        if (name && strcmp(name, "default") == 0) return json_text(item, "template");
     }
     return NULL;
 }
 
 int chat_file_read(char **text, const char *directory, struct error *error) {
-    static const char config_name[] = "tokenizer_config.json";
     char path[FILE_PATH_MAX];
     struct json_file file;
     size_t size;
@@ -35,9 +33,7 @@ int chat_file_read(char **text, const char *directory, struct error *error) {
                        file_read_all(text, &size, path, TEMPLATE_MAX_BYTES, error)
                    ? -1
                    : 0;
-    if (!file_exists_in(directory, config_name)) return RESULT_NONE;
-    if (file_path_join(path, directory, config_name, error) || json_file_open(&file, path, error))
-        return -1;
+    if (json_file_open_optional(&file, directory, "tokenizer_config.json", error)) return -1;
     const char *found = template_of(file.root);
     *text = found ? strdup(found) : NULL;
     json_file_close(&file);

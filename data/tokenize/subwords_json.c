@@ -196,12 +196,12 @@ static int print_root(char **text, const struct subwords_builder *builder) {
     return *text ? 0 : fail(builder->reader->error, "out of memory while opening a tokenizer");
 }
 
-int subwords_read_json_with(struct subwords *subwords, char **text,
-                            const struct tokenizer_settings *settings,
-                            const struct json_reader *reader) {
+int subwords_read_json(struct subwords *subwords, char **text,
+                       const struct tokenizer_settings *settings,
+                       const struct json_reader *reader) {
     struct subwords_builder builder;
     bool changed = false;
-    *text = NULL;
+    if (settings) *text = NULL;
     if (subwords_builder_open(&builder, subwords, reader)) return -1;
     int status =
         settings ? tokenizer_settings_apply(settings, builder.root, false, &changed, reader->error)
@@ -209,11 +209,6 @@ int subwords_read_json_with(struct subwords *subwords, char **text,
     if (!status) status = read_root(&builder);
     if (!status && changed) status = print_root(text, &builder);
     return subwords_builder_close(&builder, status);
-}
-
-int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
-    char *text;
-    return subwords_read_json_with(subwords, &text, NULL, reader);
 }
 
 /* ---- vocab.json and merges.txt */
@@ -325,13 +320,13 @@ static int read_changed(struct subwords_builder *builder, char **text,
     return read_root(builder) || print_root(text, builder) ? -1 : 0;
 }
 
-int subwords_read_gpt2_with(struct subwords *subwords, char **text,
-                            const struct tokenizer_settings *settings,
-                            const struct json_reader *vocab, const struct json_reader *merges) {
+int subwords_read_gpt2(struct subwords *subwords, char **text,
+                       const struct tokenizer_settings *settings, const struct json_reader *vocab,
+                       const struct json_reader *merges) {
     struct subwords_builder builder;
     const bool qwen2 = settings && settings->class == TOKENIZER_CLASS_QWEN2;
     bool changed;
-    *text = NULL;
+    if (settings) *text = NULL;
     if (subwords_builder_open(&builder, subwords, vocab)) return -1;
     cJSON *vocabulary = builder.root, *root = cJSON_Parse(qwen2 ? qwen2_json : gpt2_json);
     if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
@@ -346,10 +341,4 @@ int subwords_read_gpt2_with(struct subwords *subwords, char **text,
         status = is_plain(settings, root) ? read_plain(&builder, merges)
                                           : read_changed(&builder, text, merges);
     return subwords_builder_close(&builder, status);
-}
-
-int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
-                       const struct json_reader *merges) {
-    char *text;
-    return subwords_read_gpt2_with(subwords, &text, NULL, vocab, merges);
 }

@@ -32,16 +32,10 @@
 #include "data/tokenize/tokenizer_settings.h"
 
 /* Both fail with the path of the file at fault and what is wrong or unsupported; then *subwords is
- * empty. */
-int subwords_read_json(struct subwords *subwords, const struct json_reader *reader);
-int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
+ * empty. settings: those beside the files. If they change what the files say, *text is the
+ * tokenizer.json of the result, to be freed, and NULL otherwise. Both may be NULL. */
+int subwords_read_json(struct subwords *subwords, char **text,
+                       const struct tokenizer_settings *settings, const struct json_reader *reader);
+int subwords_read_gpt2(struct subwords *subwords, char **text,
+                       const struct tokenizer_settings *settings, const struct json_reader *vocab,
                        const struct json_reader *merges);
-
-/* The same with the settings beside the files. If they change what the files say, *text is the
- * tokenizer.json of the result, to be freed, and NULL otherwise. */
-int subwords_read_json_with(struct subwords *subwords, char **text,
-                            const struct tokenizer_settings *settings,
-                            const struct json_reader *reader);
-int subwords_read_gpt2_with(struct subwords *subwords, char **text,
-                            const struct tokenizer_settings *settings,
-                            const struct json_reader *vocab, const struct json_reader *merges);

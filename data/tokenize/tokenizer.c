@@ -243,8 +243,7 @@ static int read_two(struct tokenizer *tokenizer, struct source *vocab, const cha
                     "for GPT2Tokenizer and Qwen2Tokenizer only: AutoTokenizer.from_pretrained(...)"
                     "\n.save_pretrained(...) writes it",
                     directory, settings->class_name, tokenizer_name, vocab_name, merges_name);
-    if (subwords_read_gpt2_with(tokenizer->subwords, &text, settings, &vocab->reader,
-                                &merges.reader))
+    if (subwords_read_gpt2(tokenizer->subwords, &text, settings, &vocab->reader, &merges.reader))
         return -1;
     tokenizer->file_count = 2;
     keep_changed(tokenizer, text);
@@ -258,7 +257,7 @@ static int read_whole(struct tokenizer *tokenizer, const char *directory, bool h
     struct source source, vocab;
     char *text;
     if (keep_file(tokenizer, &source, 2, directory, tokenizer_name, error) ||
-        subwords_read_json_with(tokenizer->subwords, &text, settings, &source.reader))
+        subwords_read_json(tokenizer->subwords, &text, settings, &source.reader))
         return -1;
     if (has_two && !text && tokenizer->subwords->is_gpt2) {
         struct subwords whole = *tokenizer->subwords;

@@ -8,25 +8,10 @@
 
 /* ---- the files */
 
-/* Leaves file->root NULL if there is no such file. */
-static int open_file(struct json_file *file, const char *directory, const char *name,
-                     struct error *error) {
-    char path[FILE_PATH_MAX];
-    *file = (struct json_file){0};
-    if (!file_exists_in(directory, name)) return 0;
-    return file_path_join(path, directory, name, error) || json_file_open(file, path, error) ? -1
-                                                                                             : 0;
-}
-
-static const char *text_of(const cJSON *root, const char *key) {
-    const cJSON *member = json_member(root, key);
-    return cJSON_IsString(member) ? member->valuestring : NULL;
-}
-
 static void find_class(struct tokenizer_settings *settings) {
-    const char *name = text_of(settings->config.root, "tokenizer_class");
-    const char *type = text_of(settings->model.root, "model_type");
-    if (!name) name = text_of(settings->model.root, "tokenizer_class");
+    const char *name = json_text(settings->config.root, "tokenizer_class");
+    const char *type = json_text(settings->model.root, "model_type");
+    if (!name) name = json_text(settings->model.root, "tokenizer_class");
     if (!name && type && (strcmp(type, "qwen2") == 0 || strcmp(type, "qwen3") == 0))
         name = "Qwen2Tokenizer";
     if (!name) name = "GPT2Tokenizer";
@@ -40,10 +25,10 @@ static void find_class(struct tokenizer_settings *settings) {
 int tokenizer_settings_open(struct tokenizer_settings *settings, const char *directory,
                             struct error *error) {
     *settings = (struct tokenizer_settings){0};
-    if (open_file(&settings->config, directory, "tokenizer_config.json", error) ||
-        open_file(&settings->map, directory, "special_tokens_map.json", error) ||
-        open_file(&settings->added, directory, "added_tokens.json", error) ||
-        open_file(&settings->model, directory, "config.json", error)) {
+    if (json_file_open_optional(&settings->config, directory, "tokenizer_config.json", error) ||
+        json_file_open_optional(&settings->map, directory, "special_tokens_map.json", error) ||
+        json_file_open_optional(&settings->added, directory, "added_tokens.json", error) ||
+        json_file_open_optional(&settings->model, directory, "config.json", error)) {
         tokenizer_settings_close(settings);
         return -1;
     }
@@ -91,7 +76,7 @@ struct target {
  * token. has_role: the token is special whatever its flags say. */
 static bool read_token(struct token *token, const cJSON *item, bool has_role) {
     *token = (struct token){.content = cJSON_IsString(item) ? item->valuestring
-                                                            : text_of(item, "content")};
+                                                            : json_text(item, "content")};
     for (int flag = 0; flag < FLAGS; flag++)
         token->flags[flag] = cJSON_IsTrue(json_member(item, flag_names[flag]));
     if (cJSON_IsString(item)) token->flags[SPECIAL] = has_role;
@@ -249,10 +234,10 @@ static int add_role_plainly(struct target *target, const cJSON *item) {
 /* Sets add_prefix_space of ByteLevel, alone or in a Sequence. */
 static void set_prefix_space(struct target *target, cJSON *node, bool adds) {
     static const char key[] = "add_prefix_space";
-    const char *type = text_of(node, "type");
+    const char *type = json_text(node, "type");
     cJSON *part, *parts = cJSON_GetObjectItemCaseSensitive(node, "pretokenizers");
     cJSON_ArrayForEach(part, parts) {
-        const char *kind = text_of(part, "type");
+        const char *kind = json_text(part, "type");
         if (kind && strcmp(kind, "ByteLevel") == 0) set_prefix_space(target, part, adds);
     }
     if (!type || strcmp(type, "ByteLevel") != 0) return;
@@ -337,7 +322,7 @@ static int open_target(struct target *target, cJSON *root) {
     if (!target->list) target->list = cJSON_AddArrayToObject(root, "added_tokens");
     if (!target->list) return fail(target->error, "out of memory while opening a tokenizer");
     cJSON_ArrayForEach(item, target->list) {
-        const char *content = text_of(item, "content");
+        const char *content = json_text(item, "content");
         if (content) shput(target->known, (char *)content, item);
     }
     return 0;

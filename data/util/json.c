@@ -392,6 +392,19 @@ int json_file_open(struct json_file *file, const char *path, struct error *error
     return status;
 }
 
+int json_file_open_in(struct json_file *file, const char *directory, const char *name,
+                      struct error *error) {
+    char path[FILE_PATH_MAX];
+    *file = (struct json_file){0};
+    return file_path_join(path, directory, name, error) ? -1 : json_file_open(file, path, error);
+}
+
+int json_file_open_optional(struct json_file *file, const char *directory, const char *name,
+                            struct error *error) {
+    *file = (struct json_file){0};
+    return file_exists_in(directory, name) ? json_file_open_in(file, directory, name, error) : 0;
+}
+
 void json_file_close(struct json_file *file) {
     free(file->text);
     cJSON_Delete(file->root);
@@ -400,6 +413,10 @@ void json_file_close(struct json_file *file) {
 
 const struct cJSON *json_member(const struct cJSON *object, const char *key) {
     return cJSON_GetObjectItemCaseSensitive(object, key);
+}
+
+const char *json_text(const struct cJSON *object, const char *key) {
+    return cJSON_GetStringValue(json_member(object, key));
 }
 
 bool json_whole(int64_t *value, const struct cJSON *object, const char *key, int64_t minimum,

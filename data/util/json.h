@@ -69,10 +69,18 @@ struct json_file {
 /* Reads a file that holds one JSON object. Messages name the file, and line and column for syntax
  * errors. On failure there is nothing to close, though closing is harmless. */
 int json_file_open(struct json_file *file, const char *path, struct error *error);
+int json_file_open_in(struct json_file *file, const char *directory, const char *name,
+                      struct error *error);
+/* Leaves root NULL if the directory has no such file. */
+int json_file_open_optional(struct json_file *file, const char *directory, const char *name,
+                            struct error *error);
 void json_file_close(struct json_file *file);
 
 /* Returns the member of that name; NULL if there is none, or if object is NULL or not an object. */
 const struct cJSON *json_member(const struct cJSON *object, const char *key);
+
+/* Returns the text of a member that is a string, or NULL. */
+const char *json_text(const struct cJSON *object, const char *key);
 
 /* Reads a member that is an integer from minimum to maximum (at most 2^53). Returns false
  * otherwise. */

@@ -201,18 +201,10 @@ static int read_targets(const struct adapter_reader *reader) {
     return 0;
 }
 
-static int open_file(struct json_file *file, const char *directory, struct error *error) {
-    char path[FILE_PATH_MAX];
-    return file_path_join(path, directory, adapter_config_name, error) ||
-                   json_file_open(file, path, error)
-               ? -1
-               : 0;
-}
-
 int adapter_read_config(struct config *config, const char *directory, struct error *error) {
     struct json_file file;
     struct config read = *config;
-    if (open_file(&file, directory, error)) return -1;
+    if (json_file_open_in(&file, directory, adapter_config_name, error)) return -1;
     struct adapter_reader reader = {file.root, &read, file.where, error};
     int status = check_kind(&reader) || read_number(&reader, "r", "adapter.rank") ||
                          read_number(&reader, "lora_alpha", "adapter.alpha") ||
@@ -229,7 +221,7 @@ int adapter_read_config(struct config *config, const char *directory, struct err
 
 int adapter_read_base(char base[CONFIG_STRING_MAX], const char *directory, struct error *error) {
     struct json_file file;
-    if (open_file(&file, directory, error)) return -1;
+    if (json_file_open_in(&file, directory, adapter_config_name, error)) return -1;
     const cJSON *path = json_member(file.root, "base_model_name_or_path");
     bool fits = cJSON_IsString(path) && strlen(path->valuestring) < CONFIG_STRING_MAX;
     if (fits) strcpy(base, path->valuestring);

@@ -16,15 +16,15 @@
 #include "model/config/config_keys.h"
 #include "model/io/copied_file.h"
 
-enum { EDITS_MAX = 64, CHAT_TEMPLATE = 0 };
+enum { EDITS_MAX = 64, CHAT_TEMPLATE = 0, TOKENIZER_CONFIG };
 
 static const char config_name[] = "config.json", generation_name[] = "generation_config.json",
                   tokenizer_config_name[] = "tokenizer_config.json";
 
 static const char *const tokenizer_names[BASE_TOKENIZER_FILES] = {
     [CHAT_TEMPLATE] = CHAT_TEMPLATE_NAME,
+    [TOKENIZER_CONFIG] = tokenizer_config_name,
     "chat_template.json",
-    tokenizer_config_name,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -44,13 +44,12 @@ static int read_file(char **bytes, size_t *size, const char *directory, const ch
 
 static int read_json(struct json_file *file, const char *directory, const char *name,
                      struct error *error) {
-    char path[FILE_PATH_MAX], *bytes; /* read twice: the first time checks links */
+    char *bytes; /* read twice: the first time checks links */
     size_t size;
     int status = copied_file_read(&bytes, &size, directory, name, error);
     free(bytes);
     if (status) return status == RESULT_NONE ? 0 : -1;
-    return file_path_join(path, directory, name, error) || json_file_open(file, path, error) ? -1
-                                                                                             : 0;
+    return json_file_open_in(file, directory, name, error);
 }
 
 /* True if the config has the sizes and parts of the model in a directory. */
@@ -122,10 +121,13 @@ void base_files_close(struct base_files *base) {
 
 /* True if tokenizer_config.json or a file of its own has a chat template. */
 static bool has_template(const struct base_files *base) {
-    bool has = false;
-    for (int i = 0; i < BASE_TOKENIZER_FILES; i++)
-        if (base->tokenizer[i].bytes && tokenizer_names[i] == tokenizer_config_name)
-            has |= strstr(base->tokenizer[i].bytes, "\"chat_template\"") != NULL;
+    const char *text = base->tokenizer[TOKENIZER_CONFIG].bytes;
+    struct error ignored;
+    cJSON *root = NULL;
+    if (text) json_parse(&root, text, base->tokenizer[TOKENIZER_CONFIG].size, "", &ignored);
+    const cJSON *member = json_member(root, "chat_template");
+    const bool has = member && !cJSON_IsNull(member);
+    cJSON_Delete(root);
     return has || base->tokenizer[CHAT_TEMPLATE].bytes;
 }
 
@@ -315,7 +317,7 @@ int base_files_write_tokenizer(const struct base_files *base, const struct confi
         if (stored_file_write(written, directory, tokenizer_names[i], base->tokenizer[i].bytes,
                               base->tokenizer[i].size, error))
             return -1;
-        if (tokenizer_names[i] == tokenizer_config_name) needs_config = false;
+        if (i == TOKENIZER_CONFIG) needs_config = false;
     }
     if (base->chat_template &&
         stored_file_write(written, directory, CHAT_TEMPLATE_NAME, base->chat_template,

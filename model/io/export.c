@@ -26,8 +26,6 @@
 #include "model/io/huggingface.h"
 #include "model/io/tensor_files.h"
 
-enum { TOKENIZER_CONFIG_MAX_BYTES = 64 << 20 };
-
 /* A model being exported. */
 struct job {
     const char *from, *directory; /* directory: the one being written */
@@ -159,13 +157,11 @@ static void print_tokenizer(FILE *out, const void *context) {
 /* True if tokenizer_config.json says that texts are cut as GPT-2 cuts them. */
 static bool cuts_as_gpt2(const char *directory) {
     struct error ignored;
-    char path[FILE_PATH_MAX], *bytes;
-    size_t size;
-    if (file_path_join(path, directory, "tokenizer_config.json", &ignored) ||
-        file_read_all(&bytes, &size, path, TOKENIZER_CONFIG_MAX_BYTES, &ignored))
-        return false;
-    bool found = strstr(bytes, "\"GPT2Tokenizer") != NULL;
-    free(bytes);
+    struct json_file file;
+    json_file_open_optional(&file, directory, "tokenizer_config.json", &ignored);
+    const char *class = json_text(file.root, "tokenizer_class");
+    const bool found = class && strncmp(class, "GPT2Tokenizer", strlen("GPT2Tokenizer")) == 0;
+    json_file_close(&file);
     return found;
 }
 

@@ -333,18 +333,10 @@ static int read_family(struct config_reader *reader) {
     return refuse(reader, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
 }
 
-static int open_config(struct json_file *file, const char *directory, struct error *error) {
-    char path[FILE_PATH_MAX];
-    return file_path_join(path, directory, "config.json", error) ||
-                   json_file_open(file, path, error)
-               ? -1
-               : 0;
-}
-
 int huggingface_read_config(struct config *config, const char *directory, struct error *error) {
     struct json_file file;
     struct config read = *config;
-    if (open_config(&file, directory, error)) return -1;
+    if (json_file_open_in(&file, directory, "config.json", error)) return -1;
     struct config_reader reader = {file.root, &read, file.where, "", "GPT-2", error};
     int status = read_family(&reader);
     if (status == 0) *config = read;
@@ -381,10 +373,8 @@ static int add_ends(struct huggingface_tokens *tokens, const struct json_file *f
 
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error) {
-    static const char generation_name[] = "generation_config.json";
     struct json_file file;
-    char path[FILE_PATH_MAX];
-    if (open_config(&file, directory, error)) return -1;
+    if (json_file_open_in(&file, directory, "config.json", error)) return -1;
     const cJSON *type = json_member(file.root, "model_type");
     bool gpt2 = text_is(type, "gpt2"), llama = text_is(type, "llama") || text_is(type, "mistral");
     int64_t begin = gpt2 ? GPT2_END_OF_TEXT : llama ? 1 : -1;
@@ -396,9 +386,7 @@ int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct conf
     huggingface_add_end(tokens, read_token(file.root, "eos_token_id", end, config));
     int status = add_ends(tokens, &file, config, error);
     json_file_close(&file);
-    if (status || !file_exists_in(directory, generation_name)) return status;
-    if (file_path_join(path, directory, generation_name, error) ||
-        json_file_open(&file, path, error))
+    if (status || json_file_open_optional(&file, directory, "generation_config.json", error))
         return -1;
     status = add_ends(tokens, &file, config, error);
     json_file_close(&file);

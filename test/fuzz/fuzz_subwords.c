@@ -59,7 +59,8 @@ static void read_json(const char *before, const uint8_t *bytes, size_t count, co
     size_t size;
     char *text = join(&size, before, bytes, count, after);
     finish(&subwords,
-           subwords_read_json(&subwords, &(struct json_reader){"NAME", text, size, &error}),
+           subwords_read_json(&subwords, NULL, NULL,
+                              &(struct json_reader){"NAME", text, size, &error}),
            error.text);
     free(text);
 }
@@ -98,7 +99,7 @@ static void encode_any(const uint8_t *bytes, size_t count) {
         char text[8192];
         snprintf(text, sizeof text, "%s%s\"th\":256,\"aa\":257},\"merges\":[\"t h\",\"a a\"]}}",
                  head, letters);
-        require(subwords_read_json(&subwords,
+        require(subwords_read_json(&subwords, NULL, NULL,
                                    &(struct json_reader){"NAME", text, strlen(text), &error}) == 0);
     }
     encode(&subwords, bytes, count);

@@ -72,7 +72,8 @@ static void read_pair(const char *before, const uint8_t *bytes, size_t size, con
     char *vocab = join(before, bytes, size, after, &vocab_size);
     char *merges = join("", lines, lines_size, "", &merges_size);
     finish(&bpe,
-           subwords_read_gpt2(&bpe, &(struct json_reader){"VOCAB", vocab, vocab_size, &error},
+           subwords_read_gpt2(&bpe, NULL, NULL,
+                              &(struct json_reader){"VOCAB", vocab, vocab_size, &error},
                               &(struct json_reader){"MERGES", merges, merges_size, &error}),
            error.text);
     free(vocab);
@@ -84,7 +85,8 @@ static void read_whole(const char *before, const uint8_t *bytes, size_t size, co
     struct error error = {0};
     size_t all;
     char *text = join(before, bytes, size, after, &all);
-    finish(&bpe, subwords_read_json(&bpe, &(struct json_reader){"VOCAB", text, all, &error}),
+    finish(&bpe,
+           subwords_read_json(&bpe, NULL, NULL, &(struct json_reader){"VOCAB", text, all, &error}),
            error.text);
     free(text);
 }

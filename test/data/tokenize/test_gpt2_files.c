@@ -46,7 +46,7 @@ static int read_sized(const char *vocab, size_t vocab_size, const char *merges, 
     const struct json_reader readers[] = {{"dir/vocab.json", vocab, vocab_size, &error},
                                           {"dir/merges.txt", merges, size, &error}};
     subwords_free(&bpe);
-    return subwords_read_gpt2(&bpe, &readers[0], &readers[1]);
+    return subwords_read_gpt2(&bpe, NULL, NULL, &readers[0], &readers[1]);
 }
 
 static int read_pair(const char *vocab, const char *merges) {
@@ -56,7 +56,7 @@ static int read_pair(const char *vocab, const char *merges) {
 static int read_whole(const char *text) {
     const struct json_reader reader = {"dir/tokenizer.json", text, strlen(text), &error};
     subwords_free(&bpe);
-    return subwords_read_json(&bpe, &reader);
+    return subwords_read_json(&bpe, NULL, NULL, &reader);
 }
 
 static void expect_end_of_text(int32_t token) {

@@ -66,7 +66,7 @@ static int read_parts(struct parts parts) {
     cr_assert_eq(fclose(out), 0);
     const struct json_reader reader = {"dir/tokenizer.json", text, size, &error};
     subwords_free(&subwords);
-    const int status = subwords_read_json(&subwords, &reader);
+    const int status = subwords_read_json(&subwords, NULL, NULL, &reader);
     free(text);
     return status;
 }

@@ -120,7 +120,8 @@ Test(base_program, training_and_export_keep_the_files_of_the_base) {
                     in_folder("base/model.safetensors")));
     write_file("base/config.json", CONFIG("256", "bfloat16"));
     write_file("base/generation_config.json", GENERATION("256"));
-    write_file("base/tokenizer_config.json", "{ \"eos_token\":\"<|endoftext|>\", \"odd\": 2}");
+    write_file("base/tokenizer_config.json",
+               "{ \"eos_token\":\"<|endoftext|>\", \"chat_template\": null, \"odd\": 2}");
     write_file("base/special_tokens_map.json", "{\"eos_token\" : \"<|endoftext|>\"}\n\n");
     write_file("base/added_tokens.json", "{\"<|im_end|>\":258 }");
     train_from_base("|--set|train.steps=2", arguments);
