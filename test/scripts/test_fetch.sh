@@ -48,27 +48,20 @@ is_whole() { # [FILE [SERVED]]
 
 # ---- successful downloads
 
-test_case "whole"
-one 0 ranges && is_whole && holds file && says "200000 bytes, checked by its size only"
-asked 1 '^GET'
+while IFS='|' read -r name faults text; do
+    test_case "$name"
+    one 0 "$faults" && is_whole && holds file && says "$text"
+done <<'CASES'
+whole|ranges|200000 bytes, checked by its size only
+a SHA-256 announced on the way to another place|ranges,etag|SHA-256 as the server announces it
+a git hash announced|ranges,gittag|git hash as the server announces it
+a tag that is no hash of the content|ranges,othertag|checked by its size only
+a server that does not answer HEAD|ranges,nohead|not checked
+a hash announced, and HEAD refused where the bytes are|ranges,nohead,etag|as the server announces it
+CASES
 
-test_case "a known SHA-256"
-one 0 ranges "$sha256" && is_whole && says "SHA-256 as known beforehand"
-
-test_case "a SHA-256 announced on the way to another place"
-one 0 ranges,etag && is_whole && says "SHA-256 as the server announces it"
-
-test_case "a git hash announced"
-one 0 ranges,gittag && is_whole && says "git hash as the server announces it"
-
-test_case "a tag that is no hash of the content"
-one 0 ranges,othertag && is_whole && says "checked by its size only"
-
-test_case "a server that does not answer HEAD"
-one 0 ranges,nohead && is_whole && says "not checked"
-
-test_case "a hash announced, and HEAD refused where the bytes are"
-one 0 ranges,nohead,etag && is_whole && says "SHA-256 as the server announces it"
+test_case "a known SHA-256, and one request"
+one 0 ranges "$sha256" && is_whole && says "SHA-256 as known beforehand" && asked 1 '^GET'
 
 test_case "a server that is busy at first"
 one 0 busy:3,ranges && is_whole && asked 4 '^HEAD'
@@ -83,25 +76,20 @@ test_case "goes on after each cut"
 one 0 ranges,cut:70000,etag && is_whole && holds file
 asked 1 'GET .*/file bytes=70000-' && asked 1 'GET .*/file bytes=140000-'
 
-test_case "goes on from a part of an earlier call"
-head -c 150000 "$work/served/file" >file.part
-one 0 ranges,etag && is_whole && holds file && asked 1 'GET .* bytes=150000-'
-
-test_case "a part that lacks nothing"
-cp "$work/served/file" file.part
-one 0 ranges && is_whole && holds file && asked 0 '^GET'
-
-test_case "a part that is too long"
-{ cat "$work/served/file" && echo more; } >file.part
-one 0 ranges && is_whole && holds file
+while IFS='|' read -r name bytes faults times pattern; do
+    test_case "$name"
+    { head -c "$bytes" "$work/served/file" && head -c $((bytes > 200000 ? 5 : 0)) /dev/zero; } >file.part
+    one 0 "$faults" && is_whole && holds file && asked "$times" "$pattern"
+done <<'CASES'
+goes on from a part of an earlier call|150000|ranges,etag|1|GET .* bytes=150000-
+a part that lacks nothing|200000|ranges|0|^GET
+a part that is too long|200001|ranges|1|^GET
+a server without ranges starts over|150000|etag|1|GET .* -$
+CASES
 
 test_case "a part of another file"
 head -c 150000 /dev/zero >file.part
 one 0 ranges,etag && is_whole && holds file && says "fetched from the start"
-
-test_case "a server without ranges starts over"
-head -c 150000 "$work/served/file" >file.part
-one 0 etag && is_whole && holds file && asked 1 'GET .* -$'
 
 test_case "a server without ranges that always breaks"
 one 1 cut:70000 && holds file.part && says "in the middle of a file"
@@ -141,21 +129,19 @@ mkdir bin && printf '#!/bin/sh\necho "$*" >>arguments\nexit 60\n' >bin/curl && c
 runs 1 env PATH="$PWD/bin:$PATH" bash "$work/one.sh" https://127.0.0.1/file file
 if ! grep -q -- "--proto-redir =https " arguments; then wrong "$(cat arguments)"; fi
 
-test_case "a missing file"
-runs 3 bash "$work/one.sh" "$host/ranges/nothing" file && says "HTTP 404" && holds
-asked 1 .
-
-test_case "a missing file, of a server that does not answer HEAD"
-runs 3 bash "$work/one.sh" "$host/nohead/nothing" file && says "HTTP 404" && holds
+for faults in ranges nohead; do
+    test_case "a missing file, of a server with $faults"
+    runs 3 bash "$work/one.sh" "$host/$faults/nothing" file && says "HTTP 404" && holds
+    if [ $faults = ranges ]; then asked 1 .; fi
+done
 
 test_case "a server that stays busy"
 one 1 busy:99,ranges && says "HTTP 503" && holds && asked 5 .
 
-test_case "no server"
-runs 1 bash "$work/one.sh" http://127.0.0.1:9/file file && says "is there a network" && holds
-
-test_case "no such host"
-runs 1 bash "$work/one.sh" http://host.invalid/file file && says "is there a network" && holds
+for where in 127.0.0.1:9 host.invalid; do
+    test_case "no server at $where"
+    runs 1 bash "$work/one.sh" "http://$where/file" file && says "is there a network" && holds
+done
 
 # ---- files that exist
 
@@ -167,13 +153,11 @@ test_case "already there, by the server's word"
 cp "$work/served/file" file
 one 0 ranges,etag && says "already there" && asked 0 '^GET'
 
-test_case "a file of another size under its name"
-echo other >file
-one 0 ranges && is_whole && holds file
-
-test_case "other bytes under its name"
-head -c 200000 /dev/zero >file
-one 0 ranges,etag && is_whole && holds file
+for bytes in 6 200000; do
+    test_case "a file of $bytes other bytes under its name"
+    head -c $bytes /dev/zero >file
+    one 0 ranges,etag && is_whole && holds file
+done
 
 # ---- no space
 
