@@ -12,11 +12,7 @@
 enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 << 20 };
 
 struct block_part {
-    size_t begin, end;
-    bool begins_in_loss;            /* true if the beginning counts in the loss, */
-    bool begins_rendered;           /* and if it is part of a rendered row */
-    const struct block_mark *marks; /* [mark_count] */
-    size_t mark_count;
+    struct block_text text;
     uint8_t *packed;      /* stb_ds array: the tokens in the shard's format */
     uint8_t *token_marks; /* stb_ds array: for the mask; empty if all are TOKEN_COUNTS */
     size_t count;
@@ -67,7 +63,8 @@ static bool is_joint(const struct block_mark *mark) {
 /* Returns the next position after `least` where a text may be divided: a mark that is not a joint,
  * or a cut between two such marks. */
 static size_t part_end(const struct block_encoder *encoder, const struct block_text *text,
-                       size_t least, const struct block_mark *next, const struct block_mark *last) {
+                       size_t least) {
+    const struct block_mark *next = text->marks, *last = next + text->mark_count;
     if (least >= text->end) return text->end;
     if (encoder->tokenizer->kind == TOKENIZER_BYTES) return least;
     while (next < last && (next->at < least || is_joint(next))) next++;
@@ -80,22 +77,17 @@ static size_t part_end(const struct block_encoder *encoder, const struct block_t
 
 /* Divides a text into parts without tokens yet. Returns their number. */
 static size_t divide(struct block_encoder *encoder, const struct block_text *text) {
-    const struct block_mark *marks = text->marks, *last = marks + text->mark_count;
-    size_t begin = text->begin, count = 0;
-    bool in_loss = text->begins_in_loss, is_rendered = text->begins_rendered;
-    while (begin < text->end || marks < last) {
+    struct block_text rest = *text;
+    size_t count = 0;
+    while (rest.begin < rest.end || rest.mark_count > 0) {
         if (count == arrlenu(encoder->parts)) arrput(encoder->parts, (struct block_part){0});
-        struct block_part *part = &encoder->parts[count++];
-        part->begin = begin;
-        part->end = begin = part_end(encoder, text, begin + PART_BYTES, marks, last);
-        part->begins_in_loss = in_loss;
-        part->begins_rendered = is_rendered;
-        part->marks = marks;
-        for (; marks < last && (marks->at < part->end || part->end == text->end); marks++) {
-            in_loss = marks->in_loss;
-            is_rendered = marks->is_rendered;
-        }
-        part->mark_count = (size_t)(marks - part->marks);
+        struct block_text *part = &encoder->parts[count++].text;
+        *part = rest;
+        part->end = rest.begin = part_end(encoder, &rest, rest.begin + PART_BYTES);
+        part->mark_count = 0;
+        for (; rest.mark_count > 0 && (rest.marks->at < part->end || part->end == text->end);
+             rest.mark_count--, part->mark_count++)
+            rest.before = *rest.marks++;
     }
     return count;
 }
@@ -103,29 +95,29 @@ static size_t divide(struct block_encoder *encoder, const struct block_text *tex
 /* A text without any cut makes long parts. Encoding one takes far more memory, which the encoder
  * keeps, so the first encoder handles all of them. */
 static bool is_long(const struct block_part *part) {
-    return part->end - part->begin > LONG_PART_BYTES;
+    return part->text.end - part->text.begin > LONG_PART_BYTES;
 }
 
 /* Text of a part that is encoded as one, and the tokens of its beginning. */
 struct run {
     const struct tokenizer *tokenizer;
     struct tokenizer_encoder *encoder;
-    int32_t **tokens;          /* stb_ds array: tokens of the part */
-    const char *text;          /* beginning of the run */
-    const char *end;           /* end of the text that is encoded so far */
-    size_t first;              /* index of its first token */
-    bool is_rendered, in_loss; /* state of the text that is added next */
-    bool begins;               /* a document begins with the next token */
+    int32_t **tokens;              /* stb_ds array: tokens of the part */
+    const char *text;              /* beginning of the run */
+    const char *end;               /* end of the text that is encoded so far */
+    size_t first;                  /* index of its first token */
+    const struct block_mark *mark; /* the mark before the text that is added next */
+    bool begins;                   /* a document begins with the next token */
 };
 
 /* Marks the tokens appended last, and the first of them if a document begins with it. */
 static void mark_tokens(struct block_part *part, struct run *run) {
     const size_t before = part->count, known = arrlenu(part->token_marks);
     part->count = arrlenu(*run->tokens);
-    if (part->count == before || (run->in_loss && !run->begins && known == 0)) return;
+    if (part->count == before || (run->mark->in_loss && !run->begins && known == 0)) return;
     arrsetlen(part->token_marks, part->count);
     memset(part->token_marks + known, TOKEN_COUNTS, before - known);
-    memset(part->token_marks + before, run->in_loss ? TOKEN_COUNTS : 0, part->count - before);
+    memset(part->token_marks + before, run->mark->in_loss ? TOKEN_COUNTS : 0, part->count - before);
     if (run->begins) part->token_marks[before] |= TOKEN_BEGINS;
     run->begins = false;
 }
@@ -161,8 +153,8 @@ static int encode_window(struct block_part *part, struct run *run, const char *e
     const size_t bytes = text_of_tokens(run, known - window);
     if (bytes == 0) return RESULT_NONE;
     const char *text = run->end - bytes;
-    if (tokenizer_encode(run->encoder, run->tokens, text, (size_t)(end - text), run->is_rendered,
-                         &part->error))
+    if (tokenizer_encode(run->encoder, run->tokens, text, (size_t)(end - text),
+                         run->mark->is_rendered, &part->error))
         return -1;
     const int32_t *tokens = *run->tokens;
     size_t old = known - window, new = known, size, total = 0;
@@ -198,7 +190,7 @@ static int encode_run(struct block_part *part, struct run *run, const char *end,
     }
     *kept = run->first, *next = known;
     return tokenizer_encode(run->encoder, run->tokens, run->text, (size_t)(end - run->text),
-                            run->is_rendered, &part->error);
+                            run->mark->is_rendered, &part->error);
 }
 
 /* The text after a special token is encoded as if nothing else stood before that token, so a run
@@ -235,54 +227,54 @@ static int extend_run(struct block_part *part, struct run *run, const char *end)
     }
     run->end = end;
     mark_tokens(part, run);
-    if (run->is_rendered) shorten_run(run, end);
+    if (run->mark->is_rendered) shorten_run(run, end);
     return 0;
 }
 
-/* Appends the tokens of a separator. */
-static int put_separator(const struct block_text *text, struct block_part *part, struct run *run,
-                         enum separator separator, bool begins) {
+/* Appends the tokens of the mark's separator. */
+static int put_separator(struct block_part *part, struct run *run) {
     const struct tokenizer *tokenizer = run->tokenizer;
+    const enum separator separator = (enum separator)run->mark->separator;
+    const bool marks_documents = part->text.marks_documents;
     const bool is_token =
         separator == SEPARATOR_END_OF_TEXT || (separator == SEPARATOR_STOP && tokenizer->stop >= 0);
     bool is_first = separator == SEPARATOR_END_OF_TEXT;
     if (separator == SEPARATOR_STOP)
         is_first = is_token && tokenizer->stop == tokenizer->end_of_text;
-    run->begins |= is_first && text->marks_documents;
+    run->begins |= is_first && marks_documents;
     if (is_token) arrput(*run->tokens, is_first ? tokenizer->end_of_text : tokenizer->stop);
     else if ((separator == SEPARATOR_EMPTY_LINE || separator == SEPARATOR_STOP) &&
              tokenizer_encode(run->encoder, run->tokens, "\n\n", 2, false, &part->error))
         return -1;
     mark_tokens(part, run);
-    run->begins |= begins && !is_first && separator != SEPARATOR_SHARED && text->marks_documents;
+    run->begins |=
+        run->mark->begins && !is_first && separator != SEPARATOR_SHARED && marks_documents;
     return 0;
 }
 
 /* Tokens are first written to an array that stays in the CPU cache. At 32 bits each, the tokens of
  * a whole block would not fit, and one thread would later read them all from memory. */
 static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
-                        struct block_part *part, const struct block_text *text) {
+                        struct block_part *part) {
+    const struct block_text *text = &part->text;
     int32_t **tokens = &all->tokens[thread];
     struct run run = {.tokenizer = all->tokenizer,
                       .encoder = all->encoders[thread],
                       .tokens = tokens,
-                      .is_rendered = part->begins_rendered,
-                      .in_loss = part->begins_in_loss};
+                      .mark = &text->before};
     arrsetlen(*tokens, 0);
     arrsetlen(part->token_marks, 0);
     part->count = 0;
     part->status = 0;
-    begin_run(&run, text->block + part->begin);
-    for (size_t i = 0; i <= part->mark_count && !part->status; i++) {
-        const struct block_mark *mark = i < part->mark_count ? &part->marks[i] : NULL;
-        const char *end = text->block + (mark ? mark->at : part->end);
+    begin_run(&run, text->block + text->begin);
+    for (size_t i = 0; i <= text->mark_count && !part->status; i++) {
+        const struct block_mark *mark = i < text->mark_count ? &text->marks[i] : NULL;
+        const char *end = text->block + (mark ? mark->at : text->end);
         if (end > run.text) part->status = extend_run(part, &run, end);
         if (!mark || part->status) break;
-        run.is_rendered = mark->is_rendered;
-        run.in_loss = mark->in_loss;
+        run.mark = mark;
         if (is_joint(mark)) continue;
-        part->status =
-            put_separator(text, part, &run, (enum separator)mark->separator, mark->begins);
+        part->status = put_separator(part, &run);
         begin_run(&run, end);
     }
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
@@ -307,7 +299,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     for (size_t i = 0; i < count; i++) {
         const int thread = omp_get_thread_num();
         struct block_part *part = &encoder->parts[i];
-        if (!is_long(part)) encode_part(encoder, thread, writer, part, text);
+        if (!is_long(part)) encode_part(encoder, thread, writer, part);
         size_t now;
 #pragma omp atomic capture
         now = ++done;
@@ -319,7 +311,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
-        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text);
+        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part);
         if (status == 0) status = put_part(writer, part, error);
     }
     return status;

@@ -37,8 +37,7 @@ struct block_mark {
 struct block_text {
     const char *block;
     size_t begin, end;              /* range in the block */
-    bool begins_in_loss;            /* true if the text at `begin` counts in the loss */
-    bool begins_rendered;           /* true if it is part of a rendered row */
+    struct block_mark before;       /* the last mark before the text at `begin` */
     const struct block_mark *marks; /* [mark_count] marks in the range or at its end, in order */
     size_t mark_count;
     bool marks_documents; /* true if the first tokens of documents are marked in the mask */

@@ -143,14 +143,13 @@ static void put(struct segment **segments, const char *text, bool in_loss) {
     if (segment.size > 0) arrput(*segments, segment);
 }
 
-int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
-                struct segment **segments, struct error *error) {
-    if (check(chat, values, count, error)) return -1;
+/* Appends messages, which may begin with one of the system. */
+static void put_messages(const struct chat_template *chat, const struct jsonl_member *values,
+                         size_t count, struct segment **segments) {
     const bool moves_system = chat->alternates && role_of(&values[0]) == SYSTEM;
     size_t last_user = 0;
     for (size_t i = 0; i < count; i++)
         if (role_of(&values[2 * i]) == USER) last_user = i;
-    put(segments, chat->begin, false);
     for (size_t i = moves_system; i < count; i++) {
         const enum role role = role_of(&values[2 * i]);
         const struct turn *turn = &chat->turns[role];
@@ -168,40 +167,35 @@ int chat_render(const struct chat_template *chat, const struct jsonl_member *val
         put(segments, turn->end, role == ASSISTANT);
         if (role == ASSISTANT) put(segments, chat->after, false);
     }
+}
+
+int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
+                struct segment **segments, struct error *error) {
+    if (check(chat, values, count, error)) return -1;
+    put(segments, chat->begin, false);
+    put_messages(chat, values, count, segments);
     return 0;
 }
 
-static void append(char **text, const char *more, size_t size) {
-    if (size > 0) memcpy(arraddnptr(*text, size), more, size);
-}
-
-/* Appends a message without what surrounds it. */
-static void append_content(const struct chat_template *chat, enum role role, const char *content,
-                           char **text) {
-    struct segment segment = {content, strlen(content), false};
-    if (chat->trims[role])
-        segment = trimmed(&(struct jsonl_member){.text = (char *)content, .size = segment.size});
-    append(text, segment.text, segment.size);
+static struct jsonl_member member_of(const char *text) {
+    return (struct jsonl_member){.text = (char *)text, .size = strlen(text)};
 }
 
 void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
                char **text) {
-    const struct turn *turns = chat->turns;
-    const char *before = first ? chat->begin : turns[ASSISTANT].end;
-    const char *after = first ? "" : chat->after;
-    append(text, before, strlen(before));
-    append(text, after, strlen(after));
-    /* If roles alternate, a system message is inside the turn of the user. */
-    if (chat->alternates) append(text, turns[USER].begin, strlen(turns[USER].begin));
-    if (first && system) {
-        append(text, turns[SYSTEM].begin, strlen(turns[SYSTEM].begin));
-        append_content(chat, SYSTEM, system, text);
-        append(text, turns[SYSTEM].end, strlen(turns[SYSTEM].end));
-    }
-    if (!chat->alternates) append(text, turns[USER].begin, strlen(turns[USER].begin));
-    append_content(chat, USER, user, text);
-    append(text, turns[USER].end, strlen(turns[USER].end));
-    append(text, turns[ASSISTANT].begin, strlen(turns[ASSISTANT].begin));
+    const bool has_system = first && system;
+    const struct jsonl_member values[] = {member_of(role_names[SYSTEM]),
+                                          member_of(has_system ? system : ""),
+                                          member_of(role_names[USER]), member_of(user)};
+    struct segment *segments = NULL;
+    put(&segments, first ? chat->begin : chat->turns[ASSISTANT].end, false);
+    put(&segments, first ? "" : chat->after, false);
+    put_messages(chat, has_system ? values : values + 2, has_system ? 2 : 1, &segments);
+    put(&segments, chat->turns[ASSISTANT].begin, false);
+    for (size_t i = 0; i < arrlenu(segments); i++)
+        if (segments[i].size > 0)
+            memcpy(arraddnptr(*text, segments[i].size), segments[i].text, segments[i].size);
+    arrfree(segments);
 }
 
 const char *chat_template_name(const struct chat_template *chat) {

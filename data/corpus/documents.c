@@ -18,16 +18,35 @@ enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 
 static const char END_OF_TEXT[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
+static const struct jsonl_member MESSAGE[] = {{.name = "role"}, {.name = "content"}},
+                                 PART[] = {{.name = "text"},
+                                           {.name = "train", .kind = JSONL_BOOLEAN}};
+
+/* Kinds of rows, in the order in which the first row is searched for their members. */
+static const struct row_form {
+    const char *field; /* its members, as --field names them */
+    enum document_form form;
+    const struct jsonl_member *items; /* members of the objects in its list; NULL: strings */
+    const char *wanted;               /* printf format for the names of strings */
+} ROWS[] = {
+    {"text", DOCUMENT_TEXT, NULL, "a string named \"%.100s\""},
+    {"messages", DOCUMENT_RENDERED, MESSAGE,
+     "\"messages\", a list of objects with strings named \"role\" and \"content\""},
+    {"segments", DOCUMENT_RENDERED, PART,
+     "\"segments\", a list of objects with a string named \"text\" and \"train\", true or false"},
+    {"prompt,completion", DOCUMENT_PAIR, NULL, "strings named \"%.100s\" and \"%.100s\""},
+};
+enum { TEXT, MESSAGES, SEGMENTS, PAIRS };
+
 /* Parses "NAME" or "NAME,NAME" into the members to read. */
 static int set_fields(struct documents *documents, const char *field, struct error *error) {
     free(documents->fields);
     documents->fields = strdup(field);
     if (!documents->fields) return fail(error, "out of memory while reading text");
     char *comma = strchr(documents->fields, ',');
-    documents->format = comma                            ? ROWS_PAIRS
-                        : strcmp(field, "messages") == 0 ? ROWS_MESSAGES
-                        : strcmp(field, "segments") == 0 ? ROWS_SEGMENTS
-                                                         : ROWS_TEXT;
+    int form = comma ? PAIRS : SEGMENTS;
+    while (!comma && form > TEXT && strcmp(field, ROWS[form].field) != 0) form--;
+    documents->rows = &ROWS[form];
     if (!comma) return 0;
     *comma = '\0';
     if (*field != ',' && comma[1] && !strchr(comma + 1, ',') &&
@@ -39,8 +58,13 @@ static int set_fields(struct documents *documents, const char *field, struct err
                 field);
 }
 
+/* Returns the name of member 0 or, of pairs, 1. */
 static const char *field_name(const struct documents *documents, int i) {
     return i == 0 ? documents->fields : documents->fields + strlen(documents->fields) + 1;
+}
+
+static int field_count(const struct documents *documents) {
+    return documents->rows->form == DOCUMENT_PAIR ? 2 : 1;
 }
 
 int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
@@ -206,35 +230,17 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
     }
 }
 
-/* Describes the rows that are read. */
-static void describe_rows(const struct documents *documents, char text[300]) {
-    const char *first = field_name(documents, 0);
-    switch (documents->format) {
-    case ROWS_MESSAGES:
-        strcpy(text, "\"messages\", a list of objects with strings named \"role\" and \"content\"");
-        break;
-    case ROWS_SEGMENTS:
-        strcpy(text, "\"segments\", a list of objects with a string named \"text\" and \"train\", "
-                     "true or false");
-        break;
-    case ROWS_PAIRS:
-        snprintf(text, 300, "strings named \"%.100s\" and \"%.100s\"", first,
-                 field_name(documents, 1));
-        break;
-    default: snprintf(text, 300, "a string named \"%.100s\"", first);
-    }
-}
-
 /* Completes a message about a row. Returns 0 if such rows are skipped, else -1. */
 static int bad_row(struct documents *documents, size_t column, struct error *error) {
     char what[400], wanted[300];
     snprintf(what, sizeof what, "%.399s", error->text);
-    describe_rows(documents, wanted);
+    snprintf(wanted, sizeof wanted, documents->rows->wanted, field_name(documents, 0),
+             field_name(documents, field_count(documents) - 1));
     fail(error,
          "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with %s; --field "
          "names %s, --skip-bad-rows goes on without such rows",
          NAME_SHOWN, input_name(documents), documents->line, column, what, wanted,
-         documents->format == ROWS_TEXT ? "another" : "others");
+         documents->rows->form == DOCUMENT_TEXT ? "another" : "others");
     if (!documents->skip_bad_rows) return -1;
     if (documents->bad_rows++ == 0) {
         *strchr(error->text, '\n') = '\0';
@@ -244,15 +250,13 @@ static int bad_row(struct documents *documents, size_t column, struct error *err
 }
 
 /* Without --field, the first good row decides for all rows. */
-static int choose_format(struct documents *documents, const char *row, size_t size,
-                         struct error *error) {
-    static const char *const names[] = {"text", "messages", "segments"};
-    const char *field = "text";
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (jsonl_has(row, size, names[i])) return set_fields(documents, names[i], error);
-    if (jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion"))
-        field = "prompt,completion";
-    return set_fields(documents, field, error);
+static int choose_form(struct documents *documents, const char *row, size_t size,
+                       struct error *error) {
+    for (int form = TEXT; form < PAIRS; form++)
+        if (jsonl_has(row, size, ROWS[form].field))
+            return set_fields(documents, ROWS[form].field, error);
+    const bool is_pair = jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion");
+    return set_fields(documents, ROWS[is_pair ? PAIRS : TEXT].field, error);
 }
 
 static int find_template(struct documents *documents, struct error *error) {
@@ -269,53 +273,44 @@ static int find_template(struct documents *documents, struct error *error) {
 /* Parses a row into segments. Returns -1 with a message about column if it is bad. */
 static int parse_row(struct documents *documents, char *line, size_t size, size_t *column,
                      struct error *error) {
-    static const struct jsonl_member message[] = {{.name = "role"}, {.name = "content"}},
-                                     part[] = {{.name = "text"},
-                                               {.name = "train", .kind = JSONL_BOOLEAN}};
-    const bool is_list = documents->format >= ROWS_MESSAGES;
-    const int count = documents->format == ROWS_PAIRS ? 2 : 1;
-    struct jsonl_member members[2] = {{.name = field_name(documents, 0)}};
-    if (count == 2) members[1].name = field_name(documents, 1);
-    if (is_list) {
-        members[0].kind = JSONL_LIST;
-        members[0].of = documents->format == ROWS_MESSAGES ? message : part;
-        members[0].items = documents->items;
-    }
+    const struct jsonl_member *of = documents->rows->items;
+    const int count = field_count(documents);
+    struct jsonl_member members[] = {{.name = field_name(documents, 0)},
+                                     {.name = field_name(documents, count - 1)}};
+    if (of)
+        members[0] =
+            (struct jsonl_member){members[0].name, JSONL_LIST, .of = of, .items = documents->items};
     const int status = jsonl_row(line, size, members, count, column, error);
-    if (is_list) documents->items = members[0].items;
+    if (of) documents->items = members[0].items;
     if (status) return -1;
     *column = (size_t)(members[0].text - line) + 1;
-    const size_t item_count = arrlenu(documents->items) / 2;
-    if (documents->format == ROWS_MESSAGES)
-        return chat_render(documents->chat, documents->items, item_count, &documents->segments,
-                           error);
-    const struct jsonl_member *items = documents->items;
-    bool any_in_loss = !is_list;
-    for (size_t i = 0; is_list && i < item_count; i++) {
-        const bool in_loss = items[2 * i + 1].text[0] == 't';
-        const struct segment segment = {items[2 * i].text, items[2 * i].size, in_loss};
+    const size_t values = of ? arrlenu(documents->items) : (size_t)count;
+    const struct jsonl_member *items = of ? documents->items : members;
+    if (of == MESSAGE)
+        return chat_render(documents->chat, items, values / 2, &documents->segments, error);
+    bool any_in_loss = !of;
+    for (size_t i = 0; i < values; i += of ? 2 : 1) {
+        const bool in_loss = of ? items[i + 1].text[0] == 't' : i + 1 == values;
+        const struct segment segment = {items[i].text, items[i].size, in_loss};
         arrput(documents->segments, segment);
         any_in_loss |= in_loss && segment.size > 0;
     }
-    for (int i = 0; !is_list && i < count; i++)
-        arrput(documents->segments,
-               ((struct segment){members[i].text, members[i].size, i == count - 1}));
     return any_in_loss ? 0 : fail(error, "there is no text to train on");
 }
 
 /* Reads a row. Returns 1 if it is bad and skipped. */
 static int read_row(struct documents *documents, char *line, size_t size, struct error *error) {
-    const bool undecided = documents->format == ROWS_UNKNOWN;
+    const bool undecided = !documents->rows;
     size_t column;
-    if (undecided && choose_format(documents, line, size, error)) return -1;
-    if (documents->format == ROWS_MESSAGES && !documents->chat && find_template(documents, error))
+    if (undecided && choose_form(documents, line, size, error)) return -1;
+    if (documents->rows == &ROWS[MESSAGES] && !documents->chat && find_template(documents, error))
         return -1;
     documents->next_segment = 0;
     arrsetlen(documents->segments, 0);
     if (parse_row(documents, line, size, &column, error) == 0) return 0;
     arrsetlen(documents->segments, 0);
     if (bad_row(documents, column, error)) return -1;
-    if (undecided) documents->format = ROWS_UNKNOWN;
+    if (undecided) documents->rows = NULL;
     return 1;
 }
 
@@ -327,9 +322,7 @@ static void take_segment(struct documents *documents, struct document_piece *pie
                                      .begins = documents->next_segment++ == 0,
                                      .is_row = true,
                                      .in_loss = segment.in_loss,
-                                     .form = documents->format == ROWS_TEXT    ? DOCUMENT_TEXT
-                                             : documents->format == ROWS_PAIRS ? DOCUMENT_PAIR
-                                                                               : DOCUMENT_RENDERED};
+                                     .form = documents->rows->form};
 }
 
 /* Returns the next row of JSON Lines, of which the segments follow; RESULT_NONE at the end of the

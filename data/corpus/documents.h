@@ -36,14 +36,11 @@ struct document_piece {
     enum document_form form;
 };
 
-/* Members that rows of JSON Lines may have. */
-enum row_format { ROWS_UNKNOWN, ROWS_TEXT, ROWS_PAIRS, ROWS_MESSAGES, ROWS_SEGMENTS };
-
 struct documents {
     const struct inputs *inputs;
     const struct tokenizer *tokenizer; /* decides how conversations are rendered; NULL: not */
     const struct chat_template *chat;  /* set by the first conversation */
-    enum row_format format;            /* ROWS_UNKNOWN: the first row decides */
+    const struct row_form *rows;       /* members of rows; NULL: the first row decides */
     char *fields;                      /* "NAME" or "NAME\0NAME": members to read from JSON Lines */
     bool split_documents; /* recognize <|endoftext|> and byte order marks in text files */
     bool skip_bad_rows;   /* count bad rows instead of failing */

@@ -15,7 +15,7 @@ int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, 
                                   .val_fraction = val_fraction,
                                   .progress = progress,
                                   .block_bytes = SPLITTER_BLOCK_BYTES,
-                                  .open_in_loss = true};
+                                  .before = {.in_loss = true}};
     splitter->block = malloc(splitter->block_bytes);
     if (!splitter->block) return fail(error, "out of memory for a block of text");
     if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
@@ -113,12 +113,11 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
         if (mark->at > end || (mark->at == end && mark->begins)) break;
         if (mark->begins) {
             mark->separator = (uint8_t)separator_of(splitter, side, mark);
-            side->ends_with_row = splitter->open_is_row = mark->is_row;
+            side->ends_with_row = mark->is_row;
         }
         side->has_text = true;
         side->stopped = mark->separator == SEPARATOR_STOP;
-        splitter->open_in_loss = mark->in_loss;
-        splitter->open_is_rendered = mark->is_rendered;
+        splitter->before = *mark;
     }
     return i - first;
 }
@@ -129,13 +128,12 @@ static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side,
     struct block_text text = {.block = splitter->block,
                               .begin = begin,
                               .end = end,
-                              .begins_in_loss = splitter->open_in_loss,
-                              .begins_rendered = splitter->open_is_rendered,
+                              .before = splitter->before,
                               .marks_documents = splitter->any_masked};
     if (begin == end) return 0;
     if (first == arrlenu(splitter->marks) || splitter->marks[first].at > begin) {
         side->has_text = true;
-        side->ends_with_row = splitter->open_is_row;
+        side->ends_with_row = splitter->before.is_row;
         side->stopped = false;
     }
     text.mark_count = take_marks(splitter, side, end, first);
@@ -163,6 +161,7 @@ static void put_mark(struct splitter *splitter, enum separator separator, bool i
     struct block_mark mark = {.at = (uint32_t)splitter->filled,
                               .separator = (uint8_t)separator,
                               .in_loss = in_loss,
+                              .is_row = splitter->is_row && splitter->form != DOCUMENT_RENDERED,
                               .is_rendered = splitter->form == DOCUMENT_RENDERED};
     arrput(splitter->marks, mark);
 }
@@ -179,7 +178,6 @@ static void begin_document(struct splitter *splitter) {
     const bool is_text = splitter->form == DOCUMENT_TEXT;
     put_mark(splitter, SEPARATOR_NONE, is_text); /* take_marks sets the separator */
     arrlast(splitter->marks).begins = true;
-    arrlast(splitter->marks).is_row = splitter->is_row && splitter->form != DOCUMENT_RENDERED;
     splitter->any_masked |= !is_text;
     splitter->is_open = true;
     splitter->begins = false;
@@ -200,7 +198,8 @@ static void end_document(struct splitter *splitter) {
 
 /* True if text that is added now counts in the loss. */
 static bool now_in_loss(const struct splitter *splitter) {
-    return arrlenu(splitter->marks) > 0 ? arrlast(splitter->marks).in_loss : splitter->open_in_loss;
+    return arrlenu(splitter->marks) > 0 ? arrlast(splitter->marks).in_loss
+                                        : splitter->before.in_loss;
 }
 
 int splitter_put(struct splitter *splitter, const struct document_piece *piece,

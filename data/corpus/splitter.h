@@ -57,11 +57,9 @@ struct splitter {
     bool begins;              /* a document begins with the next byte, */
     bool is_row;              /* and this is its kind */
     enum document_form form;
-    bool open_is_row;      /* the document added last is a row */
-    bool open_in_loss;     /* the text at the beginning of the block counts in the loss, */
-    bool open_is_rendered; /* and is part of a rendered row */
-    bool any_masked;       /* there has been a pair or a rendered row */
-    bool is_open;          /* the last document is not empty and has not ended yet */
+    struct block_mark before; /* the last mark before the block */
+    bool any_masked;          /* there has been a pair or a rendered row */
+    bool is_open;             /* the last document is not empty and has not ended yet */
     struct block_encoder encoder;
     struct splitter_side train, val;
     uint64_t documents; /* number of documents that are not empty */
