@@ -170,8 +170,10 @@ int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *tra
     add_masters(&hash, &trainer->gpt);
     sha256_end(hex, &hash);
     snprintf(text, sizeof text,
-             "step %" PRId64 ", loss scale %g, weights whose sample has SHA-256 %.16s",
-             trainer->state.step, (double)trainer->state.scaler.loss_scale, hex);
+             "step %" PRId64 ", sample %" PRId64
+             ", loss scale %g, weights whose sample has SHA-256 %.16s",
+             trainer->state.step, trainer->state.next_sample,
+             (double)trainer->state.scaler.loss_scale, hex);
     return compare_text(ranks, "where training begins", text, error);
 }
 

@@ -24,7 +24,7 @@ int run_ranks_compare_data(const struct ranks *ranks, const struct config *confi
 int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
                            struct error *error);
 
-/* Compares the step, the loss scale and a sample of the loaded weights. */
+/* Compares the step, the next sample, the loss scale and a sample of the loaded weights. */
 int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
                             struct error *error);
 

@@ -49,7 +49,7 @@ int run_open_tokenizer(struct run *run, const char *from, struct error *error) {
 static int resolve_steps(struct run *run, struct error *error) {
     char notes[4 * ERROR_MAX];
     if (run->config.train.epochs > 0 && run->train.open &&
-        config_resolve_epochs(&run->config, run->train.loader.sequence_count, error))
+        config_resolve_epochs(&run->config, run->train.loader.sequence_count, 0, 0, error))
         return -1;
     config_resolve_notes(&run->config, notes, sizeof notes);
     print_notes("note", notes);
@@ -169,11 +169,27 @@ static int choose_start(struct run *run, char from[FILE_PATH_MAX], const struct 
     return status;
 }
 
+/* Resolves train.epochs again for a checkpoint whose run had another batch size. */
+static int resolve_steps_left(struct run *run, struct error *error) {
+    struct config *config = &run->config;
+    const struct training_state *state = &run->trainer.state;
+    bool last_part = run->until == config->train.steps;
+    if (config->train.epochs == 0 ||
+        state->next_sample == state->step * batches_step_samples(config))
+        return 0;
+    if (config_resolve_epochs(config, run->train.loader.sequence_count, state->step,
+                              state->next_sample, error))
+        return -1;
+    run->until = last_part ? config->train.steps : precision_switch_step(config);
+    return 0;
+}
+
 /* Loads a checkpoint or the weights of model.init_from, or initializes the trainer. */
 static int load(struct run *run, const char *from, struct error *error) {
     const struct config *config = &run->config;
     if (from[0]) {
-        if (checkpoint_load(&run->trainer, from, stderr, error)) return -1;
+        if (checkpoint_load(&run->trainer, from, stderr, error) || resolve_steps_left(run, error))
+            return -1;
         if (run->trainer.state.step < run->until || run->until == config->train.steps)
             fprintf(stderr, "resuming from %s\n", from);
         return 0;

@@ -321,13 +321,14 @@ static int check_schedule(const struct config_check *check) {
     return 0;
 }
 
-int config_resolve_epochs(struct config *config, uint64_t sequences, struct error *error) {
+int config_resolve_epochs(struct config *config, uint64_t sequences, int64_t step,
+                          int64_t next_sample, struct error *error) {
     struct config_origins origins = {.path = config->name};
     struct config_check check = {config, &origins, error};
     int64_t batch =
         config->rank_count * config->train.grad_accum_steps * config->train.micro_batch_size;
-    int64_t samples = fraction_of(config->train.epochs, (int64_t)sequences, FRACTION_UP);
-    int64_t steps = samples / batch + (samples % batch > 0);
+    int64_t left = fraction_of(config->train.epochs, (int64_t)sequences, FRACTION_UP) - next_sample;
+    int64_t steps = step + (left > 0 ? (left + batch - 1) / batch : 0);
     double limit = config_option_of("train.steps")->maximum;
     if ((double)steps > limit)
         return config_refuse(&check, "train.epochs",

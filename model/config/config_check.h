@@ -8,10 +8,13 @@
 /* Fills the keys that were not given and whose default depends on other keys. */
 void config_resolve(struct config *config);
 
-/* Sets train.steps from train.epochs, which is not 0, for this number of training sequences. The
- * last step is rounded up: it continues into the next epoch. A warmup longer than the run is cut,
- * unless it was given by --set. Fails if the settings do not fit this number of steps. */
-int config_resolve_epochs(struct config *config, uint64_t sequences, struct error *error);
+/* Sets train.steps from train.epochs, which is not 0, for this number of training sequences. A run
+ * begins with step 0 and sample 0; one that resumes gives its own, since earlier steps may have had
+ * another batch size. The last step is rounded up: it continues into the next epoch. A warmup
+ * longer than the run is cut, unless it was given by --set. Fails if the settings do not fit this
+ * number of steps. */
+int config_resolve_epochs(struct config *config, uint64_t sequences, int64_t step,
+                          int64_t next_sample, struct error *error);
 
 /* Stores the number of ranks, and computes grad_accum_steps from train.batch_tokens if that is
  * given. Fails if the batch does not divide evenly. */

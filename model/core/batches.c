@@ -45,9 +45,10 @@ static float weight_of(uint64_t counted) {
     return counted > 0 ? 1.0f / (float)counted : 0;
 }
 
-float batches_weight(const struct config *config, const struct loader *loader, int64_t step) {
-    return weight_of(loader_target_count(loader, (uint64_t)batches_first_sample(config, step, 0),
-                                         (uint64_t)batches_first_sample(config, 1, 0)));
+float batches_weight(const struct config *config, const struct loader *loader,
+                     int64_t first_sample) {
+    return weight_of(loader_target_count(loader, (uint64_t)first_sample,
+                                         (uint64_t)batches_step_samples(config)));
 }
 
 /* Fills the rows after the first `count` sequences of a batch with copies of them, whose targets do

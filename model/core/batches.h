@@ -27,22 +27,20 @@ size_t batches_bytes(const struct gpt *gpt);
 int batches_open(struct batches *batches, const struct gpt *gpt, struct error *error);
 void batches_close(struct batches *batches);
 
-/* Return the index of a micro-batch's first sample, and the number of tokens of a step. Both depend
- * only on the config and the step, so a run can stop and resume anywhere. The micro-batches of a
- * step are numbered over all ranks, rank 0 first. */
-static inline int64_t batches_first_sample(const struct config *config, int64_t step,
-                                           int64_t micro) {
-    int64_t micros = config->rank_count * config->train.grad_accum_steps;
-    return (step * micros + micro) * config->train.micro_batch_size;
+/* Returns the number of samples of a step. They are those of its micro-batches, which are numbered
+ * over all ranks, rank 0 first. */
+static inline int64_t batches_step_samples(const struct config *config) {
+    return config->rank_count * config->train.grad_accum_steps * config->train.micro_batch_size;
 }
 
 static inline int64_t batches_step_tokens(const struct config *config) {
-    return batches_first_sample(config, 1, 0) * config->data.seq_len;
+    return batches_step_samples(config) * config->data.seq_len;
 }
 
-/* Returns the weight of each target's loss in a step: 1 / (unmasked targets of all micro-batches);
- * 0 if there are none. */
-float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
+/* Returns the weight of each target's loss in the step that begins with this sample: 1 / (unmasked
+ * targets of all micro-batches); 0 if there are none. */
+float batches_weight(const struct config *config, const struct loader *loader,
+                     int64_t first_sample);
 
 /* Sends the samples first_sample .. first_sample + count - 1 with the inputs of the step, and makes
  * them the model's current batch. Without inputs the loss is the mean over the batch. If the

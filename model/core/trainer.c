@@ -166,13 +166,12 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
     assert(trainer->unfinished < BACKEND_SLOTS);
     gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
     struct step_inputs inputs = optimizer_inputs(config, trainer->state.step);
-    inputs.loss_weight = batches_weight(config, loader, trainer->state.step);
-    int64_t micros = config->train.grad_accum_steps;
+    inputs.loss_weight = batches_weight(config, loader, trainer->state.next_sample);
+    int64_t micros = config->train.grad_accum_steps, batch = config->train.micro_batch_size;
+    int64_t own_first = trainer->state.next_sample + be->collectives->ranks->rank * micros * batch;
     for (int64_t micro = 0; micro < micros; micro++) {
-        int64_t first_sample = batches_first_sample(config, trainer->state.step,
-                                                    be->collectives->ranks->rank * micros + micro);
-        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample,
-                        config->train.micro_batch_size, &inputs, error))
+        if (batches_put(&trainer->batches, &trainer->gpt, loader, own_first + micro * batch, batch,
+                        &inputs, error))
             return -1;
         start(trainer, micro == 0 ? PART_FIRST_MICRO : PART_FURTHER_MICRO, accumulate,
               &(struct micro){trainer, micro == 0, micro + 1 == micros});
@@ -180,7 +179,8 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
     backend_snapshot_guard(be);
     start(trainer, PART_UPDATE, end_step, trainer);
     trainer->state.step++;
-    trainer->state.tokens += batches_step_tokens(trainer->config);
+    trainer->state.tokens += batches_step_tokens(config);
+    trainer->state.next_sample += batches_step_samples(config);
     int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
     trainer->queued[slot] =
         (struct queued_step){trainer->state.step, trainer->state.tokens, inputs.lr};

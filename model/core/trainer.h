@@ -9,7 +9,8 @@
  * micro-batches. A step without unmasked targets has a loss and gradients of 0; moments and weight
  * decay are updated as in any step.
  *
- * The batch of step s is a function of (seed, s) alone, so a run can stop and resume anywhere. */
+ * The samples of a step follow those of the step before, and the loader orders them by the seed
+ * alone. A run can therefore stop anywhere, and resume with another batch size. */
 #pragma once
 
 #include <signal.h>
@@ -31,8 +32,9 @@ struct best_validation {
 
 /* Progress of a run: the state in a checkpoint besides weights and moments. */
 struct training_state {
-    int64_t step;   /* steps done */
-    int64_t tokens; /* tokens seen */
+    int64_t step;        /* steps done */
+    int64_t tokens;      /* tokens seen */
+    int64_t next_sample; /* first sample of the next step */
     struct best_validation best;
     struct step_state scaler;
 };
@@ -58,7 +60,8 @@ struct trainer {
     struct backend *be;
     struct gpt gpt;
     struct optimizer optimizer;
-    struct training_state state; /* step, tokens: of steps begun; scaler: of the last step ended */
+    struct training_state state; /* step, tokens, next_sample: of steps begun; scaler: of the last
+                                  * step ended */
 
     struct batches batches;
     struct step_state *results;               /* host, [BACKEND_SLOTS] */

@@ -243,15 +243,9 @@ static void note_model(const cJSON *saved, const char *key, double now, FILE *no
         fprintf(notes, "model.%s: %g in the checkpoint, now %g\n", key, before->valuedouble, now);
 }
 
-/* Keys besides the seed that determine the samples of a step, and those of a validation. */
-static const char *const step_keys[][2] = {
-    {"data", "train"},
-    {"data", "tokenizer"},
-    {"data", "seq_len"},
-    {"data", "isolate"},
-    {"train", "micro_batch_size"},
-    {"train", "grad_accum_steps"},
-    {NULL},
+/* Keys besides the seed that determine what a sample is, and the samples of a validation. */
+static const char *const sample_keys[][2] = {
+    {"data", "train"}, {"data", "tokenizer"}, {"data", "seq_len"}, {"data", "isolate"}, {NULL},
 };
 static const char *const validation_keys[][2] = {
     {"data", "val"},     {"data", "tokenizer"},         {"data", "seq_len"}, {"data", "isolate"},
@@ -292,13 +286,11 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
                          notes);
-    int64_t next = batches_first_sample(config, trainer->state.step, 0);
-    if (saved && now &&
-        (other_seed || settings_differ(saved, now, step_keys) || next != manifest->next_sample))
+    if (saved && now && (other_seed || settings_differ(saved, now, sample_keys)))
         fprintf(notes,
-                "data: step %" PRId64 " takes the batch that these settings give for it, from "
-                "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
-                trainer->state.step + 1, next, manifest->next_sample);
+                "data: step %" PRId64 " begins at sample %" PRId64 " of the order that these "
+                "settings give, which is not the checkpoint's\n",
+                trainer->state.step + 1, trainer->state.next_sample);
     if (saved && now && settings_differ(saved, now, validation_keys))
         trainer->state.best =
             (struct best_validation){0}; /* losses of different data are not comparable */

@@ -86,7 +86,7 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct tra
             "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
             ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
             format_of(trainer, files), MANTISSA_VERSION, state->step, state->tokens,
-            batches_first_sample(config, state->step, 0));
+            state->next_sample);
     fprintf(out,
             "  \"seed\": %" PRId64 ",\n  \"micro_batch_size\": %" PRId64
             ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64
@@ -280,7 +280,7 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
     struct manifest_reader reader = {file.root, file.where, error};
     int status = check_hash(&reader, &file) || read_whole(&manifest->state.step, &reader, "step") ||
                  read_whole(&manifest->state.tokens, &reader, "tokens") ||
-                 read_whole(&manifest->next_sample, &reader, "next_sample") ||
+                 read_whole(&manifest->state.next_sample, &reader, "next_sample") ||
                  read_best(&reader, &manifest->state.best) ||
                  read_scaler(&reader, &manifest->state.scaler) ||
                  read_precision(&reader, manifest) || read_files(&reader, manifest) ||

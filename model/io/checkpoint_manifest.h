@@ -41,9 +41,8 @@ extern const char checkpoint_config_name[];
 extern const char checkpoint_generation_name[];
 
 struct checkpoint_manifest {
-    struct training_state state; /* only the fields of the scaler that persist between steps */
-    int64_t next_sample;
-    enum config_precision precision;       /* effective precision of the run, never auto */
+    struct training_state state;     /* only the fields of the scaler that persist between steps */
+    enum config_precision precision; /* effective precision of the run, never auto */
     char base_fingerprint[SHA256_HEX_MAX]; /* "": none */
     struct stored_file *files;             /* stb_ds array of the listed files, with plain names */
     char *config; /* JSON text, as printed by config_print_json but for indentation */

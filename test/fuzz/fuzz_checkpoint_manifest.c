@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         struct config config;
         struct config_origins origins = {.path = path};
         const struct training_state *state = &manifest.state;
-        require(state->step >= 0 && state->tokens >= 0 && manifest.next_sample >= 0);
+        require(state->step >= 0 && state->tokens >= 0 && state->next_sample >= 0);
         require(isfinite(state->scaler.loss_scale));
         require(state->scaler.loss_scale > 0 && state->scaler.updates >= 0);
         require(arrlen(manifest.files) >= 3 && arrlen(manifest.files) <= CHECKPOINT_FILES_MAX);

@@ -67,6 +67,29 @@ static inline void rig_open_data(struct rig *rig) {
                  rig->error.text);
 }
 
+/* Appends tokens first .. first + count - 1 of the rig's text as a shard. */
+static inline void rig_add_shard(struct tokens *shards, struct rig *rig, uint64_t first,
+                                 uint64_t count) {
+    struct tokens one;
+    int32_t *tokens = malloc(count * sizeof *tokens);
+    cr_assert_eq(token_shard_read(&rig->tokens.shards[0], tokens, first, count, &rig->error), 0);
+    cr_assert_eq(tokens_from_memory(&one, tokens, count, "part", &rig->error), 0);
+    arrput(shards->shards, one.shards[0]);
+    shards->count += count;
+    arrfree(one.shards);
+}
+
+/* Replaces the rig's text by these shards, whose sequences are read in order. */
+static inline void rig_use_shards(struct rig *rig, const struct tokens *shards) {
+    struct loader_options options = rig->loader.options;
+    options.shuffle = false;
+    loader_close(&rig->loader);
+    tokens_close(&rig->tokens);
+    rig->tokens = *shards;
+    cr_assert_eq(loader_open(&rig->loader, &rig->tokens, &options, &rig->error), 0, "%s",
+                 rig->error.text);
+}
+
 /* A mask of the rig's text that has few tokens count, and of the first step's sequences different
  * numbers. */
 static inline void rig_mask(uint8_t mask[RIG_MASK_BYTES]) {

@@ -103,6 +103,17 @@ rm -r "$folder/alone/checkpoints/step-00000024"
 train 3 alone --set precision=bf16 --resume || fail "3 ranks from 1"
 near one-bf16 alone loss 5e-3
 
+# With a larger batch, all numbers of ranks take the same samples, those after the checkpoint's.
+for ranks in 1 2 3; do
+    cp -r "$folder/halves" "$folder/wider$ranks"
+    train "$ranks" "wider$ranks" --set precision=bf16 --set train.batch_tokens=3072 --resume ||
+        { cat "$folder/wider$ranks.out" >&2; fail "a larger batch on $ranks"; }
+    near wider1 "wider$ranks" loss 5e-3
+    step=$(ls -d "$folder/wider$ranks"/checkpoints/step-* | tail -1)
+    grep -q '"next_sample": 864,' "$step/trainer.json" || fail "next sample on $ranks ranks"
+    cases=$((cases + 1))
+done
+
 # Checkpoints written while training waits have the same files. "halves" was not resumed, "waits" is
 # its equal.
 train 2 waits --set precision=bf16 --set checkpoint.every=12 --set checkpoint.background=false ||

@@ -57,6 +57,7 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     fclose(ignored);
     free(notes);
     subject->step = trainer->state.step;
+    subject->next_sample = trainer->state.next_sample;
     subject->fresh = trainer->state.scaler.updates == 0;
     return status;
 }
@@ -133,10 +134,14 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
     return 0;
 }
 
+static int64_t first_sample(const struct subject *subject, int micro) {
+    return subject->next_sample + micro * subject->config.train.micro_batch_size;
+}
+
 int subject_run(struct subject *subject, struct trainer *trainer, int i, float weight,
                 struct error *error) {
     struct gpt *gpt = &trainer->gpt;
-    int64_t first = batches_first_sample(&subject->config, subject->step, i);
+    int64_t first = first_sample(subject, i);
     if (*subject->stop) return RESULT_STOPPED;
     const struct step_inputs inputs = {.loss_weight = weight};
     if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, gpt->shape.batch, &inputs,
@@ -150,15 +155,14 @@ int subject_run(struct subject *subject, struct trainer *trainer, int i, float w
 
 float subject_weight(const struct subject *subject, int i) {
     const struct config *config = &subject->config;
+    int64_t step = i / config->train.grad_accum_steps;
     return batches_weight(config, &subject->text.loader,
-                          subject->step + i / config->train.grad_accum_steps);
+                          subject->next_sample + step * batches_step_samples(config));
 }
 
 uint64_t subject_counted(const struct subject *subject, int first, int count) {
-    const struct config *config = &subject->config;
-    return loader_target_count(&subject->text.loader,
-                               (uint64_t)batches_first_sample(config, subject->step, first),
-                               (uint64_t)(count * config->train.micro_batch_size));
+    return loader_target_count(&subject->text.loader, (uint64_t)first_sample(subject, first),
+                               (uint64_t)(count * subject->config.train.micro_batch_size));
 }
 
 void subject_print_progress(struct subject *subject, const char *format, ...) {

@@ -14,10 +14,11 @@ struct subject {
     struct config config; /* the user's config in fp32 with autocast enabled, without samples */
     struct backend be;
     struct source text;
-    char from[512];    /* source of the weights, for the report */
-    int64_t step;      /* step of the checkpoint, or 0 */
-    bool fresh;        /* there are no moments: the next update is Adam's first */
-    bool scale_of_run; /* loss_scale comes from an fp16 run, not from loss_scale.init_scale */
+    char from[512];      /* source of the weights, for the report */
+    int64_t step;        /* step of the checkpoint, or 0 */
+    int64_t next_sample; /* first sample of the first micro-batch */
+    bool fresh;          /* there are no moments: the next update is Adam's first */
+    bool scale_of_run;   /* loss_scale comes from an fp16 run, not from loss_scale.init_scale */
     float loss_scale;
     float *masters; /* [count] master weights in fp32, on the host */
     int64_t count;

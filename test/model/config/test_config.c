@@ -224,18 +224,23 @@ Test(config, epochs_become_steps) {
     const char *text = "{\"train\": {\"steps\": 9, \"epochs\": 1.5, \"micro_batch_size\": 4}, "
                        "\"optimizer\": {\"warmup_steps\": 30}}";
     load_well(&fixture, &c, text, NULL);
-    cr_expect_eq(config_resolve_epochs(&c, 81, &error), 0, "%s", error.text);
+    cr_expect_eq(config_resolve_epochs(&c, 81, 0, 0, &error), 0, "%s", error.text);
     cr_expect_eq(c.train.steps, 31); /* 1.5 * 81 / 4 = 30.4 */
     c.train.epochs = 0.5;
-    cr_expect_eq(config_resolve_epochs(&c, 81, &error), 0, "%s", error.text);
+    cr_expect_eq(config_resolve_epochs(&c, 81, 0, 0, &error), 0, "%s", error.text);
     cr_expect_eq(c.train.steps, 11);
     cr_expect_eq(c.optimizer.warmup_steps, 1);
     cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 1, "%s", notes);
     c.train.epochs = 1e-9;
-    cr_expect_eq(config_resolve_epochs(&c, 81, &error), 0, "%s", error.text);
+    cr_expect_eq(config_resolve_epochs(&c, 81, 0, 0, &error), 0, "%s", error.text);
     cr_expect_eq(c.train.steps, 1);
+    c.train.epochs = 1.5;
+    cr_expect_eq(config_resolve_epochs(&c, 81, 10, 20, &error), 0, "%s", error.text);
+    cr_expect_eq(c.train.steps, 36, "10 steps of two samples, then 102 samples");
+    cr_expect_eq(config_resolve_epochs(&c, 81, 40, 160, &error), 0, "%s", error.text);
+    cr_expect_eq(c.train.steps, 40, "all samples were taken");
     c.train.epochs = 1e6;
-    cr_expect_eq(config_resolve_epochs(&c, UINT64_C(1) << 40, &error), -1);
+    cr_expect_eq(config_resolve_epochs(&c, UINT64_C(1) << 40, 0, 0, &error), -1);
     cr_expect_not_null(strstr(error.text, "train.epochs"), "%s", error.text);
     /* A flag beats the file, whichever of the two it gives. */
     load_well(&fixture, &c, text, "train.steps=100");
@@ -244,7 +249,7 @@ Test(config, epochs_become_steps) {
     cr_expect_eq(c.train.epochs, 2);
     load_well(&fixture, &c, text, "optimizer.warmup_steps=20");
     c.train.epochs = 0.5;
-    cr_expect_eq(config_resolve_epochs(&c, 81, &error), -1, "asked for by --set");
+    cr_expect_eq(config_resolve_epochs(&c, 81, 0, 0, &error), -1, "asked for by --set");
     cr_expect_not_null(strstr(error.text, "warmup"), "%s", error.text);
     fixture_close(&fixture);
 }
@@ -271,7 +276,7 @@ Test(config, parts_of_counts_are_exact) {
         c.train.epochs = percent / 100.0;
         c.train.micro_batch_size = c.train.grad_accum_steps = c.rank_count = 1;
         c.optimizer.warmup_steps = 0;
-        cr_expect_eq(config_resolve_epochs(&c, 100, &error), 0, "%s", error.text);
+        cr_expect_eq(config_resolve_epochs(&c, 100, 0, 0, &error), 0, "%s", error.text);
         cr_expect_eq(c.train.steps, percent);
         cr_expect_eq(precision_blocks(percent / 100.0, 100), percent);
         c.train.steps = 100;

@@ -94,7 +94,7 @@ Test(dropout_training, gradients_follow_the_masks) {
         float value, losses[2];
         bool tested = strstr(p->name, "bias") || strstr(p->name, "wpe");
         if (!tested || strstr(p->name, "c_attn")) continue; /* keys' biases have no gradient */
-        rig.trainer.state.step = 0;
+        rig.trainer.state.step = rig.trainer.state.next_sample = 0;
         rig_step(&rig);
         struct tensor view = gpt_parameter_view(&gpt->gradients, p);
         float *gradient = rig_floats(&rig.be, &view);
@@ -102,7 +102,7 @@ Test(dropout_training, gradients_follow_the_masks) {
         for (int side = 0; side < 2; side++) {
             float moved = value + (side ? step : -step);
             masters_upload(&gpt->masters, &rig.be, &moved, p->offset + 3, 1);
-            rig.trainer.state.step = 0;
+            rig.trainer.state.step = rig.trainer.state.next_sample = 0;
             losses[side] = rig_step(&rig).loss;
         }
         masters_upload(&gpt->masters, &rig.be, &value, p->offset + 3, 1);

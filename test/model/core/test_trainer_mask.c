@@ -71,6 +71,47 @@ Test(trainer_mask, the_loss_is_the_mean_over_what_counts) {
     tokens_close(&data.tokens);
 }
 
+/* A step on 12 tokens, cut into sequences of `length` targets: its gradients. */
+static float *gradients_of_tail(int family, int64_t length, struct step_report *report,
+                                int64_t *count) {
+    struct rig rig = {0};
+    struct tokens shards = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    set_family(&rig.config, family);
+    rig.config.data.seq_len = length;
+    rig.config.train.micro_batch_size = rig.config.train.grad_accum_steps = 1;
+    rig_open(&rig, 1);
+    rig_add_shard(&shards, &rig, 0, RIG_LENGTH + 1);
+    rig_add_shard(&shards, &rig, 1000, 12);
+    rig_use_shards(&rig, &shards);
+    rig.trainer.state.next_sample = (int64_t)rig.loader.sequence_count - 1;
+    *report = rig_step(&rig);
+    float *gradients = rig_floats(&rig.be, &rig.trainer.gpt.gradients);
+    *count = rig.trainer.gpt.count;
+    rig_close(&rig);
+    return gradients;
+}
+
+/* The tokens that fill a sequence up add nothing. The sums of fp32 have other lengths. */
+Test(trainer_mask, a_sequence_filled_up_gives_the_gradients_of_the_shorter_one) {
+    for (int family = 0; family < FAMILIES; family++) {
+        struct step_report filled_report, short_report;
+        int64_t count;
+        float worst = 0, largest = 0;
+        float *filled = gradients_of_tail(family, RIG_LENGTH, &filled_report, &count);
+        float *shorter = gradients_of_tail(family, 11, &short_report, &count);
+        for (int64_t i = 0; i < count; i++) {
+            worst = fmaxf(worst, fabsf(filled[i] - shorter[i]));
+            largest = fmaxf(largest, fabsf(shorter[i]));
+        }
+        cr_expect_gt(largest, 1e-3f);
+        cr_expect_lt(worst, 1e-6f * fmaxf(1, largest), "%g of %g", worst, largest);
+        cr_expect_float_eq(filled_report.loss, short_report.loss, 1e-6 * short_report.loss);
+        free(filled);
+        free(shorter);
+    }
+}
+
 /* No target counts: no loss, no gradient, and a finite update. */
 Test(trainer_mask, a_step_without_targets_is_an_update_by_zero) {
     static const uint8_t none[RIG_MASK_BYTES];

@@ -23,6 +23,7 @@ struct run {
     enum config_shard shard;
     enum config_dtype wire_dtype;
     enum config_optimizer optimizer;
+    bool given_order;       /* samples after the change of the batch are cut out beforehand */
     int bad_rank, bad_step; /* rank and step of non-finite weights; -1: never */
     struct step_report reports[WORLD_RANKS_MAX][STEPS];
     float *masters; /* rank 0's master weights after training */
@@ -91,6 +92,39 @@ static void train(const struct ranks *ranks, void *argument) {
     rig_close(&rig);
 }
 
+/* Replaces the text by its samples from `first` on, cut out in the documented order. */
+static void use_samples_from(struct rig *rig, uint64_t first, uint64_t count) {
+    const uint64_t tokens = rig->tokens.count, sequences = rig->loader.sequence_count;
+    struct tokens samples = {0};
+    world_requires(tokens % RIG_LENGTH != 1 && first < sequences && first + count > sequences,
+                   "an epoch ends among the samples, and one of them is filled up");
+    for (uint64_t k = first; k < first + count; k++) {
+        uint64_t sequence =
+            random_permute(rig->loader.options.seed, k / sequences, k % sequences, sequences);
+        uint64_t start = sequence * RIG_LENGTH, left = tokens - start;
+        rig_add_shard(&samples, rig, start, left < RIG_LENGTH + 1 ? left : RIG_LENGTH + 1);
+    }
+    rig_use_shards(rig, &samples);
+    rig->trainer.state.next_sample = 0;
+}
+
+/* After half of the steps each one has four times the micro-batches. */
+static void train_larger(const struct ranks *ranks, void *argument) {
+    struct run *run = argument;
+    struct rig rig = {0};
+    open_rig(&rig, run, ranks, 1);
+    for (int i = 0; i < STEPS; i++) {
+        if (i == STEPS / 2) {
+            const uint64_t first = STEPS / 2 * MICROS, count = 4 * first;
+            rig.config.train.grad_accum_steps *= 4;
+            if (run->given_order) use_samples_from(&rig, first, count);
+        }
+        run->reports[ranks->rank][i] = rig_step(&rig);
+    }
+    trainer_wait_for_weights(&rig.trainer);
+    rig_close(&rig);
+}
+
 static struct run trained(int ranks, struct run run) {
     world_run(ranks, 4096, true, train, &run);
     return run;
@@ -135,6 +169,24 @@ Test(trainer_ranks, all_families_match_one_rank) {
             free(many.masters);
         }
         free(one.masters);
+    }
+}
+
+/* The samples after a change of the batch are those that follow, on any number of ranks. */
+Test(trainer_ranks, a_larger_batch_continues_with_the_next_sample) {
+    struct run given = {.given_order = true, .bad_rank = -1}, one = {.bad_rank = -1};
+    world_run(1, 4096, true, train_larger, &given);
+    world_run(1, 4096, true, train_larger, &one);
+    for (int i = 0; i < STEPS; i++)
+        cr_expect_eq(one.reports[0][i].loss, given.reports[0][i].loss, "step %d", i);
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        struct run many = {.bad_rank = -1};
+        world_run(ranks, 4096, true, train_larger, &many);
+        for (int i = 0; i < STEPS; i++)
+            for (int rank = 0; rank < ranks; rank++)
+                cr_expect_float_eq(many.reports[rank][i].loss, given.reports[0][i].loss, 5e-6,
+                                   "%d ranks, step %d: loss %.9g, in the given order %.9g", ranks,
+                                   i, many.reports[rank][i].loss, given.reports[0][i].loss);
     }
 }
 

@@ -108,6 +108,7 @@ static inline void subject_fill(struct subject *subject, int64_t step) {
     struct training_state *state = &subject->trainer.state;
     state->step = step;
     state->tokens = step * 52;
+    state->next_sample = step * 4;
     state->scaler = (struct step_state){
         .loss_scale = subject->precision.scale_loss ? 65537.5f : 1,
         .growth_tracker = subject->precision.scale_loss ? 17 : 0,
@@ -145,6 +146,7 @@ static inline void expect_same(const struct subject *a, const struct subject *b)
     const struct training_state *p = &a->trainer.state, *q = &b->trainer.state;
     cr_expect_eq(p->step, q->step);
     cr_expect_eq(p->tokens, q->tokens);
+    cr_expect_eq(p->next_sample, q->next_sample);
     cr_expect_eq(memcmp(&p->scaler, &q->scaler, sizeof p->scaler), 0, "scaler states differ");
     cr_expect_eq(memcmp(a->trainer.optimizer.state, b->trainer.optimizer.state, sizeof p->scaler),
                  0, "scalers differ");

@@ -38,7 +38,7 @@ Test(audit, each_micro_batch_stands_alone) {
     struct audit_pass two, one;
     cr_assert_eq(subject_open(&subject, &trainer, &config, NULL, &error), 0, "%s", error.text);
     cr_assert_eq(audit_pass_run(&two, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
-    subject.step = 1;
+    subject.next_sample = config.train.micro_batch_size;
     subject.repetitions = 1;
     cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
     for (int i = 0; i < arrlen(one.records[PARAMETERS]); i++) {
