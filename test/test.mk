@@ -180,7 +180,7 @@ bench-busy: $(PROGRAMS)
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out data/corpus/block_encoder.c data/corpus/splitter.c,$(DATA_SOURCES)) \
-                kernels/dtype.c kernels/quantize_format.c model/core/precision.c model/core/recipe.c \
+                kernels/dtype.c kernels/quantize_format.c model/core/precision.c \
                 $(call sources_in,model/architecture model/config) \
                 $(wildcard $(addprefix model/io/,config*.c safetensors*.c huggingface*.c)) \
                 $(addprefix model/io/,amax_history.c checkpoint_directory.c checkpoint_manifest.c \

@@ -158,6 +158,11 @@ const struct parameter *parameter_head(const struct parameter *list);
 /* Number of elements of a parameter in files. */
 int64_t parameter_count(const struct parameter *parameter);
 
+/* Returns the tensor, or NULL if its rank is 0, as for a bias that the model lacks. */
+static inline const struct tensor *optional_tensor(const struct tensor *tensor) {
+    return tensor->rank ? tensor : NULL;
+}
+
 /* Returns a parameter's field of `parameters`. */
 struct tensor *parameter_tensor(struct parameters *parameters, const struct parameter *parameter);
 

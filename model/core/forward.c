@@ -167,7 +167,7 @@ static void attention_block(const struct pass *pass, int64_t l) {
     const struct trace_label label = label_one(pass, ACTIVATION_attention_projection, l);
     linear_forward(pass->gpt, ARGS(linear_forward, .site = SITE_QKV, .layer = l, .out = &qkv,
                                    .in = &in, .weight = &w->qkv_weight, .bias = &w->qkv_bias,
-                                   .recomputing = pass->recomputing,
+
                                    .label = pass->gpt->shape.qk_norm ? NULL : &qkv_label));
     prepare_heads(pass, &qkv, l);
     if (pass->stores_kv) store_keys_and_values(pass, &qkv, l);
@@ -176,8 +176,7 @@ static void attention_block(const struct pass *pass, int64_t l) {
     linear_forward(pass->gpt,
                    ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
                         .out = &projection, .in = &out, .weight = &w->attention_projection_weight,
-                        .bias = &w->attention_projection_bias, .recomputing = pass->recomputing,
-                        .label = &label));
+                        .bias = &w->attention_projection_bias, .label = &label));
     drop(pass, &projection, DROPOUT_ATTENTION, l);
 }
 
@@ -196,8 +195,7 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
                         .out = gated ? &hidden : &out, .in = &in, .weight = &w->mlp_fc_weight,
                         .bias = &w->mlp_fc_bias, .epilogue = gated ? MATMUL_STORE : MATMUL_GELU,
                         .pre_activation = gated ? NULL : &hidden,
-                        .track_amax = gated ? NULL : track_amax, .recomputing = pass->recomputing,
-                        .label = &label));
+                        .track_amax = gated ? NULL : track_amax, .label = &label));
     if (!gated) return;
     const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
     OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
@@ -214,8 +212,7 @@ static void mlp_block(const struct pass *pass, int64_t l) {
     linear_forward(pass->gpt,
                    ARGS(linear_forward, .site = SITE_MLP_PROJECTION, .layer = l, .out = &projection,
                         .in = &gelu, .weight = &w->mlp_projection_weight,
-                        .bias = &w->mlp_projection_bias, .recomputing = pass->recomputing,
-                        .label = &label));
+                        .bias = &w->mlp_projection_bias, .label = &label));
     drop(pass, &projection, DROPOUT_MLP, l);
 }
 

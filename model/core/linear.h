@@ -1,5 +1,6 @@
-/* The linear layers of a block, forward and backward, in any precision: in fp8 their operands are
- * quantized first (model/core/quantization.h). */
+/* The linear layers of a block, forward and backward. In fp8 and other quantized precisions their
+ * operands are quantized first (model/core/quantization.h). Adapters add to either kind of matmul.
+ */
 #pragma once
 
 #include "model/core/gpt.h"
@@ -12,8 +13,7 @@ struct linear_forward_args {
     const struct tensor *bias; /* rank 0 if the model has none */
     enum matmul_epilogue epilogue;
     const struct tensor *pre_activation; /* with MATMUL_GELU: in weight + bias, written */
-    struct amax *track_amax;             /* optional, of out, with MATMUL_GELU only */
-    bool recomputing;                    /* quantization is not recorded a second time */
+    struct amax *track_amax; /* optional, of out, with MATMUL_GELU and quantized operands only */
     const struct trace_label *label;
 };
 
@@ -27,8 +27,8 @@ struct linear_backward_args {
     const struct tensor *dout, *in, *weight; /* din may be written over in */
     enum matmul_epilogue epilogue;
     const struct tensor *pre_activation; /* with MATMUL_DGELU */
-    const struct tensor *din_sums;   /* optional += column sums of din, with MATMUL_DGELU only */
-    struct amax *track_amax;         /* optional, of din, with MATMUL_DGELU only */
+    const struct tensor *din_sums; /* optional += column sums of din, with MATMUL_DGELU only */
+    struct amax *track_amax; /* optional, of din, with MATMUL_DGELU and quantized operands only */
     const struct trace_label *label; /* label of din */
 };
 

@@ -15,7 +15,34 @@
 #include "kernels/weight_format.h"
 #include "model/architecture/activations.h"
 #include "model/config/config.h"
-#include "model/core/recipe.h"
+
+/* Operands of the matmuls of a linear layer. */
+enum quantized { QUANTIZED_INPUT, QUANTIZED_WEIGHT, QUANTIZED_GRADIENT, QUANTIZED_KINDS };
+
+enum linear_matmul {
+    MATMUL_FORWARD,         /* out = in W */
+    MATMUL_INPUT_GRADIENT,  /* din = dout W' */
+    MATMUL_WEIGHT_GRADIENT, /* dW = in' dout */
+    LINEAR_MATMULS
+};
+
+/* How a precision quantizes: the format of each operand of each matmul, and the source of scales.
+ * Each format assumes that the matmul sums along the operand's rows; it is unused where the matmul
+ * does not read an operand of the kind. */
+struct recipe {
+    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
+    bool delayed;   /* scales come from the amax history */
+    bool hadamard;  /* operands of the weight gradient are transformed first */
+    bool in_blocks; /* formats are those of quantize_format_in_blocks */
+    bool scaled;    /* matmuls multiply sums by scales */
+};
+
+/* Returns the recipe of the config for a precision that quantizes (config_precision_quantizes). */
+struct recipe recipe_of(const struct config *config, enum config_precision precision);
+
+/* True if the device multiplies all operands as they are stored; else it multiplies their values in
+ * bf16, or on a CPU in fp32. */
+bool recipe_is_native(const struct recipe *recipe, const struct backend *be);
 
 /* Form of the master weights of matrices that are read in 16 bit: see model/core/masters.h. */
 enum master_form { MASTERS_DIRECT, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };

@@ -4,15 +4,151 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "data/util/random.h"
 #include "kernels/collectives.h"
 #include "model/config/config_keys.h"
-#include "model/core/quantization_blocks.h"
 
 _Static_assert((int)CONFIG_SUMS_HOPPER == (int)MATMUL_SUMS_HOPPER &&
                    (int)CONFIG_SUMS_ADA == (int)MATMUL_SUMS_ADA,
                "fp8.sums is cast to enum matmul_sums");
+
+/* Matmuls that read a tensor of each kind, in the order of a step. */
+static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
+    [QUANTIZED_INPUT] = {MATMUL_FORWARD, MATMUL_WEIGHT_GRADIENT},
+    [QUANTIZED_WEIGHT] = {MATMUL_FORWARD, MATMUL_INPUT_GRADIENT},
+    [QUANTIZED_GRADIENT] = {MATMUL_WEIGHT_GRADIENT, MATMUL_INPUT_GRADIENT},
+};
+
+/* ---- What the recipe says of a kind and a matmul */
+
+/* True if the matmul reduces over the rows of the tensor as stored. */
+static bool is_over_rows(const struct quantization *q, enum quantized kind,
+                         enum linear_matmul matmul) {
+    if (kind == QUANTIZED_WEIGHT) return (matmul == MATMUL_FORWARD) != q->weights_out_in;
+    return matmul == MATMUL_WEIGHT_GRADIENT;
+}
+
+/* Returns the format in which a tensor is quantized as stored. */
+static struct quantize_format format_of(const struct quantization *q, enum quantized kind,
+                                        enum linear_matmul matmul) {
+    const struct quantize_format *format = &q->precision.recipe.format[kind][matmul];
+    return is_over_rows(q, kind, matmul) ? quantize_format_transposed(format) : *format;
+}
+
+/* True if tensors of the kind have a scale of the tensor in both matmuls, so that their amax can be
+ * tracked. */
+static bool has_tensor_scale(const struct quantization *q, enum quantized kind) {
+    for (int i = 0; i < 2; i++) {
+        const struct quantize_format *format = &q->precision.recipe.format[kind][readers[kind][i]];
+        if (!quantize_format_per_tensor(format) && !quantize_format_has_tensor_scale(format))
+            return false;
+    }
+    return true;
+}
+
+/* True if the tensor passes a Hadamard transform before the matmul. */
+static bool is_transformed(const struct quantization *q, enum linear_matmul matmul) {
+    return q->precision.recipe.hadamard && matmul == MATMUL_WEIGHT_GRADIENT;
+}
+
+/* True if both matmuls read the same values and scales. */
+static bool has_one_format(const struct quantization *q, enum quantized kind) {
+    const struct quantize_format first = format_of(q, kind, readers[kind][0]);
+    const struct quantize_format second = format_of(q, kind, readers[kind][1]);
+    return quantize_format_equal(&first, &second) && !is_transformed(q, readers[kind][0]) &&
+           !is_transformed(q, readers[kind][1]);
+}
+
+bool quantization_keeps(const struct quantization *quantization, enum autocast_site site) {
+    return linear_index(site) >= 0 && quantization->keeps[linear_index(site)];
+}
+
+/* Tensor cores read two layouts of a weight, each in memory of its own. */
+bool quantization_serves_both(const struct quantization *quantization, enum quantized kind,
+                              int linear) {
+    const struct quantization *q = quantization;
+    if (kind == QUANTIZED_INPUT && !q->keeps[linear]) return false;
+    if (kind == QUANTIZED_WEIGHT && (!q->keeps_weights || q->tensor_cores)) return false;
+    return has_one_format(q, kind);
+}
+
+/* True if a slot has memory of its own for one of its matmuls. */
+static bool has_own_memory(const struct quantization *q, enum quantized kind, int linear,
+                           int reader) {
+    if (kind == QUANTIZED_INPUT) return q->keeps[linear] && reader == 1;
+    return kind == QUANTIZED_WEIGHT && q->keeps_weights;
+}
+
+/* True if the operand is in codes of blocks, as saved inputs are on every device. */
+static bool is_in_codes(const struct quantization *q, enum quantized kind, int linear, int reader) {
+    return !q->precision.recipe.in_blocks || q->multiplies_blocks ||
+           (kind == QUANTIZED_INPUT && has_own_memory(q, kind, linear, reader));
+}
+
+/* True if the operation that writes the tensor tracks its amax. A GELU and its gradient are part of
+ * a matmul, which does so if its operands have 8 bits. */
+static bool writer_tracks_amax(const struct quantization *q, enum quantized kind,
+                               enum autocast_site site) {
+    const bool *fp8_site = q->precision.fp8_site;
+    switch (site) {
+    case SITE_QKV: return kind == QUANTIZED_INPUT;
+    case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
+    case SITE_MLP_FC:
+        return kind == QUANTIZED_INPUT ||
+               (kind == QUANTIZED_GRADIENT && (q->gated || fp8_site[SITE_MLP_PROJECTION]));
+    case SITE_MLP_PROJECTION:
+        return kind == QUANTIZED_GRADIENT ||
+               (kind == QUANTIZED_INPUT &&
+                (q->gated || (fp8_site[SITE_MLP_FC] && !q->precision.backward_only)));
+    default: return false;
+    }
+}
+
+/* ---- Slots and records */
+
+int64_t quantization_count(const struct quantization *quantization) {
+    return quantization->layers * LINEAR_COUNT * QUANTIZED_KINDS;
+}
+
+/* Returns the index of a tensor's slot and record. */
+static int64_t index_of(enum quantized kind, enum autocast_site site, int64_t layer) {
+    return (layer * LINEAR_COUNT + linear_index(site)) * QUANTIZED_KINDS + (int64_t)kind;
+}
+
+static int64_t ranks_of(const struct quantization *q) {
+    return q->be->collectives->ranks->size;
+}
+
+/* Returns the number of records of a rank, padded to the alignment of collectives. */
+static int64_t records_each(const struct quantization *q) {
+    int64_t count = quantization_count(q);
+    return ranks_of(q) > 1 ? round_up(count, RANKS_ALIGNMENT) : count;
+}
+
+int64_t quantization_records(const struct quantization *quantization) {
+    return quantization->be ? ranks_of(quantization) * records_each(quantization) : 0;
+}
+
+/* Returns this rank's records; NULL while planning. */
+static struct quantize_record *own_records(const struct quantization *q) {
+    return q->records ? q->records + q->be->collectives->ranks->rank * records_each(q) : NULL;
+}
+
+static struct amax *tracked_amax(const struct quantization *q, enum quantized kind, int64_t index) {
+    return q->tracked && has_tensor_scale(q, kind) ? q->tracked + index : NULL;
+}
+
+struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
+                               enum autocast_site site, int64_t layer) {
+    const struct quantization *q = quantization;
+    if (!q->be || !precision_quantizes(&q->precision, site, layer) ||
+        !writer_tracks_amax(q, kind, site))
+        return NULL;
+    return tracked_amax(q, kind, index_of(kind, site, layer));
+}
+
+/* ---- Memory */
 
 struct size {
     int64_t rows, columns;
@@ -52,6 +188,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .gated = mlp_is_gated(config->model.mlp),
         .tensor_cores = be->device.native_8_bit && !recipe->in_blocks,
         .multiplies_blocks = recipe->in_blocks && recipe_is_native(recipe, be),
+        .keeps_weights = keeps_weights,
     };
     const struct gpt_shape shape = config_shape(config);
     for (int i = 0; i < LINEAR_COUNT; i++) {
@@ -60,133 +197,103 @@ int quantization_open(struct quantization *quantization, const struct config *co
         quantization->multiplies_blocks &=
             fills_bytes(quantization, features.rows) && fills_bytes(quantization, features.columns);
     }
-    size_t linears = (size_t)(quantization->layers * LINEAR_COUNT);
-    quantization->kept = calloc(linears, sizeof *quantization->kept);
-    if (keeps_weights) quantization->weights = calloc(2 * linears, sizeof *quantization->weights);
-    bool complete = quantization->kept && (quantization->weights || !keeps_weights);
-    return complete ? 0 : fail(error, "out of memory");
+    quantization->slots =
+        calloc((size_t)quantization_count(quantization), sizeof *quantization->slots);
+    return quantization->slots ? 0 : fail(error, "out of memory");
 }
 
 void quantization_close(struct quantization *quantization) {
-    free(quantization->kept);
-    free(quantization->weights);
+    free(quantization->slots);
     *quantization = (struct quantization){0};
 }
 
-static bool tracks_amax(const struct quantization *q) {
-    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
-        if (quantization_has_tensor_scale(q, (enum quantized)kind)) return true;
-    return false;
-}
-
-/* Returns the size of an operand of a linear layer, as stored. */
+/* Returns the size of a tensor as stored. */
 static struct size size_of(const struct quantization *q, const struct gpt_shape *s, int linear,
                            enum quantized kind) {
     const struct size features = features_of(s, linear);
-    int64_t inputs = features.rows, outputs = features.columns;
-    if (kind == QUANTIZED_INPUT) return (struct size){s->rows, inputs};
-    if (kind == QUANTIZED_GRADIENT) return (struct size){s->rows, outputs};
-    return q->weights_out_in ? (struct size){outputs, inputs} : features;
+    if (kind == QUANTIZED_INPUT) return (struct size){s->rows, features.rows};
+    if (kind == QUANTIZED_GRADIENT) return (struct size){s->rows, features.columns};
+    return q->weights_out_in ? (struct size){features.columns, features.rows} : features;
+}
+
+struct operand_bytes {
+    size_t values, scales, block_scales;
+};
+
+/* Returns the memory of a tensor for one of its matmuls. */
+static struct operand_bytes bytes_of(const struct quantization *q, const struct gpt_shape *s,
+                                     int linear, enum quantized kind, int reader, bool codes) {
+    const struct size size = size_of(q, s, linear, kind);
+    const struct quantize_format format = format_of(q, kind, readers[kind][reader]);
+    const struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
+    const size_t bytes = tensor_bytes(&scales);
+    struct operand_bytes all = {
+        .values = dtype_size(codes ? format.element : DTYPE_BF16, size.rows * size.columns)};
+    if (!q->precision.recipe.in_blocks) all.scales = bytes;
+    else if (quantize_format_has_tensor_scale(&format)) all.scales = sizeof(float);
+    if (q->precision.recipe.in_blocks && codes) all.block_scales = bytes;
+    return all;
+}
+
+/* Takes an operand's memory, its small scales in one piece. */
+static struct operand_memory take(struct arena *arena, struct operand_bytes bytes) {
+    const size_t first =
+        (size_t)round_up((int64_t)bytes.block_scales, MATMUL_SCALE_ALIGNMENT) + bytes.scales;
+    struct operand_memory memory = {.values = arena_take(arena, bytes.values)};
+    char *scales = arena_take(arena, first);
+    if (bytes.block_scales) memory.block_scales = scales;
+    if (bytes.scales && scales) memory.scales = scales + (first - bytes.scales);
+    return memory;
 }
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Returns the bytes of the scales that are not those of blocks. */
-static size_t scale_bytes_of(const struct quantize_format *format, struct size size) {
-    if (quantize_format_in_blocks(format))
-        return quantize_format_has_tensor_scale(format) ? sizeof(float) : 0;
-    struct tensor scales = quantize_format_scales(format, size.rows, size.columns);
-    return tensor_bytes(&scales);
-}
-
-struct operand_bytes {
-    size_t values, scales, blocks;
-};
-
-/* Returns the memory of an operand of a linear layer for one of its two matmuls. */
-static struct operand_bytes bytes_of(const struct quantization *q, const struct gpt_shape *s,
-                                     int linear, enum quantized kind, int reader) {
+/* Lays out a buffer for the largest tensor of a kind. Returns its size. */
+static size_t layout_shared(struct quantization *q, struct arena *arena, const struct gpt_shape *s,
+                            enum quantized kind) {
     const bool codes = !q->precision.recipe.in_blocks || q->multiplies_blocks;
-    const struct size size = size_of(q, s, linear, kind);
-    const struct quantize_format format =
-        quantization_format_of(q, kind, quantization_readers[kind][reader]);
-    const struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
-    return (struct operand_bytes){
-        dtype_size(codes ? format.element : DTYPE_BF16, size.rows * size.columns),
-        scale_bytes_of(&format, size), q->multiplies_blocks ? tensor_bytes(&scales) : 0};
+    struct operand_bytes most = {0};
+    for (int i = 0; i < LINEAR_COUNT * 2; i++) {
+        struct operand_bytes bytes = bytes_of(q, s, i / 2, kind, i % 2, codes);
+        most.values = larger(most.values, bytes.values);
+        most.scales = larger(most.scales, bytes.scales);
+        most.block_scales = larger(most.block_scales, bytes.block_scales);
+    }
+    q->shared[kind] = take(arena, most);
+    return most.values;
 }
 
-/* Lays out the memory of each weight that is kept, once for both matmuls if they share it. */
-static void layout_weights(struct quantization *q, struct arena *arena, const struct gpt_shape *s) {
-    const int step = quantization_shares_weights(q) ? 2 : 1;
-    for (int64_t i = 0; i < q->layers * LINEAR_COUNT * 2; i += step) {
-        const struct operand_bytes bytes =
-            bytes_of(q, s, (int)(i / 2 % LINEAR_COUNT), QUANTIZED_WEIGHT, (int)(i % 2));
-        q->weights[i].values = arena_take(arena, bytes.values);
-        q->weights[i].scales = arena_take(arena, bytes.scales);
-        q->weights[i].block_scales = arena_take(arena, bytes.blocks);
+/* Lays out a buffer in bf16 for the largest tensor that is transformed. */
+static void *layout_transform(const struct quantization *q, struct arena *arena,
+                              const struct gpt_shape *s) {
+    size_t most = 0;
+    for (int i = 0; i < LINEAR_COUNT; i++) {
+        const struct size in = size_of(q, s, i, QUANTIZED_INPUT);
+        const struct size gradient = size_of(q, s, i, QUANTIZED_GRADIENT);
+        const int64_t columns = in.columns > gradient.columns ? in.columns : gradient.columns;
+        most = larger(most, dtype_size(DTYPE_BF16, in.rows * columns));
     }
+    return arena_take(arena, most);
 }
 
-/* Lays out a buffer for the largest operand of each kind, and one for its scales. */
-static void layout_operands(struct quantization *q, struct arena *arena,
-                            const struct gpt_shape *s) {
-    size_t gradient = 0, transform = 0;
-    for (int kind = 0; kind < QUANTIZED_KINDS; kind++) {
-        struct operand_bytes most = {0};
-        if (kind == QUANTIZED_WEIGHT && q->weights) continue;
-        for (int i = 0; i < LINEAR_COUNT * 2; i++) {
-            struct size size = size_of(q, s, i / 2, (enum quantized)kind);
-            struct operand_bytes bytes = bytes_of(q, s, i / 2, (enum quantized)kind, i % 2);
-            most.values = larger(most.values, bytes.values);
-            most.scales = larger(most.scales, bytes.scales);
-            most.blocks = larger(most.blocks, bytes.blocks);
-            if (kind != QUANTIZED_WEIGHT)
-                transform = larger(transform, dtype_size(DTYPE_BF16, size.rows * size.columns));
-        }
-        q->block_scales[kind] = arena_take(arena, most.blocks);
-        q->values[kind] = arena_take(arena, most.values);
-        q->scales[kind] = arena_take(arena, most.scales);
-        if (kind == QUANTIZED_GRADIENT) gradient = most.values;
+/* Points a slot to the memory that each of its matmuls reads. `transposed` is a second buffer of
+ * gradients, for tensor cores that read both layouts of a tensor. */
+static void layout_slot(struct quantization *q, struct arena *arena, const struct gpt_shape *s,
+                        int64_t index, void *transposed) {
+    const enum quantized kind = (enum quantized)(index % QUANTIZED_KINDS);
+    const int linear = (int)(index / QUANTIZED_KINDS % LINEAR_COUNT);
+    const bool both = quantization_serves_both(q, kind, linear);
+    struct operand_memory *memory = q->slots[index].memory;
+    for (int reader = 1; reader >= 0; reader--) {
+        memory[reader] = both && reader == 0 ? memory[1] : q->shared[kind];
+        if (!has_own_memory(q, kind, linear, reader) || (both && reader == 0)) continue;
+        const bool codes = is_in_codes(q, kind, linear, reader);
+        memory[reader] = take(arena, bytes_of(q, s, linear, kind, reader, codes));
     }
-    if (q->multiplies_blocks && q->precision.recipe.hadamard)
-        q->transform_values = arena_take(arena, transform);
-    if (q->tensor_cores && quantization_serves_both(q, QUANTIZED_GRADIENT))
-        q->transposed = arena_take(arena, gradient);
-}
-
-/* Returns the bytes of scales, up to where the next ones may begin. */
-static size_t aligned_bytes(const struct tensor *scales) {
-    size_t unit = MATMUL_SCALE_ALIGNMENT;
-    return (tensor_bytes(scales) + unit - 1) / unit * unit;
-}
-
-/* Inputs are saved in the format of the weight gradient. Their scales come first, one after the
- * other. */
-static void layout_saved_inputs(struct quantization *q, struct arena *arena,
-                                const struct gpt_shape *s) {
-    const struct quantize_format format =
-        quantization_format_of(q, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT);
-    int64_t count = q->layers * LINEAR_COUNT;
-    size_t bytes = 0;
-    for (int64_t i = 0; i < count; i++) {
-        struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
-        q->kept[i].scales = quantize_format_scales(&format, size.rows, size.columns);
-        bytes += aligned_bytes(&q->kept[i].scales);
-    }
-    if (quantize_format_has_tensor_scale(&format))
-        q->kept_scales = arena_take(arena, (size_t)count * sizeof *q->kept_scales);
-    char *scales = arena_take(arena, bytes);
-    for (int64_t i = 0; i < count; i++) {
-        struct scaled_tensor *kept = &q->kept[i];
-        struct size size = size_of(q, s, (int)(i % LINEAR_COUNT), QUANTIZED_INPUT);
-        if (!q->keeps[i % LINEAR_COUNT]) continue;
-        kept->values = arena_tensor(arena, format.element, size.rows, size.columns);
-        kept->scales.data = scales;
-        if (scales) scales += aligned_bytes(&kept->scales);
-    }
+    if (both && q->tensor_cores)
+        memory[0].values = kind == QUANTIZED_GRADIENT ? transposed : q->shared[kind].values;
 }
 
 void quantization_layout(struct quantization *quantization, struct arena *arena,
@@ -194,25 +301,33 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
     struct quantization *q = quantization;
     if (!q->be) return;
     q->weights_out_in = shape->weights_out_in;
-    int64_t count = quantization_count(q);
+    const int64_t count = quantization_count(q);
+    bool tracks = false;
+    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
+        tracks |= has_tensor_scale(q, (enum quantized)kind);
     /* These come first, so that their addresses do not depend on the batch; their values
      * persist. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
-    if (tracks_amax(q)) q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
+    if (tracks) q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
     if (q->precision.recipe.hadamard) q->transformed = arena_take(arena, sizeof *q->transformed);
     if (q->history_length) {
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
     }
-    if (q->weights) layout_weights(q, arena, shape);
-    layout_operands(q, arena, shape);
-    layout_saved_inputs(q, arena, shape);
+    layout_shared(q, arena, shape, QUANTIZED_INPUT);
+    if (!q->keeps_weights) layout_shared(q, arena, shape, QUANTIZED_WEIGHT);
+    const size_t gradient = layout_shared(q, arena, shape, QUANTIZED_GRADIENT);
+    if (q->multiplies_blocks && q->precision.recipe.hadamard)
+        q->transform_values = layout_transform(q, arena, shape);
+    const bool both = q->tensor_cores && has_one_format(q, QUANTIZED_GRADIENT);
+    void *transposed = both ? arena_take(arena, gradient) : NULL;
+    for (int64_t i = 0; i < count; i++) layout_slot(q, arena, shape, i, transposed);
 }
 
 void quantization_clear(const struct quantization *quantization) {
     const struct quantization *q = quantization;
-    size_t count = q->be ? (size_t)quantization_count(q) : 0;
     if (!q->be) return;
+    const size_t count = (size_t)quantization_count(q);
     OP(q->be, clear, .data = q->records,
        .bytes = (size_t)quantization_records(q) * sizeof *q->records);
     if (!q->history_length) return;
@@ -221,122 +336,161 @@ void quantization_clear(const struct quantization *quantization) {
        .bytes = (size_t)q->history_length * count * sizeof *q->history);
 }
 
-struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
-                               enum autocast_site site, int64_t layer) {
-    const struct quantization *q = quantization;
-    if (!q->be || !precision_quantizes(&q->precision, site, layer) || !q->tracked ||
-        !quantization_has_tensor_scale(q, kind) || !quantization_writer_tracks_amax(q, kind, site))
-        return NULL;
-    return q->tracked + quantization_place(q, kind, site, layer);
-}
+/* ---- Operands */
 
-/* True if the operand is stored transposed, beside its own layout or instead of it. */
-static bool has_transposed(const struct quantization *q, const struct quantized_operand *operand) {
-    return q->tensor_cores && quantization_is_over_rows(q, operand->kind, operand->matmul) &&
-           tensor_rows(operand->in) % EIGHT_BIT_UNIT == 0 &&
-           tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
-}
-
-/* Returns the operand with its values, its transpose, or `both`, which has the transpose elsewhere.
- */
-static struct operand operand_at(const struct quantization *q,
-                                 const struct quantized_operand *operand, bool both,
-                                 const struct operand_memory *memory, void *transposed) {
-    const struct tensor *in = operand->in;
-    const struct quantize_format format = quantization_format_of(q, operand->kind, operand->matmul);
-    int64_t rows = tensor_rows(in), columns = tensor_columns(in);
+/* Returns the tensor for one of its matmuls as it is, or is to be, in the slot's memory. */
+static struct operand operand_in(const struct quantization *q, const struct quantized_slot *slot,
+                                 const struct quantized_operand *o, int reader) {
+    const int64_t rows = tensor_rows(o->in), columns = tensor_columns(o->in);
+    const int linear = linear_index(o->site);
+    const struct quantize_format format = format_of(q, o->kind, readers[o->kind][reader]);
+    const struct operand_memory *memory = &slot->memory[reader];
     struct tensor scales = quantize_format_scales(&format, rows, columns);
-    struct operand out = {.stored.scales = scales, .transposed.scales = scales};
-    bool is_transposed = has_transposed(q, operand);
-    if (!is_transposed || both) out.stored.values = *in, out.stored.values.data = memory->values;
-    if (is_transposed) {
-        /* The scales of a row and of a column are the same in memory. */
-        assert(tensor_rows(&scales) == 1 || tensor_columns(&scales) == 1);
-        out.transposed.scales = tensor_view(&scales, tensor_columns(&scales), tensor_rows(&scales));
-        out.transposed.values = tensor_view(in, columns, rows);
-        out.transposed.values.data = transposed;
-    }
-    out.stored.values.dtype = out.transposed.values.dtype = format.element;
-    out.stored.scales.data = out.transposed.scales.data = memory->scales;
-    return out;
-}
-
-static void round_into(const struct quantization *q, const struct operand *out,
-                       const struct quantized_operand *operand) {
-    int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
-    struct amax *amax = quantization_tracked_amax(q, operand);
-    OP(q->be, quantize, .out = out->stored.values.rank ? &out->stored.values : NULL,
-       .transposed = out->transposed.values.rank ? &out->transposed.values : NULL,
-       .scales = &out->stored.scales, .in = operand->in,
-       .amax = q->amax && amax ? q->amax + place : NULL, .track_amax = amax,
-       .found = quantization_amax_is_found(q, operand),
-       .record = quantization_record_of(q, operand),
-       .scale_rounding = q->precision.recipe.format[operand->kind][operand->matmul].rounding);
-}
-
-struct operand quantization_round(const struct quantization *quantization,
-                                  const struct quantized_operand *operand) {
-    const struct quantization *q = quantization;
-    if (q->precision.recipe.in_blocks) return quantization_block_operand(q, operand);
-    bool both = operand->kind == QUANTIZED_GRADIENT && operand->matmul == MATMUL_WEIGHT_GRADIENT &&
-                quantization_serves_both(q, QUANTIZED_GRADIENT);
-    const struct operand_memory memory = quantization_memory_of(q, operand);
-    struct operand out =
-        operand_at(q, operand, both, &memory, both ? q->transposed : memory.values);
-    if (!quantization_is_rounded(q, operand)) round_into(q, &out, operand);
-    return out;
-}
-
-struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
-                                  int64_t layer, const struct tensor *in, bool repeated) {
-    const struct quantization *q = quantization;
-    struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
-                                        .site = site,
-                                        .layer = layer,
-                                        .in = in,
-                                        .matmul = MATMUL_FORWARD,
-                                        .repeated = repeated};
-    if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
-    const struct scaled_tensor *kept = quantization_kept_input(q, site, layer);
-    bool both = quantization_serves_both(q, QUANTIZED_INPUT);
-    operand.matmul = MATMUL_WEIGHT_GRADIENT;
+    struct operand out = {.values = *o->in, .scales = scales};
     if (q->precision.recipe.in_blocks) {
-        quantization_keep_blocks(q, &operand);
-        operand.matmul = MATMUL_FORWARD, operand.repeated = true;
-        return quantization_round(q, &operand);
+        const bool codes = is_in_codes(q, o->kind, linear, reader);
+        scales.data = memory->block_scales;
+        const int rank = quantize_format_has_tensor_scale(&format) ? 2 : 0;
+        out.scales = (struct tensor){memory->scales, DTYPE_F32, rank, {1, 1}};
+        out.values.dtype = codes ? format.element : DTYPE_BF16;
+        if (codes) out.blocks = (struct matmul_blocks){scales, format};
+    } else {
+        const bool whole = rows % EIGHT_BIT_UNIT == 0 && columns % EIGHT_BIT_UNIT == 0;
+        out.transposed =
+            q->tensor_cores && whole && is_over_rows(q, o->kind, readers[o->kind][reader]);
+        /* Tensor cores do not read sizes with a remainder, so both matmuls read one layout. */
+        if (!whole && quantization_serves_both(q, o->kind, linear)) memory = &slot->memory[1];
+        out.values.dtype = format.element;
+        out.scales.data = memory->scales;
     }
-    void *own = kept->values.data, *shared = q->values[QUANTIZED_INPUT];
-    const struct operand_memory memory = {has_transposed(q, &operand) ? shared : own,
-                                          kept->scales.data, NULL};
-    struct operand out = operand_at(q, &operand, both, &memory, own);
-    round_into(q, &out, &operand);
-    if (both) return out;
-    operand.matmul = MATMUL_FORWARD, operand.repeated = true;
-    return quantization_round(q, &operand);
+    out.values.data = memory->values;
+    if (!out.transposed) return out;
+    /* The scales of a row and of a column are the same in memory. */
+    assert(tensor_rows(&scales) == 1 || tensor_columns(&scales) == 1);
+    out.values = tensor_view(&out.values, columns, rows);
+    out.scales = tensor_view(&out.scales, tensor_columns(&scales), tensor_rows(&scales));
+    return out;
 }
 
-/* Saved inputs have all rows of the batch, or those of a prompt. */
-struct operand quantization_input_backward(const struct quantization *quantization,
-                                           enum autocast_site site, int64_t layer,
-                                           const struct tensor *in) {
-    const struct quantization *q = quantization;
-    struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
-                                        .site = site,
-                                        .layer = layer,
-                                        .in = in,
-                                        .matmul = MATMUL_WEIGHT_GRADIENT,
-                                        .repeated = true};
-    if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
-    if (q->precision.recipe.in_blocks) return quantization_kept_blocks(q, &operand);
-    const struct scaled_tensor *kept = quantization_kept_input(q, site, layer);
-    void *own = kept->values.data;
-    return operand_at(q, &operand, false, &(struct operand_memory){own, kept->scales.data, NULL},
-                      own);
+/* Returns random bits for a use; the tensor's layer, site, kind and matmul make them its own. */
+static uint64_t bits_of(const struct quantization *q, uint64_t use, int64_t index,
+                        enum linear_matmul matmul) {
+    return random_bits(q->seed, use, (uint64_t)index * LINEAR_MATMULS + (uint64_t)matmul);
 }
 
-void quantization_begin_pass(const struct quantization *quantization) {
-    const struct quantization *q = quantization;
-    if (!q->be || !q->tracked) return;
+/* Transforms a tensor for the weight gradient; both of its operands have the same signs. Returns
+ * the amax. */
+static struct amax *transform(const struct quantization *q, const struct tensor *out,
+                              const struct quantized_operand *o) {
+    enum { STREAM = 0x68616461 }; /* distinguishes these bits from other uses of the seed */
+    const int64_t input = index_of(QUANTIZED_INPUT, o->site, o->layer);
+    struct amax *amax = q->tracked ? q->transformed : NULL;
+    if (amax) OP(q->be, clear, .data = amax, .bytes = sizeof *amax);
+    OP(q->be, hadamard, .out = out, .in = o->in,
+       .signs = (uint32_t)bits_of(q, STREAM, input, MATMUL_WEIGHT_GRADIENT) & 0xffff,
+       .track_amax = amax);
+    return amax;
+}
+
+/* Rounds to blocks: to codes and their scales, or to values in bf16. A transformed tensor lies in
+ * the memory of the values meanwhile, unless codes go there. */
+static void quantize_blocks(const struct quantization *q, const struct operand *out,
+                            const struct quantized_operand *o, struct fake_quantize_args args) {
+    enum { STREAM = 0x726f756e }; /* distinguishes these bits from other uses of the seed */
+    const int64_t index = index_of(o->kind, o->site, o->layer);
+    const uint64_t key = bits_of(q, STREAM, index, o->matmul);
+    const bool codes = out->blocks.scales.rank > 0;
+    struct tensor transformed = *o->in;
+    if (is_transformed(q, o->matmul)) {
+        void *values = codes ? q->shared[o->kind].values : out->values.data;
+        transformed.dtype = DTYPE_BF16;
+        transformed.data = q->multiplies_blocks ? q->transform_values : values;
+        args.track_amax = transform(q, &transformed, o);
+        args.found = args.track_amax != NULL;
+    }
+    args.out = &out->values, args.in = &transformed;
+    args.block_scales = codes ? &out->blocks.scales : NULL;
+    args.scales = optional_tensor(&out->scales);
+    args.format = format_of(q, o->kind, o->matmul);
+    args.inputs = o->inputs;
+    args.key = (struct rounding_key){(uint32_t)key, (uint32_t)(key >> 32)};
+    q->be->op->fake_quantize(q->be, &args);
+}
+
+/* Quantizes a tensor for a matmul, and for its other one if that reads the same values, perhaps
+ * transposed. */
+static void quantize(struct quantization *q, struct quantized_slot *slot,
+                     const struct quantized_operand *o) {
+    const int64_t index = slot - q->slots;
+    const int linear = linear_index(o->site), reader = o->matmul == readers[o->kind][1];
+    const bool both = quantization_serves_both(q, o->kind, linear);
+    const struct operand first = operand_in(q, slot, o, reader);
+    const struct operand second = operand_in(q, slot, o, both ? !reader : reader);
+    const struct operand *plain = first.transposed ? &second : &first;
+    const struct operand *transposed = first.transposed ? &first : &second;
+    struct tensor scales = plain->scales; /* shaped as the tensor is stored */
+    if (plain->transposed)
+        scales = tensor_view(&scales, tensor_columns(&scales), tensor_rows(&scales));
+    struct amax *amax = tracked_amax(q, o->kind, index);
+    const bool found = amax && (slot->measured || writer_tracks_amax(q, o->kind, o->site));
+    struct quantize_record *record = own_records(q);
+    if (record) record = slot->recorded ? NULL : record + index;
+    if (q->precision.recipe.in_blocks)
+        quantize_blocks(
+            q, &first, o,
+            (struct fake_quantize_args){.track_amax = amax, .record = record, .found = found});
+    else
+        OP(q->be, quantize, .out = plain->transposed ? NULL : &plain->values,
+           .transposed = transposed->transposed ? &transposed->values : NULL, .scales = &scales,
+           .in = o->in, .amax = q->amax && amax ? q->amax + index : NULL, .track_amax = amax,
+           .found = found, .record = record,
+           .scale_rounding = q->precision.recipe.format[o->kind][o->matmul].rounding);
+    slot->recorded = true;
+    slot->measured |= !is_transformed(q, o->matmul);
+    slot->done[reader] = both || has_own_memory(q, o->kind, linear, reader);
+    slot->done[!reader] |= both;
+}
+
+/* Returns the values of a saved input whose codes the device does not multiply. */
+static struct operand dequantized(const struct quantization *q, const struct operand *codes,
+                                  const struct quantized_operand *o) {
+    struct operand out = {.values = *o->in, .scales = codes->scales};
+    out.values.dtype = DTYPE_BF16;
+    out.values.data = q->shared[o->kind].values;
+    OP(q->be, dequantize_blocks, .out = &out.values, .codes = &codes->values,
+       .block_scales = &codes->blocks.scales, .format = codes->blocks.format);
+    return out;
+}
+
+struct operand quantization_operand(struct quantization *quantization,
+                                    const struct quantized_operand *operand) {
+    struct quantization *q = quantization;
+    struct quantized_slot *slot = &q->slots[index_of(operand->kind, operand->site, operand->layer)];
+    const int reader = operand->matmul == readers[operand->kind][1];
+    const bool saves = operand->kind == QUANTIZED_INPUT && quantization_keeps(q, operand->site);
+    if (saves && reader == 0) {
+        struct quantized_operand saved = *operand;
+        saved.matmul = MATMUL_WEIGHT_GRADIENT;
+        quantize(q, slot, &saved);
+    }
+    if (!slot->done[reader]) quantize(q, slot, operand);
+    const struct operand out = operand_in(q, slot, operand, reader);
+    return out.blocks.scales.rank && !q->multiplies_blocks ? dequantized(q, &out, operand) : out;
+}
+
+/* ---- Passes and steps */
+
+void quantization_begin_pass(struct quantization *quantization) {
+    struct quantization *q = quantization;
+    if (!q->be) return;
+    for (int64_t i = 0; i < quantization_count(q); i++) {
+        struct quantized_slot *slot = &q->slots[i];
+        const bool kept =
+            q->keeps_weights && q->weights_rounded && i % QUANTIZED_KINDS == QUANTIZED_WEIGHT;
+        slot->done[0] = slot->done[1] = kept;
+        slot->recorded = slot->measured = false;
+    }
+    if (!q->tracked) return;
     OP(q->be, clear, .data = q->tracked,
        .bytes = (size_t)quantization_count(q) * sizeof *q->tracked);
 }
@@ -344,8 +498,7 @@ void quantization_begin_pass(const struct quantization *quantization) {
 void quantization_begin_step(const struct quantization *quantization) {
     const struct quantization *q = quantization;
     if (!q->be) return;
-    OP(q->be, clear, .data = quantization_own_records(q),
-       .bytes = (size_t)quantization_records_each(q) * sizeof *q->records);
+    OP(q->be, clear, .data = own_records(q), .bytes = (size_t)records_each(q) * sizeof *q->records);
 }
 
 void quantization_end_step(const struct quantization *quantization, struct step_state *state,
@@ -353,11 +506,10 @@ void quantization_end_step(const struct quantization *quantization, struct step_
     const struct quantization *q = quantization;
     if (!q->be) return;
     const struct collectives *c = q->be->collectives;
-    int64_t each = quantization_records_each(q);
-    if (quantization_ranks_of(q) > 1 && !backend_plans(q->be))
+    if (ranks_of(q) > 1 && !backend_plans(q->be))
         collectives_wait(
             c, collectives_all_gather(c, q->records, sizeof *q->records, quantization_records(q)));
     OP(q->be, quantize_history, .state = state, .amax = q->amax, .history = q->history,
-       .records = q->records, .inputs = inputs, .ranks = quantization_ranks_of(q), .each = each,
+       .records = q->records, .inputs = inputs, .ranks = ranks_of(q), .each = records_each(q),
        .count = quantization_count(q), .length = q->history_length, .margin = q->margin);
 }

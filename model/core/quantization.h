@@ -1,24 +1,82 @@
 /* Quantizes the operands of linear layers to 8 or 4 bits before each matmul.
  *
  * A linear layer of a block has the same bf16 operands as in bf16, and quantizes them (the
- * operation quantize in kernels/kernels.h). A recipe (recipe.h) is a table of formats: one for each
- * operand of each matmul.
- * In "row" a scale belongs to the elements that one result of the matmul sums over, so an operand
- * has other scales in each of its two matmuls and is quantized twice. The other recipes have one
- * scale per tensor: from its own amax ("tensor"), or from the largest amax of previous steps
- * ("delayed"; the tensor's own until there is one).
+ * operations quantize and fake_quantize in kernels/kernels.h). The recipe (struct recipe) has a
+ * format for each operand of each matmul. Each tensor is an operand of two matmuls of a step:
  *
- * Other formats have a scale for each block of elements that a result sums over. Their matmuls read
+ *     input       forward, then weight gradient
+ *     weight      forward, then input gradient
+ *     gradient    weight gradient, then input gradient
+ *
+ * The state is a table with a slot for each (kind, linear layer, block): the memory that each of
+ * the two matmuls reads, and which of it is quantized already. Most tensors are quantized for each
+ * matmul into a buffer that the next tensor of the kind reuses. Inputs can be saved quantized for
+ * the backward pass instead, and weights be kept for a whole step.
+ *
+ * With scales per row, a scale belongs to the elements that one result of the matmul sums over, so
+ * a tensor has other scales in each of its matmuls and is quantized twice. Other fp8 recipes have
+ * one scale per tensor: from its own amax ("tensor"), or from the largest amax of previous steps
+ * ("delayed"; the tensor's own until there is one). Blocks have a scale each; their matmuls read
  * codes and scales on devices that multiply them, else the values in bf16, which represents them
- * exactly (fake_quantize). In nvfp4 gradients are rounded
- * stochastically, and the operands of weight gradients pass a Hadamard transform first.
+ * exactly. In nvfp4 gradients are rounded stochastically, and operands of weight gradients pass a
+ * Hadamard transform first.
  *
  * Norms and the MLP's activation function track the amax of the tensors that they write, in both
  * passes. The amax of weights and of tensors written by attention is computed when they are first
  * quantized in a pass. Bias gradients are sums of unquantized values. */
 #pragma once
 
-#include "model/core/quantized_operand.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "data/util/error.h"
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "model/architecture/autocast_sites.h"
+#include "model/architecture/parameters.h"
+#include "model/config/config.h"
+#include "model/core/precision.h"
+
+/* Addresses of an operand's codes or values, of its scales, and of the scales of its blocks. */
+struct operand_memory {
+    void *values, *scales, *block_scales;
+};
+
+/* A tensor of one kind, linear layer and block. Index 0 is for the first matmul of a step that
+ * reads it, 1 for the second. The flags are those of the current pass. */
+struct quantized_slot {
+    struct operand_memory memory[2];
+    bool done[2];  /* the memory holds the quantized tensor until its last use */
+    bool recorded; /* the tensor was quantized in this pass, so its record is complete */
+    bool measured; /* its tracked amax is that of the tensor as it is, not transformed */
+};
+
+struct quantization {
+    struct backend *be; /* NULL: nothing is quantized */
+    struct precision precision;
+    uint64_t seed;          /* seeds stochastic rounding and the signs of Hadamard transforms */
+    bool fast_accumulation; /* in the forward pass */
+    enum matmul_sums sums;
+    float margin;           /* 2^fp8.margin */
+    int64_t history_length; /* 0: no history */
+    int64_t layers;
+    bool weights_out_in;    /* as in struct gpt_shape */
+    bool gated;             /* the MLP is gated */
+    bool tensor_cores;      /* the device multiplies 8-bit operands, reducing over columns only */
+    bool multiplies_blocks; /* the device multiplies codes in blocks */
+
+    bool keeps[LINEAR_COUNT]; /* inputs saved in 8 or 4 bits for the backward pass */
+    bool keeps_weights;       /* quantized weights are kept for all micro-batches of a step */
+    bool weights_rounded; /* a further micro-batch of a step: kept weights are those of the first */
+    struct quantized_slot *slots;                  /* [quantization_count], at quantization_index */
+    struct operand_memory shared[QUANTIZED_KINDS]; /* buffers that slots without their own share */
+    void *transform_values;   /* the current Hadamard transform, in bf16; NULL: in place */
+    struct amax *tracked;     /* [count] amax of this pass; NULL unless tensors have a scale */
+    struct amax *transformed; /* amax of the current Hadamard transform; with `tracked` only */
+    struct quantize_record *records; /* [ranks, padded count], of this step */
+    float *amax;    /* [count] largest amax of previous steps; with a history only */
+    float *history; /* [history_length, count] */
+};
 
 /* Nothing is quantized unless precision->fp8. keeps: linear layers whose quantized input is saved
  * for the backward pass; keeps_weights: quantized weights are kept for all micro-batches of a step.
@@ -36,44 +94,55 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
 /* Clears the records and the amax history. */
 void quantization_clear(const struct quantization *quantization);
 
-/* Quantizes an operand into a buffer that the next operand of its kind reuses, or a weight into its
- * own memory if it is kept and not there yet. For tensor cores, an operand that a matmul reduces
- * over rows is transposed. A gradient for MATMUL_WEIGHT_GRADIENT serves both of its matmuls if
- * quantization_serves_both. */
-struct operand quantization_round(const struct quantization *quantization,
-                                  const struct quantized_operand *operand);
+/* A tensor to be quantized, and the matmul that reads it. */
+struct quantized_operand {
+    enum quantized kind;
+    enum autocast_site site;
+    int64_t layer;
+    enum linear_matmul matmul;
+    const struct tensor *in;
+    const struct step_inputs *inputs; /* read by stochastic rounding */
+};
 
-/* Returns the blocks of an operand of codes, or NULL. */
-static inline const struct matmul_blocks *operand_blocks(const struct operand *operand) {
-    return operand->blocks.scales.rank ? &operand->blocks : NULL;
-}
+/* An operand as its matmul reads it. */
+struct operand {
+    struct tensor values;        /* [rows, columns] of the tensor; [columns, rows] if transposed */
+    struct tensor scales;        /* rank 0: none */
+    struct matmul_blocks blocks; /* with codes only; else scales.rank is 0 */
+    bool
+        transposed; /* for tensor cores, which reduce over columns: the tensor has its rows there */
+};
 
-/* Return the quantized input of a linear layer for the matmul of the forward pass, and for that of
- * the weight gradient. An input that is saved is quantized for both in the forward pass. */
-struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
-                                  int64_t layer, const struct tensor *in, bool repeated);
-struct operand quantization_input_backward(const struct quantization *quantization,
-                                           enum autocast_site site, int64_t layer,
-                                           const struct tensor *in);
+/* Returns the operand, quantized now unless its memory holds it. An input that is saved is
+ * quantized for both matmuls when the forward pass reads it. */
+struct operand quantization_operand(struct quantization *quantization,
+                                    const struct quantized_operand *operand);
 
 /* Returns the amax for the operation that writes an operand's tensor to track, or NULL. */
 struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
                                enum autocast_site site, int64_t layer);
 
-/* Returns the operand as its only matmul reads it, or, if it serves two, as the one that reduces
- * over rows does. The other reads `stored`. */
-static inline const struct scaled_tensor *operand_over_rows(const struct operand *operand) {
-    return operand->transposed.values.rank ? &operand->transposed : &operand->stored;
-}
-static inline bool operand_is_transposed(const struct operand *operand) {
-    return operand->transposed.values.rank > 0;
-}
+/* True if the input of this layer is saved in 8 or 4 bits, so that the activation itself need not
+ * be saved. */
+bool quantization_keeps(const struct quantization *quantization, enum autocast_site site);
 
-/* Clears the tracked amax; called before each forward pass. */
-void quantization_begin_pass(const struct quantization *quantization);
+/* True if one quantization of such a tensor serves both of its matmuls. linear: see linear_index.
+ */
+bool quantization_serves_both(const struct quantization *quantization, enum quantized kind,
+                              int linear);
 
-/* Clear the records before the first micro-batch of a step; after the last one, merge the records
- * of all ranks into the state and the history. */
+/* Begins a forward pass: all tensors are new, but for weights that are kept. */
+void quantization_begin_pass(struct quantization *quantization);
+
+/* Clears the records before the first micro-batch of a step. */
 void quantization_begin_step(const struct quantization *quantization);
+
+/* Merges the records of all ranks into the state and the history, after the last micro-batch. */
 void quantization_end_step(const struct quantization *quantization, struct step_state *state,
                            const struct step_inputs *inputs);
+
+/* Returns the number of slots, which is that of the records of a rank without padding. */
+int64_t quantization_count(const struct quantization *quantization);
+
+/* Returns the number of records of all ranks. */
+int64_t quantization_records(const struct quantization *quantization);

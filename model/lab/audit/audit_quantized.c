@@ -31,8 +31,8 @@ struct quantized_audit {
     const float *values;         /* the former, in audit->in */
     float *scales;               /* stb_ds array: scales of the operand */
     struct audit_pass reference; /* fp32 */
-    struct sums *sums;           /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS], as
-                                    indexed by quantization_place */
+    struct sums *sums;           /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS],
+                                    in the order of its records */
     bool rounds[LINEAR_COUNT];   /* linear layers with quantized operands */
 };
 

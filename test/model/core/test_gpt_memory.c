@@ -136,12 +136,20 @@ static void add_quantized(struct span **spans, const struct gpt *gpt) {
                              s->n_embd * (wide > inputs ? wide : inputs), s->rows * wide};
     for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
         add_span(spans, "operand",
-                 &(struct tensor){q->values[kind],
+                 &(struct tensor){q->shared[kind].values,
                                   q->precision.recipe.in_blocks ? DTYPE_BF16 : DTYPE_E4M3,
                                   1,
                                   {bytes[kind]}});
-    for (int64_t i = 0; i < s->n_layer * LINEAR_COUNT; i++)
-        if (q->keeps[i % LINEAR_COUNT]) add_span(spans, "kept", &q->kept[i].values);
+    const enum dtype element =
+        q->precision.recipe.format[QUANTIZED_INPUT][MATMUL_WEIGHT_GRADIENT].element;
+    for (int64_t i = 0; i < s->n_layer * LINEAR_COUNT; i++) {
+        const int linear = (int)(i % LINEAR_COUNT);
+        const int64_t features = linear == 1 ? shape_q(s) : linear == 3 ? s->n_inner : s->n_embd;
+        const struct quantized_slot *slot = &q->slots[i * QUANTIZED_KINDS + QUANTIZED_INPUT];
+        if (q->keeps[linear])
+            add_span(spans, "kept",
+                     &(struct tensor){slot->memory[1].values, element, 1, {s->rows * features}});
+    }
     struct tensor records = {q->records, DTYPE_F32, 1, {3 * quantization_count(q)}};
     add_span(spans, "records", &records);
 }

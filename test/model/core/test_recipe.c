@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "model/config/config_keys.h"
-#include "model/core/recipe.h"
+#include "model/core/precision.h"
 #include "test/model/trainer_fixture.h"
 
 static struct recipe recipe_with(enum config_precision precision, const char *const *settings) {
