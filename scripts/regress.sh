@@ -110,27 +110,19 @@ run() {
     fi
 }
 
-# Prints lines of JOB FIGURE VALUE. Numbers stay text, as in metrics.jsonl: equal text is equal
-# bits.
+# Prints the job's line: JOB FIGURE=VALUE ... Numbers stay text, as in metrics.jsonl: equal text is
+# equal bits. Norms are kept as a digest.
 collect() {
-    local job=$1 weights
-    awk -v job="$job" '
-        function field(name) {
-            if (!match($0, "\"" name "\": [^,}]*")) return ""
-            return substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4)
-        }
-        /"val_loss"/ { print job, "validation", field("val_loss"); next }
-        { print job, "loss." field("step"), field("loss") }
-        { print job, "norm." field("step"), field("grad_norm") }' "$folder/$job/metrics.jsonl"
+    local job=$1 weights norms memory
     weights=$(sha256sum "$folder/$job"/checkpoints/*/model.safetensors)
-    echo "$job weights ${weights%% *}"
+    norms=$(metric grad_norm <"$folder/$job/metrics.jsonl" | sha256sum)
+    run "$job" --dry-run
+    memory=$(sed -n 's/^  memory  *\([0-9.]*\) MiB.*/\1/p' "$folder/log")
+    echo "$job memory=$memory weights=${weights%% *} norms=${norms:0:16}" \
+        "validation=$(metric val_loss <"$folder/$job/metrics.jsonl")" \
+        "loss=$(metric loss <"$folder/$job/metrics.jsonl" | paste -sd,)"
 }
-
-# The plan's total in MiB, from the banner.
-memory() {
-    run "$1" --dry-run
-    sed -n "s/^  memory  *\([0-9.]*\) MiB.*/$1 memory \1/p" "$folder/log"
-}
+metric() { sed -n "s/.*\"$1\": \([^,}]*\).*/\1/p"; } # NAME
 
 # Prints a number or a text of a JSON file that has one per line.
 field() { # FILE KEY
@@ -150,7 +142,7 @@ machine() {
 
 # Runs all jobs; prints their figures after a line that names the machine.
 run_all() {
-    local job repetitions profile=
+    local job line repetitions profile=
     rm -rf "$folder"
     mkdir -p "$folder"
     cat >"$folder/job.json" <<'JSON'
@@ -164,23 +156,23 @@ JSON
     for job in $jobs; do
         [ ! -t 2 ] || printf '\rregress.sh: %-12s' "$job" >&2
         run "$job"
-        { collect "$job"; memory "$job"; } >>"$folder/lines"
+        line=$(collect "$job")
         repetitions=1
         case $job in fp32 | bf16 | fp16 | fp8) $quick || repetitions=40 ;; esac
         if [ $repetitions -gt 1 ] || [ -z "$profile" ]; then
             profile=$folder/$job/profile.json
             run "$job" --profile --repetitions $repetitions --out "$folder/$job"
         fi
-        [ $repetitions = 1 ] || echo "$job ratio $(field "$profile" ratio)" >>"$folder/lines"
+        [ $repetitions = 1 ] || line+=" ratio=$(field "$profile" ratio | cut -c1-6)"
+        echo "$line" >>"$folder/lines"
     done
     [ ! -t 2 ] || printf '\r%24s\r' '' >&2
     { printf '# machine: %s\n' "$(machine "$profile")"; cat "$folder/lines"; } >"$figures"
 }
 if $again; then # keeps the requested jobs that were run
-    ran=" $(awk '!/^#/ && !seen[$1]++ { printf "%s ", $1 }' "$figures")"
     asked=$jobs jobs=""
     for job in $asked; do
-        case $ran in *" $job "*) jobs="$jobs $job" ;; esac
+        if grep -q "^$job " $figures; then jobs="$jobs $job"; fi
     done
     if $update && [ "${jobs# }" != "$all" ]; then
         echo "regress.sh: a baseline holds all jobs, and the last run had others" >&2
@@ -194,13 +186,11 @@ machine=$(sed -n 's/^# machine: //p' "$figures")
 # ---- recompute must not change any bit
 
 failures=0
+bits_of() { sed -n "s/^$1 .*\(weights=.* loss=[^ ]*\).*/\1/p" $figures; } # JOB
 for job in bf16-gelu bf16-layer; do
-    differing=$(awk -v a=bf16 -v b="$job" '
-        $2 == "memory" || $2 == "ratio" { next }
-        $1 == a { first[$2] = $3; ran[a] = 1 }
-        $1 == b && a in ran && first[$2] != $3 { print $2; exit }' "$figures")
-    if [ -n "$differing" ]; then
-        echo "moved: $job: $differing is not that of bf16: recompute changes bits"
+    if [ -n "$(bits_of bf16)" ] && [ -n "$(bits_of $job)" ] &&
+        [ "$(bits_of bf16)" != "$(bits_of $job)" ]; then
+        echo "moved: $job differs from bf16: recompute changes bits"
         failures=1
     fi
 done
@@ -237,40 +227,49 @@ fi
 awk -v same=$same -v quick=$quick -v jobs=" $jobs " '
 # Difference of a from b, as a part of b.
 function difference(a, b) { d = a - b; if (d < 0) d = -d; return b == 0 ? (d > 0) : d / b }
-function moved(text) { print "moved: " text; failed = 1 }
-/^#/ { next }
-FNR == NR { old[$1 " " $2] = $3; order[++count] = $1 " " $2; known[$1]; next }
-!($1 in known) { unknown[$1]; next }
-{ new[$1 " " $2] = $3; if (!(($1 " " $2) in old)) moved($1 ": " $2 " is new") }
-END {
-    for (job in unknown) print "not compared: this baseline is older than " job
-    for (i = 1; i <= count; i++) {
-        key = order[i]; split(key, part, " "); job = part[1]; figure = part[2]
-        if (index(jobs, " " job " ") == 0 || (quick == "true" && figure == "ratio")) continue
-        if (!(key in new)) { moved(job ": no " figure); continue }
-        a = new[key]; b = old[key]; sub(/\..*/, "", figure)
-        percent = b + 0 ? sprintf(" (%+.2f %%)", 100 * (a / b - 1)) : ""
-        if (figure == "ratio") {
-            if (same && difference(a, b) > 0.25)
-                moved(job ": a step takes " a " times that of its matmuls alone, was " b percent)
-            if (same) printf "  %-11s step / matmuls alone %.3f, was %.3f\n", job, a, b
-        } else if (figure == "memory") {
-            if (same && a != b) moved(job ": memory " a " MiB, was " b percent)
-        } else if (same && a != b && !((job, figure) in reported)) {
-            reported[job, figure] = 1 # only the first step is reported
-            moved(job ": " part[2] " is " a ", was " b (figure == "weights" ? "" : percent))
-        } else if (!same && (figure == "loss" || figure == "validation")) {
-            # Differences between instruction sets are at most: bf16 1.4 %, fp16 0.3 %, fp8, mxfp8
-            # and nvfp4 at their rate 0.3 %.
-            limit = job ~ /^fp32/ ? 0.001 : 0.02
-            if (difference(a, b) > limit && !((job, figure) in reported)) {
-                reported[job, figure] = 1
-                moved(job ": " part[2] " is " a ", was " b percent)
-            }
+function moved(what, a, b) {
+    print "moved: " job ": " what " is " a ", was " b \
+        (a + 0 && b + 0 && length(a) < 15 ? sprintf(" (%+.2f %%)", 100 * (a / b - 1)) : "")
+    failed = 1
+}
+# Names the first step whose loss moved.
+function compare_losses(a, b, limit,   now, then, i, count) {
+    count = split(b, then, ",")
+    if (split(a, now, ",") != count) moved("number of steps", split(a, now, ","), count)
+    for (i = 1; i <= count; i++)
+        if (same ? now[i] != then[i] : difference(now[i], then[i]) > limit) {
+            moved("loss." i, now[i], then[i])
+            return
         }
+}
+function compare(figure, a, b) {
+    # Differences between instruction sets are at most: bf16 1.4 %, fp16 0.3 %, fp8, mxfp8 and
+    # nvfp4 at their rate 0.3 %.
+    limit = job ~ /^fp32/ ? 0.001 : 0.02
+    if (figure == "loss") compare_losses(a, b, limit)
+    else if (figure == "validation") {
+        if (same ? a != b : difference(a, b) > limit) moved(figure, a, b)
+    } else if (figure == "ratio") {
+        if (same && difference(a, b) > 0.25) moved("step / matmuls alone", a, b)
+        if (same) printf "  %-11s step / matmuls alone %.3f, was %.3f\n", job, a, b
+    } else if (same && a != b) moved(figure, a, b)
+}
+/^#/ { next }
+FNR == NR { old[$1] = $0; next }
+{ job = $1 }
+index(jobs, " " job " ") == 0 { next }
+!(job in old) { print "not compared: this baseline is older than " job; next }
+{
+    split("", new)
+    for (i = 2; i <= NF; i++) { at = index($i, "="); new[substr($i, 1, at - 1)] = substr($i, at + 1) }
+    count = split(old[job], part, " ")
+    for (i = 2; i <= count; i++) {
+        at = index(part[i], "="); figure = substr(part[i], 1, at - 1)
+        if (figure == "ratio" && (quick == "true" || !(figure in new))) continue
+        compare(figure, new[figure], substr(part[i], at + 1))
     }
-    exit failed
-}' "$baseline" "$figures" || failures=1
+}
+END { exit failed }' "$baseline" "$figures" || failures=1
 
 if [ $failures = 0 ]; then
     compared=0
