@@ -33,7 +33,7 @@ if ! "$venv/bin/python" -c 'import safetensors, tokenizers, torch, transformers'
 fi
 
 make -j"$(nproc)" all build/fast/logits
-# Nothing may be downloaded, and waiting threads need not spin beside Python's.
+# Forbids downloads, and lets waiting threads sleep beside Python's.
 export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 failed=0
 "$venv/bin/python" scripts/check_huggingface.py build/check_huggingface || failed=1

@@ -153,7 +153,7 @@ show_lab() {
     sed -n '/^run  *verdict/,/^The training/{/^The training/!p}' "$out/lab.log"
 }
 
-# Says in plain words what works, what fails and what to try, and what is slower than its aim.
+# Prints the parts that work, those that fail with advice, and figures slower than their aim.
 show_verdict() {
     local i works="" fails="" try=()
     for i in "${!names[@]}"; do

@@ -190,7 +190,7 @@ call_trial() {
         -e inject="$call":error="$error":when=$nth || status=$?
 }
 
-# The same without strace, through a preloaded library; numbers of EIO, ENOMEM and ENOSPC.
+# Makes calls fail without strace, by a preloaded library; numbers of EIO, ENOMEM and ENOSPC.
 nth_trial() {
     local names=(write pwrite64 read pread64 fsync rename unlinkat) numbers=(5 12 28)
     if [ "$(random_below 2)" = 0 ]; then interrupt_run || true; fi

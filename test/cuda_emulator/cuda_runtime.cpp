@@ -58,7 +58,7 @@ static int visible_devices(int numbers[DEVICES_MAX]) {
     return count;
 }
 
-/* The error that the test wants of this call. */
+/* Error that the test has chosen for this call. */
 static cudaError_t broken(bool selecting) {
     const char *wanted = getenv("CUDA_EMULATOR_BROKEN");
     cudaError_t error = wanted ? (cudaError_t)atoi(wanted) : cudaSuccess;

@@ -185,7 +185,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
     return cudaSuccess;
 }
 
-/* Only nvcc knows the number of registers. */
+/* The number of registers is unknown without nvcc. */
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
     memset(attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = launch_bounds(kernel);

@@ -104,7 +104,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     return cudaSuccess;
 }
 
-/* As on a device, queued work is done first. */
+/* Finishes queued work first, like a device. */
 cudaError_t cudaFree(void *p) {
     if (!p) return cudaSuccess;
     ranges::iterator at = device.find((uintptr_t)p);

@@ -168,7 +168,7 @@ static inline int semaphore_wait(const int *semaphore, int least, EMU_SITE) {
 static inline void semaphore_set(int *semaphore, int value) {
     emu::semaphore_set(semaphore, value);
 }
-/* In the emulator any address can be one in shared memory. */
+/* The emulator accepts any address as one in shared memory. */
 typedef char *shared_pointer;
 static inline shared_pointer shared_pointer_to(const void *p) {
     return static_cast<char *>(const_cast<void *>(p));

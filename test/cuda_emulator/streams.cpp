@@ -44,7 +44,7 @@ struct task {
     bool to_host;
     std::vector<char> staged; /* bytes from pageable memory, or not delivered to the host yet */
 
-    stream *other; /* WAIT: does the tasks of `other` up to number `until` */
+    stream *other; /* WAIT: runs the tasks of `other` up to number `until` */
     uint64_t until;
 
     void (*run)(void *argument);   /* WORK */
@@ -144,7 +144,7 @@ void stream_leave(bool host_waits) {
     entered = NULL;
 }
 
-/* ---- doing the tasks */
+/* ---- running tasks */
 
 static void open_task(const task &t, bool on) {
     if (device_range(t.to, t.bytes)) device_open_range(t.to, t.bytes, on);
@@ -203,7 +203,7 @@ static void perform(stream *s, uint64_t until) {
     become_again(s, before);
 }
 
-/* Does all tasks of `other` and orders them before what `s` does. */
+/* Runs all tasks of `other`, and orders them before later tasks of `s`. */
 static void follow(stream *s, stream *other) {
     perform(other, ALL);
     void *before = become(s);
@@ -211,7 +211,7 @@ static void follow(stream *s, stream *other) {
     become_again(s, before);
 }
 
-/* The host waits: does all tasks and delivers copies to the host. */
+/* Runs all tasks and delivers copies to the host, which waits. */
 static void settle(stream *s, uint64_t until) {
     perform(s, until);
     acquire(&s->passed);
@@ -241,7 +241,7 @@ bool is_pending(const stream *s, uint64_t until) {
                        [until](const task &t) { return !t.done && t.number < until; });
 }
 
-/* Does the next task up to number `until`, in s or in the stream it waits for, if it is ready. */
+/* Runs the next task up to number `until`, in s or in the stream it waits for, if it is ready. */
 void advance(stream *s, uint64_t until) {
     for (task &t : s->tasks) {
         if (t.done || t.number > until) continue;
@@ -477,7 +477,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return last_error;
 }
 
-/* Each query does one task. */
+/* Each query runs one task. */
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     if (!is_pending(stream_of(handle), ALL)) return cudaStreamSynchronize(handle);
     advance(stream_of(handle), ALL);

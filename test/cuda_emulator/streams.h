@@ -29,7 +29,7 @@ double now();
 /* True if a task up to number `until` is not done yet. */
 bool is_pending(const stream *s, uint64_t until);
 
-/* Do the tasks up to number `until`: all of them, while the host waits; or the next one. */
+/* Run all tasks up to number `until` while the host waits; or the next one. */
 void block_for(stream *s, uint64_t until);
 void advance(stream *s, uint64_t until);
 

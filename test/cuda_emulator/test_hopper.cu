@@ -296,7 +296,7 @@ void test_hopper() {
 }
 
 #ifndef __CUDACC__
-/* Each case is reported, or gives results that are NaN. */
+/* The emulator reports each case, or its results are NaN. */
 void test_hopper_mistakes() {
     static const struct {
         int mistake;

@@ -221,7 +221,7 @@ static void check_calls(const unsigned char *a, const unsigned char *b) {
         same(calls[i].wide || calls[i].a_transposed, false, "form", D, i);
     }
 }
-/* The same for 128 rows of b: 64 values of 128 rows come first, then the next 64. */
+/* Layout of 128 rows of b: 64 values of 128 rows come first, then the next 64. */
 template <typename T, int D>
 static void check_wide_calls(const unsigned char *a, const unsigned char *b) {
     float sums[2][GROUP_SUMS];

@@ -30,7 +30,7 @@ size_t gpu_array_bytes(const struct gpu_array *a);
  * allow. Reads that do not wait find poison. */
 void gpu_array_load(struct backend *be, int slot, const struct gpu_array *a, int rank, int salt);
 
-/* Copies what is on the device to values. */
+/* Copies the device's array to values. */
 void gpu_array_read(struct backend *be, const struct gpu_array *a);
 
 /* Checks that values are the sums over all ranks: in this rank's part, or everywhere. */

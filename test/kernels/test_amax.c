@@ -14,7 +14,7 @@ struct joined {
     bool bad_before;
 };
 
-/* The input becomes what is stored: gelu of large numbers is the number itself, or zero. */
+/* The stored value is the input's: gelu of a large number is the number itself, or zero. */
 static void flat(struct check *c, const struct joined *j, const double *values) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);

@@ -261,7 +261,7 @@ Test(attention_decode, lengths) {
     }
 }
 
-/* So long that a GPU's block of threads needs several rounds for the keys. */
+/* Lengths at which a GPU's block of threads needs several rounds for the keys. */
 Test(attention_decode, long_sequences) {
     check_shape(exact, 1, 1100, 1, 256, 1099, DTYPE_F32);
     check_shape(exact, 1, 1100, 1, 255, 600, DTYPE_F32);
@@ -279,7 +279,7 @@ Test(attention_decode, heads) {
         }
 }
 
-/* From the first key to the row's own, with borders inside and between blocks of keys. */
+/* Ranges from the first key to the row's own, with borders inside and between blocks of keys. */
 Test(attention_decode, first_keys) {
     static const int64_t firsts[] = {1, 5, 31, 32, 33, 64, 75, 76};
     static const int64_t widths[] = {5, 24, 64, 128};

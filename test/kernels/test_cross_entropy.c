@@ -178,7 +178,7 @@ Test(cross_entropy, ignored_targets) {
         EACH_SHAPE(s) check_everywhere(ignored, &shapes[s]);
 }
 
-/* Without a gradient the logits stay, and only the loss is 0. */
+/* A row without a gradient keeps its logits; its loss is 0. */
 static void ignored_forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor logits = make_logits(c, s, CHECK_READ);

@@ -27,9 +27,9 @@ static const struct shape shapes[] = {
     {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false},
     {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false},
     {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false},
-    /* So many rows that chunks of them grow. */
+    /* Enough rows for larger chunks of them. */
     {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false},
-    /* Without a table of positions. */
+    /* Embedding without a table of positions. */
     {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false},
     {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false},
     /* Positions of each row: one for all, few, more than sequence_length, and many. */

@@ -73,7 +73,7 @@ Test(gelu, backward) {
         EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
 }
 
-/* With column sums: in place and packed, which is a single pass, and the other forms. */
+/* Forms with column sums: in place and packed, which is a single pass, and the others. */
 struct matrix {
     int64_t rows, columns;
     enum dtype out, in;

@@ -215,7 +215,7 @@ static const struct backward_shape backward_shapes[] = {
     {19, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F32, RESIDUAL, NO_LOWER},
     /* A gradient of zero: values after the last column are larger. */
     {9, 1, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
-    /* So many rows that groups of them grow. */
+    /* Enough rows for larger groups of them. */
     {16390, 8, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
 };
 #define EACH_BACKWARD(s) (size_t s = 0; s < sizeof backward_shapes / sizeof *backward_shapes; s++)

@@ -24,7 +24,7 @@ Test(products, are_prepared_once) {
     cr_assert_eq(fake_cublaslt_counts()->alive, 0, "objects of the library are left");
 }
 
-/* If only sizes are planned, nothing is run; a plan for training tries its matmuls. */
+/* Planning sizes runs nothing; a plan for training tries its matmuls. */
 Test(products, are_not_tried_for_sizes) {
     struct bench bench;
     open_bench(&bench, &plain);
@@ -294,7 +294,7 @@ Test(products, record_8_bit_operands_of_odd_sizes) {
     }
 }
 
-/* On GeForce cards of Blackwell (sm_120) and before Hopper a pass of its own is faster. */
+/* A separate pass is faster on GeForce cards of Blackwell (sm_120) and before Hopper. */
 Test(products, gelu_is_fused_where_that_is_faster) {
     static const struct {
         int capability, epilogue;

@@ -31,7 +31,7 @@ static inline void open_planned(struct rig *rig, struct gpt *gpt, enum gpt_use u
     sharpen(gpt, 8);
 }
 
-/* The same as --sample has it. */
+/* The text that --sample prints. */
 static inline void open_sampler(struct rig *rig, struct gpt *gpt) {
     open_planned(rig, gpt, GPT_SAMPLING, sample_plan);
 }

@@ -107,7 +107,7 @@ static inline void rig_open_backend(struct rig *rig, enum device device, int thr
                  "%s", rig->error.text);
 }
 
-/* Opens what rig->config asks for. */
+/* Opens the device, data and trainer of rig->config. */
 static inline void rig_open_on(struct rig *rig, enum device device, int threads) {
     rig_open_data(rig);
     rig_open_backend(rig, device, threads);

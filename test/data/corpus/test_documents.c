@@ -146,7 +146,7 @@ Test(documents, end_of_text_is_found_across_reads) {
     free(text);
 }
 
-/* The same through a pipe that gives a few bytes at a time. */
+/* Reads the documents through a pipe that gives a few bytes at a time. */
 Test(documents, odd_pieces_give_the_same_documents) {
     const char text[] = "\xef\xbb\xbf"
                         "first<|endoftext|>second <|endof<|endoftext|>third";

@@ -40,7 +40,7 @@ Test(prepare_wide, shards_have_32_bits) {
                  error_text);
     cr_expect_not_null(strstr(out_text, "vocabulary 70003"), "%s", out_text);
     expect_shard("set_train_000000.bin", expected, 6);
-    /* The same text as bytes replaces them, in 16 bits. */
+    /* The text as bytes, in 16 bits, replaces them. */
     cr_assert_eq(run("--tokenizer bytes --force --val-fraction 0 --out set a.txt"), 0, "%s",
                  error_text);
     expect_tokens("set_train_*", "them<|endoftext|>tha");

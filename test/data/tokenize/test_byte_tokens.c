@@ -143,7 +143,7 @@ Test(byte_tokens, long_and_short_pieces_merge_by_the_definition) {
     }
 }
 
-/* Here they split between c and a, and between a and a. */
+/* They split between c and a, and between a and a. */
 Test(byte_tokens, runs_without_common_tokens_are_merged_separately) {
     static const char *const merges[] = {"a b", "ab ab", "b c", "c c"};
     struct subwords bpe;

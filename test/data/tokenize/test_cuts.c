@@ -74,7 +74,7 @@ static size_t nasty_text(char *text, uint64_t number) {
     return size;
 }
 
-/* Both parts together have the tokens of the whole. */
+/* The two parts have the tokens of the whole. */
 Test(cuts, keep_the_tokens) {
     struct tokenizer tokenizer;
     char text[100];

@@ -115,7 +115,7 @@ Test(random, normals_are_the_same_many_at_once) {
         }
 }
 
-/* The same bits on every machine, since they determine the initial weights. */
+/* Every machine has these bits, since they determine the initial weights. */
 Test(random, normal_has_known_bits) {
     const struct {
         uint64_t seed, stream, counter, bits;

@@ -104,7 +104,7 @@ Test(evaluation_program, errors_of_choices_name_the_line) {
     cr_expect_eq(last_step("a/b"), 0);
 }
 
-/* Without validations the questions are answered at the end. */
+/* Questions are answered at the end if there are no validations. */
 Test(evaluation_program, choices_without_validations_are_answered_at_the_end) {
     write_file("q.jsonl", rows);
     expect_exit(TRAIN "|--set|eval.every=0|--set|eval.choices=q.jsonl", 0);
@@ -152,7 +152,7 @@ Test(evaluation_program, choices_during_training) {
     expect_exit(ANSWERS "|--set|name=half|--resume", 0);
     cr_assert_eq(accuracies("a/half", resumed), 3);
     cr_expect_eq(acc[1], resumed[1]);
-    /* The same figure as the command gives. */
+    /* The figure equals that of the command. */
     expect_exit("--choices|q.jsonl|--from|a/run", 0);
     char line[80];
     snprintf(line, sizeof line, "\nfp32       %.1f%%", 100 * acc[2]);

@@ -167,7 +167,7 @@ Test(program, existing_checkpoints_are_refused_without_resume) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000008");
     free(before);
     free(after);
-    /* The same with an empty shell variable as the path. */
+    /* An empty shell variable as the path is refused too. */
     expect_exit(TINY "|--resume=", 2);
     expect_exit(TINY "|--set|name=other|--set|train.steps=1", 0);
 }

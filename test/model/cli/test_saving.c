@@ -15,7 +15,7 @@ static void open_giant(struct subject *subject) {
     subject_open_with(subject, TRAINER_PLANNED);
 }
 
-/* The same model does not fit on any disk either. */
+/* A model that fits no memory fits no disk either. */
 Test(saving, a_disk_without_room_is_refused_before_anything_is_written) {
     struct subject giant = {0};
     struct checkpoint_writer writer;

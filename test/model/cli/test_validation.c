@@ -71,7 +71,7 @@ Test(validation, the_best_checkpoint_stays) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), names);
     snprintf(line, sizeof line, "at step %ld, in a/run/checkpoints/step-%08ld\n", best, best);
     cr_expect_not_null(strstr(out_text, line), "%s\nis not in: %s", line, out_text);
-    /* Without keep_best only the newest checkpoint stays. */
+    /* Only the newest checkpoint stays if keep_best is off. */
     expect_exit(RISING "|--set|name=b", 0);
     cr_expect_str_eq(names_in("a/b/checkpoints", ""), "step-00000024");
     cr_expect_null(strstr(out_text, "lowest"), "%s", out_text);
@@ -85,7 +85,7 @@ Test(validation, patience_and_the_best_survive_a_resume) {
     cr_assert_eq(end, best + 8, "best %ld, end %ld", best, end);
     snprintf(ended, sizeof ended, "stopped at step %ld of 100: no lower validation loss in 4", end);
     cr_expect_not_null(strstr(out_text, ended), "%s", out_text);
-    /* With a tiny train.minutes each process takes one step. */
+    /* A process takes one step if train.minutes is tiny. */
     int status = 0;
     for (int i = 0; i < 100 && status == 0 && last_step("a/b") < end; i++)
         status = run(BEST "|--set|train.patience=4|--set|train.steps=100|--set|name=b|--set|"

@@ -72,7 +72,7 @@ Test(device_training, a_plan_that_fits_also_runs) {
     }
 }
 
-/* Here so many ranks share the host that none may pin the moments. */
+/* So many ranks share this host that none may pin the moments. */
 Test(device_training, offload_fails_at_the_start_if_the_host_is_full) {
     static struct rig rig;
     struct ranks ranks = {.size = 1, .local_size = 1 << 20};

@@ -49,7 +49,7 @@ static double eval_loss(struct rig *rig, int64_t batch, int64_t sequences) {
     return loss;
 }
 
-/* Without gradients and with shared activations the bits are the same. */
+/* Evaluation shares activations and has no gradients, yet gives the same bits. */
 Test(evaluate, the_loss_of_training_without_its_memory) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig = {0};

@@ -81,7 +81,7 @@ static void expect_same_training(struct config *config) {
     rig_close(&plain);
 }
 
-/* The same bits as a model whose fp32 weights are the stored values. */
+/* The bits equal those of a model whose fp32 weights are the stored values. */
 Test(frozen, trains_like_its_values_in_fp32) {
     static const int families[] = {0, 1};
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
@@ -133,7 +133,7 @@ Test(frozen, stores_each_kind_of_parameter) {
     rig_close(&rig);
 }
 
-/* In whatever pieces a parameter is uploaded, its codes are the same. */
+/* A parameter's codes do not depend on the pieces it is uploaded in. */
 Test(frozen, is_uploaded_in_pieces) {
     static const enum config_base bases[] = {CONFIG_BASE_BFLOAT16, CONFIG_BASE_NF4,
                                              CONFIG_BASE_FP8};

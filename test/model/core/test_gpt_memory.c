@@ -216,7 +216,7 @@ Test(gpt_memory, memory_plan_matches_layout) {
         }
 }
 
-/* The same for weights that are stored in fewer bits. */
+/* Weights that are stored in fewer bits save memory as well. */
 Test(gpt_memory, plan_of_a_frozen_model_matches_layout) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (int base = CONFIG_BASE_AUTO; base <= CONFIG_BASE_FP8; base++) {

@@ -30,7 +30,7 @@ static void make_texts(struct texts *texts) {
     }
 }
 
-/* The same text alone, at the beginning of the first sequence, without branches. */
+/* Scores the text alone, at the beginning of the first sequence, without branches. */
 static double alone(struct gpt *gpt, const struct scored_text *text) {
     int32_t tokens[2 * RIG_LENGTH] = {0}, targets[2 * RIG_LENGTH];
     for (int i = 0; i < 2 * RIG_LENGTH; i++) targets[i] = -1;

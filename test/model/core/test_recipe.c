@@ -101,7 +101,7 @@ Test(recipe, each_piece_of_nvfp4_has_an_effect) {
     }
 }
 
-/* Without a block left to quantize, the run is one in bf16. */
+/* A run that quantizes no block is a run in bf16. */
 Test(recipe, all_blocks_in_bf16) {
     struct config config, bf16;
     double loss;

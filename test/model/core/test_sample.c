@@ -29,7 +29,7 @@ Test(sample, greedy_is_the_same_every_time_and_is_top_1) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) check_greedy(rig_precisions[i]);
 }
 
-/* In a model of zeros all tokens are equally likely; 16-bit logits are often equal. */
+/* A model of zeros finds all tokens equally likely; 16-bit logits are often equal. */
 Test(sample, top_k_keeps_k_tokens_among_equals) {
     struct rig rig = {0};
     struct gpt gpt;

@@ -12,7 +12,7 @@ static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) 
     return rig_floats(gpt->be, &first);
 }
 
-/* The same by a pass over part of it, then token by token. */
+/* Computes the logits by a pass over part of the text, then token by token. */
 static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t first, int64_t row) {
     struct backend *be = gpt->be;
     int64_t added_row = 0;

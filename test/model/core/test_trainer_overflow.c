@@ -75,7 +75,7 @@ Test(trainer, overflow_at_the_floor_stops) {
     rig_close(&rig);
 }
 
-/* From a high scale, the minimum must be reached before training stops. */
+/* Training that starts from a high scale stops only at the minimum. */
 Test(trainer, backing_off_to_the_floor_does_not_stop) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
@@ -119,7 +119,7 @@ Test(trainer, nan_weights_stop_after_ten_steps) {
     check_divergence(CONFIG_PRECISION_BF16, INFINITY);
 }
 
-/* As if the forward pass lost its values and the gradients survived. */
+/* Imitates a forward pass that lost its values while the gradients survived. */
 Test(trainer, losses_that_are_not_finite_stop_after_ten_steps) {
     struct rig rig = {0};
     struct step_report report;

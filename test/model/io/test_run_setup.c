@@ -111,7 +111,7 @@ Test(run_setup, texts_of_another_tokenizer_are_refused) {
     open_text(&of_gpt2, &gpt2, prefix);
     expect_refused(&bytes, &of_gpt2, "set data.tokenizer to \"gpt2\"");
     expect_refused(&gpt2, &of_bytes, "set data.tokenizer to \"bytes\"");
-    /* The same kind of tokenizer with other merges. */
+    /* Tokenizer of the same kind with other merges. */
     snprintf(other, sizeof other, "%s/other", folder);
     char command[4 * FILE_PATH_MAX];
     snprintf(command, sizeof command,

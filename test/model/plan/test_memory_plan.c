@@ -202,7 +202,7 @@ Test(memory_plan, largest_batch_to_the_byte) {
     cr_expect_eq(largest(total_with_batch(3)), 3);
 }
 
-/* With unlimited memory the limits of the config apply, and sizes do not overflow. */
+/* Unlimited memory leaves the limits of the config, and sizes do not overflow. */
 Test(memory_plan, largest_batch_is_within_config_limits) {
     static const int64_t lengths[] = {32, 256, 257, 1 << 20};
     open_tiny(CONFIG_PRECISION_FP32);

@@ -34,7 +34,7 @@ Test(memory_program, table_matches_the_banner) {
     cr_expect_gt(fp32, bf16);
 }
 
-/* With the printed flags the run fits. */
+/* The run fits with the printed flags. */
 Test(memory_program, its_advice_can_be_pasted) {
     char arguments[1000];
     expect_exit(LARGE "|--memory|6", 0);
@@ -64,7 +64,7 @@ Test(memory_program, sizes_are_quick_and_take_no_memory) {
 #endif
 }
 
-/* --fit prints only its answer; the exit status tells if there is one. */
+/* --fit prints only its answer; its exit status is 0 if there is one. */
 Test(memory_program, fit) {
     expect_exit(LARGE "|--fit|1000", 0);
     expect_match(out_text, "^This run fits: it takes [0-9.]+ MiB of 1000.00 GiB\\.\n$");

@@ -75,10 +75,8 @@ Test(memory_sizes, bytes_per_parameter) {
     static const struct {
         const char *part, *bytes[4];
     } rows[] = {
-        {"weights", {"4.0", "4.0", "4.0", "4.0"}},
-        {"16-bit copy", {"0.0", "0.0", "2.0", "0.0"}},
-        {"gradients", {"4.0", "4.0", "4.0", "2.0"}},
-        {"moments", {"8.0", "8.0", "8.0", "4.0"}},
+        {"weights", {"4.0", "4.0", "4.0", "4.0"}},   {"16-bit copy", {"0.0", "0.0", "2.0", "0.0"}},
+        {"gradients", {"4.0", "4.0", "4.0", "2.0"}}, {"moments", {"8.0", "8.0", "8.0", "4.0"}},
         {"all", {"16.0", "16.0", "18.0", "10.0"}},
     };
     open_run(CONFIG_PRECISION_FP32);
@@ -170,7 +168,7 @@ Test(memory_sizes, a_7b_fits_80_gib) {
     cr_expect_gt(total_of_size(5, MEMORY_BF16), (size_t)80 << 30);
 }
 
-/* On a device without bf16 its columns have dashes. */
+/* A device without bf16 has dashes in that column. */
 Test(memory_sizes, without_bf16) {
     open_run(CONFIG_PRECISION_FP16);
     rig.be.device.computes[DTYPE_BF16] = false;

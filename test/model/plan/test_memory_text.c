@@ -268,7 +268,7 @@ Test(memory_text, advice_fits_a_message) {
     cr_expect_eq(size, 0);
 }
 
-/* Without autocast the precision has no effect. */
+/* The precision has no effect if autocast is off. */
 Test(memory_text, without_autocast_the_run_is_in_fp32) {
     open_run(CONFIG_PRECISION_BF16);
     rig.config.autocast.enabled = false;
@@ -280,7 +280,7 @@ Test(memory_text, without_autocast_the_run_is_in_fp32) {
     cr_expect_null(strstr(text, "precision="), "%s", text);
 }
 
-/* Without a number the request uses the free memory. */
+/* A request without a number uses the free memory. */
 Test(memory_text, uses_free_memory) {
     open_run(CONFIG_PRECISION_FP32);
     struct memory_request request = memory_request(&rig.config, &rig.be, -1);
@@ -297,7 +297,7 @@ Test(memory_text, uses_free_memory) {
     cr_expect_not_null(strstr(text, "in 2560.0 MiB\n"));
 }
 
-/* On a device without bf16 its column has dashes. */
+/* A device without bf16 has dashes in that column. */
 Test(memory_text, without_bf16) {
     open_run(CONFIG_PRECISION_FP16);
     rig.be.device.computes[DTYPE_BF16] = false;

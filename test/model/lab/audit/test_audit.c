@@ -67,7 +67,7 @@ static void use_masked_text(void) {
     strcpy(config.data.train, in_folder("rows_*.bin"));
 }
 
-/* From a checkpoint, the audit has the same batches, loss and update as the run itself. */
+/* An audit of a checkpoint has the batches, loss and update of the run itself. */
 static void check_step(bool masked) {
     struct run run;
     if (masked) use_masked_text();

@@ -116,7 +116,7 @@ Test(audit_quantized, figures_of_blocks) {
     }
 }
 
-/* With all layers in bf16 nothing is quantized: fp8 equals bf16. */
+/* Nothing is quantized if all layers are in bf16: fp8 equals bf16. */
 Test(audit_quantized, a_config_that_keeps_all_out) {
     struct config config;
     make_config(&config);

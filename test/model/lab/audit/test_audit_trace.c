@@ -180,7 +180,7 @@ Test(audit_trace, settings_change_dtypes_and_no_names) {
     }
 }
 
-/* With a chunked head, each chunk of the logits has the right offset. */
+/* Each chunk of the logits of a chunked head has the right offset. */
 Test(audit_trace, chunks_of_the_head_are_rows_of_one_tensor) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig;
