@@ -1,11 +1,9 @@
 /* Runs the tests that plain_criterion/criterion/criterion.h declares.
  *
- * Forked workers take tests, each with a time limit, so that a crash or a hang costs one test. A
- * worker ends after one test; with --share it goes on until one fails, since a process takes up to
- * a second to open a GPU. The runner itself starts no thread and never calls CUDA, whose state does
- * not survive a fork. What a test did comes back through pages that all share; an exit status
- * alone could lie. */
-#include <errno.h>
+ * A worker is a forked process with a time limit for each test, so that a crash or a hang costs one
+ * test. It ends after one test; with --share it continues until one fails, since a process takes up
+ * to a second to open a GPU. The runner itself never calls CUDA, whose state does not survive a
+ * fork. Results come back through shared memory, since a test may call exit. */
 #include <fnmatch.h>
 #include <getopt.h>
 #include <setjmp.h>
@@ -22,45 +20,38 @@
 
 #include <criterion/criterion.h>
 
-enum { JOBS_MAX = 64, TIMEOUT_DEFAULT = 300 /* seconds */ };
+enum { JOBS_MAX = 64 };
 
 enum outcome { UNFINISHED, PASSED, FAILED, SKIPPED };
 
-/* Shared between the runner and a worker: its current test, or the last one, which the runner
- * counts when the worker has ended. */
-struct account {
+/* A worker and its current test. Shared between both, except the process. */
+struct worker {
     const struct plain_test *test; /* NULL: none yet */
     enum outcome outcome;
-    int failures;
     double start, deadline;
+    pid_t process; /* 0: none */
+    bool timed_out;
 };
 
-/* Shared by all. */
+/* Memory that all processes share. */
 struct board {
     int next; /* index of the next test to take */
-    struct {
-        int tested, passing, failing, crashing, skipped;
-    } totals;
-    struct account accounts[JOBS_MAX];
-};
-
-struct job {
-    pid_t process; /* 0: free */
-    bool timed_out;
+    int tested, passing, failing, crashing, skipped;
+    struct worker workers[JOBS_MAX];
 };
 
 static struct plain_test *tests;
 static struct plain_suite *suites;
 static struct board *board;
-static struct account *account; /* in a worker: its own */
-static jmp_buf leave;           /* in a test: where a fatal failure goes */
+static struct worker *self; /* in a worker */
+static jmp_buf leave;       /* where a fatal failure of a test continues */
 
 static struct {
     const char *filter;
     int jobs;
-    double timeout;
-    bool verbose, list, here, share;
-} settings = {"*", 1, TIMEOUT_DEFAULT, false, false, false, false};
+    double timeout; /* seconds */
+    bool list, here, share;
+} settings = {"*", 1, 300, false, false, false};
 
 void plain_register_test(struct plain_test *test) {
     test->next = tests;
@@ -76,27 +67,23 @@ void plain_register_suite(struct plain_suite *suite) {
 
 /* One write per message, so that tests side by side do not mix their lines. */
 static void say(const char *head, const char *format, va_list arguments) {
-    char text[8192];
-    int used = snprintf(text, sizeof text, "%s", head);
-    if (used > (int)sizeof text - 2) used = sizeof text - 2;
-    int more = vsnprintf(text + used, sizeof text - (size_t)used - 1, format, arguments);
-    used = more < (int)sizeof text - 2 - used ? used + more : (int)sizeof text - 2;
-    text[used++] = '\n';
+    char text[8192], message[6144];
+    vsnprintf(message, sizeof message, format, arguments);
+    int length = snprintf(text, sizeof text, "%.1900s%s\n", head, message);
     fflush(stdout);
-    if (write(STDERR_FILENO, text, (size_t)used) < 0) _exit(3);
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) _exit(3);
 }
 
 void plain_failed(bool fatal, const char *file, int line, const char *condition,
                   const char *message, ...) {
     char head[2048];
-    snprintf(head, sizeof head, "[----] %s:%d: Assertion failed: %s\n[----]  ", file, line,
+    snprintf(head, sizeof head, "[----] %s:%d: Assertion failed: %.1500s\n[----]  ", file, line,
              condition);
     va_list arguments;
     va_start(arguments, message);
     say(head, message, arguments);
     va_end(arguments);
-    account->failures++;
-    account->outcome = FAILED;
+    self->outcome = FAILED;
     if (fatal) longjmp(leave, 1);
 }
 
@@ -105,7 +92,7 @@ void plain_skip(const char *message, ...) {
     va_start(arguments, message);
     say("[SKIP]", message, arguments);
     va_end(arguments);
-    if (!account->failures) account->outcome = SKIPPED;
+    if (self->outcome != FAILED) self->outcome = SKIPPED;
     longjmp(leave, 1);
 }
 
@@ -120,68 +107,52 @@ static void guarded(void (*function)(void)) {
     if (function && setjmp(leave) == 0) function();
 }
 
-/* Cleaning up runs whatever came before; the body only if the preparations went well. */
-static void run_body(const struct plain_test *test) {
-    const struct plain_options *suite = suite_options(test->suite);
-    guarded(suite->init);
-    if (!account->failures) guarded(test->options.init);
-    if (!account->failures && account->outcome != SKIPPED) guarded(test->body);
-    guarded(test->options.fini);
-    guarded(suite->fini);
-    if (account->outcome == UNFINISHED) account->outcome = PASSED;
-}
-
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void add(int *total, bool one) {
-    __atomic_add_fetch(total, one, __ATOMIC_RELAXED);
+/* The body runs only after its preparations went well; cleaning up runs always. */
+static void run_test(const struct plain_test *test) {
+    const struct plain_options *suite = suite_options(test->suite);
+    double limit = test->options.timeout > 0 ? test->options.timeout
+                   : suite->timeout > 0      ? suite->timeout
+                                             : settings.timeout;
+    self->outcome = UNFINISHED;
+    self->start = now(), self->deadline = self->start + limit;
+    self->test = test;
+    guarded(suite->init);
+    if (self->outcome == UNFINISHED) guarded(test->options.init);
+    if (self->outcome == UNFINISHED) guarded(test->body);
+    guarded(test->options.fini);
+    guarded(suite->fini);
+    if (self->outcome == UNFINISHED) self->outcome = PASSED;
 }
 
-/* Counts the test of an account. status: of the worker that has ended, 0 if it goes on. */
-static void count(const struct account *of, int status, bool timed_out) {
-    const struct plain_test *test = of->test;
-    const char *verdict = NULL;
-    char reason[128] = "";
-    if (timed_out) {
-        verdict = "CRASH";
-        snprintf(reason, sizeof reason, ": no end after %.0f s", of->deadline - of->start);
-    } else if (WIFSIGNALED(status)) {
-        verdict = "CRASH";
-        snprintf(reason, sizeof reason, ": %s", strsignal(WTERMSIG(status)));
-    } else if (of->outcome == UNFINISHED || (of->outcome != FAILED && WEXITSTATUS(status) != 0)) {
-        verdict = "CRASH"; /* a test that called exit, or a sanitizer's report at the end */
-        snprintf(reason, sizeof reason, ": exit status %d", WEXITSTATUS(status));
-    } else if (of->outcome == FAILED) {
-        verdict = "FAIL";
-    }
-    add(&board->totals.skipped, of->outcome == SKIPPED && !verdict);
-    add(&board->totals.tested, true);
-    add(&board->totals.crashing, verdict && *verdict == 'C');
-    add(&board->totals.failing, verdict && *verdict == 'F');
-    add(&board->totals.passing, !verdict);
-    if (!verdict && settings.verbose) verdict = "PASS";
+static void add_one(int *total) {
+    __atomic_add_fetch(total, 1, __ATOMIC_RELAXED);
+}
+
+/* Counts a worker's test, where status is that of the worker, or 0 while it continues. A test that
+ * called exit, and a sanitizer's report at the end, are crashes. */
+static void count(const struct worker *of, int status) {
+    const char *verdict = NULL, *reason = "";
+    if (of->timed_out) verdict = "CRASH", reason = ": its time is over";
+    else if (WIFSIGNALED(status)) verdict = "CRASH", reason = strsignal(WTERMSIG(status));
+    else if (of->outcome == FAILED) verdict = "FAIL";
+    else if (of->outcome == UNFINISHED || status) verdict = "CRASH", reason = ": it called exit";
+    add_one(&board->tested);
+    if (of->outcome == SKIPPED && !verdict) add_one(&board->skipped);
+    add_one(!verdict ? &board->passing : *verdict == 'C' ? &board->crashing : &board->failing);
     if (verdict)
-        fprintf(stderr, "[%s] %s::%s (%s:%d)%s: (%.2fs)\n", verdict, test->suite, test->name,
-                test->file, test->line, reason, now() - of->start);
+        fprintf(stderr, "[%s] %s::%s (%s:%d)%s%s: (%.2fs)\n", verdict, of->test->suite,
+                of->test->name, of->test->file, of->test->line, *reason == ':' ? "" : ": ", reason,
+                now() - of->start);
 }
 
-static void begin(struct account *own, const struct plain_test *test) {
-    double limit = test->options.timeout;
-    if (limit <= 0) limit = suite_options(test->suite)->timeout;
-    if (limit <= 0) limit = settings.timeout;
-    own->outcome = UNFINISHED, own->failures = 0;
-    own->start = now(), own->deadline = own->start + limit;
-    own->test = test;
-    fflush(NULL);
-}
-
-/* A hash of the environment (FNV-1a), which tests may change for themselves alone. */
 static uint64_t hash_of_environment(void) {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     for (char **variable = environ; *variable; variable++)
         for (const char *c = *variable; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
     return hash;
@@ -193,19 +164,17 @@ static void work(struct plain_test *const *selected, int selected_count) {
     for (;;) {
         int taken = __atomic_fetch_add(&board->next, 1, __ATOMIC_RELAXED);
         if (taken >= selected_count) exit(0);
-        if (account->test) count(account, 0, false);
-        begin(account, selected[taken]);
-        run_body(selected[taken]);
-        bool alone = !settings.share || hash_of_environment() != environment;
-        if (account->outcome == FAILED || alone) exit(account->outcome == FAILED);
+        if (self->test) count(self, 0);
+        run_test(selected[taken]);
+        bool changed = hash_of_environment() != environment;
+        if (self->outcome == FAILED || changed || !settings.share) exit(self->outcome == FAILED);
     }
 }
 
 /* ---- in the runner */
 
-static void start(struct job *job, struct account *own, struct plain_test *const *selected,
-                  int selected_count) {
-    own->test = NULL;
+static void start(struct worker *worker, struct plain_test *const *selected, int selected_count) {
+    *worker = (struct worker){0};
     fflush(NULL);
     pid_t runner = getpid(), process = fork();
     if (process < 0) {
@@ -213,72 +182,61 @@ static void start(struct job *job, struct account *own, struct plain_test *const
         exit(2);
     }
     if (process == 0) {
-        /* A group of its own dies as a whole on a timeout; and nobody outlives the runner. */
+        /* The group dies as a whole on a timeout, and with the runner. */
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != runner) _exit(3);
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
-        account = own;
+        self = worker;
         work(selected, selected_count);
     }
     setpgid(process, process);
-    *job = (struct job){process, false};
+    worker->process = process;
 }
 
-/* Waits for a worker to end or a moment to pass, after which deadlines are looked at again; SIGCHLD
- * is blocked, so none is lost. */
-static void wait_for_any(struct job jobs[]) {
-    const struct timespec moment = {0, 100000000};
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    sigtimedwait(&child, NULL, &moment);
-    int status;
+/* Waits for a worker to end or a tenth of a second, then ends workers whose time is over. */
+static void wait_for_any(const sigset_t *child) {
+    sigtimedwait(child, NULL, &(const struct timespec){0, 100000000});
     for (int i = 0; i < settings.jobs; i++) {
-        struct job *job = &jobs[i];
-        const struct account *of = &board->accounts[i];
-        if (!job->process) continue;
-        if (waitpid(job->process, &status, WNOHANG) == job->process) {
-            if (of->test) count(of, status, job->timed_out);
-            kill(-job->process, SIGKILL); /* processes that the test left running */
-            job->process = 0;
-        } else if (!job->timed_out && of->test && now() >= of->deadline) {
-            job->timed_out = true;
-            kill(-job->process, SIGKILL);
+        struct worker *worker = &board->workers[i];
+        int status;
+        if (!worker->process) continue;
+        if (waitpid(worker->process, &status, WNOHANG) == worker->process) {
+            if (worker->test) count(worker, status);
+            kill(-worker->process, SIGKILL); /* processes that the test left running */
+            worker->process = 0;
+        } else if (!worker->timed_out && worker->test && now() >= worker->deadline) {
+            worker->timed_out = true;
+            kill(-worker->process, SIGKILL);
         }
     }
 }
 
-static int busy(const struct job jobs[]) {
-    int busy_jobs = 0;
-    for (int i = 0; i < settings.jobs; i++) busy_jobs += jobs[i].process != 0;
-    return busy_jobs;
-}
-
 static void run_all(struct plain_test *const *selected, int selected_count) {
-    struct job jobs[JOBS_MAX] = {0};
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child, NULL);
-    for (;;) {
-        bool left = __atomic_load_n(&board->next, __ATOMIC_RELAXED) < selected_count;
-        for (int i = 0; i < settings.jobs && left; i++)
-            if (!jobs[i].process) start(&jobs[i], &board->accounts[i], selected, selected_count);
-        if (!busy(jobs)) break;
-        wait_for_any(jobs);
+    for (bool busy = true; busy;) {
+        busy = false;
+        for (int i = 0; i < settings.jobs; i++) {
+            struct worker *worker = &board->workers[i];
+            bool left = __atomic_load_n(&board->next, __ATOMIC_RELAXED) < selected_count;
+            if (!worker->process && left) start(worker, selected, selected_count);
+            busy |= worker->process != 0;
+        }
+        if (busy) wait_for_any(&child);
     }
 }
 
-/* For debuggers and compute-sanitizer: all in this process, one after the other. */
+/* Runs all tests in this process, for debuggers and compute-sanitizer. */
 static void run_here(struct plain_test *const *selected, int selected_count) {
-    account = &board->accounts[0];
+    self = &board->workers[0];
     for (int i = 0; i < selected_count; i++) {
-        begin(account, selected[i]);
-        run_body(selected[i]);
-        count(account, 0, false);
+        run_test(selected[i]);
+        count(self, 0);
     }
 }
 
@@ -296,45 +254,37 @@ static bool is_selected(const struct plain_test *test) {
            fnmatch(settings.filter, path, FNM_EXTMATCH) == 0;
 }
 
-static void usage(FILE *out) {
-    fprintf(out, "usage: tests [--filter PATTERN] [--jobs N] [--timeout SECONDS] [--verbose] "
-                 "[--list] [--share] [--no-fork]\n"
-                 "--share: a process runs test after test, until one fails\n"
-                 "PATTERN matches suite/name: * ? [a-z] @(this|that)\n");
-}
-
 static bool read_options(int argc, char **argv) {
     static const struct option options[] = {{"filter", required_argument, NULL, 'f'},
                                             {"jobs", required_argument, NULL, 'j'},
                                             {"timeout", required_argument, NULL, 't'},
-                                            {"verbose", optional_argument, NULL, 'v'},
                                             {"list", no_argument, NULL, 'l'},
-                                            {"help", no_argument, NULL, 'h'},
                                             {"no-fork", no_argument, NULL, 'n'},
                                             {"share", no_argument, NULL, 's'},
                                             {NULL, 0, NULL, 0}};
-    for (int option; (option = getopt_long(argc, argv, "f:j:t:vlh", options, NULL)) != -1;) {
+    for (int option; (option = getopt_long(argc, argv, "f:j:t:l", options, NULL)) != -1;) {
         switch (option) {
         case 'f': settings.filter = optarg; break;
         case 'j': settings.jobs = atoi(optarg); break;
         case 't': settings.timeout = atof(optarg); break;
-        case 'v': settings.verbose = true; break;
         case 'l': settings.list = true; break;
         case 'n': settings.here = true; break;
         case 's': settings.share = true; break;
-        case 'h': usage(stdout); exit(0);
         default: return false;
         }
     }
+    if (settings.jobs > JOBS_MAX) settings.jobs = JOBS_MAX;
     return optind == argc && settings.jobs >= 1 && settings.timeout > 0;
 }
 
 int main(int argc, char **argv) {
     if (!read_options(argc, argv)) {
-        usage(stderr);
+        fprintf(stderr, "usage: tests [--filter PATTERN] [--jobs N] [--timeout SECONDS] [--list] "
+                        "[--share] [--no-fork]\n"
+                        "--share: a process runs test after test, until one fails\n"
+                        "PATTERN matches suite/name: * ? [a-z] @(this|that)\n");
         return 2;
     }
-    if (settings.jobs > JOBS_MAX) settings.jobs = JOBS_MAX;
     int known = 0, selected_count = 0;
     for (const struct plain_test *test = tests; test; test = test->next) known++;
     struct plain_test **selected = calloc((size_t)known + 1, sizeof(void *));
@@ -356,10 +306,8 @@ int main(int argc, char **argv) {
     else run_all(selected, selected_count);
     if (selected_count == 0) fprintf(stderr, "no test matches %s\n", settings.filter);
     fprintf(stderr, "[====] Synthesis: Tested: %d | Passing: %d | Failing: %d | Crashing: %d\n",
-            board->totals.tested, board->totals.passing, board->totals.failing,
-            board->totals.crashing);
-    if (board->totals.skipped)
-        fprintf(stderr, "[====] %d of them skipped themselves\n", board->totals.skipped);
+            board->tested, board->passing, board->failing, board->crashing);
+    if (board->skipped) fprintf(stderr, "[====] %d of them were skipped\n", board->skipped);
     free(selected);
-    return selected_count == 0 || board->totals.failing || board->totals.crashing;
+    return selected_count == 0 || board->failing || board->crashing;
 }
