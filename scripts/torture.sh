@@ -24,7 +24,7 @@ trap 'exit 130' INT TERM
 precisions=(fp32 bf16 bf16-muon fp16 fp8 nvfp4-switch lora-fp32 lora-bf16 lora-fp16 lora-fp8)
 kinds=(kill kill_saving call nth full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
-    fcntl)
+    fcntl getdents64)
 errors=(ENOSPC EIO EINTR ENOMEM)
 declare -A trials ended reported killed wrong_count
 
@@ -180,7 +180,7 @@ kill_saving_trial() {
     wait "$tracer" || status=$?
 }
 
-# Not mmap: no file is mapped, and oneDNN does not check the result when it allocates with mmap.
+# Not mmap: no file is mapped, and oneDNN crashes if its own mmap fails, here and in nth_trial.
 # Every other time the run has to read a checkpoint first.
 call_trial() {
     local call=${calls[$(random_below ${#calls[@]})]} error=${errors[$(random_below ${#errors[@]})]}
@@ -192,9 +192,9 @@ call_trial() {
 
 # Makes calls fail without strace, by a preloaded library; numbers of EIO, ENOMEM and ENOSPC.
 nth_trial() {
-    local names=(write pwrite64 read pread64 fsync rename unlinkat) numbers=(5 12 28)
+    local names=(write pwrite64 read pread64 fsync rename unlinkat mprotect readdir) numbers=(5 12 28)
     if [ "$(random_below 2)" = 0 ]; then interrupt_run || true; fi
-    FAIL_CALL=${names[$(random_below 7)]} FAIL_ERRNO=${numbers[$(random_below 3)]} \
+    FAIL_CALL=${names[$(random_below 9)]} FAIL_ERRNO=${numbers[$(random_below 3)]} \
         FAIL_NTH=$((1 + $(random_below $((1 << $(random_below 8)))))) \
         begin env LD_PRELOAD="$folder/fail_nth.so" || status=$?
 }

@@ -1,5 +1,6 @@
 /* Preloaded by scripts/torture.sh: makes the n-th call of a kind fail, FAIL_CALL and FAIL_NTH, with
  * the number FAIL_ERRNO. Unlike strace it needs no permission to trace. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static bool fails(const char *name) {
@@ -19,12 +21,13 @@ static bool fails(const char *name) {
     return true;
 }
 
-#define WRAP(result, name, parameters, arguments)          \
-    result name parameters {                               \
-        result(*next) parameters;                          \
-        *(void **)&next = dlsym(RTLD_NEXT, #name);         \
-        return fails(#name) ? (result)-1 : next arguments; \
+#define WRAP_TO(failure, result, name, parameters, arguments)   \
+    result name parameters {                                    \
+        result(*next) parameters;                               \
+        *(void **)&next = dlsym(RTLD_NEXT, #name);              \
+        return fails(#name) ? (result)failure : next arguments; \
     }
+#define WRAP(...) WRAP_TO(-1, __VA_ARGS__)
 
 WRAP(ssize_t, write, (int fd, const void *bytes, size_t size), (fd, bytes, size))
 WRAP(ssize_t, pwrite64, (int fd, const void *bytes, size_t size, off64_t at), (fd, bytes, size, at))
@@ -33,3 +36,5 @@ WRAP(ssize_t, pread64, (int fd, void *bytes, size_t size, off64_t at), (fd, byte
 WRAP(int, fsync, (int fd), (fd))
 WRAP(int, rename, (const char *from, const char *to), (from, to))
 WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags))
+WRAP(int, mprotect, (void *at, size_t size, int allowed), (at, size, allowed))
+WRAP_TO(0, struct dirent *, readdir, (DIR * entries), (entries)) /* for getdents, inside libc */
