@@ -12,13 +12,13 @@
 #include "data/util/files.h"
 #include "data/util/printed.h"
 #include "data/util/table.h"
-#include "model/lab/compare/comparison_print.h"
+#include "model/lab/compare/comparison_report.h"
 
 struct options {
     const char **paths; /* stb_ds array of run directories */
     char **labels;      /* stb_ds array, one per path; NULL: no label given */
-    const char *out, *reference, *made_by;
-    struct limits limits;
+    const char *out;
+    struct comparison_options report;
     bool help;
 };
 
@@ -81,7 +81,7 @@ static int read_limit(double *limit, double lowest, const char *name, const char
 
 static int take_flag(struct options *options, enum flag flag, const char *value,
                      struct error *error) {
-    struct limits *limits = &options->limits;
+    struct limits *limits = &options->report.limits;
     double *const numbers[FLAGS] = {
         [FLAG_LIMIT_LOSS] = &limits->loss,       [FLAG_LIMIT_CURVE] = &limits->curve,
         [FLAG_LIMIT_NORM] = &limits->norm,       [FLAG_LIMIT_CORRELATION] = &limits->correlation,
@@ -91,8 +91,8 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
         return read_limit(numbers[flag], flag == FLAG_LIMIT_CORRELATION ? -1 : 0, flags[flag].name,
                           value, error);
     if (flag == FLAG_OUT) options->out = value;
-    if (flag == FLAG_REFERENCE) options->reference = value;
-    if (flag == FLAG_MADE_BY) options->made_by = value;
+    if (flag == FLAG_REFERENCE) options->report.reference = value;
+    if (flag == FLAG_MADE_BY) options->report.made_by = value;
     limits->lower_is_fine |= flag == FLAG_LOWER_IS_FINE;
     limits->partial |= flag == FLAG_PARTIAL;
     options->help |= flag == FLAG_HELP;
@@ -166,26 +166,18 @@ static char *quoted_command(int argc, char **argv) {
 /* ---- the report */
 
 static int compare(const struct run_record *runs, const struct options *options,
-                   const char *command, struct error *error) {
-    struct comparison_report report;
+                   struct error *error) {
     int count = (int)arrlen(options->paths), status = EXIT_FAILED;
-    if (comparison_report_make(&report, runs, options->labels, count, options->reference,
-                               &options->limits, error))
-        return EXIT_FAILED;
-    report.made_by = options->made_by;
-    report.command = command;
-    cJSON *json = comparison_json(&report);
-    if (report_publish(comparison_print, json, options->out, "report", error) == 0) {
-        status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
+    cJSON *report = comparison_report(runs, options->labels, count, &options->report, error);
+    if (report && report_publish(comparison_print, report, options->out, "report", error) == 0) {
+        status = cJSON_IsTrue(json_at(report, "pass")) ? EXIT_DONE : EXIT_FAILED;
         if (options->out) printf("\nwritten: %s/report.json\n", options->out);
     }
-    cJSON_Delete(json);
-    comparison_report_free(&report);
+    cJSON_Delete(report);
     return status;
 }
 
-static int read_and_compare(const struct options *options, const char *command,
-                            struct error *error) {
+static int read_and_compare(const struct options *options, struct error *error) {
     struct run_record *runs = NULL;
     int status = EXIT_DONE;
     /* Fail before the comparison if the output directory cannot be created. */
@@ -195,22 +187,22 @@ static int read_and_compare(const struct options *options, const char *command,
         if (run_record_read(&run, options->paths[i], error)) status = EXIT_FAILED;
         else arrput(runs, run);
     }
-    if (status == EXIT_DONE) status = compare(runs, options, command, error);
+    if (status == EXIT_DONE) status = compare(runs, options, error);
     for (int i = 0; i < arrlen(runs); i++) run_record_close(&runs[i]);
     arrfree(runs);
     return status;
 }
 
 int main(int argc, char **argv) {
-    struct options options = {.limits = LIMITS_DEFAULT};
     char *command = quoted_command(argc, argv);
+    struct options options = {.report = {.limits = LIMITS_DEFAULT, .command = command}};
     struct error error = {0};
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error instead */
     int status = EXIT_USAGE;
     if (parse(&options, argc, argv, &error) == 0) {
         status = EXIT_DONE;
         if (options.help) print_help(argv[0]);
-        else status = read_and_compare(&options, command, &error);
+        else status = read_and_compare(&options, &error);
     }
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
         fail(&error, "standard output could not be written in full");

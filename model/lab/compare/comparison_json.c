@@ -1,4 +1,4 @@
-#include "model/lab/compare/comparison_print.h"
+#include "model/lab/compare/comparison_report.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -8,11 +8,7 @@
 
 #include "data/util/json.h"
 #include "data/util/table.h"
-
-static void text(cJSON *object, const char *key, const char *value) {
-    if (value) cJSON_AddStringToObject(object, key, value);
-    else cJSON_AddNullToObject(object, key);
-}
+#include "model/lab/compare/equal_loss.h"
 
 static cJSON *difference(cJSON *object, const char *key, const struct difference *d) {
     cJSON *item = cJSON_AddObjectToObject(object, key);
@@ -23,21 +19,14 @@ static cJSON *difference(cJSON *object, const char *key, const struct difference
     return item;
 }
 
-static void add_equal_loss(cJSON *object, const struct equal_loss *equal) {
+static void add_equal_loss(cJSON *object, const struct comparison *c) {
+    struct equal_loss equal;
     cJSON *item = cJSON_AddObjectToObject(object, "equal_loss");
-    JSON_NUMBERS(item, {"validation_loss", equal->loss}, {"speed_up", 1 + equal->speed.mean / 100});
-    difference(item, "tokens", &equal->tokens);
-    difference(item, "speed", &equal->speed);
-    text(item, "text", equal->text);
-}
-
-static void add_limits(cJSON *root, const struct limits *limits) {
-    cJSON *item = cJSON_AddObjectToObject(root, "limits");
-    JSON_NUMBERS(item, {"loss_percent", limits->loss}, {"curve_percent", limits->curve},
-                 {"norm_percent", limits->norm}, {"correlation", limits->correlation},
-                 {"skipped_percent", limits->skipped});
-    cJSON_AddBoolToObject(item, "partial", limits->partial);
-    cJSON_AddBoolToObject(item, "lower_is_fine", limits->lower_is_fine);
+    equal_loss_make(&equal, c);
+    JSON_NUMBERS(item, {"validation_loss", equal.loss}, {"speed_up", 1 + equal.speed.mean / 100});
+    difference(item, "tokens", &equal.tokens);
+    difference(item, "speed", &equal.speed);
+    cJSON_AddStringToObject(item, "text", equal.text);
 }
 
 static void add_runs(cJSON *object, const struct run_group *group) {
@@ -45,8 +34,8 @@ static void add_runs(cJSON *object, const struct run_group *group) {
     for (int i = 0; i < arrlen(group->runs); i++) {
         const struct run_record *run = group->runs[i];
         cJSON *item = json_add_item(runs);
-        text(item, "path", run->path);
-        text(item, "name", run->name);
+        cJSON_AddStringToObject(item, "path", run->path);
+        cJSON_AddStringToObject(item, "name", run->name);
         JSON_NUMBERS(item, {"seed", (double)run->seed},
                      {"steps", (double)run_record_last_step(run)},
                      {"planned_steps", (double)run->planned_steps});
@@ -155,54 +144,37 @@ static void add_checks(cJSON *object, const struct verdict *verdict) {
     for (int i = 0; i < CHECKS; i++) {
         const struct check *check = &verdict->checks[i];
         cJSON *item = json_add_item(checks);
-        text(item, "name", check_name(i));
-        text(item, "outcome", check_outcome_name(check->outcome));
+        cJSON_AddStringToObject(item, "name", check_name(i));
+        cJSON_AddStringToObject(item, "outcome", check_outcome_name(check->outcome));
         JSON_NUMBERS(item, {"value", check->value}, {"limit", check->limit});
-        text(item, "text", check->text);
-        text(item, "rule", check->rule);
+        cJSON_AddStringToObject(item, "text", check->text);
+        cJSON_AddStringToObject(item, "rule", check->rule);
     }
 }
 
-static void add_group(cJSON *groups, const struct comparison_report *report, int g) {
-    const struct run_group *group = &report->groups[g];
-    const struct comparison *c = &report->comparisons[g];
-    const struct verdict *verdict = &report->verdicts[g];
-    bool compared = g != report->reference;
+void comparison_add_group(cJSON *groups, const struct comparison *c,
+                          const struct verdict *verdict) {
+    const struct run_group *group = c->group;
+    bool compared = group != c->reference;
     cJSON *object = json_add_item(groups);
-    text(object, "label", group->label);
     char rank[40];
     snprintf(rank, sizeof rank, "rank %d of %d", verdict->rank, verdict->ranked);
-    text(object, "verdict",
-         !verdict->pass  ? "fail"
-         : !compared     ? "reference"
-         : verdict->rank ? rank
-                         : "pass");
+    cJSON_AddStringToObject(object, "label", group->label);
+    cJSON_AddStringToObject(object, "verdict",
+                            !verdict->pass  ? "fail"
+                            : !compared     ? "reference"
+                            : verdict->rank ? rank
+                                            : "pass");
     JSON_NUMBERS(object, {"rank", verdict->rank ? verdict->rank : NAN});
     cJSON_AddBoolToObject(object, "compared", compared);
-    text(object, "precision", group->runs[0]->precision);
+    cJSON_AddStringToObject(object, "precision", group->runs[0]->precision);
     add_runs(object, group);
     JSON_NUMBERS(object, {"steps", c->steps}, {"window", c->window}, {"settled_after", c->settled});
     add_differences(object, c);
     add_figures(object, c);
-    if (compared) add_equal_loss(object, &report->equal_losses[g]);
+    if (compared) add_equal_loss(object, c);
     else cJSON_AddNullToObject(object, "equal_loss");
     add_profile(object, group);
     add_checks(object, verdict);
     add_curves(object, c);
-}
-
-cJSON *comparison_json(const struct comparison_report *report) {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddBoolToObject(root, "pass", comparison_report_passes(report));
-    text(root, "reference", report->groups[report->reference].label);
-    text(root, "made_by", report->made_by);
-    text(root, "command", report->command);
-    cJSON *warnings = cJSON_AddArrayToObject(root, "warnings");
-    for (int i = 0; i < arrlen(report->warnings); i++)
-        cJSON_AddItemToArray(warnings, cJSON_CreateString(report->warnings[i]));
-    add_limits(root, &report->limits);
-    cJSON *groups = cJSON_AddArrayToObject(root, "groups");
-    for (int g = 0; g < arrlen(report->groups); g++) add_group(groups, report, g);
-    cJSON_AddItemToObject(root, "config_differences", cJSON_Duplicate(report->differences, true));
-    return root;
 }

@@ -1,4 +1,4 @@
-#include "model/lab/compare/comparison_print.h"
+#include "model/lab/compare/comparison_report.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,33 +1,27 @@
-/* Report of a comparison: groups of runs, their comparisons with one of them, and verdicts. */
+/* Report of a comparison: groups of runs, their comparisons with one of them, verdicts and warnings
+ * as one JSON object, and text for the terminal made from it. json.md lists its members. */
 #pragma once
 
 #include <stdio.h>
 
 #include "data/util/error.h"
 #include "model/lab/compare/comparison.h"
-#include "model/lab/compare/equal_loss.h"
-#include "model/lab/compare/run_groups.h"
 #include "model/lab/compare/verdict.h"
 
-struct comparison_report {
-    struct run_group *groups;        /* stb_ds array */
-    struct comparison *comparisons;  /* stb_ds array, one per group */
-    struct verdict *verdicts;        /* stb_ds array, one per group */
-    struct equal_loss *equal_losses; /* stb_ds array, one per group */
-    int reference;                   /* index of the reference group */
+struct comparison_options {
+    const char *reference; /* label of the reference; NULL: the group of the first run */
     struct limits limits;
-    struct cJSON *differences; /* result of config_differences */
-    char **warnings;           /* stb_ds array of sentences about doubtful figures */
-    /* Shell commands that made the runs and this comparison; optional. */
-    const char *made_by, *command;
+    const char *made_by, *command; /* commands of the runs and of this comparison, or NULL */
 };
 
-/* Makes a report. labels: see run_groups_make. reference: a label, or NULL for the group of the
- * first run. The runs must outlive the report. Fails if there is only one group, or no group with
- * that label; then there is nothing to free, but freeing is allowed. */
-int comparison_report_make(struct comparison_report *report, const struct run_record *runs,
-                           char *const *labels, int count, const char *reference,
-                           const struct limits *limits, struct error *error);
-void comparison_report_free(struct comparison_report *report);
+/* Returns the report, to be deleted. labels: see run_groups_make. Returns NULL with a message if
+ * there is only one group, no group with the reference's label, or no step in common. */
+struct cJSON *comparison_report(const struct run_record *runs, char *const *labels, int count,
+                                const struct comparison_options *options, struct error *error);
 
-bool comparison_report_passes(const struct comparison_report *report);
+/* Adds the report of a group, used by comparison_report. */
+void comparison_add_group(struct cJSON *groups, const struct comparison *comparison,
+                          const struct verdict *verdict);
+
+/* Prints a report. */
+void comparison_print(FILE *out, const struct cJSON *report);
