@@ -67,7 +67,7 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 # The modules of data/ and model/, in the order of scripts/check_layers.sh.
 DATA_MODULES    := data/util data/tokenize data/corpus
 MODEL_MODULES   := model/architecture model/config model/core model/io model/choices model/plan \
-                   model/cli model/lab/audit model/lab/evaluation \
+                   model/session model/cli model/lab/audit model/lab/evaluation \
                    model/lab/compare
 sources_in       = $(wildcard $(1:%=%/*.c))
 DATA_SOURCES    := $(filter-out data/corpus/prepare.c,$(call sources_in,$(DATA_MODULES)))

@@ -19,12 +19,13 @@ data/corpus          data/util data/tokenize
 model/architecture   kernels
 model/config         data/util kernels model/architecture
 model/core           data/util data/tokenize data/corpus kernels model/architecture model/config
-model/io             data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core
+model/io             data/util data/tokenize data/corpus kernels model/architecture model/config model/core
 model/choices        data/util data/tokenize data/corpus model/core
-model/plan           data/util kernels model/architecture model/config model/core model/io
-model/cli            data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/choices model/plan
-model/lab/audit      data/util kernels model/architecture model/config model/core model/io model/plan
-model/lab/evaluation data/util data/tokenize kernels model/architecture model/config model/core model/io model/choices
+model/plan           data/util kernels model/architecture model/config model/core
+model/session        data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/plan
+model/cli            data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/choices model/plan model/session
+model/lab/audit      data/util kernels model/architecture model/config model/core model/io model/plan model/session
+model/lab/evaluation data/util data/tokenize kernels model/architecture model/config model/core model/io model/choices model/session
 model/lab/compare    data/util
 .                    data/util kernels kernels/comm kernels/open model/config model/io model/cli model/lab/audit model/lab/evaluation
 '

@@ -12,7 +12,7 @@
 #include "data/util/error.h"
 #include "model/io/checkpoint.h"
 #include "model/core/forward.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 
 struct rig {
     struct config config;

@@ -11,32 +11,33 @@
 #include "model/cli/run_state.h"
 #include "model/cli/validation.h"
 #include "model/core/evaluate.h"
-#include "model/io/sample_model.h"
+#include "model/session/sample_model.h"
 #include "model/plan/memory_text.h"
 #include "model/plan/rank_text.h"
 
 /* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {
+    struct trainer *trainer = &run->session.trainer;
     double loss;
-    int64_t step = run->trainer.state.step;
-    int64_t sequences = evaluate_sequences(&run->config, &run->val.loader);
-    int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, sequences, error);
+    int64_t step = trainer->state.step;
+    int64_t sequences = evaluate_sequences(&run->session.config, &run->session.val.loader);
+    int status = trainer_evaluate(trainer, &loss, &run->session.val.loader, sequences, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
     saving_watch(&run->saving, step, loss);
-    struct best_validation before = run->trainer.state.best;
-    if (validation_record(&run->trainer.state.best, step, loss)) *best = true;
+    struct best_validation before = trainer->state.best;
+    if (validation_record(&trainer->state.best, step, loss)) *best = true;
     if (!run->log_failure.text[0]) metrics_validation(&run->metrics, step, loss, &run->log_failure);
     /* A resume repeats a validation without a line in the metrics, so it must not count twice.
      * Several ranks stop early together, so none of them forgets it. */
-    if (run->log_failure.text[0] && run->ranks->size == 1) run->trainer.state.best = before;
+    if (run->log_failure.text[0] && run->session.ranks->size == 1) trainer->state.best = before;
     return 0;
 }
 
 static int answer_questions(struct run *run, struct error *error) {
-    int64_t step = run->trainer.state.step;
+    int64_t step = run->session.trainer.state.step;
     struct accuracy accuracy;
-    int status = training_choices_answer(&run->questions, &run->trainer, &accuracy, error);
+    int status = training_choices_answer(&run->questions, &run->session.trainer, &accuracy, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_accuracy(&run->report, step, &accuracy);
     if (!run->log_failure.text[0])
@@ -45,7 +46,8 @@ static int answer_questions(struct run *run, struct error *error) {
 }
 
 static int sample_now(struct run *run, struct error *error) {
-    const struct config *config = &run->config;
+    struct trainer *trainer = &run->session.trainer;
+    const struct config *config = &run->session.config;
     struct sample_result ignored;
     struct sample_options options = {
         .tokens = config->sample.tokens,
@@ -55,17 +57,17 @@ static int sample_now(struct run *run, struct error *error) {
         .min_p = config->sample.min_p,
         .repetition_penalty = config->sample.repetition_penalty,
         .seed = derive_seed(config->seed, SEED_SAMPLE),
-        .stream = (uint64_t)run->trainer.state.step,
+        .stream = (uint64_t)trainer->state.step,
         .stop = run->stop,
     };
-    sample_set_ends(&options, &run->base.tokens, &run->tokenizer);
+    sample_set_ends(&options, &run->base.tokens, &run->session.tokenizer);
     report_pause(&run->report);
-    printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
-    int failed = print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer,
+    printf("--- sample at step %" PRId64 " ---\n", trainer->state.step);
+    int failed = print_sample(stdout, &ignored, &trainer->gpt, &run->session.tokenizer,
                               config->sample.prompt, &options, error);
     printf("---\n");
     fflush(stdout);
-    if (!failed || run->be.failure.text[0]) return failed;
+    if (!failed || run->session.be.failure.text[0]) return failed;
     /* A model without finite predictions only warns here; its gradients decide whether training
      * continues. */
     print_notes("warning", error->text);
@@ -97,16 +99,16 @@ static void write_again(struct run *run) {
  * counts from the end of the previous one. */
 static int end_step(struct run *run, struct error *error) {
     struct step_report report;
-    int status = trainer_end_step(&run->trainer, &report, error);
+    int status = trainer_end_step(&run->session.trainer, &report, error);
     if (report.step == 0) return status;
     double now = progress_clock(), seconds = now - run->step_began;
     run->step_began = now;
-    const struct config *config = &run->config;
+    const struct config *config = &run->session.config;
     double tokens = (double)batches_step_tokens(config);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
     saving_watch(&run->saving, report.step, report.loss);
-    if (run->precision.scale_loss && report.loss_scale >= 1 &&
-        run->trainer.state.scaler.loss_scale < 1) {
+    if (run->session.precision.scale_loss && report.loss_scale >= 1 &&
+        run->session.trainer.state.scaler.loss_scale < 1) {
         report_pause(&run->report);
         fprintf(stderr,
                 "warning: step %" PRId64 ": the loss scale fell below 1, so small gradients are "
@@ -114,23 +116,24 @@ static int end_step(struct run *run, struct error *error) {
                 report.step);
     }
     log_step(run, &(struct step_line){report, 1e3 * seconds, tokens / seconds,
-                                      backend_peak_bytes(&run->be)});
+                                      backend_peak_bytes(&run->session.be)});
     return status;
 }
 
 /* Finishes all steps, before work that reads the trainer's state or takes time of its own. */
 static int finish_steps(struct run *run, struct error *error) {
-    while (run->trainer.unfinished > 0)
+    while (run->session.trainer.unfinished > 0)
         if (end_step(run, error)) return -1;
-    trainer_wait_for_weights(&run->trainer);
+    trainer_wait_for_weights(&run->session.trainer);
     return 0;
 }
 
 /* Begins a step, and finishes earlier ones beyond the number the device may run ahead. */
 static int step_once(struct run *run, struct error *error) {
-    if (run->trainer.unfinished == 0) run->step_began = progress_clock();
-    if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
-    while (run->trainer.unfinished > run->be.device.steps_ahead)
+    struct trainer *trainer = &run->session.trainer;
+    if (trainer->unfinished == 0) run->step_began = progress_clock();
+    if (trainer_begin_step(trainer, &run->session.train.loader, error)) return -1;
+    while (trainer->unfinished > run->session.be.device.steps_ahead)
         if (end_step(run, error)) return -1;
     return 0;
 }
@@ -138,7 +141,7 @@ static int step_once(struct run *run, struct error *error) {
 /* Returns the signal that stops the run, or 0. With several ranks it changes only between steps, on
  * all ranks at once. */
 static int stopped(const struct run *run) {
-    return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
+    return run->session.ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
 /* Sets this rank's decisions. A run whose metrics cannot be written ends as if out of time. */
@@ -152,10 +155,10 @@ static void own_decisions(struct rank_decisions *own, void *context) {
  * rank, or after a pause, which may have been long. Completes a checkpoint that no rank is still
  * writing. */
 static int apply_decisions(struct run *run, bool paused, struct error *error) {
-    struct exchange *exchange = &run->trainer.optimizer.exchange;
-    if (run->ranks->size == 1 || paused) {
+    struct exchange *exchange = &run->session.trainer.optimizer.exchange;
+    if (run->session.ranks->size == 1 || paused) {
         own_decisions(&exchange->decisions, run);
-        rank_decisions_reduce(&exchange->decisions, run->ranks);
+        rank_decisions_reduce(&exchange->decisions, run->session.ranks);
     }
     run->agreed_stop = (int)exchange->decisions.signal;
     run->out_of_time = exchange->decisions.out_of_time;
@@ -169,10 +172,10 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
 /* Takes a step. If it cannot begin, saves the state, which is still that of the previous step. */
 static int step_or_save(struct run *run, struct error *error) {
     struct error ignored;
-    int64_t step = run->trainer.state.step;
+    int64_t step = run->session.trainer.state.step;
     if (step_once(run, error) == 0) return 0;
-    if (run->ranks->size > 1) return -1; /* the other ranks are in the middle of the step */
-    bool intact = run->trainer.state.step == step && finish_steps(run, &ignored) == 0;
+    if (run->session.ranks->size > 1) return -1; /* the other ranks are in the middle of the step */
+    bool intact = run->session.trainer.state.step == step && finish_steps(run, &ignored) == 0;
     if (intact) saving_finish(&run->saving, &ignored);
     return -1;
 }
@@ -180,9 +183,9 @@ static int step_or_save(struct run *run, struct error *error) {
 /* Runs the validation, questions, sample and checkpoint that are due after a step, in this order.
  */
 static int after_step(struct run *run, bool *paused, struct error *error) {
-    const struct config *config = &run->config;
-    int64_t step = run->trainer.state.step, steps = config->train.steps;
-    bool validates = run->val.open && due(step, config->eval.every, steps);
+    const struct config *config = &run->session.config;
+    int64_t step = run->session.trainer.state.step, steps = config->train.steps;
+    bool validates = run->session.val.open && due(step, config->eval.every, steps);
     int64_t answers_every = config->eval.choices_every > 0 ? config->eval.choices_every
                             : config->eval.every > 0       ? config->eval.every
                                                            : steps;
@@ -191,7 +194,7 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;
     /* The same on all ranks, although only rank 0 has the tokenizer and samples. */
     *paused = validates || answers || samples || saves;
-    samples = samples && run->tokenizer.vocab_size > 0;
+    samples = samples && run->session.tokenizer.vocab_size > 0;
     if (*paused && finish_steps(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, &best, error)) return -1;
     if (answers && !stopped(run) && answer_questions(run, error)) return -1;
@@ -205,31 +208,32 @@ static int finish(struct run *run, struct error *error) {
     if (finish_steps(run, error)) return -1;
     int status = saving_finish(&run->saving, error);
     if (run->log_failure.text[0]) {
-        if (status) saving_warn(run->trainer.state.step, error);
+        if (status) saving_warn(run->session.trainer.state.step, error);
         write_again(run);
         *error = run->log_failure;
         status = -1;
     }
-    return ranks_agree(run->ranks, status, error);
+    return ranks_agree(run->session.ranks, status, error);
 }
 
 static int train(struct run *run, struct error *error) {
-    const struct config *config = &run->config;
-    int64_t *step = &run->trainer.state.step, steps = config->train.steps;
+    struct trainer *trainer = &run->session.trainer;
+    const struct config *config = &run->session.config;
+    int64_t *step = &trainer->state.step, steps = config->train.steps;
     /* A run stopped by a signal skips the validation that is due, so it is made up for here. */
-    bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
+    bool missed = *step > 0 && run->session.val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
-    ranks_broadcast(run->ranks, &missed, sizeof missed);
+    ranks_broadcast(run->session.ranks, &missed, sizeof missed);
     bool best = false;
     if (missed && validate(run, &best, error)) return -1;
     /* With its line in metrics.jsonl, a later resume would not repeat this validation: save now. */
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
     bool paused; /* run->out_of_time is updated after a step: each process takes at least one */
-    run->trainer.optimizer.exchange.decide = own_decisions;
-    run->trainer.optimizer.exchange.context = run;
-    while (*step < run->until && !stopped(run) && !run->out_of_time &&
-           !validation_stops_early(config, &run->trainer.state.best)) {
+    trainer->optimizer.exchange.decide = own_decisions;
+    trainer->optimizer.exchange.context = run;
+    while (*step < run->session.until && !stopped(run) && !run->out_of_time &&
+           !validation_stops_early(config, &trainer->state.best)) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
         if (apply_decisions(run, paused, error)) return -1;
     }
@@ -243,41 +247,45 @@ static double loss_floor(const struct config *config) {
 }
 
 static void print_banner(struct run *run) {
-    snapshot_plan(&run->trainer);
-    report_open(&run->report, stdout, &run->trainer, run->began, loss_floor(&run->config));
-    report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
-                  run->val.open ? &run->val.loader : NULL, run->directory);
+    struct trainer *trainer = &run->session.trainer;
+    snapshot_plan(trainer);
+    report_open(&run->report, stdout, trainer, run->began, loss_floor(&run->session.config));
+    report_banner(&run->report, trainer,
+                  run->session.train.open ? &run->session.train.loader : NULL,
+                  run->session.val.open ? &run->session.val.loader : NULL, run->directory);
 }
 
 /* True if this part of the run has ended, and the next one follows. */
 static bool switches(const struct run *run) {
-    return run->trainer.state.step >= run->until && run->until < run->config.train.steps &&
-           !(run->stop && stopped(run)) && !run->out_of_time &&
-           !validation_stops_early(&run->config, &run->trainer.state.best);
+    return run->session.trainer.state.step >= run->session.until &&
+           run->session.until < run->session.config.train.steps && !(run->stop && stopped(run)) &&
+           !run->out_of_time &&
+           !validation_stops_early(&run->session.config, &run->session.trainer.state.best);
 }
 
 /* Prints a summary, and why the run ended if that was before its last step. Returns the exit
  * status. */
 static int report_end(const struct run *run) {
-    const struct config *config = &run->config;
-    report_waited(&run->report, &run->trainer);
+    const struct trainer *trainer = &run->session.trainer;
+    const struct config *config = &run->session.config;
+    report_waited(&run->report, trainer);
     saving_report(stdout, &run->saving);
-    validation_report(stdout, config, &run->trainer.state.best, run->directory);
-    if (run->trainer.state.step >= config->train.steps) return EXIT_DONE;
+    validation_report(stdout, config, &trainer->state.best, run->directory);
+    if (trainer->state.step >= config->train.steps) return EXIT_DONE;
     if (switches(run)) {
-        printf("step %" PRId64 ": the precision changes\n", run->trainer.state.step);
+        printf("step %" PRId64 ": the precision changes\n", trainer->state.step);
         return EXIT_DONE;
     }
     if (stopped(run)) {
         fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
         return EXIT_SIGNAL + stopped(run);
     }
-    printf("stopped at step %" PRId64 " of %" PRId64 ": ", run->trainer.state.step,
+    printf("stopped at step %" PRId64 " of %" PRId64 ": ", trainer->state.step,
            config->train.steps);
-    if (validation_stops_early(config, &run->trainer.state.best))
+    if (validation_stops_early(config, &trainer->state.best))
         printf("no lower validation loss in %" PRId64 " validation%s (train.patience is %" PRId64
                ")\n",
-               run->trainer.state.best.since, run->trainer.state.best.since == 1 ? "" : "s",
+               trainer->state.best.since, trainer->state.best.since == 1 ? "" : "s",
                config->train.patience);
     else
         printf("the %g minutes of train.minutes are over; continue with --resume\n",
@@ -292,16 +300,17 @@ static int report_end(const struct run *run) {
 /* Trains one part of a run, unless a checkpoint is beyond it. Sets *next to true if another part
  * follows. Returns an exit status. */
 static int train_part(struct run *run, bool *next, struct error *error) {
-    int64_t steps = run->config.train.steps;
+    struct trainer *trainer = &run->session.trainer;
+    int64_t steps = run->session.config.train.steps;
     *next = switches(run);
     if (*next) return EXIT_DONE;
     print_banner(run);
-    if (run->trainer.state.step >= steps)
+    if (trainer->state.step >= steps)
         printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
-               run->config.train.epochs > 0 ? "epochs" : "steps");
-    run->trainer.stop = run->stop = signals_catch();
+               run->session.config.train.epochs > 0 ? "epochs" : "steps");
+    trainer->stop = run->stop = signals_catch();
     signals_explain(run->report.terminal ? "\r\033[K" ENDING_TEXT : ENDING_TEXT);
-    saving_open(&run->saving, &run->trainer, &run->report, run->directory);
+    saving_open(&run->saving, trainer, &run->report, run->directory);
     int failed = train(run, error);
     signals_explain(NULL);
     report_pause(&run->report);
@@ -322,7 +331,7 @@ int run_train(const struct config *config, const struct command_line *line,
             status = run_start(&run, part == RUN_FIRST ? line : &resuming, error);
         if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* only if it is empty */
         if (status == EXIT_DONE) status = train_part(&run, &next, error);
-        whole.precision = run.given.precision;
+        whole.precision = run.session.given.precision;
         resuming.resume = true, resuming.resume_path = NULL;
         /* After a failure, data may still be in flight between ranks: main() aborts them instead.
          */
@@ -346,10 +355,10 @@ int run_dry(const struct config *config, const struct command_line *line, struct
     struct run run;
     int status = RESULT_FAILED;
     if (run_open(&run, config, RUN_FIRST, &ranks_alone, false, error) == 0 &&
-        run_open_tokenizer(&run, NULL, error) == 0) {
+        session_open_tokenizer(&run.session, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
-        struct memory_request request = memory_request(&run.config, &run.be, gib);
-        if (line->link > 0) run.be.device.link = 1e9 * line->link;
+        struct memory_request request = memory_request(&run.session.config, &run.session.be, gib);
+        if (line->link > 0) run.session.be.device.link = 1e9 * line->link;
         if (!line->fit) print_banner(&run);
         status = line->fit ? memory_print_fit(stdout, &request, error)
                            : memory_print_run(stdout, &request, error);

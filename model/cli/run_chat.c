@@ -14,8 +14,8 @@
 #include "data/util/signals.h"
 #include "model/cli/run_sample.h"
 #include "model/cli/text_stream.h"
-#include "model/io/run_setup.h"
-#include "model/io/sample_model.h"
+#include "model/session/setup.h"
+#include "model/session/sample_model.h"
 
 struct conversation {
     const struct chat_template *template;

@@ -11,7 +11,7 @@
 #include "model/io/checkpoint.h"
 #include "model/core/evaluate.h"
 #include "model/cli/report.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 
 struct evaluation {
     const struct config *config;

@@ -11,8 +11,7 @@
 #include "data/util/statistics.h"
 #include "model/cli/report.h"
 #include "model/core/linear.h"
-#include "model/io/run_setup.h"
-#include "model/plan/setup_trainer.h"
+#include "model/session/setup.h"
 
 enum { REPETITIONS_DEFAULT = 5 };
 

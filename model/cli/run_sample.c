@@ -11,8 +11,8 @@
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/cli/text_stream.h"
-#include "model/io/run_setup.h"
-#include "model/io/sample_model.h"
+#include "model/session/setup.h"
+#include "model/session/sample_model.h"
 
 struct sample_options sample_options_of(const struct config *config,
                                         const struct command_line *line) {

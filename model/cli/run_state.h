@@ -1,5 +1,5 @@
-/* State of a training run or its dry run, for the files of this directory: from the config to a
- * trainer with weights. */
+/* State of a training run or its dry run, for the files of this directory: the session, and what
+ * the run writes. */
 #pragma once
 
 #include <signal.h>
@@ -12,25 +12,15 @@
 #include "model/cli/report.h"
 #include "model/cli/saving.h"
 #include "model/cli/training_choices.h"
-#include "model/core/trainer.h"
 #include "model/io/base_files.h"
-#include "model/io/run_setup.h"
+#include "model/session/session.h"
 
 /* Steps that may end after the first failure: unfinished ones, and one more with several ranks. */
 enum { UNWRITTEN_MAX = 2 * BACKEND_SLOTS };
 
 struct run {
-    const struct ranks *ranks;
-    struct config config; /* config of this part of the run, with precision "auto" resolved */
-    struct config given;  /* the same for the whole run, as in config.json */
-    int64_t until;        /* step at which this part ends: a change of precision, or the last one */
-    struct backend be;
-    bool backend_open;
-    struct precision precision;
-    struct source train, val;
-    struct base_files base;     /* read by rank 0 only */
-    struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
-    struct trainer trainer;
+    struct session session;
+    struct base_files base; /* read by rank 0 only */
     struct training_choices questions;
     struct report report;
     struct metrics metrics;
@@ -48,18 +38,10 @@ struct run {
     int lock;         /* descriptor that holds the directory's lock, or -1 */
 };
 
-/* Parts of a run: before and after the change of precision, if there is one. */
-enum run_part { RUN_FIRST, RUN_SWITCHED };
-
-/* Opens device, precision, data and trainer, in this order, and prints notes and warnings about the
- * resolved settings. RUN_SWITCHED: config->precision is resolved. */
+/* Opens the session. allocate: for training, not for a dry run. */
 int run_open(struct run *run, const struct config *config, enum run_part part,
              const struct ranks *ranks, bool allocate, struct error *error);
 void run_close(struct run *run);
-
-/* Opens the tokenizer, which is optional: only samples and the files of checkpoints need it. from:
- * checkpoint to resume from, whose tokenizer files take precedence, or NULL. */
-int run_open_tokenizer(struct run *run, const char *from, struct error *error);
 
 /* Starts a new run or resumes one. Returns an exit status. */
 int run_start(struct run *run, const struct command_line *line, struct error *error);

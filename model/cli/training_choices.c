@@ -2,7 +2,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 
 static int open_choices(struct choices *choices, const struct config *config, const char *from,
                         struct error *error) {

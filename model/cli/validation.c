@@ -3,14 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "model/core/evaluate.h"
 #include "model/io/checkpoint.h"
-
-int validation_check(const struct config *config, const struct loader *val, struct error *error) {
-    int64_t sequences = evaluate_sequences(config, val);
-    if (loader_target_count(val, 0, (uint64_t)sequences) > 0) return 0;
-    return evaluate_fail_masked(sequences, error);
-}
 
 bool validation_record(struct best_validation *best, int64_t step, double loss) {
     if (isfinite(loss) && (best->step == 0 || loss < best->loss)) {

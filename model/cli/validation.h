@@ -1,16 +1,11 @@
-/* Validation during a run: number of batches, lowest loss so far, early stopping. */
+/* Validation during a run: lowest loss so far, early stopping. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
 
 #include "data/util/error.h"
-#include "data/corpus/loader.h"
 #include "model/core/trainer.h"
-
-/* Fails if no target of the validation's sequences counts in the loss. Called before training
- * starts. */
-int validation_check(const struct config *config, const struct loader *val, struct error *error);
 
 /* Records the loss of a validation after `step`. True if it is finite and the lowest so far. */
 bool validation_record(struct best_validation *best, int64_t step, double loss);

@@ -5,7 +5,7 @@
 
 #include "data/util/error.h"
 #include "model/config/config.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 #include "model/core/trainer.h"
 
 enum { SUBJECT_REPETITIONS = 4 };

@@ -14,8 +14,8 @@
 #include "model/config/config_keys.h"
 #include "model/core/forward.h"
 #include "model/io/checkpoint.h"
-#include "model/io/run_setup.h"
-#include "model/io/sample_model.h"
+#include "model/session/setup.h"
+#include "model/session/sample_model.h"
 #include "model/lab/evaluation/agreement.h"
 #include "data/util/table.h"
 

@@ -13,7 +13,7 @@
 #include "model/config/config_keys.h"
 #include "model/choices/choices.h"
 #include "model/io/checkpoint.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 #include "data/util/table.h"
 
 enum { LENGTH_USUAL = 1024, LENGTH_STEP = 64 };

@@ -1,4 +1,4 @@
-/* Setup shared by all commands that use a model: device, text, tokenizer. */
+/* Parts that commands open: device, precision, text, tokenizer, trainer. */
 #pragma once
 
 #include <stdbool.h>
@@ -52,6 +52,11 @@ int setup_precision(struct precision *precision, const struct config *config,
  * from the record. */
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
                     const struct source *const *texts, int count, struct error *error);
+
+/* Opens a trainer and allocates its memory. If memory is short, nothing stays open and the message
+ * names the options with which the run fits. */
+int setup_trainer(struct trainer *trainer, const struct config *config,
+                  const struct precision *precision, struct backend *be, struct error *error);
 
 /* Prints each line of text as "PREFIX: LINE" to standard error. */
 void print_notes(const char *prefix, const char *text);

@@ -6,7 +6,7 @@
 #include "data/util/files.h"
 #include "data/corpus/tokenizer_record.h"
 #include "model/config/config_keys.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 #include "test/scratch.h"
 
 TestSuite(run_setup, .init = make_folder, .fini = remove_folder);

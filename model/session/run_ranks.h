@@ -5,7 +5,7 @@
 #include "data/util/error.h"
 #include "kernels/ranks.h"
 #include "model/config/config.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 #include "model/core/trainer.h"
 
 /* Compares the program version and the resolved config, except `threads`. */

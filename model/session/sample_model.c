@@ -1,11 +1,11 @@
-#include "model/io/sample_model.h"
+#include "model/session/sample_model.h"
 
 #include <string.h>
 
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
-#include "model/io/run_setup.h"
+#include "model/session/setup.h"
 
 static int load(struct sample_model *model, const char *from, struct error *error) {
     const struct config *config = &model->config;

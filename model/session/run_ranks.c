@@ -1,4 +1,4 @@
-#include "model/cli/run_ranks.h"
+#include "model/session/run_ranks.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,0 +1,157 @@
+#include "model/session/session.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "model/config/config_check.h"
+#include "model/config/precision_switch.h"
+#include "model/core/evaluate.h"
+#include "model/plan/memory_plan.h"
+#include "model/session/run_ranks.h"
+
+/* Fails if no target of the validation's sequences counts in the loss. */
+static int check_validation(const struct config *config, const struct loader *val,
+                            struct error *error) {
+    int64_t sequences = evaluate_sequences(config, val);
+    if (loader_target_count(val, 0, (uint64_t)sequences) > 0) return 0;
+    return evaluate_fail_masked(sequences, error);
+}
+
+/* Opens training and validation data. If the data are not required, as in a dry run, an error
+ * becomes a note. */
+static int open_data(struct session *session, bool required, struct error *error) {
+    const struct config *config = &session->config;
+    int failed = source_open(&session->train, config, config->data.train, false, error);
+    if (!failed && config->data.val[0])
+        failed = source_open(&session->val, config, config->data.val, true, error) ||
+                 check_validation(config, &session->val.loader, error);
+    if (!failed || required) return failed;
+    print_notes("note", error->text);
+    error->text[0] = 0;
+    return 0;
+}
+
+int session_open_tokenizer(struct session *session, const char *from, struct error *error) {
+    const struct source *texts[] = {&session->train, &session->val};
+    int status = setup_tokenizer(&session->tokenizer, &session->config, from, texts, 2, error);
+    if (status == 0) {
+        session->trainer.tokenizer = &session->tokenizer;
+        session->config.data.tokenizer = (enum config_tokenizer)session->tokenizer.kind;
+    }
+    if (status != RESULT_NONE) return status;
+    print_notes("note", error->text);
+    print_notes("note", "without it there are no samples, and none of its files in checkpoints");
+    error->text[0] = 0;
+    return 0;
+}
+
+/* Resolves train.steps from train.epochs. Without data, in a dry run, the number of steps stays
+ * unknown; no part of the plan needs it. */
+static int resolve_steps(struct session *session, struct error *error) {
+    char notes[4 * ERROR_MAX];
+    if (session->config.train.epochs > 0 && session->train.open &&
+        config_resolve_epochs(&session->config, session->train.loader.sequence_count, 0, 0, error))
+        return -1;
+    config_resolve_notes(&session->config, notes, sizeof notes);
+    print_notes("note", notes);
+    return 0;
+}
+
+int session_resolve_steps_left(struct session *session, struct error *error) {
+    struct config *config = &session->config;
+    const struct training_state *state = &session->trainer.state;
+    bool last_part = session->until == config->train.steps;
+    if (config->train.epochs == 0 ||
+        state->next_sample == state->step * batches_step_samples(config))
+        return 0;
+    if (config_resolve_epochs(config, session->train.loader.sequence_count, state->step,
+                              state->next_sample, error))
+        return -1;
+    session->until = last_part ? config->train.steps : precision_switch_step(config);
+    return 0;
+}
+
+/* Fails if the memory does not suffice after the change of precision, before training starts. */
+static int check_switch(struct session *session, struct error *error) {
+    struct config switched = session->config;
+    struct memory_plan plan;
+    if (session->until == session->config.train.steps) return 0;
+    precision_switch_apply(&switched);
+    if (memory_plan_of(&plan, &switched, &session->be, error)) return -1;
+    size_t needed = memory_total(&plan), available = backend_available(&session->be);
+    if (needed <= available) return 0;
+    return fail(error,
+                "precision_switch: after step %" PRId64 " the run needs %.0f MiB, and %.0f MiB are "
+                "available\nset train.recompute, or switch the forward pass only "
+                "(precision_switch.forward_only)",
+                session->until, (double)needed / 0x1p20, (double)available / 0x1p20);
+}
+
+/* Resolves the precision, and prints notes and warnings about it. */
+static int open_precision(struct session *session, struct error *error) {
+    char warnings[4 * ERROR_MAX];
+    struct config *config = &session->config;
+    if (setup_precision(&session->precision, config, &session->be, error)) return -1;
+    precision_warnings(&session->precision, config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    /* The saved config names the resolved precision, which another machine could resolve
+     * differently when it samples from the checkpoint. */
+    config->precision = precision_setting(&session->precision, config);
+    if (session->given.precision == CONFIG_PRECISION_AUTO)
+        session->given.precision = config->precision;
+    if (session->precision.compute_dtype != DTYPE_F32 &&
+        config_dimension_notes(config, warnings, sizeof warnings))
+        print_notes("note", warnings);
+    return 0;
+}
+
+/* With autotune, rank 0 opens its trainer first and the others use its choices. */
+static int open_trainer(struct session *session, struct error *error) {
+    const struct ranks *ranks = session->ranks;
+    bool tuned = backend_tuning(&session->be).on && ranks->size > 1;
+    int status = 0;
+    for (int turn = 0; turn <= tuned && status == 0; turn++) {
+        if (!tuned || (ranks->rank == 0) == (turn == 0))
+            status = setup_trainer(&session->trainer, &session->config, &session->precision,
+                                   &session->be, error);
+        status = ranks_agree(ranks, status, error);
+        if (tuned && turn == 0 && status == 0)
+            status = ranks_agree(ranks, backend_share_choices(&session->be, ranks, error), error);
+    }
+    return status ? status : run_ranks_compare_plan(ranks, &session->trainer, error);
+}
+
+int session_open(struct session *session, const struct config *config, enum run_part part,
+                 const struct ranks *ranks, const char *choices, struct error *error) {
+    char warnings[4 * ERROR_MAX];
+    *session = (struct session){.ranks = ranks, .config = *config, .given = *config};
+    if (part == RUN_SWITCHED) precision_switch_apply(&session->config);
+    if (part == RUN_FIRST) {
+        config_warnings(config, warnings, sizeof warnings);
+        print_notes("warning", warnings);
+    }
+    if (run_ranks_compare_config(ranks, &session->config, error)) return -1;
+    if (config_split_batch(&session->config, ranks->size, error)) return -1;
+    if (setup_backend(&session->be, config, choices, ranks, error)) return -1;
+    session->backend_open = true;
+    if (open_precision(session, error)) return -1;
+    if (ranks_agree(ranks, open_data(session, choices, error), error)) return -1;
+    if (ranks_agree(ranks, setup_isolation(&session->config, &session->train, error), error))
+        return -1;
+    if (ranks_agree(ranks, resolve_steps(session, error), error)) return -1;
+    session->until =
+        part == RUN_FIRST ? precision_switch_step(&session->config) : session->config.train.steps;
+    if (run_ranks_compare_data(ranks, config, &session->train, &session->val, error)) return -1;
+    if (ranks_agree(ranks, check_switch(session, error), error)) return -1;
+    if (choices) return open_trainer(session, error);
+    return trainer_open(&session->trainer, &session->config, &session->precision, &session->be,
+                        TRAINER_PLANNED, error);
+}
+
+void session_close(struct session *session) {
+    if (session->trainer.config) trainer_close(&session->trainer);
+    source_close(&session->train);
+    source_close(&session->val);
+    tokenizer_close(&session->tokenizer);
+    if (session->backend_open) backend_close(&session->be);
+}
