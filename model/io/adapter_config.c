@@ -68,56 +68,32 @@ static bool is_unused(const cJSON *member) {
            ((cJSON_IsObject(member) || cJSON_IsArray(member)) && !member->child);
 }
 
-enum key_use { KEY_READ, KEY_HARMLESS, KEY_REFUSED };
-
-/* Keys of LoraConfig. Harmless ones do not change what an adapter computes once it is trained; of
- * the refused ones each changes it, unless it is unused. */
-static const struct {
-    const char *name;
-    enum key_use use;
-} keys[] = {
-    {"peft_type", KEY_READ},
-    {"base_model_name_or_path", KEY_READ},
-    {"r", KEY_READ},
-    {"lora_alpha", KEY_READ},
-    {"use_rslora", KEY_READ},
-    {"target_modules", KEY_READ},
-    {"init_lora_weights", KEY_READ},
-    {"task_type", KEY_HARMLESS},
-    {"auto_mapping", KEY_HARMLESS},
-    {"peft_version", KEY_HARMLESS},
-    {"revision", KEY_HARMLESS},
-    {"inference_mode", KEY_HARMLESS},
-    {"runtime_config", KEY_HARMLESS},
-    {"lora_dropout", KEY_HARMLESS},
-    {"fan_in_fan_out", KEY_HARMLESS},      /* the kind of layer decides */
-    {"layers_pattern", KEY_HARMLESS},      /* with layers_to_transform */
-    {"ensure_weight_tying", KEY_HARMLESS}, /* with modules_to_save */
-    {"qalora_group_size", KEY_HARMLESS},   /* with use_qalora */
-    {"megatron_core", KEY_HARMLESS},       /* with megatron_config */
-    {"eva_config", KEY_HARMLESS},          /* these four are of initializations */
-    {"corda_config", KEY_HARMLESS},
-    {"lora_ga_config", KEY_HARMLESS},
-    {"loftq_config", KEY_HARMLESS},
-    {"bias", KEY_REFUSED},
-    {"lora_bias", KEY_REFUSED},
-    {"exclude_modules", KEY_REFUSED},
-    {"modules_to_save", KEY_REFUSED},
-    {"layers_to_transform", KEY_REFUSED},
-    {"layer_replication", KEY_REFUSED},
-    {"rank_pattern", KEY_REFUSED},
-    {"alpha_pattern", KEY_REFUSED},
-    {"target_parameters", KEY_REFUSED},
-    {"trainable_token_indices", KEY_REFUSED},
-    {"use_dora", KEY_REFUSED},
-    {"use_qalora", KEY_REFUSED},
-    {"use_bdlora", KEY_REFUSED},
-    {"kasa_config", KEY_REFUSED},
-    {"arrow_config", KEY_REFUSED},
-    {"velora_config", KEY_REFUSED}, /* has tensors of its own, as the next one */
-    {"monteclora_config", KEY_REFUSED},
-    {"alora_invocation_tokens", KEY_REFUSED},
-    {"megatron_config", KEY_REFUSED},
+/* Keys of LoraConfig that are read here, or do not change what an adapter computes once it is
+ * trained. Every other one does, or may do so, unless it is unused. */
+static const char *const known_keys[] = {
+    "peft_type",
+    "base_model_name_or_path",
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "target_modules",
+    "init_lora_weights",
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "revision",
+    "inference_mode",
+    "runtime_config",
+    "lora_dropout",
+    "fan_in_fan_out",      /* the kind of layer decides */
+    "layers_pattern",      /* matters with layers_to_transform */
+    "ensure_weight_tying", /* matters with modules_to_save */
+    "qalora_group_size",   /* matters with use_qalora */
+    "megatron_core",       /* matters with megatron_config */
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "loftq_config", /* initializations */
 };
 
 /* Refuses initializations that subtract something from the base, which only PEFT's own files of
@@ -143,16 +119,15 @@ static int check_initialization(const struct adapter_reader *reader) {
 /* Refuses what would change the result and is not supported, and keys that are not known. */
 static int check_kind(const struct adapter_reader *reader) {
     const cJSON *type = json_member(reader->root, "peft_type"), *member;
-    const size_t count = sizeof keys / sizeof *keys;
+    const size_t count = sizeof known_keys / sizeof *known_keys;
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
         return refuse(reader, "peft_type", "\"LORA\"");
     cJSON_ArrayForEach(member, reader->root) {
         size_t i = 0;
-        while (i < count && strcmp(keys[i].name, member->string) != 0) i++;
-        if ((i < count && keys[i].use != KEY_REFUSED) || is_unused(member)) continue;
+        while (i < count && strcmp(known_keys[i], member->string) != 0) i++;
+        if (i < count || is_unused(member)) continue;
         return refuse(reader, member->string,
-                      i < count ? "none of it: it is another kind of adapter"
-                                : "none of it: the key is unknown, and may change the result");
+                      "none of it: it is of another kind of adapter, or unknown");
     }
     return check_initialization(reader);
 }

@@ -3,24 +3,19 @@
 #include <math.h>
 
 #define SET(name, in, to) \
-    { name, in, KEY_READ, to, NAN, NAN, NULL, NULL, NULL, NULL }
+    { name, in, to, NAN, NAN, NULL, NULL, NULL, NULL }
 #define SET_OR(name, in, to, absent, null) \
-    { name, in, KEY_READ, to, absent, null, NULL, NULL, NULL, NULL }
+    { name, in, to, absent, null, NULL, NULL, NULL, NULL }
 #define SET_AS(name, in, to, first, last) \
-    { name, in, KEY_READ, to, NAN, NAN, first, last, NULL, NULL }
-#define READ(name, in) \
-    { name, in, KEY_READ, NULL, NAN, NAN, NULL, NULL, NULL, NULL }
-#define SKIP(name, in) \
-    { name, in, KEY_HARMLESS, NULL, NAN, NAN, NULL, NULL, NULL, NULL }
+    { name, in, to, NAN, NAN, first, last, NULL, NULL }
 #define NEED(name, in, allowed) \
-    { name, in, KEY_REFUSED, NULL, NAN, NAN, NULL, NULL, allowed, NULL }
+    { name, in, NULL, NAN, NAN, NULL, NULL, allowed, NULL }
 #define NONE(name, in, allowed, remedy) \
-    { name, in, KEY_REFUSED, NULL, NAN, NAN, NULL, NULL, allowed, remedy }
+    { name, in, NULL, NAN, NAN, NULL, NULL, allowed, remedy }
 
 /* clang-format off: a row is a line. */
 const struct huggingface_key huggingface_keys[] = {
     /* All classes */
-    READ("model_type", IN_ALL),
     NONE("quantization_config", IN_ALL, "null",
          "weights that are not quantized: load the model in transformers, call its dequantize()\n"
          "and save it again"),
@@ -41,16 +36,6 @@ const struct huggingface_key huggingface_keys[] = {
     NEED("scale_attn_by_inverse_layer_idx", IN_GPT2, "false"),
     NEED("add_cross_attention", IN_GPT2, "false"),
     NEED("tie_word_embeddings", IN_GPT2, "true"),
-    SKIP("reorder_and_upcast_attn", IN_GPT2), /* fp32 where autocast already computes in it */
-    SKIP("resid_pdrop", IN_GPT2),
-    SKIP("embd_pdrop", IN_GPT2),
-    SKIP("attn_pdrop", IN_GPT2),
-    SKIP("summary_type", IN_GPT2),
-    SKIP("summary_use_proj", IN_GPT2),
-    SKIP("summary_activation", IN_GPT2),
-    SKIP("summary_proj_to_labels", IN_GPT2),
-    SKIP("summary_first_dropout", IN_GPT2),
-    SKIP("summary_last_dropout", IN_GPT2),
 
     /* LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config */
     SET("num_hidden_layers", IN_LLAMAS, "model.n_layer"),
@@ -68,49 +53,7 @@ const struct huggingface_key huggingface_keys[] = {
     SET_OR("tie_word_embeddings", IN_LLAMAS, "model.tied_head", 0, NAN),
     NEED("hidden_act", IN_LLAMAS, "\"silu\" \"swish\""),
     NEED("pretraining_tp", IN_LLAMA, "null 1"),
-    READ("attention_bias", IN_LLAMA),
-    READ("mlp_bias", IN_LLAMA),
     NEED("attention_bias", IN_QWEN3, "false"),
-    SKIP("attention_bias", IN_MISTRAL | IN_QWEN2),
-    SKIP("mlp_bias", IN_MISTRAL | IN_QWEN),
-    READ("rope_parameters", IN_LLAMAS),
-    READ("rope_scaling", IN_LLAMAS),
-    READ("rope_theta", IN_LLAMAS),
-    READ("partial_rotary_factor", IN_LLAMAS),
-    READ("original_max_position_embeddings", IN_LLAMAS),
-    READ("sliding_window", IN_MISTRAL | IN_QWEN),
-    SKIP("sliding_window", IN_LLAMA),
-    READ("use_sliding_window", IN_QWEN),
-    SKIP("use_sliding_window", IN_LLAMA | IN_MISTRAL),
-    READ("max_window_layers", IN_QWEN),
-    SKIP("max_window_layers", IN_LLAMA | IN_MISTRAL),
-    READ("layer_types", IN_QWEN),
-    SKIP("layer_types", IN_LLAMA | IN_MISTRAL),
-    SKIP("attention_dropout", IN_LLAMAS),
-
-    /* Tokens, which huggingface_read_tokens reads */
-    READ("bos_token_id", IN_ALL),
-    READ("eos_token_id", IN_ALL),
-    READ("pad_token_id", IN_ALL),
-
-    /* PreTrainedConfig */
-    SKIP("architectures", IN_ALL),
-    SKIP("transformers_version", IN_ALL),
-    SKIP("_name_or_path", IN_ALL),
-    SKIP("dtype", IN_ALL),
-    SKIP("torch_dtype", IN_ALL),
-    SKIP("initializer_range", IN_ALL),
-    SKIP("use_cache", IN_ALL),
-    SKIP("output_attentions", IN_ALL),
-    SKIP("output_hidden_states", IN_ALL),
-    SKIP("return_dict", IN_ALL),
-    SKIP("chunk_size_feed_forward", IN_ALL),
-    SKIP("is_encoder_decoder", IN_ALL),
-    SKIP("id2label", IN_ALL),
-    SKIP("label2id", IN_ALL),
-    SKIP("num_labels", IN_ALL),
-    SKIP("problem_type", IN_ALL),
-    SKIP("classifier_dropout", IN_ALL),
 };
 /* clang-format on */
 

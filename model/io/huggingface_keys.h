@@ -1,6 +1,7 @@
-/* The keys of the config classes of huggingface/transformers 5 whose models can be read, and what
- * becomes of each. A key that is not in the table is ignored, as transformers ignores it. Internal
- * to model/io/huggingface_*.c. */
+/* The keys of the config classes of huggingface/transformers 5 whose models can be read: those that
+ * set one key of the config, and those of which only some values can be computed. Keys of which
+ * more is to be said (rope, windows, biases, tokens) have code in huggingface_read.c. All others
+ * change no logits, or are ignored by transformers too. Internal to model/io/huggingface_*.c. */
 #pragma once
 
 #include <stddef.h>
@@ -17,24 +18,17 @@ enum {
     IN_ALL = IN_GPT2 | IN_LLAMAS
 };
 
-enum huggingface_use {
-    KEY_READ,     /* sets a key of the config, or has code of its own */
-    KEY_HARMLESS, /* changes no logits: training, generation, other heads, or unused by the class */
-    KEY_REFUSED   /* changes them, and only the values in `allowed` can be computed */
-};
-
 struct huggingface_key {
     const char *key;
     int classes; /* classes whose files this row is for */
-    enum huggingface_use use;
-    /* KEY_READ: key of the config, or NULL if code of its own reads it; and the values that an
-     * absent key and a null stand for, NAN for none. */
+    /* Key of the config that it sets, or NULL; and the values that an absent key and a null stand
+     * for, NAN for none. */
     const char *path;
     double absent, null;
-    /* KEY_READ: spellings that win over `key`, and that count if both are absent; or NULL. */
+    /* Spellings that win over `key`, and that count if both are absent; or NULL. */
     const char *first, *last;
-    /* KEY_REFUSED: values as JSON without spaces, separated by spaces. An absent key is always
-     * allowed. `remedy` ends the message; NULL: the allowed values. */
+    /* Allowed values as JSON without spaces, separated by spaces; NULL: any. An absent key is
+     * always allowed. `remedy` ends the message; NULL: the allowed values. */
     const char *allowed, *remedy;
 };
 

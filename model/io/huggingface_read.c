@@ -144,7 +144,7 @@ static int read_table(const struct config_reader *reader, int class) {
         const struct huggingface_key *row = &huggingface_keys[i];
         if (!(row->classes & class)) continue;
         if (row->path && read_row(reader, row)) return -1;
-        if (row->use == KEY_REFUSED && check_value(reader, row)) return -1;
+        if (row->allowed && check_value(reader, row)) return -1;
     }
     return 0;
 }
