@@ -328,7 +328,8 @@ static int open_target(struct target *target, cJSON *root) {
     return 0;
 }
 
-/* Adds <|endoftext|> if the vocabulary has it and one of its roles is not set otherwise. */
+/* Adds <|endoftext|> if one of its roles is not set otherwise. Qwen's vocab.json lacks it, and its
+ * number is the next one; the vocabulary of a GPT-2 has it, or the model has no row for it. */
 static int add_default(struct target *target, const cJSON *root) {
     const struct tokenizer_settings *settings = target->settings;
     static const struct token token = {.content = "<|endoftext|>", .flags[SPECIAL] = true};
@@ -339,10 +340,10 @@ static int add_default(struct target *target, const cJSON *root) {
     bool missing = false;
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         missing |= !json_member(settings->config.root, roles[i]);
-    return !missing || shgeti(target->known, token.content) >= 0 ||
-                   !json_member(vocabulary, token.content)
-               ? 0
-               : add_token(target, &token);
+    const bool in_model =
+        settings->class == TOKENIZER_CLASS_QWEN2 || json_member(vocabulary, token.content);
+    if (!missing || !in_model || shgeti(target->known, token.content) >= 0) return 0;
+    return add_token(target, &token);
 }
 
 static int apply(struct target *target, cJSON *root, bool rebuilt) {

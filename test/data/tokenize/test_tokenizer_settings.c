@@ -195,6 +195,32 @@ Test(tokenizer_settings, two_files_are_read_as_their_class_reads_them) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) expect_row(&rows[i], false);
 }
 
+/* The vocab.json of a Qwen2 ends before <|endoftext|>. */
+Test(tokenizer_settings, a_qwen2_has_an_end_beyond_its_vocabulary) {
+    static const struct {
+        const char *config, *tokens;
+    } cases[] = {
+        {"{" QWEN "}", "257 260 97"},
+        {"{" QWEN ", \"eos_token\": \"<e>\"}", "257 261 97"},
+        {"{" QWEN ", \"eos_token\": \"<e>\", \"pad_token\": null, \"unk_token\": null}",
+         "257 60 124 101 110 100 111 102 116 101 120 116 124 62 97"},
+    };
+    struct tokenizer tokenizer;
+    char *vocab;
+    size_t size;
+    put_tokenizer(false);
+    SUCCEEDS(file_read_all(&vocab, &size, in_folder("vocab.json"), 100000, &error));
+    strcpy(strstr(vocab, ", \"<|endoftext|>\""), "}");
+    put_file("vocab.json", vocab);
+    free(vocab);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put_file("tokenizer_config.json", cases[i].config);
+        SUCCEEDS(tokenizer_open(&tokenizer, TOKENIZER_FILES, folder, &error));
+        expect_tokens(&tokenizer, "the<|endoftext|>a", cases[i].tokens, cases[i].config);
+        tokenizer_close(&tokenizer);
+    }
+}
+
 Test(tokenizer_settings, tokenizer_json_gets_the_tokens_beside_it) {
     static const struct row rows[] = {
         {.config = "{" FAST ", " DECODER "}",
