@@ -158,11 +158,20 @@ def their_questions(path, all_rows):
 
 
 def our_questions(folder, all_rows):
-    rows_file, questions = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "questions.jsonl")
-    with open(rows_file, "w", encoding="utf-8") as file:
+    """The same of scripts/questions.py, from JSON Lines and, to the same bytes, from Parquet."""
+    files = [os.path.join(folder, "rows" + ending) for ending in (".jsonl", ".parquet")]
+    with open(files[0], "w", encoding="utf-8") as file:
         for row in all_rows:
             file.write(json.dumps(row) + "\n")
-    run(sys.executable, "scripts/questions.py", rows_file, questions)
+    datasets.Dataset.from_list(all_rows).to_parquet(files[1])
+    converted = []
+    for file in files:
+        questions = file + ".questions"
+        run(sys.executable, "scripts/questions.py", file, questions)
+        with open(questions, "rb") as written:
+            converted.append(written.read())
+    if converted[0] != converted[1]:
+        sys.exit(f"{files[0]} and {files[1]} became other questions")
     with open(questions, encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
