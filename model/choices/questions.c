@@ -74,7 +74,27 @@ static const char *usual_delimiter(const char *context, const char *choice) {
     return is_apart ? "" : " ";
 }
 
-/* Adds the choices, whose texts with their contexts are limited in size. */
+/* Adds a choice, unless the texts of its row, which began at `begin` bytes of the set, or those of
+ * the set become too large. */
+static int add_choice(struct question_set *set, struct question *question, size_t begin,
+                      const char *context, const char *delimiter, const char *choice,
+                      struct error *error) {
+    const size_t end = set->bytes + strlen(context) + strlen(delimiter) + strlen(choice);
+    if (!*choice) return fail(error, "choice %d is empty", question->count + 1);
+    if (end - begin > ROW_BYTES_MAX)
+        return fail(error,
+                    "the context before each of its choices makes more than %d MiB\nshorten it, or "
+                    "leave out the row",
+                    ROW_BYTES_MAX >> 20);
+    if (end > SET_BYTES_MAX)
+        return fail(error,
+                    "the rows up to here, with the context before each choice, make more than %d "
+                    "MiB\ndivide the file",
+                    SET_BYTES_MAX >> 20);
+    question_add(set, question, context, delimiter, choice);
+    return 0;
+}
+
 static int read_choices(struct question_set *set, struct question *question, const cJSON *row,
                         struct error *error) {
     const cJSON *context = json_member(row, "context"), *choices = json_member(row, "choices");
@@ -94,20 +114,8 @@ static int read_choices(struct question_set *set, struct question *question, con
         if (!cJSON_IsString(choice))
             return refuse_field(choices, "choices", "an array of strings", error);
         const char *first = before->valuestring, *text = choice->valuestring;
-        if (!*text) return fail(error, "choice %d is empty", question->count + 1);
-        const size_t end = set->bytes + strlen(first) + strlen(text);
-        if (end - begin > ROW_BYTES_MAX)
-            return fail(error,
-                        "the context before each of its choices makes more than %d MiB\nshorten "
-                        "it, or leave out the row",
-                        ROW_BYTES_MAX >> 20);
-        if (end > SET_BYTES_MAX)
-            return fail(error,
-                        "the rows up to here, with the context before each choice, make more than "
-                        "%d MiB\ndivide the file",
-                        SET_BYTES_MAX >> 20);
-        question_add(set, question, first,
-                     delimiter ? delimiter->valuestring : usual_delimiter(first, text), text);
+        const char *between = delimiter ? delimiter->valuestring : usual_delimiter(first, text);
+        if (add_choice(set, question, begin, first, between, text, error)) return -1;
         if (is_each) before = before->next;
     }
     if (is_each && before)
