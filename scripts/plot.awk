@@ -194,7 +194,7 @@ function settings(    columns, rows, colours, i) {
             printf "set terminal svg size 1000, %d dynamic font 'sans-serif,13' noenhanced " \
                    "background 'white'\n", rows * 330
         else printf "set terminal pngcairo size 1500, %d fontscale 1.3 noenhanced\n", rows * 495
-        # Thousands are separated.
+        # One colour for each run.
         split("0067a3 c95000 008a63 b0558d a87400 2f9bd6 5f666d 7c7a00", colours, " ")
         for (i = 1; i <= 8; i++) printf "set linetype %d lc rgb '#38%s'\n", i, colours[i]
         print "set key above left horizontal Left reverse; set grid lc rgb '#e8ebee' lt 1"

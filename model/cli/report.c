@@ -354,8 +354,8 @@ void report_pause(struct report *report) {
     report->bar_visible = false;
 }
 
-void report_waited(const struct report *report, const struct trainer *trainer) {
-    double all = progress_clock() - report->started, waited = trainer->optimizer.exchange.waited;
+void report_waited(const struct report *report, double waited) {
+    double all = progress_clock() - report->started;
     if (waited <= 0 || all <= 0) return;
     fprintf(report->out, "waited for other ranks %.1f of %.1f s (%.1f %%)\n", waited, all,
             100 * waited / all);

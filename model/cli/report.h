@@ -48,6 +48,6 @@ bool report_out_of_time(const struct report *report);
 /* Erases the progress bar, so that other output takes its place. */
 void report_pause(struct report *report);
 
-/* Prints how long rank 0 was idle while waiting for data of other ranks. Prints nothing for one
+/* Prints how many seconds rank 0 waited for other ranks. Prints nothing for one
  * process, or where the device waits instead of the host. */
-void report_waited(const struct report *report, const struct trainer *trainer);
+void report_waited(const struct report *report, double waited);

@@ -128,12 +128,31 @@ static int finish_steps(struct run *run, struct error *error) {
     return 0;
 }
 
-/* Begins a step, and finishes earlier ones beyond the number the device may run ahead. */
-static int step_once(struct run *run, struct error *error) {
-    struct trainer *trainer = &run->session.trainer;
-    if (trainer->unfinished == 0) run->step_began = progress_clock();
-    if (trainer_begin_step(trainer, &run->session.train.loader, error)) return -1;
-    while (trainer->unfinished > run->session.be.device.steps_ahead)
+/* Reasons to end a run or to wait, on any rank. */
+struct decisions {
+    int64_t signal;      /* number of a signal that ends the run, or 0 */
+    int64_t out_of_time; /* 1: train.minutes have passed */
+    int64_t saving;      /* 1: a checkpoint is still being written */
+};
+
+/* Decides with the other ranks. A run whose metrics cannot be written ends as if out of time. */
+static struct decisions decide(struct run *run) {
+    bool out_of_time = report_out_of_time(&run->report) || run->log_failure.text[0];
+    int64_t values[] = {*run->stop, out_of_time, saving_in_progress(&run->saving)};
+    double began = progress_clock();
+    ranks_max_each(run->session.ranks, values, 3);
+    if (run->session.ranks->size > 1) run->waited += progress_clock() - began;
+    return (struct decisions){values[0], values[1], values[2]};
+}
+
+/* Begins a step, and finishes earlier ones beyond the number the device may run ahead. Several
+ * ranks decide before the update, whose weights would delay the messages. */
+static int step_once(struct run *run, struct decisions *decisions, struct error *error) {
+    if (run->session.trainer.unfinished == 0) run->step_began = progress_clock();
+    if (trainer_accumulate(&run->session.trainer, &run->session.train.loader, error)) return -1;
+    if (run->session.ranks->size > 1) *decisions = decide(run);
+    trainer_update(&run->session.trainer);
+    while (run->session.trainer.unfinished > run->session.be.device.steps_ahead)
         if (end_step(run, error)) return -1;
     return 0;
 }
@@ -144,25 +163,11 @@ static int stopped(const struct run *run) {
     return run->session.ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
-/* Sets this rank's decisions. A run whose metrics cannot be written ends as if out of time. */
-static void own_decisions(struct rank_decisions *own, void *context) {
-    struct run *run = context;
-    bool out_of_time = report_out_of_time(&run->report) || run->log_failure.text[0];
-    *own = (struct rank_decisions){*run->stop, out_of_time, saving_in_progress(&run->saving)};
-}
-
-/* Applies the decisions reduced over all ranks during the step. They are made now if there is one
- * rank, or after a pause, which may have been long. Completes a checkpoint that no rank is still
- * writing. */
-static int apply_decisions(struct run *run, bool paused, struct error *error) {
-    struct exchange *exchange = &run->session.trainer.optimizer.exchange;
-    if (run->session.ranks->size == 1 || paused) {
-        own_decisions(&exchange->decisions, run);
-        rank_decisions_reduce(&exchange->decisions, run->session.ranks);
-    }
-    run->agreed_stop = (int)exchange->decisions.signal;
-    run->out_of_time = exchange->decisions.out_of_time;
-    return exchange->decisions.saving ? 0 : saving_end(&run->saving, error);
+/* Completes a checkpoint that no rank is still writing. */
+static int apply(struct run *run, const struct decisions *decisions, struct error *error) {
+    run->agreed_stop = (int)decisions->signal;
+    run->out_of_time = decisions->out_of_time;
+    return decisions->saving ? 0 : saving_end(&run->saving, error);
 }
 
 static bool due(int64_t step, int64_t every, int64_t steps) {
@@ -170,10 +175,10 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
 }
 
 /* Takes a step. If it cannot begin, saves the state, which is still that of the previous step. */
-static int step_or_save(struct run *run, struct error *error) {
+static int step_or_save(struct run *run, struct decisions *decisions, struct error *error) {
     struct error ignored;
     int64_t step = run->session.trainer.state.step;
-    if (step_once(run, error) == 0) return 0;
+    if (step_once(run, decisions, error) == 0) return 0;
     if (run->session.ranks->size > 1) return -1; /* the other ranks are in the middle of the step */
     bool intact = run->session.trainer.state.step == step && finish_steps(run, &ignored) == 0;
     if (intact) saving_finish(&run->saving, &ignored);
@@ -229,13 +234,14 @@ static int train(struct run *run, struct error *error) {
     /* With its line in metrics.jsonl, a later resume would not repeat this validation: save now. */
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
+    struct decisions decisions = {0};
     bool paused; /* run->out_of_time is updated after a step: each process takes at least one */
-    trainer->optimizer.exchange.decide = own_decisions;
-    trainer->optimizer.exchange.context = run;
     while (*step < run->session.until && !stopped(run) && !run->out_of_time &&
-           !validation_stops_early(config, &trainer->state.best)) {
-        if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
-        if (apply_decisions(run, paused, error)) return -1;
+           !validation_stops_early(config, &run->session.trainer.state.best)) {
+        if (step_or_save(run, &decisions, error) || after_step(run, &paused, error)) return -1;
+        /* One rank decides here, and all do so again after a pause, which may have been long. */
+        if (run->session.ranks->size == 1 || paused) decisions = decide(run);
+        if (apply(run, &decisions, error)) return -1;
     }
     return finish(run, error);
 }
@@ -266,9 +272,8 @@ static bool switches(const struct run *run) {
 /* Prints a summary, and why the run ended if that was before its last step. Returns the exit
  * status. */
 static int report_end(const struct run *run) {
-    const struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
-    report_waited(&run->report, trainer);
+    report_waited(&run->report, run->waited + run->session.trainer.optimizer.exchange.waited);
     saving_report(stdout, &run->saving);
     validation_report(stdout, config, &trainer->state.best, run->directory);
     if (trainer->state.step >= config->train.steps) return EXIT_DONE;

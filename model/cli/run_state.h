@@ -32,6 +32,7 @@ struct run {
     char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
+    double waited;                     /* seconds that decisions waited for other ranks */
     const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
     int agreed_stop;                   /* signal received by any rank; updated after each step */
     bool out_of_time; /* train.minutes are over on any rank; updated with agreed_stop */

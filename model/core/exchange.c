@@ -110,7 +110,9 @@ int exchange_allocate(struct exchange *exchange, struct error *error) {
     if (idle(exchange)) return 0;
     exchange->memory = backend_allocate(exchange->be, exchange->bytes);
     if (!exchange->memory)
-        return fail(error, "out of memory: what goes to other ranks needs %zu MiB",
+        return fail(error,
+                    "out of memory: communication buffers need %zu MiB\n"
+                    "lower train.micro_batch_size or choose a smaller model",
                     exchange->bytes >> 20);
     assign_memory(exchange, &(struct arena){exchange->memory, 0, exchange->bytes});
     return 0;
@@ -221,17 +223,6 @@ void exchange_sums(struct exchange *exchange, float *loss) {
     wait_for(exchange, ticket);
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
     OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count);
-    if (!exchange->decide) return;
-    double began = progress_clock();
-    exchange->decide(&exchange->decisions, exchange->context);
-    rank_decisions_reduce(&exchange->decisions, c->ranks);
-    exchange->waited += progress_clock() - began;
-}
-
-void rank_decisions_reduce(struct rank_decisions *decisions, const struct ranks *ranks) {
-    int64_t values[] = {decisions->signal, decisions->out_of_time, decisions->saving};
-    ranks_max_each(ranks, values, 3);
-    *decisions = (struct rank_decisions){values[0], values[1], values[2]};
 }
 
 static uint64_t gather(const struct exchange *exchange, const struct bucket *bucket, void *array,

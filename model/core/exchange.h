@@ -8,9 +8,6 @@
  *     update           the weights that operations read, bucket by bucket; the next forward pass
  *                      waits for those of a layer before it runs the layer
  *
- * Decisions that end a run are reduced in each step before the weights are sent. Over MPI all
- * traffic is one queue, so a later reduction would wait for the weights.
- *
  * These functions do nothing with one rank, with a NULL exchange, or while the backend plans. */
 #pragma once
 
@@ -27,16 +24,6 @@ struct embedding_rows {
     struct tensor dout;    /* [N, C] */
     const int32_t *tokens; /* [N] */
 };
-
-/* Reasons to end a run or to wait, of this rank or of all. Each field is reduced to its maximum. */
-struct rank_decisions {
-    int64_t signal;      /* number of a signal that ends the run, or 0 */
-    int64_t out_of_time; /* 1: train.minutes have passed */
-    int64_t saving;      /* 1: a checkpoint is still being written */
-};
-
-/* Replaces the decisions of this rank with the maximum over all ranks. */
-void rank_decisions_reduce(struct rank_decisions *decisions, const struct ranks *ranks);
 
 struct exchange {
     struct backend *be;
@@ -58,11 +45,7 @@ struct exchange {
     int64_t embedded_columns; /* C */
     int64_t embedded_rows;    /* N of each rank's struct embedding_rows; 0: rows are not sent */
     struct tensor embedded, tokens; /* [ranks, N C]; int32 [ranks, N]; padded */
-    /* Optional, used with several ranks: called in each step for this rank's decisions. */
-    void (*decide)(struct rank_decisions *own, void *context);
-    void *context;
-    struct rank_decisions decisions; /* reduced over all ranks, in the last step begun */
-    double waited;                   /* seconds that this process was blocked waiting for data */
+    double waited; /* seconds that this process was blocked waiting for other ranks */
 };
 
 /* Plans the exchange for a model's list, master weights and gradients, which the caller keeps
@@ -90,7 +73,7 @@ struct embedding_rows exchange_embedding_rows_of(const struct exchange *exchange
 /* After this call, operations see the sums over all ranks in this rank's parts of the gradients. */
 void exchange_gradients_arrived(struct exchange *exchange);
 
-/* Gathers each rank's row of squares, and sums *loss over all ranks. Reduces the decisions. */
+/* Gathers each rank's row of squares, and sums *loss over all ranks. */
 void exchange_sums(struct exchange *exchange, float *loss);
 
 /* Sends the weights that operations read of this rank's part of a bucket, after its update. */

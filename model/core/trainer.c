@@ -11,6 +11,7 @@
 #include "model/core/forward.h"
 #include "model/core/loglikelihood.h"
 #include "model/core/sample.h"
+#include "model/core/schedule.h"
 
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
@@ -160,32 +161,42 @@ static void start(struct trainer *trainer, enum part part, void (*work)(void *),
     else backend_graph(be, which, trainer, work, argument);
 }
 
-int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error) {
-    struct backend *be = trainer->be;
+int trainer_accumulate(struct trainer *trainer, const struct loader *loader, struct error *error) {
     const struct config *config = trainer->config;
+    const struct training_state *state = &trainer->state;
     assert(trainer->unfinished < BACKEND_SLOTS);
     gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
-    struct step_inputs inputs = optimizer_inputs(config, trainer->state.step);
-    inputs.loss_weight = batches_weight(config, loader, trainer->state.next_sample);
+    struct step_inputs inputs = optimizer_inputs(config, state->step);
+    inputs.loss_weight = batches_weight(config, loader, state->next_sample);
     int64_t micros = config->train.grad_accum_steps, batch = config->train.micro_batch_size;
-    int64_t own_first = trainer->state.next_sample + be->collectives->ranks->rank * micros * batch;
+    int64_t first = state->next_sample + trainer->be->collectives->ranks->rank * micros * batch;
     for (int64_t micro = 0; micro < micros; micro++) {
-        if (batches_put(&trainer->batches, &trainer->gpt, loader, own_first + micro * batch, batch,
+        if (batches_put(&trainer->batches, &trainer->gpt, loader, first + micro * batch, batch,
                         &inputs, error))
             return -1;
         start(trainer, micro == 0 ? PART_FIRST_MICRO : PART_FURTHER_MICRO, accumulate,
               &(struct micro){trainer, micro == 0, micro + 1 == micros});
     }
+    return 0;
+}
+
+void trainer_update(struct trainer *trainer) {
+    struct backend *be = trainer->be;
+    struct training_state *state = &trainer->state;
+    int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
     backend_snapshot_guard(be);
     start(trainer, PART_UPDATE, end_step, trainer);
-    trainer->state.step++;
-    trainer->state.tokens += batches_step_tokens(config);
-    trainer->state.next_sample += batches_step_samples(config);
-    int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
-    trainer->queued[slot] =
-        (struct queued_step){trainer->state.step, trainer->state.tokens, inputs.lr};
+    double lr = schedule_lr(trainer->config, state->step++);
+    state->tokens += batches_step_tokens(trainer->config);
+    state->next_sample += batches_step_samples(trainer->config);
+    trainer->queued[slot] = (struct queued_step){state->step, state->tokens, lr};
     backend_fetch(be, slot, &trainer->results[slot], trainer->optimizer.state,
                   sizeof trainer->results[slot]);
+}
+
+int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error) {
+    if (trainer_accumulate(trainer, loader, error)) return -1;
+    trainer_update(trainer);
     return 0;
 }
 

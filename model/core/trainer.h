@@ -90,9 +90,16 @@ int trainer_open(struct trainer *trainer, const struct config *config,
 void trainer_initialize(struct trainer *trainer);
 void trainer_close(struct trainer *trainer);
 
-/* Queues the next step on the loader's data. Fails on bad data; weights and state are then
- * unchanged. At most BACKEND_SLOTS steps can be unfinished; the state is up to date when none
+/* Queue the two parts of the next step: the forward and backward passes of its micro-batches on the
+ * loader's data, then the update. The first one fails on bad data; weights and state are then
+ * unchanged. Several ranks may agree on something between the two: that waits for the gradients,
+ * as the update does, but not for the weights that the update sends, behind which it would be
+ * queued later. At most BACKEND_SLOTS steps can be unfinished; the state is up to date when none
  * is. */
+int trainer_accumulate(struct trainer *trainer, const struct loader *loader, struct error *error);
+void trainer_update(struct trainer *trainer);
+
+/* Queues both parts. */
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error);
 
 /* Waits for the oldest unfinished step and reports it. Fails if an operation failed, with
