@@ -27,11 +27,11 @@ except ImportError:
              "or pip install matplotlib")
 
 STYLE = """
-:root{color-scheme:light dark;--ground:#fff;--raised:#f6f7f8;--ink:#1c2024;--soft:#5b636b;--line:#d9dde1;
---good:#00734f;--good-ground:#e5f4ee;--bad:#b03a00;--bad-ground:#fcece4}
+:root{color-scheme:light dark;--ground:#fff;--raised:#f6f7f8;--ink:#1c2024;--soft:#5b636b;
+--line:#d9dde1;--good:#00734f;--good-ground:#e5f4ee;--bad:#b03a00;--bad-ground:#fcece4}
 @media screen and (prefers-color-scheme:dark){:root{--ground:#14171a;--raised:#1d2125;--ink:#e4e7ea;
---soft:#9aa3ab;--line:#363c42;--good:#4fd1a1;--good-ground:#13291f;--bad:#ff9a66;--bad-ground:#33200f}
-svg{filter:invert(1) hue-rotate(180deg)}}
+--soft:#9aa3ab;--line:#363c42;--good:#4fd1a1;--good-ground:#13291f;--bad:#ff9a66;
+--bad-ground:#33200f}svg{filter:invert(1) hue-rotate(180deg)}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:1rem/1.55 system-ui,sans-serif}
 main{max-width:70rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
@@ -40,15 +40,14 @@ h2{font-size:1.25rem;margin:2.75rem 0 .75rem;padding-top:.75rem;border-top:1px s
 h1,h2,p,figcaption{overflow-wrap:anywhere}
 p{max-width:44rem;margin:.75rem 0}
 section+section{margin-top:5rem}
-.summary{color:var(--soft);font-size:1.05rem;margin:0 0 1.5rem}
-.note{border-left:4px solid var(--soft);border-radius:0 4px 4px 0;background:var(--raised);padding:.55rem .9rem}
+.summary{color:var(--soft);font-size:1.05rem}
+.note{border-left:4px solid var(--soft);background:var(--raised);padding:.55rem .9rem}
 .note strong{margin-right:.5rem}
 .good{border-color:var(--good);background:var(--good-ground)}.good strong{color:var(--good)}
 .bad{border-color:var(--bad);background:var(--bad-ground)}.bad strong{color:var(--bad)}
-pre{background:var(--raised);border:1px solid var(--line);border-radius:4px;padding:.75rem 1rem;
-overflow-x:auto;font:.875rem/1.5 ui-monospace,Menlo,Consolas,monospace}
+pre{background:var(--raised);border:1px solid var(--line);padding:.75rem 1rem;overflow-x:auto}
 .table{overflow-x:auto;margin:1rem 0}
-table{border-collapse:collapse;font-size:.925rem;font-variant-numeric:tabular-nums;line-height:1.4}
+table{border-collapse:collapse;font-size:.925rem;font-variant-numeric:tabular-nums}
 th,td{padding:.4rem .75rem;text-align:left;vertical-align:baseline;white-space:nowrap;
 border-bottom:1px solid var(--line)}
 td.wide{white-space:normal;min-width:18rem}
@@ -58,8 +57,8 @@ th:first-child{padding-left:0;position:sticky;left:0;background:var(--ground);wh
 figure{display:inline-block;width:min(100%,33rem);margin:.75rem .5rem .75rem 0;vertical-align:top}
 figcaption{font-weight:600}
 svg{display:block;width:100%;height:auto}
-@media (max-width:32rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}th,td{padding:.4rem .6rem}}
-@media print{main{max-width:none;padding:0}figure,tr,pre{break-inside:avoid}.table{overflow:visible}}
+@media (max-width:32rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}}
+@media print{figure,tr,pre{break-inside:avoid}.table{overflow:visible}}
 """
 
 # Colours of Okabe and Ito (2008), which all eyes tell apart, darkened for a white background, and
@@ -69,8 +68,9 @@ MARKERS = "os^Dvp*X"
 pyplot.rcParams.update({
     "svg.fonttype": "none", "text.parse_math": False, "font.size": 9, "axes.edgecolor": "#5b636b",
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y",
-    "grid.color": "#e0e3e6", "axes.axisbelow": True, "font.family": "sans-serif", "lines.linewidth": 1.4,
-    "lines.markersize": 4, "legend.frameon": False, "figure.constrained_layout.use": True})
+    "grid.color": "#e0e3e6", "axes.axisbelow": True, "font.family": "sans-serif",
+    "lines.linewidth": 1.4, "lines.markersize": 4, "legend.frameon": False,
+    "figure.constrained_layout.use": True})
 warnings.filterwarnings("ignore", message="Glyph")
 
 
@@ -78,7 +78,7 @@ warnings.filterwarnings("ignore", message="Glyph")
 
 def clean(text):
     """Text without the characters that control a terminal or reorder the line."""
-    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else "\ufffd"
                    for c in str(text))
 
 
@@ -129,14 +129,16 @@ class Page:
         self.parts = []
 
     def add(self, tag, text, name=""):
-        self.parts.append(f"<{tag}{f' class={chr(34)}{name}{chr(34)}' if name else ''}>{escape(text)}</{tag}>")
+        names = f' class="{name}"' if name else ""
+        self.parts.append(f"<{tag}{names}>{escape(text)}</{tag}>")
 
     def title(self, text, summary):
         self.add("h1", text)
         self.add("p", summary, "summary")
 
     def note(self, kind, head, text):
-        self.parts.append(f'<p class="note {kind}"><strong>{escape(head)}</strong> {escape(text)}</p>')
+        self.parts.append(f'<p class="note {kind}"><strong>{escape(head)}</strong> '
+                          f'{escape(text)}</p>')
 
     def code(self, text):
         self.parts.append(f'<pre tabindex="0">{html.escape(clean(text))}</pre>')
@@ -150,9 +152,10 @@ class Page:
             scope = "" if tag == "td" else ' scope="col"' if head else ' scope="row"'
             return f"<{tag}{scope}{name}>{escape(text)}</{tag}>"
         head = "".join(cell(i, heading.lstrip("<"), True) for i, heading in enumerate(headings))
-        body = "\n".join("<tr>" + "".join(cell(i, text) for i, text in enumerate(row)) + "</tr>" for row in rows)
-        self.parts.append(f'<div class="table" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>\n'
-                          f"<tbody>{body}</tbody></table></div>")
+        body = "\n".join("<tr>" + "".join(cell(i, text) for i, text in enumerate(row)) + "</tr>"
+                         for row in rows)
+        self.parts.append(f'<div class="table" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>'
+                          f"\n<tbody>{body}</tbody></table></div>")
 
     def table(self, title, note, rows, columns):
         """A table of the members of objects. Columns are (heading, path, format[, path that must
@@ -161,12 +164,11 @@ class Page:
             if needs and at(row, needs) in (None, False, 0, "fp32"):
                 return "-"
             value = at(row, path)
-            if value is None and not (form is share and at(row, path.rpartition(".")[0]) is not None):
-                return "-"
-            return form(value)
+            unknown = form is share and isinstance(at(row, path.rpartition(".")[0]), dict)
+            return form(value) if value is not None or unknown else "-"
         table = [[cell(row, *column) for column in columns] for row in rows]
         table = [cells for cells in table if any(c != "-" for c in cells[1:])]
-        kept = [i for i in range(len(columns)) if i == 0 or any(cells[i] != "-" for cells in table)]
+        kept = [i for i in range(len(columns)) if not i or any(cells[i] != "-" for cells in table)]
         if not table:
             return
         self.add("h2", title)
@@ -183,13 +185,13 @@ class Page:
             labels = axes.get_legend_handles_labels()[1]
             if labels:
                 widest = max(map(len, labels))
-                figure.legend(loc="outside upper left", ncols=max(1, 60 // (widest + 8)), fontsize=8.5)
+                figure.legend(loc="outside upper left", ncols=max(1, 60 // (widest + 8)))
             out = io.StringIO()
             figure.savefig(out, format="svg")
         finally:
             pyplot.close(figure)
-        svg = re.sub(r"<metadata>.*?</metadata>", "", out.getvalue()[out.getvalue().index("<svg"):], flags=re.S)
-        svg = re.sub(r'<svg [^>]*?viewBox', f'<svg role="img" aria-label="{html.escape(title)}" viewBox', svg, count=1)
+        svg = re.sub(r".*(?=<svg )|<metadata>.*?</metadata>", "", out.getvalue(), flags=re.S)
+        svg = re.sub(r"<svg [^>]*?viewBox", f'<svg role="img" aria-label="{title}" viewBox', svg)
         svg = re.sub(r' version="1\.1"| xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
         prefix = f"f{len(self.parts)}-"
         svg = re.sub(r'(\bid="|href="#|url\(#)', lambda match: match.group(1) + prefix, svg)
@@ -200,11 +202,37 @@ class Page:
                 '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
                 '<meta http-equiv="Content-Security-Policy" '
                 "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-                f"<title>{html.escape(clean(title))}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-                + "\n".join(self.parts) + "\n</main>\n</body>\n</html>\n")
+                f"<title>{html.escape(clean(title))}</title>\n<style>{STYLE}</style>\n</head>\n"
+                "<body>\n<main>\n" + "\n".join(self.parts) + "\n</main>\n</body>\n</html>\n")
 
 
 # ---- a comparison
+
+LOSSES = [("run", "label"), ("<verdict", "verdict"), ("train loss", "training_loss", number(4)),
+          ("differs", "training_difference.percent", CHANGE, "compared"),
+          ("val loss", "validation_loss", number(4)),
+          ("differs", "validation_difference.percent", CHANGE, "compared"),
+          ("curve", "curve.percent", CHANGE, "compared")]
+NORMS = [("run", "label"), ("median ratio", "gradient_norm.median_ratio", number(4), "compared"),
+         ("mean ratio", "gradient_norm.geometric_mean_ratio", number(4), "compared"),
+         ("correlation", "gradient_norm.correlation", number(4), "compared"),
+         ("smoothed", "gradient_norm.smoothed_correlation", number(4), "compared")]
+SCALES = [("run", "label"), ("steps skipped", "skipped.steps", number(), "skipped.steps"),
+          ("share", "skipped.share", share, "skipped.steps"), ("first", "loss_scale.first", scale),
+          ("last", "loss_scale.last", scale), ("least", "loss_scale.smallest", scale),
+          ("most", "loss_scale.largest", scale), ("changes", "loss_scale.changes", number())]
+SPEED = [("run", "label"), ("tokens/s", "tokens_per_s", number()),
+         ("speed", "speed_up", FACTOR, "compared"),
+         ("at equal loss", "equal_loss.speed_up", FACTOR, "compared"),
+         ("tokens to it", "equal_loss.tokens.percent", number(1, " %", "+"), "compared"),
+         ("peak memory", "memory_bytes", size),
+         ("saved", "memory_saving_percent", number(1, " %"), "compared")]
+NOISE = [("run", "label"), ("<difference of", "name"), ("seeds", "pairs", number()),
+         ("mean", "percent", CHANGE), ("scatter", "scatter", number(3)), ("noise", "noise", number(3)),
+         ("margin", "margin", number(3)), ("it is", "it is")]
+CHECKS = [("run", "label"), ("<check", "name"), ("<outcome", "outcome"), ("<found", "text"),
+          ("<passes if", "rule")]
+
 
 def line(axes, i, label, x, y, **style):
     """A line with sparse markers, staggered so that equal lines stay visible."""
@@ -214,64 +242,73 @@ def line(axes, i, label, x, y, **style):
               label=" " + clean(label), **style)
 
 
-def draw_curves(page, report, groups):
-    reference = next(g for g in groups if not g["compared"])
+def draw_curves(page, groups):
+    reference = next(group for group in groups if not group["compared"])
 
-    def chart(title, label, curve, x_label="step", height=2.9, **style):
+    def chart(title, label, x, y, x_label="step", finish=None, **style):
+        def values(group, path):
+            found = group["curves"]
+            if path.startswith("validations"):
+                return [item[path.partition(".")[2]] for item in found["validations"]]
+            return found.get(path, [])
+
         def draw(axes):
             drawn = False
             for i, group in enumerate(groups):
-                x, y = curve(group)
-                if any(value is not None for value in y or []):
-                    line(axes, i, group["label"], x, y, **style)
+                if any(value is not None for value in values(group, y)):
+                    line(axes, i, group["label"], values(group, x), values(group, y), **style)
                     drawn = True
             axes.set(xlabel=x_label, ylabel=label)
-            if title.startswith("Difference") and drawn:
-                axes.axvspan(axes.get_xlim()[0], reference["settled_after"], color="#dfe2e5", lw=0)
-                axes.text(0.01, 0.03, "not judged", transform=axes.transAxes, fontsize=8)
-                axes.margins(x=0)
-            if title.startswith("Gradient") and drawn and axes.dataLim.y1 > 10 * axes.dataLim.y0 > 0:
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter("{x:g}")
-            if title.startswith("Loss scale") and drawn:
-                axes.set_yscale("log", base=2)
-                axes.yaxis.set_major_formatter(lambda value, _: scale(value))
-            if title.startswith("Speed"):
-                axes.set_ylim(bottom=0)
+            if finish and drawn:
+                finish(axes)
             return drawn
-        page.figure(title, draw, height)
+        page.figure(title, draw)
 
-    def of(x, y):
-        return lambda group: (at(group, "curves." + x), at(group, "curves." + y))
+    def shade(axes):
+        axes.axvspan(axes.get_xlim()[0], reference["settled_after"], color="#dfe2e5", lw=0)
+        axes.text(0.01, 0.03, "not judged", transform=axes.transAxes, fontsize=8)
+        axes.margins(x=0)
 
-    def validations(x):
-        return lambda group: ([v[x] for v in group["curves"]["validations"]],
-                              [v["loss"] for v in group["curves"]["validations"]])
+    def powers_of_ten(axes):
+        if axes.dataLim.y1 > 10 * axes.dataLim.y0 > 0:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+
+    def powers_of_two(axes):
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(lambda value, _: scale(value))
+
     page.add("h2", "Curves")
-    chart("Training loss, smoothed", "nats per token", of("loss_step", "loss"))
-    chart("Difference of the training loss, smoothed", "% of the reference", of("loss_step", "loss_percent"))
-    chart("Validation loss", "nats per token", validations("step"))
-    chart("Validation loss over time", "nats per token", validations("seconds"), "seconds of training")
-    chart("Gradient norm, smoothed", "before clipping", of("step", "gradient_norm"))
-    chart("Loss scale", "", of("step", "loss_scale"), drawstyle="steps-post")
-    chart("Speed, smoothed", "tokens per second", of("step", "tokens_per_s"))
+    loss = "nats per token"
+    chart("Training loss, smoothed", loss, "loss_step", "loss")
+    chart("Difference of the training loss, smoothed", "% of the reference", "loss_step",
+          "loss_percent", finish=shade)
+    chart("Validation loss", loss, "validations.step", "validations.loss")
+    chart("Validation loss over time", loss, "validations.seconds", "validations.loss",
+          "seconds of training")
+    chart("Gradient norm, smoothed", "before clipping", "step", "gradient_norm", finish=powers_of_ten)
+    chart("Loss scale", "", "step", "loss_scale", finish=powers_of_two, drawstyle="steps-post")
+    chart("Speed, smoothed", "tokens per second", "step", "tokens_per_s",
+          finish=lambda axes: axes.set_ylim(bottom=0))
     if reference["training_difference"]["pairs"] > 1:
         page.add("p", "Training losses are means over the seeds; the other charts show the first seed.")
 
 
 def draw_verdicts(page, groups):
     for group in groups:
+        label = group["label"]
         for check in group["checks"]:
             if check["outcome"] in ("fail", "noise"):
-                head = "FAIL" if check["outcome"] == "fail" else "noise"
-                page.note("bad" if head == "FAIL" else "", f"{group['label']}: {head}, {check['name']}",
-                          f"{check['text']}; limit: {check['rule']}")
+                failed = check["outcome"] == "fail"
+                page.note("bad" if failed else "", f"{label}: {'FAIL' if failed else 'noise'}, "
+                          f"{check['name']}", f"{check['text']}; limit: {check['rule']}")
         if group["compared"] and group["verdict"] != "fail":
             parts = [(at(group, path), form) for path, form in (
                 ("training_difference.percent", "training loss {:+.3f} %"),
                 ("validation_difference.percent", "validation loss {:+.3f} %"),
-                ("speed_up", "{:.2f} times as fast"), ("memory_saving_percent", "{:.1f} % less memory"))]
-            page.note("good" if (group["rank"] or 1) == 1 else "", f"{group['label']}: {group['verdict']}",
+                ("speed_up", "{:.2f} times as fast"),
+                ("memory_saving_percent", "{:.1f} % less memory"))]
+            page.note("good" if group["rank"] in (None, 1) else "", f"{label}: {group['verdict']}",
                       ", ".join(form.format(value) for value, form in parts if value is not None))
 
 
@@ -281,63 +318,50 @@ def draw_profile(page, groups):
     rows = [(name, [p.get("operations", {}).get(name) for p in profiles]) for name in names]
     rows += [(name, [p.get(key) for p in profiles])
              for name, key in (("whole step", "step_ms"), ("matmuls alone", "products_ms"))]
-    rows = [(name, values) for name, values in rows if max(v or 0 for v in values) >= 0.05]
+    rows = [[name] + ["-" if v is None else f"{v:.1f} ms" for v in values] for name, values in rows
+            if max(v or 0 for v in values) >= 0.05]
     if names and rows:
         page.add("h2", "Where the time goes")
-        page.cells(["of a step"] + [group["label"] for group in groups],
-                   [[name] + ["-" if v is None else f"{v:.1f} ms" for v in values] for name, values in rows])
+        page.cells(["of a step"] + [group["label"] for group in groups], rows)
+
+
+def differences_of(group):
+    """The differences of a group whose noise is known, as rows."""
+    for path, name in (("training_difference", "training loss"),
+                       ("validation_difference", "validation loss"), ("curve", "loss curve"),
+                       ("gradient_norm", "gradient norms"),
+                       ("equal_loss.tokens", "tokens to equal loss"),
+                       ("equal_loss.speed", "speed at equal loss")):
+        found = at(group, path)
+        if found["real"] is not None:
+            yield {**found, "label": group["label"], "name": name,
+                   "it is": "real" if found["real"] else "noise"}
 
 
 def draw_comparison(page, report):
     groups = report["groups"]
     others = [group for group in groups if group["compared"]]
-    steps = min(group["steps"] for group in others)
     seeds = min(group["training_difference"]["pairs"] for group in others)
     page.title(", ".join(group["label"] for group in groups),
-               f"{steps:.0f} steps, {seeds:.0f} seed{'s' * (seeds != 1)}, against {report['reference']}")
+               f"{min(group['steps'] for group in others)} steps, {seeds} seed{'s' * (seeds != 1)}, "
+               f"against {report['reference']}")
     for warning in report["warnings"]:
         page.note("", "warning", warning)
     draw_verdicts(page, groups)
-    page.table("Losses", "The training loss is the mean of the last steps; the curve is where smoothed losses "
-               "are farthest from the reference. Runs of one seed begin with the same weights and read the "
-               "same batches.", groups,
-               [("run", "label"), ("<verdict", "verdict"), ("train loss", "training_loss", number(4)),
-                ("differs", "training_difference.percent", CHANGE, "compared"),
-                ("val loss", "validation_loss", number(4)),
-                ("differs", "validation_difference.percent", CHANGE, "compared"),
-                ("curve", "curve.percent", CHANGE, "compared")])
-    draw_curves(page, report, groups)
-    norm = "gradient_norm."
-    page.table("Gradient norms", "", groups, [("run", "label")] + [
-        (name, norm + key, number(4), "compared") for name, key in (
-            ("median ratio", "median_ratio"), ("mean ratio", "geometric_mean_ratio"),
-            ("correlation", "correlation"), ("smoothed", "smoothed_correlation"))])
-    page.table("Loss scale", "", groups, [
-        ("run", "label"), ("steps skipped", "skipped.steps", number(), "skipped.steps"),
-        ("share", "skipped.share", share, "skipped.steps"), ("first", "loss_scale.first", scale),
-        ("last", "loss_scale.last", scale), ("least", "loss_scale.smallest", scale),
-        ("most", "loss_scale.largest", scale), ("changes", "loss_scale.changes", number())])
-    page.table("Speed and memory", "", groups, [
-        ("run", "label"), ("tokens/s", "tokens_per_s", number()), ("speed", "speed_up", FACTOR, "compared"),
-        ("at equal loss", "equal_loss.speed_up", FACTOR, "compared"),
-        ("tokens to it", "equal_loss.tokens.percent", number(1, " %", "+"), "compared"),
-        ("peak memory", "memory_bytes", size), ("saved", "memory_saving_percent", number(1, " %"), "compared")])
+    page.table("Losses", "The training loss is the mean of the last steps; the curve is where smoothed "
+               "losses are farthest from the reference.", groups, LOSSES)
+    draw_curves(page, groups)
+    page.table("Gradient norms", "", groups, NORMS)
+    page.table("Loss scale", "", groups, SCALES)
+    page.table("Speed and memory", "", groups, SPEED)
     for group in others:
         page.note("", group["label"], group["equal_loss"]["text"])
     draw_profile(page, groups)
-    noise = [dict(at(group, path), label=group["label"], name=name, real="real" if at(group, path)["real"] else "noise")
-             for group in others for path, name in (
-                 ("training_difference", "training loss"), ("validation_difference", "validation loss"),
-                 ("curve", "loss curve"), ("gradient_norm", "gradient norms"),
-                 ("equal_loss.tokens", "tokens to equal loss"), ("equal_loss.speed", "speed at equal loss"))
-             if at(group, path)["real"] is not None]
-    page.table("Noise", "Scatter: standard deviation of the differences over the seeds. Noise: that of the "
-               "reference itself. A difference is real beyond its margin.", noise, [
-                   ("run", "label"), ("<difference of", "name"), ("seeds", "pairs", number()),
-                   ("mean", "percent", CHANGE), ("scatter", "scatter", number(3)), ("noise", "noise", number(3)),
-                   ("margin", "margin", number(3)), ("it is", "real")])
-    page.table("Checks", "", [dict(check, label=group["label"]) for group in others for check in group["checks"]],
-               [("run", "label"), ("<check", "name"), ("<outcome", "outcome"), ("<found", "text"), ("<passes if", "rule")])
+    page.table("Noise", "Scatter: standard deviation of the differences over the seeds. Noise: that of "
+               "the reference itself. A difference is real beyond its margin.",
+               [row for group in others for row in differences_of(group)], NOISE)
+    page.table("Checks", "", [{**check, "label": group["label"]}
+                              for group in others for check in group["checks"]], CHECKS)
     if report["config_differences"]:
         page.add("h2", "Configs")
         page.cells(["config"] + ["<" + group["label"] for group in groups],
@@ -350,7 +374,30 @@ def draw_comparison(page, report):
 
 # ---- audits
 
-def draw_bars(page, title, label, rows, values):
+FORMATS = ("bf16", "fp16")
+ERRORS = [(name, "error." + name, share) for name in FORMATS]
+ZERO, ZERO_SCALED, SUBNORMAL, SUBNORMAL_SCALED = [
+    (heading, path, share, "stored.fp16") for heading, path in (
+        ("zero", "unscaled.zero"), ("scaled", "scaled.zero"),
+        ("subnormal", "unscaled.subnormal"), ("scaled", "scaled.subnormal"))]
+FORWARD = [("tensor", "name"), *ERRORS, ZERO, SUBNORMAL,
+           ("room", "unscaled.room", DECIBEL, "stored.fp16")]
+BACKWARD = [("gradient", "name"), *ERRORS, ZERO, ZERO_SCALED, SUBNORMAL, SUBNORMAL_SCALED,
+            ("room", "scaled.room", DECIBEL, "stored.fp16")]
+PARAMETERS = [("gradient of", "name"), *ERRORS, ZERO_SCALED] + [
+    (f"lost {name}", f"update.lost.{name}", share, "update.changed") for name in FORMATS] + [
+    (f"dB {name}", f"update.decibel.{name}", DECIBEL, "update.changed") for name in FORMATS]
+MUON = [("matrix", "name"), ("fp32", "fp32.defect", share), ("bf16", "bf16.defect", share),
+        ("from fp32", "bf16.difference", share), ("fp16", "fp16.defect", share),
+        ("from fp32", "fp16.difference", share)]
+TRIALS = [("computed in", "name"), ("loss", "loss", number(5)), ("against fp32", "loss_error", share),
+          ("error of gradients", "gradient_error", share), ("cosine", "gradient_cosine", number(4))]
+OPERANDS = [("operand", "name"), ("<format", "format"), ("to zero", "to_zero", share),
+            ("saturated", "saturated", share), ("SNR", "snr", DECIBEL),
+            ("worst", "worst_snr", DECIBEL), ("layer", "worst_layer", number())]
+
+
+def draw_bars(page, title, rows, values):
     """Horizontal bars on a logarithmic axis: values are (name, [a value for each row or None])."""
     def draw(axes):
         width = 0.8 / len(values)
@@ -362,7 +409,7 @@ def draw_bars(page, title, label, rows, values):
         axes.set_yticks([i + 0.4 - width / 2 for i in range(len(rows))], [clean(row) for row in rows])
         axes.grid(axis="x")
         axes.grid(axis="y", visible=False)
-        axes.set(xlabel=label, xscale="log")
+        axes.set(xlabel="relative to fp32", xscale="log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=8))
         axes.xaxis.set_major_formatter(lambda value, _: share(value))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
@@ -372,7 +419,7 @@ def draw_bars(page, title, label, rows, values):
 
 
 def draw_exponents(page, report):
-    """The exponents of all values, as Micikevicius et al. (2018) show them, and the limits of fp16."""
+    """The exponents of all values, as Micikevicius et al. (2018) show them, and fp16's limits."""
     kinds = {"activations": [t for t in report["tensors"] if not t["gradient"]],
              "gradients of activations": [t for t in report["tensors"] if t["gradient"]],
              "gradients of parameters": report["parameters"],
@@ -389,152 +436,130 @@ def draw_exponents(page, report):
                 line(axes, i, name, *zip(*((e, 100 * c / total) for e, c in sorted(counts.items()))))
         axes.axvspan(-24, 16, color="#eef1f3", lw=0)
         axes.axvspan(-24, -14, color="#dfe2e5", lw=0)
-        axes.set(xlabel="exponent of two; grey: what fp16 can hold, dark: in fewer bits", ylabel="% of the values")
-    page.figure("Magnitudes in fp32, without a loss scale", draw)
+        axes.set(xlabel="exponent of two; grey: in fp16, dark: subnormal", ylabel="% of the values")
+    page.figure("Magnitudes in fp32, without a loss scale", draw, 3.6)
 
 
-def draw_advice(page, advice):
+def draw_head(page, report):
+    precision = "" if "tensors" in report else ", " + report["precision"]
+    loss = report["loss"] if "tensors" in report else {"fp32": report["loss"]}
+    advice = report["advice"]
+    page.title(f"Precision audit of {report['config']}{precision}",
+               f"{report['repetitions']} micro-batches of {report['micro_batch_size']} x "
+               f"{report['seq_len']} tokens from step {report['step'] + 1} on")
+    if "diverged" in report:
+        page.note("bad", "diverged", report["diverged"])
     page.add("h2", "Advice")
     for text in advice if isinstance(advice, list) else advice["texts"]:
         page.add("p", text)
-    for name, config in (advice.get("configs", {}) if isinstance(advice, dict) else {}).items():
+    for name, config in (at(advice, "configs") or {}).items():
         page.add("p", f"Config for {name}:")
         page.code(json.dumps(config, indent=1))
-
-
-def draw_audit_head(page, report):
-    precision = "" if "tensors" in report else ", " + report["precision"]
-    page.title(f"Precision audit of {report['config']}{precision}",
-               f"{report['repetitions']} micro-batches of {report['micro_batch_size']} x {report['seq_len']} tokens "
-               f"from step {report['step'] + 1} on")
-    if "diverged" in report:
-        page.note("bad", "diverged", report["diverged"])
-    draw_advice(page, report["advice"])
-    loss = report["loss"] if isinstance(report["loss"], dict) else {"fp32": report["loss"]}
     page.cells(["config", "<" + report["config"]], [
         ["weights", report["from"]], ["device", report["device"]],
-        ["loss", ", ".join(f"{name} {'inf' if value is None else f'{value:.6f}'}" for name, value in loss.items())]]
-        + ([["loss scale", f"{report['loss_scale']:.12g}"]] if at(report, "formats.fp16") else []))
+        ["loss", ", ".join(f"{name} {'inf' if value is None else f'{value:.6f}'}"
+                           for name, value in loss.items())],
+        *([["loss scale", f"{report['loss_scale']:.12g}"]] if at(report, "formats.fp16") else [])])
 
 
 def draw_audit(page, report):
-    draw_audit_head(page, report)
-    formats, tensors = list(report["formats"]), report["tensors"]
+    formats, tensors = report["formats"], report["tensors"]
+    draw_head(page, report)
     page.add("h2", "Errors and magnitudes")
     kinds = list(dict.fromkeys(t["tensor"] for t in tensors))
-    worst = [(name, [max((at(t, "error." + name) or 0 for t in tensors if t["tensor"] == kind)) for kind in kinds])
-             for name in formats]
-    draw_bars(page, "Error of tensors, worst layer", "relative to fp32", kinds, worst)
+    draw_bars(page, "Error of tensors, worst layer", kinds, [
+        (name, [max(at(t, "error." + name) or 0 for t in tensors if t["tensor"] == kind)
+                for kind in kinds]) for name in formats])
     draw_exponents(page, report)
-    trials = list(dict.fromkeys(site for name in formats for site in report["formats"][name]["trials"]))
-    draw_bars(page, "Error of the gradients with one more operation in float32", "relative to fp32",
-              ["(none)"] + trials,
-              [(name, [f["first_error"]] + [at(f, f"trials.{site}.gradient_error") for site in trials])
-               for name, f in report["formats"].items()])
-    errors = [(name, "error." + name, share) for name in formats]
-    zero = [("zero", "unscaled.zero", share, "stored.fp16"), ("scaled", "scaled.zero", share, "stored.fp16"),
-            ("subnormal", "unscaled.subnormal", share, "stored.fp16"),
-            ("scaled", "scaled.subnormal", share, "stored.fp16")]
-    page.table("Forward pass", "Errors: root mean square of the difference from fp32, relative to fp32. In fp16, of "
-               "the values that are not zero: the shares that become zero and subnormal; room: doublings left before "
-               "overflow. \"-\": kept in fp32.", [t for t in tensors if not t["gradient"]],
-               [("tensor", "name"), *errors, zero[0], zero[2], ("room", "unscaled.room", DECIBEL, "stored.fp16")])
-    page.table("Backward pass", "The same for gradients of activations. \"scaled\" and room: at the loss scale.",
-               [t for t in tensors if t["gradient"]],
-               [("gradient", "name"), *errors, *zero, ("room", "scaled.room", DECIBEL, "stored.fp16")])
-    every = {"name": "all", "error": {name: f["gradient_error"] for name, f in report["formats"].items()},
+    sites = list(dict.fromkeys(site for f in formats.values() for site in f["trials"]))
+    draw_bars(page, "Error of the gradients with one more operation in float32", ["(none)"] + sites, [
+        (name, [f["first_error"]] + [at(f, f"trials.{site}.gradient_error") for site in sites])
+        for name, f in formats.items()])
+    page.table("Forward pass", "Errors: root mean square of the difference from fp32, relative to fp32. "
+               "In fp16, of the values that are not zero: the shares that become zero and subnormal; "
+               "room: doublings left before overflow. \"-\": kept in fp32.",
+               [t for t in tensors if not t["gradient"]], FORWARD)
+    page.table("Backward pass", "The same for gradients. \"scaled\" and room: at the loss scale.",
+               [t for t in tensors if t["gradient"]], BACKWARD)
+    every = {"name": "all", "error": {name: f["gradient_error"] for name, f in formats.items()},
              "update": report["update"]}
-    page.table("Parameters", "Errors of gradients; and, if the master weights were 16 bit: updates lost in one step, "
-               "and the signal to noise of the update in decibels.", report["parameters"] + [every],
-               [("gradient of", "name"), *errors, zero[1]]
-               + [(f"lost {name}", f"update.lost.{name}", share, "update.changed") for name in ("bf16", "fp16")]
-               + [(f"dB {name}", f"update.decibel.{name}", DECIBEL, "update.changed") for name in ("bf16", "fp16")])
-    page.table("Muon's iteration", "By the dtype of its operands: the distance of its result from orthogonal, and "
-               "from the result in fp32.", report.get("muon", []),
-               [("matrix", "name"), ("fp32", "fp32.defect", share), ("bf16", "bf16.defect", share),
-                ("from fp32", "bf16.difference", share), ("fp16", "fp16.defect", share),
-                ("from fp32", "fp16.difference", share)])
+    page.table("Parameters", "Errors of gradients; and, if the master weights were 16 bit: updates lost "
+               "in one step, and the signal to noise of the update in decibels.",
+               report["parameters"] + [every], PARAMETERS)
+    page.table("Muon's iteration", "By the dtype of its operands: the distance of its result from "
+               "orthogonal, and from the result in fp32.", report.get("muon", []), MUON)
 
 
 def draw_quantized_audit(page, report):
-    draw_audit_head(page, report)
-    page.add("h2", "Errors")
-    draw_bars(page, "Error of the gradients", "relative to fp32", [t["name"] for t in report["trials"]],
-              [(report["precision"], [t["gradient_error"] for t in report["trials"]])])
-    page.table("Loss and gradients", "The loss and the error of all gradients, relative to fp32, and the cosine of the "
-               "angle between both gradients.", report["trials"],
-               [("computed in", "name"), ("loss", "loss", number(5)), ("against fp32", "loss_error", share),
-                ("error of gradients", "gradient_error", share), ("cosine", "gradient_cosine", number(4))])
-    page.table("Quantized operands of linear layers", "Of the values that are not zero: the share that became zero and "
-               "the share beyond the largest value. Signal to noise in decibels, of all layers and of the worst.",
-               report["operands"], [
-                   ("operand", "name"), ("<format", "format"), ("to zero", "to_zero", share),
-                   ("saturated", "saturated", share), ("SNR", "snr", DECIBEL), ("worst", "worst_snr", DECIBEL),
-                   ("layer", "worst_layer", number())])
+    draw_head(page, report)
+    trials = report["trials"]
+    page.table("Loss and gradients", "The loss and the error of all gradients, relative to fp32, and "
+               "the cosine of the angle between both gradients.", trials, TRIALS)
+    draw_bars(page, "Error of the gradients", [t["name"] for t in trials],
+              [("", [t["gradient_error"] for t in trials])])
+    page.table("Quantized operands of linear layers", "Of the values that are not zero: the share that "
+               "became zero and the share beyond the largest value. Signal to noise in decibels, of all "
+               "layers and of the worst.", report["operands"], OPERANDS)
 
 
 # ---- agreement and questions
 
+AGREEMENT = [("precision", "name"), ("mean", "mean", small), ("median", "median", small),
+             ("99 %", "percentile_99", small), ("largest", "largest", small), ("KL", "kl", small),
+             ("rank", "rank_changed", share), ("equal", "same_bits", share),
+             ("tokens/s", "tokens_per_s", number())]
+CHOICES = [("precision", "name"), ("acc", "acc", share), ("from", "acc_low", share),
+           ("to", "acc_high", share), ("acc_norm", "acc_norm", share), ("from", "acc_norm_low", share),
+           ("to", "acc_norm_high", share), ("same", "same_answers", share),
+           ("tokens/s", "tokens_per_s", number())]
+
+
 def draw_agreement(page, report):
-    page.title("Agreement of sampler and trainer", f"{report['texts']} texts of {report['tokens']} tokens, decoded "
-               + ("by the training forward pass" if report["exact"] else "with the key-value cache"))
-    page.table("Sampler and trainer", "Of tokens drawn at temperature 1, the difference of their log-probabilities in "
-               "the sampler and in the training forward pass, in nats; the mean KL divergence of the predictions; the "
-               "share of tokens with another rank; equal: predictions with the same bits.", report["precisions"],
-               [("precision", "name"), ("mean", "mean", small), ("median", "median", small),
-                ("99 %", "percentile_99", small), ("largest", "largest", small), ("KL", "kl", small),
-                ("rank", "rank_changed", share), ("equal", "same_bits", share), ("tokens/s", "tokens_per_s", number())])
+    way = "by the training forward pass" if report["exact"] else "with the key-value cache"
+    page.title("Agreement of sampler and trainer",
+               f"{report['texts']} texts of {report['tokens']} tokens, decoded {way}")
+    page.table("Sampler and trainer", "Of tokens drawn at temperature 1, the difference of their "
+               "log-probabilities in both, in nats; the mean KL divergence of the predictions; the share "
+               "of tokens with another rank, and of predictions with the same bits.",
+               report["precisions"], AGREEMENT)
 
 
 def draw_choices(page, report):
-    rows = report["precisions"]
-    page.title("Multiple choice", f"{report['questions']}: {report['count']} questions, chance {share(report['chance'])}")
-
-    def draw(axes):
-        for k, name in enumerate(("acc", "acc_norm")):
-            values = [100 * row[name] for row in rows]
-            ends = [[100 * (row[name] - row[name + "_low"]) for row in rows],
-                    [100 * (row[name + "_high"] - row[name]) for row in rows]]
-            axes.errorbar([i + 0.2 * k - 0.1 for i in range(len(rows))], values, ends, fmt=MARKERS[k],
-                          color=COLOURS[k], capsize=3, label=name)
-        axes.axhline(100 * report["chance"], color="#5b636b", linestyle="--", linewidth=1, label="chance")
-        axes.set_xticks(range(len(rows)), [clean(row["name"]) for row in rows])
-        axes.set(ylabel="% right, 95 % interval", xlim=(-0.6, len(rows) - 0.4))
-    page.figure("Accuracy", draw)
-    page.table("Accuracies", "Share of questions whose right choice has the largest log-likelihood, or in acc_norm the "
-               "largest one per character, and the ends of its 95 % interval. same: the first row's answer.", rows,
-               [("precision", "name"), ("acc", "acc", share), ("from", "acc_low", share), ("to", "acc_high", share),
-                ("acc_norm", "acc_norm", share), ("from", "acc_norm_low", share), ("to", "acc_norm_high", share),
-                ("same", "same_answers", share), ("tokens/s", "tokens_per_s", number())])
+    page.title("Multiple choice", f"{report['questions']}: {report['count']} questions, chance "
+               f"{share(report['chance'])}")
+    page.table("Accuracy", "Share of questions whose right choice has the largest log-likelihood, or in "
+               "acc_norm the largest one per character, and the ends of its 95 % interval. same: the "
+               "first row's answer.", report["precisions"], CHOICES)
 
 
-KINDS = {"groups": draw_comparison, "tensors": draw_audit, "operands": draw_quantized_audit, "answers": draw_choices,
-         "exact": draw_agreement}
+KINDS = {"groups": draw_comparison, "tensors": draw_audit, "operands": draw_quantized_audit,
+         "answers": draw_choices, "exact": draw_agreement}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("--out", default="report.html", metavar="PAGE.html", help="default %(default)s")
+    parser.add_argument("--out", default="report.html", metavar="PAGE.html",
+                        help="default %(default)s")
     options = parser.parse_args()
-    page, titles = Page(), []
+    page = Page()
     for name in options.files:
         try:
             with open(name, encoding="utf-8", errors="replace") as file:
                 report = json.load(file)
-            draw = next(draw for key, draw in KINDS.items() if key in report)
             page.parts.append("<section>")
-            draw(page, report)
+            next(draw for key, draw in KINDS.items() if key in report)(page, report)
             page.parts.append("</section>")
         except OSError as error:
             sys.exit(f"report.py: {clean(name)}: {error.strerror}")
         except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-            sys.exit(f"report.py: {clean(name)}: this is no report of ./compare or ./train ({clean(repr(error))})")
-        titles.append(report.get("config", "") or os.path.basename(name))
-    folder = os.path.dirname(os.path.abspath(options.out))
+            sys.exit(f"report.py: {clean(name)}: this is no report of ./compare or ./train "
+                     f"({clean(repr(error))})")
     try:
+        folder = os.path.dirname(os.path.abspath(options.out))
         with tempfile.NamedTemporaryFile("w", dir=folder, encoding="utf-8", delete=False) as file:
-            file.write(page.text("Report: " + ", ".join(titles)))
+            file.write(page.text("Report: " + ", ".join(map(os.path.basename, options.files))))
         os.chmod(file.name, 0o644)
         os.replace(file.name, options.out)
     except OSError as error:
