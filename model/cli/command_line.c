@@ -165,9 +165,7 @@ static const struct command_flag flags[] = {
          "resume from PATH, a checkpoint or a run, which needs no\n"
          "--config; or from the run's latest complete checkpoint",
          HINT("; others take --from DIR"), SWITCH(resume), TEXT(resume_path)),
-    FLAG(TRAIN | DRY_RUN, "--ranks", "N",
-         "train in N processes on this machine, through mpirun;\n"
-         "with --dry-run an estimate of such a run, of any size",
+    FLAG(TRAIN, "--ranks", "N", "train in N processes on this machine, through mpirun",
          COUNT(ranks, 0, RANKS_MAX)),
     FLAG(TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
          SWITCH(log_ranks)),
@@ -223,14 +221,6 @@ static const struct command_flag flags[] = {
          "speed of the link to the host each way, for the cost of\n"
          "offload.optimizer; default 25",
          NUMBER(link, 1e-6, 1e6)),
-    FLAG(DRY_RUN, "--link-gbs", "GB/S",
-         "with --ranks: what each rank can send to the next per\n"
-         "second; default 50, a network card of 400 Gb/s",
-         NUMBER(link_gbs, 1e-6, 1e6)),
-    FLAG(DRY_RUN, "--tflops", "X",
-         "with --ranks: 1e12 operations per second that each rank\n"
-         "reaches; default 400, in fp32 40 (an H100)",
-         NUMBER(tflops, 1e-6, 1e6)),
     FLAG(0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
          SELECTS(DRY_RUN)),
     FLAG(0, "--sample", "PROMPT",
@@ -371,12 +361,6 @@ static int check(const struct command_line *line, uint64_t given, struct error *
     for (int i = 0; i < FLAGS; i++)
         if (given >> i & 1 && !flags[i].command && !(flags[i].commands & command))
             return refuse_flag(&flags[i], error);
-    if (line->ranks == 1 && line->command == COMMAND_DRY_RUN)
-        return fail(error, "--ranks: at least 2; leave it out for one");
-    if ((line->link_gbs >= 0 || line->tflops >= 0) && !line->ranks)
-        return fail(error, "--link-gbs and --tflops go with --dry-run --ranks N");
-    if (line->ranks && line->fit)
-        return fail(error, "--fit is about one process: leave out --ranks");
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
                            "with the GIB");
@@ -404,8 +388,6 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
                                   .memory_gib = -1,
                                   .fit_gib = -1,
                                   .link = -1,
-                                  .link_gbs = -1,
-                                  .tflops = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
     struct flag_row rows[FLAGS];
     uint64_t given = 0;

@@ -56,8 +56,6 @@ struct command_line {
     bool sizes;            /* --dry-run --sizes */
     double memory_gib;     /* --dry-run --memory; < 0: not given */
     double link;           /* --dry-run --link, GB/s; < 0: not given */
-    double link_gbs;       /* --dry-run --link-gbs; < 0: not given */
-    double tflops;         /* --dry-run --tflops; < 0: not given */
     bool fit;              /* --dry-run --fit */
     double fit_gib;        /* value of --fit; < 0: not given */
     const char *export_to; /* directory that --export writes */

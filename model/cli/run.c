@@ -13,7 +13,6 @@
 #include "model/core/evaluate.h"
 #include "model/session/sample_model.h"
 #include "model/plan/memory_text.h"
-#include "model/plan/rank_text.h"
 
 /* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {
@@ -345,17 +344,6 @@ int run_train(const struct config *config, const struct command_line *line,
     return status;
 }
 
-static int print_estimate(struct run *run, const struct command_line *line, struct error *error) {
-    struct rank_request request = {
-        .config = &run->config,
-        .be = &run->be,
-        .ranks = (int)line->ranks,
-        .flops = line->tflops > 0 ? 1e12 * line->tflops : 0,
-        .link = line->link_gbs > 0 ? 1e9 * line->link_gbs : 0,
-    };
-    return rank_print(stdout, &request, error);
-}
-
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int status = RESULT_FAILED;
@@ -369,7 +357,6 @@ int run_dry(const struct config *config, const struct command_line *line, struct
                            : memory_print_run(stdout, &request, error);
         if (status >= 0 && line->sizes && memory_print_sizes(stdout, &request, error))
             status = RESULT_FAILED;
-        if (status == 0 && line->ranks) status = print_estimate(&run, line, error);
     }
     if (status == RESULT_NONE) error->text[0] = 0; /* already printed on standard output */
     run_close(&run);

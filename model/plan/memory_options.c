@@ -160,24 +160,17 @@ static int64_t recomputed_multiply_adds(const struct gpt_shape *shape, const str
     return total;
 }
 
-struct step_work step_work_of(const struct config *config, const struct backend *be) {
+double memory_recomputed_part(const struct config *config, const struct backend *be) {
     struct gpt_shape shape = config_shape(config);
+    double layers = (double)shape.n_layer;
     double products = (double)shape_layer_multiply_adds(&shape, AUTOCAST_SITE_COUNT);
+    double head = (double)(shape.padded_vocab * shape.n_embd);
     /* Scores and weighted values, half of each because of the causal mask. The backward pass has
      * five such matmuls instead of two: the recomputed scores and four gradients. */
     double attention = (double)(shape_q(&shape) * config->data.seq_len);
     double recompute = (double)recomputed_multiply_adds(&shape, config, be);
     if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) recompute += attention;
-    return (struct step_work){.forward = products + attention,
-                              .backward = 2 * products + 2.5 * attention,
-                              .head = 3 * (double)(shape.padded_vocab * shape.n_embd),
-                              .recompute = shape.n_layer > 1 ? recompute : 0};
-}
-
-double memory_recomputed_part(const struct config *config, const struct backend *be) {
-    struct step_work work = step_work_of(config, be);
-    double layers = (double)config_shape(config).n_layer;
-    return (layers - 1) * work.recompute / (layers * (work.forward + work.backward) + work.head);
+    return (layers - 1) * recompute / (layers * (3 * products + 3.5 * attention) + 3 * head);
 }
 
 /* ---- search for the cheapest set */

@@ -54,14 +54,8 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
  * directions at once. A step takes at least this long, and about this much longer. */
 double memory_offload_seconds(const struct config *config, struct backend *be);
 
-/* Multiply-adds of one token: forward, backward and recomputing of a layer, forward and backward of
- * the head. Matmuls and attention are counted. The last layer needs no recomputing. */
-struct step_work {
-    double forward, backward, recompute, head;
-};
-struct step_work step_work_of(const struct config *config, const struct backend *be);
-
-/* Returns the multiply-adds of recomputing as a fraction of those of a step without it. */
+/* Returns the multiply-adds of recomputing as a fraction of those of a step without it, in matmuls
+ * and attention. The last layer needs no recomputing. */
 double memory_recomputed_part(const struct config *config, const struct backend *be);
 
 struct memory_advice {

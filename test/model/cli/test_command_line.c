@@ -153,23 +153,6 @@ Test(command_line, memory_of_a_dry_run) {
     refuse("--config|c|--memory|3", "goes with --dry-run");
 }
 
-Test(command_line, ranks_of_a_dry_run) {
-    struct command_line line = accept("--dry-run|--config|c");
-    cr_expect(line.ranks == 0 && line.link_gbs < 0 && line.tflops < 0);
-    command_line_free(&line);
-    line = accept("--dry-run|--config|c|--ranks|64|--link-gbs|12.5|--tflops|300");
-    cr_expect(line.ranks == 64 && line.link_gbs == 12.5 && line.tflops == 300);
-    command_line_free(&line);
-    refuse("--dry-run|--config|c|--ranks|x", "--ranks");
-    refuse("--dry-run|--config|c|--ranks|1", "at least 2");
-    refuse("--dry-run|--config|c|--ranks|4097", "from 0 to 4096");
-    refuse("--dry-run|--config|c|--ranks|2|--link-gbs|0", "--link-gbs: \"0\" is not");
-    refuse("--dry-run|--config|c|--ranks|2|--tflops|0", "--tflops: \"0\" is not");
-    refuse("--dry-run|--config|c|--link-gbs|50", "--ranks N");
-    refuse("--dry-run|--config|c|--tflops|50", "--ranks N");
-    refuse("--dry-run|--config|c|--ranks|2|--fit|3", "leave out --ranks");
-}
-
 Test(command_line, sample) {
     struct command_line line =
         accept("--sample|Once upon|--from|d|--tokens|50|--temperature|0.5|--top-k|7|"
@@ -453,8 +436,6 @@ Test(command_line, help_of_each_command_names_its_flags) {
         {"audit", "--repetitions"},
         {"dry-run", "--sizes"},
         {"dry-run", "--link GB/S"},
-        {"dry-run", "--link-gbs"},
-        {"dry-run", "--tflops"},
         {"dry-run", "--memory GIB"},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
