@@ -123,11 +123,10 @@ static int find_base(char base[FILE_PATH_MAX], const struct command_line *line,
 
 static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX], base[FILE_PATH_MAX];
-    bool given = line->export_dtype != CONFIG_PRECISION_AUTO;
     int status = find_base(base, line, error);
     if (status) return status;
-    struct export_options options = {given ? (enum dtype)line->export_dtype : DTYPE_F32,
-                                     line->shard_gb, line->merge, base[0] ? base : NULL};
+    struct export_options options = {(enum dtype)line->export_dtype, line->shard_gb, line->merge,
+                                     base[0] ? base : NULL};
     if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;
@@ -164,8 +163,7 @@ static int choices(const struct config *config, const char *from, const struct c
 static int agreement(const struct config *config, const char *from, const struct command_line *line,
                      struct error *error) {
     const struct agreement_options options = {line->precisions, line->precision_count,
-                                              line->samples,    line->tokens,
-                                              line->seed,       line->out};
+                                              line->samples, line->out};
     return run_agreement(config, from, &options, error);
 }
 

@@ -38,6 +38,7 @@ struct command_flag {
     enum command command; /* the command that the flag selects; COMMAND_TRAIN: none */
     int (*read)(struct command_line *line, const struct command_flag *flag, char *value,
                 struct error *error); /* stores the value; NULL: there is none */
+    const char *key;                  /* config key that read_key sets, as --set does */
     size_t offset;                    /* field of struct command_line that `read` sets */
     size_t given;                     /* bool of struct command_line that the flag sets; 0: none */
     double minimum, maximum;          /* range of a count or number */
@@ -125,17 +126,23 @@ static int read_dtype(struct command_line *line, const struct command_flag *flag
                           strlen(text), error);
 }
 
-static int read_device(struct command_line *line, const struct command_flag *flag, char *value,
-                       struct error *error) {
-    static char *const overrides[] = {"device=auto", "device=cpu", "device=cuda"};
+static int add_override(struct command_line *line, char *text, struct error *error) {
+    if (!text) return fail(error, "out of memory for a flag");
+    arrput(line->overrides, text);
+    return 0;
+}
+
+static int read_override(struct command_line *line, const struct command_flag *flag, char *value,
+                         struct error *error) {
     (void)flag;
-    for (int i = 0; i < 3; i++)
-        if (strcmp(overrides[i] + strlen("device="), value) == 0) {
-            arrput(line->overrides, overrides[i]);
-            return 0;
-        }
-    const char *hint = strcmp(value, "gpu") == 0 ? ". Did you mean cuda?" : "";
-    return fail(error, "--device: \"%s\" is not one of auto, cpu, cuda%s", value, hint);
+    return add_override(line, strdup(value), error);
+}
+
+static int read_key(struct command_line *line, const struct command_flag *flag, char *value,
+                    struct error *error) {
+    char *text;
+    if (asprintf(&text, "%s=%s", flag->key, value) < 0) text = NULL;
+    return add_override(line, text, error);
 }
 
 static int read_topic(struct command_line *line, const struct command_flag *flag, char *name,
@@ -147,6 +154,7 @@ static int read_topic(struct command_line *line, const struct command_flag *flag
 #define HINT(hint_)         .hint = hint_
 #define SWITCH(field_)      .given = offsetof(struct command_line, field_)
 #define INTO(read_, field_) .read = read_, .offset = offsetof(struct command_line, field_)
+#define KEY(key_)           .read = read_key, .key = (key_)
 #define TEXT(field_)        INTO(read_text, field_)
 #define LIST(field_)        INTO(read_list, field_)
 #define COUNT(field_, minimum_, maximum_) \
@@ -158,9 +166,8 @@ static const struct command_flag flags[] = {
     FLAG(BY_CONFIG, "--config", "FILE", "config of the run; a bare name may be one of configs/",
          HINT("; others take the model's own"), TEXT(config)),
     FLAG(ALL | EXPORT, "--set", "KEY=VALUE", "override one key of the config; repeatable",
-         LIST(overrides)),
-    FLAG(ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME",
-         .read = read_device),
+         .read = read_override),
+    FLAG(ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME", KEY("device")),
     FLAG(TRAIN | DRY_RUN, "--resume", "[PATH]",
          "resume from PATH, a checkpoint or a run, which needs no\n"
          "--config; or from the run's latest complete checkpoint",
@@ -174,30 +181,28 @@ static const struct command_flag flags[] = {
          "or a folder of Hugging Face",
          HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
     FLAG(TEXT_COMMANDS | AGREEMENT, "--tokens", "N", "number of tokens to add",
-         COUNT(tokens, 0, INT32_MAX)),
+         KEY("sample.tokens")),
     FLAG(TEXT_COMMANDS, "--temperature", "X", "randomness; 0 takes the likeliest token each time",
-         NUMBER(temperature, 0, INFINITY)),
+         KEY("sample.temperature")),
     FLAG(TEXT_COMMANDS, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
-         COUNT(top_k, 0, INT32_MAX)),
+         KEY("sample.top_k")),
     FLAG(TEXT_COMMANDS, "--top-p", "X", "draw among the likeliest tokens of probability X",
-         NUMBER(top_p, 0, 1)),
+         KEY("sample.top_p")),
     FLAG(TEXT_COMMANDS, "--min-p", "X",
          "draw among tokens with X times the likeliest one's\n"
          "probability or more",
-         NUMBER(min_p, 0, 1)),
+         KEY("sample.min_p")),
     FLAG(TEXT_COMMANDS, "--repetition-penalty", "X",
-         "makes tokens less likely that the text has, above 1",
-         NUMBER(repetition_penalty, 0.01, 100)),
+         "makes tokens less likely that the text has, above 1", KEY("sample.repetition_penalty")),
     FLAG(TEXT_COMMANDS, "--stop", "TEXT", "end a text before TEXT; repeatable", .read = read_stop,
          .offset = offsetof(struct command_line, stops)),
-    FLAG(TEXT_COMMANDS | AGREEMENT, "--seed", "N", "another seed gives another text",
-         COUNT(seed, 0, INT32_MAX)),
+    FLAG(TEXT_COMMANDS | AGREEMENT, "--seed", "N", "another seed gives another text", KEY("seed")),
     FLAG(SAMPLE | AGREEMENT, "--samples", "N", "texts generated together, for each prompt",
          COUNT(samples, 1, 4096)),
     FLAG(SAMPLE, "--json", NULL, "print each text as a line of JSON", SWITCH(json)),
     FLAG(CHAT, "--system", "TEXT", "system message of the conversation", TEXT(system)),
     FLAG(EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
-         HINT("; others take --set data.train=GLOB"), TEXT(data)),
+         HINT("; others take --set data.train=GLOB"), KEY("data.val")),
     FLAG(EVAL | CHOICES | AGREEMENT | AUDIT, "--precision", "LIST",
          "precisions to compare, such as fp32,bf16", HINT("; others take --set precision=NAME"),
          .read = read_precisions),
@@ -212,11 +217,11 @@ static const struct command_flag flags[] = {
          TEXT(out)),
     FLAG(DRY_RUN, "--sizes", NULL, "also plan models from 124M to 70B", SWITCH(sizes)),
     FLAG(DRY_RUN, "--memory", "GIB", "plan for GIB of memory; default what is free",
-         NUMBER(memory_gib, 0, INFINITY)),
+         NUMBER(memory_gib, 1e-6, INFINITY)),
     FLAG(DRY_RUN, "--fit", "[GIB]",
          "print only the cheapest options with which it fits in\n"
          "GIB, or in what is free; status 1 if none help",
-         SWITCH(fit), NUMBER(fit_gib, 0, INFINITY)),
+         SWITCH(fit), NUMBER(fit_gib, 1e-6, INFINITY)),
     FLAG(DRY_RUN, "--link", "GB/S",
          "speed of the link to the host each way, for the cost of\n"
          "offload.optimizer; default 25",
@@ -356,12 +361,12 @@ static int refuse_flag(const struct command_flag *flag, struct error *error) {
     return fail(error, "%s goes with %s%s", flag->row.name, names, flag->hint ? flag->hint : "");
 }
 
-static int check(const struct command_line *line, uint64_t given, struct error *error) {
+static int check(const struct command_line *line, const bool given[FLAGS], struct error *error) {
     unsigned command = 1u << line->command;
     for (int i = 0; i < FLAGS; i++)
-        if (given >> i & 1 && !flags[i].command && !(flags[i].commands & command))
+        if (given[i] && !flags[i].command && !(flags[i].commands & command))
             return refuse_flag(&flags[i], error);
-    if (line->memory_gib >= 0 && line->fit)
+    if (line->memory_gib > 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
                            "with the GIB");
     bool model_given = line->command == COMMAND_AUDIT && line->from;
@@ -375,22 +380,9 @@ static int check(const struct command_line *line, uint64_t given, struct error *
 }
 
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error) {
-    *line = (struct command_line){.program = argv[0],
-                                  .temperature = -1,
-                                  .top_k = -1,
-                                  .top_p = -1,
-                                  .min_p = -1,
-                                  .repetition_penalty = -1,
-                                  .samples = -1,
-                                  .tokens = -1,
-                                  .seed = -1,
-                                  .repetitions = -1,
-                                  .memory_gib = -1,
-                                  .fit_gib = -1,
-                                  .link = -1,
-                                  .export_dtype = CONFIG_PRECISION_AUTO};
+    *line = (struct command_line){.program = argv[0]};
     struct flag_row rows[FLAGS];
-    uint64_t given = 0;
+    bool given[FLAGS] = {false};
     for (int i = 0; i < FLAGS; i++) rows[i] = flags[i].row;
     for (int i = 1; i < argc; i++) {
         char *value;
@@ -399,7 +391,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
         if (flag == FLAG_UNKNOWN) return refuse_argument(argv[i], error);
         if (apply_flag(line, &flags[flag], value, error)) return -1;
         if (line->command >= COMMAND_HELP && line->command <= COMMAND_VERSION) return 0;
-        given |= UINT64_C(1) << flag;
+        given[flag] = true;
     }
     return line->command >= COMMAND_HELP ? 0 : check(line, given, error);
 }
@@ -419,6 +411,7 @@ int command_line_read_prompt(struct command_line *line, struct error *error) {
 
 void command_line_free(struct command_line *line) {
     free(line->piped);
+    for (ptrdiff_t i = 0; i < arrlen(line->overrides); i++) free(line->overrides[i]);
     arrfree(line->overrides);
     arrfree(line->prompts);
     arrfree(line->stops);

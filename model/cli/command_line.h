@@ -28,43 +28,40 @@ enum command {
 
 struct command_line {
     enum command command;
-    enum command topic;        /* command that --help explains; COMMAND_TRAIN: overview of all */
-    const char *topic_word;    /* key, block, flag or sentence that --help prints; NULL: topic */
-    const char *program;       /* argv[0] */
-    const char *config;        /* NULL: not given */
-    char **overrides;          /* stb_ds array of "key.path=value" */
-    bool resume;               /* --resume */
-    const char *resume_path;   /* NULL: the newest checkpoint of the run */
-    int64_t ranks;             /* number of processes to start; 0: not given */
-    bool log_ranks;            /* --log-ranks */
-    const char *from;          /* model for --sample, --eval, --export, --audit */
-    char **prompts;            /* stb_ds array: one prompt per --sample */
-    char *piped;               /* text of the prompt -, owned; NULL: none */
-    char **stops;              /* stb_ds array: strings that end a text */
-    const char *system;        /* --chat: the system message; NULL: none */
-    double temperature, top_p; /* < 0: not given */
-    double min_p, repetition_penalty; /* < 0: not given */
-    int64_t top_k, tokens, seed;      /* < 0: not given */
-    int64_t samples;                  /* texts of each prompt; < 0: not given */
-    bool json;                        /* --json */
-    const char *data;                 /* --eval: token shards or "tales" */
-    const char *questions;            /* --choices: a file of JSON Lines or "tales" */
+    enum command topic;      /* command that --help explains; COMMAND_TRAIN: overview of all */
+    const char *topic_word;  /* key, block, flag or sentence that --help prints; NULL: topic */
+    const char *program;     /* argv[0] */
+    const char *config;      /* NULL: not given */
+    char **overrides;        /* stb_ds array of "key.path=value", owned */
+    bool resume;             /* --resume */
+    const char *resume_path; /* NULL: the newest checkpoint of the run */
+    int64_t ranks;           /* number of processes to start; 0: not given */
+    bool log_ranks;          /* --log-ranks */
+    const char *from;        /* model for --sample, --eval, --export, --audit */
+    char **prompts;          /* stb_ds array: one prompt per --sample */
+    char *piped;             /* text of the prompt -, owned; NULL: none */
+    char **stops;            /* stb_ds array: strings that end a text */
+    const char *system;      /* --chat: the system message; NULL: none */
+    int64_t samples;         /* texts of each prompt; 0: not given */
+    bool json;               /* --json */
+    const char *questions;   /* --choices: a file of JSON Lines or "tales" */
     enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* precisions of --eval and --audit */
     int precision_count;
     const char *out;       /* output directory of --audit and --profile; NULL: not given */
-    int64_t repetitions;   /* micro-batches of --audit, steps of --profile; < 0: not given */
+    int64_t repetitions;   /* micro-batches of --audit, steps of --profile; 0: not given */
     bool sizes;            /* --dry-run --sizes */
-    double memory_gib;     /* --dry-run --memory; < 0: not given */
-    double link;           /* --dry-run --link, GB/s; < 0: not given */
+    double memory_gib;     /* --dry-run --memory; 0: not given */
+    double link;           /* --dry-run --link, GB/s; 0: not given */
     bool fit;              /* --dry-run --fit */
-    double fit_gib;        /* value of --fit; < 0: not given */
+    double fit_gib;        /* value of --fit; 0: not given */
     const char *export_to; /* directory that --export writes */
-    enum config_precision export_dtype; /* CONFIG_PRECISION_AUTO: not given */
+    enum config_precision export_dtype; /* fp32, fp16 or bf16 */
     bool merge;                         /* --merge of --export */
     double shard_gb;                    /* --shard-size of --export; 0: not given */
 };
 
-/* Returns -1 with a message for a usage error. The strings in `line` point into argv. */
+/* Returns -1 with a message for a usage error. Flags that set a config key become overrides, so
+ * that the config checks their values. Other strings in `line` point into argv. */
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error);
 /* Replaces the prompt - by what standard input holds, without its last line break. */
 int command_line_read_prompt(struct command_line *line, struct error *error);

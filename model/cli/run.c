@@ -48,17 +48,10 @@ static int sample_now(struct run *run, struct error *error) {
     struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
     struct sample_result ignored;
-    struct sample_options options = {
-        .tokens = config->sample.tokens,
-        .temperature = config->sample.temperature,
-        .top_k = config->sample.top_k,
-        .top_p = config->sample.top_p,
-        .min_p = config->sample.min_p,
-        .repetition_penalty = config->sample.repetition_penalty,
-        .seed = derive_seed(config->seed, SEED_SAMPLE),
-        .stream = (uint64_t)trainer->state.step,
-        .stop = run->stop,
-    };
+    struct sample_options options = sample_options_of(config);
+    options.exact = false;
+    options.stream = (uint64_t)trainer->state.step;
+    options.stop = run->stop;
     sample_set_ends(&options, &run->base.tokens, &run->session.tokenizer);
     report_pause(&run->report);
     printf("--- sample at step %" PRId64 " ---\n", trainer->state.step);
@@ -322,26 +315,31 @@ static int train_part(struct run *run, bool *next, struct error *error) {
     return failed ? EXIT_FAILED : report_end(run);
 }
 
+/* Opens, starts, trains and closes one part of a run. Returns an exit status. */
+static int open_and_train(struct run *run, const struct config *config, enum run_part part,
+                          const struct command_line *line, const struct ranks *ranks, bool *next,
+                          struct error *error) {
+    int status = EXIT_FAILED;
+    *next = false;
+    if (run_open(run, config, part, ranks, true, error) == 0) status = run_start(run, line, error);
+    if (status != EXIT_DONE && run->lock >= 0) rmdir(run->directory); /* only if it is empty */
+    if (status == EXIT_DONE) status = train_part(run, next, error);
+    /* After a failure, data may still be in flight between ranks: main() aborts them instead. */
+    if (ranks->size == 1 || status != EXIT_FAILED) run_close(run);
+    return status;
+}
+
 int run_train(const struct config *config, const struct command_line *line,
               const struct ranks *ranks, struct error *error) {
     struct run run;
+    bool next;
+    int status = open_and_train(&run, config, RUN_FIRST, line, ranks, &next, error);
+    if (!next) return status;
     struct config whole = *config;
     struct command_line resuming = *line;
-    int status = EXIT_FAILED;
-    bool next = true;
-    for (enum run_part part = RUN_FIRST; next; part = RUN_SWITCHED) {
-        next = false, status = EXIT_FAILED;
-        if (run_open(&run, &whole, part, ranks, true, error) == 0)
-            status = run_start(&run, part == RUN_FIRST ? line : &resuming, error);
-        if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* only if it is empty */
-        if (status == EXIT_DONE) status = train_part(&run, &next, error);
-        whole.precision = run.session.given.precision;
-        resuming.resume = true, resuming.resume_path = NULL;
-        /* After a failure, data may still be in flight between ranks: main() aborts them instead.
-         */
-        if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
-    }
-    return status;
+    whole.precision = run.session.given.precision;
+    resuming.resume = true, resuming.resume_path = NULL;
+    return open_and_train(&run, &whole, RUN_SWITCHED, &resuming, ranks, &next, error);
 }
 
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
@@ -350,7 +348,8 @@ int run_dry(const struct config *config, const struct command_line *line, struct
     if (run_open(&run, config, RUN_FIRST, &ranks_alone, false, error) == 0 &&
         session_open_tokenizer(&run.session, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
-        struct memory_request request = memory_request(&run.session.config, &run.session.be, gib);
+        struct memory_request request =
+            memory_request(&run.session.config, &run.session.be, gib > 0 ? gib : -1);
         if (line->link > 0) run.session.be.device.link = 1e9 * line->link;
         if (!line->fit) print_banner(&run);
         status = line->fit ? memory_print_fit(stdout, &request, error)

@@ -114,7 +114,7 @@ static int converse(struct conversation *chat, struct error *error) {
 static int open_and_converse(struct conversation *chat, const struct config *config,
                              const char *from, const struct command_line *line,
                              struct error *error) {
-    struct sample_options options = sample_options_of(config, line);
+    struct sample_options options = sample_options_of(config);
     struct sample_model model;
     struct config fitted = *config;
     if (sample_find_ends(&options, config, chat->tokenizer, from, error)) return EXIT_FAILED;

@@ -110,12 +110,6 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
 
 static int open_text(struct evaluation *evaluation, const char *data, struct error *error) {
     const struct source *texts[] = {&evaluation->text};
-    enum config_tokenizer kind = evaluation->config->data.tokenizer;
-    if (strcmp(data, "tales") == 0 && kind != CONFIG_TOKENIZER_BYTES)
-        return fail(error,
-                    "--data tales is a text of bytes, but the model's tokenizer is \"%s\"\nname "
-                    "shards that ./prepare made with it",
-                    config_tokenizer_name(kind));
     if (source_open(&evaluation->text, evaluation->config, data, true, error)) return -1;
     evaluation->sequences = (int64_t)evaluation->text.loader.sequence_count;
     int status = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from,
@@ -147,9 +141,8 @@ static int evaluate_all(struct evaluation *evaluation, const struct command_line
 
 int run_eval(const struct config *config, const char *from, const struct command_line *line,
              struct error *error) {
-    bool of_run = config_given(config, "data.val") && config->data.val[0];
-    const char *data = line->data ? line->data : of_run ? config->data.val : NULL;
-    if (!data) {
+    const char *data = config->data.val;
+    if (!config_given(config, "data.val") || !data[0]) {
         fail(error, "--eval needs --data GLOB, token shards made with ./prepare: the model names "
                     "no data.val");
         return EXIT_USAGE;

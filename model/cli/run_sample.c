@@ -14,17 +14,15 @@
 #include "model/session/setup.h"
 #include "model/session/sample_model.h"
 
-struct sample_options sample_options_of(const struct config *config,
-                                        const struct command_line *line) {
+struct sample_options sample_options_of(const struct config *config) {
     return (struct sample_options){
-        .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
-        .repetition_penalty = line->repetition_penalty >= 0 ? line->repetition_penalty
-                                                            : config->sample.repetition_penalty,
-        .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
-        .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
-        .top_p = line->top_p >= 0 ? line->top_p : config->sample.top_p,
-        .min_p = line->min_p >= 0 ? line->min_p : config->sample.min_p,
-        .seed = derive_seed(line->seed >= 0 ? line->seed : config->seed, SEED_SAMPLE),
+        .tokens = config->sample.tokens,
+        .repetition_penalty = config->sample.repetition_penalty,
+        .temperature = config->sample.temperature,
+        .top_k = config->sample.top_k,
+        .top_p = config->sample.top_p,
+        .min_p = config->sample.min_p,
+        .seed = derive_seed(config->seed, SEED_SAMPLE),
         .exact = config->sample.exact,
     };
 }
@@ -194,7 +192,7 @@ static int fit_context(struct config *config, const struct tokenizer *tokenizer,
         if (arrlen(tokens) > longest) longest = arrlen(tokens);
         arrfree(tokens);
     }
-    longest += sample_options_of(config, line).tokens;
+    longest += config->sample.tokens;
     if (longest < config->samples) longest = config->samples;
     config->data.seq_len = sample_length(longest, limit);
     return 0;
@@ -213,7 +211,7 @@ int run_sample(const struct config *config, const char *from, const struct comma
         struct samples samples = {.line = line,
                                   .tokenizer = &tokenizer,
                                   .gpt = &model.gpt,
-                                  .options = sample_options_of(config, line),
+                                  .options = sample_options_of(config),
                                   .count = fitted.samples};
         samples.options.stop = signals_catch();
         if (sample_find_ends(&samples.options, config, &tokenizer, from, error) == 0 &&

@@ -15,9 +15,8 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct tokenizer *tokenizer, const char *prompt,
                  const struct sample_options *options, struct error *error);
 
-/* Returns the options of the command line and, where it has none, of the config. */
-struct sample_options sample_options_of(const struct config *config,
-                                        const struct command_line *line);
+/* Returns the options of the config, without a prompt. */
+struct sample_options sample_options_of(const struct config *config);
 
 /* Prints the number and speed of the tokens of `texts` texts. */
 void sample_print_speed(FILE *out, const struct sample_result *result, int64_t texts);

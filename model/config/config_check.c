@@ -74,7 +74,7 @@ void config_apply_preset(struct config *config, enum config_preset preset) {
 
 /* Custom data often have no validation part, so eval.every is ignored unless --set gives it. */
 static void leave_out_validation(struct config *config) {
-    if (source_of(config, "eval.every") == CONFIG_SOURCE_FLAG) return;
+    if (config_given_by_flag(config, "eval.every")) return;
     config->without_val = config_given(config, "eval.every") && config->eval.every > 0;
     config->eval.every = 0;
 }
@@ -82,7 +82,7 @@ static void leave_out_validation(struct config *config) {
 /* The warmup of a config file may exceed the steps of --set, which are few for a first try, or
  * those of train.epochs. */
 static void cut_warmup(struct config *config) {
-    if (source_of(config, "optimizer.warmup_steps") == CONFIG_SOURCE_FLAG ||
+    if (config_given_by_flag(config, "optimizer.warmup_steps") ||
         config->optimizer.warmup_steps <= config->train.steps)
         return;
     config->optimizer.warmup_steps = config->train.steps / 10;
@@ -99,7 +99,7 @@ void config_resolve(struct config *config) {
     if (config->data.val[0] == '\0') leave_out_validation(config);
     if (source_of(config, "train.steps") > source_of(config, "train.epochs"))
         config->train.epochs = 0;
-    if (config->train.epochs == 0 && source_of(config, "train.steps") == CONFIG_SOURCE_FLAG)
+    if (config->train.epochs == 0 && config_given_by_flag(config, "train.steps"))
         cut_warmup(config);
     int64_t micro = config->train.micro_batch_size * config->data.seq_len;
     if (config->train.batch_tokens >= micro)
@@ -260,7 +260,7 @@ static int check_data(const struct config_check *check) {
                              "Set data.tokenizer to \"bytes\", or name token shards.",
                              key, config_tokenizer_name(c->data.tokenizer));
     }
-    if (c->train.epochs > 0 && source_of(c, "train.steps") == CONFIG_SOURCE_FLAG)
+    if (c->train.epochs > 0 && config_given_by_flag(c, "train.steps"))
         return config_refuse(check, "train.epochs",
                              "train.steps is given by --set as well.\nGive one of them.");
     const char *needs_validation = c->train.patience > 0     ? "train.patience"

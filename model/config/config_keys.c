@@ -200,6 +200,10 @@ bool config_given(const struct config *config, const char *name) {
     return false;
 }
 
+bool config_given_by_flag(const struct config *config, const char *key) {
+    return config->sources[config_option_of(key) - config_options] == CONFIG_SOURCE_FLAG;
+}
+
 struct gpt_shape config_shape(const struct config *config) {
     struct gpt_shape shape = {
 #define X(size) .size = config->model.size,

@@ -73,6 +73,9 @@ void config_defaults(struct config *config);
  * ("loss_scale"). Asserts that the table has the name. */
 bool config_given(const struct config *config, const char *name);
 
+/* True if a --set, or a flag that stands for one, gave the key's value. */
+bool config_given_by_flag(const struct config *config, const char *key);
+
 /* Returns the sizes in config->model, without a batch. */
 struct gpt_shape config_shape(const struct config *config);
 

@@ -100,8 +100,9 @@ static int refuse_word(const struct candidate *c, const char *text) {
     char found[JSON_EXCERPT_MAX], allowed[320], hint[64] = "";
     int count = config_name_count(c->option);
     int nearest = config_nearest_text(c->option->names, count, text, strlen(text));
-    static const char *const others[] = {"float32", "fp32", "float16", "fp16", "bfloat16", "bf16"};
-    for (int i = 0; i < 6; i += 2)
+    static const char *const others[] = {"float32",  "fp32", "float16", "fp16",
+                                         "bfloat16", "bf16", "gpu",     "cuda"};
+    for (int i = 0; i < 8; i += 2)
         if (strcmp(text, others[i]) == 0) nearest = find_word(c->option, others[i + 1]);
     if (nearest >= 0)
         snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->names[nearest]);

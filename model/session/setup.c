@@ -113,8 +113,7 @@ static int check_kind(const struct tokenizer_record *record, const struct config
 
 static const char *find_directory(const struct config *config, const char *from,
                                   const struct tokenizer_record *record) {
-    const struct config_option *option = config_option_of("data.tokenizer_dir");
-    bool by_flag = config->sources[option - config_options] == CONFIG_SOURCE_FLAG;
+    bool by_flag = config_given_by_flag(config, "data.tokenizer_dir");
     if (from && tokenizer_in_directory(from) && !by_flag) return from;
     if (config->data.tokenizer_dir[0]) return config->data.tokenizer_dir;
     const char *others[] = {config->model.init_from, record ? record->directory : ""};

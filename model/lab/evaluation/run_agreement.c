@@ -213,7 +213,9 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
     int64_t limit = sample_model_context(config), before = arrlen(rollout->first) - 1;
     int64_t room = limit - before;
     rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
-    rollout->tokens = options->tokens > 0 ? options->tokens : room < TOKENS ? room : TOKENS;
+    rollout->tokens = config_given_by_flag(config, "sample.tokens") ? config->sample.tokens
+                      : room < TOKENS                               ? room
+                                                                    : TOKENS;
     if (rollout->tokens > room || room < 1)
         return fail(error,
                     "--tokens %" PRId64 ": the context of the model has %" PRId64
@@ -240,7 +242,7 @@ int run_agreement(const struct config *config, const char *from,
     struct config fitted = *config;
     const volatile sig_atomic_t *stop = signals_catch();
     cJSON *report = cJSON_CreateObject();
-    uint64_t seed = derive_seed(options->seed >= 0 ? options->seed : config->seed, SEED_SAMPLE);
+    uint64_t seed = derive_seed(config->seed, SEED_SAMPLE);
     int count = options->precision_count, status = 0;
     if (options->out) status = report_folder(options->out, error);
     if (status == 0) status = plan_rollout(&rollout, &fitted, from, options, error);

@@ -11,13 +11,13 @@
 struct agreement_options {
     const enum config_precision *precisions; /* [precision_count] */
     int precision_count;                     /* 0: the config's precision */
-    int64_t samples, tokens;                 /* texts, and tokens of each; < 0: 8 and 64 */
-    int64_t seed;                            /* < 0: the config's */
+    int64_t samples;                         /* number of texts; 0: 8 */
     const char *out;                         /* directory for reports; NULL: none are written */
 };
 
 /* Samples texts at temperature 1 with the key-value cache, or with sample.exact as the training
  * forward pass does, and computes the predictions of the same tokens with the training forward
- * pass. Prints how they differ, and writes agreement.json into options->out, which it creates. Returns an exit status. */
+ * pass. Texts have sample.tokens tokens if a flag gives them, else 64. Prints how they differ, and
+ * writes agreement.json into options->out, which it creates. Returns an exit status. */
 int run_agreement(const struct config *config, const char *from,
                   const struct agreement_options *options, struct error *error);

@@ -71,7 +71,7 @@ Test(program, usage_errors) {
     expect_error("--config|missing.json", 2, "missing.json");
     expect_error("--config|", 2, "");
     expect_error("--config|.", 2, "");
-    expect_error(TINY "|--device|gpu", 2, "gpu");
+    expect_error(TINY "|--device|gpu", 2, "Did you mean \"cuda\"?");
     expect_error(TINY "|--set|optimizer.lrr=1", 2, "optimizer.lr");
     expect_error(TINY "|--set|train.steps=many", 2, "train.steps");
     expect_error(TINY "|--set|train.steps", 2, "KEY=VALUE");
@@ -265,6 +265,9 @@ Test(program, sample) {
                 0);
     expect_text(out_text, "a prompt that is longer than the 32 positions that the model has");
     expect_error("--sample|x|--from|nowhere", 1, "nowhere");
+    expect_error("--sample|x" FROM "|--tokens|-1", 2, "sample.tokens is -1");
+    expect_error("--sample|x" FROM "|--top-p|2", 2, "sample.top_p is 2");
+    expect_error("--sample|x" FROM "|--temperature|inf", 2, "sample.temperature is inf");
     expect_error("--sample|x" FROM "|--set|model.n_layer=3", 1, "n_layer");
     expect_error("--sample|x" FROM "|--device|cuda", 1, "cuda");
     damage("a/run/checkpoints/step-00000024/trainer.json");
@@ -337,7 +340,7 @@ Test(program, trains_on_tokens_of_gpt2) {
     expect_exit("--eval|--data|words_val_*.bin|--from|a/words", 0);
     expect_exit("--export|small|--dtype|bf16|--from|a/words", 0);
     expect_exit("--sample|the cat|--from|small|--tokens|9", 0);
-    expect_error("--eval|--data|tales|--from|a/words", 1, "a text of bytes");
+    expect_error("--eval|--data|tales|--from|a/words", 2, "a corpus of bytes");
     expect_error(TOKENS "|--resume|--set|data.tokenizer=bytes", 1,
                  "set data.tokenizer to \"gpt2\"");
     /* The original tokenizer directory no longer exists. */
