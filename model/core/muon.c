@@ -109,8 +109,3 @@ double muon_direction(const struct muon *muon, const struct tensor *matrix,
     muon_orthogonalize(muon, matrix);
     return lr_factor(muon->config, out_in ? columns : rows, out_in ? rows : columns);
 }
-
-const struct update_rule muon_rule = {
-    .moments = 1,
-    .moment_names = {"momentum_buffer."},
-};

@@ -8,7 +8,7 @@
 #include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "model/config/config.h"
-#include "model/core/update_rule.h"
+#include "model/architecture/parameters.h"
 
 /* Scratch, in the backend's memory, for matrices of up to `elements` elements whose shorter side is
  * at most `side`. */

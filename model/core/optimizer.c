@@ -44,7 +44,7 @@ static void size_scratch(struct optimizer *optimizer) {
     struct muon *muon = &optimizer->muon;
     for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
         const struct bucket *bucket = &shards->buckets[i];
-        if (bucket->rule->update) continue;
+        if (bucket->rule->name != CONFIG_OPTIMIZER_MUON) continue;
         if (shards->divided && bucket->count > muon->direction_count)
             muon->direction_count = bucket->count;
         for (ptrdiff_t k = 0; k < parameter_trained_count(list); k++) {
@@ -171,10 +171,15 @@ void optimizer_upload(const struct optimizer *optimizer, int moment, const float
     }
 }
 
-/* Tensors of a range of elements in a bucket's own part, and the arguments of its update. */
+/* Operands of the update of a range of elements in a bucket's own part. */
 struct update_range {
-    struct tensor master, copy, gradients, moments[MOMENTS_MAX];
-    struct update_args args;
+    struct tensor master, gradients, moments[MOMENTS_MAX];
+    struct tensor copies;      /* 16 bit */
+    const struct tensor *copy; /* copies, or NULL without them */
+    int16_t *remainder;        /* NULL unless master weights are split */
+    int64_t first;             /* index of element 0 in the flat order */
+    double weight_decay;       /* for this group */
+    double lr_factor;          /* factor of the learning rate */
 };
 
 static void range_of(struct update_range *range, const struct optimizer *optimizer,
@@ -184,40 +189,32 @@ static void range_of(struct update_range *range, const struct optimizer *optimiz
     const struct master_group *group = &gpt->masters.groups[bucket->group];
     int64_t first = part.first - group->first, in_own = part.first - bucket->own.first;
     const double rate = config->optimizer.adamw_lr;
-    bool own_rate = bucket->rule == &adamw_rule && rate > 0;
+    bool own_rate = bucket->rule->name == CONFIG_OPTIMIZER_ADAMW && rate > 0;
     range->master = tensor_range(&group->master, first, part.count);
-    range->copy = tensor_range(&group->copy, first, part.count);
     range->gradients = tensor_range(&gpt->gradients, part.first, part.count);
     for (int i = 0; i < bucket->rule->moments; i++)
         range->moments[i] =
             tensor_range(&optimizer->moments[i], bucket->place[i] + in_own, part.count);
-    range->args = (struct update_args){
-        .be = gpt->be,
-        .master = &range->master,
-        .remainder = group->remainder ? group->remainder + first : NULL,
-        .copy = group->form == MASTERS_KEPT ? &range->copy : NULL,
-        .moments = range->moments,
-        .gradients = &range->gradients,
-        .state = optimizer->state,
-        .inputs = gpt->activations.inputs,
-        .first = part.first,
-        .weight_decay = group->group == GROUP_DECAYED ? config->optimizer.weight_decay : 0,
-        .lr_factor = own_rate ? rate / config->optimizer.lr : 1,
-        .config = config,
-    };
+    range->copies = tensor_range(&group->copy, first, part.count);
+    range->copy = group->form == MASTERS_KEPT ? &range->copies : NULL;
+    range->remainder = group->remainder ? group->remainder + first : NULL;
+    range->first = part.first;
+    range->weight_decay = group->group == GROUP_DECAYED ? config->optimizer.weight_decay : 0;
+    range->lr_factor = own_rate ? rate / config->optimizer.lr : 1;
 }
 
 /* Writes the momentum of a part of a bucket to direction. */
 static void find_direction(const struct optimizer *optimizer, const struct bucket *bucket,
                            struct rank_part part, const struct tensor *direction) {
+    const struct config *config = optimizer->config;
+    struct gpt *gpt = optimizer->gpt;
     struct update_range range;
     if (part.count == 0) return;
     range_of(&range, optimizer, bucket, part);
-    const struct update_args *a = &range.args;
-    OP(a->be, momentum, .rule = MOMENTUM_DIRECTION, .direction = direction,
-       .moment = &a->moments[0], .gradients = a->gradients, .state = a->state, .inputs = a->inputs,
-       .first = a->first, .beta1 = a->config->optimizer.momentum,
-       .nesterov = a->config->optimizer.nesterov, .lr_factor = 1);
+    OP(gpt->be, momentum, .rule = MOMENTUM_DIRECTION, .direction = direction,
+       .moment = &range.moments[0], .gradients = &range.gradients, .state = optimizer->state,
+       .inputs = gpt->activations.inputs, .first = range.first, .beta1 = config->optimizer.momentum,
+       .nesterov = config->optimizer.nesterov, .lr_factor = 1);
 }
 
 /* Orthogonalizes the momentum of a matrix and updates `part` of its weights. */
@@ -229,10 +226,10 @@ static void update_matrix(const struct optimizer *optimizer, const struct bucket
     struct update_range range;
     double factor = muon_direction(&optimizer->muon, &matrix, p, &optimizer->gpt->shape);
     range_of(&range, optimizer, bucket, part);
-    const struct update_args *a = &range.args;
-    OP(a->be, momentum, .rule = MOMENTUM_APPLY, .master = a->master, .remainder = a->remainder,
-       .copy = a->copy, .direction = &own, .state = a->state, .inputs = a->inputs,
-       .weight_decay = a->weight_decay / factor, .lr_factor = factor);
+    OP(optimizer->gpt->be, momentum, .rule = MOMENTUM_APPLY, .master = &range.master,
+       .remainder = range.remainder, .copy = range.copy, .direction = &own,
+       .state = optimizer->state, .inputs = optimizer->gpt->activations.inputs,
+       .weight_decay = range.weight_decay / factor, .lr_factor = factor);
 }
 
 /* Updates this rank's part of a bucket of matrices. If ranks divide it, the momentum is gathered,
@@ -262,15 +259,43 @@ static void update_matrices(struct optimizer *optimizer, const struct bucket *bu
     }
 }
 
+/* Lion, or SGD with momentum. */
+static void update_momentum(const struct optimizer *optimizer, const struct update_range *range,
+                            enum config_optimizer rule) {
+    const struct config *config = optimizer->config;
+    const bool lion = rule == CONFIG_OPTIMIZER_LION;
+    OP(optimizer->gpt->be, momentum, .rule = lion ? MOMENTUM_LION : MOMENTUM_SGD,
+       .master = &range->master, .remainder = range->remainder, .copy = range->copy,
+       .moment = &range->moments[0], .gradients = &range->gradients, .state = optimizer->state,
+       .inputs = optimizer->gpt->activations.inputs, .first = range->first,
+       .beta1 = lion ? config->optimizer.beta1 : config->optimizer.momentum,
+       .beta2 = config->optimizer.beta2, .nesterov = !lion && config->optimizer.nesterov,
+       .weight_decay = range->weight_decay, .lr_factor = range->lr_factor);
+}
+
+static void update_adamw(const struct optimizer *optimizer, const struct update_range *range) {
+    const struct config *config = optimizer->config;
+    OP(optimizer->gpt->be, adamw, .master = &range->master, .remainder = range->remainder,
+       .moment1 = &range->moments[0], .moment2 = &range->moments[1], .copy = range->copy,
+       .gradients = &range->gradients, .state = optimizer->state,
+       .inputs = optimizer->gpt->activations.inputs, .first = range->first,
+       .beta1 = config->optimizer.beta1, .beta2 = config->optimizer.beta2,
+       .epsilon = config->optimizer.eps, .weight_decay = range->weight_decay,
+       .lr_factor = range->lr_factor);
+}
+
 /* Updates this rank's part of a bucket. Offloaded state is read and written in host memory. */
 static void update(struct optimizer *optimizer, const struct bucket *bucket) {
+    const enum config_optimizer rule = bucket->rule->name;
     struct update_range range;
-    if (!bucket->rule->update) {
+    if (rule == CONFIG_OPTIMIZER_MUON) {
         update_matrices(optimizer, bucket);
-    } else if (bucket->own.count > 0) {
-        range_of(&range, optimizer, bucket, bucket->own);
-        bucket->rule->update(&range.args);
+        return;
     }
+    if (bucket->own.count == 0) return;
+    range_of(&range, optimizer, bucket, bucket->own);
+    if (rule == CONFIG_OPTIMIZER_ADAMW) update_adamw(optimizer, &range);
+    else update_momentum(optimizer, &range, rule);
 }
 
 /* Sums the squares of the gradients in this rank's parts, and computes the norm from the sums of

@@ -2,7 +2,7 @@
  *
  *     for each micro-batch: forward, loss, backward   (gradients accumulate, scaled)
  *     gradient norm and found_inf over all gradients  (unscaled)
- *     AdamW: unscale, clip, update                    (nothing if found_inf)
+ *     update rule: unscale, clip, update              (nothing if found_inf)
  *     loss scale: back off or grow                    (fp16 only)
  *
  * The loss of a step is the mean over the unmasked targets (data/corpus/token_mask.h) of all its

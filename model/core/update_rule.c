@@ -1,13 +1,17 @@
 #include "model/core/update_rule.h"
 
+static const struct update_rule rules[] = {
+    [CONFIG_OPTIMIZER_ADAMW] = {CONFIG_OPTIMIZER_ADAMW, 2, {"exp_avg.", "exp_avg_sq."}},
+    [CONFIG_OPTIMIZER_MUON] = {CONFIG_OPTIMIZER_MUON, 1, {"momentum_buffer."}},
+    /* Chen et al. 2023, arXiv 2302.06675. */
+    [CONFIG_OPTIMIZER_LION] = {CONFIG_OPTIMIZER_LION, 1, {"exp_avg."}},
+    /* With momentum, as torch.optim.SGD. */
+    [CONFIG_OPTIMIZER_SGD] = {CONFIG_OPTIMIZER_SGD, 1, {"momentum_buffer."}},
+};
+
 const struct update_rule *update_rule_of(const struct config *config,
                                          const struct parameter *parameter) {
-    static const struct update_rule *const rules[] = {
-#define X(NAME, name) [CONFIG_OPTIMIZER_##NAME] = &name##_rule,
-        OPTIMIZERS(X)
-#undef X
-    };
-    const struct update_rule *rule = rules[config->optimizer.name];
+    enum config_optimizer name = config->optimizer.name;
     bool matrix = parameter->layer >= 0 && parameter->extent.columns > 0;
-    return !rule->update && !matrix ? &adamw_rule : rule;
+    return &rules[name == CONFIG_OPTIMIZER_MUON && !matrix ? CONFIG_OPTIMIZER_ADAMW : name];
 }

@@ -137,7 +137,7 @@ static int open_iterations(struct muon muon[DTYPES_AUDITED], struct config confi
     backend_plan_begin(be);
     for (ptrdiff_t k = 0; k < parameter_trained_count(list); k++) {
         const int64_t rows = list[k].extent.rows, columns = list[k].extent.columns;
-        if (update_rule_of(trainer->config, &list[k]) != &muon_rule) continue;
+        if (update_rule_of(trainer->config, &list[k])->name != CONFIG_OPTIMIZER_MUON) continue;
         for (int i = 0; i < DTYPES_AUDITED; i++) {
             struct tensor whole = tensor_view(&muon[i].directions, rows, columns);
             muon_direction(&muon[i], &whole, &list[k], &trainer->gpt.shape);
@@ -156,7 +156,7 @@ int audit_muon(struct cJSON **rows, struct trainer *trainer, struct error *error
                                      : fail(error, "out of memory for the audit of Muon");
     *rows = cJSON_CreateArray();
     for (ptrdiff_t i = 0; status == 0 && i < parameter_trained_count(list); i++)
-        if (update_rule_of(trainer->config, &list[i]) == &muon_rule)
+        if (update_rule_of(trainer->config, &list[i])->name == CONFIG_OPTIMIZER_MUON)
             audit_parameter(*rows, muon, trainer, &list[i], momentum);
     for (int i = 0; i < DTYPES_AUDITED; i++) muon_close(&muon[i]);
     free(configs);
