@@ -150,133 +150,125 @@ struct tensor masters_read_tensor(const struct masters *masters,
     return shaped(&copy, 0, parameter);
 }
 
-/* Split groups are transferred between host and backend in pieces of this many elements. */
-enum { PIECE = 32768 };
+/* ---- Transfer between fp32 on the host and the stored form */
 
-/* Copies bytes to the host. be is NULL if `from` is in host memory. */
-static void fetch(struct backend *be, void *to, const void *from, size_t bytes) {
-    if (be) backend_download(be, to, from, bytes);
-    else memcpy(to, from, bytes);
-}
-
-static void download_split(const struct master_group *group, struct backend *be, float *values,
-                           int64_t first, int64_t count) {
-    uint16_t upper[PIECE];
-    int16_t remainder[PIECE];
-    for (int64_t done = 0; done < count; done += PIECE) {
-        int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
-        size_t bytes = (size_t)n * sizeof *upper;
-        fetch(be, upper, (const uint16_t *)group->master.data + at, bytes);
-        fetch(be, remainder, group->remainder + at, bytes);
-        join_masters(values + done, upper, remainder, (size_t)n);
-    }
-}
-
-static void upload_split(const struct master_group *group, struct backend *be, const float *values,
-                         int64_t first, int64_t count) {
-    uint16_t upper[PIECE];
-    int16_t remainder[PIECE];
-    for (int64_t done = 0; done < count; done += PIECE) {
-        int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
-        size_t bytes = (size_t)n * sizeof *upper;
-        split_masters(upper, remainder, values + done, (size_t)n);
-        backend_upload(be, (uint16_t *)group->master.data + at, upper, bytes);
-        backend_upload(be, group->remainder + at, remainder, bytes);
-    }
-}
-
-/* Frozen weights in 16 bit are rounded as copies of master weights are, so that linear layers read
- * the same values in every plain dtype that holds theirs. */
-static void download_frozen(const struct master_group *group, struct backend *be, float *values,
-                            int64_t first, int64_t count) {
-    enum dtype dtype = group->master.dtype;
-    uint16_t stored[PIECE];
-    for (int64_t done = 0; done < count; done += PIECE) {
-        int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
-        fetch(be, stored, (const uint16_t *)group->master.data + at, dtype_size(dtype, n));
-        dtype_widen(values + done, stored, dtype, 0, (size_t)n);
-    }
-}
-
-static void upload_frozen(const struct master_group *group, struct backend *be, const float *values,
-                          int64_t first, int64_t count) {
-    enum dtype dtype = group->master.dtype;
-    uint16_t stored[PIECE];
-    for (int64_t done = 0; done < count; done += PIECE) {
-        int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
-        copy_masters(stored, dtype, 0, values + done, (size_t)n);
-        backend_upload(be, (uint16_t *)group->master.data + at, stored, dtype_size(dtype, n));
-    }
-}
-
-/* The arrays of a quantized parameter. */
-enum { QUANTIZED_ARRAYS = 4 };
-static void list_arrays(const struct tensor *arrays[QUANTIZED_ARRAYS],
-                        const struct quantized_weight *weight) {
-    arrays[0] = &weight->codes, arrays[1] = &weight->scales;
-    arrays[2] = &weight->second_scales, arrays[3] = &weight->mean;
-}
-
-/* Returns a copy of a quantized parameter's arrays, without values, in memory of the host; *memory
- * is to be freed, NULL if there is none left. */
-static struct quantized_weight host_copy(const struct master_group *group, char **memory) {
-    const struct extent *extent = &group->parameter->extent;
-    struct arena arena = {0};
-    quantized_weight_take(&arena, group->format, extent->padded_rows, extent->columns);
-    arena = (struct arena){
-        aligned_alloc(ARENA_ALIGNMENT, round_up((int64_t)arena.used, ARENA_ALIGNMENT)), 0,
-        arena.used};
-    *memory = arena.base;
-    return quantized_weight_take(&arena, group->format, extent->padded_rows, extent->columns);
-}
-
-static void upload_quantized(const struct master_group *group, struct backend *be,
-                             const float *values) {
-    const struct tensor *to[QUANTIZED_ARRAYS], *from[QUANTIZED_ARRAYS];
-    char *memory;
-    if (be->device.host_memory) {
-        quantized_weight_store(&group->quantized, values);
-        return;
-    }
-    struct quantized_weight stored = host_copy(group, &memory);
-    if (!memory) {
-        fail(&be->failure, "out of memory of the host while quantizing weights");
-        return;
-    }
-    quantized_weight_store(&stored, values);
-    list_arrays(to, &group->quantized);
-    list_arrays(from, &stored);
-    for (int i = 0; i < QUANTIZED_ARRAYS; i++)
-        if (from[i]->data) backend_upload(be, to[i]->data, from[i]->data, tensor_bytes(from[i]));
-    free(memory);
-}
-
-static void download_quantized(const struct master_group *group, struct backend *be, float *values,
-                               int64_t first, int64_t count) {
-    const struct tensor *to[QUANTIZED_ARRAYS], *from[QUANTIZED_ARRAYS];
-    char *memory;
-    if (!be || be->device.host_memory) {
-        quantized_weight_load(&group->quantized, values, first, count);
-        return;
-    }
-    struct quantized_weight stored = host_copy(group, &memory);
-    if (!memory) {
-        fail(&be->failure, "out of memory of the host while reading quantized weights");
-        return;
-    }
-    list_arrays(to, &stored);
-    list_arrays(from, &group->quantized);
-    for (int i = 0; i < QUANTIZED_ARRAYS; i++)
-        if (to[i]->data) backend_download(be, to[i]->data, from[i]->data, tensor_bytes(to[i]));
-    quantized_weight_load(&stored, values, first, count);
-    free(memory);
-}
+/* A transfer to the backend if `in` is given, else from there. be is NULL to read master weights
+ * that are in host memory. */
+struct host_transfer {
+    struct backend *be;
+    const float *in;
+    float *out;
+};
 
 /* Part of a range of elements that lies in one group. */
 struct group_range {
     const struct master_group *group;
     int64_t first, count; /* first: index in the group */
 };
+
+static void move(const struct host_transfer *t, void *stored, void *host, size_t bytes) {
+    if (t->in) backend_upload(t->be, stored, host, bytes);
+    else if (t->be) backend_download(t->be, host, stored, bytes);
+    else memcpy(host, stored, bytes);
+}
+
+/* Converted groups are transferred in pieces of this many elements. */
+enum { PIECE = 32768 };
+
+/* A piece of a group as it is stored: its master weights, and the remainders if they are split. */
+struct piece {
+    uint16_t master[PIECE];
+    int16_t remainder[PIECE];
+};
+
+static void pack_split(struct piece *piece, enum dtype dtype, const float *values, size_t n) {
+    (void)dtype;
+    split_masters(piece->master, piece->remainder, values, n);
+}
+
+static void unpack_split(float *values, const struct piece *piece, enum dtype dtype, size_t n) {
+    (void)dtype;
+    join_masters(values, piece->master, piece->remainder, n);
+}
+
+/* Frozen weights in 16 bit are rounded as copies of master weights are, so that linear layers read
+ * the same values in every plain dtype that holds theirs. */
+static void pack_frozen(struct piece *piece, enum dtype dtype, const float *values, size_t n) {
+    copy_masters(piece->master, dtype, 0, values, n);
+}
+
+static void unpack_frozen(float *values, const struct piece *piece, enum dtype dtype, size_t n) {
+    dtype_widen(values, piece->master, dtype, 0, n);
+}
+
+/* Forms of groups that are not quantized; fp32 is copied as it is. */
+static const struct storage {
+    void (*pack)(struct piece *piece, enum dtype dtype, const float *values, size_t n);
+    void (*unpack)(float *values, const struct piece *piece, enum dtype dtype, size_t n);
+} stored_float32 = {NULL, NULL}, stored_split = {pack_split, unpack_split},
+  stored_frozen = {pack_frozen, unpack_frozen};
+
+static const struct storage *storage_of(const struct master_group *group) {
+    if (group->remainder) return &stored_split;
+    return group->master.dtype == DTYPE_F32 ? &stored_float32 : &stored_frozen;
+}
+
+static void move_plain(const struct host_transfer *t, const struct group_range *range) {
+    const struct master_group *group = range->group;
+    const struct storage *storage = storage_of(group);
+    const enum dtype dtype = group->master.dtype;
+    struct piece piece;
+    if (!storage->pack) {
+        float *stored = (float *)group->master.data + range->first;
+        const size_t bytes = (size_t)range->count * sizeof *stored;
+        if (t->in) backend_upload(t->be, stored, t->in, bytes);
+        else move(t, stored, t->out, bytes);
+        return;
+    }
+    for (int64_t done = 0; done < range->count; done += PIECE) {
+        const int64_t n = range->count - done < PIECE ? range->count - done : PIECE;
+        const int64_t at = range->first + done;
+        const size_t bytes = (size_t)n * sizeof *piece.master;
+        if (t->in) storage->pack(&piece, dtype, t->in + done, (size_t)n);
+        move(t, (uint16_t *)group->master.data + at, piece.master, bytes);
+        if (group->remainder) move(t, group->remainder + at, piece.remainder, bytes);
+        if (t->out) storage->unpack(t->out + done, &piece, dtype, (size_t)n);
+    }
+}
+
+/* Lays out a copy of a quantized parameter's arrays, without values, in memory of the host that is
+ * to be freed. Returns NULL if there is none left. */
+static char *host_copy(struct quantized_weight *copy, const struct master_group *group) {
+    const struct extent *extent = &group->parameter->extent;
+    struct arena arena = {0};
+    quantized_weight_take(&arena, group->format, extent->padded_rows, extent->columns);
+    arena = (struct arena){
+        aligned_alloc(ARENA_ALIGNMENT, (size_t)round_up((int64_t)arena.used, ARENA_ALIGNMENT)), 0,
+        arena.used};
+    *copy = quantized_weight_take(&arena, group->format, extent->padded_rows, extent->columns);
+    return arena.base;
+}
+
+/* Transfers a quantized group: all of its values to the backend, or a range from there. */
+static void move_quantized(const struct host_transfer *t, const struct group_range *range) {
+    const struct quantized_weight *stored = &range->group->quantized;
+    struct quantized_weight host = *stored;
+    char *memory = NULL;
+    const bool copies = t->be && !t->be->device.host_memory;
+    if (copies && !(memory = host_copy(&host, range->group))) {
+        fail(&t->be->failure, "out of memory of the host while %s quantized weights",
+             t->in ? "writing" : "reading");
+        return;
+    }
+    const struct tensor *from[] = {&stored->codes, &stored->scales, &stored->second_scales,
+                                   &stored->mean};
+    const struct tensor *to[] = {&host.codes, &host.scales, &host.second_scales, &host.mean};
+    if (t->in) quantized_weight_store(&host, t->in);
+    for (int i = 0; copies && i < 4; i++)
+        if (from[i]->data) move(t, from[i]->data, to[i]->data, tensor_bytes(to[i]));
+    if (t->out) quantized_weight_load(&host, t->out, range->first, range->count);
+    free(memory);
+}
 
 static struct group_range range_in_group(const struct masters *masters, int64_t first,
                                          int64_t count) {
@@ -285,46 +277,44 @@ static struct group_range range_in_group(const struct masters *masters, int64_t 
     return (struct group_range){group, at, count < left ? count : left};
 }
 
-/* Returns the elements of a range that a quantized group stores, without those between parameters.
+/* Returns the part of a range that a quantized group stores, without elements between parameters.
  */
-static int64_t stored_count(const struct group_range *range) {
-    int64_t left = range->group->quantized.count - range->first;
-    return left < 0 ? 0 : left < range->count ? left : range->count;
+static struct group_range stored_range(struct group_range range) {
+    int64_t left = range.group->quantized.count - range.first;
+    if (left < range.count) range.count = left < 0 ? 0 : left;
+    return range;
 }
 
 void masters_download(const struct masters *masters, struct backend *be, float *values,
                       int64_t first, int64_t count) {
     while (count > 0) {
-        struct group_range s = range_in_group(masters, first, count);
-        const float *master = (const float *)s.group->master.data + s.first;
-        if (s.group->format != WEIGHT_PLAIN) {
-            int64_t stored = stored_count(&s);
-            download_quantized(s.group, be, values, s.first, stored);
-            memset(values + stored, 0, (size_t)(s.count - stored) * sizeof *values);
-        } else if (s.group->remainder) download_split(s.group, be, values, s.first, s.count);
-        else if (s.group->master.dtype != DTYPE_F32)
-            download_frozen(s.group, be, values, s.first, s.count);
-        else fetch(be, values, master, (size_t)s.count * sizeof *values);
-        values += s.count, first += s.count, count -= s.count;
+        const struct group_range range = range_in_group(masters, first, count);
+        const struct host_transfer t = {be, NULL, values};
+        if (range.group->format == WEIGHT_PLAIN) move_plain(&t, &range);
+        else {
+            const struct group_range stored = stored_range(range);
+            move_quantized(&t, &stored);
+            memset(values + stored.count, 0, (size_t)(range.count - stored.count) * sizeof *values);
+        }
+        values += range.count, first += range.count, count -= range.count;
     }
 }
 
 void masters_upload(const struct masters *masters, struct backend *be, const float *values,
                     int64_t first, int64_t count) {
     while (count > 0) {
-        struct group_range s = range_in_group(masters, first, count);
-        float *master = (float *)s.group->master.data + s.first;
-        if (s.group->format != WEIGHT_PLAIN) {
-            int64_t stored = stored_count(&s);
-            assert(masters->staging || stored == s.group->quantized.count);
-            if (!masters->staging) upload_quantized(s.group, be, values);
-            else if (stored > 0)
-                memcpy(masters->staging + s.first, values, (size_t)stored * sizeof *values);
-        } else if (s.group->remainder) upload_split(s.group, be, values, s.first, s.count);
-        else if (s.group->master.dtype != DTYPE_F32)
-            upload_frozen(s.group, be, values, s.first, s.count);
-        else backend_upload(be, master, values, (size_t)s.count * sizeof *values);
-        values += s.count, first += s.count, count -= s.count;
+        const struct group_range range = range_in_group(masters, first, count);
+        const struct host_transfer t = {be, values, NULL};
+        if (range.group->format == WEIGHT_PLAIN) move_plain(&t, &range);
+        else {
+            const struct group_range stored = stored_range(range);
+            assert(masters->staging || stored.count == range.group->quantized.count);
+            if (!masters->staging) move_quantized(&t, &stored);
+            else if (stored.count > 0)
+                memcpy(masters->staging + stored.first, values,
+                       (size_t)stored.count * sizeof *values);
+        }
+        values += range.count, first += range.count, count -= range.count;
     }
 }
 
@@ -344,7 +334,9 @@ int masters_upload_begin(struct masters *masters, const struct parameter *parame
 void masters_upload_end(struct masters *masters, struct backend *be,
                         const struct parameter *parameter) {
     const struct master_group *group = group_of(masters, parameter->offset);
-    if (masters->staging) upload_quantized(group, be, masters->staging);
+    if (masters->staging)
+        move_quantized(&(struct host_transfer){be, masters->staging, NULL},
+                       &(struct group_range){group, 0, group->quantized.count});
     free(masters->staging);
     masters->staging = NULL;
 }
