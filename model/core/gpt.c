@@ -193,6 +193,56 @@ static int open_quantization(struct gpt *gpt, const struct config *config, struc
                              config->weights.keep_quantized && gpt->use == GPT_TRAINING, error);
 }
 
+/* Sets the largest batch, of sequences of data.seq_len tokens. */
+static void set_capacity(struct gpt *gpt, const struct config *config, int64_t batch) {
+    set_batch(&gpt->shape, batch, config->data.seq_len,
+              gpt->precision.activation[ACTIVATION_logits], gpt->be->device.chunk_bytes);
+}
+
+static void open_training(struct gpt *gpt, const struct config *config) {
+    set_capacity(gpt, config, config->train.micro_batch_size);
+    gpt->recompute = (enum recompute)config->train.recompute;
+    gpt->isolates = config->data.isolate;
+    gpt->texts = config->sample.every > 0;
+    gpt->has_cache = gpt->recompute == RECOMPUTE_LAYER && gpt->texts > 0;
+    gpt->offload = config->offload.optimizer;
+}
+
+static void open_evaluation(struct gpt *gpt, const struct config *config) {
+    set_capacity(gpt, config, config->train.micro_batch_size);
+    gpt->recompute = RECOMPUTE_NOT_SAVED;
+    gpt->isolates = config->data.isolate;
+}
+
+static void open_sampling(struct gpt *gpt, const struct config *config) {
+    set_capacity(gpt, config, 1);
+    gpt->recompute = RECOMPUTE_NOT_SAVED;
+    gpt->texts = config->samples > 0 ? config->samples : 1;
+    gpt->shape.logit_rows = gpt->texts;
+    gpt->has_cache = true;
+    /* Decoding reads all weights for each token, so casting them each time would cost more than it
+     * saves. */
+    if (gpt->precision.masters == MASTERS_CAST) gpt->precision.masters = MASTERS_KEPT;
+}
+
+static int open_layers(struct gpt *gpt, struct error *error) {
+    size_t layers = (size_t)gpt->shape.n_layer;
+    gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
+    gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
+    gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
+    if (gpt->weights.layers && gpt->dweights.layers && gpt->activations.layers) return 0;
+    return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
+}
+
+static void plan_memory(struct gpt *gpt) {
+    struct arena measure = {0}, host = {0};
+    layout_parameters(gpt, &measure, &host);
+    gpt->memory.host = gpt->remainder_bytes = host.used;
+    size_t parameters = measure.used;
+    layout_activations(gpt, &measure);
+    gpt->memory.activations = measure.used - parameters;
+}
+
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error) {
     memset(gpt, 0, sizeof *gpt);
@@ -202,50 +252,27 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->shape = config_shape(config);
     gpt->dropout = dropout_of(config);
     if (shape_has_adapters(&gpt->shape)) gpt->adapters.scale = adapter_scale(config);
-    int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
-    set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
-              be->device.chunk_bytes);
-    gpt->texts = use == GPT_SAMPLING && config->samples > 0
-                     ? config->samples
-                     : use == GPT_SAMPLING || (use == GPT_TRAINING && config->sample.every > 0);
+    switch (use) {
+    case GPT_TRAINING: open_training(gpt, config); break;
+    case GPT_EVALUATION: open_evaluation(gpt, config); break;
+    case GPT_SAMPLING: open_sampling(gpt, config); break;
+    }
     gpt->cache_rows = gpt->texts * config->data.seq_len;
     if (gpt->texts > config->data.seq_len)
         return fail(error,
                     "%" PRId64 " texts at once need a context of as many tokens, and this one has "
                     "%" PRId64,
                     gpt->texts, config->data.seq_len);
-    if (use == GPT_SAMPLING) gpt->shape.logit_rows = gpt->texts;
-    gpt->recompute =
-        use == GPT_TRAINING ? (enum recompute)config->train.recompute : RECOMPUTE_NOT_SAVED;
-    gpt->isolates = use != GPT_SAMPLING && config->data.isolate;
-    gpt->has_cache =
-        use == GPT_SAMPLING || (gpt->recompute == RECOMPUTE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
-    /* Decoding reads all weights for each token, so casting them each time would cost more than it
-     * saves. */
-    if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
-        gpt->precision.masters = MASTERS_KEPT;
     gpt->list = parameter_list(&gpt->shape, &gpt->count);
     for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++)
         gpt->trained_count = gpt->list[i].offset + gpt->list[i].elements;
-    gpt->offload = config->offload.optimizer && use == GPT_TRAINING;
     if (gpt->offload && be->device.host_memory)
         return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"
                            "leave it out, or use device \"cuda\"");
     masters_open(&gpt->masters, gpt->list, &gpt->precision, gpt->offload);
-    if (open_quantization(gpt, config, error)) return -1;
-    size_t layers = (size_t)gpt->shape.n_layer;
-    gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
-    gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
-    gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
-    if (!gpt->weights.layers || !gpt->dweights.layers || !gpt->activations.layers)
-        return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
-    struct arena measure = {0}, host = {0};
-    layout_parameters(gpt, &measure, &host);
-    gpt->memory.host = gpt->remainder_bytes = host.used;
-    size_t parameters = measure.used;
-    layout_activations(gpt, &measure);
-    gpt->memory.activations = measure.used - parameters;
+    if (open_quantization(gpt, config, error) || open_layers(gpt, error)) return -1;
+    plan_memory(gpt);
     return 0;
 }
 
