@@ -68,39 +68,11 @@ static void normalize_backward(struct gpt *gpt, const struct normalize_backward_
     if (drops) drop_backward(gpt, args);
 }
 
-/* Returns the amax to track while writing the output gradient of an fp8 linear layer; NULL below
- * the first layer. */
+/* Returns the amax to track while writing the output gradient of a quantized linear layer; NULL
+ * below the first layer. */
 static struct amax *amax_of(const struct gpt *gpt, enum autocast_site site, int64_t l) {
     if (l < 0) return NULL;
     return quantization_amax(&gpt->quantization, QUANTIZED_GRADIENT, site, l);
-}
-
-static void mlp_backward(struct gpt *gpt, int64_t l) {
-    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
-    const struct layer_activations *a = &gpt->activations.layers[l];
-    const struct activation_gradients *d = &gpt->activations.gradients;
-    struct amax *dmlp_fc = amax_of(gpt, SITE_MLP_FC, l);
-    const struct tensor *dmlp_fc_bias = optional_tensor(&dw->mlp_fc_bias);
-    bool gated = mlp_is_gated(gpt->shape.mlp);
-    /* In a gated MLP the gradient of mlp_gelu overwrites the activation. */
-    const struct trace_label fc_label = label_of(gpt, ACTIVATION_mlp_fc, l);
-    const struct trace_label label = label_of(gpt, ACTIVATION_ln2_out, l);
-    linear_backward(
-        gpt,
-        ARGS(linear_backward, .site = SITE_MLP_PROJECTION, .layer = l,
-             .dweight = &dw->mlp_projection_weight, .din = gated ? &a->mlp_gelu : &d->mlp_fc,
-             .dout = &d->mlp_projection, .in = &a->mlp_gelu, .weight = &w->mlp_projection_weight,
-             .epilogue = gated ? MATMUL_STORE : MATMUL_DGELU,
-             .pre_activation = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
-             .track_amax = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
-    if (gated)
-        OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
-           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .track_amax = dmlp_fc,
-           .label = &fc_label);
-    linear_backward(gpt, ARGS(linear_backward, .site = SITE_MLP_FC, .layer = l,
-                              .dweight = &dw->mlp_fc_weight, .dbias = gated ? dmlp_fc_bias : NULL,
-                              .din = &d->ln2_out, .dout = &d->mlp_fc, .in = &a->ln2_out,
-                              .weight = &w->mlp_fc_weight, .label = &label));
 }
 
 /* Backward pass of prepare_heads, in place: from the gradient of attention's q and k to that of the
@@ -122,34 +94,97 @@ static void heads_backward(const struct gpt *gpt, int64_t l) {
            .inverse = true);
 }
 
-static void attention_block_backward(struct gpt *gpt, int64_t l) {
-    const struct gpt_shape *s = &gpt->shape;
+/* Steps 7 and 6 of layer_forward: the gradients of mlp_fc, by way of mlp_gelu, and of ln2_out. */
+static void mlp_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
-    /* With a norm or rope on q and k, the bias gradient sums what heads_backward writes, not what
-     * attention_backward writes. */
-    bool prepared = s->qk_norm || s->positions == POSITIONS_ROPE;
-    const struct trace_label out_label = label_of(gpt, ACTIVATION_attention_out, l);
-    const struct trace_label qkv_label = label_of(gpt, ACTIVATION_qkv, l);
-    const struct trace_label label = label_of(gpt, ACTIVATION_ln1_out, l);
-    linear_backward(gpt, ARGS(linear_backward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
-                              .dweight = &dw->attention_projection_weight, .din = &d->attention_out,
-                              .dout = &d->attention_projection, .in = &a->attention_out,
-                              .weight = &w->attention_projection_weight, .label = &out_label));
+    struct amax *dmlp_fc = amax_of(gpt, SITE_MLP_FC, l);
+    const struct tensor *dmlp_fc_bias = optional_tensor(&dw->mlp_fc_bias);
+    const bool gated = mlp_is_gated(gpt->shape.mlp);
+    /* In a gated MLP the gradient of mlp_gelu overwrites the activation. */
+    const struct trace_label fc_label = label_of(gpt, ACTIVATION_mlp_fc, l);
+    const struct trace_label label = label_of(gpt, ACTIVATION_ln2_out, l);
+    linear_backward(
+        gpt,
+        ARGS(linear_backward, .site = SITE_MLP_PROJECTION, .layer = l,
+             .dweight = &dw->mlp_projection_weight, .din = gated ? &a->mlp_gelu : &d->mlp_fc,
+             .dout = &d->mlp_projection, .in = &a->mlp_gelu, .weight = &w->mlp_projection_weight,
+             .epilogue = gated ? MATMUL_STORE : MATMUL_DGELU,
+             .pre_activation = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
+             .track_amax = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
+    if (gated)
+        OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
+           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .track_amax = dmlp_fc,
+           .label = &fc_label);
+    linear_backward(gpt, ARGS(linear_backward, .site = SITE_MLP_FC, .layer = l,
+                              .dweight = &dw->mlp_fc_weight, .dbias = gated ? dmlp_fc_bias : NULL,
+                              .din = &d->ln2_out, .dout = &d->mlp_fc, .in = &a->ln2_out,
+                              .weight = &w->mlp_fc_weight, .label = &label));
+}
+
+/* Step 3: the gradient of qkv. prepared: q and k passed a norm or rope, whose backward pass writes
+ * what the bias gradient sums. */
+static void attend_backward(struct gpt *gpt, int64_t l, bool prepared) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    const struct trace_label label = label_of(gpt, ACTIVATION_qkv, l);
     struct tensor dqkv = tensor_split(&d->qkv, s->batch, s->sequence_length);
     struct tensor qkv = tensor_split(&a->qkv, s->batch, s->sequence_length);
     struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
     struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
        .lse = a->lse.data, .first_keys = gpt->activations.first_keys,
-       .column_sums = prepared ? NULL : optional_tensor(&dw->qkv_bias), .heads = (int)s->n_head,
-       .kv_heads = (int)s->n_kv_head, .label = &qkv_label);
+       .column_sums = prepared ? NULL : optional_tensor(&gpt->dweights.layers[l].qkv_bias),
+       .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+}
+
+/* Runs layer l backward, the steps of layer_forward in reverse order. Each norm also writes the
+ * gradient of the branch that was added before it, so step 8 is that of the layer above. */
+static void layer_backward(struct gpt *gpt, int64_t l) {
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    const bool prepared = gpt->shape.qk_norm || gpt->shape.positions == POSITIONS_ROPE;
+    const struct trace_label out_label = label_of(gpt, ACTIVATION_attention_out, l);
+    const struct trace_label label = label_of(gpt, ACTIVATION_ln1_out, l);
+
+    /* 7, 6. mlp_projection [N, C] -> ln2_out [N, C] */
+    mlp_backward(gpt, l);
+    /* 5. ln2_out -> residual_mid, attention_projection [N, C] */
+    normalize_backward(gpt, ARGS(normalize_backward, .dbranch = &d->attention_projection,
+                                 .dout = &d->ln2_out, .in = &a->residual_mid, .mean = &a->ln2_mean,
+                                 .rstd = &a->ln2_rstd, .weight = &w->ln2_weight,
+                                 .dweight = &dw->ln2_weight, .dbias = &dw->ln2_bias,
+                                 .dbranch_bias = &dw->attention_projection_bias,
+                                 .track_amax = amax_of(gpt, SITE_ATTENTION_PROJECTION, l),
+                                 .branch = DROPOUT_ATTENTION, .branch_layer = l,
+                                 .label = label_of_norm(gpt, ACTIVATION_residual_mid, l,
+                                                        ACTIVATION_attention_projection, l)));
+    /* 4. attention_projection -> attention_out [N, H D] */
+    linear_backward(gpt, ARGS(linear_backward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
+                              .dweight = &dw->attention_projection_weight, .din = &d->attention_out,
+                              .dout = &d->attention_projection, .in = &a->attention_out,
+                              .weight = &w->attention_projection_weight, .label = &out_label));
+    /* 3, 2. attention_out -> qkv [N, (H + 2 H_kv) D] */
+    attend_backward(gpt, l, prepared);
     heads_backward(gpt, l);
+    /* 1. qkv -> ln1_out [N, C] */
     linear_backward(
         gpt, ARGS(linear_backward, .site = SITE_QKV, .layer = l, .dweight = &dw->qkv_weight,
                   .dbias = prepared ? optional_tensor(&dw->qkv_bias) : NULL, .din = &d->ln1_out,
                   .dout = &d->qkv, .in = &a->ln1_out, .weight = &w->qkv_weight, .label = &label));
+    /* 8 of the layer below: ln1_out -> residual_in, that layer's mlp_projection [N, C] */
+    normalize_backward(gpt, ARGS(normalize_backward, .dbranch = &d->mlp_projection,
+                                 .dout = &d->ln1_out, .in = &a->residual_in, .mean = &a->ln1_mean,
+                                 .rstd = &a->ln1_rstd, .weight = &w->ln1_weight,
+                                 .dweight = &dw->ln1_weight, .dbias = &dw->ln1_bias,
+                                 .dbranch_bias = l > 0 ? &dw[-1].mlp_projection_bias : NULL,
+                                 .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, l - 1),
+                                 .branch = DROPOUT_MLP, .branch_layer = l - 1,
+                                 .label = label_of_norm(gpt, ACTIVATION_residual_in, l,
+                                                        ACTIVATION_mlp_projection, l - 1)));
 }
 
 /* Adds the embedding gradient of one rank's rows. A frozen embedding has none. */
@@ -179,39 +214,6 @@ static void embed_backward(struct gpt *gpt, struct exchange *exchange) {
     }
 }
 
-/* Backward pass of the norm between attention and MLP. */
-static void normalize_mid_backward(struct gpt *gpt, int64_t l) {
-    const struct layer_activations *a = &gpt->activations.layers[l];
-    const struct activation_gradients *d = &gpt->activations.gradients;
-    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
-    normalize_backward(gpt, ARGS(normalize_backward, .dbranch = &d->attention_projection,
-                                 .dout = &d->ln2_out, .in = &a->residual_mid, .mean = &a->ln2_mean,
-                                 .rstd = &a->ln2_rstd, .weight = &w->ln2_weight,
-                                 .dweight = &dw->ln2_weight, .dbias = &dw->ln2_bias,
-                                 .dbranch_bias = &dw->attention_projection_bias,
-                                 .track_amax = amax_of(gpt, SITE_ATTENTION_PROJECTION, l),
-                                 .branch = DROPOUT_ATTENTION, .branch_layer = l,
-                                 .label = label_of_norm(gpt, ACTIVATION_residual_mid, l,
-                                                        ACTIVATION_attention_projection, l)));
-}
-
-/* Backward pass of the norm before attention. The branch added there is the MLP of the layer
- * below. */
-static void normalize_in_backward(struct gpt *gpt, int64_t l) {
-    const struct layer_activations *a = &gpt->activations.layers[l];
-    const struct activation_gradients *d = &gpt->activations.gradients;
-    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
-    normalize_backward(gpt, ARGS(normalize_backward, .dbranch = &d->mlp_projection,
-                                 .dout = &d->ln1_out, .in = &a->residual_in, .mean = &a->ln1_mean,
-                                 .rstd = &a->ln1_rstd, .weight = &w->ln1_weight,
-                                 .dweight = &dw->ln1_weight, .dbias = &dw->ln1_bias,
-                                 .dbranch_bias = l > 0 ? &dw[-1].mlp_projection_bias : NULL,
-                                 .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, l - 1),
-                                 .branch = DROPOUT_MLP, .branch_layer = l - 1,
-                                 .label = label_of_norm(gpt, ACTIVATION_residual_in, l,
-                                                        ACTIVATION_mlp_projection, l - 1)));
-}
-
 void gpt_backward(struct gpt *gpt) {
     struct activations *all = &gpt->activations;
     const struct activation_gradients *d = &all->gradients;
@@ -231,10 +233,7 @@ void gpt_backward(struct gpt *gpt) {
     for (int64_t l = last; l >= 0; l--) {
         masters_cast(&gpt->masters, gpt->be, l);
         gpt_recompute(gpt, l);
-        mlp_backward(gpt, l);
-        normalize_mid_backward(gpt, l);
-        attention_block_backward(gpt, l);
-        normalize_in_backward(gpt, l);
+        layer_backward(gpt, l);
         exchange_gradients(exchange, l);
     }
     embed_backward(gpt, exchange);

@@ -50,7 +50,7 @@ static float *means_of(const struct pass *pass, const struct tensor *mean) {
     return pass->gpt->shape.norm == NORM_LAYERNORM ? statistics_of(pass, mean) : NULL;
 }
 
-/* Returns the amax to track while writing the input of an fp8 linear layer. */
+/* Returns the amax to track while writing the input of a quantized linear layer. */
 static struct amax *amax_of(const struct pass *pass, enum autocast_site site, int64_t l) {
     return quantization_amax(&pass->gpt->quantization, QUANTIZED_INPUT, site, l);
 }
@@ -150,34 +150,11 @@ static void attend(const struct pass *pass, int64_t l) {
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
     qkv = tensor_split(&qkv, s->batch, pass->rows / s->batch);
     out = tensor_split(&out, s->batch, pass->rows / s->batch);
-    /* A text that is generated is one document. */
+    /* Sampling does not isolate documents. */
     OP(pass->gpt->be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
        .first_keys = pass->stores_kv ? pass->gpt->window_keys : pass->gpt->activations.first_keys,
        .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
     if (!pass->stores_kv && pass->gpt->activations.branches.rows > 0) attend_to_prefixes(pass, l);
-}
-
-static void attention_block(const struct pass *pass, int64_t l) {
-    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
-    struct layer_activations *a = &pass->gpt->activations.layers[l];
-    struct tensor in = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
-    struct tensor out = rows_of(pass, &a->attention_out);
-    struct tensor projection = scratch_of(pass, &a->attention_projection);
-    const struct trace_label qkv_label = label_one(pass, ACTIVATION_qkv, l);
-    const struct trace_label label = label_one(pass, ACTIVATION_attention_projection, l);
-    linear_forward(pass->gpt, ARGS(linear_forward, .site = SITE_QKV, .layer = l, .out = &qkv,
-                                   .in = &in, .weight = &w->qkv_weight, .bias = &w->qkv_bias,
-
-                                   .label = pass->gpt->shape.qk_norm ? NULL : &qkv_label));
-    prepare_heads(pass, &qkv, l);
-    if (pass->stores_kv) store_keys_and_values(pass, &qkv, l);
-    if (pass->added) attend_to_cache(pass, l);
-    else attend(pass, l);
-    linear_forward(pass->gpt,
-                   ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
-                        .out = &projection, .in = &out, .weight = &w->attention_projection_weight,
-                        .bias = &w->attention_projection_bias, .label = &label));
-    drop(pass, &projection, DROPOUT_ATTENTION, l);
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
@@ -200,20 +177,6 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
     const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
     OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
        .function = mlp_gate(pass->gpt->shape.mlp), .track_amax = track_amax, .label = &gate_label);
-}
-
-static void mlp_block(const struct pass *pass, int64_t l) {
-    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
-    struct layer_activations *a = &pass->gpt->activations.layers[l];
-    struct tensor gelu = rows_of(pass, &a->mlp_gelu);
-    struct tensor projection = scratch_of(pass, &a->mlp_projection);
-    mlp_hidden(pass, l);
-    const struct trace_label label = label_one(pass, ACTIVATION_mlp_projection, l);
-    linear_forward(pass->gpt,
-                   ARGS(linear_forward, .site = SITE_MLP_PROJECTION, .layer = l, .out = &projection,
-                        .in = &gelu, .weight = &w->mlp_projection_weight,
-                        .bias = &w->mlp_projection_bias, .label = &label));
-    drop(pass, &projection, DROPOUT_MLP, l);
 }
 
 /* Computes the first norm of a layer from its stored input. */
@@ -242,17 +205,6 @@ static void embed(const struct pass *pass) {
     normalize_in(pass, 0);
 }
 
-static void normalize_mid(const struct pass *pass, int64_t l) {
-    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
-    struct layer_activations *a = &pass->gpt->activations.layers[l];
-    add_and_normalize(
-        pass, ARGS(add_and_normalize, .out = &a->ln2_out, .sum = &a->residual_mid,
-                   .mean = &a->ln2_mean, .rstd = &a->ln2_rstd, .in = &a->attention_projection,
-                   .residual = &a->residual_in, .weight = &w->ln2_weight, .bias = &w->ln2_bias,
-                   .track_amax = amax_of(pass, SITE_MLP_FC, l),
-                   .label = label_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l)));
-}
-
 /* Ends layer l with the first norm of the next layer, or with the final norm. */
 static void normalize_out(const struct pass *pass, int64_t l) {
     struct gpt *gpt = pass->gpt;
@@ -275,6 +227,64 @@ static void normalize_out(const struct pass *pass, int64_t l) {
     add_and_normalize(pass, &args);
 }
 
+/* A linear layer without an epilogue, whose output is the activation `id`. */
+static void linear(const struct pass *pass, enum activation_id id,
+                   const struct linear_forward_args *args) {
+    struct linear_forward_args labelled = *args;
+    const struct trace_label label = label_one(pass, id, args->layer);
+    /* With a norm of q and k, that writes the qkv to be traced. */
+    if (id != ACTIVATION_qkv || !pass->gpt->shape.qk_norm) labelled.label = &label;
+    linear_forward(pass->gpt, &labelled);
+}
+
+/* Runs layer l on N rows, from residual_in and its norm ln1_out to those of the next layer. H heads
+ * of size D read H_kv heads of keys and values; F is the width of the MLP. The order is mirrored by
+ * layer_backward. */
+static void layer_forward(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    const struct layer_activations *a = &pass->gpt->activations.layers[l];
+    const struct tensor ln1_out = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
+    const struct tensor attention_out = rows_of(pass, &a->attention_out);
+    const struct tensor attention_projection = scratch_of(pass, &a->attention_projection);
+    const struct tensor mlp_gelu = rows_of(pass, &a->mlp_gelu);
+    const struct tensor mlp_projection = scratch_of(pass, &a->mlp_projection);
+
+    /* 1. qkv [N, (H + 2 H_kv) D] of ln1_out [N, C] */
+    linear(pass, ACTIVATION_qkv,
+           ARGS(linear_forward, .site = SITE_QKV, .layer = l, .out = &qkv, .in = &ln1_out,
+                .weight = &w->qkv_weight, .bias = &w->qkv_bias));
+    /* 2. norm of the heads of q and k, and rope, in place */
+    prepare_heads(pass, &qkv, l);
+    /* 3. attention_out [N, H D] */
+    if (pass->stores_kv) store_keys_and_values(pass, &qkv, l);
+    if (pass->added) attend_to_cache(pass, l);
+    else attend(pass, l);
+    /* 4. attention_projection [N, C] */
+    linear(pass, ACTIVATION_attention_projection,
+           ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
+                .out = &attention_projection, .in = &attention_out,
+                .weight = &w->attention_projection_weight, .bias = &w->attention_projection_bias));
+    drop(pass, &attention_projection, DROPOUT_ATTENTION, l);
+    /* 5. residual_mid = residual_in + attention_projection, and its norm ln2_out [N, C] */
+    add_and_normalize(
+        pass, ARGS(add_and_normalize, .out = &a->ln2_out, .sum = &a->residual_mid,
+                   .mean = &a->ln2_mean, .rstd = &a->ln2_rstd, .in = &a->attention_projection,
+                   .residual = &a->residual_in, .weight = &w->ln2_weight, .bias = &w->ln2_bias,
+                   .track_amax = amax_of(pass, SITE_MLP_FC, l),
+                   .label = label_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l)));
+    /* 6. mlp_fc [N, F], or [N, 2 F] if gated, and mlp_gelu [N, F] */
+    mlp_hidden(pass, l);
+    if (pass->recomputing) return; /* the backward pass reads nothing of the rest */
+    /* 7. mlp_projection [N, C] */
+    linear(pass, ACTIVATION_mlp_projection,
+           ARGS(linear_forward, .site = SITE_MLP_PROJECTION, .layer = l, .out = &mlp_projection,
+                .in = &mlp_gelu, .weight = &w->mlp_projection_weight,
+                .bias = &w->mlp_projection_bias));
+    drop(pass, &mlp_projection, DROPOUT_MLP, l);
+    /* 8. the next layer's residual_in = residual_mid + mlp_projection, and its norm */
+    normalize_out(pass, l);
+}
+
 static void run(const struct pass *pass) {
     quantization_begin_pass(&pass->gpt->quantization);
     exchange_weights_arrived(pass->gpt->exchange, -1);
@@ -282,10 +292,7 @@ static void run(const struct pass *pass) {
     for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
         exchange_weights_arrived(pass->gpt->exchange, l);
         masters_cast(&pass->gpt->masters, pass->gpt->be, l);
-        attention_block(pass, l);
-        normalize_mid(pass, l);
-        mlp_block(pass, l);
-        normalize_out(pass, l);
+        layer_forward(pass, l);
     }
 }
 
@@ -297,9 +304,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
     if (gpt->recompute == RECOMPUTE_LAYER) {
         /* The first norm reads the stored sum, so its summands are not recomputed. */
         normalize_in(&pass, layer);
-        attention_block(&pass, layer);
-        normalize_mid(&pass, layer);
-        mlp_hidden(&pass, layer);
+        layer_forward(&pass, layer);
     } else if (mlp_is_gated(gpt->shape.mlp)) {
         OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
            .function = mlp_gate(gpt->shape.mlp));
