@@ -74,7 +74,7 @@ DATA_SOURCES    := $(filter-out data/corpus/prepare.c,$(call sources_in,$(DATA_M
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c kernels/open/*.c) \
                    $(filter-out %/mpi_module.c,$(wildcard kernels/comm/*.c)) \
                    $(filter-out model/lab/compare/compare.c,$(call sources_in,$(MODEL_MODULES))) \
-                   $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c waiting.c \
+                   $(addprefix kernels/cpu/,cpu_backend.c level.c products.c waiting.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,plain_library.c))
 include kernels/cpu/cpu.mk
 

@@ -27,7 +27,7 @@ struct backend_options {
     bool without_wgmma; /* CUDA: on Hopper, attention by the instructions of sm_80 */
     enum autotune autotune;
     double autotune_seconds;   /* AUTOTUNE_AUTO: limit of all trials */
-    const char *choices;       /* optional file of algorithms chosen earlier, used with autotune */
+    const char *algorithms;    /* optional file of those chosen earlier, used with autotune */
     const char *store;         /* CUDA: optional directory of algorithms that earlier runs timed */
     const struct ranks *ranks; /* ranks that train together; NULL: a single process */
     int gpu;                   /* CUDA: index among the visible GPUs; chosen by backend_open */
@@ -66,6 +66,18 @@ struct tuning {
     double seconds; /* duration of all trials */
 };
 
+/* The algorithms of a backend that autotune applies to (kernels/algorithms.h); the pointer is NULL
+ * for others, for which these functions do nothing. Those that return int return -1 with a message.
+ *
+ * write: writes the algorithms in use, for options.algorithms of a later run. store: adds what this
+ * run has timed to options.store. share: copies the algorithms of rank 0, which has planned its
+ * matmuls, to ranks that have not; all ranks call it. */
+struct algorithms;
+struct tuning algorithms_tuning(const struct algorithms *algorithms);
+int algorithms_write(const struct algorithms *algorithms, const char *path, struct error *error);
+int algorithms_store(const struct algorithms *algorithms, struct error *error);
+int algorithms_share(struct algorithms *algorithms, const struct ranks *ranks, struct error *error);
+
 /* Bytes to copy to the host. */
 struct transfer {
     const void *from; /* memory of the backend, or of backend_host_allocate */
@@ -92,10 +104,6 @@ struct device_functions {
     void (*graph)(struct backend *be, int which, const void *owner, void (*work)(void *),
                   void *argument);
     size_t (*peak_bytes)(struct backend *be);
-    struct tuning (*tuning)(const struct backend *be);
-    int (*write_choices)(struct backend *be, const char *path, struct error *error);
-    int (*share_choices)(struct backend *be, const struct ranks *ranks, struct error *error);
-    int (*store_choices)(struct backend *be, struct error *error);
     bool (*multiplies_blocks)(const struct backend *be, const struct quantize_format *format);
     const char *(*fallback)(const struct backend *be, int index);
     void (*close)(struct backend *be);
@@ -108,6 +116,7 @@ struct backend {
     const struct operations *run, *plan;
     struct observer *observer;             /* NULL: none, see kernels/observer.h */
     const struct collectives *collectives; /* communication with other ranks; never NULL */
+    struct algorithms *algorithms;         /* NULL: autotune is off, or does not apply */
 
     const struct device_functions *functions;
     struct backend_description device;
@@ -211,28 +220,6 @@ static inline void backend_graph(struct backend *be, int which, const void *owne
  * free memory fell since the backend was opened, so other processes on the GPU disturb it. */
 static inline size_t backend_peak_bytes(struct backend *be) {
     return be->functions->peak_bytes(be);
-}
-
-static inline struct tuning backend_tuning(const struct backend *be) {
-    return be->functions->tuning(be);
-}
-
-/* Writes the choices of autotune, for options.choices of a later run. Returns -1 with a message.
- * Does nothing without autotune. */
-static inline int backend_write_choices(struct backend *be, const char *path, struct error *error) {
-    return be->functions->write_choices(be, path, error);
-}
-
-/* Copies the choices of rank 0, which has planned its matmuls, to ranks that have not: only rank 0
- * reads files and times. All ranks call it if autotune is on. Returns -1 with a message. */
-static inline int backend_share_choices(struct backend *be, const struct ranks *ranks,
-                                        struct error *error) {
-    return be->functions->share_choices(be, ranks, error);
-}
-
-/* Adds what this run has timed to options.store. Returns -1 with a message. */
-static inline int backend_store_choices(struct backend *be, struct error *error) {
-    return be->functions->store_choices ? be->functions->store_choices(be, error) : 0;
 }
 
 /* True if matmuls read codes of this format, that of an operand whose columns they reduce over, and

@@ -90,18 +90,6 @@ static size_t cpu_peak_bytes(struct backend *be) {
     return (size_t)usage.ru_maxrss * 1024; /* Linux counts in KiB */
 }
 
-static struct tuning cpu_tuning(const struct backend *be) {
-    return (struct tuning){.on = cpu_products_tuned(be->state)};
-}
-
-static int cpu_write_choices(struct backend *be, const char *path, struct error *error) {
-    return cpu_products_write(be->state, path, error);
-}
-
-static int cpu_share_choices(struct backend *be, const struct ranks *ranks, struct error *error) {
-    return cpu_products_share(be->state, ranks, error);
-}
-
 static void cpu_close(struct backend *be) {
     cpu_products_close(be->state);
 }
@@ -130,9 +118,6 @@ static const struct device_functions cpu_functions = {
     .graph = cpu_graph,
     .peak_bytes = cpu_peak_bytes,
     .fallback = cpu_fallback,
-    .tuning = cpu_tuning,
-    .write_choices = cpu_write_choices,
-    .share_choices = cpu_share_choices,
     .close = cpu_close,
 };
 
@@ -165,6 +150,5 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options,
     cpu_describe(device->description, sizeof device->description);
     snprintf(device->use, sizeof device->use, "%s, %d thread%s", level->full_name, threads,
              threads == 1 ? "" : "s");
-    be->state = cpu_products_open(device, level, forced, options, error);
-    return be->state ? 0 : -1;
+    return cpu_products_open(be, level, forced, options, error);
 }

@@ -8,12 +8,11 @@
 
 struct cpu_products;
 
-/* Opens the library and adds its properties to the device's description, in which threads and
- * description are already set. keep_to_level: see library_open. On failure returns NULL with a
- * message. */
-struct cpu_products *cpu_products_open(struct backend_description *device,
-                                       const struct cpu_level *level, bool keep_to_level,
-                                       const struct backend_options *options, struct error *error);
+/* Opens the library and sets be->state, be->algorithms, and the library's properties in the
+ * device's description, in which threads and description are already set. keep_to_level: see
+ * library_open. Returns -1 with a message. */
+int cpu_products_open(struct backend *be, const struct cpu_level *level, bool keep_to_level,
+                      const struct backend_options *options, struct error *error);
 void cpu_products_close(struct cpu_products *products);
 
 /* Returns the product of this shape, prepared at its first use; while planning, autotune then times
@@ -24,12 +23,3 @@ struct cpu_product *cpu_products_find(struct cpu_products *products, struct prod
 
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
                       const void *a, const void *b, const void *bias, void *scratch);
-
-/* True with autotune. */
-bool cpu_products_tuned(const struct cpu_products *products);
-
-/* Write the implementations that autotune has chosen, for options->choices of a later run, or copy
- * those of rank 0 to the other ranks. Return -1 with a message. */
-int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error);
-int cpu_products_share(struct cpu_products *products, const struct ranks *ranks,
-                       struct error *error);

@@ -101,19 +101,13 @@ void cuda_graph_run(struct backend *be, int which, const void *owner, void (*wor
                     void *argument);
 void cuda_graphs_close(struct cuda_state *cuda);
 
-/* Opens matrix products: cuBLASLt and its prepared plans. Returns NULL with a message on
- * failure. */
-struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
-                                         const struct backend_options *options,
-                                         struct error *error);
+/* Opens cuBLASLt: sets cuda_state(be)->products, be->algorithms and the description's properties of
+ * the library. Returns -1 with a message; cuda_products_close is due then, too, unless products is
+ * NULL. */
+int cuda_products_open(struct backend *be, const struct backend_options *options,
+                       struct error *error);
 void cuda_products_close(struct cuda_products *products);
 
 /* See backend_fallback. */
 const char *cuda_products_fallback(const struct cuda_products *products, int index);
-
-/* See backend_tuning and the functions that follow it. */
-struct tuning cuda_tuning(const struct backend *be);
-int cuda_write_choices(struct backend *be, const char *path, struct error *error);
-int cuda_share_choices(struct backend *be, const struct ranks *ranks, struct error *error);
-int cuda_store_choices(struct backend *be, struct error *error);
 }

@@ -429,10 +429,6 @@ static const struct device_functions cuda_functions = {
     .snapshot_ready = cuda_snapshot_ready,
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
-    .tuning = cuda_tuning,
-    .write_choices = cuda_write_choices,
-    .share_choices = cuda_share_choices,
-    .store_choices = cuda_store_choices,
     .multiplies_blocks = cuda_multiplies_blocks,
     .fallback = cuda_fallback,
     .close = cuda_close,
@@ -472,16 +468,7 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
         failed = be->failure.text[0] ? -1 : 0;
         if (failed) fail(error, "%s", be->failure.text);
     }
-    if (!failed) {
-        cuda_state(be)->products = cuda_products_open(cuda_state(be), options, error);
-        failed = cuda_state(be)->products ? 0 : -1;
-    }
-    if (!failed) {
-        const struct cuda_products *products = cuda_state(be)->products;
-        be->device.gelu_of_stored = !products->fuses;
-        snprintf(be->device.library, sizeof be->device.library, "cublasLt %zu",
-                 products->lt.GetVersion());
-    }
+    if (!failed) failed = cuda_products_open(be, options, error);
     if (failed) cuda_close(be);
     return failed;
 }

@@ -1,8 +1,7 @@
 /* Matrix products: cuBLASLt with the epilogues that it can fuse, and our own passes for the rest.
  *
  * The library multiplies operands of one dtype, and stores that dtype or fp32. Its bias, and the
- * input of a fused GELU, have the dtype of the output. A recipe lists the library's product, our
- * passes, and all buffers. The library does not support:
+ * input of a fused GELU, have the dtype of the output. The library does not support:
  *
  *     operands of two dtypes           both are copied to fp32 first, which is exact
  *     codes that are not [M, K] and    they are transposed first
@@ -18,10 +17,17 @@
  *                                      column sums
  *     column sums after a fused gelu'  a separate pass
  *
- * If the library has no algorithm for a fused form, a form with less fused into it is tried. */
+ * Each matmul is planned once, before step 0: its form, that is what the library fuses and whether
+ * it multiplies codes, and the library's algorithm. Planning takes about a millisecond (the
+ * library's heuristics), plus a trial; running a planned one takes a few microseconds. If the
+ * library has no algorithm for a fused form, a form with less fused into it is tried. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
 
 #include "kernels/cuda/matmul_blocks.h"
 #include "kernels/cuda/matmul_codes.h"
@@ -30,23 +36,38 @@
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/storage.h"
 
-/* ---- recipes */
+/* ---- forms */
 
 enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
-struct recipe {
+/* All that the plan of a matmul depends on. Compared as bytes: there is no padding. */
+struct matmul_key {
+    int64_t m, n, k;
+    int16_t a, b, out, bias, pre_activation; /* enum dtype; -1: none */
+    int16_t a_scale, b_scale;                /* enum product_scale, with codes */
+    int16_t transpose_a, transpose_b, accumulate, epilogue, fast, in_blocks, column_sums, scales,
+        vectors;
+};
+
+struct matmul_plan {
+    struct matmul_key call;
     unsigned fused;
     bool as_codes; /* the library multiplies codes */
-    const struct cuda_product *product;
-    struct product_key key;
-    struct tensor a, b, bias; /* operands of the library: args' own, or copies in the workspace */
-    struct tensor result;     /* output of the library: args' own, or fp32 in the workspace */
-    bool in_workspace;        /* the output is in the workspace */
+    bool tried;    /* planned for training; else only for its sizes, or while it runs */
+    struct cuda_product product;
+    size_t bytes; /* size of the workspace, with the library's */
+};
+
+/* Operands and result of the library, and its workspace. */
+struct buffers {
+    struct tensor a, b, bias; /* args' own, or copies in the workspace */
+    struct tensor result;     /* args' own, or fp32 in the workspace */
+    bool in_workspace;        /* the result is in the workspace */
     void *a_scale, *b_scale;  /* scales of blocks in the library's layout */
     float *alpha;  /* [2] scale of the product, if a and b in blocks have tensor scales */
     void *sums;    /* scratch for column sums */
-    void *scratch; /* workspace of the library */
-    size_t bytes;  /* size of the workspace */
+    void *library; /* workspace of the library */
+    size_t bytes;  /* size without the library's */
 };
 
 /* True if store_kernel has to apply the scales. */
@@ -115,6 +136,7 @@ static void check(const struct matmul_args *args, const struct product_key *key)
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
 }
 
+/* The dtype of the output and accumulate are those of the library's result, see set_product. */
 static struct product_key key_of(const struct cuda_products *products,
                                  const struct matmul_args *args, bool as_codes) {
     struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -149,53 +171,53 @@ static struct tensor take_operand(struct arena *arena, const struct tensor *tens
     return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
 }
 
-static bool in_blocks(const struct recipe *r) {
-    return r->key.a_scale > PRODUCT_TENSOR;
+static bool in_blocks(const struct product_key *key) {
+    return key->a_scale > PRODUCT_TENSOR;
 }
 
-/* Assigns the buffers in memory. Without memory, only dtypes and bytes are valid. */
-static void assign_memory(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                          void *memory) {
-    struct arena arena = {(char *)memory, 0, r->bytes};
+/* Assigns the buffers of a plan in memory. Without memory, only dtypes and bytes are valid. */
+static struct buffers assign_memory(struct backend *be, const struct matmul_args *args,
+                                    const struct matmul_plan *plan, void *memory) {
+    struct arena arena = {(char *)memory, 0, memory ? plan->bytes : SIZE_MAX};
+    const struct product_key *key = &plan->product.key;
     const struct tensor *sum = matmul_sum(args);
-    r->a = take_operand(&arena, args->a, (enum dtype)r->key.a_in,
-                        (bool)r->key.transpose_a != args->transpose_a);
-    r->b = take_operand(&arena, args->b, (enum dtype)r->key.b_in,
-                        (bool)r->key.transpose_b != args->transpose_b);
-    if (in_blocks(r)) {
-        const struct product_key *key = &r->key;
-        r->a_scale = arena_take(
+    struct buffers at = {};
+    at.a = take_operand(&arena, args->a, (enum dtype)key->a_in,
+                        (bool)key->transpose_a != args->transpose_a);
+    at.b = take_operand(&arena, args->b, (enum dtype)key->b_in,
+                        (bool)key->transpose_b != args->transpose_b);
+    if (in_blocks(key)) {
+        at.a_scale = arena_take(
             &arena, product_scale_bytes((enum product_scale)key->a_scale, key->m, key->k));
-        r->b_scale = arena_take(
+        at.b_scale = arena_take(
             &arena, product_scale_bytes((enum product_scale)key->b_scale, key->n, key->k));
-        if (matmul_scales(args)) r->alpha = (float *)arena_take(&arena, 2 * sizeof(float));
+        if (matmul_scales(args)) at.alpha = (float *)arena_take(&arena, 2 * sizeof(float));
     }
-    r->result = *(r->fused & FUSE_GELU ? args->out : sum);
-    bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
-    r->in_workspace = !is_direct(args, r->as_codes) || (bias_later && sum->dtype != DTYPE_F32);
-    if (r->in_workspace) {
-        r->result.dtype = DTYPE_F32;
-        r->result.data = arena_take(&arena, tensor_bytes(&r->result));
+    at.result = *(plan->fused & FUSE_GELU ? args->out : sum);
+    bool bias_later = args->bias && !(plan->fused & FUSE_BIAS);
+    at.in_workspace = !is_direct(args, plan->as_codes) || (bias_later && sum->dtype != DTYPE_F32);
+    if (at.in_workspace) {
+        at.result.dtype = DTYPE_F32;
+        at.result.data = arena_take(&arena, tensor_bytes(&at.result));
     }
-    if (r->fused & FUSE_BIAS) r->bias = take_copy(&arena, args->bias, sum->dtype);
+    if (plan->fused & FUSE_BIAS) at.bias = take_copy(&arena, args->bias, sum->dtype);
     struct column_sums_args sums = {args->column_sums, args->out};
-    if (args->column_sums) r->sums = arena_take(&arena, cuda_column_sums_scratch(be, &sums));
-    r->scratch = arena.base ? arena.base + arena.used : NULL;
-    if (!memory) r->bytes = arena.used;
+    if (args->column_sums) at.sums = arena_take(&arena, cuda_column_sums_scratch(be, &sums));
+    at.library = arena.base ? arena.base + arena.used : NULL;
+    at.bytes = arena.used;
+    return at;
 }
 
-/* Returns a recipe without the library's product. */
-static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused,
-                             bool as_codes) {
-    struct recipe r = {};
-    r.fused = fused;
-    r.as_codes = as_codes;
-    r.key = key_of(cuda_state(be)->products, args, as_codes);
-    r.key.epilogue = epilogue_of(fused);
-    assign_memory(be, args, &r, NULL);
-    r.key.out = (int16_t)r.result.dtype;
-    r.key.accumulate = args->accumulate && !r.in_workspace;
-    return r;
+/* Sets the library's product of the plan's form. */
+static void set_product(struct backend *be, const struct matmul_args *args,
+                        struct matmul_plan *plan) {
+    struct product_key *key = &plan->product.key;
+    *key = key_of(cuda_state(be)->products, args, plan->as_codes);
+    key->epilogue = epilogue_of(plan->fused);
+    struct buffers at = assign_memory(be, args, plan, NULL);
+    key->out = (int16_t)at.result.dtype;
+    key->accumulate = args->accumulate && !at.in_workspace;
+    plan->bytes = at.bytes;
 }
 
 /* ---- running */
@@ -218,164 +240,313 @@ static void copy_in(struct backend *be, const struct tensor *copy, const struct 
 }
 
 static void arrange_scales(struct backend *be, const struct matmul_args *args,
-                           const struct recipe *r) {
-    const struct product_key *key = &r->key;
-    cuda_arrange_block_scales(be, r->a_scale, args->a_blocks, (enum product_scale)key->a_scale,
+                           const struct product_key *key, const struct buffers *at) {
+    cuda_arrange_block_scales(be, at->a_scale, args->a_blocks, (enum product_scale)key->a_scale,
                               args->transpose_a, key->m, key->k);
-    cuda_arrange_block_scales(be, r->b_scale, args->b_blocks, (enum product_scale)key->b_scale,
+    cuda_arrange_block_scales(be, at->b_scale, args->b_blocks, (enum product_scale)key->b_scale,
                               !args->transpose_b, key->n, key->k);
-    if (r->alpha)
-        cuda_multiply_tensor_scales(be, r->alpha, (const float *)args->a_scales->data,
+    if (at->alpha)
+        cuda_multiply_tensor_scales(be, at->alpha, (const float *)args->a_scales->data,
                                     (const float *)args->b_scales->data, key->accumulate);
 }
 
-static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
-    const struct cuda_products *products = cuda_state(be)->products;
+static cublasStatus_t multiply(struct backend *be, const struct matmul_args *args,
+                               const struct matmul_plan *plan, const struct buffers *at) {
     const struct tensor *aux = args->pre_activation;
     struct product_memory memory = {};
-    memory.out = r->result.data;
-    memory.a = r->a.data, memory.b = r->b.data;
-    memory.a_scale = r->a_scale, memory.b_scale = r->b_scale, memory.alpha = r->alpha;
-    if (r->key.a_scale == PRODUCT_TENSOR) {
+    memory.out = at->result.data;
+    memory.a = at->a.data, memory.b = at->b.data;
+    memory.a_scale = at->a_scale, memory.b_scale = at->b_scale, memory.alpha = at->alpha;
+    if (plan->product.key.a_scale == PRODUCT_TENSOR) {
         memory.a_scale = args->a_scales->data;
         memory.b_scale = args->b_scales->data;
     }
-    memory.vector = r->bias.data, memory.aux = aux ? aux->data : NULL;
-    memory.workspace = r->scratch;
-    cublasStatus_t status = product_run(products, r->product, &memory);
-    if (status && !be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text,
-                 "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld, %s to %s, "
-                 "epilogue %s: %s (status %d)",
-                 (long long)r->key.m, (long long)r->key.n, (long long)r->key.k,
-                 dtype_name((enum dtype)r->key.a_in), dtype_name((enum dtype)r->key.out),
-                 epilogue_names[r->key.epilogue], products->lt.GetStatusString(status),
-                 (int)status);
-    return !status;
+    memory.vector = at->bias.data, memory.aux = aux ? aux->data : NULL;
+    memory.workspace = at->library;
+    return product_run(cuda_state(be)->products, &plan->product, &memory);
 }
 
 /* Runs the operations that the library has not fused. */
-static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
+static void finish(struct backend *be, const struct matmul_args *args,
+                   const struct matmul_plan *plan, const struct buffers *at) {
     const struct tensor *sum = matmul_sum(args);
-    const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
+    const struct tensor *bias = plan->fused & FUSE_BIAS ? NULL : args->bias;
     struct sum_scales scales = {};
-    if (scales_afterwards(args, r->as_codes)) scales = scales_of(args);
-    if (r->in_workspace || bias || scales.a)
-        cuda_matmul_store(be, sum, (const float *)r->result.data, scales, bias,
-                          args->accumulate && r->in_workspace);
-    if (args->epilogue == MATMUL_GELU && !(r->fused & FUSE_GELU)) {
+    if (scales_afterwards(args, plan->as_codes)) scales = scales_of(args);
+    if (at->in_workspace || bias || scales.a)
+        cuda_matmul_store(be, sum, (const float *)at->result.data, scales, bias,
+                          args->accumulate && at->in_workspace);
+    if (args->epilogue == MATMUL_GELU && !(plan->fused & FUSE_GELU)) {
         struct gelu_forward_args gelu = {args->out, args->pre_activation, args->track_amax, NULL};
         cuda_gelu_forward(be, &gelu);
     }
-    if (args->epilogue == MATMUL_DGELU && !(r->fused & FUSE_DGELU)) {
+    if (args->epilogue == MATMUL_DGELU && !(plan->fused & FUSE_DGELU)) {
         struct gelu_backward_args gelu = {args->out,        args->out,         args->pre_activation,
                                           args->track_amax, args->column_sums, NULL};
-        cuda_gelu_derivative(be, &gelu, r->sums);
+        cuda_gelu_derivative(be, &gelu, at->sums);
     } else if (args->column_sums) {
         struct column_sums_args sums = {args->column_sums, args->out};
-        cuda_sum_columns(be, &sums, r->sums);
+        cuda_sum_columns(be, &sums, at->sums);
     }
 }
 
-static void run_recipe(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
-    copy_in(be, &r->a, args->a, args->a_blocks);
-    copy_in(be, &r->b, args->b, args->b_blocks);
-    if (in_blocks(r)) arrange_scales(be, args, r);
-    if (r->fused & FUSE_BIAS) copy_in(be, &r->bias, args->bias, NULL);
-    if (multiply(be, args, r)) finish(be, args, r);
+static cublasStatus_t run_plan(struct backend *be, const struct matmul_args *args,
+                               const struct matmul_plan *plan, void *workspace) {
+    struct buffers at = assign_memory(be, args, plan, workspace);
+    copy_in(be, &at.a, args->a, args->a_blocks);
+    copy_in(be, &at.b, args->b, args->b_blocks);
+    if (in_blocks(&plan->product.key)) arrange_scales(be, args, &plan->product.key, &at);
+    if (plan->fused & FUSE_BIAS) copy_in(be, &at.bias, args->bias, NULL);
+    cublasStatus_t status = multiply(be, args, plan, &at);
+    if (status == CUBLAS_STATUS_SUCCESS) finish(be, args, plan, &at);
+    return status;
 }
 
-/* ---- finding */
+/* ---- trials: a matmul on memory of its own, run before step 0. If the library offers an algorithm
+ * and then refuses it, another algorithm, or a form with less fused into it, can still be used.
+ * With autotune every algorithm is timed, until the time for trials is over. */
 
-/* Finds the recipe of this form; false if the library declines. */
-static bool find_form(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                      unsigned fused, bool as_codes, bool planning) {
-    *r = lay_out(be, args, fused, as_codes);
-    size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
-    r->product = product_find(cuda_state(be)->products, &r->key,
-                              planning ? cuda_state(be)->products->workspace_max : left,
-                              planning && !be->only_sizes);
-    return r->product != NULL;
-}
+enum { TRIED_ALGORITHMS = 8, WARM_UPS = 2, TIMED_RUNS = 5, PATTERN_BYTES = 1 << 16 };
 
-/* ---- timing: the fused form against the next one */
-
-struct timed_recipe {
+struct trial {
     struct backend *be;
-    const struct matmul_args *args;
-    const struct recipe *r;
-};
-
-static bool run_timed(void *argument) {
-    const struct timed_recipe *timed = (const struct timed_recipe *)argument;
-    run_recipe(timed->be, timed->args, timed->r);
-    return !timed->be->failure.text[0];
-}
-
-static float time_form(struct backend *be, const struct matmul_args *args, unsigned fused,
-                       struct arena arena) {
-    struct recipe r;
-    if (!find_form(be, args, &r, fused, false, true)) return INFINITY;
-    r.bytes += r.product->workspace_bytes;
-    assign_memory(be, args, &r, arena_take(&arena, r.bytes));
-    struct timed_recipe timed = {be, args, &r};
-    float time = product_time(cuda_state(be)->products, run_timed, &timed);
-    be->failure.text[0] = 0; /* failures of the trial only: there was none before */
-    return time;
-}
-
-/* A copy of args whose tensors are in other memory, for timing. */
-struct trial_args {
     struct matmul_args args;
-    struct tensor tensors[6];
+    struct tensor tensors[8];
+    struct matmul_blocks blocks[2];
+    void *memory, *workspace;
 };
 
-static void make_trial_args(struct trial_args *trial_args, const struct matmul_args *args,
-                            struct arena *arena) {
-    trial_args->args = *args;
-    const struct tensor **of[] = {&trial_args->args.out,
-                                  &trial_args->args.a,
-                                  &trial_args->args.b,
-                                  &trial_args->args.bias,
-                                  &trial_args->args.pre_activation,
-                                  &trial_args->args.column_sums};
-    for (int i = 0; i < 6; i++) {
+static size_t assign_trial(struct trial *trial, const struct matmul_args *args,
+                           size_t workspace_bytes) {
+    struct arena arena = {(char *)trial->memory, 0, SIZE_MAX};
+    struct matmul_args *own = &trial->args;
+    const struct tensor **of[] = {&own->out,
+                                  &own->a,
+                                  &own->b,
+                                  &own->bias,
+                                  &own->column_sums,
+                                  &own->a_scales,
+                                  &own->pre_activation,
+                                  &own->b_scales};
+    const struct matmul_blocks **blocks[] = {&own->a_blocks, &own->b_blocks};
+    *own = *args;
+    own->track_amax = NULL;
+    for (int i = 0; i < 8; i++) {
         if (!*of[i]) continue;
-        trial_args->tensors[i] = **of[i];
-        trial_args->tensors[i].data = arena_take(arena, tensor_bytes(&trial_args->tensors[i]));
-        *of[i] = &trial_args->tensors[i];
+        trial->tensors[i] = **of[i];
+        trial->tensors[i].data = arena_take(&arena, tensor_bytes(&trial->tensors[i]));
+        *of[i] = &trial->tensors[i];
     }
+    for (int i = 0; i < 2; i++) {
+        if (!*blocks[i]) continue;
+        trial->blocks[i] = **blocks[i];
+        trial->blocks[i].scales.data = arena_take(&arena, tensor_bytes(&trial->blocks[i].scales));
+        *blocks[i] = &trial->blocks[i];
+    }
+    trial->workspace = arena_take(&arena, workspace_bytes);
+    return arena.used;
 }
 
-/* True if the fused form, which is possible, is faster than the next one. This is timed once; the
- * choice is then recorded. Without time or memory for the trial the fused form is kept. */
-static bool keeps_fused(struct backend *be, const struct matmul_args *args,
-                        const struct product_key *key, unsigned fused) {
+/* Fills memory with numbers of both signs and many magnitudes around 1, since the clocks of a GPU
+ * depend on the bits that it switches. They are finite in every dtype of operands: 16 bits of
+ * 0x3c00 with some of them at random are 2^-7 to 2 in bf16, 1 to 2 in fp16, and the bytes are
+ * finite in E4M3 and E5M2. */
+static bool fill(cudaStream_t stream, void *to, size_t bytes) {
+    static uint16_t pattern[PATTERN_BYTES / sizeof(uint16_t)];
+    for (size_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i++)
+        pattern[i] = (uint16_t)(0x3c00 | (random_bits(12, 0, i) & 0x83fb));
+    char *memory = (char *)to;
+    size_t first = bytes < sizeof pattern ? bytes : sizeof pattern;
+    bool ok = !cudaMemcpyAsync(memory, pattern, first, cudaMemcpyHostToDevice, stream);
+    for (size_t done = first; done < bytes && ok; done *= 2)
+        ok = !cudaMemcpyAsync(memory + done, memory, done < bytes - done ? done : bytes - done,
+                              cudaMemcpyDeviceToDevice, stream);
+    return ok;
+}
+
+/* Allocates the operands of a trial. Returns false if there is no memory for them, in which case
+ * plans are used untried. */
+static bool open_trial(struct trial *trial, struct backend *be, const struct matmul_args *args,
+                       size_t workspace_bytes) {
+    memset(trial, 0, sizeof *trial);
+    trial->be = be;
+    size_t bytes = assign_trial(trial, args, workspace_bytes);
+    bool ok = cudaMalloc(&trial->memory, bytes) == cudaSuccess;
+    if (ok) assign_trial(trial, args, workspace_bytes);
+    if (ok && fill(cuda_state(be)->compute, trial->memory, bytes)) return true;
+    if (ok) cudaFree(trial->memory);
+    cudaGetLastError(); /* clears the error */
+    return false;
+}
+
+/* Clears errors of the trial: there was none before. */
+static void close_trial(struct trial *trial) {
+    cudaFree(trial->memory);
+    cudaGetLastError();
+    trial->be->failure.text[0] = 0;
+}
+
+static void record_refusal(struct backend *be, const char *message, int status) {
     struct cuda_products *products = cuda_state(be)->products;
-    size_t workspaces = 2 * products->workspace_max; /* the library's, and that of the recipes */
-    struct trial_args trial_args;
-    struct arena arena = {NULL, 0, SIZE_MAX};
-    void *memory = NULL;
-    bool kept = true, compared = false;
-    if (product_was_compared(products, key)) return true;
-    make_trial_args(&trial_args, args, &arena);
-    struct recipe unfused = lay_out(be, args, fuse_less(fused), false);
-    size_t bytes = arena.used + unfused.bytes + workspaces;
-    if (product_has_time(products) && cudaMalloc(&memory, bytes) == cudaSuccess) {
-        arena = (struct arena){(char *)memory, 0, bytes};
-        make_trial_args(&trial_args, args, &arena);
-        if (product_fill(products, memory, bytes)) {
-            float fused_time = time_form(be, &trial_args.args, fused, arena);
-            kept = fused_time <= time_form(be, &trial_args.args, fuse_less(fused), arena);
-            compared = true;
-            products->trials_ended = progress_clock();
-        }
-        cudaFree(memory);
+    snprintf(products->refusal, sizeof products->refusal,
+             "cuBLASLt offers an algorithm and then fails: %.80s (status %d)", message, status);
+}
+
+/* Queues the matmul. Returns false, with the reason in products->refusal, if that fails. */
+static bool try_plan(struct trial *trial, const struct matmul_plan *plan) {
+    struct backend *be = trial->be;
+    cublasStatus_t status = run_plan(be, &trial->args, plan, trial->workspace);
+    if (status)
+        record_refusal(be, cuda_state(be)->products->lt.GetStatusString(status), (int)status);
+    else if (be->failure.text[0]) record_refusal(be, be->failure.text, 0);
+    return !status && !be->failure.text[0];
+}
+
+/* The same, and also waits for its completion. */
+static bool complete_plan(struct trial *trial, const struct matmul_plan *plan) {
+    if (!try_plan(trial, plan)) return false;
+    cudaError_t error = cudaStreamSynchronize(cuda_state(trial->be)->compute);
+    if (error != cudaSuccess) record_refusal(trial->be, cudaGetErrorString(error), (int)error);
+    return error == cudaSuccess;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the median time of some runs, in milliseconds; infinite if one fails. */
+static float time_plan(struct trial *trial, const struct matmul_plan *plan) {
+    cudaStream_t stream = cuda_state(trial->be)->compute;
+    cudaEvent_t begin = NULL, end = NULL;
+    float times[TIMED_RUNS];
+    bool ok = !cudaEventCreate(&begin) && !cudaEventCreate(&end);
+    for (int i = -WARM_UPS; i < TIMED_RUNS && ok; i++) {
+        ok = !cudaEventRecord(begin, stream) && try_plan(trial, plan) &&
+             !cudaEventRecord(end, stream) && !cudaEventSynchronize(end);
+        if (ok && i >= 0) ok = !cudaEventElapsedTime(&times[i], begin, end);
     }
-    cudaGetLastError(); /* clears the error of a failed allocation */
-    if (!compared) product_mark_untimed(products, key);
-    if (!kept) product_decline(products, key);
-    return kept;
+    if (begin) cudaEventDestroy(begin);
+    if (end) cudaEventDestroy(end);
+    algorithms_trial_ended(cuda_state(trial->be)->products->algorithms);
+    if (!ok) return INFINITY;
+    qsort(times, TIMED_RUNS, sizeof *times, by_value);
+    return times[TIMED_RUNS / 2];
+}
+
+static void set_algorithm(struct matmul_plan *plan,
+                          const cublasLtMatmulHeuristicResult_t *algorithm) {
+    plan->product.algorithm = algorithm->algo;
+    plan->product.workspace_bytes = algorithm->workspaceSize;
+}
+
+/* Takes the first algorithm that works, or with autotune the fastest. *timed is false if time did
+ * not suffice for all. Returns false if none works. */
+static bool take_fastest(struct trial *trial, struct matmul_plan *plan,
+                         const cublasLtMatmulHeuristicResult_t *offered, int count, bool *timed) {
+    struct algorithms *algorithms = cuda_state(trial->be)->products->algorithms;
+    bool tune = algorithms && count > 1;
+    int best = -1;
+    float least = INFINITY;
+    *timed = true;
+    for (int i = 0; i < count; i++) {
+        set_algorithm(plan, &offered[i]);
+        if (tune && !algorithms_have_time(algorithms)) *timed = false;
+        if (best >= 0 && !*timed) break;
+        if (!complete_plan(trial, plan)) {
+            trial->be->failure.text[0] = 0;
+            continue;
+        }
+        if (!tune || !*timed) return true;
+        float time = time_plan(trial, plan);
+        if (best >= 0 && time >= least) continue;
+        least = time;
+        best = i;
+    }
+    if (best >= 0) set_algorithm(plan, &offered[best]);
+    return best >= 0;
+}
+
+/* ---- planning */
+
+/* Without memory for a trial, the library's first algorithm is taken untried. */
+static bool take_algorithm(struct backend *be, const struct matmul_args *args,
+                           struct matmul_plan *plan, size_t limit, bool *timed) {
+    struct cuda_products *products = cuda_state(be)->products;
+    cublasLtMatmulHeuristicResult_t offered[TRIED_ALGORITHMS];
+    struct trial trial;
+    int wanted = plan->tried || products->algorithms ? TRIED_ALGORITHMS : 1;
+    int count = product_request(products, &plan->product, limit, offered, wanted);
+    size_t most = 0;
+    for (int i = 0; i < count; i++)
+        if (offered[i].workspaceSize > most) most = offered[i].workspaceSize;
+    if (count == 0) return false;
+    set_algorithm(plan, &offered[0]);
+    if (!plan->tried) { /* memory for any that a trial may choose */
+        plan->product.workspace_bytes = most;
+        return true;
+    }
+    if (be->failure.text[0] || !open_trial(&trial, be, args, plan->bytes + most)) return true;
+    plan->bytes += most; /* while it is tried */
+    bool works = take_fastest(&trial, plan, offered, count, timed);
+    plan->bytes -= most;
+    close_trial(&trial);
+    return works;
+}
+
+/* Plans the matmul in one form. Returns false, with the reason in products->refusal, if the library
+ * cannot run it, or with no reason if autotune found it slower. *timed: see take_fastest;
+ * *recorded: an earlier run has chosen. */
+static bool plan_form(struct backend *be, const struct matmul_args *args, struct matmul_plan *plan,
+                      bool planning, bool *timed, bool *recorded) {
+    struct cuda_products *products = cuda_state(be)->products;
+    memset(&plan->product, 0, sizeof plan->product);
+    set_product(be, args, plan);
+    size_t left = be->workspace_bytes > plan->bytes ? be->workspace_bytes - plan->bytes : 0;
+    size_t limit = planning ? products->workspace_max : left;
+    plan->tried = planning && !be->only_sizes;
+    *timed = *recorded = false;
+    bool possible = product_describe(products, &plan->product);
+    if (possible) {
+        enum recorded found = product_take_recorded(products, &plan->product, limit, plan->tried);
+        *recorded = found == RECORDED_ALGORITHM;
+        if (found == RECORDED_DECLINED) products->refusal[0] = 0;
+        possible =
+            *recorded || (found == RECORDED_NONE && take_algorithm(be, args, plan, limit, timed));
+    }
+    if (possible) plan->bytes += plan->product.workspace_bytes;
+    else product_discard(products, &plan->product);
+    return possible;
+}
+
+/* Compares a plan that fuses gelu with the next form and keeps the faster. Sizes alone are those of
+ * the form that needs more. Without time or memory the fused form is kept. */
+static void compare_forms(struct backend *be, const struct matmul_args *args,
+                          struct matmul_plan *plan, bool *timed) {
+    struct cuda_products *products = cuda_state(be)->products;
+    struct matmul_plan other = *plan;
+    struct trial trial;
+    bool other_timed, recorded, slower = false, compared = false;
+    other.fused = fuse_less(plan->fused);
+    if (!plan_form(be, args, &other, true, &other_timed, &recorded)) return;
+    if (plan->tried && !recorded) product_record(products, &other.product, false, other_timed);
+    size_t bytes = plan->bytes > other.bytes ? plan->bytes : other.bytes;
+    if (!plan->tried) {
+        plan->bytes = bytes;
+    } else if (!be->failure.text[0] && algorithms_have_time(products->algorithms) &&
+               open_trial(&trial, be, args, bytes)) {
+        slower = !(time_plan(&trial, plan) <= time_plan(&trial, &other));
+        compared = true;
+        close_trial(&trial);
+    }
+    *timed = *timed && compared;
+    if (!slower) {
+        product_discard(products, &other.product);
+        return;
+    }
+    product_record(products, &plan->product, true, true);
+    product_discard(products, &plan->product);
+    *plan = other;
 }
 
 /* ---- fallbacks: products that do not run as requested */
@@ -411,58 +582,117 @@ static void fallback_because(struct fallback *fallback, const char *refusal) {
     if (!fallback->why[0]) snprintf(fallback->why, sizeof fallback->why, "%s", refusal);
 }
 
-/* Finds the recipe that fuses most, or with autotune the fastest. Returns false with
- * be->failure.text set if there is none. */
-static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                        bool planning) {
-    struct cuda_products *products = cuda_state(be)->products;
-    bool as_codes = cuda_codes_product(products, args).suits;
-    bool compares = planning && !be->only_sizes && products->autotune && !be->failure.text[0];
-    unsigned fused = fusible(products, args, as_codes);
-    struct fallback fallback = fallback_begin(products, args, fused, as_codes);
-    for (;;) {
-        bool found = find_form(be, args, r, fused, as_codes, planning);
-        if (!found) fallback_because(&fallback, products->refusal);
-        if (found && compares &&
-            fused & ~FUSE_BIAS) /* found again, because the trial may have moved the product */
-            found = keeps_fused(be, args, &r->key, fused) &&
-                    find_form(be, args, r, fused, as_codes, planning);
-        if (found || !(fused || as_codes)) break;
-        if (fused) {
-            fused = fuse_less(fused);
-        } else {
-            as_codes = false;
-            fused = fusible(products, args, as_codes);
-        }
-    }
-    if (r->product) r->bytes += r->product->workspace_bytes;
-    if (r->product && planning && !be->only_sizes && fallback.why[0])
-        product_note_fallback(products, &r->key, &fallback.requested, fallback.why);
-    if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
-    if (!be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text,
-                 "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)r->key.m,
-                 (long long)r->key.n, (long long)r->key.k, dtype_name(args->a->dtype),
-                 dtype_name((enum dtype)r->key.out),
-                 r->product ? "it was not planned and the workspace is too small"
-                            : cuda_state(be)->products->refusal);
-    return false;
+static struct matmul_key call_of(const struct backend *be, const struct matmul_args *args) {
+    const struct codes_product codes = cuda_codes_product(cuda_state(be)->products, args);
+    const struct tensor *pre_activation = args->pre_activation;
+    struct matmul_key key;
+    memset(&key, 0, sizeof key);
+    key.m = tensor_rows(args->out), key.n = tensor_columns(args->out);
+    key.k = args->transpose_a ? tensor_rows(args->a) : tensor_columns(args->a);
+    key.a = (int16_t)args->a->dtype, key.b = (int16_t)args->b->dtype;
+    key.out = (int16_t)args->out->dtype;
+    key.bias = args->bias ? (int16_t)args->bias->dtype : -1;
+    key.pre_activation = pre_activation ? (int16_t)pre_activation->dtype : -1;
+    key.a_scale = (int16_t)codes.a_scale, key.b_scale = (int16_t)codes.b_scale;
+    key.transpose_a = args->transpose_a, key.transpose_b = args->transpose_b;
+    key.accumulate = args->accumulate, key.epilogue = (int16_t)args->epilogue;
+    key.fast = args->fast_accumulation, key.in_blocks = args->a_blocks != NULL;
+    key.column_sums = args->column_sums != NULL, key.scales = matmul_scales(args);
+    key.vectors = matmul_scales(args) && cuda_scales_vectors(args);
+    return key;
 }
 
-/* Sizes alone are those of the form that needs the most, since autotune may choose either. */
+/* Plans the form that fuses most, or with autotune the fastest. */
+static bool make_plan(struct backend *be, const struct matmul_args *args, struct matmul_plan *plan,
+                      bool planning) {
+    struct cuda_products *products = cuda_state(be)->products;
+    bool timed, recorded;
+    plan->as_codes = cuda_codes_product(products, args).suits;
+    plan->fused = fusible(products, args, plan->as_codes);
+    struct fallback fallback = fallback_begin(products, args, plan->fused, plan->as_codes);
+    while (!plan_form(be, args, plan, planning, &timed, &recorded)) {
+        fallback_because(&fallback, products->refusal);
+        if (!plan->fused && !plan->as_codes) return false;
+        if (plan->fused) {
+            plan->fused = fuse_less(plan->fused);
+        } else {
+            plan->as_codes = false;
+            plan->fused = fusible(products, args, false);
+        }
+    }
+    if (products->algorithms && planning && !recorded) {
+        struct cuda_product *product = &plan->product;
+        bool tried = plan->tried;
+        unsigned fused = plan->fused;
+        if (fused & ~FUSE_BIAS) compare_forms(be, args, plan, &timed);
+        if (tried && plan->fused == fused) product_record(products, product, false, timed);
+    }
+    if (plan->tried && fallback.why[0])
+        product_note_fallback(products, &plan->product.key, &fallback.requested, fallback.why);
+    return true;
+}
+
+static struct matmul_plan *find_plan(struct cuda_products *products,
+                                     const struct matmul_key *call) {
+    for (ptrdiff_t i = 0; i < arrlen(products->plans); i++)
+        if (!memcmp(&products->plans[i].call, call, sizeof *call)) return &products->plans[i];
+    return NULL;
+}
+
+void cuda_matmul_discard_plans(struct cuda_products *products) {
+    for (ptrdiff_t i = 0; i < arrlen(products->plans); i++)
+        product_discard(products, &products->plans[i].product);
+    arrfree(products->plans);
+}
+
+/* Returns the plan, made at the first call; it is valid until the next call. A plan for training
+ * replaces one that was not tried. Returns NULL with be->failure.text set if there is none. */
+static const struct matmul_plan *plan_of(struct backend *be, const struct matmul_args *args,
+                                         bool planning) {
+    struct cuda_products *products = cuda_state(be)->products;
+    struct matmul_plan plan = {};
+    plan.call = call_of(be, args);
+    struct matmul_plan *known = find_plan(products, &plan.call);
+    const struct product_key *key = &plan.product.key;
+    bool possible = true;
+    if (!known || (planning && !be->only_sizes && !known->tried)) {
+        possible = make_plan(be, args, &plan, planning);
+        if (possible && known) {
+            product_discard(products, &known->product);
+            *known = plan;
+        } else if (possible) {
+            arrput(products->plans, plan);
+            known = &arrlast(products->plans);
+        }
+    }
+    if (possible && (planning || known->bytes <= be->workspace_bytes)) return known;
+    if (possible) key = &known->product.key;
+    if (!be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
+                 "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)key->m,
+                 (long long)key->n, (long long)key->k, dtype_name(args->a->dtype),
+                 dtype_name((enum dtype)key->out),
+                 possible ? "it was not planned and the workspace is too small"
+                          : products->refusal);
+    return NULL;
+}
+
 size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
-    struct recipe r, other;
-    if (!find_recipe(be, args, &r, true)) return 0;
-    if (!be->only_sizes || !cuda_state(be)->products->autotune || !(r.fused & ~FUSE_BIAS) ||
-        !find_form(be, args, &other, fuse_less(r.fused), false, true))
-        return r.bytes;
-    size_t bytes = other.bytes + other.product->workspace_bytes;
-    return bytes > r.bytes ? bytes : r.bytes;
+    const struct matmul_plan *plan = plan_of(be, args, true);
+    return plan ? plan->bytes : 0;
 }
 
 void cuda_matmul(struct backend *be, const struct matmul_args *args) {
-    struct recipe r;
-    if (!find_recipe(be, args, &r, false)) return;
-    assign_memory(be, args, &r, backend_workspace(be, r.bytes));
-    run_recipe(be, args, &r);
+    const struct matmul_plan *plan = plan_of(be, args, false);
+    if (!plan) return;
+    cublasStatus_t status = run_plan(be, args, plan, backend_workspace(be, plan->bytes));
+    const struct product_key *key = &plan->product.key;
+    if (status && !be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
+                 "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld, %s to %s, "
+                 "epilogue %s: %s (status %d)",
+                 (long long)key->m, (long long)key->n, (long long)key->k,
+                 dtype_name((enum dtype)key->a_in), dtype_name((enum dtype)key->out),
+                 epilogue_names[key->epilogue],
+                 cuda_state(be)->products->lt.GetStatusString(status), (int)status);
 }

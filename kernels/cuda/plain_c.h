@@ -10,7 +10,7 @@ extern "C" {
 #include "data/util/error.h"
 #include "data/util/progress.h"
 #include "data/util/random.h"
+#include "kernels/algorithms.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
-#include "kernels/choices.h"
 }

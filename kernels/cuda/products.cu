@@ -1,12 +1,12 @@
-/* Prepared products. Preparing one costs about a millisecond (the library's heuristics), finding
- * and queueing a prepared one a few microseconds, so all are prepared while a step is planned. */
 #include "kernels/cuda/products.h"
 
 #include <assert.h>
-#include <math.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <stb/stb_ds.h>
 
 #include "kernels/cuda/plain_c.h"
 
@@ -24,6 +24,10 @@ size_t product_alignment(enum dtype dtype, int64_t columns) {
     while (bytes % alignment) alignment /= 2;
     return alignment;
 }
+
+static const char *const scale_names[PRODUCT_SCALES] = {"none",  "tensor", "vec16",
+                                                        "vec32", "vec128", "blk128"};
+const char *const epilogue_names[EPILOGUES] = {"none", "bias", "gelu", "gelu_bias", "dgelu"};
 
 static cudaDataType_t type_of(int dtype) {
 #if CUBLAS_VERSION >= 120900
@@ -59,13 +63,13 @@ static bool has_aux(const struct product_key *key) {
            key->epilogue == EPILOGUE_DGELU;
 }
 
-/* ---- preparing */
+/* ---- descriptors */
 
 /* INVALID_VALUE means that the library was called wrongly: it checks descriptors only when
  * algorithms are requested. A stored algorithm is checked with it too, and may be of another
  * version.
  */
-void product_refuse(struct cuda_products *products, cublasStatus_t status, const char *call) {
+static void refuse(struct cuda_products *products, cublasStatus_t status, const char *call) {
     bool ours = status == CUBLAS_STATUS_INVALID_VALUE && strcmp(call, "MatmulAlgoCheck") != 0;
     const char *bug = "; this is a bug of mantissa, not of the GPU: please report it";
     snprintf(products->refusal, sizeof products->refusal, "cublasLt%s: %.60s (status %d)%s", call,
@@ -73,7 +77,7 @@ void product_refuse(struct cuda_products *products, cublasStatus_t status, const
 }
 
 static bool succeeds(struct cuda_products *products, cublasStatus_t status, const char *call) {
-    if (status != CUBLAS_STATUS_SUCCESS) product_refuse(products, status, call);
+    if (status != CUBLAS_STATUS_SUCCESS) refuse(products, status, call);
     return status == CUBLAS_STATUS_SUCCESS;
 }
 
@@ -156,7 +160,7 @@ static bool lay_out(struct cuda_products *products, cublasLtMatrixLayout_t *layo
     return succeeds(products, status, "MatrixLayoutCreate");
 }
 
-static bool describe(struct cuda_products *products, struct cuda_product *product) {
+bool product_describe(struct cuda_products *products, struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasComputeType_t compute = key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     int32_t first = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -173,6 +177,17 @@ static bool describe(struct cuda_products *products, struct cuda_product *produc
            lay_out(products, &product->b, key->b_in, tb ? key->n : key->k, tb ? key->k : key->n) &&
            lay_out(products, &product->out, key->out, key->m, key->n);
 }
+
+void product_discard(const struct cuda_products *products, struct cuda_product *product) {
+    cublasLtMatrixLayout_t layouts[] = {product->a, product->b, product->out};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i]) products->lt.MatrixLayoutDestroy(layouts[i]);
+    if (product->operation) products->lt.MatmulDescDestroy(product->operation);
+    product->operation = NULL;
+    product->a = product->b = product->out = NULL;
+}
+
+/* ---- algorithms */
 
 static bool prefer_number(struct cuda_products *products, cublasLtMatmulPreference_t preference,
                           cublasLtMatmulPreferenceAttributes_t attribute, size_t number) {
@@ -196,14 +211,13 @@ static bool prefer(struct cuda_products *products, cublasLtMatmulPreference_t pr
            prefer_number(products, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out);
 }
 
-/* Requests up to `wanted` algorithms that fit in the workspace; returns their number, or 0 with the
- * reason in products->refusal. */
-static int request_algorithms(struct cuda_products *products, const struct cuda_product *product,
-                              size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *algorithms,
-                              int wanted) {
+int product_request(struct cuda_products *products, const struct cuda_product *product,
+                    size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *algorithms,
+                    int wanted) {
     const struct cublaslt *lt = &products->lt;
     cublasLtMatmulPreference_t preference;
     int got = 0, kept = 0;
+    snprintf(products->refusal, sizeof products->refusal, "cuBLASLt has no algorithm for it");
     if (!succeeds(products, lt->MatmulPreferenceCreate(&preference), "MatmulPreferenceCreate"))
         return 0;
     if (!prefer(products, preference, &product->key, workspace_bytes) ||
@@ -221,148 +235,95 @@ static int request_algorithms(struct cuda_products *products, const struct cuda_
     return kept;
 }
 
-static bool declines(const cublasLtMatmulAlgo_t *algorithm) {
-    static const cublasLtMatmulAlgo_t none = {};
-    return memcmp(algorithm, &none, sizeof none) == 0;
+/* ---- recorded algorithms */
+
+enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t), WORD_DIGITS = 16 };
+
+static void print_key(char text[ALGORITHM_LINE_MAX], const struct product_key *key) {
+    snprintf(text, ALGORITHM_LINE_MAX,
+             "a=%s b=%s out=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
+             " transpose=%d%d accumulate=%d tf32=%d fast=%d scales=%s,%s epilogue=%s",
+             dtype_name((enum dtype)key->a_in), dtype_name((enum dtype)key->b_in),
+             dtype_name((enum dtype)key->out), key->m, key->n, key->k, key->transpose_a,
+             key->transpose_b, key->accumulate, key->tf32, key->fast, scale_names[key->a_scale],
+             scale_names[key->b_scale], epilogue_names[key->epilogue]);
 }
 
-/* Takes the algorithm of an earlier run, if the library still accepts it. */
-static bool take_chosen(struct cuda_products *products, struct cuda_product *product,
-                        const cublasLtMatmulAlgo_t *chosen, size_t workspace_bytes) {
+/* All digits are zero if the product is declined. */
+static void print_algorithm(char text[ALGORITHM_MAX], const cublasLtMatmulAlgo_t *algorithm) {
+    int length = snprintf(text, ALGORITHM_MAX, "algorithm=");
+    for (int i = 0; i < ALGORITHM_WORDS; i++)
+        length += snprintf(text + length, (size_t)(ALGORITHM_MAX - length), "%016" PRIx64,
+                           algorithm->data[i]);
+}
+
+static bool scan_algorithm(const char *text, cublasLtMatmulAlgo_t *algorithm) {
+    const char *digits = strchr(text, '=') ? strchr(text, '=') + 1 : "";
+    if (strlen(digits) != WORD_DIGITS * ALGORITHM_WORDS) return false;
+    for (int i = 0; i < ALGORITHM_WORDS; i++) {
+        char word[WORD_DIGITS + 1] = {0};
+        memcpy(word, digits + WORD_DIGITS * i, WORD_DIGITS);
+        algorithm->data[i] = strtoull(word, NULL, 16);
+    }
+    return strspn(digits, "0123456789abcdef") == WORD_DIGITS * ALGORITHM_WORDS;
+}
+
+enum recorded product_take_recorded(struct cuda_products *products, struct cuda_product *product,
+                                    size_t workspace_bytes, bool planning) {
+    static const cublasLtMatmulAlgo_t none = {};
     cublasLtMatmulHeuristicResult_t result;
-    cublasStatus_t status =
-        products->lt.MatmulAlgoCheck(products->handle, product->operation, product->b, product->a,
-                                     product->out, product->out, chosen, &result);
-    if (!succeeds(products, status, "MatmulAlgoCheck")) {
-        char why[PRODUCT_FALLBACK_MAX];
+    char key[ALGORITHM_LINE_MAX], why[PRODUCT_REFUSAL_MAX + ALGORITHM_MAX];
+    print_key(key, &product->key);
+    const char *text =
+        products->algorithms ? algorithms_find(products->algorithms, key, planning) : NULL;
+    if (!text) return RECORDED_NONE;
+    bool valid = scan_algorithm(text, &product->algorithm);
+    if (valid && memcmp(&product->algorithm, &none, sizeof none) == 0) return RECORDED_DECLINED;
+    if (!valid) snprintf(products->refusal, sizeof products->refusal, "its line is damaged");
+    else
+        valid = succeeds(products,
+                         products->lt.MatmulAlgoCheck(products->handle, product->operation,
+                                                      product->b, product->a, product->out,
+                                                      product->out, &product->algorithm, &result),
+                         "MatmulAlgoCheck");
+    if (!valid) {
         snprintf(why, sizeof why, "chosen again, the algorithm of an earlier run is refused: %s",
                  products->refusal);
         product_note_fallback(products, &product->key, &product->key, why);
-        return false;
+        return RECORDED_NONE;
     }
-    if (result.workspaceSize > workspace_bytes) return false;
-    product->algorithm = *chosen;
     product->workspace_bytes = result.workspaceSize;
-    product->compared = true;
-    return true;
+    return result.workspaceSize > workspace_bytes ? RECORDED_NONE : RECORDED_ALGORITHM;
 }
 
-static bool take_algorithm(struct cuda_products *products, struct cuda_product *product,
-                           size_t workspace_bytes, bool try_it) {
-    cublasLtMatmulHeuristicResult_t algorithms[TRIED_ALGORITHMS];
-    product->tried = try_it;
-    const cublasLtMatmulAlgo_t *chosen =
-        products->autotune ? product_chosen(products, &product->key, try_it) : NULL;
-    bool timed = false;
-    if (chosen && declines(chosen)) {
-        products->refusal[0] = 0;
-        return false;
-    }
-    if (chosen && take_chosen(products, product, chosen, workspace_bytes)) return true;
-    int count = request_algorithms(products, product, workspace_bytes, algorithms,
-                                   try_it || products->autotune ? TRIED_ALGORITHMS : 1);
-    if (count == 0) return false;
-    int taken = try_it ? product_try(products, product, algorithms, count, &timed) : 0;
-    if (taken < 0) return false;
-    product->algorithm = algorithms[taken].algo;
-    product->workspace_bytes = algorithms[taken].workspaceSize;
-    for (int i = 0; i < count && !try_it; i++) /* memory for any that a trial may choose */
-        if (algorithms[i].workspaceSize > product->workspace_bytes)
-            product->workspace_bytes = algorithms[i].workspaceSize;
-    if (try_it && products->autotune) product_choose(products, product, timed);
-    return true;
-}
-
-static void discard(const struct cublaslt *lt, struct cuda_product *product) {
-    cublasLtMatrixLayout_t layouts[] = {product->a, product->b, product->out};
-    for (int i = 0; i < 3; i++)
-        if (layouts[i]) lt->MatrixLayoutDestroy(layouts[i]);
-    if (product->operation) lt->MatmulDescDestroy(product->operation);
-}
-
-static struct cuda_product *append(struct cuda_products *products) {
-    if (products->count == products->capacity) {
-        int capacity = products->capacity ? 2 * products->capacity : 32;
-        struct cuda_product *grown =
-            (struct cuda_product *)realloc(products->prepared, (size_t)capacity * sizeof *grown);
-        if (!grown) return NULL;
-        products->prepared = grown;
-        products->capacity = capacity;
-    }
-    struct cuda_product *added = &products->prepared[products->count++];
-    memset(added, 0, sizeof *added);
-    return added;
-}
-
-static struct cuda_product *prepared(struct cuda_products *products,
-                                     const struct product_key *key) {
-    for (int i = 0; i < products->count; i++)
-        if (!memcmp(&products->prepared[i].key, key, sizeof *key)) return &products->prepared[i];
-    return NULL;
-}
-
-#define NO_ALGORITHM "cuBLASLt has no algorithm for it"
-
-const struct cuda_product *product_find(struct cuda_products *products,
-                                        const struct product_key *key, size_t workspace_bytes,
-                                        bool try_it) {
-    struct cuda_product *product = prepared(products, key);
-    bool known = product != NULL;
-    if (!known) {
-        product = append(products);
-        if (!product) return NULL;
-        product->key = *key;
-    }
-    if (!known || (try_it && !product->tried && product->possible)) {
-        snprintf(products->refusal, sizeof products->refusal, "%s", NO_ALGORITHM);
-        product->possible = (known || describe(products, product)) &&
-                            take_algorithm(products, product, workspace_bytes, try_it);
-        if (!product->possible)
-            snprintf(product->refusal, sizeof product->refusal, "%s", products->refusal);
-    }
-    if (product->possible && product->workspace_bytes <= workspace_bytes) return product;
-    snprintf(products->refusal, sizeof products->refusal, "%s",
-             product->possible ? NO_ALGORITHM " in the workspace" : product->refusal);
-    return NULL;
-}
-
-bool product_was_compared(struct cuda_products *products, const struct product_key *key) {
-    struct cuda_product *product = prepared(products, key);
-    bool was = product->compared;
-    product->compared = true;
-    return was;
-}
-
-void product_decline(struct cuda_products *products, const struct product_key *key) {
-    struct cuda_product *product = prepared(products, key);
-    product->possible = false;
-    product->refusal[0] = 0; /* it is slower, but it would run */
-    memset(&product->algorithm, 0, sizeof product->algorithm);
-    product_choose(products, product, true);
+void product_record(struct cuda_products *products, const struct cuda_product *product,
+                    bool declined, bool timed) {
+    static const cublasLtMatmulAlgo_t none = {};
+    char key[ALGORITHM_LINE_MAX], algorithm[ALGORITHM_MAX];
+    print_key(key, &product->key);
+    print_algorithm(algorithm, declined ? &none : &product->algorithm);
+    algorithms_add(products->algorithms, key, algorithm, timed);
 }
 
 /* ---- fallbacks */
 
 void product_note_fallback(struct cuda_products *products, const struct product_key *runs,
                            const struct product_key *requested, const char *why) {
-    char line[PRODUCT_FALLBACK_MAX];
+    char line[2 * PRODUCT_REFUSAL_MAX + ALGORITHM_MAX];
     snprintf(line, sizeof line,
              "matmul %lld x %lld x %lld: %s x %s, epilogue %s, instead of %s x %s, %s: %s",
              (long long)runs->m, (long long)runs->n, (long long)runs->k,
              dtype_name((enum dtype)runs->a_in), dtype_name((enum dtype)runs->b_in),
              epilogue_names[runs->epilogue], dtype_name((enum dtype)requested->a_in),
              dtype_name((enum dtype)requested->b_in), epilogue_names[requested->epilogue], why);
-    for (int i = 0; i < products->fallback_count; i++)
+    for (ptrdiff_t i = 0; i < arrlen(products->fallbacks); i++)
         if (strcmp(products->fallbacks[i], line) == 0) return;
-    size_t count = (size_t)products->fallback_count + 1;
-    void *grown = realloc(products->fallbacks, count * sizeof *products->fallbacks);
-    if (!grown) return; /* only the report misses it */
-    products->fallbacks = (char(*)[PRODUCT_FALLBACK_MAX])grown;
-    memcpy(products->fallbacks[products->fallback_count++], line, sizeof line);
+    char *copy = strdup(line);
+    if (copy) arrput(products->fallbacks, copy); /* else only the report misses it */
 }
 
 const char *cuda_products_fallback(const struct cuda_products *products, int index) {
-    return index < products->fallback_count ? products->fallbacks[index] : NULL;
+    return index < arrlen(products->fallbacks) ? products->fallbacks[index] : NULL;
 }
 
 /* ---- running */
@@ -427,7 +388,7 @@ static int open_library(struct cuda_products *products, struct error *error) {
     cublasStatus_t status = products->lt.Create(&products->handle);
     if (status) {
         products->handle = NULL;
-        product_refuse(products, status, "Create");
+        refuse(products, status, "Create");
         return fail(error, "device \"cuda\": cuBLASLt cannot be started: %s", products->refusal);
     }
     if (cudaGetDevice(&device) == cudaSuccess &&
@@ -444,44 +405,50 @@ static size_t workspace_for(size_t memory) {
     return share < least ? least : share > most ? most : share;
 }
 
+/* Other GPUs than this, or other versions of the library, have stores of their own. */
+static int open_algorithms(struct backend *be, const struct backend_options *options,
+                           struct error *error) {
+    struct cuda_state *cuda = cuda_state(be);
+    struct cuda_products *products = cuda->products;
+    size_t version = products->lt.GetVersion();
+    char title[ALGORITHM_LINE_MAX], store[ALGORITHM_LINE_MAX];
+    snprintf(title, sizeof title, "mantissa algorithms, format 3, cublasLt %zu, %s", version,
+             products->name);
+    snprintf(store, sizeof store,
+             "products cublasLt %zu %.64s sm %d %d, %d multiprocessors, %zu MiB", version,
+             products->name, cuda->major, cuda->minor, cuda->multiprocessors,
+             products->workspace_max >> 20);
+    be->algorithms = products->algorithms = algorithms_open(title, store, options, error);
+    return be->algorithms ? 0 : -1;
+}
+
 /* Epilogues beyond a bias pay on Hopper (9.0) and on Blackwell in data centers (10.x). Elsewhere
  * they are slower than a product and a separate pass: on a GeForce RTX 5090 (12.0) 296 instead of
  * 236 us (sglang issue 34350). */
-struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
-                                         const struct backend_options *options,
-                                         struct error *error) {
+int cuda_products_open(struct backend *be, const struct backend_options *options,
+                       struct error *error) {
+    struct cuda_state *cuda = cuda_state(be);
     struct cuda_products *products = (struct cuda_products *)calloc(1, sizeof *products);
-    if (!products) {
-        fail(error, "out of memory");
-        return NULL;
-    }
+    if (!products) return fail(error, "out of memory");
+    cuda->products = products;
     products->stream = cuda->compute;
     products->tf32 = options->tf32;
-    bool first = !options->ranks || options->ranks->rank == 0; /* the others use its choices */
-    products->autotune = options->autotune != AUTOTUNE_OFF;
-    products->trial_limit = options->autotune == AUTOTUNE_ON ? INFINITY : options->autotune_seconds;
-    if (!first) products->trial_limit = 0;
     products->workspace_max = workspace_for(cuda->memory_bytes);
     products->fuses = cuda->major == 9 || cuda->major == 10;
     products->eight_bit = cuda_has_8_bit(cuda);
     products->major = cuda->major;
-    bool reads = products->autotune && first;
-    if (open_library(products, error) ||
-        (reads && options->choices && product_choices_read(products, options->choices, error))) {
-        cuda_products_close(products);
-        return NULL;
-    }
-    if (reads && options->store) product_store_open(products, options->store, cuda);
-    return products;
+    if (open_library(products, error)) return -1;
+    be->device.gelu_of_stored = !products->fuses;
+    snprintf(be->device.library, sizeof be->device.library, "cublasLt %zu",
+             products->lt.GetVersion());
+    return options->autotune == AUTOTUNE_OFF ? 0 : open_algorithms(be, options, error);
 }
 
 void cuda_products_close(struct cuda_products *products) {
-    for (int i = 0; i < products->count; i++) discard(&products->lt, &products->prepared[i]);
+    cuda_matmul_discard_plans(products);
     if (products->handle) products->lt.Destroy(products->handle);
-    free(products->prepared);
-    free(products->choices.items);
-    free(products->stored.items);
-    free(products->store);
-    free(products->fallbacks);
+    for (ptrdiff_t i = 0; i < arrlen(products->fallbacks); i++) free(products->fallbacks[i]);
+    arrfree(products->fallbacks);
+    algorithms_close(products->algorithms);
     free(products);
 }

@@ -153,7 +153,7 @@ static void print_adapters(FILE *out, const struct config *config, const struct 
  * sufficed. */
 static void print_tuning(FILE *out, const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    struct tuning tuning = backend_tuning(trainer->be);
+    struct tuning tuning = algorithms_tuning(trainer->be->algorithms);
     if (tuning.timed + tuning.untimed == 0) return;
     fprintf(out, "  autotune   %d matmuls timed in %.1f s", tuning.timed, tuning.seconds);
     if (tuning.untimed > 0) fprintf(out, ", %d left to the library", tuning.untimed);

@@ -87,8 +87,8 @@ static int open_files(struct run *run, struct error *error) {
     whole.precision = run->session.given.precision;
     whole.autocast.lower16_forward = run->session.given.autocast.lower16_forward;
     if (run_directory_write_config(run->directory, &whole, error)) return -1;
-    if (backend_write_choices(&run->session.be, run->choices, error)) return -1;
-    if (backend_store_choices(&run->session.be, error)) {
+    if (algorithms_write(run->session.be.algorithms, run->choices, error)) return -1;
+    if (algorithms_store(run->session.be.algorithms, error)) {
         print_notes("note", error->text);
         error->text[0] = 0;
     }

@@ -108,7 +108,7 @@ static int open_precision(struct session *session, struct error *error) {
 /* With autotune, rank 0 opens its trainer first and the others use its choices. */
 static int open_trainer(struct session *session, struct error *error) {
     const struct ranks *ranks = session->ranks;
-    bool tuned = backend_tuning(&session->be).on && ranks->size > 1;
+    bool tuned = algorithms_tuning(session->be.algorithms).on && ranks->size > 1;
     int status = 0;
     for (int turn = 0; turn <= tuned && status == 0; turn++) {
         if (!tuned || (ranks->rank == 0) == (turn == 0))
@@ -116,7 +116,8 @@ static int open_trainer(struct session *session, struct error *error) {
                                    &session->be, error);
         status = ranks_agree(ranks, status, error);
         if (tuned && turn == 0 && status == 0)
-            status = ranks_agree(ranks, backend_share_choices(&session->be, ranks, error), error);
+            status =
+                ranks_agree(ranks, algorithms_share(session->be.algorithms, ranks, error), error);
     }
     return status ? status : run_ranks_compare_plan(ranks, &session->trainer, error);
 }

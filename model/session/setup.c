@@ -71,7 +71,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
         .without_wgmma = !config->cuda_wgmma,
         .autotune = (enum autotune)config->autotune,
         .autotune_seconds = config->autotune_seconds,
-        .choices = choices,
+        .algorithms = choices,
         .store = directory_of_cache(store) ? store : NULL,
         .ranks = ranks,
     };

@@ -81,7 +81,7 @@ static const struct backend_options plain = {.device = DEVICE_CUDA};
 
 static inline struct backend_options tuned(const char *choices) {
     return (struct backend_options){
-        .device = DEVICE_CUDA, .autotune = AUTOTUNE_ON, .choices = choices};
+        .device = DEVICE_CUDA, .autotune = AUTOTUNE_ON, .algorithms = choices};
 }
 
 /* Reads a file, changes it by `edit`, writes it back. */

@@ -1,10 +1,8 @@
-/* Autotune of the CPU's matmuls: its file, and that a later run makes the same choices. */
-#include "kernels/cpu/autotune.h"
+/* Autotune of the CPU's matmuls: a later run makes the same choices. */
+#include "kernels/cpu/product_library.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
-
-#include <stb/stb_ds.h>
 
 #include "data/util/random.h"
 #include "kernels/backend.h"
@@ -15,13 +13,6 @@
 enum { M = 40, N = 24, K = 72 };
 
 TestSuite(autotune, .init = make_folder, .fini = remove_folder);
-
-static const char MACHINE[] = "a library 1.2, a processor, 2 threads";
-
-static const struct autotune_choice some_choices[] = {
-    {{1024, 768, 3072, DTYPE_F32, DTYPE_F32, DTYPE_F32, 0, 1, 0}, "brg:avx512_core"},
-    {{1, 50304, 7, DTYPE_BF16, DTYPE_F32, -1, 1, 0, 1}, "gemm:jit"},
-};
 
 static void write_text(const char *path, const char *text) {
     FILE *file = fopen(path, "w");
@@ -34,62 +25,6 @@ static void read_text(char text[4096], const char *path) {
     cr_assert(file, "%s", path);
     text[fread(text, 1, 4095, file)] = 0;
     fclose(file);
-}
-
-/* Result of autotune_read for a text: number of choices, or minus the number of the wrong line. */
-static int read_back(struct autotune_choice **choices, const char *text, const char *machine) {
-    const char *path = in_folder("choices");
-    write_text(path, text);
-    *choices = NULL;
-    FILE *file = fopen(path, "r");
-    int wrong = autotune_read(choices, machine, file);
-    fclose(file);
-    return wrong ? -wrong : (int)arrlen(*choices);
-}
-
-static void written(char text[4096]) {
-    const char *path = in_folder("written");
-    FILE *file = fopen(path, "w");
-    autotune_write(file, MACHINE, some_choices, 2);
-    fclose(file);
-    read_text(text, path);
-}
-
-Test(autotune, what_is_written_is_read) {
-    char text[4096];
-    struct autotune_choice *choices;
-    written(text);
-    cr_assert_eq(read_back(&choices, text, MACHINE), 2);
-    for (int i = 0; i < 2; i++) {
-        cr_expect_arr_eq(&choices[i].shape, &some_choices[i].shape, sizeof choices[i].shape);
-        cr_expect_str_eq(choices[i].implementation, some_choices[i].implementation);
-    }
-    arrfree(choices);
-    cr_expect_eq(read_back(&choices, text, "another machine"), 0);
-}
-
-Test(autotune, malformed_files_name_the_line) {
-    static const struct {
-        const char *from, *to;
-        int line;
-    } edits[] = {
-        {"mantissa", "Mantissa", 1},   {"m=1024", "m=", 2},
-        {"in=fp32", "in=fp31", 2},     {"bias=fp32", "bias=", 2},
-        {"in=bf16", "in=none", 3},     {"transpose=01", "", 2},
-        {" gemm:jit", "", 3},          {"gemm:jit", "gemm:jit x", 3},
-        {"gemm:jit\n", "gemm:jit", 3}, {"accumulate=1", "accumul", 3},
-    };
-    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
-        char text[4096], changed[4096 + 32];
-        struct autotune_choice *choices;
-        written(text);
-        char *at = strstr(text, edits[i].from);
-        cr_assert(at, "no %s in %s", edits[i].from, text);
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, edits[i].to,
-                 at + strlen(edits[i].from));
-        cr_expect_eq(read_back(&choices, changed, MACHINE), -edits[i].line, "edit %zu", i);
-        arrfree(choices);
-    }
 }
 
 /* A matmul with its own backend: out [M, N] = a [M, K] b [K, N]. */
@@ -106,7 +41,7 @@ static void multiply(struct bench *bench) {
 
 static int open_bench(struct bench *bench, const char *choices) {
     struct backend_options options = {
-        .device = DEVICE_CPU, .threads = 2, .autotune = AUTOTUNE_ON, .choices = choices};
+        .device = DEVICE_CPU, .threads = 2, .autotune = AUTOTUNE_ON, .algorithms = choices};
     for (int i = 0; i < M * K; i++) bench->a[i] = (float)random_normal(1, 1, (uint64_t)i);
     for (int i = 0; i < K * N; i++) bench->b[i] = (float)random_normal(1, 2, (uint64_t)i);
     if (backend_open(&bench->be, &options, &error)) return -1;
@@ -133,7 +68,7 @@ Test(autotune, a_choice_is_kept) {
     bool something = implementations(names) > 1; /* several to choose from */
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
     cr_assert_eq(open_bench(&first, path), 0, "%s", error.text); /* a missing file is no error */
-    cr_assert_eq(backend_write_choices(&first.be, path, &error), 0, "%s", error.text);
+    cr_assert_eq(algorithms_write(first.be.algorithms, path, &error), 0, "%s", error.text);
     backend_close(&first.be);
     read_text(text, path);
     cr_expect_eq(strstr(text, "m=40 n=24 k=72") != NULL, something, "%s", text);
@@ -147,7 +82,7 @@ Test(autotune, a_choice_is_kept) {
         write_text(path, text);
     }
     cr_assert_eq(open_bench(&second, path), 0, "%s", error.text);
-    cr_assert_eq(backend_write_choices(&second.be, path, &error), 0, "%s", error.text);
+    cr_assert_eq(algorithms_write(second.be.algorithms, path, &error), 0, "%s", error.text);
     backend_close(&second.be);
     read_text(again, path);
     cr_expect_str_eq(again, text);
@@ -164,7 +99,7 @@ Test(autotune, damaged_and_unwritable_files_are_errors) {
     cr_expect(strstr(error.text, path) && strstr(error.text, "line 1"), "%s", error.text);
     cr_assert_eq(open_bench(&bench, NULL), 0);
     path = in_folder("missing/products.txt");
-    cr_expect_eq(backend_write_choices(&bench.be, path, &error), -1);
+    cr_expect_eq(algorithms_write(bench.be.algorithms, path, &error), -1);
     cr_expect(strstr(error.text, path) && strstr(error.text, "No such file"), "%s", error.text);
     backend_close(&bench.be);
 }
@@ -174,7 +109,7 @@ Test(autotune, an_implementation_that_is_no_more_is_no_error) {
     char text[4096], path[4096];
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
     cr_assert_eq(open_bench(&bench, NULL), 0);
-    cr_assert_eq(backend_write_choices(&bench.be, path, &error), 0, "%s", error.text);
+    cr_assert_eq(algorithms_write(bench.be.algorithms, path, &error), 0, "%s", error.text);
     backend_close(&bench.be);
     read_text(text, path);
     *(strchr(text, '\n') + 1) = 0;
