@@ -11,13 +11,9 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
+#include "data/util/table.h"
 
 enum { EXACT = 53 }; /* bits of the integers that a double represents exactly */
-
-static double number_in(const cJSON *object, const char *key) {
-    const cJSON *item = json_member(object, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 /* Adds a line of metrics.jsonl. Returns false if it has another format or its step does not follow
  * the earlier ones. */
@@ -27,7 +23,7 @@ static bool add_line(struct run_record *run, const cJSON *line) {
     if (json_member(line, "val_loss")) {
         bool known = run_record_last_step(run) == step && arrlen(run->steps) > 0;
         struct run_validation validation = {.step = step,
-                                            .loss = number_in(line, "val_loss"),
+                                            .loss = json_number_at(line, "val_loss"),
                                             .tokens = known ? arrlast(run->steps).tokens : NAN};
         if (arrlen(run->validations) > 0 && arrlast(run->validations).step >= step) return false;
         arrput(run->validations, validation);
@@ -37,12 +33,12 @@ static bool add_line(struct run_record *run, const cJSON *line) {
     if (!json_member(line, "loss") || run_record_last_step(run) >= step) return false;
     struct run_step values = {
         .step = step,
-        .tokens = number_in(line, "tokens"),
-        .loss = number_in(line, "loss"),
-        .gradient_norm = number_in(line, "grad_norm"),
-        .loss_scale = number_in(line, "loss_scale"),
-        .tokens_per_s = number_in(line, "tokens_per_s"),
-        .memory_bytes = number_in(line, "memory_bytes"),
+        .tokens = json_number_at(line, "tokens"),
+        .loss = json_number_at(line, "loss"),
+        .gradient_norm = json_number_at(line, "grad_norm"),
+        .loss_scale = json_number_at(line, "loss_scale"),
+        .tokens_per_s = json_number_at(line, "tokens_per_s"),
+        .memory_bytes = json_number_at(line, "memory_bytes"),
         .skipped = cJSON_IsTrue(json_member(line, "skipped")),
     };
     arrput(run->steps, values);
