@@ -49,8 +49,8 @@ struct activation_gradients {
     MODEL_ACTIVATIONS(X)
 };
 
-/* Last rows of a batch, each of which continues a text that begins elsewhere in the batch: they
- * attend to these keys, rows of the batch, instead of those from first_keys on. */
+/* Last rows of a batch that attend to a prefix stored in other rows of the batch: to these keys
+ * instead of those from first_keys on. */
 struct branches {
     const struct decode_keys *keys; /* [rows], backend memory */
     int64_t first, rows;            /* the first row of the batch, and their number; 0: none */

@@ -22,7 +22,7 @@ struct added_arrays {
     int32_t *positions;       /* [rows] positions of the tokens in their texts */
 };
 
-enum { ADDED_ROWS = 64 }; /* so many rows of one text can be added at once, unless it is shorter */
+enum { ADDED_ROWS = 64 }; /* most rows of one text added per call, at most the context */
 
 static inline size_t added_bytes(int64_t rows) {
     return (size_t)rows * (sizeof(struct decode_keys) + 2 * sizeof(int32_t));

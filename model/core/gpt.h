@@ -68,7 +68,7 @@ struct gpt {
 
     struct exchange *exchange; /* with other ranks (model/core/exchange.h), or NULL */
     struct masters masters;
-    struct quantization quantization; /* used in fp8 */
+    struct quantization quantization; /* operands of linear layers in 8 or 4 bits */
     struct adapters adapters;
     struct dropout dropout;
     char base_fingerprint[65];         /* with adapters: of the files of the frozen model, or "" */
@@ -95,10 +95,10 @@ struct gpt {
 
 /* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
- * have logits for one row. The caller keeps owning `be`. Fails if offloading is configured without
- * a GPU, or if more texts than tokens of a sequence are to be sampled at once. The plan lacks the
- * moments, which optimizer_open adds, the batches, and the workspace, which is known after a pass
- * with the backend's plan table. */
+ * have logits for gpt->texts rows. The caller keeps owning `be`. Fails if offloading is configured
+ * without a GPU, or if more texts than tokens of a sequence are to be sampled at once. The plan
+ * lacks the moments, which optimizer_open adds, the batches, and the workspace, which is known
+ * after a pass with the backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);
 

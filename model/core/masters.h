@@ -1,5 +1,5 @@
-/* The fp32 master weights of a model, and the 16-bit weights that low precision operations read,
- * stored in one of four forms.
+/* The weights of a model: fp32 master weights of what is trained, frozen weights, and the 16-bit
+ * weights that low precision operations read, stored in one of four forms.
  *
  *     DIRECT   | fp32 |                 operations read the master weights directly
  *     SPLIT    | bf16 | remainder |     operations read the upper half (kernels/rounding.h)
@@ -53,18 +53,22 @@ void masters_open(struct masters *masters, const struct parameter *list,
                   const struct precision *precision, bool offload);
 void masters_close(struct masters *masters);
 
-/* Leaves only what training changes, for a copy on the host. */
+/* Drops the frozen groups, for a copy of the rest on the host. */
 void masters_drop_frozen(struct masters *masters);
 
-/* The first lays out the master weights, with offloaded remainders in `host`; the second the 16-bit
- * copies. Each is called once to measure and once to assign addresses. */
+/* Lays out the master weights and frozen weights, with offloaded remainders in `host`. Called once
+ * to measure and once to assign addresses. */
 void masters_layout(struct masters *masters, struct arena *arena, struct arena *host);
+
+/* The same for the 16-bit copies. */
 void masters_layout_copies(struct masters *masters, struct arena *arena);
 
-/* The first returns the tensor that operations read for a parameter. The second returns its master
- * weights: in fp32, if they are frozen perhaps in 16 bit, or if they are split their upper halves,
- * with *remainder set to the lower ones (else NULL). Both include rows of padding. */
+/* Returns the tensor that operations read for a parameter, with rows of padding. */
 struct tensor masters_read_tensor(const struct masters *masters, const struct parameter *parameter);
+
+/* Returns the master weights of a parameter, with rows of padding: in fp32, or if they are split
+ * their upper halves, with *remainder set to the lower ones (else NULL). Frozen weights may be in
+ * 16 bit. */
 struct tensor masters_tensor(const struct masters *masters, const struct parameter *parameter,
                              int16_t **remainder);
 

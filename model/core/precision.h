@@ -57,8 +57,8 @@ struct precision {
     bool fp8;                             /* true if any operand is quantized */
     bool backward_only;                   /* they are not in the forward pass */
     bool fp8_in_all;                      /* fp8_site holds in all blocks and both passes */
-    enum config_precision quantized;      /* precision of quantized operands; unused without */
-    struct recipe recipe;                 /* the same as formats */
+    enum config_precision quantized;      /* precision of quantized operands; valid only if fp8 */
+    struct recipe recipe;                 /* formats of quantized operands; valid only if fp8 */
     enum dtype residual;                  /* dtype of the residual stream and its gradient */
     enum dtype gradients;                 /* dtype of weight gradients */
     enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
