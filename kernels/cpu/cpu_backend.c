@@ -76,11 +76,8 @@ static bool cpu_snapshot_ready(struct backend *be, bool wait) {
     return true;
 }
 
-/* A matmul that the library does not support runs as documented in matmul.c. */
 static const char *cpu_fallback(const struct backend *be, int index) {
-    (void)be;
-    (void)index;
-    return NULL;
+    return cpu_products_fallback(be->state, index);
 }
 
 static size_t cpu_peak_bytes(struct backend *be) {

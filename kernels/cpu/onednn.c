@@ -10,6 +10,7 @@
 struct product_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    char failed[IMPLEMENTATION_NAME_MAX]; /* see library_failed */
 };
 
 enum operand { OPERAND_A, OPERAND_B, OPERAND_OUT, OPERAND_BIAS, OPERAND_SCRATCH, OPERANDS };
@@ -311,11 +312,14 @@ struct cpu_product *library_prepare(struct product_library *library,
     struct request request;
     struct implementations list = {0};
     struct cpu_product *product = calloc(1, sizeof *product);
-    bool good = product && request_open(&request, shape) &&
-                choose(&list, &request, library->engine, implementation) &&
-                is_useful(&list, shape) &&
-                build(library, product, list.description, request.layouts, shape->bias >= 0);
-    if (good) snprintf(product->implementation, IMPLEMENTATION_NAME_MAX, "%s", name_of(&list));
+    bool found = product && request_open(&request, shape) &&
+                 choose(&list, &request, library->engine, implementation) &&
+                 is_useful(&list, shape);
+    bool good =
+        found && build(library, product, list.description, request.layouts, shape->bias >= 0);
+    if (found)
+        snprintf(good ? product->implementation : library->failed, IMPLEMENTATION_NAME_MAX, "%s",
+                 name_of(&list));
     implementations_close(&list);
     if (product) request_close(&request);
     if (good) return product;
@@ -329,6 +333,10 @@ void library_discard(struct cpu_product *product) {
     for (int i = 0; i < OPERANDS; i++)
         if (product->memory[i]) dnnl_memory_destroy(product->memory[i]);
     free(product);
+}
+
+const char *library_failed(const struct product_library *library) {
+    return library->failed[0] ? library->failed : NULL;
 }
 
 const char *library_implementation(const struct cpu_product *product) {

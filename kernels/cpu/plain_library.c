@@ -66,6 +66,11 @@ void library_discard(struct cpu_product *product) {
     free(product);
 }
 
+const char *library_failed(const struct product_library *library) {
+    (void)library;
+    return NULL;
+}
+
 const char *library_implementation(const struct cpu_product *product) {
     (void)product;
     return "plain";

@@ -49,6 +49,10 @@ struct cpu_product *library_prepare(struct product_library *library,
                                     const struct product_shape *shape, const char *implementation);
 void library_discard(struct cpu_product *product);
 
+/* Returns the name of the last implementation that the library offered and then could not create,
+ * as when the system refuses memory for generated code; NULL if there is none. */
+const char *library_failed(const struct product_library *library);
+
 const char *library_implementation(const struct cpu_product *product);
 size_t library_scratch_bytes(const struct cpu_product *product);
 

@@ -22,6 +22,7 @@ struct cpu_products {
     struct product_library *library;
     struct product_entry *prepared; /* stb_ds map */
     struct algorithms *algorithms;  /* the backend's */
+    char fallback[256];             /* see cpu_products_fallback; "": none */
 };
 
 /* ---- trials */
@@ -122,7 +123,18 @@ static struct cpu_product *prepare(struct cpu_products *products, const struct p
         }
     }
     struct cpu_product *product = library_prepare(products->library, shape, name);
-    return product || !name ? product : library_prepare(products->library, shape, NULL);
+    if (!product && name) product = library_prepare(products->library, shape, NULL);
+    if (library_failed(products->library))
+        snprintf(
+            products->fallback, sizeof products->fallback,
+            "oneDNN cannot create its implementation %s, as when the system refuses memory for "
+            "generated code; matmuls run otherwise, with other bits",
+            library_failed(products->library));
+    return product;
+}
+
+const char *cpu_products_fallback(const struct cpu_products *products, int index) {
+    return index == 0 && products->fallback[0] ? products->fallback : NULL;
 }
 
 struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,

@@ -21,5 +21,9 @@ void cpu_products_close(struct cpu_products *products);
 struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,
                                       bool planning);
 
+/* See backend_fallback. A matmul that the library does not have runs widened, which is no fallback;
+ * one that it has and could not create is. */
+const char *cpu_products_fallback(const struct cpu_products *products, int index);
+
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
                       const void *a, const void *b, const void *bias, void *scratch);

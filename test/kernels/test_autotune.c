@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "data/util/random.h"
 #include "kernels/backend.h"
@@ -116,5 +117,22 @@ Test(autotune, an_implementation_that_is_no_more_is_no_error) {
     strcat(text, "in=fp32 out=fp32 bias=none m=40 n=24 k=72 transpose=00 accumulate=0 lost\n");
     write_text(path, text);
     cr_assert_eq(open_bench(&bench, path), 0, "%s", error.text);
+    backend_close(&bench.be);
+}
+
+/* A system that refuses memory for generated code, as Linux since 6.3 does on request. */
+Test(autotune, an_implementation_that_cannot_be_created_is_reported) {
+    enum { SET_MDWE = 65, REFUSE_EXEC_GAIN = 1 }; /* PR_SET_MDWE: headers may be older */
+    static struct bench bench;
+    struct backend_options options = {.device = DEVICE_CPU, .threads = 2};
+    if (prctl(SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0)) cr_skip_test("the kernel cannot refuse");
+    SUCCEEDS(backend_open(&bench.be, &options, &error));
+    if (strncmp(bench.be.device.library, "oneDNN", 6) != 0) cr_skip_test("no generated code");
+    backend_plan_begin(&bench.be);
+    multiply(&bench);
+    SUCCEEDS(backend_plan_end(&bench.be, &error));
+    const char *line = backend_fallback(&bench.be, 0);
+    cr_expect(line && strstr(line, "oneDNN cannot create its implementation"), "%s", line);
+    cr_expect_null(backend_fallback(&bench.be, 1));
     backend_close(&bench.be);
 }
