@@ -3,6 +3,7 @@
 # BUILD names a flavor of the build; each has its own folder under build/.
 #   BUILD=fast (default)      optimized
 #   BUILD=sanitize            AddressSanitizer and UndefinedBehaviorSanitizer, CPU only
+#   BUILD=short               CPU and emulated GPU in one build, for scripts/test.sh
 #   BUILD=emulated            the CUDA kernels compiled for the CPU, on test/cuda_emulator
 #   BUILD=emulated-address    the same under AddressSanitizer and UndefinedBehaviorSanitizer
 #   BUILD=emulated-thread     the same under ThreadSanitizer: races of threads, blocks and streams
@@ -31,6 +32,10 @@ endif
 ifneq ($(filter sanitize emulated-address,$(BUILD)),)
 OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS  := -O1
+endif
+ifeq ($(BUILD),short) # compiling takes longer than running: the least code, without debug information
+OPTIONS := $(filter-out -g,$(OPTIONS))
+$(OUT)/cpu_%.o: CFLAGS += -O3 # of the CPU's operations
 endif
 # Equal bits on processors with FMA; and vectorized sqrt, which must not set errno.
 $(OUT)/data/util/random.o: OPTIONS += -ffp-contract=off -fno-math-errno

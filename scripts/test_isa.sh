@@ -2,17 +2,11 @@
 # Runs the CPU's tests under each CPU level of this processor below the highest: levels of our own
 # code (MANTISSA_CPU, which limits oneDNN too), then those of oneDNN under our highest level. With
 # qemu-user, also runs the program on other processors.
-#   scripts/test_isa.sh            tests of kernels and training: nothing else depends on the level
-#   scripts/test_isa.sh --short    kernels, golden runs and memory, under our levels only
+#   scripts/test_isa.sh      tests of kernels and training, since nothing else depends on the level;
+#                            under levels of oneDNN, kernels and golden runs
 # TESTS is the program of tests; `make test-isa` builds and runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-short=false
-case "${1:-}" in
-'') ;;
---short) short=true ;;
-*) echo "usage: scripts/test_isa.sh [--short]" >&2; exit 2 ;;
-esac
 export TRAIN=${TRAIN:-./train} PREPARE=${PREPARE:-./prepare} COMPARE=${COMPARE:-./compare}
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 unset MANTISSA_CPU ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA
@@ -30,7 +24,7 @@ settings=()
 for level in "${levels[@]}"; do settings+=("MANTISSA_CPU=$level"); done
 # `make test` runs under the highest levels.
 if [ "${#settings[@]}" -gt 0 ]; then unset "settings[-1]"; fi
-if ! $short && "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]; then
+if "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]; then
     for isa in SSE41:sse4_1 AVX2:avx2 AVX512_CORE:avx512bw AVX512_CORE_BF16:avx512_bf16 \
         AVX512_CORE_AMX:amx_bf16; do
         if grep -qw "${isa#*:}" /proc/cpuinfo; then settings+=("ONEDNN_MAX_CPU_ISA=${isa%:*}"); fi
@@ -38,15 +32,17 @@ if ! $short && "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]
     unset "settings[-1]"
 fi
 
-core=(test/model/core/*.c)
-if $short; then core=(test/model/core/test_gpt_golden.c test/model/core/test_memory_peak.c); fi
-suites=$(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' test/kernels/*.c "${core[@]}" | sort -u | paste -sd'|')
-filter="@($suites)/*"
+filter_of() { # FILE ...: the suites of these tests
+    echo "@($(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' "$@" | sort -u | paste -sd'|'))/*"
+}
+all=$(filter_of test/kernels/*.c test/model/core/*.c)
+few=$(filter_of test/kernels/*.c test/model/core/test_gpt_golden.c)
 
 failed=0
 "$TRAIN" --version
 for setting in "${settings[@]+"${settings[@]}"}"; do
-    begin=$SECONDS status=0
+    begin=$SECONDS status=0 filter=$all
+    case $setting in ONEDNN*) filter=$few ;; esac
     env "$setting" "${TESTS:-build/fast/tests}" --jobs 2 --filter "$filter" >"$log" 2>&1 || status=$?
     printf '%-36s %4d s  %s\n' "$setting" $((SECONDS - begin)) \
         "$(sed -n 's/.*Synthesis: //p' "$log")"

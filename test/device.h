@@ -1,5 +1,8 @@
-/* Device that the tests of kernels and models run on: the emulated GPU in emulated builds, else
- * the CPU, or a real GPU if TEST_DEVICE=cuda is set in the environment. */
+/* Device that the tests of kernels and models run on. TEST_DEVICE in the environment chooses the
+ * cpu or cuda: a real GPU, or in emulated builds the emulated one. By default it is the emulated
+ * GPU in emulated builds, else the CPU. TEST_SHORT in the environment shortens tests on the
+ * emulated GPU, for scripts/test.sh: one order of its threads instead of three, and one kind of
+ * GPU. */
 #pragma once
 
 #include <stdlib.h>
@@ -8,10 +11,10 @@
 #include "kernels/backend.h"
 
 static inline enum device test_device(void) {
-#ifdef EMULATED
-    return DEVICE_CUDA;
-#else
     const char *name = getenv("TEST_DEVICE");
+#ifdef EMULATED
+    return name && strcmp(name, "cpu") == 0 ? DEVICE_CPU : DEVICE_CUDA;
+#else
     return name && strcmp(name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
 #endif
 }
@@ -20,10 +23,15 @@ static inline enum device test_device(void) {
  * all of them. */
 static inline bool test_emulated(void) {
 #ifdef EMULATED
-    return true;
+    return test_device() == DEVICE_CUDA;
 #else
     return false;
 #endif
+}
+
+/* True if tests on the emulated GPU are to be short. */
+static inline bool test_short(void) {
+    return test_emulated() && getenv("TEST_SHORT");
 }
 
 /* True under AddressSanitizer, where the emulated GPU takes several times as long again. */
@@ -36,19 +44,16 @@ static inline bool test_sanitized(void) {
 }
 
 /* True if a long test leaves out the combination of its cases whose indices have this sum. It keeps
- * all of them on CPUs and GPUs, every second one on the emulated GPU, every fourth with it under
- * AddressSanitizer. */
+ * all of them on CPUs and GPUs, every second one on the emulated GPU, every fourth there if tests
+ * are short or under AddressSanitizer. */
 static inline bool test_leaves_out(size_t sum) {
-    return test_emulated() && sum % (test_sanitized() ? 4 : 2) != 0;
+    return test_emulated() && sum % (test_sanitized() || test_short() ? 4 : 2) != 0;
 }
 
 /* True on real GPUs and where the emulator imitates them: tensor cores truncate sums, and fused
  * GELU uses tanh.approx. */
 static inline bool test_tensor_cores(void) {
-#ifdef EMULATED
     const char *sums = getenv("CUDA_EMULATOR_TENSOR_CORES");
-    return sums && strcmp(sums, "truncate") == 0;
-#else
-    return test_device() == DEVICE_CUDA;
-#endif
+    return test_device() == DEVICE_CUDA &&
+           (!test_emulated() || (sums && strcmp(sums, "truncate") == 0));
 }

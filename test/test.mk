@@ -51,7 +51,7 @@ $(OUT)/test_emulator: $(EMULATOR_TESTS:%.cu=$(OUT)/%.o) $(EMULATOR_OBJECTS)
 	$(call say,LINK)
 	$(LINK) -lm
 
-# The same tests for a real GPU, beside which they check the emulator. Compiled for one kind of GPU,
+# Compiles these tests for a real GPU too, to compare the emulator with it. Compiled for one kind of GPU,
 # or for all that have instructions of their own (make conformance).
 EVERY_ARCH := 80 90a 100a 120a
 ifeq ($(EMULATED),)
@@ -104,6 +104,37 @@ else
 endif
 endif
 
+# ---- the tests of scripts/test.sh, in one build
+
+# The emulated GPU runs those of every operation, of golden runs and snapshots, and those that need it.
+EMULATED_TESTS = $(shell awk -f test/emulated_tests.awk $(TEST_SOURCES) | paste -sd'|')
+SHORT_SUITES = $(shell sed -n 's/^Test.\([a-z0-9_]*\),.*/\1/p' $(wildcard test/kernels/*.c) \
+                 test/model/core/test_gpt_golden.c test/model/core/test_snapshot.c | sort -u | paste -sd'|')
+
+#: make test-short     what scripts/test.sh runs: all CPU tests, and the kernels' on the emulated GPU
+# Without the CUDA headers there is no emulated GPU: the CPU's tests of the usual build.
+test-short:
+ifeq ($(CUDA_HEADERS),)
+	$(MAKE) BUILD=fast CUDA=0 test-once
+else
+	$(MAKE) BUILD=short test-once
+endif
+
+# Without a visible GPU, device auto is the CPU.
+test-once: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(filter short,$(BUILD)),$(OUT)/test_emulator)
+	scripts/check_layers.sh
+	scripts/check_style.sh
+	test/scripts/test_links.sh
+	$(USE_PROGRAMS) scripts/generate.sh --check
+	$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
+ifeq ($(BUILD),short)
+	$(OUT)/test_emulator
+	$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 \
+	  --filter '@(@($(SHORT_SUITES))/*|$(EMULATED_TESTS))'
+endif
+	$(USE_PROGRAMS) CUDA_VISIBLE_DEVICES= test/scripts/test_readme.sh
+	$(USE_PROGRAMS) CUDA_VISIBLE_DEVICES= test/scripts/test_ranks.sh --short
+
 # Tests whose numbers depend on how tensor cores add, about a minute.
 TRUNCATED_TESTS := @(@(matmul*|gpt_golden|snapshot)/*|attention_mma*/@(causal|short_sequences))
 
@@ -113,7 +144,7 @@ test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
              $(if $(filter emulated,$(BUILD)),$(addprefix $(OUT)/,train gpu_bench check_cublaslt) $(MODULE))
 	$(if $(EMULATED),$(OUT)/test_emulator)
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
-	$(if $(filter emulated,$(BUILD)),$(TESTING) CUDA_EMULATOR_TENSOR_CORES=truncate \
+	$(if $(filter emulated,$(BUILD)),$(TESTING) TEST_SHORT=1 CUDA_EMULATOR_TENSOR_CORES=truncate \
 	  $(OUT)/device_tests --jobs 2 --filter '$(TRUNCATED_TESTS)')
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
 	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
@@ -139,7 +170,7 @@ test-split: $(OUT)/split_all
 test-sanitize:
 	$(MAKE) BUILD=sanitize test
 ifneq ($(CUDA_HEADERS),)
-	$(MAKE) BUILD=emulated-address test-device
+	TEST_SHORT=1 $(MAKE) BUILD=emulated-address test-device
 endif
 
 #: make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products
@@ -244,6 +275,6 @@ endif
 coverage:
 	scripts/coverage.sh
 
-.PHONY: test test-split test-isa test-sanitize test-device test-races test-layouts test-cublaslt \
+.PHONY: test test-short test-once test-split test-isa test-sanitize test-device test-races test-layouts test-cublaslt \
         fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks bench-busy \
         bench-start bench-checkpoint

@@ -4,7 +4,7 @@
 # CUDA_HEADERS is the directory of cuda_runtime.h, which the emulator needs as well.
 NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-EMULATED  := $(filter emulated%,$(BUILD))
+EMULATED  := $(filter short emulated%,$(BUILD))
 CUDA_HEADERS := $(firstword $(patsubst %/cuda_runtime.h,%,$(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h \
                   /usr/include/cuda_runtime.h)))
@@ -21,16 +21,18 @@ CUDA_SOURCES :=
 ifneq ($(EMULATED),)
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
-EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
+EMULATE      := -std=c++17 $(if $(filter short,$(BUILD)),,-g) -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
                 $(CUDA_INCLUDES) $(WITH_NCCL) -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
 KERNELS_emulated         := -fsanitize=alignment
+EMULATE_short            := -O1
+KERNELS_short            := -fsanitize=alignment
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
                             -fsanitize-sections=emu_shared
 EMULATE_emulated-thread  := -O1 -fsanitize=thread
 KERNELS_emulated-thread  := -fsanitize=alignment
 EMULATE_emulated-coverage := -O1 --coverage
-CFLAGS  := $(if $(filter %-address,$(BUILD)),-O1,-O2)
+CFLAGS  := $(if $(filter short %-address,$(BUILD)),-O1,-O2)
 OPTIONS += -DWITH_CUDA -DEMULATED $(WITH_NCCL)
 LINK    += $(filter -fsanitize=% --coverage,$(EMULATE_$(BUILD))) -rdynamic -lstdc++ -ldl
 else ifeq ($(CUDA),1)

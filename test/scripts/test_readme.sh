@@ -8,6 +8,7 @@ train=$(realpath "${TRAIN:-./train}")
 . test/scripts/cases.sh
 
 test_case "the first four commands"
+[ -e "$(dirname "$train")/configs" ] || ln -s "$root/configs" . # for a program in build/
 mapfile -t commands < <(awk '/^    / { print; begun = 1 } begun && !/^    / { exit }' "$root/README.md")
 if [ "${#commands[@]}" -ne 4 ]; then wrong "${#commands[@]} commands instead of 4"; fi
 small=(--set train.steps=2 --set model.n_layer=1 --set model.n_embd=32 --set eval.batches=1
