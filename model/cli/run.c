@@ -264,8 +264,9 @@ static bool switches(const struct run *run) {
 /* Prints a summary, and why the run ended if that was before its last step. Returns the exit
  * status. */
 static int report_end(const struct run *run) {
+    const struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
-    report_waited(&run->report, run->waited + run->session.trainer.optimizer.exchange.waited);
+    report_waited(&run->report, run->waited + trainer->optimizer.exchange.waited);
     saving_report(stdout, &run->saving);
     validation_report(stdout, config, &trainer->state.best, run->directory);
     if (trainer->state.step >= config->train.steps) return EXIT_DONE;
