@@ -1,9 +1,9 @@
 /* Parses one row of JSON Lines: an object of which some members are read.
  *
  * Parsing is strict (RFC 8259): one object with nothing but white space around it, UTF-8, no
- * control bytes in strings, objects and arrays nested at most 256 deep. Escapes are decoded,
- * including \u0000 and surrogate pairs. An unpaired surrogate, which is not a character, becomes
- * U+FFFD. */
+ * control bytes in strings, objects and arrays nested at most 256 deep, and at most 4,000,000
+ * values. Escapes are decoded, including \u0000 and surrogate pairs. An unpaired surrogate, which
+ * is not a character, becomes U+FFFD. */
 #pragma once
 
 #include <stdbool.h>

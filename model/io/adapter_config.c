@@ -118,10 +118,10 @@ static int check_initialization(const struct adapter_reader *reader) {
 
 /* Refuses what would change the result and is not supported, and keys that are not known. */
 static int check_kind(const struct adapter_reader *reader) {
-    const cJSON *type = json_member(reader->root, "peft_type"), *member;
+    const char *type = json_text(reader->root, "peft_type");
+    const cJSON *member;
     const size_t count = sizeof known_keys / sizeof *known_keys;
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
-        return refuse(reader, "peft_type", "\"LORA\"");
+    if (!type || strcmp(type, "LORA") != 0) return refuse(reader, "peft_type", "\"LORA\"");
     cJSON_ArrayForEach(member, reader->root) {
         size_t i = 0;
         while (i < count && strcmp(known_keys[i], member->string) != 0) i++;
@@ -197,9 +197,9 @@ int adapter_read_config(struct config *config, const char *directory, struct err
 int adapter_read_base(char base[CONFIG_STRING_MAX], const char *directory, struct error *error) {
     struct json_file file;
     if (json_file_open_in(&file, directory, adapter_config_name, error)) return -1;
-    const cJSON *path = json_member(file.root, "base_model_name_or_path");
-    bool fits = cJSON_IsString(path) && strlen(path->valuestring) < CONFIG_STRING_MAX;
-    if (fits) strcpy(base, path->valuestring);
+    const char *path = json_text(file.root, "base_model_name_or_path");
+    bool fits = path && strlen(path) < CONFIG_STRING_MAX;
+    if (fits) strcpy(base, path);
     int status = fits ? 0
                       : fail(error,
                              "%s: base_model_name_or_path is no path\nname the folder of "

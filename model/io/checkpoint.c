@@ -355,7 +355,7 @@ static int check_adapter_settings(const struct config *config,
 static int check_optimizer(bool *anew, const struct config *config,
                            const struct checkpoint_manifest *manifest, struct error *error) {
     cJSON *saved = tree_of(manifest->config);
-    const char *before = cJSON_GetStringValue(json_member(json_member(saved, "optimizer"), "name"));
+    const char *before = json_text(json_member(saved, "optimizer"), "name");
     const char *now = config_name_of("optimizer.name", config->optimizer.name);
     if (!before) before = config_name_of("optimizer.name", CONFIG_OPTIMIZER_ADAMW);
     int status = 0;

@@ -192,23 +192,22 @@ static int read_scaler(const struct manifest_reader *reader, struct step_state *
 
 static int read_precision(const struct manifest_reader *reader,
                           struct checkpoint_manifest *manifest) {
-    const cJSON *name = json_member(reader->root, "precision");
+    const char *name = json_text(reader->root, "precision");
     enum config_precision *precision = &manifest->precision;
-    for (*precision = 0; cJSON_IsString(name) && *precision < CONFIG_PRECISION_AUTO; ++*precision)
-        if (strcmp(name->valuestring, config_precision_name(*precision)) == 0) return 0;
+    for (*precision = 0; name && *precision < CONFIG_PRECISION_AUTO; ++*precision)
+        if (strcmp(name, config_precision_name(*precision)) == 0) return 0;
     return missing_key(reader, "precision");
 }
 
 static void read_fingerprint(const struct manifest_reader *reader,
                              struct checkpoint_manifest *manifest) {
-    const cJSON *hex = json_member(reader->root, "base_fingerprint");
-    if (cJSON_IsString(hex))
-        snprintf(manifest->base_fingerprint, SHA256_HEX_MAX, "%s", hex->valuestring);
+    const char *hex = json_text(reader->root, "base_fingerprint");
+    if (hex) snprintf(manifest->base_fingerprint, SHA256_HEX_MAX, "%s", hex);
 }
 
 static int read_file(const struct manifest_reader *reader, const cJSON *member,
                      struct stored_file *file) {
-    const cJSON *hex = json_member(member, "sha256");
+    const char *hex = json_text(member, "sha256");
     const char *name = member->string;
     int64_t bytes = 0;
     /* Only files in the checkpoint's own directory may be verified, and removed with it. */
@@ -217,12 +216,12 @@ static int read_file(const struct manifest_reader *reader, const cJSON *member,
                     "%s: \"files\" names \"%.80s\", which is no plain file name\nuse another "
                     "checkpoint",
                     reader->where, name);
-    if (!json_whole(&bytes, member, "bytes", 0, WHOLE_MAX) || !cJSON_IsString(hex) ||
-        strlen(hex->valuestring) != SHA256_HEX_MAX - 1)
+    if (!json_whole(&bytes, member, "bytes", 0, WHOLE_MAX) || !hex ||
+        strlen(hex) != SHA256_HEX_MAX - 1)
         return missing_key(reader, name);
     snprintf(file->name, sizeof file->name, "%s", name);
     file->bytes = (uint64_t)bytes;
-    memcpy(file->sha256, hex->valuestring, SHA256_HEX_MAX);
+    memcpy(file->sha256, hex, SHA256_HEX_MAX);
     return 0;
 }
 
