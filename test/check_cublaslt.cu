@@ -33,6 +33,10 @@ static struct {
 } get;
 static long attributes, failures;
 
+enum { OFFERED_MAX = 1024 };
+static struct cuda_product offered[OFFERED_MAX];
+static int offered_count;
+
 static bool expect(bool ok, const char *what, int number, cublasStatus_t status) {
     if (ok) return true;
     printf("failed: %s %d: %s\n", what, number, real.GetStatusString(status));
@@ -152,9 +156,17 @@ static struct cuda_products *open_real() {
 /* Offers one matmul, if it is new. Without a GPU the heuristics are the first call to fail. */
 static void offer(struct cuda_products *products, const struct product_key *key) {
     static const char heuristics[] = "cublasLtMatmulAlgoGetHeuristic:";
-    int before = products->count;
-    if (product_find(products, key, products->workspace_max, false)) return;
-    if (products->count == before) return;
+    cublasLtMatmulHeuristicResult_t algorithm;
+    for (int i = 0; i < offered_count; i++)
+        if (memcmp(&offered[i].key, key, sizeof *key) == 0) return;
+    if (!expect(offered_count < OFFERED_MAX, "too many matmuls", OFFERED_MAX,
+                CUBLAS_STATUS_SUCCESS))
+        return;
+    struct cuda_product *product = &offered[offered_count++];
+    product->key = *key;
+    if (product_describe(products, product) &&
+        product_request(products, product, products->workspace_max, &algorithm, 1))
+        return;
     const char *why = products->refusal;
     bool described = strncmp(why, heuristics, strlen(heuristics)) == 0;
     bool failed = products->handle ? strstr(why, "this is a bug") != NULL : !described;
@@ -180,8 +192,8 @@ static int offer_run(struct cuda_products *products, const char *path, const cha
     options.tf32 = config.tf32;
     if (backend_open(&be, &options, &error)) goto failed;
     if (memory_plan_of(&plan, &config, &be, &error)) goto failed;
-    for (int i = 0; i < cuda_state(&be)->products->count; i++)
-        offer(products, &cuda_state(&be)->products->prepared[i].key);
+    for (int i = 0; cuda_matmul_planned(cuda_state(&be)->products, i); i++)
+        offer(products, &cuda_matmul_planned(cuda_state(&be)->products, i)->key);
     backend_close(&be);
     return 0;
 failed:
@@ -192,8 +204,8 @@ failed:
 /* Each epilogue has to occur in some step: one that does not is not tested. */
 static void report(const struct cuda_products *products) {
     int epilogues[EPILOGUES] = {}, scales[PRODUCT_SCALES] = {}, transposed = 0;
-    for (int i = 0; i < products->count; i++) {
-        const struct product_key *key = &products->prepared[i].key;
+    for (int i = 0; i < offered_count; i++) {
+        const struct product_key *key = &offered[i].key;
         epilogues[key->epilogue]++;
         scales[key->a_scale]++, scales[key->b_scale]++;
         transposed += key->transpose_a || key->transpose_b;
@@ -202,8 +214,7 @@ static void report(const struct cuda_products *products) {
         expect(epilogues[i] > 0, "no matmul with epilogue", i, CUBLAS_STATUS_SUCCESS);
     for (int i = 0; i < PRODUCT_SCALES; i++)
         expect(scales[i] > 0, "no operand with scales", i, CUBLAS_STATUS_SUCCESS);
-    printf("cuBLASLt %zu: %d matmuls (%d transposed", real.GetVersion(), products->count,
-           transposed);
+    printf("cuBLASLt %zu: %d matmuls (%d transposed", real.GetVersion(), offered_count, transposed);
     for (int i = 1; i < EPILOGUES; i++) printf(", %d %s", epilogues[i], epilogue_names[i]);
     for (int i = 1; i < PRODUCT_SCALES; i++)
         printf(", %d operands %s", scales[i], product_scale_names[i]);
@@ -247,6 +258,7 @@ int main() {
             failures += offer_run(products, models[model], runs[i].settings, count) != 0;
         }
     report(products);
+    for (int i = 0; i < offered_count; i++) product_discard(products, &offered[i]);
     cuda_products_close(products);
     return failures != 0;
 }

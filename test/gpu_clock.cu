@@ -39,4 +39,5 @@ void gpu_forget_error(void) {
 
 void gpu_fuse(struct backend *be, bool on) {
     cuda_state(be)->products->fuses = on;
+    cuda_matmul_discard_plans(cuda_state(be)->products);
 }

@@ -459,9 +459,7 @@ static bool take_fastest(struct trial *trial, struct matmul_plan *plan,
         }
         if (!tune || !*timed) return true;
         float time = time_plan(trial, plan);
-        if (best >= 0 && time >= least) continue;
-        least = time;
-        best = i;
+        if (best < 0 || time < least) least = time, best = i;
     }
     if (best >= 0) set_algorithm(plan, &offered[best]);
     return best >= 0;
@@ -645,14 +643,17 @@ void cuda_matmul_discard_plans(struct cuda_products *products) {
     arrfree(products->plans);
 }
 
+const struct cuda_product *cuda_matmul_planned(const struct cuda_products *products, int index) {
+    return index < arrlen(products->plans) ? &products->plans[index].product : NULL;
+}
+
 /* Returns the plan, made at the first call; it is valid until the next call. A plan for training
  * replaces one that was not tried. Returns NULL with be->failure.text set if there is none. */
 static const struct matmul_plan *plan_of(struct backend *be, const struct matmul_args *args,
                                          bool planning) {
     struct cuda_products *products = cuda_state(be)->products;
-    struct matmul_plan plan = {};
-    plan.call = call_of(be, args);
-    struct matmul_plan *known = find_plan(products, &plan.call);
+    const struct matmul_key call = call_of(be, args);
+    struct matmul_plan plan = {call, 0, false, false, {}, 0}, *known = find_plan(products, &call);
     const struct product_key *key = &plan.product.key;
     bool possible = true;
     if (!known || (planning && !be->only_sizes && !known->tried)) {

@@ -25,8 +25,8 @@ size_t product_alignment(enum dtype dtype, int64_t columns) {
     return alignment;
 }
 
-static const char *const scale_names[PRODUCT_SCALES] = {"none",  "tensor", "vec16",
-                                                        "vec32", "vec128", "blk128"};
+const char *const product_scale_names[PRODUCT_SCALES] = {"none",  "tensor", "vec16",
+                                                         "vec32", "vec128", "blk128"};
 const char *const epilogue_names[EPILOGUES] = {"none", "bias", "gelu", "gelu_bias", "dgelu"};
 
 static cudaDataType_t type_of(int dtype) {
@@ -245,8 +245,9 @@ static void print_key(char text[ALGORITHM_LINE_MAX], const struct product_key *k
              " transpose=%d%d accumulate=%d tf32=%d fast=%d scales=%s,%s epilogue=%s",
              dtype_name((enum dtype)key->a_in), dtype_name((enum dtype)key->b_in),
              dtype_name((enum dtype)key->out), key->m, key->n, key->k, key->transpose_a,
-             key->transpose_b, key->accumulate, key->tf32, key->fast, scale_names[key->a_scale],
-             scale_names[key->b_scale], epilogue_names[key->epilogue]);
+             key->transpose_b, key->accumulate, key->tf32, key->fast,
+             product_scale_names[key->a_scale], product_scale_names[key->b_scale],
+             epilogue_names[key->epilogue]);
 }
 
 /* All digits are zero if the product is declined. */

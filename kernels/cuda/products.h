@@ -30,6 +30,7 @@ enum product_scale {
     PRODUCT_BLK128  /* fp32, for each 128 x 128 */
 };
 enum { PRODUCT_SCALES = PRODUCT_BLK128 + 1 };
+extern const char *const product_scale_names[PRODUCT_SCALES];
 
 /* True if the library's headers have scales of blocks: since CUDA 12.9. */
 enum { PRODUCTS_KNOW_BLOCKS = CUBLAS_VERSION >= 120900 };
@@ -127,5 +128,8 @@ cublasStatus_t product_run(const struct cuda_products *products, const struct cu
 void product_note_fallback(struct cuda_products *products, const struct product_key *runs,
                            const struct product_key *requested, const char *why);
 
-/* Frees products->plans (matmul.cu). */
+/* Frees products->plans (matmul.cu): matmuls are planned again. */
 void cuda_matmul_discard_plans(struct cuda_products *products);
+
+/* Returns the library's part of the index-th plan, or NULL if there are fewer; for tests. */
+const struct cuda_product *cuda_matmul_planned(const struct cuda_products *products, int index);
