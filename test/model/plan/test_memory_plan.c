@@ -95,28 +95,28 @@ Test(memory_plan, bytes_of_8_bit) {
     cr_expect_eq(plan.master, 4 * ELEMENTS);
     cr_expect_eq(plan.copies, 2 * VECTORS);
     if (rig.be.device.native_8_bit) expected += 4 * STREAM_8; /* a gradient's transpose */
-    /* scales of each kind and of saved tensors; 24 records of 12 bytes, 24 amax of 8 */
-    cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
+    /* Scales of the three kinds and of three saved inputs a layer, 24 records of 12 bytes, and 24
+     * amax of 8. */
+    cr_expect_eq(plan.activations, expected + (3 + LAYERS * 3) * SMALL + 2 * SMALL + SMALL);
 }
 
 /* Formats of blocks compared with bf16: the outputs of norms and MLP are saved in 8 bits, or 4, in
- * each layer, and once in bf16 for all; plus scales of blocks of 32, or 16, rows for the inputs of
- * all linear layers, the largest operand of each kind in bf16, and records. NVFP4 also has a scale
- * of each saved tensor and operand, 24 amax, and that of a transformed operand. */
+ * each layer with scales of blocks of 32, or 16, and once in bf16 for all; plus the largest operand
+ * of each kind in bf16, and records. NVFP4 also has a scale of each saved tensor, after those of
+ * its blocks, and of each kind, 24 amax, and the amax of a transformed operand. */
 Test(memory_plan, bytes_of_blocks) {
     enum { SMALL = 256, STREAM_16 = STREAM / 2, STREAM_8 = STREAM / 4, READ_ONCE = 1 + 1 + 4 };
-    enum { INPUTS = 1 + 1 + 1 + 4, OPERANDS = (4 + 4) * STREAM_16 + 2 * 4 * WIDTH * WIDTH };
+    enum { SAVED = 1 + 1 + 4, OPERANDS = (4 + 4) * STREAM_16 + 2 * 4 * WIDTH * WIDTH };
     open_tiny(CONFIG_PRECISION_BF16);
     size_t unsaved = plan_of(&rig.config).activations - (LAYERS - 1) * READ_ONCE * STREAM_16;
     open_tiny(CONFIG_PRECISION_MXFP8);
-    cr_expect_eq(plan_of(&rig.config).activations,
-                 unsaved + LAYERS * READ_ONCE * STREAM_8 + OPERANDS +
-                     round_up(LAYERS * INPUTS * STREAM_8 / 32, SMALL) + 2 * SMALL);
+    cr_expect_eq(plan_of(&rig.config).activations, unsaved + LAYERS * READ_ONCE * STREAM_8 +
+                                                       OPERANDS + LAYERS * SAVED * STREAM_8 / 32 +
+                                                       2 * SMALL);
     open_tiny(CONFIG_PRECISION_NVFP4);
-    cr_expect_eq(plan_of(&rig.config).activations,
-                 unsaved + LAYERS * READ_ONCE * STREAM_8 / 2 + OPERANDS +
-                     round_up(LAYERS * INPUTS * STREAM_8 / 16, SMALL) +
-                     (2 + 1 + 3 + 1 + 1) * SMALL);
+    cr_expect_eq(plan_of(&rig.config).activations, unsaved + LAYERS * READ_ONCE * STREAM_8 / 2 +
+                                                       OPERANDS + LAYERS * SAVED * STREAM_8 / 16 +
+                                                       (2 + LAYERS * 3 + 3 + 1 + 1) * SMALL);
 }
 
 Test(memory_plan, bytes_of_a_tiny_model) {
