@@ -155,8 +155,8 @@ struct layernorm_backward_args {
 /* The last step of a matmul. A B + bias may be rounded to the dtype of out before it. */
 enum matmul_epilogue {
     MATMUL_STORE, /* out = A B + bias */
-    MATMUL_GELU,  /* pre_activation = A B + bias; out = gelu of it, before or after rounding; after,
-                   * with 8-bit operands */
+    MATMUL_GELU,  /* pre_activation = A B + bias; out = gelu of the sum; the library chooses whether
+                   * to round the sum first, except with 8-bit operands: rounded */
     MATMUL_DGELU  /* out = A B * gelu'(pre_activation) */
 };
 

@@ -126,10 +126,12 @@ test-once: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(filter short,$(BUILD)),$(OU
 	scripts/check_style.sh
 	test/scripts/test_links.sh
 	$(USE_PROGRAMS) scripts/generate.sh --check
-	$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
+	@echo "the tests, on the CPU"
+	@$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
 ifeq ($(BUILD),short)
 	$(OUT)/test_emulator
-	$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 \
+	@echo "the tests of the kernels, on the emulated GPU"
+	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 \
 	  --filter '@(@($(SHORT_SUITES))/*|$(EMULATED_TESTS))'
 endif
 	$(USE_PROGRAMS) CUDA_VISIBLE_DEVICES= test/scripts/test_readme.sh

@@ -24,9 +24,10 @@ struct progress {
 /* Returns seconds of a monotonic clock. */
 double progress_clock(void);
 
-/* The first returns true if out is a terminal on which a line can be redrawn; the second its width
- * in columns, 80 if unknown. */
+/* True if out is a terminal on which a line can be redrawn. */
 bool progress_terminal(FILE *out);
+
+/* Returns the width of the terminal in columns, 80 if it is unknown. */
 int progress_columns(FILE *out);
 
 /* Opens a progress line, which is drawn if out is a terminal. */

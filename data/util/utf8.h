@@ -14,9 +14,10 @@ size_t utf8_character(const void *text, size_t size);
 /* True if the bytes are complete characters only; true for size 0. */
 bool utf8_valid(const void *text, size_t size);
 
-/* The first returns the end of the run of complete characters at text[at .. size); the second the
- * end of the run of bytes that are not characters. */
+/* Returns the end of the run of complete characters at text[at .. size). */
 size_t utf8_skip_characters(const void *text, size_t size, size_t at);
+
+/* Returns the end of the run of bytes that are no characters. */
 size_t utf8_skip_invalid(const void *text, size_t size, size_t at);
 
 /* True for a character (complete, `count` bytes) that a terminal interprets or that reorders text:

@@ -54,7 +54,7 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* The same, if attention_wgmma_supports returned true, too. */
+/* Compute the same; they also require attention_wgmma_supports. */
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,

@@ -32,7 +32,8 @@ int rank_output_log(const struct ranks *ranks, const struct config *config, stru
     snprintf(path, sizeof path, "%s/rank-%05d.txt", directory, ranks->rank);
     int file = file_open_own(path, error);
     if (file < 0) return -1;
-    if (ftruncate(file, 0)) return fail(error, "cannot write %.400s: %s", path, strerror(errno));
+    if (fcntl(file, F_SETFL, O_APPEND))
+        return fail(error, "cannot write %.400s: %s", path, strerror(errno));
     redirect_output(file);
     return 0;
 }

@@ -10,7 +10,8 @@
  * the original standard error, for a final message. */
 int rank_output_quiet(const struct ranks *ranks);
 
-/* Redirects both streams of ranks > 0 to RUN_DIR/NAME/ranks/rank-00001.txt, which is truncated. */
+/* Redirects both streams of ranks > 0 to RUN_DIR/NAME/ranks/rank-00001.txt, to which they append:
+ * the run's folder is not locked yet, so the file may be that of a run that is training. */
 int rank_output_log(const struct ranks *ranks, const struct config *config, struct error *error);
 
 /* Returns the delay in seconds, at most 14, before a rank prints why it failed. It is 0 for rank 0,

@@ -168,10 +168,7 @@ static void print_switch(FILE *out, const struct trainer *trainer) {
     int64_t step = precision_switch_step(config);
     if (step >= config->train.steps || trainer->state.step >= step) return;
     fprintf(out, "  switch     %s after step %" PRId64 "\n",
-            config->precision_switch.forward_only
-                ? "forward pass in bf16"
-                : config_precision_name(config->precision_switch.precision),
-            step);
+            config_precision_name(config->precision_switch.precision), step);
 }
 
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,

@@ -85,7 +85,6 @@ static int open_files(struct run *run, struct error *error) {
     if (run_directory_set_aside(run->directory, error)) return -1;
     struct config whole = *config;
     whole.precision = run->session.given.precision;
-    whole.autocast.lower16_forward = run->session.given.autocast.lower16_forward;
     if (run_directory_write_config(run->directory, &whole, error)) return -1;
     if (algorithms_write(run->session.be.algorithms, run->choices, error)) return -1;
     if (algorithms_store(run->session.be.algorithms, error)) {

@@ -224,7 +224,6 @@ struct config {
     struct {
         double at; /* step, or below 1 a part of all steps; 0: never */
         enum config_precision precision;
-        bool forward_only;
     } precision_switch;
     struct {
         enum config_dtype dtype;

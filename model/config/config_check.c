@@ -179,7 +179,7 @@ static int check_heads(const struct config_check *check) {
     if (s.n_head % s.n_kv_head != 0)
         return config_refuse(check, later_key(check, "model.n_head", "model.n_kv_head"),
                              "model.n_head is %" PRId64 " and model.n_kv_head is %" PRId64
-                             ":\nas many heads of queries must share each head of keys.",
+                             ".\nn_head must be a multiple of n_kv_head.",
                              s.n_head, s.n_kv_head);
     if (s.positions == POSITIONS_ROPE && s.head_dim % 2 != 0)
         return config_refuse(check, later_key(check, "model.positions", "model.head_dim"),
@@ -356,7 +356,7 @@ static int check_optimizer(const struct config_check *check) {
                              config_format_number(low, c->optimizer.adamw_lr));
     if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
         return config_refuse(check, "optimizer.grad_clip",
-                             "optimizer.grad_clip is %s, which is nothing in fp32.\n"
+                             "optimizer.grad_clip is %s, too small for fp32.\n"
                              "Set it to 0 for no clipping, or to 1e-30 at least.",
                              config_format_number(low, c->optimizer.grad_clip));
     if (c->loss_scale.min_scale > c->loss_scale.init_scale)
@@ -377,11 +377,6 @@ static int check_precision_switch(const struct config_check *check) {
                              "precision_switch.at is %g: give a whole number of steps, or a part "
                              "of all steps below 1.",
                              at);
-    if (c->precision_switch.forward_only && !config_precision_quantizes(c->precision))
-        return config_refuse(check, "precision_switch.forward_only",
-                             "precision_switch.forward_only is for precisions of 8 or 4 bits, "
-                             "not %s.\nSet precision_switch.precision instead.",
-                             config_precision_name(c->precision));
     return 0;
 }
 

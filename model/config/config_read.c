@@ -217,7 +217,9 @@ static int read_option(const struct reader *reader, int row, const cJSON *item, 
 /* True for a key of an earlier version with the value that changed nothing, which the config.json
  * of each earlier run has. */
 static bool is_removed(const struct reader *reader, const char *key, const cJSON *item) {
-    static const char *const removed[][2] = {{"log.csv", "false"}, {"log.tensorboard", "false"}};
+    static const char *const removed[][2] = {{"log.csv", "false"},
+                                             {"log.tensorboard", "false"},
+                                             {"precision_switch.forward_only", "false"}};
     size_t length;
     const char *value = json_source(item, reader->text, &length);
     for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)

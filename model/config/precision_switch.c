@@ -11,6 +11,5 @@ int64_t precision_switch_step(const struct config *config) {
 }
 
 void precision_switch_apply(struct config *config) {
-    if (config->precision_switch.forward_only) config->autocast.lower16_forward = true;
-    else config->precision = config->precision_switch.precision;
+    config->precision = config->precision_switch.precision;
 }

@@ -82,8 +82,7 @@ static int check_switch(struct session *session, struct error *error) {
     if (needed <= available) return 0;
     return fail(error,
                 "precision_switch: after step %" PRId64 " the run needs %.0f MiB, and %.0f MiB are "
-                "available\nset train.recompute, or switch the forward pass only "
-                "(precision_switch.forward_only)",
+                "available\nset train.recompute",
                 session->until, (double)needed / 0x1p20, (double)available / 0x1p20);
 }
 

@@ -307,5 +307,7 @@ grep -q "^step 20: validation" "$folder/full.out" || fail "training did not go o
 train 2 logs --log-ranks || fail "--log-ranks"
 [ "$(grep -c 'mantissa: training' "$folder/logs.out")" = 1 ] || fail "not rank 0 alone said it"
 grep -q 'mantissa: training' "$folder/logs/ranks/rank-00001.txt" || fail "no log of rank 1"
+train 2 logs --log-ranks && fail "a run was overwritten"
+grep -q 'mantissa: training' "$folder/logs/ranks/rank-00001.txt" || fail "the log of rank 1 is gone"
 
 echo "test_ranks.sh: $cases cases: ok"

@@ -63,23 +63,8 @@ Test(precision_switch, trains_and_resumes_in_both_parts) {
     expect_same_end("a/run", "d/run");
 }
 
-/* The backward pass stays in 4 bits: other bits than with all of the step in bf16. */
-Test(precision_switch, of_the_forward_pass) {
-    size_t sizes[2];
-    expect_exit(SWITCHES "|--set|precision_switch.forward_only=true", 0);
-    cr_expect_not_null(strstr(out_text, "in the backward pass"), "%s", out_text);
-    expect_exit(SWITCHES "|--set|run_dir=b", 0);
-    char *a = read_whole("a/run" LAST "model.safetensors", &sizes[0]);
-    char *b = read_whole("b/run" LAST "model.safetensors", &sizes[1]);
-    cr_expect(sizes[0] == sizes[1] && memcmp(a, b, sizes[0]) != 0);
-    free(a);
-    free(b);
-}
-
 Test(precision_switch, errors_and_notes) {
     expect_error("--config|tiny.json|--set|precision_switch.at=1.5", 2, "whole number");
-    expect_error("--config|tiny.json|--set|precision=bf16|--set|precision_switch.forward_only=true",
-                 2, "8 or 4 bits");
     expect_exit("--config|tiny.json|--set|precision_switch.at=24", 0);
     cr_expect_not_null(strstr(error_text, "precision stays"), "%s", error_text);
     cr_expect_null(strstr(out_text, "precision changes"));

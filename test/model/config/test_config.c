@@ -135,7 +135,10 @@ Test(config, removed_keys_that_changed_nothing_are_accepted) {
     struct fixture fixture;
     struct config config;
     fixture_open(&fixture);
-    load_well(&fixture, &config, "{\"log\": {\"csv\": false, \"tensorboard\": false}}", NULL);
+    load_well(&fixture, &config,
+              "{\"log\": {\"csv\": false, \"tensorboard\": false}, \"precision_switch\": "
+              "{\"forward_only\": false}}",
+              NULL);
     fixture_close(&fixture);
 }
 

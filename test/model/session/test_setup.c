@@ -9,7 +9,7 @@
 #include "model/session/setup.h"
 #include "test/scratch.h"
 
-TestSuite(run_setup, .init = make_folder, .fini = remove_folder);
+TestSuite(setup, .init = make_folder, .fini = remove_folder);
 
 static const char small[] = "test/golden/tokenizer/small"; /* vocab.json, merges.txt */
 
@@ -58,7 +58,7 @@ static void expect_refused(const struct config *config, const struct source *tex
     cr_expect_eq(tokenizer.vocab_size, 0, "something is open");
 }
 
-Test(run_setup, bytes_need_no_files) {
+Test(setup, bytes_need_no_files) {
     struct tokenizer tokenizer;
     struct config config;
     text_config(&config, CONFIG_TOKENIZER_BYTES);
@@ -68,7 +68,7 @@ Test(run_setup, bytes_need_no_files) {
     tokenizer_close(&tokenizer);
 }
 
-Test(run_setup, finds_the_files_of_gpt2) {
+Test(setup, finds_the_files_of_gpt2) {
     struct tokenizer tokenizer;
     struct config config;
     struct source text = {0};
@@ -96,7 +96,7 @@ Test(run_setup, finds_the_files_of_gpt2) {
     source_close(&text);
 }
 
-Test(run_setup, texts_of_another_tokenizer_are_refused) {
+Test(setup, texts_of_another_tokenizer_are_refused) {
     struct config bytes, gpt2;
     struct source of_bytes = {0}, of_gpt2 = {0};
     char prefix[FILE_PATH_MAX], other[FILE_PATH_MAX];
@@ -124,7 +124,7 @@ Test(run_setup, texts_of_another_tokenizer_are_refused) {
     source_close(&of_gpt2);
 }
 
-Test(run_setup, a_vocabulary_beyond_the_model_is_refused) {
+Test(setup, a_vocabulary_beyond_the_model_is_refused) {
     struct config config;
     text_config(&config, CONFIG_TOKENIZER_GPT2);
     strcpy(config.data.tokenizer_dir, small);
@@ -133,7 +133,7 @@ Test(run_setup, a_vocabulary_beyond_the_model_is_refused) {
 }
 
 /* data.isolate follows from the text, unless it is given. */
-Test(run_setup, isolation_needs_marked_documents) {
+Test(setup, isolation_needs_marked_documents) {
     static const uint8_t starts[1000 / 8] = {1};
     struct config config, given;
     struct source text = {0};
@@ -162,7 +162,7 @@ Test(run_setup, isolation_needs_marked_documents) {
 }
 
 /* Shards of other programs have no record, and are accepted. */
-Test(run_setup, texts_without_a_record) {
+Test(setup, texts_without_a_record) {
     struct tokenizer tokenizer;
     struct config config;
     struct source text = {0};
