@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <stb/stb_ds.h>
+#include "data/util/min_max.h"
 
 /* Tokens of a shard that are read: enough answers, in little time. */
 enum { READ_MAX = 1 << 18 };
@@ -23,7 +24,7 @@ static bool is_special(const struct tokenizer *tokenizer, int32_t token) {
 /* Counts the last tokens of answers at the beginning of a shard. */
 static int count_shard(struct ending **endings, int64_t *answers, const struct token_shard *shard,
                        struct error *error) {
-    const uint64_t count = shard->count < READ_MAX ? shard->count : READ_MAX;
+    const uint64_t count = MIN(shard->count, READ_MAX);
     if (!shard->mask.bits || count == 0) return 0;
     int32_t *tokens = malloc(count * sizeof *tokens);
     if (!tokens) return fail(error, "out of memory while reading a text");

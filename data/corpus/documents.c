@@ -11,6 +11,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/signals.h"
 #include "data/util/utf8.h"
 
@@ -131,8 +132,7 @@ static bool is_binary(const char *bytes, size_t size) {
 static int read_more(struct documents *documents, struct error *error) {
     assert(!documents->at_end);
     documents->filled -= documents->at;
-    documents->searched -=
-        documents->searched < documents->at ? documents->searched : documents->at;
+    documents->searched -= MIN(documents->searched, documents->at);
     memmove(documents->buffer, documents->buffer + documents->at, documents->filled);
     documents->at = 0;
     assert(documents->filled < documents->capacity);

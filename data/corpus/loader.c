@@ -6,6 +6,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/random.h"
 
 /* True if any sequence has a target that counts; usually the first one does. */
@@ -109,7 +110,7 @@ static struct sample find_sample(const struct loader *loader, uint64_t sample) {
     const struct token_shard *shard = &loader->tokens->shards[number];
     uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
     uint64_t left = shard->count - 1 - start;
-    return (struct sample){shard, start, (size_t)(left < seq_len ? left : seq_len)};
+    return (struct sample){shard, start, (size_t)MIN(left, seq_len)};
 }
 
 static uint64_t count_targets(const struct sample *sample) {

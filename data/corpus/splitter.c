@@ -7,6 +7,7 @@
 
 #include "data/tokenize/cuts.h"
 #include "data/util/fraction.h"
+#include "data/util/min_max.h"
 
 int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, double val_fraction,
                   const char *train, const char *val, uint64_t shard_tokens,
@@ -218,7 +219,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
         if (now_in_loss(splitter) != piece->in_loss)
             put_mark(splitter, SEPARATOR_NONE, piece->in_loss);
         const size_t room = splitter->block_bytes - splitter->filled;
-        const size_t part = left < room ? left : room;
+        const size_t part = MIN(left, room);
         memcpy(splitter->block + splitter->filled, text, part);
         splitter->filled += part;
         text += part;

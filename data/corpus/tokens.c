@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <stb/stb_ds.h>
+#include "data/util/min_max.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they are");
 
@@ -364,7 +365,7 @@ int shard_writer_put_packed(struct shard_writer *writer, const void *packed, con
     while (count > 0) {
         if (writer->tokens_in_shard == 0 && begin_shard(writer, error)) return -1;
         uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
-        uint64_t part = count < room ? count : room;
+        uint64_t part = MIN(count, room);
         if (file_writer_put(&writer->file, bytes, part * token_bytes, error) ||
             put_mask(writer, marks, part, error))
             return -1;

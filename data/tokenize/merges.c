@@ -6,6 +6,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/hash.h"
+#include "data/util/min_max.h"
 
 /* An entry of the table is 64 bits: left, right and the rank of their merge. */
 enum { TOKEN_BITS = 20, RANK_BITS = 24, FIRST_BITS = 6, FILTER_BITS = 3 };
@@ -174,7 +175,7 @@ static uint64_t key_at(const struct merging *merging, size_t index, size_t next)
 
 static void settle(uint64_t *tree, size_t node) {
     const uint64_t left = tree[2 * node], right = tree[2 * node + 1];
-    tree[node] = left < right ? left : right;
+    tree[node] = MIN(left, right);
 }
 
 static struct merging begin_many(const struct merges *merges, struct merges_scratch *scratch,

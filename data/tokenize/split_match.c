@@ -1,6 +1,7 @@
 /* The matcher of data/tokenize/split_pattern.h. */
 #include "data/tokenize/split_pattern.h"
 
+#include "data/util/min_max.h"
 #include "data/tokenize/split_program.h"
 
 #define NO_MATCH SIZE_MAX
@@ -51,7 +52,7 @@ static size_t take(struct matcher *matcher, const struct split_node *node, size_
         }
         count++;
     }
-    matcher->steps -= count < matcher->steps ? count : matcher->steps;
+    matcher->steps -= MIN(count, matcher->steps);
     *taken = count;
     return at;
 }

@@ -1,4 +1,5 @@
 #include "data/util/host_memory.h"
+#include "data/util/min_max.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -17,23 +18,20 @@ static size_t system_number(const char *path, const char *label) {
     return found;
 }
 
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 size_t host_memory_available(void) {
     size_t kib = system_number("/proc/meminfo", "MemAvailable:");
     size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
     size_t container = system_number("/sys/fs/cgroup/memory.max", "");
     size_t used = system_number("/sys/fs/cgroup/memory.stat", "anon "); /* not reclaimable */
-    if (container != SIZE_MAX && used != SIZE_MAX) container -= used < container ? used : container;
-    return least(container, system);
+    if (container != SIZE_MAX && used != SIZE_MAX) container -= MIN(used, container);
+    return MIN(container, system);
 }
 
 size_t host_memory_pinnable(void) {
     size_t kib = system_number("/proc/meminfo", "MemTotal:"), available = host_memory_available();
     size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
-    size_t total = least(system, system_number("/sys/fs/cgroup/memory.max", ""));
+    size_t container = system_number("/sys/fs/cgroup/memory.max", "");
+    size_t total = MIN(system, container);
     if (available == SIZE_MAX || total == SIZE_MAX) return available;
     size_t reserve = total / 10 > (size_t)2 << 30 ? total / 10 : (size_t)2 << 30;
     return available > reserve ? available - reserve : 0;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/util/file_reader.h"
+#include "data/util/min_max.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -136,7 +137,7 @@ void sha256_add(struct sha256 *hash, const void *bytes, size_t size) {
     hash->size += size;
     if (held > 0) {
         const size_t room = SHA256_BLOCK_BYTES - held;
-        const size_t taken = size < room ? size : room;
+        const size_t taken = MIN(size, room);
         if (taken > 0) memcpy(hash->block + held, next, taken);
         if (taken < room) return;
         hash->compress(hash->state, hash->block, 1);

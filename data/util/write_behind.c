@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/util/min_max.h"
 #include "data/util/signals.h"
 
 /* Alignment of memory, size and offset that all file systems accept with O_DIRECT. */
@@ -111,7 +112,7 @@ static int hand_over(struct write_behind *behind) {
 int write_behind_put(struct write_behind *behind, const void *bytes, size_t size) {
     const uint8_t *from = bytes;
     while (size > 0) {
-        size_t room = WRITE_BEHIND_BYTES - behind->filled, part = size < room ? size : room;
+        size_t room = WRITE_BEHIND_BYTES - behind->filled, part = MIN(size, room);
         memcpy(behind->pieces[behind->filling] + behind->filled, from, part);
         behind->filled += part, from += part, size -= part;
         int number = behind->filled == WRITE_BEHIND_BYTES ? hand_over(behind) : 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/util/min_max.h"
 #include "data/util/progress.h"
 #include "model/io/checkpoint.h"
 
@@ -19,7 +20,7 @@ int saving_check_disk_space(const struct trainer *trainer, const char *directory
     if (left <= 0) return 0;
     if (config->checkpoint.keep_best) count = ++more; /* the number of best ones is unknown */
     if (checkpoint_check_disk_space(trainer, directory, 1, error)) return -1;
-    if (checkpoint_check_disk_space(trainer, directory, count < more ? count : more, &warning))
+    if (checkpoint_check_disk_space(trainer, directory, MIN(count, more), &warning))
         fprintf(stderr, "warning: %s\n", warning.text);
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/utf8.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
@@ -51,7 +52,7 @@ static size_t beginning_length(const struct text_stream *stream, size_t size) {
     size_t longest = 0;
     for (ptrdiff_t i = 0; i < arrlen(stream->stops); i++) {
         size_t most = strlen(stream->stops[i]) - 1;
-        for (size_t length = most < size ? most : size; length > longest; length--)
+        for (size_t length = MIN(most, size); length > longest; length--)
             if (memcmp(stream->held + size - length, stream->stops[i], length) == 0)
                 longest = length;
     }

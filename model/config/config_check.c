@@ -1,6 +1,7 @@
 #include "model/config/config_check.h"
 
 #include "data/util/fraction.h"
+#include "data/util/min_max.h"
 #include "data/util/utf8.h"
 #include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
@@ -238,7 +239,7 @@ static int check_adapters(const struct config_check *check) {
                                        "up_proj (if gated) and down_proj"
                                      : "c_attn, c_fc and c_proj");
     }
-    int64_t smallest = shape.n_inner < shape.n_embd ? shape.n_inner : shape.n_embd;
+    int64_t smallest = MIN(shape.n_inner, shape.n_embd);
     const unsigned kv = 1u << ADAPTER_K | 1u << ADAPTER_V;
     if (shape_q(&shape) < smallest) smallest = shape_q(&shape);
     if (shape.adapter_targets & kv && shape_kv(&shape) < smallest) smallest = shape_kv(&shape);

@@ -1,5 +1,6 @@
 #include "model/config/config_nearest.h"
 
+#include "data/util/min_max.h"
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,10 +9,6 @@
 #include "model/config/config_keys.h"
 
 enum { NAME_LIMIT = 64 /* longer names are not typing mistakes */, NOT_CLOSE = 1000 };
-
-static int smaller(int a, int b) {
-    return a < b ? a : b;
-}
 
 /* Optimal string alignment: insertions, deletions, replacements and swaps of neighbors.
  * distance[i][j] is that of the first i and j bytes. */
@@ -22,10 +19,10 @@ static int edit_distance(const char *a, int a_length, const char *b, int b_lengt
             distance[i][j] = i + j;
             if (i == 0 || j == 0) continue;
             int replaced = distance[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            int changed = smaller(distance[i][j - 1], distance[i - 1][j]) + 1;
+            int changed = MIN(distance[i][j - 1], distance[i - 1][j]) + 1;
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                changed = smaller(changed, distance[i - 2][j - 2] + 1);
-            distance[i][j] = smaller(replaced, changed);
+                changed = MIN(changed, distance[i - 2][j - 2] + 1);
+            distance[i][j] = MIN(replaced, changed);
         }
     return distance[a_length][b_length];
 }
@@ -41,7 +38,7 @@ static int distance_if_close(const char *name, size_t name_length, const char *t
     int length = (int)strlen(text);
     if (name_length > NAME_LIMIT || length > NAME_LIMIT || length == 0) return NOT_CLOSE;
     int given = (int)name_length;
-    int allowed = smaller(given, length) <= 3 ? 1 : 1 + smaller(given, length) / 4;
+    int allowed = MIN(given, length) <= 3 ? 1 : 1 + MIN(given, length) / 4;
     int distance = edit_distance(name, given, text, length);
     if (distance <= allowed) return distance;
     if (contains(text, length, name, given) || contains(name, given, text, length)) return allowed;
@@ -70,7 +67,7 @@ static int distance_to_words(const char *name, const char *words) {
     int best = NOT_CLOSE;
     for (int used; sscanf(words, "%64s%n", word, &used) == 1; words += used) {
         int distance = edit_distance(name, (int)strlen(name), word, (int)strlen(word));
-        if (distance == 0 || (distance <= 2 && strlen(word) >= 8)) best = smaller(best, distance);
+        if (distance == 0 || (distance <= 2 && strlen(word) >= 8)) best = MIN(best, distance);
     }
     return best;
 }
@@ -94,7 +91,7 @@ const char *config_suggest(const char *name, size_t length, int block, bool *exa
         const struct config_option *option = &config_options[i];
         int whole = distance_if_close(name, length, option->key);
         int last = distance_if_close(part, length - begin, config_option_name(option));
-        int distance = smaller(whole, last);
+        int distance = MIN(whole, last);
         /* On a tie the row in the given block wins. */
         int score = 2 * distance + (config_option_block(option) != block);
         if (distance >= NOT_CLOSE || score >= best_score) continue;

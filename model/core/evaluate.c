@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "data/util/min_max.h"
 #include "kernels/collectives.h"
 #include "model/core/forward.h"
 
@@ -66,7 +67,7 @@ static int run_batches(struct evaluator *evaluator, struct batch_result *results
     int slot = 0;
     for (int64_t i = ranks->rank; i < batches || before >= 0; i += ranks->size) {
         if (evaluator->stop && *evaluator->stop) return RESULT_STOPPED;
-        int64_t left = sequences - i * batch, count = left < batch ? left : batch;
+        int64_t left = sequences - i * batch, count = MIN(left, batch);
         if (i < batches &&
             begin_batch(evaluator, &results[i], slot, loader, i * batch, count, error))
             return -1;

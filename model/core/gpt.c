@@ -7,6 +7,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/random.h"
 #include "model/config/config_keys.h"
 #include "model/core/added_rows.h"
@@ -455,7 +456,7 @@ void gpt_clear_gradients(struct gpt *gpt) {
 }
 
 int64_t gpt_added_max(const struct gpt *gpt) {
-    int64_t rows = gpt->texts > ADDED_ROWS ? gpt->texts : ADDED_ROWS;
+    int64_t rows = MAX(gpt->texts, ADDED_ROWS);
     return rows < gpt->capacity.sequence_length ? rows : gpt->capacity.sequence_length;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <stb/stb_ds.h>
+#include "data/util/min_max.h"
 
 static bool is_frozen_matrix(const struct parameter *p) {
     return p->group == GROUP_FROZEN && p->extent.columns > 0;
@@ -274,7 +275,7 @@ static struct group_range range_in_group(const struct masters *masters, int64_t 
                                          int64_t count) {
     const struct master_group *group = group_of(masters, first);
     int64_t at = first - group->first, left = group->count - at;
-    return (struct group_range){group, at, count < left ? count : left};
+    return (struct group_range){group, at, MIN(count, left)};
 }
 
 /* Returns the part of a range that a quantized group stores, without elements between parameters.

@@ -4,6 +4,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/random.h"
 #include "model/core/schedule.h"
 
@@ -49,7 +50,7 @@ static void size_scratch(struct optimizer *optimizer) {
             muon->direction_count = bucket->count;
         for (ptrdiff_t k = 0; k < parameter_trained_count(list); k++) {
             int64_t rows = list[k].extent.rows, columns = list[k].extent.columns;
-            int64_t side = rows < columns ? rows : columns;
+            int64_t side = MIN(rows, columns);
             if (!is_in(bucket, &list[k])) continue;
             if (rows * columns > muon->elements) muon->elements = rows * columns;
             if (side > muon->side) muon->side = side;

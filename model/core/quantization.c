@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "data/util/min_max.h"
 #include "data/util/random.h"
 #include "kernels/collectives.h"
 #include "model/config/config_keys.h"
@@ -246,10 +247,6 @@ static struct operand_memory take(struct arena *arena, struct operand_bytes byte
     return memory;
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 /* Lays out a buffer for the largest tensor of a kind. Returns its size. */
 static size_t layout_shared(struct quantization *q, struct arena *arena, const struct gpt_shape *s,
                             enum quantized kind) {
@@ -257,9 +254,9 @@ static size_t layout_shared(struct quantization *q, struct arena *arena, const s
     struct operand_bytes most = {0};
     for (int i = 0; i < LINEAR_COUNT * 2; i++) {
         struct operand_bytes bytes = bytes_of(q, s, i / 2, kind, i % 2, codes);
-        most.values = larger(most.values, bytes.values);
-        most.scales = larger(most.scales, bytes.scales);
-        most.block_scales = larger(most.block_scales, bytes.block_scales);
+        most.values = MAX(most.values, bytes.values);
+        most.scales = MAX(most.scales, bytes.scales);
+        most.block_scales = MAX(most.block_scales, bytes.block_scales);
     }
     q->shared[kind] = take(arena, most);
     return most.values;
@@ -272,8 +269,8 @@ static void *layout_transform(const struct quantization *q, struct arena *arena,
     for (int i = 0; i < LINEAR_COUNT; i++) {
         const struct size in = size_of(q, s, i, QUANTIZED_INPUT);
         const struct size gradient = size_of(q, s, i, QUANTIZED_GRADIENT);
-        const int64_t columns = in.columns > gradient.columns ? in.columns : gradient.columns;
-        most = larger(most, dtype_size(DTYPE_BF16, in.rows * columns));
+        const int64_t columns = MAX(in.columns, gradient.columns);
+        most = MAX(most, dtype_size(DTYPE_BF16, in.rows * columns));
     }
     return arena_take(arena, most);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/util/min_max.h"
 #include "data/util/progress.h"
 #include "data/util/random.h"
 #include "model/core/forward.h"
@@ -27,7 +28,7 @@ void sample_plan(struct gpt *gpt) {
     int64_t longest = gpt->capacity.sequence_length;
     gpt_set_batch(gpt, 1, longest);
     for (int64_t length = LENGTH_STEP;; length += LENGTH_STEP) {
-        gpt_prefill(gpt, length < longest ? length : longest, 0);
+        gpt_prefill(gpt, MIN(length, longest), 0);
         if (length >= longest) break;
     }
     plan_added(gpt, gpt->texts);
@@ -308,7 +309,7 @@ void sampler_read(struct sampler *sampler, const int32_t *tokens, int64_t count)
     }
     for (int64_t rows; count > 0; tokens += rows, count -= rows) {
         int64_t padded = count > 1 && sampler->length + most <= sampler->window ? most : 1;
-        rows = count < padded ? count : padded;
+        rows = MIN(count, padded);
         push(sampler, tokens, rows, 0);
         read_added(sampler, rows, padded);
     }

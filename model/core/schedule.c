@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "data/util/fraction.h"
+#include "data/util/min_max.h"
 
 /* Returns the position of step between first and last, in 0..1. */
 static double progress(int64_t step, int64_t first, int64_t last) {
@@ -25,7 +26,7 @@ double schedule_lr(const struct config *config, int64_t step) {
     case CONFIG_SCHEDULE_WSD: {
         int64_t first = last - fraction_of(config->optimizer.decay_fraction, config->train.steps,
                                            FRACTION_DOWN);
-        return lr + (min_lr - lr) * progress(step, first > peak ? first : peak, last);
+        return lr + (min_lr - lr) * progress(step, MAX(first, peak), last);
     }
     }
     return lr;

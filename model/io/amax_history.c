@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "data/util/min_max.h"
 
 static const char tensor_name[] = "amax_history";
 
@@ -34,7 +35,7 @@ int amax_history_read(float *history, int64_t length, int64_t count, const char 
         status = fail(error, "%.400s: not the history of this model's linear layers", path);
     memset(history, 0, (size_t)(length * count) * sizeof *history);
     int64_t saved = status ? 0 : (int64_t)entry->shape[0];
-    int64_t last = saved < length ? saved : length;
+    int64_t last = MIN(saved, length);
     size_t row = (size_t)count * sizeof *history;
     for (int64_t at = step - 1; status == 0 && at >= 0 && at >= step - last; at--)
         status = safetensors_read(history + at % length * count, &file, entry,

@@ -17,6 +17,7 @@
 #include "model/config/config_check.h"
 #include "model/io/huggingface.h"
 #include "data/util/json.h"
+#include "data/util/min_max.h"
 #include "data/util/utf8.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
@@ -421,8 +422,7 @@ static int config_of_model(struct config *config, const char *directory, struct 
     config->data.train[0] = config->data.val[0] = '\0';
     config->eval.every = 0;
     config->data.tokenizer = config_tokenizer_of_model(config->model.vocab_size, directory);
-    config->data.seq_len =
-        config->model.n_positions < FOREIGN_SEQ_LEN ? config->model.n_positions : FOREIGN_SEQ_LEN;
+    config->data.seq_len = MIN(config->model.n_positions, FOREIGN_SEQ_LEN);
     config_resolve(config);
     return config_check(config, &origins, error);
 }

@@ -4,6 +4,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "kernels/collectives.h"
 
 enum { PIECE = 1 << 16 /* elements of a tensor that a rank writes at a time */ };
@@ -100,7 +101,7 @@ static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
     int64_t left = parameter_count(p) - cursor->first;
     *piece = (struct piece){.moment = files->moments[cursor->entry].moment,
                             .first = p->offset + cursor->first,
-                            .count = left < PIECE ? left : PIECE};
+                            .count = MIN(left, PIECE)};
     while (piece->first >= buckets[piece->bucket].first + buckets[piece->bucket].count)
         piece->bucket++;
     cursor->first += piece->count;

@@ -13,6 +13,7 @@
 #include "data/util/files.h"
 #include "data/util/json.h"
 #include "data/util/json_escape.h"
+#include "data/util/min_max.h"
 #include "data/util/printed.h"
 
 /* An index being read, for messages. */
@@ -195,7 +196,7 @@ static int add_to_fingerprint(struct sha256 *hash, const struct stored_tensor *t
     enum { SAMPLE = 4096 };
     char sample[SAMPLE];
     const struct safetensors_entry *entry = tensor->entry;
-    uint64_t count = entry->bytes < SAMPLE ? entry->bytes : SAMPLE;
+    uint64_t count = MIN(entry->bytes, SAMPLE);
     const uint64_t places[] = {0, (entry->bytes - count) / 2 / SAMPLE * SAMPLE,
                                entry->bytes - count};
     const char *dtype = safetensors_dtype_name(entry->dtype);
@@ -382,7 +383,7 @@ static int write_tensor(struct safetensors_writer *writer, const struct tensor_s
                         int entry, uint64_t total, void *buffer, struct error *error) {
     for (uint64_t first = 0; first < total; first += TENSOR_PIECE_BYTES) {
         uint64_t left = total - first;
-        size_t bytes = left < TENSOR_PIECE_BYTES ? left : TENSOR_PIECE_BYTES;
+        size_t bytes = MIN(left, TENSOR_PIECE_BYTES);
         if (source->read(source->context, buffer, entry, first, bytes, error)) {
             safetensors_write_abandon(writer);
             return -1;

@@ -8,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
+#include "data/util/min_max.h"
 #include "data/util/program.h"
 #include "data/util/sha256.h"
 #include "kernels/open/backend_open.h"
@@ -65,7 +66,7 @@ static int add_tokens(struct sha256 *hash, const struct token_shard *shard, stru
     int32_t tokens[PIECE];
     uint64_t at;
     for (uint64_t i = 0; i < PIECES && (at = piece_offset(shard->count, i)) < shard->count; i++) {
-        uint64_t left = shard->count - at, count = left < PIECE ? left : PIECE;
+        uint64_t left = shard->count - at, count = MIN(left, PIECE);
         if (token_shard_read(shard, tokens, at, count, error)) return -1;
         sha256_add(hash, tokens, count * sizeof *tokens);
     }
@@ -155,7 +156,7 @@ static void add_masters(struct sha256 *hash, const struct gpt *gpt) {
     float values[COUNT];
     int64_t step = gpt->count / PIECES > COUNT ? gpt->count / PIECES : COUNT;
     for (int64_t first = 0; first < gpt->count; first += step) {
-        int64_t left = gpt->count - first, count = left < COUNT ? left : COUNT;
+        int64_t left = gpt->count - first, count = MIN(left, COUNT);
         masters_download(&gpt->masters, gpt->be, values, first, count);
         sha256_add(hash, values, (size_t)count * sizeof *values);
     }

@@ -13,6 +13,7 @@
 #include "model/core/quantization.h"
 #include "model/lab/audit/audit_pass.h"
 #include "data/util/table.h"
+#include "data/util/min_max.h"
 
 /* Sums over the nonzero values of an operand of a layer. */
 struct sums {
@@ -95,10 +96,6 @@ static void compare_block(struct sums *sums, const float *values, const float *r
                       (double)(rounded[row * stride + c] * tensor_scale), limit);
 }
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Returns the values that were written, as such or as codes, in units of the tensor's scale. */
 static const float *fetch_rounded(struct quantized_audit *audit,
                                   const struct fake_quantize_args *args) {
@@ -136,8 +133,8 @@ static void compare_blocks(struct quantized_audit *audit, const struct fake_quan
     sums->element = format->element;
     for (int64_t row = 0; row < rows; row += format->rows)
         for (int64_t column = 0; column < columns; column += format->columns) {
-            struct block block = {row, smaller(format->rows, rows - row), column,
-                                  smaller(format->columns, columns - column)};
+            struct block block = {row, MIN(format->rows, rows - row), column,
+                                  MIN(format->columns, columns - column)};
             compare_block(sums, audit->values, rounded, args, &block, tensor_scale);
         }
 }

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/program.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
@@ -222,7 +223,7 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
                     " tokens, room for %" PRId64 " after the beginning of a text",
                     rollout->tokens, limit, room);
     int64_t length = before + rollout->tokens;
-    int64_t most = rollout->texts > length ? rollout->texts : length;
+    int64_t most = MAX(rollout->texts, length);
     config->samples = rollout->texts;
     config->data.seq_len = sample_length(most, limit);
     rollout->vocabulary = config->model.vocab_size;

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/min_max.h"
 #include "data/util/program.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
@@ -143,7 +144,7 @@ static int fit_batch(struct config *config, const struct subject *subject, struc
     if (choices_check(choices, most, error)) return -1;
     if (length < usual) length = usual;
     if (length > most) length = most;
-    int64_t rows = config->train.micro_batch_size * (most < usual ? most : usual);
+    int64_t rows = config->train.micro_batch_size * MIN(most, usual);
     if (rows > choices->rows) rows = choices->rows;
     config->data.seq_len = length;
     config->train.micro_batch_size = (rows + length - 1) / length;
