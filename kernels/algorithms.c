@@ -1,5 +1,6 @@
 #include "kernels/algorithms.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -88,7 +89,11 @@ static int read_file(const char *path, const char *title, struct row **rows, enu
     size_t size;
     if (!file_exists(path)) return 0;
     if (file_read_all(&text, &size, path, FILE_BYTES_MAX, error)) return -1;
-    int wrong = read_rows(text, title, rows, origin);
+    /* A NUL byte would hide the rows behind it. */
+    const char *nul = memchr(text, 0, size);
+    int lines = 1;
+    for (const char *at = text; nul && at < nul; at++) lines += *at == '\n';
+    int wrong = nul ? lines : read_rows(text, title, rows, origin);
     free(text);
     if (!wrong) return 0;
     return fail(error,
@@ -119,8 +124,8 @@ int algorithms_write(const struct algorithms *algorithms, const char *path, stru
                 reason.text);
 }
 
-/* Reads the store again, to which other runs may have added rows since. Each process has a file of
- * its own to rename, so the store is always that of one of them. */
+/* Reads the store again, to which other runs may have added rows since. Each process writes a
+ * temporary file and renames it, so readers never see a partial store. */
 int algorithms_store(const struct algorithms *algorithms, struct error *error) {
     char directory[FILE_PATH_MAX], own[FILE_PATH_MAX + 16];
     if (!algorithms || !algorithms->store[0] || algorithms_tuning(algorithms).timed == 0) return 0;
@@ -146,6 +151,7 @@ int algorithms_share(struct algorithms *algorithms, const struct ranks *ranks,
                      struct error *error) {
     struct printed printed = {0};
     bool first = ranks->rank == 0;
+    assert(algorithms);
     if (first && print_rows(&printed, algorithms->title, algorithms->rows, READ) == 0)
         printed_close(&printed);
     uint64_t bytes = printed.size + 1;
@@ -167,9 +173,11 @@ int algorithms_share(struct algorithms *algorithms, const struct ranks *ranks,
  * path that is too long means no store. */
 static void open_store(struct algorithms *algorithms, const char *directory, const char *name) {
     struct error ignored;
-    if (file_path_join(algorithms->store, directory, name, &ignored)) algorithms->store[0] = 0;
-    for (char *at = strrchr(algorithms->store, '/'); at && *++at;)
+    char letters[ALGORITHM_LINE_MAX];
+    snprintf(letters, sizeof letters, "%s", name);
+    for (char *at = letters; *at; at++)
         if (!isalnum((unsigned char)*at)) *at = '-';
+    if (file_path_join(algorithms->store, directory, letters, &ignored)) algorithms->store[0] = 0;
     struct row *stored = read_store(algorithms);
     for (ptrdiff_t i = 0; i < shlen(stored); i++)
         if (shgeti(algorithms->rows, stored[i].key) < 0)

@@ -1,7 +1,7 @@
 /* Algorithms that autotune chose for matmuls, by timing. Two algorithms add in different orders, so
  * a resumed run must reuse its algorithms to give the same bits: a file in the run's directory has
- * those in use. A store in the user's cache saves later runs the trials. Of several ranks, rank 0
- * reads files and times; the others use its algorithms.
+ * those in use. A store in the user's cache saves later runs the trials. Rank 0 reads the
+ * files and runs the trials. The other ranks receive its algorithms.
  *
  * A matmul and its algorithm are texts that the backend defines. A file has a title, the format and
  * everything that the algorithms depend on, and a line for each matmul:

@@ -71,7 +71,7 @@ struct tuning {
  *
  * write: writes the algorithms in use, for options.algorithms of a later run. store: adds what this
  * run has timed to options.store. share: copies the algorithms of rank 0, which has planned its
- * matmuls, to ranks that have not; all ranks call it. */
+ * matmuls, to ranks that have not; all ranks call it, and only with algorithms. */
 struct algorithms;
 struct tuning algorithms_tuning(const struct algorithms *algorithms);
 int algorithms_write(const struct algorithms *algorithms, const char *path, struct error *error);

@@ -26,6 +26,7 @@ kinds=(kill kill_saving call nth full_disk file_limit read_only bit cut shard_bi
 calls=(write fsync rename renameat2 openat mkdir close ftruncate unlink lseek read pread64 flock
     fcntl getdents64)
 errors=(ENOSPC EIO EINTR ENOMEM)
+failed_calls=0 # of nth_trial: others end before the n-th call
 declare -A trials ended reported killed wrong_count
 
 random_below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
@@ -192,11 +193,13 @@ call_trial() {
 
 # Makes calls fail without strace, by a preloaded library; numbers of EIO, ENOMEM and ENOSPC.
 nth_trial() {
-    local names=(write pwrite64 read pread64 fsync rename unlinkat mprotect readdir) numbers=(5 12 28)
+    local names=(write pwrite read pread fsync rename unlinkat mprotect readdir) numbers=(5 12 28)
     if [ "$(random_below 2)" = 0 ]; then interrupt_run || true; fi
-    FAIL_CALL=${names[$(random_below 9)]} FAIL_ERRNO=${numbers[$(random_below 3)]} \
+    rm -f "$folder/failed"
+    FAIL_MARK="$folder/failed" FAIL_CALL=${names[$(random_below 9)]} FAIL_ERRNO=${numbers[$(random_below 3)]} \
         FAIL_NTH=$((1 + $(random_below $((1 << $(random_below 8)))))) \
         begin env LD_PRELOAD="$folder/fail_nth.so" || status=$?
+    if [ -e "$folder/failed" ]; then failed_calls=$((failed_calls + 1)); fi
 }
 
 full_disk_trial() {
@@ -341,6 +344,9 @@ print_table() {
 ended, error, killed: how the disturbed run ended. Each was resumed and ended with the
 bits of an undisturbed run (weights, moments, losses), except those that are wrong.
 END
+    if [ "${trials[nth]:-0}" -gt 0 ]; then
+        echo "In $failed_calls of the ${trials[nth]} trials of nth the call was reached and failed."
+    fi
 }
 
 mkdir "$folder/disk"

@@ -1,8 +1,8 @@
 /* Device that the tests of kernels and models run on. TEST_DEVICE in the environment chooses the
  * cpu or cuda: a real GPU, or in emulated builds the emulated one. By default it is the emulated
  * GPU in emulated builds, else the CPU. TEST_SHORT in the environment shortens tests on the
- * emulated GPU, for scripts/test.sh: one order of its threads instead of three, and one kind of
- * GPU. */
+ * emulated GPU: one order of its threads instead of three. With TEST_ONE_GPU, kernels run on one kind
+ * of GPU, Hopper, instead of two. */
 #pragma once
 
 #include <stdlib.h>

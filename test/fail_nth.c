@@ -1,8 +1,10 @@
 /* Preloaded by scripts/torture.sh: makes the n-th call of a kind fail, FAIL_CALL and FAIL_NTH, with
- * the number FAIL_ERRNO. Unlike strace it needs no permission to trace. */
+ * the number FAIL_ERRNO, and then makes the file FAIL_MARK. Unlike strace it needs no permission to
+ * trace. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,6 +19,8 @@ static bool fails(const char *name) {
                *number = getenv("FAIL_ERRNO");
     if (!call || !nth || strcmp(call, name) != 0) return false;
     if (atomic_fetch_add(&count, 1) + 1 != atol(nth)) return false;
+    const char *mark = getenv("FAIL_MARK");
+    if (mark) close(open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     errno = number ? atoi(number) : EIO;
     return true;
 }
@@ -30,9 +34,9 @@ static bool fails(const char *name) {
 #define WRAP(...) WRAP_TO(-1, __VA_ARGS__)
 
 WRAP(ssize_t, write, (int fd, const void *bytes, size_t size), (fd, bytes, size))
-WRAP(ssize_t, pwrite64, (int fd, const void *bytes, size_t size, off64_t at), (fd, bytes, size, at))
+WRAP(ssize_t, pwrite, (int fd, const void *bytes, size_t size, off_t at), (fd, bytes, size, at))
 WRAP(ssize_t, read, (int fd, void *bytes, size_t size), (fd, bytes, size))
-WRAP(ssize_t, pread64, (int fd, void *bytes, size_t size, off64_t at), (fd, bytes, size, at))
+WRAP(ssize_t, pread, (int fd, void *bytes, size_t size, off_t at), (fd, bytes, size, at))
 WRAP(int, fsync, (int fd), (fd))
 WRAP(int, rename, (const char *from, const char *to), (from, to))
 WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags))

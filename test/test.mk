@@ -27,7 +27,8 @@ DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
     test/model/core/test_trainer.c test/model/core/test_trainer_overflow.c \
     test/model/core/test_recompute.c test/model/core/test_masters.c \
-    test/model/core/test_sampler.c test/model/core/test_loglikelihood.c)
+    test/model/core/test_sampler.c test/model/core/test_loglikelihood.c) \
+  $(if $(filter emulated,$(BUILD)),test/model/cli/test_autotune_program.c)
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
@@ -131,7 +132,7 @@ test-once: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(filter short,$(BUILD)),$(OU
 ifeq ($(BUILD),short)
 	$(OUT)/test_emulator
 	@echo "the tests of the kernels, on the emulated GPU"
-	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 \
+	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 TEST_ONE_GPU=1 $(OUT)/tests --jobs 2 \
 	  --filter '@(@($(SHORT_SUITES))/*|$(EMULATED_TESTS))'
 endif
 	$(USE_PROGRAMS) CUDA_VISIBLE_DEVICES= test/scripts/test_readme.sh

@@ -312,6 +312,7 @@ struct cpu_product *library_prepare(struct product_library *library,
     struct request request;
     struct implementations list = {0};
     struct cpu_product *product = calloc(1, sizeof *product);
+    library->failed[0] = 0;
     bool found = product && request_open(&request, shape) &&
                  choose(&list, &request, library->engine, implementation) &&
                  is_useful(&list, shape);

@@ -49,8 +49,8 @@ struct cpu_product *library_prepare(struct product_library *library,
                                     const struct product_shape *shape, const char *implementation);
 void library_discard(struct cpu_product *product);
 
-/* Returns the name of the last implementation that the library offered and then could not create,
- * as when the system refuses memory for generated code; NULL if there is none. */
+/* Returns the name of the implementation that the library offered to the last library_prepare and
+ * then could not create, as when the system refuses memory for generated code; NULL if none. */
 const char *library_failed(const struct product_library *library);
 
 const char *library_implementation(const struct cpu_product *product);

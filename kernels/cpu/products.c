@@ -128,7 +128,7 @@ static struct cpu_product *prepare(struct cpu_products *products, const struct p
         snprintf(
             products->fallback, sizeof products->fallback,
             "oneDNN cannot create its implementation %s, as when the system refuses memory for "
-            "generated code; matmuls run otherwise, with other bits",
+            "generated code; these matmuls use another, so results differ in the last bits",
             library_failed(products->library));
     return product;
 }

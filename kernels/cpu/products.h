@@ -21,8 +21,8 @@ void cpu_products_close(struct cpu_products *products);
 struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,
                                       bool planning);
 
-/* See backend_fallback. A matmul that the library does not have runs widened, which is no fallback;
- * one that it has and could not create is. */
+/* See backend_fallback: implementations that the library offered and could not create. Matmuls that
+ * it does not support run widened and are not listed. */
 const char *cpu_products_fallback(const struct cpu_products *products, int index);
 
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,

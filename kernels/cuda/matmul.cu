@@ -17,10 +17,9 @@
  *                                      column sums
  *     column sums after a fused gelu'  a separate pass
  *
- * Each matmul is planned once, before step 0: its form, that is what the library fuses and whether
- * it multiplies codes, and the library's algorithm. Planning takes about a millisecond (the
- * library's heuristics), plus a trial; running a planned one takes a few microseconds. If the
- * library has no algorithm for a fused form, a form with less fused into it is tried. */
+ * Each matmul is planned once, before step 0. A plan holds the operations that cuBLASLt fuses,
+ * whether it multiplies codes, and the algorithm. If the library has no algorithm for a fused form,
+ * a form with less fused into it is tried. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +39,8 @@
 
 enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
-/* All that the plan of a matmul depends on. Compared as bytes: there is no padding. */
+/* Identifies a planned matmul. Keys are compared with memcmp, so there is no padding. in_blocks is
+ * the length along k that operands in blocks need, which decides whether codes are multiplied. */
 struct matmul_key {
     int64_t m, n, k;
     int16_t a, b, out, bias, pre_activation; /* enum dtype; -1: none */
@@ -53,7 +53,8 @@ struct matmul_plan {
     struct matmul_key call;
     unsigned fused;
     bool as_codes; /* the library multiplies codes */
-    bool tried;    /* planned for training; else only for its sizes, or while it runs */
+    bool tried;    /* planned for a run, with a trial if memory allowed; false for plans of sizes
+                    * and for matmuls first seen in a step */
     struct cuda_product product;
     size_t bytes; /* size of the workspace, with the library's */
 };
@@ -364,6 +365,18 @@ static bool fill(cudaStream_t stream, void *to, size_t bytes) {
     return ok;
 }
 
+/* Sets scales in E8M0 to 1: products of two exponents of the pattern would overflow. */
+static bool fill_exponents(struct trial *trial) {
+    cudaStream_t stream = cuda_state(trial->be)->compute;
+    for (int i = 0; i < 2; i++) {
+        const struct tensor *scales = &trial->blocks[i].scales;
+        if (scales->data && scales->dtype == DTYPE_E8M0 &&
+            cudaMemsetAsync(scales->data, 0x7f, tensor_bytes(scales), stream))
+            return false;
+    }
+    return true;
+}
+
 /* Allocates the operands of a trial. Returns false if there is no memory for them, in which case
  * plans are used untried. */
 static bool open_trial(struct trial *trial, struct backend *be, const struct matmul_args *args,
@@ -371,10 +384,15 @@ static bool open_trial(struct trial *trial, struct backend *be, const struct mat
     memset(trial, 0, sizeof *trial);
     trial->be = be;
     size_t bytes = assign_trial(trial, args, workspace_bytes);
-    bool ok = cudaMalloc(&trial->memory, bytes) == cudaSuccess;
+    cudaError_t error = cudaMalloc(&trial->memory, bytes);
+    bool ok = error == cudaSuccess;
     if (ok) assign_trial(trial, args, workspace_bytes);
-    if (ok && fill(cuda_state(be)->compute, trial->memory, bytes)) return true;
+    if (ok && fill(cuda_state(be)->compute, trial->memory, bytes) && fill_exponents(trial))
+        return true;
     if (ok) cudaFree(trial->memory);
+    else if (error != cudaErrorMemoryAllocation)
+        snprintf(be->failure.text, sizeof be->failure.text, "CUDA: a matmul cannot be tried: %s",
+                 cudaGetErrorString(error));
     cudaGetLastError(); /* clears the error */
     return false;
 }
@@ -392,19 +410,26 @@ static void record_refusal(struct backend *be, const char *message, int status) 
              "cuBLASLt offers an algorithm and then fails: %.80s (status %d)", message, status);
 }
 
-/* Queues the matmul. Returns false, with the reason in products->refusal, if that fails. */
-static bool try_plan(struct trial *trial, const struct matmul_plan *plan) {
+/* Part of a matmul that is timed: algorithms differ in the library's, forms in all of it. */
+enum timed_part { LIBRARY_ALONE, WHOLE_MATMUL };
+
+/* Queues the matmul, or the library's part of one that has run before. Returns false, with the
+ * reason in products->refusal, if that fails. */
+static bool try_plan(struct trial *trial, const struct matmul_plan *plan, enum timed_part part) {
     struct backend *be = trial->be;
-    cublasStatus_t status = run_plan(be, &trial->args, plan, trial->workspace);
+    const struct buffers at = assign_memory(be, &trial->args, plan, trial->workspace);
+    cublasStatus_t status = part == LIBRARY_ALONE
+                                ? multiply(be, &trial->args, plan, &at)
+                                : run_plan(be, &trial->args, plan, trial->workspace);
     if (status)
         record_refusal(be, cuda_state(be)->products->lt.GetStatusString(status), (int)status);
     else if (be->failure.text[0]) record_refusal(be, be->failure.text, 0);
     return !status && !be->failure.text[0];
 }
 
-/* The same, and also waits for its completion. */
+/* Runs the whole matmul and waits for its completion. Returns false as try_plan does. */
 static bool complete_plan(struct trial *trial, const struct matmul_plan *plan) {
-    if (!try_plan(trial, plan)) return false;
+    if (!try_plan(trial, plan, WHOLE_MATMUL)) return false;
     cudaError_t error = cudaStreamSynchronize(cuda_state(trial->be)->compute);
     if (error != cudaSuccess) record_refusal(trial->be, cudaGetErrorString(error), (int)error);
     return error == cudaSuccess;
@@ -415,20 +440,23 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the median time of some runs, in milliseconds; infinite if one fails. */
-static float time_plan(struct trial *trial, const struct matmul_plan *plan) {
+/* Returns the median time of some runs, in milliseconds; infinite if one fails. The runs are queued
+ * one behind the other, so that the host's launches are hidden as in a step. */
+static float time_plan(struct trial *trial, const struct matmul_plan *plan, enum timed_part part) {
     cudaStream_t stream = cuda_state(trial->be)->compute;
-    cudaEvent_t begin = NULL, end = NULL;
+    cudaEvent_t ends[TIMED_RUNS + 1] = {}; /* of the last warm-up, and of each run */
     float times[TIMED_RUNS];
-    bool ok = !cudaEventCreate(&begin) && !cudaEventCreate(&end);
-    for (int i = -WARM_UPS; i < TIMED_RUNS && ok; i++) {
-        ok = !cudaEventRecord(begin, stream) && try_plan(trial, plan) &&
-             !cudaEventRecord(end, stream) && !cudaEventSynchronize(end);
-        if (ok && i >= 0) ok = !cudaEventElapsedTime(&times[i], begin, end);
-    }
-    if (begin) cudaEventDestroy(begin);
-    if (end) cudaEventDestroy(end);
+    bool ok = true;
+    for (int i = 0; i <= TIMED_RUNS && ok; i++) ok = !cudaEventCreate(&ends[i]);
+    for (int i = 1 - WARM_UPS; i <= TIMED_RUNS && ok; i++)
+        ok = try_plan(trial, plan, part) && (i < 0 || !cudaEventRecord(ends[i], stream));
+    ok = ok && !cudaEventSynchronize(ends[TIMED_RUNS]);
+    for (int i = 0; i < TIMED_RUNS && ok; i++)
+        ok = !cudaEventElapsedTime(&times[i], ends[i], ends[i + 1]);
+    for (int i = 0; i <= TIMED_RUNS; i++)
+        if (ends[i]) cudaEventDestroy(ends[i]);
     algorithms_trial_ended(cuda_state(trial->be)->products->algorithms);
+    if (!ok) trial->be->failure.text[0] = 0;
     if (!ok) return INFINITY;
     qsort(times, TIMED_RUNS, sizeof *times, by_value);
     return times[TIMED_RUNS / 2];
@@ -458,7 +486,7 @@ static bool take_fastest(struct trial *trial, struct matmul_plan *plan,
             continue;
         }
         if (!tune || !*timed) return true;
-        float time = time_plan(trial, plan);
+        float time = time_plan(trial, plan, LIBRARY_ALONE);
         if (best < 0 || time < least) least = time, best = i;
     }
     if (best >= 0) set_algorithm(plan, &offered[best]);
@@ -492,9 +520,9 @@ static bool take_algorithm(struct backend *be, const struct matmul_args *args,
     return works;
 }
 
-/* Plans the matmul in one form. Returns false, with the reason in products->refusal, if the library
- * cannot run it, or with no reason if autotune found it slower. *timed: see take_fastest;
- * *recorded: an earlier run has chosen. */
+/* Plans the matmul in one form. Returns false with the reason in products->refusal, which is empty
+ * if autotune declined the form. *timed: see take_fastest. *recorded is true if the algorithm came
+ * from the table. */
 static bool plan_form(struct backend *be, const struct matmul_args *args, struct matmul_plan *plan,
                       bool planning, bool *timed, bool *recorded) {
     struct cuda_products *products = cuda_state(be)->products;
@@ -517,8 +545,9 @@ static bool plan_form(struct backend *be, const struct matmul_args *args, struct
     return possible;
 }
 
-/* Compares a plan that fuses gelu with the next form and keeps the faster. Sizes alone are those of
- * the form that needs more. Without time or memory the fused form is kept. */
+/* Compares a plan that fuses gelu with the next form and keeps the faster. With be->only_sizes,
+ * plan->bytes is the larger need of the two forms. Without time or memory the fused form is kept.
+ */
 static void compare_forms(struct backend *be, const struct matmul_args *args,
                           struct matmul_plan *plan, bool *timed) {
     struct cuda_products *products = cuda_state(be)->products;
@@ -533,7 +562,8 @@ static void compare_forms(struct backend *be, const struct matmul_args *args,
         plan->bytes = bytes;
     } else if (!be->failure.text[0] && algorithms_have_time(products->algorithms) &&
                open_trial(&trial, be, args, bytes)) {
-        slower = !(time_plan(&trial, plan) <= time_plan(&trial, &other));
+        slower =
+            !(time_plan(&trial, plan, WHOLE_MATMUL) <= time_plan(&trial, &other, WHOLE_MATMUL));
         compared = true;
         close_trial(&trial);
     }
@@ -594,7 +624,8 @@ static struct matmul_key call_of(const struct backend *be, const struct matmul_a
     key.a_scale = (int16_t)codes.a_scale, key.b_scale = (int16_t)codes.b_scale;
     key.transpose_a = args->transpose_a, key.transpose_b = args->transpose_b;
     key.accumulate = args->accumulate, key.epilogue = (int16_t)args->epilogue;
-    key.fast = args->fast_accumulation, key.in_blocks = args->a_blocks != NULL;
+    key.fast = args->fast_accumulation,
+    key.in_blocks = (int16_t)(args->a_blocks ? codes.k_unit : 0);
     key.column_sums = args->column_sums != NULL, key.scales = matmul_scales(args);
     key.vectors = matmul_scales(args) && cuda_scales_vectors(args);
     return key;

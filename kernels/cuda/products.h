@@ -41,7 +41,7 @@ size_t product_scale_bytes(enum product_scale mode, int64_t outer, int64_t k);
 
 enum { PRODUCT_REFUSAL_MAX = 256 };
 
-/* Identifies a product. Compared as bytes: there is no padding. */
+/* Identifies a product: shapes, dtypes and the epilogue. There is no padding. */
 struct product_key {
     int64_t m, n, k;          /* out [m, n] = op(a) [m, k] op(b) [k, n] */
     int16_t a_in, b_in;       /* enum dtype of the operands: different only if they have 8 bits */

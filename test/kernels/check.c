@@ -312,7 +312,7 @@ void check_everywhere(void (*body)(struct check *c, const void *given), const vo
 
 void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given) {
 #ifdef EMULATED
-    if (test_emulated() && !test_short()) {
+    if (test_emulated() && !getenv("TEST_ONE_GPU")) {
         cuda_emulator_capability(80);
         check_everywhere(body, given);
         cuda_emulator_capability(90);

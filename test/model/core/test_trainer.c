@@ -120,9 +120,9 @@ Test(trainer, repeats_with_1_2_and_3_threads) {
     }
 }
 
-#ifndef EMULATED /* with one thread */
 /* Sizes at which the library splits matmuls among threads. */
 Test(trainer, repeats_with_1_2_and_3_threads_in_larger_products) {
+    if (test_emulated()) cr_skip_test("the emulated GPU has one thread of the host");
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct config config;
         rig_config(&config, rig_precisions[p]);
@@ -135,7 +135,6 @@ Test(trainer, repeats_with_1_2_and_3_threads_in_larger_products) {
         check_threads(&config, "128 wide");
     }
 }
-#endif
 
 /* The variants of autocast and gradients repeat and learn as well. */
 static void check_variant(struct config *config, const char *what) {
@@ -168,11 +167,9 @@ Test(trainer, residual_and_gradients_in_low_precision) {
         }
 }
 
-#ifdef EMULATED
-enum { AUTOCAST_STEPS = 4 };
-#else
-enum { AUTOCAST_STEPS = 20 };
-#endif
+static int autocast_steps(void) {
+    return test_emulated() ? 4 : 20;
+}
 
 /* Returns the loss after some steps with a list of operations kept in fp32. */
 static float loss_with(enum config_precision precision, struct config_words words, bool enabled,
@@ -183,7 +180,7 @@ static float loss_with(enum config_precision precision, struct config_words word
     rig.config.autocast.enabled = enabled;
     rig.config.autocast.residual = residual;
     rig_open(&rig, 1);
-    float loss = rig_steps(&rig, AUTOCAST_STEPS).loss;
+    float loss = rig_steps(&rig, autocast_steps()).loss;
     cr_expect_str_eq(rig.be.failure.text, "");
     rig_close(&rig);
     return loss;
