@@ -393,12 +393,12 @@ done
 echo
 trap - INT TERM HUP
 status=0
-rm -f "$out/report.json"
+rm -f "$out/report.json" "$out/report.html"
 "$compare" "${runs[@]}" --out "$out" --made-by "$command" "${limits[@]+"${limits[@]}"}" || status=$?
 [ -s "$out/report.json" ] || exit $status
 if ! "$python" -c 'import matplotlib' 2>/dev/null; then
-    echo "for report.html: apt-get install python3-matplotlib, then" \
-        "scripts/report.py $(printf '%q' "$out")/report.json"
+    echo "for report.html: apt-get install python3-matplotlib, then scripts/report.py" \
+        "$(printf '%q' "$out")/report.json --out $(printf '%q' "$out")/report.html"
 elif "$python" "$root/scripts/report.py" "$out/report.json" --out "$out/report.html"; then
     echo "written: $out/report.html"
 fi

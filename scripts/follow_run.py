@@ -315,6 +315,8 @@ def main():
     parser.add_argument("--project", default="mantissa", help="wandb: default mantissa")
     parser.add_argument("--seconds", type=float, default=5, help="between two looks (default: 5)")
     options = parser.parse_args()
+    if not 0 < options.seconds < math.inf:
+        parser.error("--seconds: a number above 0")
     folder = options.run
     config = read_json(os.path.join(folder, "config.json"))
     if not config:

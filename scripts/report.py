@@ -163,9 +163,11 @@ class Page:
         def cell(row, heading, path, form=str, needs=None):
             if needs and at(row, needs) in (None, False, 0, "fp32"):
                 return "-"
-            value = at(row, path)
-            unknown = form is share and isinstance(at(row, path.rpartition(".")[0]), dict)
-            return form(value) if value is not None or unknown else "-"
+            above, _, key = path.rpartition(".")
+            holder, value = at(row, above) if above else row, at(row, path)
+            # null stands for a number that is not finite, which only shares can be.
+            is_null = form is share and isinstance(holder, dict) and key in holder
+            return form(value) if value is not None or is_null else "-"
         table = [[cell(row, *column) for column in columns] for row in rows]
         table = [cells for cells in table if any(c != "-" for c in cells[1:])]
         kept = [i for i in range(len(columns)) if not i or any(cells[i] != "-" for cells in table)]
@@ -185,7 +187,8 @@ class Page:
             labels = axes.get_legend_handles_labels()[1]
             if labels:
                 widest = max(map(len, labels))
-                figure.legend(loc="outside upper left", ncols=max(1, 60 // (widest + 8)))
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1),
+                            ncols=max(1, 60 // (widest + 8)))
             out = io.StringIO()
             figure.savefig(out, format="svg")
         finally:
@@ -398,7 +401,8 @@ OPERANDS = [("operand", "name"), ("<format", "format"), ("to zero", "to_zero", s
 
 
 def draw_bars(page, title, rows, values):
-    """Horizontal bars on a logarithmic axis: values are (name, [a value for each row or None])."""
+    """Horizontal bars on a logarithmic axis: values are (name, [a value for each row; 0: no bar;
+    None: not finite])."""
     def draw(axes):
         width = 0.8 / len(values)
         for k, (name, bars) in enumerate(values):
@@ -406,7 +410,9 @@ def draw_bars(page, title, rows, values):
             if finite:
                 axes.barh(*zip(*finite), height=width * 0.9, color=COLOURS[k + 1],
                           label=" " + clean(name) if len(values) > 1 else None)
-        axes.set_yticks([i + 0.4 - width / 2 for i in range(len(rows))], [clean(row) for row in rows])
+        labels = [clean(row) + (" (inf)" if any(bars[i] is None for _, bars in values) else "")
+                  for i, row in enumerate(rows)]
+        axes.set_yticks([i + 0.4 - width / 2 for i in range(len(rows))], labels)
         axes.grid(axis="x")
         axes.grid(axis="y", visible=False)
         axes.set(xlabel="relative to fp32", xscale="log")
@@ -440,6 +446,11 @@ def draw_exponents(page, report):
     page.figure("Magnitudes in fp32, without a loss scale", draw, 3.6)
 
 
+def largest(values):
+    """The largest value, 0 if there is none, or None if one is not finite."""
+    return None if None in values else max(values, default=0)
+
+
 def draw_head(page, report):
     precision = "" if "tensors" in report else ", " + report["precision"]
     loss = report["loss"] if "tensors" in report else {"fp32": report["loss"]}
@@ -459,7 +470,9 @@ def draw_head(page, report):
         ["weights", report["from"]], ["device", report["device"]],
         ["loss", ", ".join(f"{name} {'inf' if value is None else f'{value:.6f}'}"
                            for name, value in loss.items())],
-        *([["loss scale", f"{report['loss_scale']:.12g}"]] if at(report, "formats.fp16") else [])])
+        *([["loss scale", f"{report['loss_scale']:.12g}, " +
+            ("that of the fp16 run at this step" if at(report, "loss_scale_of_run")
+             else "loss_scale.init_scale")]] if at(report, "formats.fp16") else [])])
 
 
 def draw_audit(page, report):
@@ -468,13 +481,22 @@ def draw_audit(page, report):
     page.add("h2", "Errors and magnitudes")
     kinds = list(dict.fromkeys(t["tensor"] for t in tensors))
     draw_bars(page, "Error of tensors, worst layer", kinds, [
-        (name, [max(at(t, "error." + name) or 0 for t in tensors if t["tensor"] == kind)
+        (name, [largest([t["error"][name] for t in tensors
+                         if t["tensor"] == kind and name in (at(t, "error") or {})])
                 for kind in kinds]) for name in formats])
     draw_exponents(page, report)
     sites = list(dict.fromkeys(site for f in formats.values() for site in f["trials"]))
     draw_bars(page, "Error of the gradients with one more operation in float32", ["(none)"] + sites, [
-        (name, [f["first_error"]] + [at(f, f"trials.{site}.gradient_error") for site in sites])
+        (name, [f["first_error"]] + [f["trials"][site]["gradient_error"] if site in f["trials"] else 0
+                                     for site in sites])
         for name, f in formats.items()])
+    page.table("One more operation in float32", "",
+               [{"name": site, **{name: at(f, "trials." + site) for name, f in formats.items()}}
+                for site in sites],
+               [("one more", "name")] + [(f"{name} {heading}", f"{name}.{key}", share)
+                                         for name in formats
+                                         for heading, key in (("gradients", "gradient_error"),
+                                                              ("removes", "removes"))])
     page.table("Forward pass", "Errors: root mean square of the difference from fp32, relative to fp32. "
                "In fp16, of the values that are not zero: the shares that become zero and subnormal; "
                "room: doublings left before overflow. \"-\": kept in fp32.",
@@ -553,16 +575,21 @@ def main():
             page.parts.append("</section>")
         except OSError as error:
             sys.exit(f"report.py: {clean(name)}: {error.strerror}")
-        except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration,
+                OverflowError, RecursionError) as error:
             sys.exit(f"report.py: {clean(name)}: this is no report of ./compare or ./train "
                      f"({clean(repr(error))})")
+    staged = None
     try:
         folder = os.path.dirname(os.path.abspath(options.out))
         with tempfile.NamedTemporaryFile("w", dir=folder, encoding="utf-8", delete=False) as file:
+            staged = file.name
             file.write(page.text("Report: " + ", ".join(map(os.path.basename, options.files))))
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, options.out)
+        os.chmod(staged, 0o644)
+        os.replace(staged, options.out)
     except OSError as error:
+        if staged:
+            os.unlink(staged)
         sys.exit(f"report.py: {clean(options.out)}: {error.strerror}")
 
 

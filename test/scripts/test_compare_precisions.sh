@@ -180,7 +180,7 @@ if ! grep -qF "\"label\":	\"$two\"" out/report.json; then wrong "report.json lac
 test_case "without matplotlib it says what to install"
 PYTHON=/nowhere/python3 runs 0 "my tiny.json" --precisions fp32,bf16 --no-profile
 says "for report.html: apt-get install python3-matplotlib"
-says 'scripts/report.py runs/compare-my\ tiny/report.json'
+says 'report.py runs/compare-my\ tiny/report.json --out runs/compare-my\ tiny/report.html'
 if [ -e "runs/compare-my tiny/report.html" ]; then wrong "there is a page"; fi
 
 test_case "a variant that differs fails alone"
