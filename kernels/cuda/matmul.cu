@@ -31,6 +31,7 @@
 #include "kernels/cuda/matmul_blocks.h"
 #include "kernels/cuda/matmul_codes.h"
 #include "kernels/cuda/matmul_store.h"
+#include "kernels/cuda/matmul_trial.h"
 #include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/storage.h"
@@ -38,26 +39,6 @@
 /* ---- forms */
 
 enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
-
-/* Identifies a planned matmul. Keys are compared with memcmp, so there is no padding. in_blocks is
- * the length along k that operands in blocks need, which decides whether codes are multiplied. */
-struct matmul_key {
-    int64_t m, n, k;
-    int16_t a, b, out, bias, pre_activation; /* enum dtype; -1: none */
-    int16_t a_scale, b_scale;                /* enum product_scale, with codes */
-    int16_t transpose_a, transpose_b, accumulate, epilogue, fast, in_blocks, column_sums, scales,
-        vectors;
-};
-
-struct matmul_plan {
-    struct matmul_key call;
-    unsigned fused;
-    bool as_codes; /* the library multiplies codes */
-    bool tried;    /* planned for a run, with a trial if memory allowed; false for plans of sizes
-                    * and for matmuls first seen in a step */
-    struct cuda_product product;
-    size_t bytes; /* size of the workspace, with the library's */
-};
 
 /* Operands and result of the library, and its workspace. */
 struct buffers {
@@ -291,9 +272,11 @@ static void finish(struct backend *be, const struct matmul_args *args,
     }
 }
 
-static cublasStatus_t run_plan(struct backend *be, const struct matmul_args *args,
-                               const struct matmul_plan *plan, void *workspace) {
+cublasStatus_t cuda_matmul_run(struct backend *be, const struct matmul_args *args,
+                               const struct matmul_plan *plan, void *workspace,
+                               enum matmul_part part) {
     struct buffers at = assign_memory(be, args, plan, workspace);
+    if (part == MATMUL_LIBRARY) return multiply(be, args, plan, &at);
     copy_in(be, &at.a, args->a, args->a_blocks);
     copy_in(be, &at.b, args->b, args->b_blocks);
     if (in_blocks(&plan->product.key)) arrange_scales(be, args, &plan->product.key, &at);
@@ -303,226 +286,36 @@ static cublasStatus_t run_plan(struct backend *be, const struct matmul_args *arg
     return status;
 }
 
-/* ---- trials: a matmul on memory of its own, run before step 0. If the library offers an algorithm
- * and then refuses it, another algorithm, or a form with less fused into it, can still be used.
- * With autotune every algorithm is timed, until the time for trials is over. */
-
-enum { TRIED_ALGORITHMS = 8, WARM_UPS = 2, TIMED_RUNS = 5, PATTERN_BYTES = 1 << 16 };
-
-struct trial {
-    struct backend *be;
-    struct matmul_args args;
-    struct tensor tensors[8];
-    struct matmul_blocks blocks[2];
-    void *memory, *workspace;
-};
-
-static size_t assign_trial(struct trial *trial, const struct matmul_args *args,
-                           size_t workspace_bytes) {
-    struct arena arena = {(char *)trial->memory, 0, SIZE_MAX};
-    struct matmul_args *own = &trial->args;
-    const struct tensor **of[] = {&own->out,
-                                  &own->a,
-                                  &own->b,
-                                  &own->bias,
-                                  &own->column_sums,
-                                  &own->a_scales,
-                                  &own->pre_activation,
-                                  &own->b_scales};
-    const struct matmul_blocks **blocks[] = {&own->a_blocks, &own->b_blocks};
-    *own = *args;
-    own->track_amax = NULL;
-    for (int i = 0; i < 8; i++) {
-        if (!*of[i]) continue;
-        trial->tensors[i] = **of[i];
-        trial->tensors[i].data = arena_take(&arena, tensor_bytes(&trial->tensors[i]));
-        *of[i] = &trial->tensors[i];
-    }
-    for (int i = 0; i < 2; i++) {
-        if (!*blocks[i]) continue;
-        trial->blocks[i] = **blocks[i];
-        trial->blocks[i].scales.data = arena_take(&arena, tensor_bytes(&trial->blocks[i].scales));
-        *blocks[i] = &trial->blocks[i];
-    }
-    trial->workspace = arena_take(&arena, workspace_bytes);
-    return arena.used;
-}
-
-/* Fills memory with numbers of both signs and many magnitudes around 1, since the clocks of a GPU
- * depend on the bits that it switches. They are finite in every dtype of operands: 16 bits of
- * 0x3c00 with some of them at random are 2^-7 to 2 in bf16, 1 to 2 in fp16, and the bytes are
- * finite in E4M3 and E5M2. */
-static bool fill(cudaStream_t stream, void *to, size_t bytes) {
-    static uint16_t pattern[PATTERN_BYTES / sizeof(uint16_t)];
-    for (size_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i++)
-        pattern[i] = (uint16_t)(0x3c00 | (random_bits(12, 0, i) & 0x83fb));
-    char *memory = (char *)to;
-    size_t first = bytes < sizeof pattern ? bytes : sizeof pattern;
-    bool ok = !cudaMemcpyAsync(memory, pattern, first, cudaMemcpyHostToDevice, stream);
-    for (size_t done = first; done < bytes && ok; done *= 2)
-        ok = !cudaMemcpyAsync(memory + done, memory, done < bytes - done ? done : bytes - done,
-                              cudaMemcpyDeviceToDevice, stream);
-    return ok;
-}
-
-/* Sets scales in E8M0 to 1: products of two exponents of the pattern would overflow. */
-static bool fill_exponents(struct trial *trial) {
-    cudaStream_t stream = cuda_state(trial->be)->compute;
-    for (int i = 0; i < 2; i++) {
-        const struct tensor *scales = &trial->blocks[i].scales;
-        if (scales->data && scales->dtype == DTYPE_E8M0 &&
-            cudaMemsetAsync(scales->data, 0x7f, tensor_bytes(scales), stream))
-            return false;
-    }
-    return true;
-}
-
-/* Allocates the operands of a trial. Returns false if there is no memory for them, in which case
- * plans are used untried. */
-static bool open_trial(struct trial *trial, struct backend *be, const struct matmul_args *args,
-                       size_t workspace_bytes) {
-    memset(trial, 0, sizeof *trial);
-    trial->be = be;
-    size_t bytes = assign_trial(trial, args, workspace_bytes);
-    cudaError_t error = cudaMalloc(&trial->memory, bytes);
-    bool ok = error == cudaSuccess;
-    if (ok) assign_trial(trial, args, workspace_bytes);
-    if (ok && fill(cuda_state(be)->compute, trial->memory, bytes) && fill_exponents(trial))
-        return true;
-    if (ok) cudaFree(trial->memory);
-    else if (error != cudaErrorMemoryAllocation)
-        snprintf(be->failure.text, sizeof be->failure.text, "CUDA: a matmul cannot be tried: %s",
-                 cudaGetErrorString(error));
-    cudaGetLastError(); /* clears the error */
-    return false;
-}
-
-/* Clears errors of the trial: there was none before. */
-static void close_trial(struct trial *trial) {
-    cudaFree(trial->memory);
-    cudaGetLastError();
-    trial->be->failure.text[0] = 0;
-}
-
-static void record_refusal(struct backend *be, const char *message, int status) {
-    struct cuda_products *products = cuda_state(be)->products;
-    snprintf(products->refusal, sizeof products->refusal,
-             "cuBLASLt offers an algorithm and then fails: %.80s (status %d)", message, status);
-}
-
-/* Part of a matmul that is timed: algorithms differ in the library's, forms in all of it. */
-enum timed_part { LIBRARY_ALONE, WHOLE_MATMUL };
-
-/* Queues the matmul, or the library's part of one that has run before. Returns false, with the
- * reason in products->refusal, if that fails. */
-static bool try_plan(struct trial *trial, const struct matmul_plan *plan, enum timed_part part) {
-    struct backend *be = trial->be;
-    const struct buffers at = assign_memory(be, &trial->args, plan, trial->workspace);
-    cublasStatus_t status = part == LIBRARY_ALONE
-                                ? multiply(be, &trial->args, plan, &at)
-                                : run_plan(be, &trial->args, plan, trial->workspace);
-    if (status)
-        record_refusal(be, cuda_state(be)->products->lt.GetStatusString(status), (int)status);
-    else if (be->failure.text[0]) record_refusal(be, be->failure.text, 0);
-    return !status && !be->failure.text[0];
-}
-
-/* Runs the whole matmul and waits for its completion. Returns false as try_plan does. */
-static bool complete_plan(struct trial *trial, const struct matmul_plan *plan) {
-    if (!try_plan(trial, plan, WHOLE_MATMUL)) return false;
-    cudaError_t error = cudaStreamSynchronize(cuda_state(trial->be)->compute);
-    if (error != cudaSuccess) record_refusal(trial->be, cudaGetErrorString(error), (int)error);
-    return error == cudaSuccess;
-}
-
-static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-/* Returns the median time of some runs, in milliseconds; infinite if one fails. The runs are queued
- * one behind the other, so that the host's launches are hidden as in a step. */
-static float time_plan(struct trial *trial, const struct matmul_plan *plan, enum timed_part part) {
-    cudaStream_t stream = cuda_state(trial->be)->compute;
-    cudaEvent_t ends[TIMED_RUNS + 1] = {}; /* of the last warm-up, and of each run */
-    float times[TIMED_RUNS];
-    bool ok = true;
-    for (int i = 0; i <= TIMED_RUNS && ok; i++) ok = !cudaEventCreate(&ends[i]);
-    for (int i = 1 - WARM_UPS; i <= TIMED_RUNS && ok; i++)
-        ok = try_plan(trial, plan, part) && (i < 0 || !cudaEventRecord(ends[i], stream));
-    ok = ok && !cudaEventSynchronize(ends[TIMED_RUNS]);
-    for (int i = 0; i < TIMED_RUNS && ok; i++)
-        ok = !cudaEventElapsedTime(&times[i], ends[i], ends[i + 1]);
-    for (int i = 0; i <= TIMED_RUNS; i++)
-        if (ends[i]) cudaEventDestroy(ends[i]);
-    algorithms_trial_ended(cuda_state(trial->be)->products->algorithms);
-    if (!ok) trial->be->failure.text[0] = 0;
-    if (!ok) return INFINITY;
-    qsort(times, TIMED_RUNS, sizeof *times, by_value);
-    return times[TIMED_RUNS / 2];
-}
-
-static void set_algorithm(struct matmul_plan *plan,
-                          const cublasLtMatmulHeuristicResult_t *algorithm) {
-    plan->product.algorithm = algorithm->algo;
-    plan->product.workspace_bytes = algorithm->workspaceSize;
-}
-
-/* Takes the first algorithm that works, or with autotune the fastest. *timed is false if time did
- * not suffice for all. Returns false if none works. */
-static bool take_fastest(struct trial *trial, struct matmul_plan *plan,
-                         const cublasLtMatmulHeuristicResult_t *offered, int count, bool *timed) {
-    struct algorithms *algorithms = cuda_state(trial->be)->products->algorithms;
-    bool tune = algorithms && count > 1;
-    int best = -1;
-    float least = INFINITY;
-    *timed = true;
-    for (int i = 0; i < count; i++) {
-        set_algorithm(plan, &offered[i]);
-        if (tune && !algorithms_have_time(algorithms)) *timed = false;
-        if (best >= 0 && !*timed) break;
-        if (!complete_plan(trial, plan)) {
-            trial->be->failure.text[0] = 0;
-            continue;
-        }
-        if (!tune || !*timed) return true;
-        float time = time_plan(trial, plan, LIBRARY_ALONE);
-        if (best < 0 || time < least) least = time, best = i;
-    }
-    if (best >= 0) set_algorithm(plan, &offered[best]);
-    return best >= 0;
-}
-
 /* ---- planning */
 
 /* Without memory for a trial, the library's first algorithm is taken untried. */
 static bool take_algorithm(struct backend *be, const struct matmul_args *args,
                            struct matmul_plan *plan, size_t limit, bool *timed) {
     struct cuda_products *products = cuda_state(be)->products;
-    cublasLtMatmulHeuristicResult_t offered[TRIED_ALGORITHMS];
-    struct trial trial;
-    int wanted = plan->tried || products->algorithms ? TRIED_ALGORITHMS : 1;
+    cublasLtMatmulHeuristicResult_t offered[CUDA_TRIED_ALGORITHMS];
+    struct matmul_trial trial;
+    int wanted = plan->tried || products->algorithms ? CUDA_TRIED_ALGORITHMS : 1;
     int count = product_request(products, &plan->product, limit, offered, wanted);
     size_t most = 0;
     for (int i = 0; i < count; i++)
         if (offered[i].workspaceSize > most) most = offered[i].workspaceSize;
     if (count == 0) return false;
-    set_algorithm(plan, &offered[0]);
+    cuda_plan_set_algorithm(plan, &offered[0]);
     if (!plan->tried) { /* memory for any that a trial may choose */
         plan->product.workspace_bytes = most;
         return true;
     }
-    if (be->failure.text[0] || !open_trial(&trial, be, args, plan->bytes + most)) return true;
+    if (be->failure.text[0] || !cuda_trial_open(&trial, be, args, plan->bytes + most)) return true;
     plan->bytes += most; /* while it is tried */
-    bool works = take_fastest(&trial, plan, offered, count, timed);
+    bool works = cuda_trial_take_fastest(&trial, plan, offered, count, timed);
     plan->bytes -= most;
-    close_trial(&trial);
+    cuda_trial_close(&trial);
     return works;
 }
 
 /* Plans the matmul in one form. Returns false with the reason in products->refusal, which is empty
- * if autotune declined the form. *timed: see take_fastest. *recorded is true if the algorithm came
- * from the table. */
+ * if autotune declined the form. *timed: see cuda_trial_take_fastest. *recorded is true if the
+ * algorithm came from the table. */
 static bool plan_form(struct backend *be, const struct matmul_args *args, struct matmul_plan *plan,
                       bool planning, bool *timed, bool *recorded) {
     struct cuda_products *products = cuda_state(be)->products;
@@ -552,7 +345,7 @@ static void compare_forms(struct backend *be, const struct matmul_args *args,
                           struct matmul_plan *plan, bool *timed) {
     struct cuda_products *products = cuda_state(be)->products;
     struct matmul_plan other = *plan;
-    struct trial trial;
+    struct matmul_trial trial;
     bool other_timed, recorded, slower = false, compared = false;
     other.fused = fuse_less(plan->fused);
     if (!plan_form(be, args, &other, true, &other_timed, &recorded)) return;
@@ -561,11 +354,11 @@ static void compare_forms(struct backend *be, const struct matmul_args *args,
     if (!plan->tried) {
         plan->bytes = bytes;
     } else if (!be->failure.text[0] && algorithms_have_time(products->algorithms) &&
-               open_trial(&trial, be, args, bytes)) {
-        slower =
-            !(time_plan(&trial, plan, WHOLE_MATMUL) <= time_plan(&trial, &other, WHOLE_MATMUL));
+               cuda_trial_open(&trial, be, args, bytes)) {
+        slower = !(cuda_trial_time(&trial, plan, MATMUL_WHOLE) <=
+                   cuda_trial_time(&trial, &other, MATMUL_WHOLE));
         compared = true;
-        close_trial(&trial);
+        cuda_trial_close(&trial);
     }
     *timed = *timed && compared;
     if (!slower) {
@@ -717,7 +510,8 @@ size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
 void cuda_matmul(struct backend *be, const struct matmul_args *args) {
     const struct matmul_plan *plan = plan_of(be, args, false);
     if (!plan) return;
-    cublasStatus_t status = run_plan(be, args, plan, backend_workspace(be, plan->bytes));
+    cublasStatus_t status =
+        cuda_matmul_run(be, args, plan, backend_workspace(be, plan->bytes), MATMUL_WHOLE);
     const struct product_key *key = &plan->product.key;
     if (status && !be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
