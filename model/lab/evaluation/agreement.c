@@ -1,5 +1,6 @@
 #include "model/lab/evaluation/agreement.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,7 @@ double agreement_mean(const struct agreement *agreement) {
 }
 
 double agreement_percentile(const struct agreement *agreement, double share) {
+    assert(agreement->tokens > 0);
     int64_t index = fraction_of(share, agreement->tokens, FRACTION_UP) - 1;
     return agreement->differences[index < 0 ? 0 : index];
 }

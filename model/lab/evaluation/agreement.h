@@ -22,7 +22,8 @@ void agreement_add(struct agreement *agreement, const float *sampler, const floa
 /* Sorts the differences. */
 void agreement_finish(struct agreement *agreement);
 
-/* Returns the mean of the differences, and the one that a share of them do not exceed. */
+/* Returns the mean of the differences, and the one that a share of them do not exceed. There must
+ * be at least one token. */
 double agreement_mean(const struct agreement *agreement);
 double agreement_percentile(const struct agreement *agreement, double share);
 

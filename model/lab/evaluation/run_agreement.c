@@ -214,9 +214,9 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
     int64_t limit = sample_model_context(config), before = arrlen(rollout->first) - 1;
     int64_t room = limit - before;
     rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
-    rollout->tokens = config_given_by_flag(config, "sample.tokens") ? config->sample.tokens
-                      : room < TOKENS                               ? room
-                                                                    : TOKENS;
+    const bool is_given =
+        config->sample.tokens > 0 && config_given_by_flag(config, "sample.tokens");
+    rollout->tokens = is_given ? config->sample.tokens : MIN(room, TOKENS);
     if (rollout->tokens > room || room < 1)
         return fail(error,
                     "--tokens %" PRId64 ": the context of the model has %" PRId64

@@ -17,7 +17,7 @@ struct agreement_options {
 
 /* Samples texts at temperature 1 with the key-value cache, or with sample.exact as the training
  * forward pass does, and computes the predictions of the same tokens with the training forward
- * pass. Texts have sample.tokens tokens if a flag gives them, else 64. Prints how they differ, and
- * writes agreement.json into options->out, which it creates. Returns an exit status. */
+ * pass. Texts have sample.tokens tokens if a flag sets it above 0, else 64. Prints how they differ,
+ * and writes agreement.json into options->out, which it creates. Returns an exit status. */
 int run_agreement(const struct config *config, const char *from,
                   const struct agreement_options *options, struct error *error);

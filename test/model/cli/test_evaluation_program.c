@@ -174,6 +174,8 @@ Test(evaluation_program, agreement_of_sampler_and_trainer) {
     expect_exit("--agreement|--from|a/run|--set|precision=auto|--samples|2", 0);
     cr_expect_null(strstr(out_text, "auto"), "%s", out_text);
     cr_expect_not_null(strstr(out_text, "2 texts of 32 tokens"), "%s", out_text);
+    expect_exit("--agreement|--from|a/run|--tokens|0|--samples|2", 0);
+    cr_expect_not_null(strstr(out_text, "2 texts of 32 tokens"), "%s", out_text);
     expect_error("--agreement|--from|a/run|--tokens|33", 1, "the context of the model has 32");
     expect_error("--agreement|--from|a/run|--temperature|1", 2, "--temperature goes with");
 }
