@@ -20,6 +20,7 @@ const struct huggingface_key huggingface_keys[] = {
          "weights that are not quantized: load the model in transformers, call its dequantize()\n"
          "and save it again"),
     NONE("per_layer_config", IN_ALL, "null {}", "the same sizes in all layers"),
+    NEED("is_causal", IN_ALL, "true"),
     NONE("pruned_heads", IN_ALL, "null {}", "all heads"),
 
     /* GPT2Config. Files of other tools may have the names of other classes, which win. */

@@ -376,6 +376,8 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"gpt2\",\"add_cross_attention\":true," SIZES "}", "add_cross_attention"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true," SIZES "}",
          "needs false"},
+        {"{\"model_type\":\"gpt2\",\"is_causal\":false," SIZES "}", "is_causal is false"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"is_causal\":false}", "is_causal is false"},
         {"{\"model_type\":\"gpt2\",\"pruned_heads\":{\"0\":[1]}," SIZES "}", "pruned_heads"},
         {"{\"model_type\":\"gpt2\",\"num_hidden_layers\":0," SIZES "}", "num_hidden_layers is 0"},
         {"{\"model_type\":\"mistral\"," LLAMA
