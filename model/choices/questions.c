@@ -13,7 +13,7 @@
 
 /* Each choice has a copy of its context, so a short file may ask for far more memory than it
  * takes: the texts of a row and of all rows are limited, too. */
-enum { FILE_BYTES_MAX = 1 << 30, VALUES_MAX = 100000 };
+enum { FILE_BYTES_MAX = 1 << 30 };
 enum { ROW_BYTES_MAX = 64 << 20, SET_BYTES_MAX = 1 << 30 };
 
 void question_add(struct question_set *set, struct question *question, const char *context,
@@ -145,17 +145,43 @@ static int read_answer(struct question *question, const cJSON *row, struct error
     return 0;
 }
 
-/* Adds the question of a line, which has a NUL after it. */
+/* True if a string, or a string in an array, has a NUL character. */
+static bool has_nul(const cJSON *value) {
+    const cJSON *item;
+    if (cJSON_IsString(value)) return strstr(value->valuestring, JSON_ROW_NUL);
+    cJSON_ArrayForEach(item, value) if (cJSON_IsString(item) &&
+                                        strstr(item->valuestring, JSON_ROW_NUL)) return true;
+    return false;
+}
+
+/* Fails if a field that is read appears twice or has a NUL character. */
+static int check_fields(const cJSON *row, struct error *error) {
+    static const char *const names[] = {"context", "choices", "answer", "delimiter"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const cJSON *value = NULL, *field;
+        cJSON_ArrayForEach(field, row) {
+            if (strcmp(field->string, names[i]) != 0) continue;
+            if (value) return fail(error, "\"%s\" appears twice", names[i]);
+            value = field;
+        }
+        if (has_nul(value))
+            return fail(error, "\"%s\" has \\u0000, the NUL character\nremove it", names[i]);
+    }
+    return 0;
+}
+
+/* Adds the question of a line. */
 static int read_row(struct question_set *set, const char *line, size_t size, size_t number,
                     const char *path, struct error *error) {
     struct error problem;
     struct question question = {.line = number};
+    size_t column;
     cJSON *row;
-    /* Messages of json_parse begin with ":1:", an empty name and the only line of this text. */
-    if (json_parse_limited(&row, line, size, VALUES_MAX, "", &problem))
-        return fail(error, "%s:%zu%s", path, number, problem.text + 2);
+    if (json_parse_row(&row, line, size, &column, &problem))
+        return fail(error, "%s:%zu:%zu: %s", path, number, column, problem.text);
     int status = cJSON_IsObject(row) ? 0 : fail(&problem, "the row is not an object, {...}");
     if (status == 0 && !json_member(row, "context")) status = refuse_benchmark(row, path, &problem);
+    if (status == 0) status = check_fields(row, &problem);
     if (status == 0) status = read_choices(set, &question, row, &problem);
     if (status == 0) status = read_answer(&question, row, &problem);
     cJSON_Delete(row);
@@ -180,14 +206,13 @@ static int check_kind(const char *text, size_t size, const char *path, struct er
     return 0;
 }
 
-static int read_rows(struct question_set *set, char *text, size_t size, const char *path,
+static int read_rows(struct question_set *set, const char *text, size_t size, const char *path,
                      struct error *error) {
     size_t line = 1;
-    for (char *row = text, *end = text + size, *next; row < end; row = next, line++) {
-        char *stop = memchr(row, '\n', (size_t)(end - row));
+    for (const char *row = text, *end = text + size, *next; row < end; row = next, line++) {
+        const char *stop = memchr(row, '\n', (size_t)(end - row));
         next = stop ? stop + 1 : end;
         if (!stop) stop = end;
-        *stop = '\0';
         const size_t length = (size_t)(stop - row);
         if (!jsonl_is_blank(row, length) && read_row(set, row, length, line, path, error))
             return -1;

@@ -6,7 +6,9 @@
  *
  * The context may be an array with a text for each choice. "delimiter" is the text between context
  * and choice. Without it, a space is put there, unless one of the two has white space there or the
- * context is empty. Other fields are ignored. INDEX is a number from 0 or a string of digits. */
+ * context is empty. INDEX is a number from 0 or a string of digits. Other fields are ignored,
+ * whatever they hold. Rows are parsed by json_parse_row, so an unpaired surrogate is read as
+ * U+FFFD; a NUL character or a duplicate of a field that is read is an error. */
 #pragma once
 
 #include <stddef.h>
