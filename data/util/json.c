@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stb/stb_ds.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@ struct json_shown json_text_shown(const char *text) {
 }
 
 enum { VALUE = 'v', KEY = 'k' };
+enum { NUMBER_BYTES_MAX = 63 }; /* cJSON reads no more of a number */
 
 /* A text that is checked before cJSON parses it, since cJSON accepts more than JSON, and says less
  * about errors. */
@@ -47,6 +49,7 @@ struct check {
     char previous;                     /* token before `at`: 0, VALUE, KEY or punctuation */
     size_t items_max;
     uint32_t *items; /* stb_ds array: offsets of keys, or of values without a key, in order */
+    uint32_t *long_numbers; /* stb_ds array: offsets of numbers too long for cJSON */
     char problem[400];
 };
 
@@ -146,13 +149,14 @@ static const char *digits_end(const char *at) {
 }
 
 /* cJSON accepts more: zeros before a number, and a point at one of its ends. */
-static bool is_number(const char *at) {
+static bool is_number(const char *at, size_t length) {
+    const char *const word_end = at + length;
     const char *first = at + (*at == '-'), *end = digits_end(first);
     if (end && *first == '0' && end > first + 1) return false;
     if (end && *end == '.') end = digits_end(end + 1);
     if (end && (*end == 'e' || *end == 'E'))
         end = digits_end(end + 1 + (end[1] == '+' || end[1] == '-'));
-    return end && *end == '\0';
+    return end == word_end;
 }
 
 static bool expected(struct check *c, const char *what) {
@@ -166,20 +170,29 @@ static bool expected(struct check *c, const char *what) {
     }
 }
 
+static bool is_name(const char *at, size_t length) {
+    static const char *const names[] = {"true", "false", "null"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == length && memcmp(names[i], at, length) == 0) return true;
+    return false;
+}
+
 /* Checks a number, true, false or null. */
 static bool check_word(struct check *c) {
-    char word[64] = ""; /* cJSON reads as many characters of a number */
-    size_t length = 0;
-    for (const char *at = c->at; at < c->end && !is_space(*at) && !strchr(",]}", *at); at++)
-        if (++length < sizeof word) word[length - 1] = *at;
-    const bool is_digit = *word >= '0' && *word <= '9';
-    if ((is_digit || *word == '-') && (length >= sizeof word || !is_number(word)))
-        return refuse(c, "%s is not a JSON number; such as 10, -0.5 or 1e-3 are.",
-                      json_text_shown(word).text);
-    if (!is_digit && *word != '-' && strcmp(word, "true") != 0 && strcmp(word, "false") != 0 &&
-        strcmp(word, "null") != 0)
+    char shown[JSON_EXCERPT_MAX];
+    const char *end = c->at;
+    while (end < c->end && !is_space(*end) && !strchr(",]}", *end)) end++;
+    const size_t length = (size_t)(end - c->at);
+    const char first = length ? *c->at : ' ';
+    if (first == '-' || (first >= '0' && first <= '9')) {
+        if (!is_number(c->at, length))
+            return refuse(c, "%s is not a JSON number; such as 10, -0.5 or 1e-3 are.",
+                          json_text_excerpt(shown, c->at, length));
+        if (length > NUMBER_BYTES_MAX) arrput(c->long_numbers, (uint32_t)(c->at - c->text));
+    } else if (!is_name(c->at, length)) {
         return expected(c, "a value (a number, a \"string\", true, false, [ or {)");
-    c->at += length;
+    }
+    c->at = end;
     return true;
 }
 
@@ -315,11 +328,40 @@ static bool finish_tree(struct check *c, cJSON *item, const uint32_t **next) {
     return c->is_row || !cJSON_IsObject(item) || check_keys(c, item);
 }
 
+/* Overwrites a number by a shorter one of the same value, and spaces. */
+static void shorten_number(char *number) {
+    char *end, text[NUMBER_BYTES_MAX + 1];
+    const double value = strtod(number, &end);
+    const int length = isinf(value) ? snprintf(text, sizeof text, "%s1e999", value < 0 ? "-" : "")
+                                    : snprintf(text, sizeof text, "%.17g", value);
+    memset(number, ' ', (size_t)(end - number));
+    memcpy(number, text, (size_t)length);
+}
+
+/* Returns the tree of a text that has been checked, or NULL if out of memory. */
+static cJSON *make_tree(const struct check *c) {
+    const size_t size = (size_t)(c->end - c->text);
+    if (!c->long_numbers) return cJSON_ParseWithLength(c->text, size);
+    char *copy = malloc(size + 1);
+    if (!copy) return NULL;
+    memcpy(copy, c->text, size);
+    copy[size] = '\0';
+    for (size_t i = 0; i < arrlenu(c->long_numbers); i++) shorten_number(copy + c->long_numbers[i]);
+    cJSON *root = cJSON_ParseWithLength(copy, size);
+    free(copy);
+    return root;
+}
+
+static void close_check(struct check *c) {
+    arrfree(c->items);
+    arrfree(c->long_numbers);
+}
+
 /* Checks a text and parses it. */
 static bool parse(struct cJSON **root, struct check *c) {
     *root = NULL;
     if (!check_text(c)) return false;
-    *root = cJSON_ParseWithLength(c->text, (size_t)(c->end - c->text));
+    *root = make_tree(c);
     if (!*root) return refuse(c, "out of memory");
     const uint32_t *next = c->items;
     if (finish_tree(c, *root, &next)) return true;
@@ -339,7 +381,7 @@ int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_
     size_t column;
     assert(size <= INT32_MAX);
     const int status = parse(root, &c) ? 0 : fail_at(&c, where, &column, error);
-    arrfree(c.items);
+    close_check(&c);
     return status;
 }
 
@@ -354,7 +396,7 @@ int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *co
     text[size] = '\0';
     c.end = text + size;
     const int status = parse(root, &c) ? 0 : fail_at(&c, NULL, column, error);
-    arrfree(c.items);
+    close_check(&c);
     free(text);
     return status;
 }
@@ -376,7 +418,7 @@ const char *json_source(const struct cJSON *item, const char *text, size_t *leng
         start = c.at;
     }
     check_whole(&c);
-    arrfree(c.items);
+    close_check(&c);
     *length = (size_t)(c.at - start);
     return start;
 }

@@ -2,6 +2,8 @@
 
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct error error;
@@ -27,6 +29,38 @@ Test(json, trees_equal_those_of_cjson) {
         cJSON_Delete(root);
         cJSON_Delete(expected);
     }
+}
+
+Test(json, numbers_of_any_length_are_read) {
+    static const struct {
+        const char *before, *after; /* text around 100 zeros */
+        double value;
+    } cases[] = {
+        {"1.", "", 1},      {"-0.", "1e101", -1},      {"1", "", 1e100},
+        {"25e-", "1", 2.5}, {"-1", "e999", -INFINITY},
+    };
+    char zeros[101] = "", text[600], number[200], decimal[64];
+    memset(zeros, '0', 100);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(number, sizeof number, "%s%s%s", cases[i].before, zeros, cases[i].after);
+        snprintf(text, sizeof text, "{\"a\":[%s,7], \"b\":%s}", number, number);
+        cJSON *root = parse(text);
+        const cJSON *a = json_member(root, "a"), *b = json_member(root, "b");
+        size_t length;
+        snprintf(decimal, sizeof decimal, "%g, expected %g", a->child->valuedouble, cases[i].value);
+        cr_expect(a->child->valuedouble == cases[i].value, "%s", decimal);
+        cr_expect_eq(a->child->next->valuedouble, 7);
+        cr_expect_eq(strncmp(json_source(b, text, &length), number, strlen(number)), 0);
+        cr_expect_eq(length, strlen(number));
+        cJSON_Delete(root);
+        cr_assert_eq(json_parse_row(&root, text, strlen(text), &length, &error), 0);
+        cr_expect(json_member(root, "b")->valuedouble == cases[i].value, "%s", decimal);
+        cJSON_Delete(root);
+    }
+    cJSON *root;
+    snprintf(text, sizeof text, "1%s.", zeros);
+    cr_expect_eq(json_parse(&root, text, strlen(text), "x", &error), -1);
+    cr_expect_not_null(strstr(error.text, "... is not a JSON number"), "%s", error.text);
 }
 
 Test(json, items_have_their_position) {
