@@ -3,7 +3,7 @@
 
     python3 scripts/questions.py IN OUT.jsonl
 
-IN is a file of JSON Lines, or of Parquet where Python has pyarrow. The fields of a row decide its
+It needs Python 3.8. IN is a file of JSON Lines, or of Parquet where Python has pyarrow. The fields of a row decide its
 benchmark; a file may mix them:
 
     HellaSwag    activity_label, ctx_a, ctx_b, endings, label
@@ -20,6 +20,7 @@ a file is wrong, 2 wrong usage.
 import json
 import os
 import sys
+import tempfile
 
 
 class Wrong(ValueError):
@@ -136,6 +137,8 @@ def question(row):
             context, choices, answer = convert(row)
             if not all(choices):
                 raise Wrong("a choice is empty")
+            if any("\0" in text for text in [*context, *choices]):
+                raise Wrong("a text has a NUL character, \\u0000")
             if len(choices) < 2:
                 raise Wrong("it has fewer than two choices")
             return {"context": context, "choices": choices, "answer": answer, "delimiter": " "}
@@ -143,10 +146,13 @@ def question(row):
 
 
 def json_rows(file):
+    mark = b"\xef\xbb\xbf"
     for number, line in enumerate(file, 1):
-        if line := line.strip().removeprefix(b"\xef\xbb\xbf"):
+        line = line.strip()
+        line = line[len(mark):] if line.startswith(mark) else line
+        if line:
             try:
-                yield number, json.loads(line)
+                yield f"line {number}", json.loads(line)
             except (ValueError, RecursionError) as problem:
                 raise Wrong(f"line {number}: {problem}") from None
 
@@ -157,14 +163,17 @@ def parquet_rows(path):
     except ImportError:
         sys.exit(f"{path}: this is a Parquet file: install pyarrow (python3 -m pip install pyarrow)")
     number = 0
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
-        for row in batch.to_pylist():
-            number += 1
-            yield number, row
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"row {number}", row
+    except pyarrow.ArrowException as problem:
+        raise Wrong(f"after row {number}: {problem}") from None
 
 
 def rows(path):
-    """Pairs of a number, from 1, and a row."""
+    """Pairs of a name, such as "line 1", and a row."""
     with open(path, "rb") as file:
         yield from parquet_rows(path) if file.peek(4)[:4] == b"PAR1" else json_rows(file)
 
@@ -172,16 +181,32 @@ def rows(path):
 def write(out, path):
     """Writes the questions. Returns their number."""
     count = 0
-    for number, row in rows(path):
+    for name, row in rows(path):
         try:
             out.write((json.dumps(question(row), ensure_ascii=False) + "\n").encode())
         except Wrong as problem:
-            raise Wrong(f"line {number}: {problem}") from None
+            raise Wrong(f"{name}: {problem}") from None
         except UnicodeEncodeError:
-            raise Wrong(f"line {number}: a text has half a character") from None
+            raise Wrong(f"{name}: a text has half a character") from None
         count += 1
     if count == 0:
         raise Wrong("there are no rows")
+    return count
+
+
+def write_whole(target, path):
+    """Writes the questions to a file beside the target, and renames it once it is complete."""
+    handle, part = tempfile.mkstemp(".part", "questions-", os.path.dirname(target) or ".")
+    try:
+        with open(handle, "wb") as out:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(part, 0o666 & ~umask)
+            count = write(out, path)
+        os.replace(part, target)
+    except BaseException:
+        os.remove(part)
+        raise
     return count
 
 
@@ -193,17 +218,11 @@ def main():
         print(__doc__.strip(), file=sys.stderr)
         return 2
     path, target = sys.argv[1:]
-    part = target + ".part"
     try:
-        with open(part, "wb") as out:
-            count = write(out, path)
-        os.replace(part, target)
+        count = write_whole(target, path)
     except (ValueError, OSError) as problem:
         print(f"{path}: {problem}", file=sys.stderr)
         return 1
-    finally:
-        if os.path.exists(part):
-            os.remove(part)
     print(f"{target}: {count:,} questions")
     print(f"next: ./train --choices {target} --from datasets/gpt2")
     return 0

@@ -50,7 +50,7 @@ static int refuse_field(const cJSON *value, const char *name, const char *expect
 
 /* Fails if the row has the layout of a benchmark: the two fields by which scripts/questions.py
  * recognizes it. */
-static int refuse_benchmark(const cJSON *row, const char *path, struct error *error) {
+static int refuse_benchmark(const cJSON *row, struct error *error) {
     static const char *const benchmarks[][3] = {
         {"HellaSwag", "ctx_a", "endings"},
         {"ARC", "question", "answerKey"},
@@ -62,8 +62,8 @@ static int refuse_benchmark(const cJSON *row, const char *path, struct error *er
         if (json_member(row, benchmarks[i][1]) && json_member(row, benchmarks[i][2]))
             return fail(error,
                         "this is a row of %s. Convert the file:\n"
-                        "python3 scripts/questions.py %s questions.jsonl",
-                        benchmarks[i][0], path);
+                        "python3 scripts/questions.py FILE questions.jsonl",
+                        benchmarks[i][0]);
     return 0;
 }
 
@@ -180,7 +180,7 @@ static int read_row(struct question_set *set, const char *line, size_t size, siz
     if (json_parse_row(&row, line, size, &column, &problem))
         return fail(error, "%s:%zu:%zu: %s", path, number, column, problem.text);
     int status = cJSON_IsObject(row) ? 0 : fail(&problem, "the row is not an object, {...}");
-    if (status == 0 && !json_member(row, "context")) status = refuse_benchmark(row, path, &problem);
+    if (status == 0 && !json_member(row, "context")) status = refuse_benchmark(row, &problem);
     if (status == 0) status = check_fields(row, &problem);
     if (status == 0) status = read_choices(set, &question, row, &problem);
     if (status == 0) status = read_answer(&question, row, &problem);
@@ -196,8 +196,8 @@ static int check_kind(const char *text, size_t size, const char *path, struct er
     if (size >= 4 && memcmp(text, "PAR1", 4) == 0)
         return fail(error,
                     "%s: this is a Parquet file, and JSON Lines are read. Convert one of a "
-                    "benchmark:\npython3 scripts/questions.py %s questions.jsonl",
-                    path, path);
+                    "benchmark:\npython3 scripts/questions.py FILE questions.jsonl",
+                    path);
     if (text[strspn(text, " \t\r\n")] == '[')
         return fail(error,
                     "%s: this is a JSON array, and JSON Lines are read: one object on each line. "

@@ -140,8 +140,8 @@ Test(questions, rows_of_benchmarks_name_the_script) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char pattern[100];
-        snprintf(pattern, sizeof pattern, ": this is a row of %s.*python3 scripts/questions.py /",
-                 cases[i][1]);
+        snprintf(pattern, sizeof pattern,
+                 ": this is a row of %s.*python3 scripts/questions.py FILE ", cases[i][1]);
         expect_refused(cases[i][0], pattern);
     }
 }
@@ -197,7 +197,8 @@ Test(questions, other_files) {
     cr_expect_eq(open_text(&set, "\n [" GOOD "]"), -1);
     expect_match(error.text, "rows.jsonl: this is a JSON array.*jq -c");
     cr_expect_eq(open_bytes(&set, "PAR1\0\0\xff", 7), -1);
-    expect_match(error.text, "rows.jsonl: this is a Parquet file.*questions.py .*rows.jsonl");
+    expect_match(error.text,
+                 "rows.jsonl: this is a Parquet file.*questions.py FILE questions.jsonl");
     cr_expect_eq(open_bytes(&set, "{\"context\":\0}", 13), -1);
     expect_match(error.text, "rows.jsonl:1:12: a NUL byte");
     cr_expect_eq(questions_open(&set, in_folder("nothing.jsonl"), &error), -1);
