@@ -249,14 +249,17 @@ static int bad_row(struct documents *documents, size_t column, struct error *err
     return 0;
 }
 
-/* Without --field, the first good row decides for all rows. */
+/* Without --field, the first good row decides for all rows. A bad one chooses the advice about
+ * it. */
 static int choose_form(struct documents *documents, const char *row, size_t size,
                        struct error *error) {
-    for (int form = TEXT; form < PAIRS; form++)
-        if (jsonl_has(row, size, ROWS[form].field))
-            return set_fields(documents, ROWS[form].field, error);
-    const bool is_pair = jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion");
-    return set_fields(documents, ROWS[is_pair ? PAIRS : TEXT].field, error);
+    static const char *const names[] = {"text", "messages", "segments", "prompt", "completion"};
+    static const int forms[] = {TEXT, MESSAGES, SEGMENTS, PAIRS, PAIRS};
+    const int count = sizeof names / sizeof *names;
+    const unsigned found = jsonl_names(row, size, names, count);
+    int first = 0;
+    while (first < count && !(found & 1U << first)) first++;
+    return set_fields(documents, ROWS[first < count ? forms[first] : TEXT].field, error);
 }
 
 static int find_template(struct documents *documents, struct error *error) {

@@ -100,14 +100,47 @@ static int read_object(struct jsonl_member *members, int count, const cJSON *obj
     return 0;
 }
 
-bool jsonl_has(const char *row, size_t size, const char *name) {
+/* Returns the position after the string that begins at `at`, or `end` if it is not closed. */
+static const char *string_end(const char *at, const char *end) {
+    for (at++; at < end; at++) {
+        if (*at == '"') return at + 1;
+        if (*at == '\\' && at + 1 < end) at++;
+    }
+    return end;
+}
+
+/* Returns the bit of the name that a key in quotes spells, or 0. */
+static unsigned name_bit(const char *key, size_t size, const char *const *names, int count) {
     struct error ignored;
     size_t column;
     cJSON *root;
-    json_parse_row(&root, row, size, &column, &ignored);
-    const bool has = json_member(root, name);
+    unsigned bit = 0;
+    json_parse_row(&root, key, size, &column, &ignored);
+    const char *text = cJSON_GetStringValue(root);
+    for (int i = 0; text && i < count; i++)
+        if (strcmp(text, names[i]) == 0) bit = 1U << i;
     cJSON_Delete(root);
-    return has;
+    return bit;
+}
+
+unsigned jsonl_names(const char *row, size_t size, const char *const *names, int count) {
+    const char *at = row, *const end = row + size;
+    unsigned found = 0;
+    int depth = 0;
+    while (at < end) {
+        const char *const begin = at++;
+        if (*begin != '"') {
+            depth += (*begin == '{' || *begin == '[') - (*begin == '}' || *begin == ']');
+            if (depth <= 0 && (*begin == '}' || *begin == ']')) break;
+            continue;
+        }
+        at = string_end(begin, end);
+        const char *colon = at;
+        while (colon < end && *colon && strchr(" \t\r", *colon)) colon++;
+        if (depth == 1 && colon < end && *colon == ':')
+            found |= name_bit(begin, (size_t)(at - begin), names, count);
+    }
+    return found;
 }
 
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,

@@ -33,8 +33,9 @@ struct jsonl_member {
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
               struct error *error);
 
-/* True if the row is a valid object that has a member of this name, of any type. */
-bool jsonl_has(const char *row, size_t size, const char *name);
+/* Returns which of the names [count] are keys of the row's object: bit i for names[i]. The row is
+ * not checked, so keys of a broken row are found as far as its quotes and brackets match. */
+unsigned jsonl_names(const char *row, size_t size, const char *const *names, int count);
 
 /* True if the row is only white space. */
 bool jsonl_is_blank(const char *row, size_t size);

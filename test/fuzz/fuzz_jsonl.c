@@ -46,7 +46,8 @@ static void check(const char *built, size_t size, int count) {
     char *row = malloc(size + !size);
     require(row != NULL);
     memcpy(row, built, size);
-    const bool there = jsonl_has(row, size, "text");
+    static const char *const names[] = {"text"};
+    const bool there = jsonl_names(row, size, names, 1);
     if (jsonl_row(row, size, members, count, &column, &error) == 0) {
         require(there && !jsonl_is_blank(built, size));
         for (int i = 0; i < count; i++) {

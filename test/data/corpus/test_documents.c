@@ -333,6 +333,12 @@ Test(documents, rows_of_two_kinds_do_not_mix) {
                  "e.jsonl, line 1, column 28: the member is not a string");
 }
 
+Test(documents, advice_about_a_broken_row_follows_its_keys) {
+    put_text("a.jsonl", "{\"id\":1,\"segments\":[{\"text\":\"t\",}]}");
+    expect_field(READING("a.jsonl"), NULL, "", "a.jsonl, line 1, column 32: a comma before }");
+    cr_expect_not_null(strstr(error.text, "object with \"segments\""), "%s", error.text);
+}
+
 /* A skipped row decides nothing. */
 Test(documents, the_first_good_row_decides) {
     struct reading *reading = READING("a.jsonl");

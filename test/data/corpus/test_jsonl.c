@@ -121,7 +121,11 @@ Test(jsonl, lists_the_existing_members) {
         {"{\"a\":[{\"text\":1}],\"b\":\"text\"}", "text", false},
         {" { \"a\" : 1 , \"te\\u0078t\":2}", "text", true},
         {"{\"a\":1,}", "text", false},
-        {"{\"a\":x,\"text\":1}", "text", false},
+        {"{\"a\":x,\"text\":1}", "text", true},
+        {"{\"text\":[1,2", "text", true},
+        {"{\"\\\"text\":1,\"a\":{\"text\":1}}", "text", false},
+        {"{\"text", "text", false},
+        {"{\"text\\", "text", false},
         {"{}", "", false},
         {"", "text", false},
         {"[\"text\"]", "text", false},
@@ -132,7 +136,8 @@ Test(jsonl, lists_the_existing_members) {
         const size_t size = strlen(cases[i].row);
         char *copy = malloc(size + !size);
         memcpy(copy, cases[i].row, size);
-        cr_expect_eq(jsonl_has(copy, size, cases[i].name), cases[i].there, "%s", cases[i].row);
+        const char *const names[] = {"other", cases[i].name};
+        cr_expect_eq(jsonl_names(copy, size, names, 2), cases[i].there ? 2 : 0, "%s", cases[i].row);
         free(copy);
     }
 }
