@@ -270,7 +270,10 @@ static bool check_whole(struct check *c) {
 }
 
 static bool check_text(struct check *c) {
-    if (strncmp(c->text, "\xef\xbb\xbf", 3) == 0)
+    const bool has_mark = strncmp(c->text, "\xef\xbb\xbf", 3) == 0;
+    if (has_mark && c->is_row)
+        return refuse(c, "found a byte order mark before the value; remove it.");
+    if (has_mark)
         return refuse(c, "the file begins with a byte order mark.\nSave it as UTF-8 without BOM.");
     if (strncmp(c->text, "\xff\xfe", 2) == 0 || strncmp(c->text, "\xfe\xff", 2) == 0)
         return refuse(c, "the file is in UTF-16. Save it as UTF-8.");
@@ -387,6 +390,7 @@ int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_
 
 int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *column,
                    struct error *error) {
+    assert(size <= INT32_MAX);
     char *text = malloc(size + 1);
     struct check c = {.text = text, .at = text, .is_row = true, .items_max = JSON_VALUES_MAX};
     *root = NULL;

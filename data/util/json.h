@@ -46,7 +46,8 @@ int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *co
 /* Returns the line of an item of json_parse's tree, from 1: of its key if it has one. */
 size_t json_line(const struct cJSON *item, const char *text);
 
-/* Returns the source text of the item's value, and its length. */
+/* Returns the source text of the item's value, and its length. The item must be of json_parse's
+ * tree of this text, not of json_parse_row's. */
 const char *json_source(const struct cJSON *item, const char *text, size_t *length);
 
 /* Copies text[0..length) to excerpt for use in a message. It is cut at JSON_EXCERPT_MAX bytes with

@@ -333,6 +333,12 @@ Test(documents, rows_of_two_kinds_do_not_mix) {
                  "e.jsonl, line 1, column 28: the member is not a string");
 }
 
+Test(documents, a_byte_order_mark_before_a_later_row_is_named) {
+    put_text("a.jsonl", "{\"text\":\"t\"}\n\xef\xbb\xbf{\"text\":\"u\"}\n");
+    expect_field(READING("a.jsonl"), NULL, "[t",
+                 "a.jsonl, line 2, column 1: found a byte order mark before the value");
+}
+
 Test(documents, advice_about_a_broken_row_follows_its_keys) {
     put_text("a.jsonl", "{\"id\":1,\"segments\":[{\"text\":\"t\",}]}");
     expect_field(READING("a.jsonl"), NULL, "", "a.jsonl, line 1, column 32: a comma before }");
