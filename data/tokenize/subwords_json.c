@@ -201,7 +201,7 @@ int subwords_read_json(struct subwords *subwords, char **text,
                        const struct json_reader *reader) {
     struct subwords_builder builder;
     bool changed = false;
-    if (settings) *text = NULL;
+    if (text) *text = NULL;
     if (subwords_builder_open(&builder, subwords, reader)) return -1;
     int status =
         settings ? tokenizer_settings_apply(settings, builder.root, false, &changed, reader->error)
@@ -326,7 +326,7 @@ int subwords_read_gpt2(struct subwords *subwords, char **text,
     struct subwords_builder builder;
     const bool qwen2 = settings && settings->class == TOKENIZER_CLASS_QWEN2;
     bool changed;
-    if (settings) *text = NULL;
+    if (text) *text = NULL;
     if (subwords_builder_open(&builder, subwords, vocab)) return -1;
     cJSON *vocabulary = builder.root, *root = cJSON_Parse(qwen2 ? qwen2_json : gpt2_json);
     if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {

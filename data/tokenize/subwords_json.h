@@ -33,7 +33,8 @@
 
 /* Both fail with the path of the file at fault and what is wrong or unsupported; then *subwords is
  * empty. settings: those beside the files. If they change what the files say, *text is the
- * tokenizer.json of the result, to be freed, and NULL otherwise. Both may be NULL. */
+ * tokenizer.json of the result, to be freed, and NULL otherwise, also on failure. settings may be
+ * NULL, and then text, too. */
 int subwords_read_json(struct subwords *subwords, char **text,
                        const struct tokenizer_settings *settings, const struct json_reader *reader);
 int subwords_read_gpt2(struct subwords *subwords, char **text,
