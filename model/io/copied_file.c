@@ -33,14 +33,19 @@ static bool is_inside(const char *real, const char *directory) {
     return file_path_join(blobs, base, "blobs", &ignored) == 0 && begins_with(real, blobs);
 }
 
-static bool is_json_object(const char *text, size_t size) {
-    struct error ignored;
+/* Fails unless the file holds one JSON object. */
+static int check_json(const char *path, const char *text, size_t size, struct error *error) {
+    struct error reason;
     cJSON *root;
     size_t column;
-    json_parse_row(&root, text, size, &column, &ignored);
+    if (json_parse_row(&root, text, size, &column, &reason))
+        return fail(error, "cannot parse %.400s as JSON: %s\nrestore it, or remove it", path,
+                    reason.text);
     const bool is_object = cJSON_IsObject(root);
     cJSON_Delete(root);
-    return is_object;
+    return is_object ? 0
+                     : fail(error, "%.400s does not hold one JSON object\nrestore it, or remove it",
+                            path);
 }
 
 int copied_file_read(char **bytes, size_t *size, const char *directory, const char *name,
@@ -61,10 +66,11 @@ int copied_file_read(char **bytes, size_t *size, const char *directory, const ch
     int read = inside ? file_read_all(bytes, size, real, COPIED_MAX_BYTES, error) : -1;
     free(real);
     if (read) return -1;
-    size_t length = strlen(name);
-    if (length < 5 || strcmp(name + length - 5, ".json") != 0 || is_json_object(*bytes, *size))
+    const size_t length = strlen(name);
+    if (length < 5 || strcmp(name + length - 5, ".json") != 0 ||
+        check_json(path, *bytes, *size, error) == 0)
         return 0;
     free(*bytes);
     *bytes = NULL;
-    return fail(error, "%.400s does not hold one JSON object\nrestore it, or remove it", path);
+    return -1;
 }

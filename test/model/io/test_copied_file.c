@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "data/util/files.h"
+#include "data/util/json.h"
 #include "model/io/copied_file.h"
 #include "test/scratch.h"
 
@@ -78,11 +79,24 @@ Test(copied_file, links_to_blobs_of_the_cache_are_followed) {
 }
 
 Test(copied_file, json_files_hold_one_object) {
-    static const char *const texts[] = {"-----BEGIN KEY-----", "[1]", "{} x", "{", "", "{}{}"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        put("added_tokens.json", texts[i]);
-        expect_refused("", "added_tokens.json", "does not hold one JSON object");
+    static const char *const cases[][2] = {
+        {"-----BEGIN KEY-----", "is not a JSON number"},
+        {"[1]", "does not hold one JSON object"},
+        {"{} x", "expected nothing after the end"},
+        {"{", "expected a key"},
+        {"", "is empty"},
+        {"{}{}", "expected nothing after the end"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put("added_tokens.json", cases[i][0]);
+        expect_refused("", "added_tokens.json", cases[i][1]);
     }
+    char *many = malloc(2 * JSON_VALUES_MAX + 10), *end = stpcpy(many, "{\"a\":[0");
+    for (int i = 0; i < JSON_VALUES_MAX; i++) end = stpcpy(end, ",0");
+    strcpy(end, "]}");
+    put("added_tokens.json", many);
+    expect_refused("", "added_tokens.json", "more than 4000000 values");
+    free(many);
     put("added_tokens.json", " {\"a\": [1, {\"b\": null}]}\n");
     expect_read("", "added_tokens.json", " {\"a\": [1, {\"b\": null}]}\n");
     put("merges.txt", "a b\n");
