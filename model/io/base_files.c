@@ -119,16 +119,29 @@ void base_files_close(struct base_files *base) {
     *base = (struct base_files){0};
 }
 
-/* True if tokenizer_config.json or a file of its own has a chat template. */
-static bool has_template(const struct base_files *base) {
+/* Finds whether tokenizer_config.json or a file of its own has a chat template. */
+static int find_template(bool *found, const struct base_files *base, struct error *error) {
     const char *text = base->tokenizer[TOKENIZER_CONFIG].bytes;
-    struct error ignored;
     cJSON *root = NULL;
-    if (text) json_parse(&root, text, base->tokenizer[TOKENIZER_CONFIG].size, "", &ignored);
+    size_t column;
+    if (text &&
+        json_parse_row(&root, text, base->tokenizer[TOKENIZER_CONFIG].size, &column, error)) {
+        const struct error reason = *error;
+        return fail(error, "%s: %s", tokenizer_config_name, reason.text);
+    }
     const cJSON *member = json_member(root, "chat_template");
-    const bool has = member && !cJSON_IsNull(member);
+    *found = (member && !cJSON_IsNull(member)) || base->tokenizer[CHAT_TEMPLATE].bytes;
     cJSON_Delete(root);
-    return has || base->tokenizer[CHAT_TEMPLATE].bytes;
+    return 0;
+}
+
+/* Adds the template of a chat, if the base has none. */
+static int add_template(struct base_files *base, const struct chat_template *chat,
+                        struct error *error) {
+    bool found;
+    if (find_template(&found, base, error)) return -1;
+    if (!found) base->chat_template = chat_template_text(chat);
+    return 0;
 }
 
 int base_files_add_answers(struct base_files *base, const struct tokens *text,
@@ -140,8 +153,8 @@ int base_files_add_answers(struct base_files *base, const struct tokens *text,
         int before = base->tokens.end_count;
         huggingface_add_end(&base->tokens, ends[i]);
         base->new_ends |= base->tokens.end_count > before;
-        if (chat && chat_end_token(chat, tokenizer) == ends[i] && !has_template(base))
-            base->chat_template = chat_template_text(chat);
+        if (chat && chat_end_token(chat, tokenizer) == ends[i] && add_template(base, chat, error))
+            return -1;
     }
     return count < 0 ? -1 : 0;
 }

@@ -10,10 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/tokenize/tokenizer.h"
 #include "data/util/files.h"
+#include "data/util/json.h"
 #include "model/config/config_keys.h"
 #include "model/core/adapter_memory.h"
 #include "model/io/adapter_config.h"
@@ -23,6 +25,7 @@
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/checkpoint_tensors.h"
+#include "model/io/copied_file.h"
 #include "model/io/huggingface.h"
 #include "model/io/tensor_files.h"
 
@@ -154,27 +157,35 @@ static void print_tokenizer(FILE *out, const void *context) {
     huggingface_print_tokenizer(out, context);
 }
 
-/* True if tokenizer_config.json says that texts are cut as GPT-2 cuts them. */
-static bool cuts_as_gpt2(const char *directory) {
-    struct error ignored;
-    struct json_file file;
-    json_file_open_optional(&file, directory, "tokenizer_config.json", &ignored);
-    const char *class = json_text(file.root, "tokenizer_class");
-    const bool found = class && strncmp(class, "GPT2Tokenizer", strlen("GPT2Tokenizer")) == 0;
-    json_file_close(&file);
-    return found;
+/* Finds whether tokenizer_config.json says that texts are cut as GPT-2 cuts them. */
+static int find_gpt2_class(bool *found, const char *directory, struct error *error) {
+    char *text;
+    size_t size, column;
+    cJSON *root = NULL;
+    const int read = copied_file_read(&text, &size, directory, "tokenizer_config.json", error);
+    *found = false;
+    if (read) return read == RESULT_NONE ? 0 : -1;
+    const int status = json_parse_row(&root, text, size, &column, error);
+    const char *class = json_text(root, "tokenizer_class");
+    *found = class && strncmp(class, "GPT2Tokenizer", strlen("GPT2Tokenizer")) == 0;
+    cJSON_Delete(root);
+    free(text);
+    return status;
 }
 
 /* Writes tokenizer.json beside vocab.json and merges.txt: transformers 5 reads the tokenizer of a
- * Mistral from it alone. Files that are not of GPT-2's kind are only copied. */
+ * Mistral from it alone. Files that are not of GPT-2's kind, or that cannot be opened, are only
+ * copied. */
 static int write_tokenizer(struct job *job) {
     struct tokenizer tokenizer;
     struct error ignored;
     int status = 0;
+    bool is_gpt2;
     if (!file_exists_in(job->from, "vocab.json") || !file_exists_in(job->from, "merges.txt") ||
-        file_exists_in(job->from, "tokenizer.json") || !cuts_as_gpt2(job->from) ||
-        tokenizer_open(&tokenizer, TOKENIZER_FILES, job->from, &ignored))
+        file_exists_in(job->from, "tokenizer.json"))
         return 0;
+    if (find_gpt2_class(&is_gpt2, job->from, job->error)) return -1;
+    if (!is_gpt2 || tokenizer_open(&tokenizer, TOKENIZER_FILES, job->from, &ignored)) return 0;
     if (tokenizer.kind == TOKENIZER_GPT2)
         status = stored_file_print(&job->written, job->directory, "tokenizer.json", print_tokenizer,
                                    &tokenizer, job->error);
