@@ -274,9 +274,10 @@ struct config {
         bool metrics;
     } log;
 
-    bool warmup_cut;    /* optimizer.warmup_steps was longer than the run */
-    bool without_val;   /* eval.every is ignored: the text has no validation part */
-    int64_t rank_count; /* processes that train together, set by their launcher; >= 1 */
+    bool warmup_cut;             /* optimizer.warmup_steps was longer than the run */
+    bool without_val;            /* eval.every is ignored: the text has no validation part */
+    struct config_words removed; /* keys of an earlier version that changed its run */
+    int64_t rank_count;          /* processes that train together, set by their launcher; >= 1 */
     int64_t samples; /* texts that a model for sampling generates at once, set by the command that
                       * opens it; 0 means one */
 

@@ -428,6 +428,10 @@ int config_resolve_notes(const struct config *config, char *text, size_t size) {
     if (config->without_val)
         add_line(text, size, &count,
                  "there is no validation: name its text in data.val, or set eval.every to 0\n");
+    for (int i = 0; i < config->removed.count; i++)
+        add_line(text, size, &count,
+                 "%s was set by an earlier version; this one has no such key and ignores it\n",
+                 config->removed.items[i]);
     return count;
 }
 

@@ -42,7 +42,7 @@ int config_check(const struct config *config, const struct config_origins *origi
  * size bytes, truncated to fit), each ended by a line break. Returns their number. */
 int config_warnings(const struct config *config, char *text, size_t size);
 
-/* The same for values of the file that config_resolve replaced. */
+/* The same for values of the file that config_resolve replaced or reading skipped. */
 int config_resolve_notes(const struct config *config, char *text, size_t size);
 
 /* The same for dimensions that are slow on 16-bit matrix units: n_embd, head size and seq_len that

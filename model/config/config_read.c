@@ -214,19 +214,19 @@ static int read_option(const struct reader *reader, int row, const cJSON *item, 
     return set_value(&candidate);
 }
 
-/* True for a key of an earlier version with the value that changed nothing, which the config.json
- * of each earlier run has. */
-static bool is_removed(const struct reader *reader, const char *key, const cJSON *item) {
-    static const char *const removed[][2] = {{"log.csv", "false"},
-                                             {"log.tensorboard", "false"},
-                                             {"precision_switch.forward_only", "false"}};
-    size_t length;
-    const char *value = json_source(item, reader->text, &length);
-    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)
-        if (strcmp(key, removed[i][0]) == 0 && length == strlen(removed[i][1]) &&
-            memcmp(value, removed[i][1], length) == 0)
-            return true;
-    return false;
+/* True for a removed key with its old default, which every config.json of an earlier version has.
+ * In a saved config other values are skipped, too, and the key is noted. */
+static bool skip_removed(const struct reader *reader, const char *key, const cJSON *item) {
+    static const char *const removed[] = {"log.csv", "log.tensorboard",
+                                          "precision_switch.forward_only"};
+    struct config_words *noted = &reader->config->removed;
+    size_t i = 0;
+    while (i < sizeof removed / sizeof *removed && strcmp(key, removed[i]) != 0) i++;
+    if (i == sizeof removed / sizeof *removed) return false;
+    if (cJSON_IsFalse(item)) return true;
+    if (!reader->origins->saved) return false;
+    if (noted->count < CONFIG_WORDS_MAX) noted->items[noted->count++] = removed[i];
+    return true;
 }
 
 static int read_block(const struct reader *reader, int block, const cJSON *object) {
@@ -236,7 +236,7 @@ static int read_block(const struct reader *reader, int block, const cJSON *objec
         line_where(where, reader->origins->path, json_line(item, reader->text));
         int length = snprintf(key, sizeof key, "%s.%s", config_blocks[block].name, item->string);
         int row = config_option_index(key, (size_t)length < sizeof key ? (size_t)length : 0);
-        if (row < 0 && is_removed(reader, key, item)) continue;
+        if (row < 0 && skip_removed(reader, key, item)) continue;
         if (row < 0)
             return refuse_name(where, block, item->string, cJSON_IsObject(item), reader->error);
         if (read_option(reader, row, item, where)) return -1;

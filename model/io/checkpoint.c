@@ -392,10 +392,10 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
     return status;
 }
 
-/* Like config_load, for text that is not in a file. */
+/* Like config_load, for the text in a manifest. */
 static int config_from_text(struct config *config, const char *text, const char *path,
                             struct error *error) {
-    struct config_origins origins = {.path = path};
+    struct config_origins origins = {.path = path, .saved = true};
     config_defaults(config);
     if (config_read_text(config, &origins, text, strlen(text), error)) return -1;
     config_resolve(config);

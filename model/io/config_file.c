@@ -199,7 +199,7 @@ static bool split_run(char around[FILE_PATH_MAX], char name[FILE_PATH_MAX], cons
 int config_load_run(struct config *config, const char *directory, char *const *overrides,
                     int override_count, struct error *error) {
     char around[FILE_PATH_MAX], name[FILE_PATH_MAX], path[FILE_PATH_MAX];
-    struct config_origins origins = {.path = path};
+    struct config_origins origins = {.path = path, .saved = true};
     bool is_checkpoint = file_exists_in(directory, checkpoint_manifest_name);
     if (!split_run(around, name, directory, is_checkpoint)) {
         char *real = realpath(directory, NULL);

@@ -198,6 +198,14 @@ Test(program, the_folder_of_a_run_is_enough_to_resume) {
     expect_exit("--resume|a/run|--set|train.steps=3", 0);
     expect_text(error_text, "resuming from a/run/checkpoints/step-00000002");
     expect_exit("--resume|a/run/checkpoints/step-00000003|--set|train.steps=4", 0);
+    char command[2 * FILE_PATH_MAX];
+    snprintf(command, sizeof command,
+             "sed -i 's/\"log\": {/&\"csv\": true, /' %s/a/run/config.json", folder);
+    cr_assert_eq(system(command), 0);
+    expect_error("--config|a/run/config.json|--resume", 2, "\"log.csv\"");
+    expect_exit("--resume|a/run|--set|train.steps=5", 0);
+    cr_expect_not_null(strstr(error_text, "log.csv was set by an earlier version"), "%s",
+                       error_text);
     expect_error("--resume|a/none", 2, "a/none/config.json");
     cr_assert_eq(mkdir(in_folder("a/pipe"), 0755), 0);
     cr_assert_eq(mkfifo(in_folder("a/pipe/config.json"), 0644), 0);

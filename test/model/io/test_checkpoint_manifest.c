@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "model/config/config_check.h"
 #include "model/io/checkpoint_manifest.h"
 
 static char path[FILE_PATH_MAX];
@@ -77,6 +78,37 @@ Test(checkpoint_manifest, of_three_files_resume) {
     free(list);
     subject_close(&subject);
     subject_close(&loaded);
+}
+
+/* Seals trainer.json anew with `more` behind the first `after`. */
+static void put_behind(const char *after, const char *more) {
+    size_t size;
+    char *body, *text = read_text(path, "trainer.json", &size);
+    char *rest = strstr(text, after), *end = strstr(text, ",\n  \"sha256\": ");
+    cr_assert(rest && end);
+    rest += strlen(after);
+    cr_assert_gt(
+        asprintf(&body, "%.*s%s%.*s", (int)(rest - text), text, more, (int)(end - rest), rest), 0);
+    put_sealed(body);
+    free(text);
+    free(body);
+}
+
+/* Manifests of earlier versions have keys that were removed since. */
+Test(checkpoint_manifest, removed_keys_are_skipped_whatever_their_value) {
+    struct subject subject;
+    struct config config;
+    char notes[1024];
+    subject_open_saved(&subject, CONFIG_PRECISION_FP32, 7, path);
+    put_behind("\"log\": {", "\"csv\": true, \"tensorboard\": false, ");
+    put_behind("\"precision_switch\": {", "\"forward_only\": true, ");
+    SUCCEEDS(checkpoint_config(&config, path, &error));
+    config_resolve_notes(&config, notes, sizeof notes);
+    expect_text(notes, "log.csv was set by an earlier version");
+    expect_text(notes, "precision_switch.forward_only was set");
+    cr_expect_null(strstr(notes, "tensorboard"), "it changed nothing: %s", notes);
+    SUCCEEDS(checkpoint_load(&subject.trainer, path, stderr, &error));
+    subject_close(&subject);
 }
 
 #define FILE_OF(name)     ", \"" name "\": {\"bytes\": 0, \"sha256\": \"" DIGEST_OF_NOTHING "\"}"
