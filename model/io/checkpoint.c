@@ -184,12 +184,18 @@ int checkpoint_load_initial(struct gpt *gpt, const struct config *config, struct
     return finish_upload(gpt, error);
 }
 
+/* Returns the next sample, counted in sequences of this length. */
+static int64_t next_sample_of(const struct checkpoint_manifest *manifest, int64_t seq_len) {
+    return manifest->state.next_sample * manifest->seq_len / seq_len;
+}
+
 /* Restores the scaler if the precision is unchanged. The counts of updates (Adam's t) and of
  * skipped steps are always restored. */
 static void load_state(struct trainer *trainer, const struct checkpoint_manifest *manifest) {
     const struct precision *precision = &trainer->gpt.precision;
     struct step_state *scaler = &trainer->state.scaler;
     trainer->state = manifest->state;
+    trainer->state.next_sample = next_sample_of(manifest, trainer->config->data.seq_len);
     if (precision_effective(precision) != manifest->precision) {
         scaler->growth_tracker = 0;
         scaler->skipped_in_row = 0;
@@ -390,6 +396,19 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
     }
     checkpoint_manifest_close(&manifest);
     return status;
+}
+
+int checkpoint_read_progress(int64_t *step, int64_t *next_sample, const struct config *config,
+                             const char *path, struct error *error) {
+    char manifest_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error) ||
+        checkpoint_manifest_open(&manifest, manifest_path, error))
+        return -1;
+    *step = manifest.state.step;
+    *next_sample = next_sample_of(&manifest, config->data.seq_len);
+    checkpoint_manifest_close(&manifest);
+    return 0;
 }
 
 /* Like config_load, for the text in a manifest. */

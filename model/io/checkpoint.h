@@ -43,12 +43,16 @@ int checkpoint_save(struct trainer *trainer, const char *run_directory, char *pa
  * scaler. Fails without any change if its shapes differ from the config's. The number of ranks that
  * saved it does not matter. All ranks call it.
  *
- * The next step's batch depends on the trainer's own config: it begins at sample step * B for B =
- * grad_accum_steps * micro_batch_size, where the saved run ended if batches and data are unchanged.
+ * The next step begins at the checkpoint's next_sample, also with another batch size or number of
+ * ranks. With another data.seq_len it begins at the sequence that follows as many tokens.
  * From fp16 to fp16 the scaler resumes; from another precision to fp16 it starts at
  * loss_scale.init_scale; fp32 and bf16 have the scale 1. Settings that change training and differ
  * from the checkpoint's are printed to notes with their consequences, a line each. */
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error);
+
+/* Reads only the number of steps done and the next sample, as checkpoint_load restores them. */
+int checkpoint_read_progress(int64_t *step, int64_t *next_sample, const struct config *config,
+                             const char *path, struct error *error);
 
 /* Loads only the weights, into an allocated gpt, from a directory: a checkpoint, or a Hugging Face
  * model in one file or in shards; for a model with adapters a checkpoint of adapters, or an adapter

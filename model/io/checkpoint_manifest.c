@@ -163,6 +163,17 @@ static int read_whole(int64_t *value, const struct manifest_reader *reader, cons
     return json_whole(value, reader->root, key, 0, WHOLE_MAX) ? 0 : missing_key(reader, key);
 }
 
+/* Reads next_sample and the length of its sequences, whose product is a number of tokens. */
+static int read_position(const struct manifest_reader *reader,
+                         struct checkpoint_manifest *manifest) {
+    int64_t *next = &manifest->state.next_sample;
+    if (!json_whole(&manifest->seq_len, reader->root, "seq_len", 1, WHOLE_MAX))
+        return missing_key(reader, "seq_len");
+    return json_whole(next, reader->root, "next_sample", 0, WHOLE_MAX / manifest->seq_len)
+               ? 0
+               : missing_key(reader, "next_sample");
+}
+
 /* Reads "best", which is absent before the first validation and in files of older versions. */
 static int read_best(const struct manifest_reader *reader, struct best_validation *best) {
     const cJSON *saved = json_member(reader->root, "best"), *loss = json_member(saved, "val_loss");
@@ -279,8 +290,7 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
     struct manifest_reader reader = {file.root, file.where, error};
     int status = check_hash(&reader, &file) || read_whole(&manifest->state.step, &reader, "step") ||
                  read_whole(&manifest->state.tokens, &reader, "tokens") ||
-                 read_whole(&manifest->state.next_sample, &reader, "next_sample") ||
-                 read_best(&reader, &manifest->state.best) ||
+                 read_position(&reader, manifest) || read_best(&reader, &manifest->state.best) ||
                  read_scaler(&reader, &manifest->state.scaler) ||
                  read_precision(&reader, manifest) || read_files(&reader, manifest) ||
                  read_config(&reader, manifest, file.text);

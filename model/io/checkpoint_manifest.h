@@ -42,6 +42,7 @@ extern const char checkpoint_generation_name[];
 
 struct checkpoint_manifest {
     struct training_state state;     /* only the fields of the scaler that persist between steps */
+    int64_t seq_len;                 /* tokens of the sequences that next_sample counts */
     enum config_precision precision; /* effective precision of the run, never auto */
     char base_fingerprint[SHA256_HEX_MAX]; /* "": none */
     struct stored_file *files;             /* stb_ds array of the listed files, with plain names */

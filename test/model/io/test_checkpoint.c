@@ -205,6 +205,25 @@ Test(checkpoint, resuming_with_a_larger_batch_continues_with_the_next_sample) {
     tokens_close(&tokens);
 }
 
+/* Samples are counted in sequences, which are shorter now: as many tokens come before. */
+Test(checkpoint, resuming_with_shorter_sequences_continues_after_as_many_tokens) {
+    struct subject first, second;
+    int64_t step, next_sample;
+    subject_open_saved(&first, CONFIG_PRECISION_FP32, 5, path);
+    cr_assert(first.config.data.seq_len == 13 && first.trainer.state.next_sample == 20);
+    subject_config(&second.config, CONFIG_PRECISION_FP32);
+    second.config.data.seq_len = 4;
+    subject_open(&second);
+    char *notes = load_noting(&second, path);
+    expect_text(notes, "begins at sample 65 of the order that these settings give");
+    cr_expect_eq(second.trainer.state.next_sample, 20 * 13 / 4);
+    SUCCEEDS(checkpoint_read_progress(&step, &next_sample, &second.config, path, &error));
+    cr_expect(step == 5 && next_sample == 20 * 13 / 4);
+    free(notes);
+    subject_close(&first);
+    subject_close(&second);
+}
+
 Test(checkpoint, of_another_optimizer_are_refused_by_name) {
     struct tokens tokens;
     struct loader loader;
