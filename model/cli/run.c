@@ -320,9 +320,9 @@ static int train_part(struct run *run, bool *next, struct error *error) {
 static int open_and_train(struct run *run, const struct config *config, enum run_part part,
                           const struct command_line *line, const struct ranks *ranks, bool *next,
                           struct error *error) {
-    int status = EXIT_FAILED;
     *next = false;
-    if (run_open(run, config, part, ranks, true, error) == 0) status = run_start(run, line, error);
+    int status = run_open(run, config, part, ranks, line, error);
+    if (status == EXIT_DONE) status = run_start(run, error);
     if (status != EXIT_DONE && run->lock >= 0) rmdir(run->directory); /* only if it is empty */
     if (status == EXIT_DONE) status = train_part(run, next, error);
     /* After a failure, data may still be in flight between ranks: main() aborts them instead. */
@@ -346,7 +346,7 @@ int run_train(const struct config *config, const struct command_line *line,
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int status = RESULT_FAILED;
-    if (run_open(&run, config, RUN_FIRST, &ranks_alone, false, error) == 0 &&
+    if (run_open(&run, config, RUN_FIRST, &ranks_alone, NULL, error) == EXIT_DONE &&
         session_open_tokenizer(&run.session, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
         struct memory_request request =

@@ -10,15 +10,36 @@
 #include "model/io/checkpoint.h"
 #include "model/session/run_ranks.h"
 
+/* Rank 0 locks the directory and chooses the checkpoint to resume from; all ranks receive its path.
+ * Returns an exit status. */
+static int choose_start(struct run *run, const struct command_line *line, struct error *error) {
+    const struct ranks *ranks = run->session.ranks;
+    const struct config *config = &run->session.config;
+    int status = EXIT_DONE;
+    if (ranks->rank == 0) {
+        status = run_directory_lock(&run->lock, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
+        if (!status) status = run_directory_start(run->from, run->directory, config, line, error);
+        if (!status) checkpoint_directory_clean(run->directory);
+    }
+    ranks_agree(ranks, status, error);
+    ranks_broadcast(ranks, &status, sizeof status);
+    ranks_broadcast(ranks, run->from, sizeof run->from);
+    return status;
+}
+
 int run_open(struct run *run, const struct config *config, enum run_part part,
-             const struct ranks *ranks, bool allocate, struct error *error) {
+             const struct ranks *ranks, const struct command_line *line, struct error *error) {
     memset(run, 0, sizeof *run);
     run->began = progress_clock();
     run->lock = -1;
     run->metrics.last_validation = -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
     snprintf(run->choices, sizeof run->choices, "%s/products.txt", run->directory);
-    return session_open(&run->session, config, part, ranks, allocate ? run->choices : NULL, error);
+    const char *choices = line ? run->choices : NULL;
+    if (session_open(&run->session, config, part, ranks, choices, error)) return EXIT_FAILED;
+    int status = line ? choose_start(run, line, error) : EXIT_DONE;
+    if (status) return status;
+    return session_open_trainer(&run->session, run->from, error) ? EXIT_FAILED : EXIT_DONE;
 }
 
 void run_close(struct run *run) {
@@ -30,34 +51,14 @@ void run_close(struct run *run) {
     if (run->lock >= 0) close(run->lock);
 }
 
-/* Rank 0 locks the directory and chooses the checkpoint to resume from; all ranks receive its path
- * in `from`, or "". Returns an exit status. */
-static int choose_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
-                        struct error *error) {
-    const struct config *config = &run->session.config;
-    int status = EXIT_DONE;
-    from[0] = 0;
-    if (run->session.ranks->rank == 0) {
-        status = run_directory_lock(&run->lock, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
-        if (!status) status = run_directory_start(from, run->directory, config, line, error);
-        if (!status) checkpoint_directory_clean(run->directory);
-    }
-    ranks_agree(run->session.ranks, status, error);
-    ranks_broadcast(run->session.ranks, &status, sizeof status);
-    ranks_broadcast(run->session.ranks, from, FILE_PATH_MAX);
-    return status;
-}
-
 /* Loads a checkpoint or the weights of model.init_from, or initializes the trainer. */
-static int load(struct run *run, const char *from, struct error *error) {
+static int load(struct run *run, struct error *error) {
     struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
-    if (from[0]) {
-        if (checkpoint_load(trainer, from, stderr, error) ||
-            session_resolve_steps_left(&run->session, error))
-            return -1;
+    if (run->from[0]) {
+        if (checkpoint_load(trainer, run->from, stderr, error)) return -1;
         if (trainer->state.step < run->session.until || run->session.until == config->train.steps)
-            fprintf(stderr, "resuming from %s\n", from);
+            fprintf(stderr, "resuming from %s\n", run->from);
         return 0;
     }
     if (config->model.init_from[0] || shape_has_adapters(&trainer->gpt.shape))
@@ -68,9 +69,9 @@ static int load(struct run *run, const char *from, struct error *error) {
 
 /* Reads the files that go into each checkpoint as they are: of the checkpoint that is resumed, or
  * of model.init_from. */
-static int open_base(struct run *run, const char *from, struct error *error) {
+static int open_base(struct run *run, struct error *error) {
     const struct tokenizer *tokenizer = run->session.trainer.tokenizer;
-    const char *model = from[0] ? from : run->session.config.model.init_from;
+    const char *model = run->from[0] ? run->from : run->session.config.model.init_from;
     if (base_files_open(&run->base, &run->session.config, tokenizer, model,
                         tokenizer ? tokenizer->directory : NULL, error))
         return -1;
@@ -95,18 +96,16 @@ static int open_files(struct run *run, struct error *error) {
                         error);
 }
 
-int run_start(struct run *run, const struct command_line *line, struct error *error) {
+int run_start(struct run *run, struct error *error) {
     struct trainer *trainer = &run->session.trainer;
-    char from[FILE_PATH_MAX];
+    const char *from = run->from[0] ? run->from : NULL;
     bool first = run->session.ranks->rank == 0;
-    int status = choose_start(run, from, line, error);
-    if (status) return status;
-    status = first ? session_open_tokenizer(&run->session, from[0] ? from : NULL, error) : 0;
+    int status = first ? session_open_tokenizer(&run->session, from, error) : 0;
     if (ranks_agree(run->session.ranks, status, error)) return EXIT_FAILED;
-    if (ranks_agree(run->session.ranks, load(run, from, error), error)) return EXIT_FAILED;
-    status = first ? open_base(run, from, error) : 0;
+    if (ranks_agree(run->session.ranks, load(run, error), error)) return EXIT_FAILED;
+    status = first ? open_base(run, error) : 0;
     if (ranks_agree(run->session.ranks, status, error)) return EXIT_FAILED;
-    status = training_choices_open(&run->questions, trainer, from[0] ? from : NULL, error);
+    status = training_choices_open(&run->questions, trainer, from, error);
     if (ranks_agree(run->session.ranks, status, error)) return EXIT_FAILED;
     if (run_ranks_compare_start(run->session.ranks, trainer, error)) return EXIT_FAILED;
     status = first ? saving_check_disk_space(trainer, run->directory, error) : 0;

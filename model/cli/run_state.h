@@ -29,6 +29,7 @@ struct run {
     int unwritten_count;
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
+    char from[FILE_PATH_MAX];          /* checkpoint that the run resumes from, or "" */
     char choices[FILE_PATH_MAX + 16];  /* file with the choices of autotune */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
@@ -39,10 +40,12 @@ struct run {
     int lock;         /* descriptor that holds the directory's lock, or -1 */
 };
 
-/* Opens the session. allocate: for training, not for a dry run. */
+/* Opens the session of a run that `line` starts or resumes, or of a dry run if line is NULL. The
+ * checkpoint is chosen before the trainer is opened, because train.epochs gives the steps that are
+ * left. Returns an exit status. */
 int run_open(struct run *run, const struct config *config, enum run_part part,
-             const struct ranks *ranks, bool allocate, struct error *error);
+             const struct ranks *ranks, const struct command_line *line, struct error *error);
 void run_close(struct run *run);
 
-/* Starts a new run or resumes one. Returns an exit status. */
-int run_start(struct run *run, const struct command_line *line, struct error *error);
+/* Loads or initializes the weights, and opens the files of the run. Returns an exit status. */
+int run_start(struct run *run, struct error *error);

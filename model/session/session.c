@@ -6,6 +6,7 @@
 #include "model/config/config_check.h"
 #include "model/config/precision_switch.h"
 #include "model/core/evaluate.h"
+#include "model/io/checkpoint.h"
 #include "model/plan/memory_plan.h"
 #include "model/session/run_ranks.h"
 
@@ -45,29 +46,21 @@ int session_open_tokenizer(struct session *session, const char *from, struct err
     return 0;
 }
 
-/* Resolves train.steps from train.epochs. Without data, in a dry run, the number of steps stays
- * unknown; no part of the plan needs it. */
-static int resolve_steps(struct session *session, struct error *error) {
+/* Resolves train.steps from train.epochs, counted from the checkpoint `from`, or from step 0 if it
+ * is "". Without data, in a dry run, the number of steps stays unknown; no part of the plan needs
+ * it. */
+static int resolve_steps(struct session *session, const char *from, struct error *error) {
     char notes[4 * ERROR_MAX];
-    if (session->config.train.epochs > 0 && session->train.open &&
-        config_resolve_epochs(&session->config, session->train.loader.sequence_count, 0, 0, error))
-        return -1;
-    config_resolve_notes(&session->config, notes, sizeof notes);
-    print_notes("note", notes);
-    return 0;
-}
-
-int session_resolve_steps_left(struct session *session, struct error *error) {
     struct config *config = &session->config;
-    const struct training_state *state = &session->trainer.state;
-    bool last_part = session->until == config->train.steps;
-    if (config->train.epochs == 0 ||
-        state->next_sample == state->step * batches_step_samples(config))
-        return 0;
-    if (config_resolve_epochs(config, session->train.loader.sequence_count, state->step,
-                              state->next_sample, error))
-        return -1;
-    session->until = last_part ? config->train.steps : precision_switch_step(config);
+    const uint64_t sequences = session->train.loader.sequence_count;
+    int64_t step = 0, next_sample = 0;
+    if (config->train.epochs > 0 && session->train.open) {
+        if (from[0] && checkpoint_read_progress(&step, &next_sample, config, from, error))
+            return -1;
+        if (config_resolve_epochs(config, sequences, step, next_sample, error)) return -1;
+    }
+    config_resolve_notes(config, notes, sizeof notes);
+    print_notes("note", notes);
     return 0;
 }
 
@@ -124,7 +117,8 @@ static int open_trainer(struct session *session, struct error *error) {
 int session_open(struct session *session, const struct config *config, enum run_part part,
                  const struct ranks *ranks, const char *choices, struct error *error) {
     char warnings[4 * ERROR_MAX];
-    *session = (struct session){.ranks = ranks, .config = *config, .given = *config};
+    *session = (struct session){
+        .ranks = ranks, .part = part, .planned = !choices, .config = *config, .given = *config};
     if (part == RUN_SWITCHED) precision_switch_apply(&session->config);
     if (part == RUN_FIRST) {
         config_warnings(config, warnings, sizeof warnings);
@@ -138,13 +132,18 @@ int session_open(struct session *session, const struct config *config, enum run_
     if (ranks_agree(ranks, open_data(session, choices, error), error)) return -1;
     if (ranks_agree(ranks, setup_isolation(&session->config, &session->train, error), error))
         return -1;
-    if (ranks_agree(ranks, resolve_steps(session, error), error)) return -1;
+    return run_ranks_compare_data(ranks, config, &session->train, &session->val, error);
+}
+
+int session_open_trainer(struct session *session, const char *from, struct error *error) {
+    const struct ranks *ranks = session->ranks;
+    const struct config *config = &session->config;
+    if (ranks_agree(ranks, resolve_steps(session, from, error), error)) return -1;
     session->until =
-        part == RUN_FIRST ? precision_switch_step(&session->config) : session->config.train.steps;
-    if (run_ranks_compare_data(ranks, config, &session->train, &session->val, error)) return -1;
+        session->part == RUN_FIRST ? precision_switch_step(config) : config->train.steps;
     if (ranks_agree(ranks, check_switch(session, error), error)) return -1;
-    if (choices) return open_trainer(session, error);
-    return trainer_open(&session->trainer, &session->config, &session->precision, &session->be,
+    if (!session->planned) return open_trainer(session, error);
+    return trainer_open(&session->trainer, config, &session->precision, &session->be,
                         TRAINER_PLANNED, error);
 }
 

@@ -63,6 +63,20 @@ Test(precision_switch, trains_and_resumes_in_both_parts) {
     expect_same_end("a/run", "d/run");
 }
 
+/* The 188 sequences take 47 steps of 4, or 24 of 8. Resumed with 8 after step 16, they take 32. */
+Test(precision_switch, follows_epochs_into_a_larger_batch) {
+    expect_exit(SWITCHES "|--set|train.epochs=1|--set|precision_switch.at=28", 0);
+    copy_until("b", 16);
+    expect_exit("--resume|b/run|--set|run_dir=b|--set|train.grad_accum_steps=4", 0);
+    cr_expect_not_null(strstr(out_text, "step 28: the precision changes"), "%s", out_text);
+    cr_expect_null(strstr(error_text, "precision stays"), "%s", error_text);
+    cr_expect_eq(last_step("b/run"), 32, "%ld", last_step("b/run"));
+    copy_until("c", 40);
+    expect_exit("--resume|c/run|--set|run_dir=c|--set|train.grad_accum_steps=4", 0);
+    cr_expect_null(strstr(out_text, "nvfp4"), "it goes back: %s", out_text);
+    cr_expect_eq(last_step("c/run"), 44, "%ld", last_step("c/run"));
+}
+
 Test(precision_switch, errors_and_notes) {
     expect_error("--config|tiny.json|--set|precision_switch.at=1.5", 2, "whole number");
     expect_exit("--config|tiny.json|--set|precision_switch.at=24", 0);

@@ -116,3 +116,16 @@ Test(validation, epochs_count_the_training_text) {
     expect_exit("--resume|a/run|--set|train.steps=26", 0);
     cr_expect_eq(last_step("a/run"), 26);
 }
+
+/* 64 of 188 sequences in 16 steps, and the rest in 16 steps of 8. From the start there would be 24
+ * of 8, fewer than those of the warmup. */
+Test(validation, epochs_continue_with_a_larger_batch) {
+    expect_exit("--config|tiny.json|--set|train.epochs=0.34", 0);
+    cr_expect_eq(last_step("a/run"), 16, "%ld", last_step("a/run"));
+    expect_exit("--resume|a/run|--set|train.epochs=1|--set|train.grad_accum_steps=4|--set|"
+                "optimizer.warmup_steps=30",
+                0);
+    cr_expect_eq(last_step("a/run"), 32, "%ld", last_step("a/run"));
+    cr_expect_not_null(strstr(error_text, "train.steps: 16 in the checkpoint, now 32\n"), "%s",
+                       error_text);
+}
