@@ -112,14 +112,17 @@ static void print_ranks(FILE *out, const struct trainer *trainer) {
 }
 
 /* Prints "24 steps (0.5 epochs)": the passes over the data that train.epochs gives or that the
- * steps make. Without data only the one that the config gives. */
-static int print_length(FILE *out, const struct config *config, const struct loader *data) {
+ * steps make, of which earlier ones may have had another batch size. Without data only the one that
+ * the config gives. */
+static int print_length(FILE *out, const struct trainer *trainer, const struct loader *data) {
+    const struct config *config = trainer->config;
+    const struct training_state *state = &trainer->state;
     double epochs = config->train.epochs;
     if (epochs > 0 && !data) return fprintf(out, "%g epoch%s", epochs, epochs == 1 ? "" : "s");
     int used = fprintf(out, "%" PRId64 " steps", config->train.steps);
     if (!data) return used;
-    double sequences = (double)config->train.steps * (double)config->train.micro_batch_size *
-                       (double)config->train.grad_accum_steps * config->rank_count;
+    double left = (double)(config->train.steps - state->step);
+    double sequences = (double)state->next_sample + left * (double)batches_step_samples(config);
     if (epochs == 0) epochs = sequences / (double)data->sequence_count;
     return used + fprintf(out, " (%.3g epoch%s)", epochs, epochs == 1 ? "" : "s");
 }
@@ -203,7 +206,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     if (train) print_data(out, "data", config->data.train, train, gpt->isolates);
     if (val) print_data(out, "validation", config->data.val, val, gpt->isolates);
     fputs("  training   ", out);
-    int used = print_length(out, config, train);
+    int used = print_length(out, trainer, train);
     used += fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens,",
                     config->train.grad_accum_steps, config->train.micro_batch_size,
                     config->data.seq_len);

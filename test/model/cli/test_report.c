@@ -447,6 +447,10 @@ Test(report, banner_says_what_matters) {
         "1\\.2345"};
     for (size_t i = 0; i < COUNT(parts); i++) expect_match(text, parts[i]);
     cr_expect_null(strstr(text, "raw"));
+    rig.trainer.state.step = 10;
+    rig.trainer.state.next_sample = 100; /* a larger batch: 10 more steps take 40 samples */
+    expect_match(banner(0), "20 steps \\(1\\.12 epochs\\)");
+    rig.trainer.state = (struct training_state){0};
     rig.tokens.shards[0].raw = true;
     expect_match(banner(0),
                  "4\\.0 k tokens, 125 sequences, raw uint16;\\s+the last 31 tokens padded\n");
