@@ -11,8 +11,8 @@
 #include "data/util/json.h"
 #include "data/util/utf8.h"
 
-/* A row that is read. Its texts are collected apart and replace it at the end, since the row must
- * not change if an error is found. */
+/* State of reading one row. Decoded texts go to a buffer first, so that a bad row stays unchanged.
+ */
 struct reading {
     char *row;
     char *texts; /* [used], never longer than the row */

@@ -328,8 +328,8 @@ static int open_target(struct target *target, cJSON *root) {
     return 0;
 }
 
-/* Adds <|endoftext|> if one of its roles is not set otherwise. Qwen's vocab.json lacks it, and its
- * number is the next one; the vocabulary of a GPT-2 has it, or the model has no row for it. */
+/* Adds <|endoftext|> if a role lacks a token. Qwen2 numbers it after a vocabulary that lacks it;
+ * GPT-2 adds it only if the vocabulary has it. */
 static int add_default(struct target *target, const cJSON *root) {
     const struct tokenizer_settings *settings = target->settings;
     static const struct token token = {.content = "<|endoftext|>", .flags[SPECIAL] = true};

@@ -39,8 +39,8 @@ struct json_shown json_text_shown(const char *text) {
 enum { VALUE = 'v', KEY = 'k' };
 enum { NUMBER_BYTES_MAX = 63 }; /* cJSON reads no more of a number */
 
-/* A text that is checked before cJSON parses it, since cJSON accepts more than JSON, and says less
- * about errors. */
+/* State of the syntax check that runs before cJSON, which accepts invalid JSON and reports no
+ * reason. */
 struct check {
     const char *text, *at, *end;
     bool is_row; /* the text is a copy that may be changed */
@@ -95,8 +95,8 @@ static int code_unit(const char *at, const char *end) {
     return code;
 }
 
-/* Moves past an escape. Those that stand for no character of a C string are refused; in a row,
- * an unpaired surrogate becomes \ufffd, and a NUL becomes JSON_ROW_NUL. */
+/* Checks one escape. \u0000 and unpaired surrogates are errors, except in a row, where they are
+ * replaced. */
 static bool check_escape(struct check *c) {
     const int code = code_unit(c->at, c->end);
     const int low = code >= 0xd800 && code < 0xdc00 ? code_unit(c->at + 6, c->end) : -1;
@@ -323,7 +323,8 @@ static bool check_keys(struct check *c, const cJSON *object) {
     return i >= count;
 }
 
-/* Stores the offsets of item and of all items in it, of which the first is *next. */
+/* Stores source offsets in a tree, in document order, and checks for duplicate keys, except in a
+ * row. *next is the offset of `item`. */
 static bool finish_tree(struct check *c, cJSON *item, const uint32_t **next) {
     cJSON *child;
     item->valueint = (int)*(*next)++;

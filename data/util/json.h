@@ -2,8 +2,9 @@
  * text.
  *
  * cJSON makes the tree. The text is checked before, since cJSON accepts more than JSON (control
- * characters and invalid UTF-8 in strings, duplicate keys, 01), and does not say what is wrong. The
- * items of a tree store the offset of their key, or of a value without one, as valueint. */
+ * characters and invalid UTF-8 in strings, duplicate keys, 01), and does not say what is wrong.
+ * valueint of an item is the byte offset of its key, or of its value if it has no key, never a
+ * number. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,10 +36,10 @@ int json_parse(struct cJSON **root, const char *text, size_t size, const char *w
 int json_parse_limited(struct cJSON **root, const char *text, size_t size, size_t values_max,
                        const char *where, struct error *error);
 
-/* Parses a row of a dataset, which holds whatever has been collected: nested deeper, with duplicate
- * keys, with unpaired surrogates, which become U+FFFD, and with \u0000, which becomes JSON_ROW_NUL.
- * No NUL need follow the row. On failure *column is the position of the error, in characters from
- * 1, and the message does not name it. Items store the offset of their value. */
+/* Like json_parse, for rows of training text. Accepts depth 256, duplicate keys, unpaired
+ * surrogates (read as U+FFFD) and \u0000 (read as JSON_ROW_NUL). No NUL need follow the row. On
+ * failure *column is the position of the error, in characters from 1, and the message does not name
+ * it. valueint of an item is always the offset of its value. */
 #define JSON_ROW_NUL "\xff\xff\xff\xff\xff\xff" /* never in UTF-8; as long as the escape */
 int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *column,
                    struct error *error);

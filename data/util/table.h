@@ -82,8 +82,8 @@ struct column {
 enum { COLUMNS_MAX = 10 };
 
 /* A heading, a note and a table with a row for each object of an array. The first column is the
- * name of a row, and an empty one ends the list. Further columns without any figure are left out,
- * and so are rows. */
+ * name of a row. Columns and rows without a value are omitted. An empty column ends the list, so
+ * at most COLUMNS_MAX - 1 columns fit. */
 struct section {
     const char *title, *note; /* the note is optional */
     const char *kind; /* optional: each row shows the worst figures of all with an equal `kind` */

@@ -69,7 +69,8 @@ static bool is_unused(const cJSON *member) {
 }
 
 /* Keys of LoraConfig that are read here, or do not change what an adapter computes once it is
- * trained. Every other one does, or may do so, unless it is unused. */
+ * trained. Any other key is refused unless its value is empty (is_unused), since it may
+ * change the result. */
 static const char *const known_keys[] = {
     "peft_type",
     "base_model_name_or_path",
