@@ -147,8 +147,9 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     exchange->gradient_tickets[i] = ticket;
 }
 
-/* The gradient of wte is sent early if the embedding's share of it is sent later, as rows. */
-int exchange_sent_after(const struct exchange *exchange, const struct bucket *bucket) {
+/* Returns the layer whose backward pass is followed by sending the bucket's gradients. The gradient
+ * of wte is sent early if the embedding's share of it is sent later, as rows. */
+static int sent_after(const struct exchange *exchange, const struct bucket *bucket) {
     bool early = bucket->embedding && exchange->embedded_rows > 0;
     return early ? exchange->shards.head : bucket->layer;
 }
@@ -156,7 +157,7 @@ int exchange_sent_after(const struct exchange *exchange, const struct bucket *bu
 void exchange_gradients(struct exchange *exchange, int64_t layer) {
     if (idle(exchange)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
-        if (exchange_sent_after(exchange, &exchange->shards.buckets[i]) == layer)
+        if (sent_after(exchange, &exchange->shards.buckets[i]) == layer)
             send_gradients(exchange, i);
 }
 

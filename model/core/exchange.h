@@ -57,9 +57,6 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
 int exchange_allocate(struct exchange *exchange, struct error *error);
 void exchange_close(struct exchange *exchange);
 
-/* Returns the layer whose backward pass is followed by sending the bucket's gradients. */
-int exchange_sent_after(const struct exchange *exchange, const struct bucket *bucket);
-
 /* Sends the gradients that the backward pass of this layer completes. Only for the last backward
  * pass of a step. */
 void exchange_gradients(struct exchange *exchange, int64_t layer);

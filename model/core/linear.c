@@ -1,5 +1,7 @@
 #include "model/core/linear.h"
 
+#include <assert.h>
+
 #include "model/core/adapter.h"
 
 /* Returns a tensor of a linear layer as an operand of a matmul, quantized. */
@@ -18,6 +20,7 @@ static const struct matmul_blocks *optional_blocks(const struct operand *operand
 /* ---- Forward: out = in weight + bias */
 
 static void linear_plain(const struct gpt *gpt, const struct linear_forward_args *args) {
+    assert(!args->track_amax);
     OP(gpt->be, matmul, .out = args->out, .a = args->in, .b = args->weight,
        .transpose_b = gpt->shape.weights_out_in, .bias = optional_tensor(args->bias),
        .epilogue = args->epilogue, .pre_activation = args->pre_activation, .label = args->label);
@@ -67,6 +70,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
 
 static void linear_plain_backward(const struct gpt *gpt, const struct linear_backward_args *args) {
     const bool out_in = gpt->shape.weights_out_in;
+    assert(!args->track_amax);
     if (args->dweight->rank)
         OP(gpt->be, matmul, .out = args->dweight, .a = out_in ? args->dout : args->in,
            .transpose_a = true, .b = out_in ? args->in : args->dout, .accumulate = gpt->accumulate);

@@ -21,7 +21,7 @@ static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
     [QUANTIZED_GRADIENT] = {MATMUL_WEIGHT_GRADIENT, MATMUL_INPUT_GRADIENT},
 };
 
-/* ---- What the recipe says of a kind and a matmul */
+/* ---- Formats by kind and matmul */
 
 /* True if the matmul reduces over the rows of the tensor as stored. */
 static bool is_over_rows(const struct quantization *q, enum quantized kind,
@@ -127,8 +127,9 @@ static int64_t records_each(const struct quantization *q) {
     return ranks_of(q) > 1 ? round_up(count, RANKS_ALIGNMENT) : count;
 }
 
-int64_t quantization_records(const struct quantization *quantization) {
-    return quantization->be ? ranks_of(quantization) * records_each(quantization) : 0;
+/* Returns the number of records of all ranks. */
+static int64_t record_count(const struct quantization *q) {
+    return q->be ? ranks_of(q) * records_each(q) : 0;
 }
 
 /* Returns this rank's records; NULL while planning. */
@@ -236,7 +237,7 @@ static struct operand_bytes bytes_of(const struct quantization *q, const struct 
     return all;
 }
 
-/* Takes an operand's memory, its small scales in one piece. */
+/* Reserves memory for an operand: its values, then all of its scales in one piece. */
 static struct operand_memory take(struct arena *arena, struct operand_bytes bytes) {
     const size_t first =
         (size_t)round_up((int64_t)bytes.block_scales, MATMUL_SCALE_ALIGNMENT) + bytes.scales;
@@ -304,7 +305,7 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
         tracks |= has_tensor_scale(q, (enum quantized)kind);
     /* These come first, so that their addresses do not depend on the batch; their values
      * persist. */
-    q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
+    q->records = arena_take(arena, (size_t)record_count(q) * sizeof *q->records);
     if (tracks) q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
     if (q->precision.recipe.hadamard) q->transformed = arena_take(arena, sizeof *q->transformed);
     if (q->history_length) {
@@ -325,8 +326,7 @@ void quantization_clear(const struct quantization *quantization) {
     const struct quantization *q = quantization;
     if (!q->be) return;
     const size_t count = (size_t)quantization_count(q);
-    OP(q->be, clear, .data = q->records,
-       .bytes = (size_t)quantization_records(q) * sizeof *q->records);
+    OP(q->be, clear, .data = q->records, .bytes = (size_t)record_count(q) * sizeof *q->records);
     if (!q->history_length) return;
     OP(q->be, clear, .data = q->amax, .bytes = count * sizeof *q->amax);
     OP(q->be, clear, .data = q->history,
@@ -335,7 +335,7 @@ void quantization_clear(const struct quantization *quantization) {
 
 /* ---- Operands */
 
-/* Returns the tensor for one of its matmuls as it is, or is to be, in the slot's memory. */
+/* Returns the operand of a matmul with the slot's addresses. The memory need not be filled yet. */
 static struct operand operand_in(const struct quantization *q, const struct quantized_slot *slot,
                                  const struct quantized_operand *o, int reader) {
     const int64_t rows = tensor_rows(o->in), columns = tensor_columns(o->in);
@@ -505,7 +505,7 @@ void quantization_end_step(const struct quantization *quantization, struct step_
     const struct collectives *c = q->be->collectives;
     if (ranks_of(q) > 1 && !backend_plans(q->be))
         collectives_wait(
-            c, collectives_all_gather(c, q->records, sizeof *q->records, quantization_records(q)));
+            c, collectives_all_gather(c, q->records, sizeof *q->records, record_count(q)));
     OP(q->be, quantize_history, .state = state, .amax = q->amax, .history = q->history,
        .records = q->records, .inputs = inputs, .ranks = ranks_of(q), .each = records_each(q),
        .count = quantization_count(q), .length = q->history_length, .margin = q->margin);

@@ -68,7 +68,7 @@ struct quantization {
     bool keeps[LINEAR_COUNT]; /* inputs saved in 8 or 4 bits for the backward pass */
     bool keeps_weights;       /* quantized weights are kept for all micro-batches of a step */
     bool weights_rounded; /* a further micro-batch of a step: kept weights are those of the first */
-    struct quantized_slot *slots;                  /* [quantization_count], at quantization_index */
+    struct quantized_slot *slots;                  /* [layers, LINEAR_COUNT, QUANTIZED_KINDS] */
     struct operand_memory shared[QUANTIZED_KINDS]; /* buffers that slots without their own share */
     void *transform_values;   /* the current Hadamard transform, in bf16; NULL: in place */
     struct amax *tracked;     /* [count] amax of this pass; NULL unless tensors have a scale */
@@ -143,6 +143,3 @@ void quantization_end_step(const struct quantization *quantization, struct step_
 
 /* Returns the number of slots, which is that of the records of a rank without padding. */
 int64_t quantization_count(const struct quantization *quantization);
-
-/* Returns the number of records of all ranks. */
-int64_t quantization_records(const struct quantization *quantization);

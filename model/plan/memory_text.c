@@ -59,7 +59,10 @@ static void print_table(FILE *out, struct table *table, const char *heading) {
     table_print(out, table);
 }
 
-void memory_print_plans(FILE *out, const char *heading, const struct memory_plan *plans,
+/* Prints the parts of several plans in a common unit, a plan of 0 bytes as dashes. Parts that no
+ * plan has are left out. parameters > 0: only weights, gradients and moments, in bytes per
+ * parameter. */
+static void print_plans(FILE *out, const char *heading, const struct memory_plan *plans,
                         const char *const *names, int count, double parameters) {
     struct table table = {0};
     size_t largest = 0;
@@ -92,7 +95,7 @@ static int print_parts(FILE *out, const char *heading, const struct memory_reque
         if (can_compute(request->be, configs[i].precision) &&
             memory_plan_of(&plans[i], &configs[i], request->be, error))
             return -1;
-    memory_print_plans(out, heading, plans, names, COLUMNS, parameters);
+    print_plans(out, heading, plans, names, COLUMNS, parameters);
     return 0;
 }
 

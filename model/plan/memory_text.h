@@ -19,12 +19,6 @@ struct memory_request {
 /* Returns a request for `gib` GiB; gib < 0: for the free memory of be. */
 struct memory_request memory_request(const struct config *config, struct backend *be, double gib);
 
-/* Prints the parts of several plans in a common unit, a plan of 0 bytes as dashes. Parts that no
- * plan has are left out. parameters > 0: only weights, gradients and moments, in bytes per
- * parameter. */
-void memory_print_plans(FILE *out, const char *heading, const struct memory_plan *plans,
-                        const char *const *names, int count, double parameters);
-
 /* Prints the memory of each part in each precision, the savings and cost of each option, the
  * largest micro-batches, and whether the run fits or which options make it fit. */
 int memory_print_run(FILE *out, const struct memory_request *request, struct error *error);
