@@ -137,8 +137,9 @@ static struct decisions decide(struct run *run) {
     return (struct decisions){values[0], values[1], values[2]};
 }
 
-/* Begins a step, and finishes earlier ones beyond the number the device may run ahead. Several
- * ranks decide before the update, whose weights would delay the messages. */
+/* Begins a step, and finishes earlier ones beyond the number the device may run ahead. With several
+ * ranks, decisions are exchanged before the update, because the weights that it sends would delay
+ * them. */
 static int step_once(struct run *run, struct decisions *decisions, struct error *error) {
     if (run->session.trainer.unfinished == 0) run->step_began = progress_clock();
     if (trainer_accumulate(&run->session.trainer, &run->session.train.loader, error)) return -1;

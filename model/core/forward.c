@@ -232,7 +232,7 @@ static void linear(const struct pass *pass, enum activation_id id,
                    const struct linear_forward_args *args) {
     struct linear_forward_args labelled = *args;
     const struct trace_label label = label_one(pass, id, args->layer);
-    /* With a norm of q and k, that writes the qkv to be traced. */
+    /* If q and k are normalized, the norm writes the traced qkv, so this matmul has no label. */
     if (id != ACTIVATION_qkv || !pass->gpt->shape.qk_norm) labelled.label = &label;
     linear_forward(pass->gpt, &labelled);
 }

@@ -37,7 +37,8 @@ size_t scorer_bytes(const struct gpt *gpt) {
            (host ? (size_t)gpt->capacity.rows * sizeof(float) : 0);
 }
 
-/* Runs the forward pass, with branches, and computes the losses of the rows from theirs on. */
+/* Runs the forward pass with branches and computes the losses of row branches.first and later rows.
+ */
 static void forward(struct gpt *gpt, struct branches branches) {
     gpt->activations.branches = branches;
     gpt_forward(gpt);
@@ -45,7 +46,7 @@ static void forward(struct gpt *gpt, struct branches branches) {
     gpt->activations.branches.rows = 0;
 }
 
-/* Does so with these arrays as the batch, instead of the model's own, which it keeps. */
+/* Calls forward() with these arrays in place of the model's batch, then restores that batch. */
 static void forward_with(struct gpt *gpt, const struct arrays *batch, struct branches branches) {
     struct activations *a = &gpt->activations;
     const struct activations own = *a;

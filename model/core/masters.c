@@ -237,8 +237,8 @@ static void move_plain(const struct host_transfer *t, const struct group_range *
     }
 }
 
-/* Lays out a copy of a quantized parameter's arrays, without values, in memory of the host that is
- * to be freed. Returns NULL if there is none left. */
+/* Allocates host memory for the arrays of a quantized parameter. The caller frees it. Returns NULL
+ * if memory is short. */
 static char *host_copy(struct quantized_weight *copy, const struct master_group *group) {
     const struct extent *extent = &group->parameter->extent;
     struct arena arena = {0};

@@ -92,10 +92,9 @@ void trainer_close(struct trainer *trainer);
 
 /* Queue the two parts of the next step: the forward and backward passes of its micro-batches on the
  * loader's data, then the update. The first one fails on bad data; weights and state are then
- * unchanged. Several ranks may agree on something between the two: that waits for the gradients,
- * as the update does, but not for the weights that the update sends, behind which it would be
- * queued later. At most BACKEND_SLOTS steps can be unfinished; the state is up to date when none
- * is. */
+ * unchanged. Ranks may exchange messages between the two calls. Such a message is queued behind the
+ * gradients, but ahead of the updated weights. At most BACKEND_SLOTS steps can be unfinished; the
+ * state is up to date when none is. */
 int trainer_accumulate(struct trainer *trainer, const struct loader *loader, struct error *error);
 void trainer_update(struct trainer *trainer);
 
