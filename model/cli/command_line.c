@@ -141,7 +141,7 @@ static int read_override(struct command_line *line, const struct command_flag *f
 static int read_key(struct command_line *line, const struct command_flag *flag, char *value,
                     struct error *error) {
     char *text;
-    if (asprintf(&text, "%s=%s", flag->key, value) < 0) text = NULL;
+    if (asprintf(&text, "%s %s=%s", flag->row.name, flag->key, value) < 0) text = NULL;
     return add_override(line, text, error);
 }
 

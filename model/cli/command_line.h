@@ -32,7 +32,7 @@ struct command_line {
     const char *topic_word;  /* key, block, flag or sentence that --help prints; NULL: topic */
     const char *program;     /* argv[0] */
     const char *config;      /* NULL: not given */
-    char **overrides;        /* stb_ds array of "key.path=value", owned */
+    char **overrides;        /* stb_ds array of texts for config_read_flag, owned */
     bool resume;             /* --resume */
     const char *resume_path; /* NULL: the newest checkpoint of the run */
     int64_t ranks;           /* number of processes to start; 0: not given */

@@ -20,8 +20,14 @@ struct candidate {
     struct error *error;
 };
 
+/* Names the flag of an override "--tokens sample.tokens=8", or --set with its text. */
 static const char *flag_where(char where[CONFIG_WHERE_MAX], const char *flag) {
     char excerpt[JSON_EXCERPT_MAX];
+    const char *space = strncmp(flag, "--", 2) == 0 ? strchr(flag, ' ') : NULL;
+    if (space) {
+        snprintf(where, CONFIG_WHERE_MAX, "%.*s", (int)(space - flag), flag);
+        return where;
+    }
     snprintf(where, CONFIG_WHERE_MAX, "--set %s", json_text_excerpt(excerpt, flag, strlen(flag)));
     return where;
 }
@@ -343,11 +349,12 @@ int config_read_flag(struct config *config, struct config_origins *origins, cons
                      struct error *error) {
     char where[CONFIG_WHERE_MAX];
     flag_where(where, flag);
-    const char *equals = strchr(flag, '=');
-    if (!equals || equals == flag)
+    const char *space = strncmp(flag, "--", 2) == 0 ? strchr(flag, ' ') : NULL;
+    const char *key = space ? space + 1 : flag, *equals = strchr(key, '=');
+    if (!equals || equals == key)
         return fail(error, "%s: --set takes KEY=VALUE, such as --set train.steps=100", where);
-    int row = config_option_index(flag, (size_t)(equals - flag));
-    if (row < 0) return refuse_flag_key(where, flag, (size_t)(equals - flag), error);
+    int row = config_option_index(key, (size_t)(equals - key));
+    if (row < 0) return refuse_flag_key(where, key, (size_t)(equals - key), error);
 
     const char *text = equals + 1;
     cJSON *json = parse_flag_value(&config_options[row], text);

@@ -26,6 +26,7 @@ const char *config_where(char where[CONFIG_WHERE_MAX], const struct config_origi
 int config_read_text(struct config *config, struct config_origins *origins, const char *text,
                      size_t length, struct error *error);
 
-/* Sets the key of one override, "key.path=value". */
+/* Sets the key of one override: "key.path=value", or "--flag key.path=value" if a flag other than
+ * --set stands for the key; messages name it. */
 int config_read_flag(struct config *config, struct config_origins *origins, const char *flag,
                      struct error *error);

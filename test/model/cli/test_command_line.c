@@ -73,14 +73,14 @@ Test(command_line, set_repeats_in_order) {
 /* Their values are checked with the config. */
 Test(command_line, flags_of_keys_are_overrides_in_order) {
     static const char *const cases[][2] = {
-        {"--device|gpu", "device=gpu"},
-        {"--tokens|0", "sample.tokens=0"},
-        {"--temperature|0.5", "sample.temperature=0.5"},
-        {"--top-k|7", "sample.top_k=7"},
-        {"--top-p=0.9", "sample.top_p=0.9"},
-        {"--min-p|0.1", "sample.min_p=0.1"},
-        {"--repetition-penalty|x", "sample.repetition_penalty=x"},
-        {"--seed|", "seed="},
+        {"--device|gpu", "--device device=gpu"},
+        {"--tokens|0", "--tokens sample.tokens=0"},
+        {"--temperature|0.5", "--temperature sample.temperature=0.5"},
+        {"--top-k|7", "--top-k sample.top_k=7"},
+        {"--top-p=0.9", "--top-p sample.top_p=0.9"},
+        {"--min-p|0.1", "--min-p sample.min_p=0.1"},
+        {"--repetition-penalty|x", "--repetition-penalty sample.repetition_penalty=x"},
+        {"--seed|", "--seed seed="},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char arguments[100];
@@ -185,8 +185,8 @@ Test(command_line, eval) {
     struct command_line line = accept("--eval|--from|d|--data|x*.bin|--device|cpu");
     cr_expect_eq(line.command, COMMAND_EVAL);
     cr_expect_str_eq(line.from, "d");
-    cr_expect_str_eq(line.overrides[0], "data.val=x*.bin");
-    cr_expect_str_eq(line.overrides[1], "device=cpu");
+    cr_expect_str_eq(line.overrides[0], "--data data.val=x*.bin");
+    cr_expect_str_eq(line.overrides[1], "--device device=cpu");
     cr_expect_eq(line.precision_count, 0);
     command_line_free(&line);
     line = accept("--eval|--from|d|--data|x|--precision|bf16,fp32,fp16");

@@ -273,7 +273,7 @@ Test(program, sample) {
                 0);
     expect_text(out_text, "a prompt that is longer than the 32 positions that the model has");
     expect_error("--sample|x|--from|nowhere", 1, "nowhere");
-    expect_error("--sample|x" FROM "|--tokens|-1", 2, "sample.tokens is -1");
+    expect_error("--sample|x" FROM "|--tokens|-1", 2, "--tokens: sample.tokens is -1");
     expect_error("--sample|x" FROM "|--top-p|2", 2, "sample.top_p is 2");
     expect_error("--sample|x" FROM "|--temperature|inf", 2, "sample.temperature is inf");
     expect_error("--sample|x" FROM "|--set|model.n_layer=3", 1, "n_layer");
