@@ -114,10 +114,14 @@ wrong() {
     mv "$run" "$folder/wrong-$count-$kind"
 }
 
+# Waits for a killed process, which holds the run's lock until it has ended. timeout does not.
+await_lock() { if [ -d "$run/run" ]; then flock "$run/run" true; fi; }
+
 # Resumes until the end. If that fails with a message, `restore` reverts the damage.
 restore() { :; }
 check_trial() {
     local attempt leftovers
+    await_lock
     for attempt in 1 2 3; do
         if begin plain; then break; fi
         [ -s "$run/err" ] || { wrong "no message"; return; }
@@ -143,6 +147,7 @@ classify() {
 # Lets a run complete half of its steps and kills it, so that there are checkpoints to damage.
 interrupt_run() {
     begin timeout -s KILL "$(seconds $((${duration[$precision]} * 6 / 10)))" || true
+    await_lock
     find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 2>/dev/null | grep -q .
 }
 newest() { find "$run/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
