@@ -20,15 +20,21 @@ struct candidate {
     struct error *error;
 };
 
-/* Names the flag of an override "--tokens sample.tokens=8", or --set with its text. */
+/* Returns the "key=value" of an override: all of it, or what follows the flag that set it, as in
+ * "--tokens sample.tokens=8". */
+static const char *override_text(const char *flag) {
+    const char *space = strncmp(flag, "--", 2) == 0 ? strchr(flag, ' ') : NULL;
+    return space ? space + 1 : flag;
+}
+
+/* Names the flag that set an override, or --set with its text. */
 static const char *flag_where(char where[CONFIG_WHERE_MAX], const char *flag) {
     char excerpt[JSON_EXCERPT_MAX];
-    const char *space = strncmp(flag, "--", 2) == 0 ? strchr(flag, ' ') : NULL;
-    if (space) {
-        snprintf(where, CONFIG_WHERE_MAX, "%.*s", (int)(space - flag), flag);
-        return where;
-    }
-    snprintf(where, CONFIG_WHERE_MAX, "--set %s", json_text_excerpt(excerpt, flag, strlen(flag)));
+    const char *text = override_text(flag);
+    if (text > flag) snprintf(where, CONFIG_WHERE_MAX, "%.*s", (int)(text - 1 - flag), flag);
+    else
+        snprintf(where, CONFIG_WHERE_MAX, "--set %s",
+                 json_text_excerpt(excerpt, flag, strlen(flag)));
     return where;
 }
 
@@ -349,8 +355,7 @@ int config_read_flag(struct config *config, struct config_origins *origins, cons
                      struct error *error) {
     char where[CONFIG_WHERE_MAX];
     flag_where(where, flag);
-    const char *space = strncmp(flag, "--", 2) == 0 ? strchr(flag, ' ') : NULL;
-    const char *key = space ? space + 1 : flag, *equals = strchr(key, '=');
+    const char *key = override_text(flag), *equals = strchr(key, '=');
     if (!equals || equals == key)
         return fail(error, "%s: --set takes KEY=VALUE, such as --set train.steps=100", where);
     int row = config_option_index(key, (size_t)(equals - key));

@@ -227,7 +227,7 @@ static void move_plain(const struct host_transfer *t, const struct group_range *
         return;
     }
     for (int64_t done = 0; done < range->count; done += PIECE) {
-        const int64_t n = range->count - done < PIECE ? range->count - done : PIECE;
+        const int64_t n = MIN(range->count - done, PIECE);
         const int64_t at = range->first + done;
         const size_t bytes = (size_t)n * sizeof *piece.master;
         if (t->in) storage->pack(&piece, dtype, t->in + done, (size_t)n);

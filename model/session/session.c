@@ -129,7 +129,7 @@ int session_open(struct session *session, const struct config *config, enum run_
     if (setup_backend(&session->be, config, choices, ranks, error)) return -1;
     session->backend_open = true;
     if (open_precision(session, error)) return -1;
-    if (ranks_agree(ranks, open_data(session, choices, error), error)) return -1;
+    if (ranks_agree(ranks, open_data(session, !session->planned, error), error)) return -1;
     if (ranks_agree(ranks, setup_isolation(&session->config, &session->train, error), error))
         return -1;
     return run_ranks_compare_data(ranks, config, &session->train, &session->val, error);

@@ -101,6 +101,16 @@ Test(autotune, damaged_and_unwritable_files_are_errors) {
     cr_expect_eq(open_bench(&bench, path), -1);
     cr_expect(strstr(error.text, path) && strstr(error.text, "line 1"), "%s", error.text);
     cr_assert_eq(open_bench(&bench, NULL), 0);
+    path = in_folder("nul.txt");
+    cr_assert_eq(algorithms_write(bench.be.algorithms, path, &error), 0, "%s", error.text);
+    FILE *file = fopen(path, "ab");
+    cr_assert_not_null(file);
+    cr_assert(fwrite("a\0 b\n", 1, 5, file) == 5 && fclose(file) == 0);
+    backend_close(&bench.be);
+    cr_expect_eq(open_bench(&bench, path), -1);
+    cr_expect(strstr(error.text, "nul.txt") && strstr(error.text, "is not of a file that autotune"),
+              "%s", error.text);
+    cr_assert_eq(open_bench(&bench, NULL), 0);
     path = in_folder("missing/products.txt");
     cr_expect_eq(algorithms_write(bench.be.algorithms, path, &error), -1);
     cr_expect(strstr(error.text, path) && strstr(error.text, "No such file"), "%s", error.text);
