@@ -15,8 +15,8 @@ check: $(PROGRAMS)
 	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
 	else echo "skipped: no shellcheck here"; fi
 	@if command -v python3 >/dev/null; then set -x; \
-	  test/scripts/test_cubin.py && test/scripts/test_questions.py && test/scripts/test_render_chat.py && test/scripts/test_follow_run.py; \
-	else echo "skipped: the tests of cubin.py, questions.py, render_chat.py and follow_run.py, because there is no python3 here"; fi
+	  test/scripts/test_cubin.py && test/scripts/test_questions.py && test/scripts/test_rows.py && test/scripts/test_render_chat.py && test/scripts/test_follow_run.py; \
+	else echo "skipped: the tests of cubin.py, questions.py, rows.py, render_chat.py and follow_run.py, because there is no python3 here"; fi
 	test/scripts/test_fetch.sh
 	test/scripts/test_plot.sh
 ifeq ($(BUILD),fast)

@@ -8,7 +8,9 @@
 
 enum role { SYSTEM, USER, ASSISTANT, ROLES };
 
-static const char *const role_names[ROLES] = {"system", "user", "assistant"};
+/* The second names are ShareGPT's. */
+static const char *const role_names[ROLES] = {"system", "user", "assistant"},
+                         *const other_names[ROLES] = {"system", "human", "gpt"};
 
 /* The texts around a message. */
 struct turn {
@@ -105,10 +107,13 @@ static struct segment trimmed(const struct jsonl_member *content) {
     return (struct segment){content->text + from, size - from, false};
 }
 
+static bool spells(const struct jsonl_member *value, const char *name) {
+    return strlen(name) == value->size && memcmp(name, value->text, value->size) == 0;
+}
+
 static enum role role_of(const struct jsonl_member *value) {
     int role = 0;
-    while (role < ROLES && (strlen(role_names[role]) != value->size ||
-                            memcmp(role_names[role], value->text, value->size) != 0))
+    while (role < ROLES && !spells(value, role_names[role]) && !spells(value, other_names[role]))
         role++;
     return (enum role)role;
 }
@@ -121,8 +126,8 @@ static int check(const struct chat_template *chat, const struct jsonl_member *va
         const enum role role = role_of(&values[2 * i]);
         if (role == ROLES)
             return fail(error,
-                        "message %zu: unknown role \"%.*s\"; known are system, user and "
-                        "assistant",
+                        "message %zu: unknown role \"%.*s\"; known are system, user (or human) and "
+                        "assistant (or gpt)",
                         i + 1, values[2 * i].size < 50 ? (int)values[2 * i].size : 50,
                         values[2 * i].text);
         const enum role turn = (i - has_system) % 2 == 0 ? USER : ASSISTANT;

@@ -19,63 +19,14 @@ enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 
 static const char END_OF_TEXT[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
-static const struct jsonl_member MESSAGE[] = {{.name = "role"}, {.name = "content"}},
-                                 PART[] = {{.name = "text"},
-                                           {.name = "train", .kind = JSONL_BOOLEAN}};
-
-/* Kinds of rows, in the order in which the first row is searched for their members. */
-static const struct row_form {
-    const char *field; /* its members, as --field names them */
-    enum document_form form;
-    const struct jsonl_member *items; /* members of the objects in its list; NULL: strings */
-    const char *wanted;               /* printf format for the names of strings */
-} ROWS[] = {
-    {"text", DOCUMENT_TEXT, NULL, "a string named \"%.100s\""},
-    {"messages", DOCUMENT_RENDERED, MESSAGE,
-     "\"messages\", a list of objects with strings named \"role\" and \"content\""},
-    {"segments", DOCUMENT_RENDERED, PART,
-     "\"segments\", a list of objects with a string named \"text\" and \"train\", true or false"},
-    {"prompt,completion", DOCUMENT_PAIR, NULL, "strings named \"%.100s\" and \"%.100s\""},
-};
-enum { TEXT, MESSAGES, SEGMENTS, PAIRS };
-
-/* Parses "NAME" or "NAME,NAME" into the members to read. */
-static int set_fields(struct documents *documents, const char *field, struct error *error) {
-    free(documents->fields);
-    documents->fields = strdup(field);
-    if (!documents->fields) return fail(error, "out of memory while reading text");
-    char *comma = strchr(documents->fields, ',');
-    int form = comma ? PAIRS : SEGMENTS;
-    while (!comma && form > TEXT && strcmp(field, ROWS[form].field) != 0) form--;
-    documents->rows = &ROWS[form];
-    if (!comma) return 0;
-    *comma = '\0';
-    if (*field != ',' && comma[1] && !strchr(comma + 1, ',') &&
-        strcmp(documents->fields, comma + 1) != 0)
-        return 0;
-    return fail(error,
-                "--field %.200s: allowed is the name of one member, or those of a prompt and its "
-                "completion with a comma between",
-                field);
-}
-
-/* Returns the name of member 0 or, of pairs, 1. */
-static const char *field_name(const struct documents *documents, int i) {
-    return i == 0 ? documents->fields : documents->fields + strlen(documents->fields) + 1;
-}
-
-static int field_count(const struct documents *documents) {
-    return documents->rows->form == DOCUMENT_PAIR ? 2 : 1;
-}
-
 int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
-                   struct error *error) {
+                   const struct tokenizer *tokenizer, struct error *error) {
     *documents = (struct documents){.inputs = inputs, .fd = -1};
     documents->capacity = BUFFER_BYTES;
     documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
     documents->buffer = malloc(documents->capacity);
     if (!documents->buffer) return fail(error, "out of memory while reading text");
-    return field ? set_fields(documents, field, error) : 0;
+    return rows_open(&documents->rows, field, tokenizer, error);
 }
 
 static void close_input(struct documents *documents) {
@@ -87,10 +38,8 @@ void documents_close(struct documents *documents) {
     if (documents->buffer) close_input(documents);
     free(documents->buffer);
     free(documents->first_bad_row);
-    free(documents->fields);
-    arrfree(documents->segments);
-    arrfree(documents->items);
-    documents->buffer = documents->first_bad_row = documents->fields = NULL;
+    rows_close(&documents->rows);
+    documents->buffer = documents->first_bad_row = NULL;
 }
 
 static const struct input *current(const struct documents *documents) {
@@ -110,7 +59,8 @@ static int open_input(struct documents *documents, struct error *error) {
     if (documents->fd < 0)
         return fail(error, "cannot open %.*s: %s", NAME_SHOWN, name, strerror(errno));
     documents->at = documents->filled = documents->searched = 0;
-    documents->line = 1;
+    documents->begin = documents->end = (struct row_place){1, 0};
+    documents->layout = ROW_LINES;
     documents->at_end = false;
     documents->begins = true;
     documents->unread = true;
@@ -126,6 +76,25 @@ static bool is_binary(const char *bytes, size_t size) {
     size_t end = utf8_skip_characters(bytes, size, 0);
     if (memchr(bytes, '\0', size)) return true;
     return end < size && !(size - end < 4 && (unsigned char)bytes[end] >= 0xC2);
+}
+
+/* True if text begins as an object of JSON or a list of them does. */
+static bool begins_like_json(const char *bytes, size_t size) {
+    size_t at = 0;
+    for (const char *wanted = "[{\""; *wanted; wanted++) {
+        while (at < size && bytes[at] && strchr(" \t\r\n", bytes[at])) at++;
+        if (at < size && bytes[at] == *wanted) at++;
+        else if (*wanted != '[') return false;
+    }
+    return true;
+}
+
+/* Looks at the first bytes of an input for notes about it. */
+static void inspect(struct documents *documents, const char *bytes, size_t size) {
+    if (is_binary(bytes, size) && documents->binary++ == 0)
+        documents->first_binary = input_name(documents);
+    if (!current(documents)->is_jsonl && !documents->json_text && begins_like_json(bytes, size))
+        documents->json_text = input_name(documents);
 }
 
 /* Moves the unread bytes to the front of the buffer and reads more after them. */
@@ -144,9 +113,7 @@ static int read_more(struct documents *documents, struct error *error) {
         if (got < 0)
             return fail(error, "cannot read %.*s: %s\ncheck the file", NAME_SHOWN,
                         input_name(documents), strerror(errno));
-        if (documents->unread && is_binary(documents->buffer, (size_t)got) &&
-            documents->binary++ == 0)
-            documents->first_binary = input_name(documents);
+        if (documents->unread) inspect(documents, documents->buffer, (size_t)got);
         documents->unread = false;
         documents->at_end = got == 0;
         documents->filled += (size_t)got;
@@ -196,6 +163,24 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
     }
 }
 
+/* Reads more of a row that does not end in the buffer. */
+static int read_more_of_row(struct documents *documents, struct error *error) {
+    const size_t left = documents->filled - documents->at;
+    if (left > documents->row_bytes_max)
+        return fail(error,
+                    "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
+                    "is the file JSON Lines, one object a line?",
+                    NAME_SHOWN, input_name(documents), documents->begin.line,
+                    documents->row_bytes_max >> 20);
+    if (left == documents->capacity) {
+        char *grown = realloc(documents->buffer, 2 * documents->capacity);
+        if (!grown) return fail(error, "out of memory while reading a row of JSON Lines");
+        documents->buffer = grown;
+        documents->capacity *= 2;
+    }
+    return read_more(documents, error);
+}
+
 /* Finds the next line, without its line end: *line, [*size]. Returns RESULT_NONE if there is
  * none. */
 static int next_line(struct documents *documents, char **line, size_t *size, struct error *error) {
@@ -210,37 +195,121 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
             *size = end ? (size_t)(end - begin) : left;
             documents->at += *size + (end != NULL);
             documents->searched = documents->at;
+            documents->end = (struct row_place){documents->begin.line + 1, 0};
             if (*size <= documents->row_bytes_max) return 0;
         } else if (documents->at_end) {
             return RESULT_NONE;
         }
-        if (left > documents->row_bytes_max)
-            return fail(error,
-                        "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
-                        "is the file JSON Lines, one object a line?",
-                        NAME_SHOWN, input_name(documents), documents->line,
-                        documents->row_bytes_max >> 20);
-        if (left == documents->capacity) {
-            char *grown = realloc(documents->buffer, 2 * documents->capacity);
-            if (!grown) return fail(error, "out of memory while reading a row of JSON Lines");
-            documents->buffer = grown;
-            documents->capacity *= 2;
+        if (read_more_of_row(documents, error)) return -1;
+    }
+}
+
+/* Advances a place by one byte. */
+static void advance(struct row_place *place, char byte) {
+    if (byte == '\n') *place = (struct row_place){place->line + 1, 0};
+    else place->column += (byte & 0xC0) != 0x80;
+}
+
+/* Consumes white space or punctuation between rows. */
+static void consume(struct documents *documents) {
+    advance(&documents->begin, documents->buffer[documents->at++]);
+}
+
+/* Skips white space and counts its lines. *next is the character after it, which is not consumed,
+ * or EOF. */
+static int skip_space(struct documents *documents, int *next, struct error *error) {
+    *next = EOF;
+    for (;;) {
+        while (*next == EOF && documents->at < documents->filled) {
+            const char c = documents->buffer[documents->at];
+            if (c == ' ' || c == '\t' || c == '\r' || c == '\n') consume(documents);
+            else *next = (unsigned char)c;
         }
+        documents->searched = documents->at;
+        if (*next != EOF || documents->at_end) return 0;
         if (read_more(documents, error)) return -1;
     }
 }
 
+static int list_is_broken(const struct documents *documents, const char *what,
+                          struct error *error) {
+    return fail(error, "%.*s, line %" PRIu64 ": %s\nthe file begins with [, as a list of rows does",
+                NAME_SHOWN, input_name(documents), documents->begin.line, what);
+}
+
+static int no_end(const struct documents *documents, struct error *error) {
+    return list_is_broken(documents, "the list has no end", error);
+}
+
+/* Advances to the next value of a list. Returns RESULT_NONE if there is none. */
+static int begin_value(struct documents *documents, struct error *error) {
+    int next;
+    if (skip_space(documents, &next, error)) return -1;
+    if (documents->layout == LIST_GOES_ON && next == ',') {
+        consume(documents);
+        if (skip_space(documents, &next, error)) return -1;
+    } else if (documents->layout == LIST_GOES_ON && next != ']' && next != EOF) {
+        return list_is_broken(documents, "a comma must stand between two rows", error);
+    } else if (next == ']') {
+        consume(documents);
+        if (skip_space(documents, &next, error)) return -1;
+        return next == EOF ? RESULT_NONE
+                           : list_is_broken(documents, "something follows the list", error);
+    }
+    documents->layout = LIST_GOES_ON;
+    return next == EOF ? no_end(documents, error) : 0;
+}
+
+/* Finds the next row of a list, up to the comma or bracket after it: *row, [*size]. What is in it
+ * is left to the parser. Returns RESULT_NONE if there is none. */
+static int next_of_list(struct documents *documents, char **row, size_t *size,
+                        struct error *error) {
+    bool in_string = false, escaped = false;
+    int depth = 0;
+    const int status = begin_value(documents, error);
+    if (status) return status;
+    documents->end = documents->begin;
+    for (;; documents->searched++) {
+        while (documents->searched == documents->filled) {
+            if (documents->at_end) return no_end(documents, error);
+            if (read_more_of_row(documents, error)) return -1;
+        }
+        const char c = documents->buffer[documents->searched];
+        const bool closes = c == '}' || c == ']';
+        if (!in_string && depth == 0 && (c == ',' || closes)) break;
+        advance(&documents->end, c);
+        if (in_string) {
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+        } else {
+            in_string = c == '"';
+            depth += (c == '{' || c == '[') - closes;
+        }
+    }
+    *row = documents->buffer + documents->at;
+    *size = documents->searched - documents->at;
+    documents->at = documents->searched;
+    return 0;
+}
+
 /* Completes a message about a row. Returns 0 if such rows are skipped, else -1. */
-static int bad_row(struct documents *documents, size_t column, struct error *error) {
+static int bad_row(struct documents *documents, const char *row, size_t size, size_t column,
+                   struct error *error) {
     char what[400], wanted[300];
+    const bool is_text = rows_form(&documents->rows) == DOCUMENT_TEXT;
+    struct row_place place = documents->begin;
+    for (size_t i = 0, before = column - 1; i < size; i++) {
+        const bool begins_character = (row[i] & 0xC0) != 0x80;
+        if (begins_character && before-- == 0) break;
+        advance(&place, row[i]);
+    }
     snprintf(what, sizeof what, "%.399s", error->text);
-    snprintf(wanted, sizeof wanted, documents->rows->wanted, field_name(documents, 0),
-             field_name(documents, field_count(documents) - 1));
+    rows_describe(&documents->rows, wanted, sizeof wanted);
     fail(error,
-         "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with %s; --field "
+         "%.*s, line %" PRIu64 ", column %zu: %s\neach %s must be a JSON object with %s; --field "
          "names %s, --skip-bad-rows goes on without such rows",
-         NAME_SHOWN, input_name(documents), documents->line, column, what, wanted,
-         documents->rows->form == DOCUMENT_TEXT ? "another" : "others");
+         NAME_SHOWN, input_name(documents), place.line, place.column + 1, what,
+         documents->layout == ROW_LINES ? "line" : "row", wanted, is_text ? "another" : "others");
     if (!documents->skip_bad_rows) return -1;
     if (documents->bad_rows++ == 0) {
         *strchr(error->text, '\n') = '\0';
@@ -249,106 +318,71 @@ static int bad_row(struct documents *documents, size_t column, struct error *err
     return 0;
 }
 
-/* Without --field, the first good row decides for all rows. A bad one chooses the advice about
- * it. */
-static int choose_form(struct documents *documents, const char *row, size_t size,
-                       struct error *error) {
-    static const char *const names[] = {"text", "messages", "segments", "prompt", "completion"};
-    static const int forms[] = {TEXT, MESSAGES, SEGMENTS, PAIRS, PAIRS};
-    const int count = sizeof names / sizeof *names;
-    const unsigned found = jsonl_names(row, size, names, count);
-    int first = 0;
-    while (first < count && !(found & 1U << first)) first++;
-    return set_fields(documents, ROWS[first < count ? forms[first] : TEXT].field, error);
-}
-
-static int find_template(struct documents *documents, struct error *error) {
-    if (documents->tokenizer) documents->chat = chat_template_of(documents->tokenizer);
-    if (documents->chat) return 0;
-    return fail(error,
-                "%.*s, line %" PRIu64
-                ": the row has \"messages\", but the tokenizer has the special "
-                "tokens of no known chat template (ChatML, Llama 3, Mistral 7B v0.3)\nrender the "
-                "file with scripts/render_chat.py, which uses the model's own template",
-                NAME_SHOWN, input_name(documents), documents->line);
-}
-
-/* Parses a row into segments. Returns -1 with a message about column if it is bad. */
-static int parse_row(struct documents *documents, char *line, size_t size, size_t *column,
-                     struct error *error) {
-    const struct jsonl_member *of = documents->rows->items;
-    const int count = field_count(documents);
-    struct jsonl_member members[] = {{.name = field_name(documents, 0)},
-                                     {.name = field_name(documents, count - 1)}};
-    if (of)
-        members[0] =
-            (struct jsonl_member){members[0].name, JSONL_LIST, .of = of, .items = documents->items};
-    const int status = jsonl_row(line, size, members, count, column, error);
-    if (of) documents->items = members[0].items;
-    if (status) return -1;
-    *column = (size_t)(members[0].text - line) + 1;
-    const size_t values = of ? arrlenu(documents->items) : (size_t)count;
-    const struct jsonl_member *items = of ? documents->items : members;
-    if (of == MESSAGE)
-        return chat_render(documents->chat, items, values / 2, &documents->segments, error);
-    bool any_in_loss = !of;
-    for (size_t i = 0; i < values; i += of ? 2 : 1) {
-        const bool in_loss = of ? items[i + 1].text[0] == 't' : i + 1 == values;
-        const struct segment segment = {items[i].text, items[i].size, in_loss};
-        arrput(documents->segments, segment);
-        any_in_loss |= in_loss && segment.size > 0;
-    }
-    return any_in_loss ? 0 : fail(error, "there is no text to train on");
-}
-
 /* Reads a row. Returns 1 if it is bad and skipped. */
-static int read_row(struct documents *documents, char *line, size_t size, struct error *error) {
-    const bool undecided = !documents->rows;
+static int read_row(struct documents *documents, char *row, size_t size, struct error *error) {
+    const bool undecided = !documents->rows.kind;
     size_t column;
-    if (undecided && choose_form(documents, line, size, error)) return -1;
-    if (documents->rows == &ROWS[MESSAGES] && !documents->chat && find_template(documents, error))
-        return -1;
+    const int status = rows_parse(&documents->rows, row, size, &column, error);
     documents->next_segment = 0;
-    arrsetlen(documents->segments, 0);
-    if (parse_row(documents, line, size, &column, error) == 0) return 0;
-    arrsetlen(documents->segments, 0);
-    if (bad_row(documents, column, error)) return -1;
-    if (undecided) documents->rows = NULL;
+    if (status == 0) return 0;
+    if (status < 0) {
+        char what[600];
+        snprintf(what, sizeof what, "%.599s", error->text);
+        return fail(error, "%.*s, line %" PRIu64 ": %s", NAME_SHOWN, input_name(documents),
+                    documents->begin.line, what);
+    }
+    if (bad_row(documents, row, size, column, error)) return -1;
+    if (undecided) documents->rows.kind = NULL;
     return 1;
 }
 
 /* Returns the next segment of the last row. */
 static void take_segment(struct documents *documents, struct document_piece *piece) {
-    const struct segment segment = documents->segments[documents->next_segment];
+    const struct segment segment = documents->rows.segments[documents->next_segment];
     *piece = (struct document_piece){segment.text,
                                      segment.size,
                                      .begins = documents->next_segment++ == 0,
                                      .is_row = true,
                                      .in_loss = segment.in_loss,
-                                     .form = documents->rows->form};
+                                     .form = rows_form(&documents->rows)};
 }
 
-/* Returns the next row of JSON Lines, of which the segments follow; RESULT_NONE at the end of the
- * file. */
+/* Finds out whether an input of rows is a list. */
+static int choose_layout(struct documents *documents, struct error *error) {
+    int next;
+    if (skip_space(documents, &next, error)) return -1;
+    documents->begins = false;
+    if (next == '[') {
+        documents->layout = LIST_BEGINS;
+        consume(documents);
+    }
+    documents->end = documents->begin;
+    return 0;
+}
+
+/* Returns the next row, of which the segments follow; RESULT_NONE at the end of the file. */
 static int next_of_rows(struct documents *documents, struct document_piece *piece,
                         struct error *error) {
-    for (;; documents->line++) {
-        char *line = NULL;
+    if (documents->begins && choose_layout(documents, error)) return -1;
+    for (;;) {
+        char *row = NULL;
         size_t size = 0;
-        int status = next_line(documents, &line, &size, error);
+        documents->begin = documents->end;
+        int status = documents->layout == ROW_LINES ? next_line(documents, &row, &size, error)
+                                                    : next_of_list(documents, &row, &size, error);
         if (status) return status;
-        if (jsonl_is_blank(line, size)) continue;
-        status = read_row(documents, line, size, error);
+        if (documents->layout == ROW_LINES && jsonl_is_blank(row, size)) continue;
+        status = read_row(documents, row, size, error);
         if (status < 0) return -1;
         if (status > 0) continue;
-        documents->line++;
+        documents->row_count++;
         take_segment(documents, piece);
         return 0;
     }
 }
 
 int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
-    if (documents->next_segment < arrlenu(documents->segments)) {
+    if (documents->next_segment < arrlenu(documents->rows.segments)) {
         take_segment(documents, piece);
         return 0;
     }

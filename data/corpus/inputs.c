@@ -49,7 +49,7 @@ static bool ends_in(const char *name, const char *ending) {
 }
 
 static bool is_jsonl(const char *name) {
-    return ends_in(name, ".jsonl") || ends_in(name, ".ndjson");
+    return ends_in(name, ".jsonl") || ends_in(name, ".ndjson") || ends_in(name, ".json");
 }
 
 /* Refuses compressed files and other formats that are not text. */
@@ -62,9 +62,13 @@ static int check_ending(const char *name, bool all_jsonl, struct error *error) {
                     NAME_SHOWN, name, PACKED[i].command, NAME_SHOWN, name,
                     all_jsonl || is_jsonl(bare) ? " --jsonl" : "");
     }
-    if (ends_in(name, ".parquet"))
-        return fail(error, "%.*s: Parquet files are not read\nconvert it to JSON Lines first",
-                    NAME_SHOWN, name);
+    static const char *const tables[] = {".csv", ".tsv", ".parquet", ".arrow"};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (ends_in(name, tables[i]))
+            return fail(error,
+                        "%.*s is a table\nturn it into rows on the way: scripts/rows.py %.*s | "
+                        "./prepare ... --jsonl -",
+                        NAME_SHOWN, name, NAME_SHOWN, name);
     return 0;
 }
 

@@ -26,10 +26,10 @@ struct inputs {
     char *skipped_example; /* path of one of them, or NULL */
 };
 
-/* Lists the files of names[0 .. count). Files that end in .jsonl or .ndjson are JSON Lines, and so
- * is every input if all_jsonl. Fails if a name matches nothing, if a file cannot be read, and for
- * compressed files, with the command that unpacks them. Call inputs_close afterwards, also on
- * failure. */
+/* Lists the files of names[0 .. count). Files that end in .jsonl, .ndjson or .json hold rows, and
+ * so does every input if all_jsonl. Fails if a name matches nothing, if a file cannot be read, and
+ * for compressed files and tables, with the command that unpacks them. Call inputs_close
+ * afterwards, also on failure. */
 int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
                 struct error *error);
 void inputs_close(struct inputs *inputs);

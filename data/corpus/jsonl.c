@@ -70,13 +70,18 @@ static int read_list(struct jsonl_member *list, const cJSON *array, struct readi
     list->text = reading->row + (array->valueint);
     arrsetlen(list->items, 0);
     cJSON_ArrayForEach(object, array) {
-        struct jsonl_member *item = arraddnptr(list->items, JSONL_MEMBERS_MAX);
-        memcpy(item, list->of, JSONL_MEMBERS_MAX * sizeof *item);
+        struct jsonl_member *item = arraddnptr(list->items, JSONL_ITEM_MEMBERS);
+        memcpy(item, list->of, JSONL_ITEM_MEMBERS * sizeof *item);
         if (!cJSON_IsObject(object))
             return fail_at(reading, object, "the list has an item that is not an object");
-        if (read_object(item, JSONL_MEMBERS_MAX, object, reading)) return -1;
+        if (read_object(item, JSONL_ITEM_MEMBERS, object, reading)) return -1;
     }
     return 0;
+}
+
+static bool is_named(const struct jsonl_member *member, const char *name) {
+    return strcmp(name, member->name) == 0 ||
+           (member->synonym && strcmp(name, member->synonym) == 0);
 }
 
 static int read_object(struct jsonl_member *members, int count, const cJSON *object,
@@ -85,9 +90,14 @@ static int read_object(struct jsonl_member *members, int count, const cJSON *obj
         struct jsonl_member *member = &members[i];
         const cJSON *value = NULL, *item;
         cJSON_ArrayForEach(item, object) {
-            if (strcmp(item->string, member->name) != 0) continue;
+            if (!is_named(member, item->string)) continue;
             if (value) return fail_at(reading, item, "the member appears twice");
             value = item;
+        }
+        if (member->optional && (!value || cJSON_IsNull(value))) {
+            member->text = reading->row + reading->used;
+            member->size = 0;
+            continue;
         }
         if (!value) return fail_missing(reading, object, member->name);
         if (member->kind == JSONL_STRING && !cJSON_IsString(value))

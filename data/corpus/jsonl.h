@@ -11,17 +11,19 @@
 
 #include "data/util/error.h"
 
-enum { JSONL_MEMBERS_MAX = 2 };
+enum { JSONL_MEMBERS_MAX = 3, JSONL_ITEM_MEMBERS = 2 };
 
 enum jsonl_kind { JSONL_STRING, JSONL_BOOLEAN, JSONL_LIST };
 
 /* A member to read, and its text once found. */
 struct jsonl_member {
     const char *name;
+    const char *synonym; /* another name of the same member, or NULL */
     enum jsonl_kind kind;
-    char *text; /* [size], inside the row; "true" or "false" of a boolean */
+    bool optional; /* may be absent or null: then an empty string */
+    char *text;    /* [size], inside the row; "true" or "false" of a boolean */
     size_t size;
-    /* A list holds only objects, each with JSONL_MEMBERS_MAX members like these. */
+    /* A list holds only objects, each with JSONL_ITEM_MEMBERS members like these. */
     const struct jsonl_member *of;
     struct jsonl_member *items; /* stb_ds array: all members of all objects; the caller frees it */
 };

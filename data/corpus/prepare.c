@@ -44,29 +44,29 @@ static const char HELP[] =
     "                        (default 0.05)\n"
     "  --shard-tokens N      maximum number of tokens in a shard (default 100000000)\n"
     "  --force               replace existing shards of PREFIX, all of them\n"
-    "  --field NAME          the member of JSON Lines that holds the text (text)\n"
-    "  --field NAME,NAME     the members that hold a prompt and its completion\n"
-    "                        (prompt,completion); only the completion counts in the\n"
-    "                        loss\n"
-    "  --jsonl               read every input as JSON Lines, whatever its name\n"
+    "  --field NAMES         the members of rows to read: TEXT; PROMPT,COMPLETION, of\n"
+    "                        which only the completion counts in the loss; or\n"
+    "                        INSTRUCTION,INPUT,OUTPUT\n"
+    "  --jsonl               read every input as rows, whatever its name\n"
     "  --skip-bad-rows       skip rows without such members instead of stopping\n"
     "  --help                print this help\n"
     "\n"
     "INPUT is a file, a folder, a pattern in quotes ('more/*.log'), or - for the\n"
     "standard input. A folder stands for its files, at any depth, that end in .txt\n"
-    ".text .md .markdown .rst .jsonl or .ndjson. Files that end in .jsonl or .ndjson\n"
-    "are JSON Lines, others text. Pipe compressed text: gzip -dc x.gz | ./prepare -\n"
+    ".text .md .markdown .rst .jsonl or .ndjson. Files that end in .jsonl .ndjson or\n"
+    ".json hold rows, as JSON Lines or one list; others are text. Pipe what is packed\n"
+    "(gzip -dc x.gz | ./prepare -), and tables (scripts/rows.py x.parquet | ...).\n"
     "\n"
     "A text file is one document, and so is each row of JSON Lines. <|endoftext|>, or\n"
     "the tokenizer's own token, is put before each document. The characters\n"
     "<|endoftext|> separate documents in a text file. With bytes, files are joined\n"
     "unchanged, and rows are separated by two line feeds.\n"
     "\n"
-    "The first row decides for all: \"text\", \"messages\", \"segments\", or \"prompt\" and\n"
-    "\"completion\". Masks (PREFIX_train_000000.mask) mark the tokens that count,\n"
-    "unless all do. Chats, {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, become\n"
-    "ChatML, Llama 3's or Mistral's, as the tokenizer has it; for other templates,\n"
-    "scripts/render_chat.py writes rows of segments.\n"
+    "The first row decides for all: \"instruction\", \"input\" and \"output\" (Alpaca),\n"
+    "\"text\", \"messages\", \"conversations\" (ShareGPT), \"segments\", or \"prompt\" and\n"
+    "\"completion\". Masks (PREFIX_train_000000.mask) mark the tokens that count. Chats\n"
+    "become ChatML, Llama 3's or Mistral's, as the tokenizer has it; for other\n"
+    "templates, scripts/render_chat.py writes rows of segments.\n"
     "\n"
     "Validation gets the end of the text, or the end of every 16 MiB, cut between\n"
     "documents where possible. data/corpus/README.md has all rules.\n"
@@ -257,7 +257,7 @@ static int open_run(struct run *run, const struct options *options, struct error
         any_jsonl |= run->inputs.list[i].is_jsonl;
     if (!any_jsonl && (options->field || options->skip_bad_rows))
         return fail(error,
-                    "%s is for JSON Lines, but no input ends in .jsonl or .ndjson\nadd --jsonl if "
+                    "%s is for rows, but no input ends in .jsonl, .ndjson or .json\nadd --jsonl if "
                     "that is what they hold, or leave it out",
                     options->field ? "--field" : "--skip-bad-rows");
     if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
@@ -265,8 +265,8 @@ static int open_run(struct run *run, const struct options *options, struct error
         check_existing(run, options, error)) /* another process may have made some meanwhile */
         return -1;
     run->stop = signals_catch_waiting();
-    if (documents_open(&run->documents, &run->inputs, options->field, error)) return -1;
-    run->documents.tokenizer = &run->tokenizer;
+    if (documents_open(&run->documents, &run->inputs, options->field, &run->tokenizer, error))
+        return -1;
     run->documents.split_documents = options->kind != TOKENIZER_BYTES;
     run->documents.skip_bad_rows = options->skip_bad_rows;
     progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
@@ -314,6 +314,11 @@ static void print_notes(const struct run *run, const struct options *options) {
         utf8_print(stderr, documents->first_binary, strlen(documents->first_binary));
         fprintf(stderr, "%s\n", documents->binary == 1 ? "" : " ...");
     }
+    if (documents->json_text) {
+        fprintf(stderr, "prepare: note: ");
+        utf8_print(stderr, documents->json_text, strlen(documents->json_text));
+        fprintf(stderr, " begins like JSON, and was read as text; --jsonl reads it as rows\n");
+    }
     const uint64_t skipped = run->inputs.skipped;
     if (skipped > 0)
         fprintf(stderr,
@@ -322,8 +327,8 @@ static void print_notes(const struct run *run, const struct options *options) {
                 skipped == 1 ? "its extension" : "their extensions",
                 run->inputs.skipped_example ? utf8_mask(run->inputs.skipped_example) : "",
                 skipped == 1 ? "" : " ...");
-    if (documents->chat)
-        chat_file_note(stderr, "prepare: ", run->tokenizer.directory, documents->chat);
+    if (documents->rows.chat)
+        chat_file_note(stderr, "prepare: ", run->tokenizer.directory, documents->rows.chat);
     if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
 }
@@ -346,9 +351,15 @@ static void print_summary(const struct run *run) {
     if (run->splitter.val.writer.tokens == 0) printf("no validation tokens");
     else print_side(&run->splitter.val.writer, "validation", run->val);
     printf("; vocabulary %d\n", run->tokenizer.vocab_size);
-    printf("read %s, %" PRIu64 " document%s, in %.1f s: %s/s\n", progress_bytes(size, bytes),
-           run->splitter.documents, run->splitter.documents == 1 ? "" : "s", seconds,
-           progress_bytes(speed, bytes / seconds));
+    printf("read %s, %" PRIu64 " document%s", progress_bytes(size, bytes), run->splitter.documents,
+           run->splitter.documents == 1 ? "" : "s");
+    if (run->documents.row_count > 0) {
+        char names[300];
+        rows_names(&run->documents.rows, names, sizeof names);
+        printf(" (%" PRIu64 " row%s with %s)", run->documents.row_count,
+               run->documents.row_count == 1 ? "" : "s", utf8_mask(names));
+    }
+    printf(", in %.1f s: %s/s\n", seconds, progress_bytes(speed, bytes / seconds));
 }
 
 /* Prints a config setting on a line of its own, quoted for the shell. */

@@ -35,7 +35,7 @@ struct reading {
 static void open_reading(struct reading *reading, bool split_documents) {
     cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0,
                  "%s", error.text);
-    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, "text", &error), 0);
+    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, "text", NULL, &error), 0);
     reading->documents.split_documents = split_documents;
 }
 
@@ -280,7 +280,7 @@ Test(documents, an_interrupt_ends_the_reading) {
 /* Opens the inputs with `field`, and reads everything. */
 static char *read_field(struct reading *reading, const char *field, int *status) {
     cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0);
-    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, field, &error), 0);
+    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, field, NULL, &error), 0);
     error.text[0] = '\0';
     char *all = read_all(reading, status);
     close_reading(reading);
@@ -352,7 +352,7 @@ Test(documents, the_first_good_row_decides) {
     put_text("a.jsonl", "{\"content\":1}\n{\"text\":2}\n{\"prompt\":\"q\",\"completion\":\"a\"}\n"
                         "{\"text\":\"t\"}\n");
     cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0);
-    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, NULL, &error), 0);
+    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, NULL, NULL, &error), 0);
     reading->documents.skip_bad_rows = true;
     char *all = read_all(reading, &status);
     cr_expect_eq(status, 1, "%s", error.text);
@@ -363,12 +363,66 @@ Test(documents, the_first_good_row_decides) {
     close_reading(reading);
 }
 
-Test(documents, a_field_is_one_name_or_two) {
-    const char *bad[] = {",", "a,", ",b", "a,b,c", "a,a"};
+Test(documents, a_list_of_rows_is_read_like_lines) {
+    const char *bad[][2] = {
+        {"[{\"text\":\"a\"} {\"text\":\"b\"}]", "l.json, line 1, column 15: "},
+        {"[{\"text\":\"a\"}\n", "l.json, line 1: the list has no end"},
+        {"[", "line 1: the list has no end"},
+        {"[{\"text\":\"a]", "line 1: the list has no end"},
+        {"[{\"text\":\"a\"},\n]", "l.json, line 2, column 1"},
+        {"[{\"text\":\"a\"}]\n{\"text\":\"b\"}", "line 2: something follows the list"},
+        {"[{\"text\":\"a\"},\n\n\n 7]", "l.json, line 4, column 2: the row is not an object"},
+        {"[\n {\n  \"text\": \"a\"\n },\n {\n  \"\u00e9\": [],\n  \"text\": 7\n }\n]",
+         "l.json, line 7, column 11: the member is not a string"},
+    };
+    put_text("l.json",
+             "\xef\xbb\xbf\n [ {\"text\":\"a],[\\\"\\\\\"} ,\n{\n\"id\":[{},[]],\"text\":\"b\"}\n"
+             ",{\"text\":\"\"}]\n \n");
+    put_text("m.json", " []");
+    put_text("n.json", "{\"text\":\"c\"}\n{\"text\":\"d\"}");
+    expect_field(READING("l.json", "m.json", "n.json"), NULL, "[a],[\"\\[b[[c[d", NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int status;
+        put_text("l.json", bad[i][0]);
+        char *all = read_field(READING("l.json"), NULL, &status);
+        arrfree(all);
+        cr_expect_eq(status, -1, "%s", bad[i][0]);
+        cr_expect_not_null(strstr(error.text, bad[i][1]), "%s: %s", bad[i][0], error.text);
+    }
+}
+
+/* Rows longer than the buffer, in a list as in lines. */
+Test(documents, long_rows_of_a_list_are_whole) {
+    enum { SIZE = 3 << 20 };
+    char *text = malloc(2 * SIZE + 100), *expected = malloc(2 * SIZE + 100);
+    size_t size = 0, length = 0;
+    text[size++] = '[';
+    for (int row = 0; row < 2; row++) {
+        size += (size_t)sprintf(text + size, "%s{\"text\":\"", row ? ",\n" : "");
+        expected[length++] = '[';
+        memset(text + size, 'x' + row, SIZE);
+        memset(expected + length, 'x' + row, SIZE);
+        size += SIZE, length += SIZE;
+        size += (size_t)sprintf(text + size, "\"}");
+    }
+    text[size++] = ']';
+    expected[length] = '\0';
+    put("l.json", text, size);
+    int status;
+    char *all = read_field(READING("l.json"), NULL, &status);
+    cr_expect_eq(status, 1, "%s", error.text);
+    cr_expect(strcmp(all, expected) == 0);
+    arrfree(all);
+    free(text);
+    free(expected);
+}
+
+Test(documents, a_field_is_one_to_three_names) {
+    const char *bad[] = {",", "a,", ",b", "a,b,", "a,b,a", "a,b,c,d", "a,a"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct inputs inputs = {0};
         struct documents documents;
-        cr_expect_eq(documents_open(&documents, &inputs, bad[i], &error), -1, "%s", bad[i]);
+        cr_expect_eq(documents_open(&documents, &inputs, bad[i], NULL, &error), -1, "%s", bad[i]);
         cr_expect_not_null(strstr(error.text, bad[i]), "%s", error.text);
         documents_close(&documents);
     }

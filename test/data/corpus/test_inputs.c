@@ -144,13 +144,15 @@ Test(inputs, refusals_name_a_remedy) {
     put("a.jsonl.gz", 1);
     put("a.txt.zst", 1);
     put("a.parquet", 1);
+    put("a.CSV", 1);
     mkdir("d", 0755);
     put("d/a.c", 1);
     expect_refusal("missing.txt", "missing.txt: No such file", "check the path");
     expect_refusal("missing/*.txt", "nothing matches missing/*.txt", "check the pattern");
     expect_refusal("a.jsonl.gz", "compressed", "gzip -dc a.jsonl.gz | ./prepare ... --jsonl -");
     expect_refusal("a.txt.zst", "compressed", "zstd -dc a.txt.zst | ./prepare ... -");
-    expect_refusal("a.parquet", "Parquet", "JSON Lines");
+    expect_refusal("a.parquet", "is a table", "scripts/rows.py a.parquet | ./prepare");
+    expect_refusal("a.CSV", "is a table", "scripts/rows.py a.CSV | ./prepare");
     expect_refusal("d", "no text in the folder d", "'d/*.log'");
     expect_refusal("a.parquet/x", "Not a directory", "check the path");
 }

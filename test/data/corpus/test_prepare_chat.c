@@ -68,6 +68,20 @@ Test(prepare_chat, chatml) {
     cr_expect_not_null(strstr(out_text, "2 documents"), "%s", out_text);
 }
 
+Test(prepare_chat, rows_of_sharegpt_and_alpaca_are_conversations) {
+    write_tokenizer(CHATML);
+    prepare("{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},"
+            "{\"from\":\"gpt\",\"value\":\"an\"}],\"id\":1}\n");
+    expect("set_train_*.bin", "^Euser\nqF\nEassistant\n{anF}\n");
+    cr_expect_not_null(strstr(out_text, "(1 row with conversations)"), "%s", out_text);
+    prepare("{\"conversations\":[{\"role\":\"user\",\"content\":\"q\"},"
+            "{\"role\":\"assistant\",\"content\":\"an\"}]}\n");
+    expect("set_train_*.bin", "^Euser\nqF\nEassistant\n{anF}\n");
+    prepare("{\"instruction\":\"do\",\"input\":\"it\",\"output\":\"k\"}\n"
+            "{\"instruction\":\"do\",\"input\":\"\",\"output\":\"k\"}\n");
+    expect("set_train_*.bin", "^Euser\ndo\nitF\nEassistant\n{kF}\n^Euser\ndoF\nEassistant\n{kF}\n");
+}
+
 /* A token of line feeds on both sides of the border belongs to the answer. Special tokens in a
  * content are recognized, as by transformers. */
 Test(prepare_chat, contents_are_encoded_with_what_surrounds_them) {

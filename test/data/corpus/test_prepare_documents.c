@@ -81,7 +81,7 @@ Test(prepare_documents, refusals_name_a_remedy) {
     expect_error("--tokenizer bytes --out set a.jsonl.gz", "compressed",
                  "gzip -dc a.jsonl.gz | ./prepare ... --jsonl -");
     expect_error("--tokenizer bytes --out set *.nothing", "nothing matches", "pattern");
-    expect_error("--tokenizer bytes --field body --out set a.txt", "--field is for JSON Lines",
+    expect_error("--tokenizer bytes --field body --out set a.txt", "--field is for rows",
                  "add --jsonl");
     expect_error("--tokenizer bytes --skip-bad-rows --out set a.txt", "--skip-bad-rows is for",
                  "add --jsonl");

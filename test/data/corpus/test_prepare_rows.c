@@ -46,6 +46,45 @@ Test(prepare_rows, members_may_have_other_names) {
     expect_mask("set_train_*.bin", "O0111111");
 }
 
+/* Alpaca's rows, as Stanford's train.py writes their prompts. */
+Test(prepare_rows, instructions_are_alpacas_prompts) {
+    write_text("a.json",
+               "[{\"instruction\":\"Add.\",\"input\":\"1 2\",\"output\":\"3\",\"text\":\"x\"},\n"
+               " {\"instruction\":\"Go\",\"input\":\"\",\"output\":\"ok\"},\n"
+               " {\"output\":\"y\",\"instruction\":\"N\",\"input\":null}]");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out set a.json"), 0, "%s", error_text);
+    expect_tokens(
+        "set_train_*.bin",
+        "Below is an instruction that describes a task, paired with an input that provides further "
+        "context. Write a response that appropriately completes the request.\n\n### Instruction:\n"
+        "Add.\n\n### Input:\n1 2\n\n### Response:\n3\n\n"
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request.\n\n### Instruction:\nGo\n\n### Response:\nok\n\n"
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request.\n\n### Instruction:\nN\n\n### Response:\ny\n\n");
+    cr_expect_not_null(strstr(out_text, "(10 count in the loss)"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "3 documents (3 rows with instruction, input, output)"),
+                       "%s", out_text);
+    write_text("b.jsonl", "{\"q\":\"Go\",\"c\":\"\",\"a\":\"ok\"}");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --field q,c,a --out named b.jsonl"), 0,
+                 "%s", error_text);
+    cr_expect_not_null(strstr(out_text, "(1 row with q, c, a)"), "%s", out_text);
+    write_text("c.jsonl", "{\"instruction\":\"Go\",\"output\":\"\"}");
+    cr_assert_eq(run("--tokenizer bytes --out bad c.jsonl"), 1);
+    cr_expect_not_null(strstr(error_text, "c.jsonl, line 1, column 1: the output is empty"), "%s",
+                       error_text);
+}
+
+Test(prepare_rows, json_that_is_read_as_text_is_noted) {
+    write_text("a.txt", " [\n {\"text\": \"one\"}]");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out set a.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "a.txt begins like JSON, and was read as text; --jsonl"),
+                       "%s", error_text);
+    write_text("a.txt", "[{x}]");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --force --out set a.txt"), 0);
+    cr_expect_str_empty(error_text);
+}
+
 Test(prepare_rows, replacing_pairs_by_text_removes_the_mask) {
     write_text("a.jsonl", PAIRS);
     write_text("b.txt", "text");

@@ -1,0 +1,60 @@
+/* Kinds of rows of JSON Lines, and the texts that each becomes:
+ *
+ *     {"text"}                              a text
+ *     {"prompt", "completion"}              a prompt and its answer
+ *     {"instruction", "input", "output"}    Alpaca's rows; input may be missing, null or empty
+ *     {"messages": [{"role", "content"}]}   a conversation, see data/corpus/chat.h
+ *     {"conversations": [{"from", "value"}]}  ShareGPT's form of it
+ *     {"segments": [{"text", "train"}]}     parts of a text that holds all its special tokens
+ *
+ * Either list takes either pair of names. An instruction becomes a conversation of two messages if
+ * the tokenizer has a chat template, the user's being the instruction, a line feed and the input.
+ * Otherwise it becomes a pair, whose prompt is the one that Alpaca was trained with
+ * (github.com/tatsu-lab/stanford_alpaca). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "data/corpus/chat.h"
+#include "data/corpus/jsonl.h"
+#include "data/tokenize/tokenizer.h"
+#include "data/util/error.h"
+
+enum document_form {
+    DOCUMENT_TEXT,     /* a text, all of which counts in the loss */
+    DOCUMENT_PAIR,     /* a prompt and its completion, encoded separately */
+    DOCUMENT_RENDERED, /* segments of one text that holds all its special tokens */
+};
+
+struct rows {
+    const struct row_form *kind;       /* kind of all rows; NULL: the first good row decides */
+    char *names[JSONL_MEMBERS_MAX];    /* members to read, set with kind */
+    const struct tokenizer *tokenizer; /* decides about conversations; NULL: no template */
+    const struct chat_template *chat;  /* set by the first conversation */
+    struct jsonl_member *items;        /* stb_ds array: items of the row's list, reused */
+    char *text;                        /* stb_ds array: text put together for the row, reused */
+    struct segment *segments;          /* stb_ds array: texts of the last row */
+};
+
+/* field names the members to read: "NAME" for a text, "NAME,NAME" for a prompt and its completion,
+ * "NAME,NAME,NAME" for an instruction, its input and output; "messages", "conversations" and
+ * "segments" are lists. NULL lets the first row decide: the first kind of ROWS in rows.c whose
+ * members it has. Call rows_close afterwards, also on failure. */
+int rows_open(struct rows *rows, const char *field, const struct tokenizer *tokenizer,
+              struct error *error);
+void rows_close(struct rows *rows);
+
+/* Parses row[0 .. size), which it overwrites, into rows->segments. They are valid until the next
+ * call. Returns 0; RESULT_NONE if the row is bad, with the reason and *column, its place in the
+ * row in characters from 1 (the row is then unchanged); or -1 on other errors. */
+int rows_parse(struct rows *rows, char *row, size_t size, size_t *column, struct error *error);
+
+/* Returns how the texts of rows are encoded. rows->kind must be known. */
+enum document_form rows_form(const struct rows *rows);
+
+/* Writes the names of the members that are read, with commas between. */
+void rows_names(const struct rows *rows, char *text, size_t size);
+
+/* Writes what a row must have, as for example: strings named "prompt" and "completion". */
+void rows_describe(const struct rows *rows, char *text, size_t size);
