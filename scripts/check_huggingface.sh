@@ -9,8 +9,8 @@
 #     --venv   the environment; default build/huggingface, created if missing. One that has torch,
 #              transformers, tokenizers and safetensors is used as it is: for instance one with a
 #              torch for the CPU only, which is smaller
-# GPT2_DIR=FOLDER adds the tokenizer of GPT-2 (scripts/get_gpt2.sh --tokenizer), and
-# GPT2_WEIGHTS=FOLDER a whole GPT-2 (scripts/get_gpt2.sh). PYTHON=python3 makes the environment.
+# GPT2_DIR=FOLDER adds the tokenizer of GPT-2, and GPT2_WEIGHTS=FOLDER a whole GPT-2, both from
+# scripts/get_model.sh openai-community/gpt2. PYTHON=python3 makes the environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=build/huggingface

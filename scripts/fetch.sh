@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by get_data.sh, get_eval.sh and get_gpt2.sh: fetches files, which appear complete and
+# Sourced by get_data.sh, get_eval.sh and get_model.sh: fetches files, which appear complete and
 # checked or not at all. FILE.part holds the part received so far, from which the next call resumes.
 # The caller has `set -euo pipefail`, calls fetch_begin once, and fetch for each file.
 #
@@ -8,6 +8,8 @@
 
 FETCH_TRIES=5   # consecutive tries without progress
 FETCH_MISSING=3 # status of fetch for a file that the server does not have
+fetch_headers=() # options of curl that every request has
+fetch_refused="" # what to do about HTTP 401 and 403
 
 # Help text of every script that fetches.
 fetch_usage() {
@@ -119,7 +121,7 @@ fetch_curl() { # ARGUMENT ...
     curl --fail --location --proto '=http,https' --proto-redir "$fetch_redirects" \
         --suppress-connect-headers \
         --connect-timeout 15 --speed-limit 100 --speed-time 30 --write-out '%{http_code}' \
-        "$@" >"$fetch_scratch/code" </dev/null &
+        "${fetch_headers[@]}" "$@" >"$fetch_scratch/code" </dev/null &
     fetch_process=$!
     wait "$fetch_process" || status=$?
     fetch_process="" fetch_code=$(cat "$fetch_scratch/code")
@@ -142,6 +144,7 @@ fetch_reason() { # CURL_STATUS: prints its meaning
     7/*) echo "the server cannot be reached; is there a network?" ;;
     22/404 | 22/410) echo "the server does not have it (HTTP $fetch_code)" ;;
     22/408 | 22/429 | 22/5*) echo "the server has trouble (HTTP $fetch_code); try later" ;;
+    22/401 | 22/403) echo "the server refuses it (HTTP $fetch_code)${fetch_refused:+: $fetch_refused}" ;;
     22/*) echo "the server refuses it (HTTP $fetch_code)" ;;
     23/* | 153/*) echo "cannot be written; is the disk full, or the size of files limited?" ;;
     18/* | 28/* | 52/* | 55/* | 56/*) echo "the connection breaks; the same command goes on" ;;
@@ -215,23 +218,38 @@ fetch_transfer() { # URL PART
     done
 }
 
-# ---- the public function
+# Sets fetch_url to URL or its place in the mirror. A redirect must not lead from https to http,
+# where anybody in between can answer.
+fetch_locate() { # URL
+    fetch_url=$1
+    if [ -n "${MANTISSA_MIRROR:-}" ]; then fetch_url=${MANTISSA_MIRROR%/}/${1#*://*/}; fi
+    case $fetch_url in
+    https://*) fetch_redirects='=https' ;;
+    *) fetch_redirects='=http,https' ;;
+    esac
+}
+
+# ---- the public functions
+
+# Fetches a small file that is not kept, without a line about it.
+fetch_quietly() { # URL FILE
+    fetch_locate "$1"
+    fetch_size="" fetch_kind=""
+    fetch_transfer "$fetch_url" "$2" 2>"$fetch_scratch/complaint" || {
+        local status=$?
+        cat "$fetch_scratch/complaint" >&2
+        return $status
+    }
+}
 
 # Brings FILE up to date with URL; its folder is created. SHA256 is the expected hash, if known.
 # Otherwise the server's announcement is used. A correct FILE is left alone. A wrong one is kept as
 # FILE.wrong for inspection.
 fetch() { # URL FILE [SHA256]
-    local url=$1 file=$2 part=$2.part folder began
-    folder=$(dirname "$file")
+    local url file=$2 part=$2.part folder began
+    fetch_locate "$1"
+    url=$fetch_url folder=$(dirname "$file")
     fetch_pinned=${3:-} fetch_size="" fetch_hash=${3:-} fetch_kind=${3:+sha256}
-    if [ -n "${MANTISSA_MIRROR:-}" ]; then
-        url=${MANTISSA_MIRROR%/}/${url#*://*/}
-    fi
-    # A redirect must not lead from https to http, where anybody in between can answer.
-    case $url in
-    https://*) fetch_redirects='=https' ;;
-    *) fetch_redirects='=http,https' ;;
-    esac
     if [ -f "$file" ] && [ -n "$fetch_pinned" ] && fetch_agrees "$file"; then
         echo "$file: already there, $(fetch_proof)"
         return 0

@@ -61,7 +61,7 @@ get_tinystories() { # FOLDER
         fetch $STORIES/TinyStoriesV2-GPT4-$part.txt "$1/TinyStoriesV2-GPT4-$part.txt" || return
     done
     cat <<TEXT
-next: scripts/get_gpt2.sh --tokenizer --out $out
+next: scripts/get_model.sh openai-community/gpt2 $out/gpt2 --tokenizer
       ./prepare --tokenizer $out/gpt2 --val-fraction 0 --out $1/train \\
           $1/TinyStoriesV2-GPT4-train.txt
       ./prepare --tokenizer $out/gpt2 --val-fraction 0 --out $1/valid \\
@@ -79,7 +79,7 @@ get_fineweb_edu() { # FOLDER
         fetch "$FINEWEB/edu_fineweb_$shard.bin" "$1/edu_fineweb_$shard.bin" || return
     done
     cat <<TEXT
-next: scripts/get_gpt2.sh --tokenizer --out $out
+next: scripts/get_model.sh openai-community/gpt2 $out/gpt2 --tokenizer
       ./train --config gpt2-124m.json --set data.tokenizer_dir=$out/gpt2 \\
           --set 'data.train=$1/edu_fineweb_train_*.bin' \\
           --set 'data.val=$1/edu_fineweb_val_*.bin'

@@ -73,6 +73,9 @@ static const char HELP[] =
     "\n"
     "The same inputs give the same shards, with any number of threads.\n";
 
+/* A token to read and one to predict, the least that ./train can use. */
+enum { TOKENS_MIN = 2 };
+
 struct options {
     enum tokenizer_kind kind;
     const char *tokenizer_directory; /* NULL for bytes */
@@ -283,10 +286,14 @@ static int put_documents(struct run *run, const struct options *options, struct 
         if (splitter_put(&run->splitter, &piece, error)) return -1;
     }
     if (status < 0 || splitter_finish(&run->splitter, error)) return -1;
-    if (run->splitter.train.writer.tokens > 0)
+    const bool several = arrlenu(run->inputs.list) > 1;
+    if (run->splitter.train.writer.tokens >= TOKENS_MIN)
         return signals_wait(-1) ? documents_interrupted(error) : 0;
+    if (run->splitter.train.writer.tokens > 0)
+        return fail(error, "there is too little text to train on: %.600s%s\nadd more text",
+                    options->names[0], several ? " and the others" : "");
     return fail(error, "there is no text: %.600s%s empty\nno shard was written", options->names[0],
-                arrlenu(run->inputs.list) > 1 ? " and the others are" : " is");
+                several ? " and the others are" : " is");
 }
 
 /* The order keeps record and shards consistent even if the program is interrupted. */
@@ -329,7 +336,7 @@ static void print_notes(const struct run *run, const struct options *options) {
                 skipped == 1 ? "" : " ...");
     if (documents->rows.chat)
         chat_file_note(stderr, "prepare: ", run->tokenizer.directory, documents->rows.chat);
-    if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
+    if (options->val_fraction > 0 && run->splitter.val.writer.tokens < TOKENS_MIN)
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
 }
 
@@ -392,9 +399,9 @@ static void print_next(const struct run *run, const struct options *options, con
         fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
                 tokenizer_kind_name(tokenizer->kind), tokenizer->vocab_size);
     print_setting(next.out, "data.train", run->train, "_*.bin");
-    if (run->splitter.val.writer.tokens > 0)
+    if (run->splitter.val.writer.tokens >= TOKENS_MIN)
         print_setting(next.out, "data.val", run->val, "_*.bin");
-    else fputs(" --set data.val= --set eval.every=0", next.out);
+    else fputs(" --set data.val= --set eval.every=0 --set checkpoint.keep_best=false", next.out);
     fputc('\n', next.out);
     if (printed_close(&next)) end_out_of_memory();
     help_print(stdout, utf8_mask(next.text), program);

@@ -451,11 +451,17 @@ int checkpoint_config(struct config *config, const char *path, struct error *err
     struct checkpoint_manifest manifest;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (!file_exists(manifest_path) && !file_exists_in(path, checkpoint_config_name) &&
-        !file_exists_in(path, adapter_config_name))
+        !file_exists_in(path, adapter_config_name)) {
+        char fetch[300];
+        huggingface_fetch_command(fetch, path);
+        if (!file_exists(path))
+            return fail(error, "there is no %.400s (from the current folder)\nfetch a model: %s",
+                        path, fetch);
         return fail(error,
                     "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
                     "name a directory such as runs/NAME/checkpoints/step-00001000",
                     path);
+    }
     if (!file_exists(manifest_path)) return config_of_model(config, path, error);
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = config_from_text(config, manifest.config, manifest_path, error);

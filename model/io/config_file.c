@@ -96,13 +96,15 @@ static int take_from_model(struct config *config, const struct config_origins *o
     struct error reason;
     if (find_checkpoint(config, &check)) return -1;
     if (!directory[0] || is_complete(config)) return 0;
-    if (!file_exists(directory) && !config_given(config, "model.n_layer"))
+    if (!file_exists(directory) && !config_given(config, "model.n_layer")) {
+        char fetch[300];
+        huggingface_fetch_command(fetch, directory);
         return config_refuse(
             &check, key,
-            "there is no %.400s (from the current folder)\nfetch it, for instance with "
-            "scripts/get_gpt2.sh; a run that began with it resumes\nwithout it by "
-            "--config runs/NAME/config.json --resume",
-            directory);
+            "there is no %.400s (from the current folder)\nfetch it: %s\na run that began with it "
+            "resumes without it by --config runs/NAME/config.json --resume",
+            directory, fetch);
+    }
     if (!file_exists_in(directory, "config.json")) return 0;
     if (huggingface_read_config(&read, directory, &reason))
         return config_refuse(&check, key, "model.init_from: %s", reason.text);

@@ -45,6 +45,10 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
  * kind and opened from these two files. */
 void huggingface_print_tokenizer(FILE *out, const struct tokenizer *tokenizer);
 
+/* Writes how to fetch the model that should be in a directory. A name such as Qwen/Qwen2.5-0.5B is
+ * that of the Hub, and then the text also says where the model will be. */
+void huggingface_fetch_command(char text[300], const char *directory);
+
 /* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
  * nothing else changes. Supports GPT-2, Llama, Mistral and Qwen2, in old and new spellings, and the
  * output of huggingface_print_config. model/io/huggingface_keys.c lists the keys that are read and

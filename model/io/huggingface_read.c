@@ -333,6 +333,17 @@ static int read_family(struct config_reader *reader) {
     return refuse(reader, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
 }
 
+void huggingface_fetch_command(char text[300], const char *directory) {
+    const char *slash = strchr(directory, '/');
+    const bool is_name = slash && slash != directory && slash[1] && !strchr(slash + 1, '/') &&
+                         *directory != '.' && strncmp(directory, "datasets/", 9) != 0 &&
+                         strncmp(directory, "runs/", 5) != 0;
+    if (is_name)
+        snprintf(text, 300, "scripts/get_model.sh %.100s, which puts it into datasets/%.100s",
+                 directory, slash + 1);
+    else snprintf(text, 300, "scripts/get_model.sh ORG/NAME %.200s", directory);
+}
+
 int huggingface_read_config(struct config *config, const char *directory, struct error *error) {
     struct json_file file;
     struct config read = *config;

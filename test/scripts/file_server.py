@@ -12,7 +12,8 @@ The first part of a path names the faults, joined by commas, and the rest is a f
                         on a redirect); gittag (the same for a small file); othertag (an ETag that
                         looks like a hash of the content, but is none); wrong (other bytes of the
                         same number); busy:N (503 for the first N requests of this path);
-                        linkedsize:N (announces N bytes as the hub does)
+                        linkedsize:N (announces N bytes as the hub does); token (401 without the
+                        header Authorization: Bearer secret)
 
 Every request that is not redirected is a line of FOLDER/log: method, path, range asked for.
 """
@@ -59,6 +60,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if busy.setdefault(self.path, faults.get("busy", 0)) > 0:
             busy[self.path] -= 1
             return self.send_error(503)
+        if "token" in faults and self.headers.get("Authorization") != "Bearer secret":
+            return self.send_error(401)
         if not os.path.isfile(path):
             return self.send_error(404)
         if "nohead" in faults and "etag" not in faults and not body:
@@ -97,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if "stall" in faults and start == 0:
                 most = faults["stall"]
             self.wfile.write(content[start : start + most])
-            if most == faults.get("stall"):
+            if most == faults.get("stall") and most < size:
                 time.sleep(60)
         return None
 

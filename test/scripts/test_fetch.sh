@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests scripts/get_data.sh, get_gpt2.sh and get_eval.sh against file_server.py on this machine, which
+# Tests scripts/get_data.sh, get_model.sh and get_eval.sh against file_server.py on this machine, which
 # serves faults on request; needs no other network. Skipped without python3 or curl.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -209,7 +209,7 @@ stop_test TERM 143 ""
 
 # ---- the programs
 
-get_data=$root/scripts/get_data.sh get_gpt2=$root/scripts/get_gpt2.sh
+get_data=$root/scripts/get_data.sh get_model=$root/scripts/get_model.sh
 get_eval=$root/scripts/get_eval.sh
 stories=served/datasets/roneneldan/TinyStories/resolve/main
 fineweb=served/datasets/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main
@@ -251,7 +251,10 @@ for wrong_usage in "" nothing "tinystories --shards 0" "tinystories --shards 100
     # shellcheck disable=SC2086
     runs 2 "$get_data" $wrong_usage
 done
-for wrong_usage in gpt3 --out; do runs 2 "$get_gpt2" $wrong_usage; done
+for wrong_usage in "" gpt2 a/b/c "a/b c d" "../b --x" "a/b --revision" "a/b --revision ?"; do
+    # shellcheck disable=SC2086
+    runs 2 "$get_model" $wrong_usage
+done
 for wrong_usage in "" piqa "arc --out"; do
     # shellcheck disable=SC2086
     runs 2 "$get_eval" $wrong_usage
@@ -259,52 +262,84 @@ done
 asked 0 . && holds
 
 test_case "help fits a terminal"
-for program in "$get_data" "$get_gpt2" "$get_eval"; do
+for program in "$get_data" "$get_model" "$get_eval"; do
     runs 0 "$program" --help && says MANTISSA_MIRROR
     fits 80
 done
 
-# GPT-2's own vocabulary and merges are not available, so a copy of the script accepts others.
-hub=served/openai-community/gpt2-medium/resolve/main
-cd "$work" && mkdir -p $hub copy
-for file in vocab.json merges.txt tokenizer.json tokenizer_config.json config.json \
-    generation_config.json model.safetensors; do
-    echo "this is $file" >$hub/$file
-done
-cp "$root/scripts/fetch.sh" copy/
-sed -e "s/^VOCAB_SHA256=.*/VOCAB_SHA256=$(sha256sum <$hub/vocab.json | cut -d ' ' -f 1)/" \
-    -e "s/^MERGES_SHA256=.*/MERGES_SHA256=$(sha256sum <$hub/merges.txt | cut -d ' ' -f 1)/" \
-    "$get_gpt2" >copy/get_gpt2.sh
-all=(x/gpt2-medium/{config.json,generation_config.json,merges.txt,model.safetensors,tokenizer.json}
-    x/gpt2-medium/{tokenizer_config.json,vocab.json})
+# A model as the Hub has it: a list of files and a commit, under which the files are.
+hub_has() { # ORG/NAME FILE ...: replaces the model
+    local commit=0123456789abcdef0123456789abcdef01234567 names="" file
+    rm -rf "$work/served/$1" && mkdir -p "$work/served/$1/resolve/$commit" \
+        "$work/served/api/models/$1/revision"
+    for file in "${@:2}"; do
+        names+=${names:+, }'{"rfilename": "'$file'"}'
+        echo "this is $file" >"$work/served/$1/resolve/$commit/$file"
+    done
+    echo '{"id": "'"$1"'", "sha": "'$commit'", "siblings": ['"$names"']}' \
+        >"$work/served/api/models/$1/revision/main"
+    hub=$1/resolve/$commit
+}
+unset MANTISSA_MIRROR
+export HF_ENDPOINT=$host/ranges,etag
+whole=(datasets/gpt/{config.json,generation_config.json,merges.txt,model.safetensors,tokenizer.json}
+    datasets/gpt/{tokenizer_config.json,vocab.json})
+small=(config.json generation_config.json merges.txt tokenizer.json tokenizer_config.json vocab.json)
+cd "$work" && hub_has some/gpt "${small[@]}" model.safetensors pytorch_model.bin README.md tf_model.h5
 
-test_case "get_gpt2.sh"
-runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && holds "${all[@]}"
-says "--from x/gpt2-medium" && says "finetune-gpt2.json"
-is_whole x/gpt2-medium/model.safetensors "${hub#*/}/model.safetensors"
+test_case "get_model.sh"
+runs 0 "$get_model" some/gpt && holds "${whole[@]}"
+says "--from datasets/gpt" && says "./prepare --tokenizer datasets/gpt"
+is_whole datasets/gpt/model.safetensors "$hub/model.safetensors"
 : >"$work/served/log"
-runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && asked 0 '^GET' && asked 0 'vocab'
+runs 0 "$get_model" some/gpt && says "already there" && asked 1 '^GET'
 
-test_case "get_gpt2.sh --tokenizer"
-runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x --tokenizer
-holds x/gpt2-medium/{merges.txt,tokenizer.json,tokenizer_config.json,vocab.json}
+test_case "get_model.sh --tokenizer, into a folder"
+runs 0 "$get_model" --tokenizer some/gpt "a b" && holds "${small[@]/#/a b/}"
 
-test_case "get_gpt2.sh where a file is missing that can be"
-rm "$work/$hub/generation_config.json"
-runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && says "is not needed here"
+test_case "get_model.sh goes on after an interruption"
+head -c 200000 /dev/urandom >"$work/served/$hub/model.safetensors"
+HF_ENDPOINT=$host/ranges,etag,stall:90000 stops INT 130 - datasets/gpt/model.safetensors.part \
+    "$get_model" some/gpt
+runs 0 "$get_model" some/gpt && is_whole datasets/gpt/model.safetensors "$hub/model.safetensors"
 
-test_case "get_gpt2.sh where the weights are missing"
-rm "$work/$hub/model.safetensors"
-runs 1 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x
-says "model.safetensors: the server does"
+hub_has some/big config.json tokenizer.json model.safetensors.index.json \
+    model-00001-of-00002.safetensors model-00002-of-00002.safetensors
+index=$work/served/$hub/model.safetensors.index.json
+cat >"$index" <<'INDEX'
+{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
+                "c": "model-00001-of-00002.safetensors", "d": "../../d.safetensors"}}
+INDEX
+test_case "get_model.sh and shards"
+runs 0 "$get_model" some/big x && holds x/config.json x/model-0000{1,2}-of-00002.safetensors \
+    x/model.safetensors.index.json x/tokenizer.json
+rm "$work/served/$hub/model-00002-of-00002.safetensors"
+test_case "get_model.sh and a shard that is not there"
+runs 1 "$get_model" some/big x && says "model-00002-of-00002.safetensors: the server does not"
 
-test_case "get_gpt2.sh knows the vocabulary"
-runs 1 "$get_gpt2" gpt2-medium --out x && holds x/gpt2-medium/vocab.json.wrong
-says "instead of 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+test_case "get_model.sh and other models"
+hub_has some/old config.json pytorch_model.bin
+runs 1 "$get_model" some/old && says "has no weights in safetensors" && holds
+hub_has some/spm config.json model.safetensors tokenizer.model
+runs 0 "$get_model" some/spm x && says "in a format that is not read"
+hub_has some/lora adapter_config.json adapter_model.safetensors README.md
+runs 0 "$get_model" some/lora y && says "adapter.init_from=y"
+holds x/config.json x/model.safetensors y/adapter_config.json y/adapter_model.safetensors
+runs 1 "$get_model" some/nothing && says "HTTP 404"
+
+test_case "get_model.sh and terms that must be accepted"
+hub_has some/gated config.json tokenizer.json model.safetensors
+runs 1 env HF_ENDPOINT="$host/ranges,etag,token" "$get_model" some/gated
+says "terms must be accepted at" && says "HF_TOKEN" && holds
+runs 0 env HF_TOKEN=secret HF_ENDPOINT="$host/ranges,etag,token" "$get_model" some/gated x
+holds x/config.json x/model.safetensors x/tokenizer.json
+unset HF_ENDPOINT
+export MANTISSA_MIRROR=$host/ranges,etag
 
 # A copy of get_eval.sh accepts a HellaSwag and an archive of ARC made here.
 hellaswag=served/rowanz/hellaswag/master/data arc=served/arc
-cd "$work" && mkdir -p $hellaswag $arc
+cd "$work" && mkdir -p $hellaswag $arc copy
+cp "$root/scripts/fetch.sh" copy/
 echo '{"ctx_a": "a", "activity_label": "b", "endings": ["c", "d"], "label": 1}' \
     >$hellaswag/hellaswag_val.jsonl
 python3 - $arc/ARC-V1-Feb2018.zip <<'PYTHON'

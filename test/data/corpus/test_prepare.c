@@ -31,9 +31,10 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
 Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
     write_text("a.txt", "abc");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out it's a.txt"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(out_text, " --set 'data.train=it'\\''s_train_*.bin'"
-                                        " --set data.val= --set eval.every=0\n"),
-                       "%s", out_text);
+    cr_expect_not_null(
+        strstr(out_text, " --set 'data.train=it'\\''s_train_*.bin'"
+                         " --set data.val= --set eval.every=0 --set checkpoint.keep_best=false\n"),
+        "%s", out_text);
 }
 
 Test(prepare, notes_binary_files) {
@@ -126,9 +127,14 @@ Test(prepare, a_long_text_is_split_block_by_block) {
 
 Test(prepare, a_tiny_text_has_at_least_a_training_part) {
     write_text("a.txt", "x");
-    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.9 --out set a.txt"), 0, "%s", error_text);
-    expect_tokens("set_train_*.bin", "x");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.9 --out set a.txt"), 1);
+    cr_assert_not_null(strstr(error_text, "too little text to train on: a.txt"), "%s", error_text);
+    cr_assert_not(exists("set_train_000000.bin"));
+    write_text("a.txt", "xyz");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.3 --out set a.txt"), 0, "%s", error_text);
+    expect_tokens("set_train_*.bin", "xy");
     cr_assert_not_null(strstr(error_text, "too short for a validation part"), "%s", error_text);
+    cr_assert_not_null(strstr(out_text, "--set data.val= --set eval.every=0"), "%s", out_text);
 }
 
 Test(prepare, replaces_only_when_forced_and_then_everything) {

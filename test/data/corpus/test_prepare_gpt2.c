@@ -71,7 +71,9 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
     cr_assert_eq(run("--tokenizer base --force --out set a.txt"), 0, "%s", error_text);
     cr_expect_not_null(strstr(out_text, lora), "%s", out_text);
     cr_assert_eq(run("--tokenizer base --val-fraction 0 --out all a.txt"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(out_text, "--set data.val= --set eval.every=0\n"), "%s", out_text);
+    cr_expect_not_null(
+        strstr(out_text, "--set data.val= --set eval.every=0 --set checkpoint.keep_best=false\n"),
+        "%s", out_text);
 }
 
 /* A folder needs no prefix, even one called gpt2. */

@@ -392,7 +392,14 @@ Test(config, other_models_are_refused) {
     write_bytes(fixture.path, text, strlen(text));
     cr_expect_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
     cr_expect_not_null(strstr(error.text, "/none"), "%s", error.text);
-    cr_expect_not_null(strstr(error.text, "get_gpt2.sh"), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, "fetch it: scripts/get_model.sh ORG/NAME /"), "%s",
+                       error.text);
+    write_bytes(fixture.path, "{\"model\": {\"init_from\": \"Qwen/Qwen2.5-0.5B\"}}", 45);
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_expect_not_null(strstr(error.text, "scripts/get_model.sh Qwen/Qwen2.5-0.5B, which puts it "
+                                          "into datasets/Qwen2.5-0.5B"),
+                       "%s", error.text);
+    write_bytes(fixture.path, text, strlen(text));
     /* A run that has all sizes no longer needs the folder. */
     char *all[] = {"model.n_layer=2"};
     cr_expect_eq(config_load(&config, fixture.path, all, 1, &error), 0, "%s", error.text);
