@@ -235,26 +235,6 @@ static void compare_norms(struct comparison *c) {
 
 /* ---- figures of a group */
 
-/* Adds the loss scales of a run, unless all are 1. */
-static void add_scales(struct group_figures *figures, const struct run_record *run) {
-    double first = NAN, last = NAN, smallest = NAN, largest = NAN, changes = 0;
-    for (int i = 0; i < arrlen(run->steps); i++) {
-        double scale = run->steps[i].loss_scale;
-        if (!isfinite(scale)) continue;
-        if (isnan(first)) first = last = scale;
-        changes += scale != last;
-        smallest = fmin(smallest, scale);
-        largest = fmax(largest, scale);
-        last = scale;
-    }
-    if (isnan(first) || (smallest == 1 && largest == 1)) return;
-    figures->scale_first = first;
-    figures->scale_last = last;
-    figures->scale_smallest = smallest;
-    figures->scale_largest = largest;
-    figures->scale_changes = changes;
-}
-
 /* Appends the speeds of a run's steps after the first. */
 static void add_speeds(double **speeds, const struct run_record *run) {
     int count = (int)arrlen(run->steps), warm = count > 2 * WARM_STEPS ? WARM_STEPS : count / 2;
@@ -270,14 +250,8 @@ double run_tokens_per_s(const struct run_record *run) {
 }
 
 static struct group_figures group_figures_of(const struct run_group *group) {
-    struct group_figures figures = {.planned_steps = INT64_MAX,
-                                    .last_step = INT64_MAX,
-                                    .memory_bytes = NAN,
-                                    .scale_first = NAN,
-                                    .scale_last = NAN,
-                                    .scale_smallest = NAN,
-                                    .scale_largest = NAN,
-                                    .scale_changes = NAN};
+    struct group_figures figures = {
+        .planned_steps = INT64_MAX, .last_step = INT64_MAX, .memory_bytes = NAN};
     double *speeds = NULL;
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];
@@ -297,7 +271,6 @@ static struct group_figures group_figures_of(const struct run_group *group) {
             figures.memory_bytes = fmax(figures.memory_bytes, step->memory_bytes);
         }
     }
-    add_scales(&figures, group->runs[0]);
     figures.tokens_per_s = median_of(speeds, (int)arrlen(speeds));
     arrfree(speeds);
     return figures;

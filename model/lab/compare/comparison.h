@@ -34,8 +34,6 @@ struct group_figures {
     int64_t not_finite;  /* number of other steps whose loss or gradient norm is not finite */
     double tokens_per_s; /* median without the first steps; NaN: unknown */
     double memory_bytes; /* maximum; NaN: unknown */
-    /* Loss scale of the first run; NaN if it is always 1. */
-    double scale_first, scale_last, scale_smallest, scale_largest, scale_changes;
 };
 
 /* Number of first steps in which dynamic loss scaling may skip steps to find the scale. Twenty

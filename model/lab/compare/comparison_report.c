@@ -3,14 +3,190 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/json.h"
 #include "data/util/printed.h"
 #include "data/util/table.h"
+#include "model/lab/compare/equal_loss.h"
+
+/* ---- figures of a group */
+
+static cJSON *difference(cJSON *object, const char *key, const struct difference *d) {
+    cJSON *item = cJSON_AddObjectToObject(object, key);
+    JSON_NUMBERS(item, {"percent", d->mean}, {"pairs", d->count}, {"scatter", d->scatter},
+                 {"noise", d->noise}, {"margin", d->margin});
+    if (d->count > 1 && isfinite(d->mean)) cJSON_AddBoolToObject(item, "real", d->real);
+    else cJSON_AddNullToObject(item, "real");
+    return item;
+}
+
+static void add_equal_loss(cJSON *object, const struct comparison *c) {
+    struct equal_loss equal;
+    cJSON *item = cJSON_AddObjectToObject(object, "equal_loss");
+    equal_loss_make(&equal, c);
+    JSON_NUMBERS(item, {"validation_loss", equal.loss}, {"speed_up", 1 + equal.speed.mean / 100});
+    difference(item, "tokens", &equal.tokens);
+    difference(item, "speed", &equal.speed);
+    cJSON_AddStringToObject(item, "text", equal.text);
+}
+
+static void add_runs(cJSON *object, const struct run_group *group) {
+    cJSON *runs = cJSON_AddArrayToObject(object, "runs");
+    for (int i = 0; i < arrlen(group->runs); i++) {
+        const struct run_record *run = group->runs[i];
+        cJSON *item = json_add_item(runs);
+        cJSON_AddStringToObject(item, "path", run->path);
+        cJSON_AddStringToObject(item, "name", run->name);
+        JSON_NUMBERS(item, {"seed", (double)run->seed},
+                     {"steps", (double)run_record_last_step(run)},
+                     {"planned_steps", (double)run->planned_steps});
+    }
+}
+
+static void add_differences(cJSON *object, const struct comparison *c) {
+    JSON_NUMBERS(
+        object, {"training_loss", c->training_loss[COMPARE_OTHER]},
+        {"validation_loss", c->validation_loss[COMPARE_OTHER]},
+        {"validation_step", c->validation_step < 0 ? (double)NAN : (double)c->validation_step});
+    difference(object, "training_difference", &c->training);
+    difference(object, "validation_difference", &c->validation);
+    JSON_NUMBERS(difference(object, "curve", &c->curve), {"step", c->curve_step});
+    JSON_NUMBERS(difference(object, "gradient_norm", &c->norm), {"steps", c->norm_steps},
+                 {"zero", c->norms_zero}, {"not_finite", c->norms_not_finite},
+                 {"correlation", c->norm_correlation},
+                 {"smoothed_correlation", c->norm_smoothed_correlation},
+                 {"median_ratio", c->norm_median}, {"geometric_mean_ratio", c->norm_ratio});
+}
+
+/* Adds the loss scales of a run; null if all are 1. */
+static void add_scales(cJSON *object, const struct run_record *run) {
+    double first = NAN, last = NAN, smallest = NAN, largest = NAN, changes = 0;
+    for (int i = 0; i < arrlen(run->steps); i++) {
+        double scale = run->steps[i].loss_scale;
+        if (!isfinite(scale)) continue;
+        if (isnan(first)) first = last = scale;
+        changes += scale != last;
+        smallest = fmin(smallest, scale);
+        largest = fmax(largest, scale);
+        last = scale;
+    }
+    if (isnan(first) || (smallest == 1 && largest == 1))
+        cJSON_AddNullToObject(object, "loss_scale");
+    else
+        JSON_NUMBERS(cJSON_AddObjectToObject(object, "loss_scale"), {"first", first},
+                     {"last", last}, {"smallest", smallest}, {"largest", largest},
+                     {"changes", changes});
+}
+
+static void add_figures(cJSON *object, const struct comparison *c) {
+    const struct group_figures *figures = &c->figures;
+    double skipped = (double)figures->skipped, steps = (double)figures->steps;
+    JSON_NUMBERS(cJSON_AddObjectToObject(object, "skipped"), {"steps", skipped}, {"of", steps},
+                 {"share", skipped / steps}, {"in_search", (double)figures->skipped_in_search});
+    add_scales(object, c->group->runs[0]);
+    JSON_NUMBERS(object, {"not_finite", (double)figures->not_finite},
+                 {"tokens_per_s", figures->tokens_per_s}, {"speed_up", c->speed_up},
+                 {"memory_bytes", figures->memory_bytes},
+                 {"memory_saving_percent", c->memory_saving});
+}
+
+/* Adds the profile of the first run of the group that has one. */
+static void add_profile(cJSON *object, const struct run_group *group) {
+    const cJSON *root = NULL;
+    for (int i = 0; i < arrlen(group->runs) && !root; i++) root = group->runs[i]->profile.root;
+    if (!root) {
+        cJSON_AddNullToObject(object, "profile");
+        return;
+    }
+    cJSON *profile = cJSON_AddObjectToObject(object, "profile");
+    JSON_NUMBERS(profile, {"step_ms", json_number_at(root, "step_ms")},
+                 {"products_ms", json_number_at(root, "products_ms")});
+    cJSON *operations = cJSON_Duplicate(json_member(root, "operations"), true);
+    cJSON_AddItemToObject(profile, "operations", operations ? operations : cJSON_CreateObject());
+}
+
+/* ---- curves */
+
+enum { POINTS_MAX = 500 }; /* per curve; more are not visible on a page */
+
+/* Adds values, every so many of them and the last; those that are not finite become null. */
+static void add_curve(cJSON *object, const char *key, const double *values, int count) {
+    cJSON *array = cJSON_AddArrayToObject(object, key);
+    int stride = count / POINTS_MAX + 1;
+    for (int i = (count - 1) % stride; i < count; i += stride)
+        cJSON_AddItemToArray(array, cJSON_CreateNumber(values[i]));
+}
+
+/* Adds a figure of the steps of a run, smoothed over `window` steps. `offset`: of a double in
+ * struct run_step. */
+static void add_steps(cJSON *object, const char *key, const struct run_record *run, size_t offset,
+                      int window) {
+    int count = (int)arrlen(run->steps);
+    double *values = NULL, *smoothed = NULL;
+    arrsetlen(smoothed, (size_t)count);
+    for (int i = 0; i < count; i++)
+        arrput(values, *(const double *)((const char *)&run->steps[i] + offset));
+    smooth(smoothed, values, count, count > window ? window : 1);
+    add_curve(object, key, smoothed, count);
+    arrfree(values);
+    arrfree(smoothed);
+}
+
+/* Adds what scripts/report.py draws: losses of all runs, and curves of the first run. */
+static void add_curves(cJSON *object, const struct comparison *c) {
+    const struct run_record *run = c->group->runs[0];
+    double *steps = NULL, speed = run_tokens_per_s(run);
+    cJSON *curves = cJSON_AddObjectToObject(object, "curves");
+    add_curve(curves, "loss_step", c->step, c->steps);
+    add_curve(curves, "loss", c->smoothed[COMPARE_OTHER], c->steps);
+    add_curve(curves, "loss_percent", c->percent, c->steps);
+    for (int i = 0; i < arrlen(run->steps); i++) arrput(steps, (double)run->steps[i].step);
+    add_curve(curves, "step", steps, (int)arrlen(steps));
+    add_steps(curves, "gradient_norm", run, offsetof(struct run_step, gradient_norm), c->window);
+    add_steps(curves, "tokens_per_s", run, offsetof(struct run_step, tokens_per_s), c->window);
+    if (json_at(object, "loss_scale.first"))
+        add_steps(curves, "loss_scale", run, offsetof(struct run_step, loss_scale), 1);
+    cJSON *validations = cJSON_AddArrayToObject(curves, "validations");
+    for (int i = 0; i < arrlen(run->validations); i++)
+        JSON_NUMBERS(json_add_item(validations), {"step", (double)run->validations[i].step},
+                     {"loss", run->validations[i].loss},
+                     {"seconds", run->validations[i].tokens / speed});
+    arrfree(steps);
+}
+
+/* ---- groups */
+
+static void add_group(cJSON *groups, const struct comparison *c, const struct verdict *verdict) {
+    const struct run_group *group = c->group;
+    bool compared = group != c->reference;
+    cJSON *object = json_add_item(groups);
+    char rank[40];
+    snprintf(rank, sizeof rank, "rank %d of %d", verdict->rank, verdict->ranked);
+    cJSON_AddStringToObject(object, "label", group->label);
+    cJSON_AddStringToObject(object, "verdict",
+                            !verdict->pass  ? "fail"
+                            : !compared     ? "reference"
+                            : verdict->rank ? rank
+                                            : "pass");
+    JSON_NUMBERS(object, {"rank", verdict->rank ? verdict->rank : NAN});
+    cJSON_AddBoolToObject(object, "compared", compared);
+    cJSON_AddStringToObject(object, "precision", group->runs[0]->precision);
+    add_runs(object, group);
+    JSON_NUMBERS(object, {"steps", c->steps}, {"window", c->window}, {"settled_after", c->settled});
+    add_differences(object, c);
+    add_figures(object, c);
+    if (compared) add_equal_loss(object, c);
+    else cJSON_AddNullToObject(object, "equal_loss");
+    add_profile(object, group);
+    cJSON_AddItemToObject(object, "checks", verdict->checks);
+    add_curves(object, c);
+}
 
 /* ---- warnings */
 
@@ -129,7 +305,7 @@ static cJSON *report_of(const struct run_group *groups, const struct comparison 
     for (int g = 0; g < count; g++) {
         warn_of_runs(warnings, &groups[g]);
         warn_of_pairs(warnings, &comparisons[g]);
-        comparison_add_group(items, &comparisons[g], &verdicts[g]);
+        add_group(items, &comparisons[g], &verdicts[g]);
     }
     cJSON_AddItemToObject(root, "config_differences", differences);
     return root;

@@ -1,5 +1,5 @@
 /* Report of a comparison: groups of runs, their comparisons with one of them, verdicts and warnings
- * as one JSON object, and text for the terminal made from it. json.md lists its members. */
+ * as one JSON object, and text for the terminal made from it. README.md lists its members. */
 #pragma once
 
 #include <stdio.h>
@@ -18,10 +18,6 @@ struct comparison_options {
  * there is only one group, no group with the reference's label, or no step in common. */
 struct cJSON *comparison_report(const struct run_record *runs, char *const *labels, int count,
                                 const struct comparison_options *options, struct error *error);
-
-/* Adds the report of a group, used by comparison_report. */
-void comparison_add_group(struct cJSON *groups, const struct comparison *comparison,
-                          const struct verdict *verdict);
 
 /* Prints a report. */
 void comparison_print(FILE *out, const struct cJSON *report);

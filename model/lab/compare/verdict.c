@@ -7,57 +7,59 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-const char *check_outcome_name(enum check_outcome outcome) {
-    static const char *const words[] = {"pass", "fail", "noise", "nothing", "ranked"};
-    return words[outcome];
-}
+#include "data/util/table.h"
 
-__attribute__((format(printf, 5, 6))) static void set(struct check *check,
-                                                      enum check_outcome outcome, double value,
-                                                      double limit, const char *format, ...) {
-    va_list arguments;
-    check->outcome = outcome;
-    check->value = value;
-    check->limit = limit;
-    va_start(arguments, format);
-    vsnprintf(check->text, sizeof check->text, format, arguments);
-    va_end(arguments);
-}
+enum { TEXT_MAX = 200, NOISE_MAX = 64 };
 
-__attribute__((format(printf, 2, 3))) static void set_rule(struct check *check, const char *format,
-                                                           ...) {
+/* Adds the next check of enum check_id. NaN: no value or limit. */
+__attribute__((format(printf, 6, 7))) static void add(cJSON *checks, const char *outcome,
+                                                      double value, double limit, const char *rule,
+                                                      const char *format, ...) {
+    static const char *const names[CHECKS] = {
+        "format",         "finished",          "finite",
+        "training loss",  "validation loss",   "loss curve",
+        "gradient norms", "their correlation", "skipped steps"};
+    const char *name = names[cJSON_GetArraySize(checks)];
+    char text[TEXT_MAX];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(check->rule, sizeof check->rule, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    cJSON *check = json_add_item(checks);
+    cJSON_AddStringToObject(check, "name", name);
+    cJSON_AddStringToObject(check, "outcome", outcome);
+    JSON_NUMBERS(check, {"value", value}, {"limit", limit});
+    cJSON_AddStringToObject(check, "text", text);
+    cJSON_AddStringToObject(check, "rule", rule);
 }
 
-/* Sets a rule that limits the difference of a loss from the reference's. */
-static void set_loss_rule(struct check *check, const char *before, double limit, const char *behind,
-                          const struct limits *limits) {
-    set_rule(check, "%s %s %g %% %s the reference%s", before,
-             limits->lower_is_fine ? "at most" : "within", limit,
-             limits->lower_is_fine ? "above" : "of", behind);
+/* Writes a rule that limits the difference of a loss from the reference's. */
+static void loss_rule(char rule[TEXT_MAX], const char *before, double limit, const char *behind,
+                      const struct limits *limits) {
+    bool above = limits->lower_is_fine;
+    snprintf(rule, TEXT_MAX, "%s %s %g %% %s the reference%s", before, above ? "at most" : "within",
+             limit, above ? "above" : "of", behind);
 }
 
 /* Writes the margin of a difference and if it is real; "" for a single seed. Returns words. */
-static const char *noise_words(char words[64], const struct difference *difference) {
+static const char *noise_words(char words[NOISE_MAX], const struct difference *difference) {
     words[0] = 0;
     if (difference->count > 1 && isfinite(difference->mean))
-        snprintf(words, 64, ", %s: seeds give or take %.2g %%",
+        snprintf(words, NOISE_MAX, ", %s: seeds give or take %.2g %%",
                  difference->real ? "real" : "within noise", difference->margin);
     return words;
 }
 
 /* Returns the outcome for a difference in %. The limit applies to its absolute value, or to its
  * value if one_sided. */
-static enum check_outcome judge(const struct difference *difference, double limit, bool one_sided) {
+static const char *judge(const struct difference *difference, double limit, bool one_sided) {
     double size = one_sided ? difference->mean : fabs(difference->mean);
     assert(!isnan(size));
-    if (size <= limit) return CHECK_PASS;
-    return difference->count > 1 && !difference->real ? CHECK_NOISE : CHECK_FAIL;
+    if (size <= limit) return "pass";
+    return difference->count > 1 && !difference->real ? "noise" : "fail";
 }
 
 bool verdict_computed_in_fp32(const struct run_group *group) {
@@ -65,36 +67,23 @@ bool verdict_computed_in_fp32(const struct run_group *group) {
     return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
 }
 
-/* Fails if a 16-bit group computed in fp32: its agreement with fp32 would prove nothing. */
-static void check_format(struct check *check, const struct comparison *c,
-                         const struct limits *limits) {
-    (void)limits;
-    set_rule(check, "it computed in the precision that its config names");
-    if (verdict_computed_in_fp32(c->group))
-        set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
-    else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
-}
-
-static void check_finished(struct check *check, const struct comparison *c,
-                           const struct limits *limits) {
-    const struct group_figures *figures = &c->figures;
-    bool done = figures->last_step >= figures->planned_steps;
-    set_rule(check, "%s",
-             limits->partial ? "steps that are missing are no failure (--partial)"
-                             : "all steps of the config are done");
-    set(check, done || limits->partial ? CHECK_PASS : CHECK_FAIL, (double)figures->last_step,
-        (double)figures->planned_steps, "%" PRId64 " of %" PRId64 " steps%s", figures->last_step,
-        figures->planned_steps, done ? "" : " only");
-}
-
-static void check_finite(struct check *check, const struct comparison *c,
-                         const struct limits *limits) {
-    (void)limits;
-    int64_t not_finite = c->figures.not_finite;
-    set_rule(check, "loss and gradient norm are finite in every step not skipped");
-    set(check, not_finite ? CHECK_FAIL : CHECK_PASS, (double)not_finite, 0,
-        "%" PRId64 " step%s whose loss or gradient norm is not finite", not_finite,
-        not_finite == 1 ? "" : "s");
+/* Adds the checks that the group computed in its precision, to its end, and finite values. A 16-bit
+ * group that computed in fp32 fails: its agreement with fp32 would prove nothing. */
+static void check_runs(cJSON *checks, const struct comparison *c, const struct limits *limits) {
+    const struct group_figures *f = &c->figures;
+    bool in_fp32 = verdict_computed_in_fp32(c->group), done = f->last_step >= f->planned_steps;
+    add(checks, in_fp32 ? "fail" : "pass", NAN, NAN,
+        "it computed in the precision that its config names", "%s",
+        in_fp32 ? "fp32 everywhere, for autocast.enabled is false" : c->group->runs[0]->precision);
+    add(checks, done || limits->partial ? "pass" : "fail", (double)f->last_step,
+        (double)f->planned_steps,
+        limits->partial ? "steps that are missing are no failure (--partial)"
+                        : "all steps of the config are done",
+        "%" PRId64 " of %" PRId64 " steps%s", f->last_step, f->planned_steps, done ? "" : " only");
+    add(checks, f->not_finite ? "fail" : "pass", (double)f->not_finite, 0,
+        "loss and gradient norm are finite in every step not skipped",
+        "%" PRId64 " step%s whose loss or gradient norm is not finite", f->not_finite,
+        f->not_finite == 1 ? "" : "s");
 }
 
 static double loss_limit(const struct comparison *c, const struct limits *limits) {
@@ -103,49 +92,37 @@ static double loss_limit(const struct comparison *c, const struct limits *limits
     return limits->loss * (four ? 4 : eight ? 2 : 1);
 }
 
-static void check_training(struct check *check, const struct comparison *c,
-                           const struct limits *limits) {
-    char words[64];
+/* Adds the check of the final training loss, or of the last validation loss. */
+static void check_loss(cJSON *checks, const struct comparison *c, const struct limits *limits,
+                       bool validation) {
+    char rule[TEXT_MAX], words[NOISE_MAX], at[40] = "";
     double limit = loss_limit(c, limits);
-    const struct difference *d = &c->training;
-    set_loss_rule(check, "the final one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times",
-                  limits);
-    if (isnan(d->mean))
-        set(check, CHECK_FAIL, NAN, limit, "no finite loss over the last %d steps", c->window);
-    else
-        set(check, judge(d, limit, limits->lower_is_fine), d->mean, limit,
-            "%+.3f %% (%.4f, reference %.4f)%s", d->mean, c->training_loss[COMPARE_OTHER],
-            c->training_loss[COMPARE_REFERENCE], noise_words(words, d));
-}
-
-static void check_validation(struct check *check, const struct comparison *c,
-                             const struct limits *limits) {
-    char words[64];
-    double limit = loss_limit(c, limits);
-    const struct difference *d = &c->validation;
-    set_loss_rule(check, "the last one is", limits->loss, "; 8 bits: twice that, 4 bits: 4 times",
-                  limits);
-    if (c->validation_step < 0)
-        set(check, CHECK_NOTHING, NAN, limit, "no validation that all runs have");
+    const struct difference *d = validation ? &c->validation : &c->training;
+    const double *losses = validation ? c->validation_loss : c->training_loss;
+    loss_rule(rule, validation ? "the last one is" : "the final one is", limits->loss,
+              "; 8 bits: twice that, 4 bits: 4 times", limits);
+    if (validation) snprintf(at, sizeof at, " at step %" PRId64, c->validation_step);
+    if (validation && c->validation_step < 0)
+        add(checks, "nothing", NAN, limit, rule, "no validation that all runs have");
+    else if (isnan(d->mean) && validation)
+        add(checks, "fail", NAN, limit, rule, "not finite%s", at);
     else if (isnan(d->mean))
-        set(check, CHECK_FAIL, NAN, limit, "not finite at step %" PRId64, c->validation_step);
+        add(checks, "fail", NAN, limit, rule, "no finite loss over the last %d steps", c->window);
     else
-        set(check, judge(d, limit, limits->lower_is_fine), d->mean, limit,
-            "%+.3f %% (%.4f, reference %.4f) at step %" PRId64 "%s", d->mean,
-            c->validation_loss[COMPARE_OTHER], c->validation_loss[COMPARE_REFERENCE],
-            c->validation_step, noise_words(words, d));
+        add(checks, judge(d, limit, limits->lower_is_fine), d->mean, limit, rule,
+            "%+.3f %% (%.4f, reference %.4f)%s%s", d->mean, losses[COMPARE_OTHER],
+            losses[COMPARE_REFERENCE], at, noise_words(words, d));
 }
 
-static void check_curve(struct check *check, const struct comparison *c,
-                        const struct limits *limits) {
-    char words[64];
+static void check_curve(cJSON *checks, const struct comparison *c, const struct limits *limits) {
+    char rule[TEXT_MAX], words[NOISE_MAX];
     bool above = limits->lower_is_fine;
     const struct difference *d = above ? &c->curve_highest : &c->curve;
-    set_loss_rule(check, "smoothed and settled it stays", limits->curve, "", limits);
+    loss_rule(rule, "smoothed and settled it stays", limits->curve, "", limits);
     if (isnan(c->curve_step))
-        set(check, CHECK_NOTHING, NAN, limits->curve, "too few steps to smooth");
+        add(checks, "nothing", NAN, limits->curve, rule, "too few steps to smooth");
     else
-        set(check, judge(d, limits->curve, above), d->mean, limits->curve,
+        add(checks, judge(d, limits->curve, above), d->mean, limits->curve, rule,
             "%+.3f %% at most, at step %.0f%s", d->mean,
             above ? c->curve_highest_step : c->curve_step, noise_words(words, d));
 }
@@ -158,89 +135,69 @@ static bool few(int64_t steps, int64_t of, const struct comparison *c,
     return share <= limits->skipped || steps <= arrlen(c->group->runs);
 }
 
-static void check_norm(struct check *check, const struct comparison *c,
-                       const struct limits *limits) {
-    char words[64], zeros[64] = "", geometric[40] = "";
+static void check_norm(cJSON *checks, const struct comparison *c, const struct limits *limits) {
+    char rule[TEXT_MAX], words[NOISE_MAX], zeros[64] = "", geometric[40] = "";
     const struct difference *d = &c->norm;
-    set_rule(check,
+    int not_finite = c->norms_not_finite;
+    snprintf(rule, sizeof rule,
              "the median ratio to the reference is within %g %% of 1; at most %g %%, or one, are 0 "
              "where the reference's is not",
              limits->norm, limits->skipped);
-    if (c->norms_not_finite) {
-        set(check, CHECK_FAIL, NAN, limits->norm,
-            "not finite in %d step%s in which the reference's is", c->norms_not_finite,
-            c->norms_not_finite == 1 ? "" : "s");
-        return;
-    }
-    if (isnan(d->mean)) {
-        set(check, CHECK_NOTHING, NAN, limits->norm, "no step that has one in all runs");
-        return;
-    }
-    enum check_outcome outcome = judge(d, limits->norm, false);
-    if (!few(c->norms_zero, c->norm_steps, c, limits)) outcome = CHECK_FAIL;
     if (c->norms_zero)
         snprintf(zeros, sizeof zeros, ", 0 in %d of %d steps", c->norms_zero, c->norm_steps);
     if (isfinite(c->norm_ratio))
         snprintf(geometric, sizeof geometric, ", geometric mean %.4f", c->norm_ratio);
-    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", c->norm_median, geometric,
-        zeros, noise_words(words, d));
+    if (not_finite)
+        add(checks, "fail", NAN, limits->norm, rule,
+            "not finite in %d step%s in which the reference's is", not_finite,
+            not_finite == 1 ? "" : "s");
+    else if (isnan(d->mean))
+        add(checks, "nothing", NAN, limits->norm, rule, "no step that has one in all runs");
+    else
+        add(checks,
+            few(c->norms_zero, c->norm_steps, c, limits) ? judge(d, limits->norm, false) : "fail",
+            d->mean, limits->norm, rule, "median ratio %.4f%s%s%s", c->norm_median, geometric,
+            zeros, noise_words(words, d));
 }
 
-static void check_correlation(struct check *check, const struct comparison *c,
+static void check_correlation(cJSON *checks, const struct comparison *c,
                               const struct limits *limits) {
+    char rule[TEXT_MAX];
     double value = c->norm_smoothed_correlation;
-    set_rule(check, "smoothed it is at least %g", limits->correlation);
+    snprintf(rule, sizeof rule, "smoothed it is at least %g", limits->correlation);
     if (!c->same_seeds || isnan(value))
-        set(check, CHECK_NOTHING, value, limits->correlation,
+        add(checks, "nothing", value, limits->correlation, rule, "%s",
             c->same_seeds ? "too few steps, or norms that do not vary or are 0"
                           : "the runs read different batches");
     else
-        set(check, value >= limits->correlation ? CHECK_PASS : CHECK_FAIL, value,
-            limits->correlation, "%.4f smoothed, %.4f step by step", value, c->norm_correlation);
+        add(checks, value >= limits->correlation ? "pass" : "fail", value, limits->correlation,
+            rule, "%.4f smoothed, %.4f step by step", value, c->norm_correlation);
 }
 
-static void check_skipped(struct check *check, const struct comparison *c,
-                          const struct limits *limits) {
-    char search[64] = "";
+static void check_skipped(cJSON *checks, const struct comparison *c, const struct limits *limits) {
+    char rule[TEXT_MAX], search[64] = "";
     const struct group_figures *f = &c->figures;
     int64_t skipped = f->skipped - f->skipped_in_search, steps = f->steps - f->searched;
     double share = steps > 0 ? 100.0 * (double)skipped / (double)steps : 0;
-    bool fine = few(skipped, steps, c, limits);
-    set_rule(check, "at most %g %%, or one, after step %d", limits->skipped, COMPARE_SEARCH_STEPS);
+    snprintf(rule, sizeof rule, "at most %g %%, or one, after step %d", limits->skipped,
+             COMPARE_SEARCH_STEPS);
     if (f->skipped_in_search)
         snprintf(search, sizeof search, ", %" PRId64 " of them up to step %d", f->skipped_in_search,
                  COMPARE_SEARCH_STEPS);
-    set(check, fine ? CHECK_PASS : CHECK_FAIL, share, limits->skipped,
+    add(checks, few(skipped, steps, c, limits) ? "pass" : "fail", share, limits->skipped, rule,
         "%" PRId64 " of %" PRId64 " steps%s", f->skipped, f->steps, search);
-}
-
-static const struct {
-    const char *name;
-    void (*make)(struct check *check, const struct comparison *c, const struct limits *limits);
-} kinds[CHECKS] = {
-    [CHECK_FORMAT] = {"format", check_format},
-    [CHECK_FINISHED] = {"finished", check_finished},
-    [CHECK_FINITE] = {"finite", check_finite},
-    [CHECK_TRAINING_LOSS] = {"training loss", check_training},
-    [CHECK_VALIDATION_LOSS] = {"validation loss", check_validation},
-    [CHECK_CURVE] = {"loss curve", check_curve},
-    [CHECK_NORM] = {"gradient norms", check_norm},
-    [CHECK_CORRELATION] = {"their correlation", check_correlation},
-    [CHECK_SKIPPED] = {"skipped steps", check_skipped},
-};
-
-const char *check_name(enum check_id id) {
-    return kinds[id].name;
 }
 
 /* Another optimizer or rate is meant to change losses, and with them gradient norms: neither is a
  * fault. A loss that is not finite remains one. */
-static void rank_instead(struct check *check, enum check_id id) {
+static void rank_instead(cJSON *check, enum check_id id) {
     bool norms = id == CHECK_NORM || id == CHECK_CORRELATION;
-    bool losses = id >= CHECK_TRAINING_LOSS && id <= CHECK_CURVE && isfinite(check->value);
+    bool losses =
+        id >= CHECK_TRAINING_LOSS && id <= CHECK_CURVE && isfinite(json_number_at(check, "value"));
     if (!norms && !losses) return;
-    check->outcome = norms ? CHECK_NOTHING : CHECK_RANKED;
-    set_rule(check, "none: the optimizer differs from the reference's");
+    cJSON_SetValuestring(cJSON_GetObjectItem(check, "outcome"), norms ? "nothing" : "ranked");
+    cJSON_SetValuestring(cJSON_GetObjectItem(check, "rule"),
+                         "none: the optimizer differs from the reference's");
 }
 
 void verdict_rank(struct verdict *verdicts, const struct comparison *comparisons, int count,
@@ -269,10 +226,19 @@ void verdict_rank(struct verdict *verdicts, const struct comparison *comparisons
 
 void verdict_make(struct verdict *verdict, const struct comparison *c,
                   const struct limits *limits) {
-    *verdict = (struct verdict){.pass = true};
-    for (int i = 0; i < CHECKS; i++) {
-        kinds[i].make(&verdict->checks[i], c, limits);
-        if (c->other_optimizer) rank_instead(&verdict->checks[i], i);
-        if (verdict->checks[i].outcome == CHECK_FAIL) verdict->pass = false;
+    cJSON *checks = cJSON_CreateArray(), *check;
+    int id = 0;
+    *verdict = (struct verdict){.pass = true, .checks = checks};
+    check_runs(checks, c, limits);
+    check_loss(checks, c, limits, false);
+    check_loss(checks, c, limits, true);
+    check_curve(checks, c, limits);
+    check_norm(checks, c, limits);
+    check_correlation(checks, c, limits);
+    check_skipped(checks, c, limits);
+    assert(cJSON_GetArraySize(checks) == CHECKS);
+    cJSON_ArrayForEach(check, checks) {
+        if (c->other_optimizer) rank_instead(check, (enum check_id)id++);
+        if (strcmp(json_text_at(check, "outcome"), "fail") == 0) verdict->pass = false;
     }
 }

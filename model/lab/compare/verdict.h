@@ -25,6 +25,7 @@ struct limits {
 #define LIMITS_DEFAULT \
     ((struct limits){.loss = 0.5, .curve = 2, .norm = 5, .correlation = 0.9, .skipped = 1})
 
+/* Checks of a verdict, in the order of its array. */
 enum check_id {
     CHECK_FORMAT,
     CHECK_FINISHED,
@@ -38,27 +39,14 @@ enum check_id {
     CHECKS
 };
 
-enum check_outcome {
-    CHECK_PASS,
-    CHECK_FAIL,
-    CHECK_NOISE,   /* beyond the limit but within noise (statistics.h): passes */
-    CHECK_NOTHING, /* the figure does not exist: passes */
-    CHECK_RANKED   /* another optimizer, whose loss ranks it: passes */
-};
-
-enum { CHECK_TEXT_MAX = 200 };
-
-struct check {
-    enum check_outcome outcome;
-    double value, limit;       /* NaN: none */
-    char text[CHECK_TEXT_MAX]; /* result, with its figures */
-    char rule[CHECK_TEXT_MAX]; /* condition for passing */
-};
-
 struct verdict {
     bool pass;
     int rank, ranked; /* place by loss, from 1, among those of other optimizers; 0: none */
-    struct check checks[CHECKS];
+    /* Array of {"name", "outcome", "value", "limit", "text", "rule"}: the result with its figures,
+     * and the condition for passing. Outcomes besides "pass" and "fail" pass too: "noise", beyond
+     * the limit but within noise (statistics.h); "nothing", the figure does not exist; "ranked",
+     * another optimizer, whose loss ranks it. The caller deletes it. */
+    struct cJSON *checks;
 };
 
 /* True if a group with a 16-bit precision computes in fp32, because autocast.enabled is false. */
@@ -73,6 +61,3 @@ void verdict_make(struct verdict *verdict, const struct comparison *comparison,
  * loss or, unless all have one, by training loss. comparisons and verdicts: [count]. */
 void verdict_rank(struct verdict *verdicts, const struct comparison *comparisons, int count,
                   int reference);
-
-const char *check_name(enum check_id id);                   /* "training loss" */
-const char *check_outcome_name(enum check_outcome outcome); /* "pass", "fail", ... */

@@ -317,23 +317,6 @@ Test(comparison, speed_and_memory) {
     finish();
 }
 
-Test(comparison, path_of_the_loss_scale) {
-    add(0, PLAIN);
-    add(1, PLAIN);
-    for (int i = 0; i < 100; i++)
-        records[1][0].steps[i].loss_scale = i < 2 ? 65536 >> i : i < 60 ? 16384 : 32768;
-    records[1][0].steps[40].loss_scale = NAN;
-    compare_them();
-    struct group_figures f = comparison.figures;
-    cr_expect(f.scale_first == 65536 && f.scale_last == 32768);
-    cr_expect(f.scale_smallest == 16384 && f.scale_largest == 65536);
-    cr_expect_eq(f.scale_changes, 3);
-    finish();
-    compare_two(PLAIN, PLAIN);
-    cr_expect(isnan(comparison.figures.scale_first) && isnan(comparison.figures.scale_largest));
-    finish();
-}
-
 /* ---- several seeds */
 
 Test(comparison, pairs_by_seed) {
