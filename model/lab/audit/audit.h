@@ -1,10 +1,52 @@
-/* An audit of bf16 and fp16: their effect on a run, operation by operation. */
+/* Audits: the effect of bf16 and fp16 on a run, operation by operation, and of the precisions that
+ * quantize the operands of linear layers. Each makes a report, one JSON object; the terminal and
+ * the page of scripts/report.py show tables made from it. README.md lists its members. */
 #pragma once
 
 #include <signal.h>
 
 #include "data/util/error.h"
-#include "model/lab/audit/audit_format.h"
+#include "model/lab/audit/audit_pass.h"
+
+/* ---- one 16-bit format: the settings it needs to stay finite, and its errors */
+
+/* Sets of autocast sites, as bits by enum autocast_site: those in autocast.float32. */
+unsigned sites_of_config(const struct config *config);
+void sites_set(struct config *config, unsigned sites);
+struct cJSON *sites_json(unsigned sites); /* array of strings, which the caller deletes */
+
+/* Pass over the first micro-batches with one more operation in float32. Its error is to be compared
+ * with pass.first_error. */
+struct audit_trial {
+    bool made;
+    double gradient_error;
+};
+
+struct audit_format {
+    bool made;
+    enum dtype dtype;
+    struct config config; /* the subject's config in this format, with the needed settings */
+    bool usable;          /* everything is finite with them, at some loss scale */
+    unsigned given;       /* sites of the user's config */
+    unsigned needed;      /* sites without which something is infinite at every loss scale */
+    bool needs_residual;  /* autocast.residual had to change from "lower" to "float32" */
+    /* fp16 only, exponents of two. predicted_scale: limit set by the largest stored gradient of the
+     * fp32 pass. safe_scale: largest scale at which a pass in fp16 was finite. */
+    bool predicts;
+    int predicted_scale, safe_scale;
+    struct audit_pass pass; /* at the smaller of the run's loss scale and the safe one */
+    struct audit_trial trials[AUTOCAST_SITE_COUNT]; /* indexed by the added operation */
+};
+
+/* Sets *magnitudes to those, in fp32, of the gradients that the format stores in 16 bit. */
+void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_format *format,
+                            const struct audit_pass *reference);
+
+/* Returns the fraction of the gradients' error that the trial removes, at most 1 and negative if
+ * the error grows; 0 if the trial was not made. */
+double audit_format_removed(const struct audit_format *format, enum autocast_site operation);
+
+/* ---- both formats */
 
 enum { AUDIT_BF16, AUDIT_FP16, AUDIT_FORMATS };
 
@@ -51,3 +93,32 @@ int audit_run(struct audit *audit, const struct config *config, const char *from
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
               struct error *error);
 void audit_free(struct audit *audit);
+
+/* Orthogonalizes the momentum of all matrices of the transformer blocks, after a step of a trainer
+ * with Muon, in each dtype. Sets *rows to an array for the report, which the caller
+ * deletes: {"name", "kind", "rows", "columns", then for each dtype {"defect", "difference"}}.
+ * defect: |O O' - I| / |I|, where O has orthonormal rows if it is 0; difference: |O - O in fp32| /
+ * |O in fp32|. Norms are roots of sums of squares. */
+int audit_muon(struct cJSON **rows, struct trainer *trainer, struct error *error);
+
+/* ---- reports */
+
+/* Returns the report of bf16 and fp16, with advice; the caller deletes it. */
+struct cJSON *audit_report(const struct audit *audit);
+
+/* Prints a report in 80 columns: the worst layer of each kind of tensor. */
+void audit_print(FILE *out, const struct cJSON *report);
+
+/* ---- precisions that quantize */
+
+/* Audits config in a precision that quantizes, with the weights at `from` (see audit_run), and
+ * makes the report, which the caller deletes if 0 is returned. The recipe "delayed" of
+ * fp8 has no amax history here and behaves like "tensor". Returns RESULT_STOPPED after a signal in
+ * *stop, -1 with a message. */
+int quantized_audit_run(struct cJSON **report, const struct config *config,
+                        enum config_precision precision, const char *from, int repetitions,
+                        const volatile sig_atomic_t *stop, struct error *error);
+
+/* Returns advice from the trials as an array of sentences. Trial 1 is the precision as configured.
+ * The trials with a member "config" leave one more part in bf16: that is how. */
+struct cJSON *quantized_advice(const struct cJSON *trials, enum config_precision precision);

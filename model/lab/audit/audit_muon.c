@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_muon.h"
+#include "model/lab/audit/audit.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_subject.h"
 #include "data/util/table.h"
 
 enum { DTYPES_AUDITED = 3 };

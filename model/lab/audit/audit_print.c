@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_report.h"
+#include "model/lab/audit/audit.h"
 
 #include <math.h>
 

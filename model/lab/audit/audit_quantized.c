@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_quantized.h"
+#include "model/lab/audit/audit.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include "kernels/observer.h"
 #include "model/config/config_keys.h"
 #include "model/core/quantization.h"
-#include "model/lab/audit/audit_pass.h"
 #include "data/util/table.h"
 #include "data/util/min_max.h"
 

@@ -56,7 +56,7 @@ uint64_t subject_counted(const struct subject *subject, int first, int count);
 void subject_print_progress(struct subject *subject, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Returns a new report (report.h) with its common members; the caller deletes it. */
+/* Returns a new report with its common members; the caller deletes it. */
 struct cJSON *subject_report(const struct subject *subject);
 
 /* Host memory for tensors, reused between calls of fetch_tensor. */

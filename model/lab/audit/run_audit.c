@@ -11,8 +11,6 @@
 #include "data/util/table.h"
 #include "model/lab/audit/audit.h"
 #include "model/config/config_keys.h"
-#include "model/lab/audit/audit_quantized.h"
-#include "model/lab/audit/audit_report.h"
 
 /* Limit of --repetitions: the samples of more micro-batches would hardly fit in memory. */
 enum { REPETITIONS_MAX = 1000 };

@@ -12,7 +12,7 @@
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
-#include "model/lab/audit/advice.h"
+#include "model/lab/audit/audit.h"
 #include "test/model/masters.h"
 #include "test/scratch.h"
 

@@ -1,6 +1,6 @@
 /* Text of reports with synthetic figures: report.json, of bf16 and
  * fp16, whose layer 1 is worse in all but the zeros, and report_fp8.json. */
-#include "model/lab/audit/audit_report.h"
+#include "model/lab/audit/audit.h"
 
 #include <criterion/criterion.h>
 

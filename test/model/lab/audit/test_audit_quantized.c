@@ -10,7 +10,7 @@
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/core/quantization.h"
-#include "model/lab/audit/audit_quantized.h"
+#include "model/lab/audit/audit.h"
 
 static const volatile sig_atomic_t running = 0, stopped = 15;
 

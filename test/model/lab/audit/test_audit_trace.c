@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_trace.h"
+#include "model/lab/audit/audit_pass.h"
 
 #include "model/core/backward.h"
 #include "model/core/forward.h"
