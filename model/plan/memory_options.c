@@ -77,10 +77,7 @@ bool memory_apply(struct config *config, enum memory_option option, const struct
     unsigned value = rows[option].value;
     if (option == MEMORY_PRECISION && !be->device.computes[DTYPE_BF16])
         value = CONFIG_PRECISION_FP16;
-    const struct config_option *row = config_option_of(rows[option].key);
-    char *field = (char *)config + row->offset;
-    if (row->type == CONFIG_BOOLEAN) *(bool *)field = value;
-    else memcpy(field, &value, sizeof value);
+    config_set(config, config_option_of(rows[option].key), value);
     return true;
 }
 
@@ -89,16 +86,13 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
     const char *const keys[] = {rows[option].key, "train.grad_accum_steps"};
     if (index > (option == MEMORY_MICRO_BATCH)) return false;
     const struct config_option *row = config_option_of(keys[index]);
-    const char *field = (const char *)config + row->offset;
-    unsigned word = 0;
-    if (row->type == CONFIG_ENUM) memcpy(&word, field, sizeof word);
-    if (row->type == CONFIG_INTEGER)
-        snprintf(text, MEMORY_SETTING_MAX, "%s=%" PRId64, row->key, *(const int64_t *)field);
+    double value = config_number(config, row);
+    if (row->type == CONFIG_INTEGER) snprintf(text, MEMORY_SETTING_MAX, "%s=%.0f", row->key, value);
     else
         snprintf(text, MEMORY_SETTING_MAX, "%s=%s", row->key,
-                 row->names             ? row->names[word]
-                 : *(const bool *)field ? "true"
-                                        : "false");
+                 row->names   ? row->names[(int)value]
+                 : value != 0 ? "true"
+                              : "false");
     return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
+#include "data/util/min_max.h"
 #include "data/util/table.h"
 
 enum { COLUMNS = 4 }; /* number of configs that a table compares */
@@ -59,43 +60,36 @@ static void print_table(FILE *out, struct table *table, const char *heading) {
     table_print(out, table);
 }
 
-/* Prints the parts of several plans in a common unit, a plan of 0 bytes as dashes. Parts that no
- * plan has are left out. parameters > 0: only weights, gradients and moments, in bytes per
- * parameter. */
-static void print_plans(FILE *out, const char *heading, const struct memory_plan *plans,
-                        const char *const *names, int count, double parameters) {
+/* Prints the parts of the plans of several configs in a common unit; those that the device cannot
+ * compute have dashes. Parts that no plan has are left out. parameters > 0: only weights, gradients
+ * and moments, in bytes per parameter. */
+static int print_parts(FILE *out, const char *heading, const struct memory_request *request,
+                       const struct config configs[COLUMNS], const char *const names[COLUMNS],
+                       double parameters, struct error *error) {
+    struct memory_plan plans[COLUMNS] = {{0}};
     struct table table = {0};
     size_t largest = 0;
-    for (int i = 0; i < count; i++)
-        if (memory_total(&plans[i]) > largest) largest = memory_total(&plans[i]);
-    struct unit unit = unit_for(largest);
-    if (parameters > 0) unit = (struct unit){"", parameters, 1};
+    for (int i = 0; i < COLUMNS; i++) {
+        if (can_compute(request->be, configs[i].precision) &&
+            memory_plan_of(&plans[i], &configs[i], request->be, error))
+            return -1;
+        largest = MAX(largest, memory_total(&plans[i]));
+    }
+    struct unit unit = parameters > 0 ? (struct unit){"", parameters, 1} : unit_for(largest);
     table_column(&table, unit.name, TABLE_LEFT);
-    for (int i = 0; i < count; i++) table_column(&table, names[i], TABLE_RIGHT);
+    for (int i = 0; i < COLUMNS; i++) table_column(&table, names[i], TABLE_RIGHT);
     for (enum memory_part part = 0; part < MEMORY_PARTS; part++) {
         bool all = part == MEMORY_PART_TOTAL && parameters > 0, used = false;
-        for (int i = 0; i < count; i++) used = used || memory_part_bytes(&plans[i], part) > 0;
+        for (int i = 0; i < COLUMNS; i++) used = used || memory_part_bytes(&plans[i], part) > 0;
         if (!used || (parameters > 0 && part >= MEMORY_PARTS_STATE && !all)) continue;
         table_cell(&table, "%s", all ? "all" : memory_part_name(part));
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < COLUMNS; i++) {
             size_t bytes = all ? memory_state_bytes(&plans[i]) : memory_part_bytes(&plans[i], part);
             number_cell(&table, memory_total(&plans[i]) > 0, (double)bytes / unit.bytes,
                         unit.digits);
         }
     }
     print_table(out, &table, heading);
-}
-
-/* Prints the plans of several configs; those that the device cannot compute have dashes. */
-static int print_parts(FILE *out, const char *heading, const struct memory_request *request,
-                       const struct config configs[COLUMNS], const char *const names[COLUMNS],
-                       double parameters, struct error *error) {
-    struct memory_plan plans[COLUMNS] = {{0}};
-    for (int i = 0; i < COLUMNS; i++)
-        if (can_compute(request->be, configs[i].precision) &&
-            memory_plan_of(&plans[i], &configs[i], request->be, error))
-            return -1;
-    print_plans(out, heading, plans, names, COLUMNS, parameters);
     return 0;
 }
 
@@ -274,38 +268,45 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
     return status || print_fit(out, request, false, error) < 0 ? -1 : 0;
 }
 
-/* ---- models of well-known sizes */
+/* ---- models of well-known sizes, each with defaults, one sequence at a time */
 
-const enum config_preset memory_sizes[MEMORY_SIZES] = {
+static const enum config_preset sizes[] = {
     CONFIG_PRESET_GPT2,         CONFIG_PRESET_GPT2_MEDIUM,  CONFIG_PRESET_GPT2_LARGE,
     CONFIG_PRESET_GPT2_XL,      CONFIG_PRESET_LLAMA_3_2_1B, CONFIG_PRESET_LLAMA_2_7B,
     CONFIG_PRESET_LLAMA_3_1_8B, CONFIG_PRESET_LLAMA_2_13B,  CONFIG_PRESET_LLAMA_2_70B,
 };
+enum { SIZES = sizeof sizes / sizeof *sizes, TOKENS_LEAST = 1024 /* the context of GPT-2 */ };
 
-static const char *const variant_names[MEMORY_VARIANTS] = {"fp32", "bf16", "fp16", "lower",
-                                                           "layer"};
+/* Training settings, from fp32 to the smallest memory in bf16. */
+static const struct {
+    const char *name;
+    enum config_precision precision;
+    bool lower; /* gradients and moments in 16 bit */
+    enum config_recompute recompute;
+} variants[] = {
+    {"fp32", CONFIG_PRECISION_FP32, false, CONFIG_RECOMPUTE_NONE},
+    {"bf16", CONFIG_PRECISION_BF16, false, CONFIG_RECOMPUTE_NONE},
+    {"fp16", CONFIG_PRECISION_FP16, false, CONFIG_RECOMPUTE_NONE},
+    {"lower", CONFIG_PRECISION_BF16, true, CONFIG_RECOMPUTE_NONE},
+    {"layer", CONFIG_PRECISION_BF16, true, CONFIG_RECOMPUTE_LAYER},
+};
 
-/* Columns of the tables of totals and of micro-batches. */
-static const enum memory_variant compared[COLUMNS] = {MEMORY_FP32, MEMORY_BF16, MEMORY_LOWER,
-                                                      MEMORY_LAYER};
-
-void memory_size_config(struct config *out, enum config_preset size, enum memory_variant variant,
-                        const struct config *config) {
-    int64_t length = config->data.seq_len;
-    if (length < MEMORY_SIZES_TOKENS) length = MEMORY_SIZES_TOKENS;
-    config_defaults(out);
-    config_apply_preset(out, size);
-    out->model.preset = CONFIG_PRESET_NONE; /* the context length differs from the preset's */
-    snprintf(out->name, sizeof out->name, "%s", config_preset_name(size));
-    out->precision = variant == MEMORY_FP32   ? CONFIG_PRECISION_FP32
-                     : variant == MEMORY_FP16 ? CONFIG_PRECISION_FP16
-                                              : CONFIG_PRECISION_BF16;
-    out->model.n_positions = length;
-    out->data.seq_len = length;
-    out->train.micro_batch_size = 1;
-    if (variant == MEMORY_LAYER) out->train.recompute = CONFIG_RECOMPUTE_LAYER;
-    if (variant >= MEMORY_LOWER) out->gradients.dtype = CONFIG_DTYPE_LOWER;
-    if (variant >= MEMORY_LOWER) out->optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+/* Returns a run of a model with micro-batches of one sequence, as long as config's, but at least
+ * TOKENS_LEAST. */
+static struct config size_config(enum config_preset size, int variant,
+                                 const struct config *config) {
+    struct config out;
+    config_defaults(&out);
+    config_apply_preset(&out, size);
+    out.model.preset = CONFIG_PRESET_NONE; /* the context length differs from the preset's */
+    snprintf(out.name, sizeof out.name, "%s", config_preset_name(size));
+    out.model.n_positions = out.data.seq_len = MAX(config->data.seq_len, TOKENS_LEAST);
+    out.train.micro_batch_size = 1;
+    out.precision = variants[variant].precision;
+    if (variants[variant].lower) out.gradients.dtype = CONFIG_DTYPE_LOWER;
+    if (variants[variant].lower) out.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+    out.train.recompute = variants[variant].recompute;
+    return out;
 }
 
 /* Adds the rows of a size: its plan in each column with the saving over fp32, and its largest
@@ -313,22 +314,20 @@ void memory_size_config(struct config *out, enum config_preset size, enum memory
 static int add_size(struct table *totals, struct batches *batches,
                     const struct memory_request *request, enum config_preset size,
                     struct error *error) {
+    static const int compared[COLUMNS] = {0, 1, 3, 4}; /* all variants but fp16 */
     double fp32 = 0;
+    table_cell(&batches->table, "%s", config_preset_name(size));
+    table_cell(totals, "%s", config_preset_name(size));
     for (int i = 0; i < COLUMNS; i++) {
         struct memory_plan plan = {0};
-        struct config config;
-        memory_size_config(&config, size, compared[i], request->config);
+        struct config config = size_config(size, compared[i], request->config);
         double count = (double)config_parameter_count(&config);
         bool possible = can_compute(request->be, config.precision);
         if (possible && memory_plan_of(&plan, &config, request->be, error)) return -1;
         double total = (double)memory_total(&plan);
-        if (i == 0) {
-            fp32 = total;
-            table_cell(totals, "%s", config_preset_name(size));
-            table_cell(totals, count < 1e9 ? "%.0f M" : "%.1f G",
-                       count / (count < 1e9 ? 1e6 : 1e9));
-            table_cell(&batches->table, "%s", config_preset_name(size));
-        }
+        if (i == 0) fp32 = total;
+        if (i == 0 && count < 1e9) table_cell(totals, "%.0f M", count / 1e6);
+        else if (i == 0) table_cell(totals, "%.1f G", count / 1e9);
         number_cell(totals, possible, total / 0x1p30, 2);
         if (i > 0) number_cell(totals, possible, 100 * (1 - total / fp32), 1);
         if (add_batch(batches, request, &config, error)) return -1;
@@ -338,14 +337,16 @@ static int add_size(struct table *totals, struct batches *batches,
 
 int memory_print_sizes(FILE *out, const struct memory_request *request, struct error *error) {
     struct config configs[COLUMNS];
+    const char *names[COLUMNS];
     struct table totals = {0};
     struct batches batches = {0};
     char heading[160];
     int status = 0;
-    for (int i = 0; i < COLUMNS; i++) /* largest model: its vectors are negligible */
-        memory_size_config(&configs[i], memory_sizes[MEMORY_SIZES - 1], (enum memory_variant)i,
-                           request->config);
-    if (print_parts(out, "Bytes per parameter of a large model", request, configs, variant_names,
+    for (int i = 0; i < COLUMNS; i++) { /* largest model: its vectors are negligible */
+        configs[i] = size_config(sizes[SIZES - 1], i, request->config);
+        names[i] = variants[i].name;
+    }
+    if (print_parts(out, "Bytes per parameter of a large model", request, configs, names,
                     (double)config_parameter_count(&configs[0]), error))
         return -1;
     table_column(&totals, "model", TABLE_LEFT);
@@ -353,8 +354,8 @@ int memory_print_sizes(FILE *out, const struct memory_request *request, struct e
                   "%", NULL);
     table_column(&batches.table, "model", TABLE_LEFT);
     table_columns(&batches.table, TABLE_RIGHT, "fp32", "bf16", "lower", "layer", NULL);
-    for (int i = 0; i < MEMORY_SIZES && status == 0; i++)
-        status = add_size(&totals, &batches, request, memory_sizes[i], error);
+    for (int i = 0; i < SIZES && status == 0; i++)
+        status = add_size(&totals, &batches, request, sizes[i], error);
     if (status) {
         table_free(&totals);
         table_free(&batches.table);

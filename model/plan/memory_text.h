@@ -31,27 +31,7 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
  * costs; nothing if there are none; or, for RESULT_NONE, that no option helps. */
 void memory_print_advice(FILE *out, const struct memory_advice *advice, int status);
 
-/* ---- models of well-known sizes, each with defaults, one sequence at a time */
-
-enum { MEMORY_SIZES = 9 };
-extern const enum config_preset memory_sizes[MEMORY_SIZES];
-
-/* Training settings, from fp32 to the smallest memory in bf16. */
-enum memory_variant {
-    MEMORY_FP32,
-    MEMORY_BF16,
-    MEMORY_FP16,
-    MEMORY_LOWER, /* bf16 with 16-bit gradients and moments */
-    MEMORY_LAYER, /* MEMORY_LOWER with train.recompute=layer */
-    MEMORY_VARIANTS
-};
-
-/* Sets *out to a run of that model with micro-batches of one sequence. The sequence has the length
- * of config's, but at least MEMORY_SIZES_TOKENS, the context of GPT-2. */
-enum { MEMORY_SIZES_TOKENS = 1024 };
-void memory_size_config(struct config *out, enum config_preset size, enum memory_variant variant,
-                        const struct config *config);
-
-/* Prints bytes per parameter by part, the plan of each size with its saving over fp32, and the
- * largest micro-batches. */
+/* Prints bytes per parameter by part, the plans of models of well-known sizes in several variants
+ * with their saving over fp32, and their largest micro-batches. Sequences have the length of
+ * config's, but at least 1024 tokens. */
 int memory_print_sizes(FILE *out, const struct memory_request *request, struct error *error);
