@@ -21,3 +21,20 @@ struct agreement_options {
  * and writes agreement.json into options->out, which it creates. Returns an exit status. */
 int run_agreement(const struct config *config, const char *from,
                   const struct agreement_options *options, struct error *error);
+
+struct cJSON;
+
+/* Differences between two predictions of the same tokens: of a sampler and of a trainer. */
+struct agreement {
+    double *differences;  /* stb_ds array: |log P of the trainer - log P of the sampler| */
+    double kl;            /* sum of KL(sampler || trainer) over the tokens, in nats */
+    int64_t rank_changed; /* tokens whose rank among all tokens differs */
+    int64_t same_bits;    /* tokens whose logits all have the same bits */
+};
+
+/* Adds a token that was drawn from the sampler's logits; both [vocabulary]. */
+void agreement_add(struct agreement *agreement, const float *sampler, const float *trainer,
+                   int64_t vocabulary, int token);
+
+/* Adds the figures of at least one token to a row of the report, and sorts the differences. */
+void agreement_report(struct cJSON *row, struct agreement *agreement);

@@ -12,7 +12,7 @@ struct choices_options {
 };
 
 /* Answers the questions with the model at `from`, a checkpoint or a Hugging Face directory. Prints
- * a table; writes choices.json, with the log-likelihoods of all choices, into options->out, which it
- * creates. Returns an exit status. */
+ * a table; writes choices.json, with the log-likelihoods of all choices, into options->out, which
+ * it creates. Returns an exit status. */
 int run_choices(const struct config *config, const char *from,
                 const struct choices_options *options, struct error *error);

@@ -1,26 +1,43 @@
-#include "model/lab/evaluation/agreement.h"
+#include "model/lab/evaluation/run_agreement.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/util/table.h"
+
 enum { VOCABULARY = 4 };
 
-static void expect_near(double got, double expected, const char *what) {
-    cr_expect_float_eq(got, expected, 1e-6, "%s: %g, expected %g", what, got, expected);
+struct pair {
+    const float *sampler, *trainer; /* logits */
+    int token;
+};
+
+/* Expects figures of predictions. */
+static void expect(const struct pair *pairs, int count, double mean, double median, double largest,
+                   double kl, double rank_changed, double same_bits) {
+    struct agreement agreement = {0};
+    cJSON *row = cJSON_CreateObject();
+    const char *const paths[] = {"mean", "median", "largest", "kl", "rank_changed", "same_bits"};
+    const double expected[] = {mean, median, largest, kl, rank_changed, same_bits};
+    for (int i = 0; i < count; i++)
+        agreement_add(&agreement, pairs[i].sampler, pairs[i].trainer, VOCABULARY, pairs[i].token);
+    agreement_report(row, &agreement);
+    for (int i = 0; i < 6; i++) {
+        double got = json_at(row, paths[i])->valuedouble;
+        cr_expect(got == expected[i] || fabs(got - expected[i]) < 1e-6, "%s: %g, expected %g",
+                  paths[i], got, expected[i]);
+    }
+    arrfree(agreement.differences);
+    cJSON_Delete(row);
 }
 
 Test(agreement, of_equal_predictions) {
     const float logits[VOCABULARY] = {1, -INFINITY, 3, 0};
-    struct agreement agreement;
-    cr_assert_eq(agreement_open(&agreement, 2), 0);
-    agreement_add(&agreement, logits, logits, VOCABULARY, 2);
-    agreement_add(&agreement, logits, logits, VOCABULARY, 0);
-    agreement_finish(&agreement);
-    cr_expect_eq(agreement_mean(&agreement), 0);
-    cr_expect_eq(agreement.kl, 0);
-    cr_expect_eq(agreement.rank_changed, 0);
-    cr_expect_eq(agreement.same_bits, 2);
-    agreement_close(&agreement);
+    const struct pair pairs[] = {{logits, logits, 2}, {logits, logits, 0}};
+    expect(pairs, 2, 0, 0, 0, 0, 0, 1);
 }
 
 /* P of the sampler: 1/2, 1/4, 1/8, 1/8; of the trainer: 1/4, 1/2, 1/8, 1/8. A constant added to all
@@ -29,40 +46,23 @@ Test(agreement, of_known_predictions) {
     const float sampler[VOCABULARY] = {logf(4), logf(2), 0, 0};
     const float trainer[VOCABULARY] = {logf(2), logf(4), 0, 0};
     const float shifted[VOCABULARY] = {logf(4) + 1, logf(2) + 1, 1, 1};
-    struct agreement agreement;
-    cr_assert_eq(agreement_open(&agreement, 4), 0);
-    agreement_add(&agreement, sampler, trainer, VOCABULARY, 0); /* log 2 apart, rank 0 and 1 */
-    agreement_add(&agreement, sampler, trainer, VOCABULARY, 3); /* the same */
-    agreement_add(&agreement, sampler, trainer, VOCABULARY, 1); /* log 2 apart, rank 1 and 0 */
-    agreement_add(&agreement, sampler, shifted, VOCABULARY, 0);
-    agreement_finish(&agreement);
-    expect_near(agreement_mean(&agreement), log(2) / 2, "mean");
-    expect_near(agreement_percentile(&agreement, 0.5), 0, "median");
-    expect_near(agreement_percentile(&agreement, 0.75), log(2), "75 %");
-    expect_near(agreement_percentile(&agreement, 1), log(2), "largest");
-    expect_near(agreement.kl, 3 * (0.5 - 0.25) * log(2), "KL");
-    cr_expect_eq(agreement.rank_changed, 2);
-    cr_expect_eq(agreement.same_bits, 0);
-    agreement_close(&agreement);
+    const struct pair pairs[] = {{sampler, trainer, 0}, /* log 2 apart, rank 0 and 1 */
+                                 {sampler, trainer, 3}, /* the same */
+                                 {sampler, trainer, 1}, /* log 2 apart, rank 1 and 0 */
+                                 {sampler, shifted, 0}};
+    expect(pairs, 4, log(2) / 2, 0, log(2), 3 * (0.5 - 0.25) * log(2) / 4, 0.5, 0);
 }
 
 /* Another token is above it, but as many as before. */
 Test(agreement, a_rank_counts_the_tokens_above) {
     const float sampler[VOCABULARY] = {3, 2, 1, 0}, trainer[VOCABULARY] = {1, 2, 3, 0};
-    struct agreement agreement;
-    cr_assert_eq(agreement_open(&agreement, 1), 0);
-    agreement_add(&agreement, sampler, trainer, VOCABULARY, 1);
-    cr_expect_eq(agreement.rank_changed, 0);
-    agreement_close(&agreement);
+    const struct pair pair = {sampler, trainer, 1};
+    double kl = 2 * (exp(3) - exp(1)) / (1 + exp(1) + exp(2) + exp(3));
+    expect(&pair, 1, 0, 0, 0, kl, 0, 0);
 }
 
 Test(agreement, a_token_that_the_trainer_excludes_is_infinitely_far) {
     const float sampler[VOCABULARY] = {0, 0, 0, 0}, trainer[VOCABULARY] = {0, 0, 0, -INFINITY};
-    struct agreement agreement;
-    cr_assert_eq(agreement_open(&agreement, 1), 0);
-    agreement_add(&agreement, sampler, trainer, VOCABULARY, 3);
-    agreement_finish(&agreement);
-    cr_expect(isinf(agreement_percentile(&agreement, 1)));
-    cr_expect(isinf(agreement.kl) && agreement.kl > 0);
-    agreement_close(&agreement);
+    const struct pair pair = {sampler, trainer, 3};
+    expect(&pair, 1, INFINITY, INFINITY, INFINITY, INFINITY, 1, 0);
 }
