@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -258,19 +257,17 @@ static int run_update(struct audit_update *update, struct subject *subject,
     if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
     if (trainer_end_step(reference, &report, error)) return -1;
     *update = (struct audit_update){.step = report.step, .lr = report.lr};
-    float *after = malloc((size_t)gpt->count * sizeof *after);
-    update->parameters = calloc(arrlenu(gpt->list), sizeof *update->parameters);
-    if (!after || !update->parameters) {
-        free(after);
-        return fail(error, "out of memory for the update of an audit");
-    }
+    float *after = NULL; /* stb_ds array */
+    arrsetlen(after, (size_t)gpt->count);
     masters_download(&gpt->masters, gpt->be, after, 0, gpt->count);
     update_add(&update->all, subject->masters, after, (size_t)gpt->count);
     for (size_t i = 0; i < arrlenu(gpt->list); i++) {
         int64_t first = gpt->list[i].offset, count = parameter_count(&gpt->list[i]);
-        update_add(&update->parameters[i], subject->masters + first, after + first, (size_t)count);
+        struct update one = {0};
+        update_add(&one, subject->masters + first, after + first, (size_t)count);
+        arrput(update->parameters, one);
     }
-    free(after);
+    arrfree(after);
     return 0;
 }
 
@@ -310,7 +307,7 @@ int audit_run(struct audit *audit, const struct config *config, const char *from
 void audit_free(struct audit *audit) {
     for (int i = 0; i < AUDIT_FORMATS; i++) audit_pass_free(&audit->formats[i].pass);
     audit_pass_free(&audit->reference);
-    free(audit->update.parameters);
+    arrfree(audit->update.parameters);
     cJSON_Delete(audit->muon);
     subject_close(&audit->subject);
 }

@@ -74,7 +74,7 @@ double update_decibel(const struct update *update, int format);
 struct audit_update {
     int64_t step; /* counted from 1 */
     double lr;
-    struct update all, *parameters; /* [count of gpt->list], in its order */
+    struct update all, *parameters; /* stb_ds array, in the order of gpt->list */
 };
 
 /* Results of an audit. */

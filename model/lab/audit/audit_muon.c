@@ -1,7 +1,6 @@
 #include "model/lab/audit/audit.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -19,7 +18,8 @@ static const struct {
 /* The momentum of one matrix, on the host, and its results. */
 struct matrix {
     int64_t rows, columns;
-    float *momentum, *exact; /* [rows, columns]; exact: the result in fp32 */
+    float *momentum, *exact; /* stb_ds arrays [rows, columns]; exact: the result in fp32 */
+    char *stored;            /* stb_ds array */
     struct fetched fetched;
 };
 
@@ -41,12 +41,10 @@ static struct tensor gram_of(const struct muon *muon, const struct tensor *resul
 static void measure(cJSON *row, const struct muon *muon, struct matrix *m, int dtype) {
     int64_t count = m->rows * m->columns, side = side_of(m);
     struct tensor result = tensor_view(&muon->directions, m->rows, m->columns);
-    void *stored = malloc(tensor_bytes(&result));
     double defect = 0, difference = 0, size = 0;
-    if (!stored) return; /* the row lacks this dtype */
-    dtype_store(stored, result.dtype, 0, m->momentum, (size_t)count);
-    backend_upload(muon->be, result.data, stored, tensor_bytes(&result));
-    free(stored);
+    arrsetlen(m->stored, tensor_bytes(&result));
+    dtype_store(m->stored, result.dtype, 0, m->momentum, (size_t)count);
+    backend_upload(muon->be, result.data, m->stored, tensor_bytes(&result));
     muon_orthogonalize(muon, &result);
     const float *values = fetch_tensor(&m->fetched, muon->be, &result);
     for (int64_t i = 0; i < count; i++) {
@@ -68,55 +66,39 @@ static void audit_part(cJSON *rows, const struct muon muon[DTYPES_AUDITED],
                        const struct parameter *p, const float *all, int64_t first, int64_t columns,
                        const char *part) {
     struct matrix m = {.rows = p->extent.rows, .columns = columns};
-    size_t bytes = (size_t)(m.rows * m.columns) * sizeof(float);
     char name[96];
-    m.momentum = malloc(bytes), m.exact = malloc(bytes);
+    arrsetlen(m.exact, m.rows * columns);
     snprintf(name, sizeof name, "%s%s", p->name, part);
     cJSON *row = json_add_item(rows);
     cJSON_AddStringToObject(row, "name", name);
     snprintf(name, sizeof name, "%s%s", p->kind, part);
     cJSON_AddStringToObject(row, "kind", name);
     JSON_NUMBERS(row, {"rows", (double)m.rows}, {"columns", (double)m.columns});
-    for (int64_t i = 0; m.momentum && i < m.rows * columns; i++)
-        m.momentum[i] = all[i / columns * p->extent.columns + first + i % columns];
-    for (int i = 0; m.momentum && m.exact && i < DTYPES_AUDITED; i++) measure(row, &muon[i], &m, i);
+    for (int64_t i = 0; i < m.rows * columns; i++)
+        arrput(m.momentum, all[i / columns * p->extent.columns + first + i % columns]);
+    for (int i = 0; i < DTYPES_AUDITED; i++) measure(row, &muon[i], &m, i);
     fetched_free(&m.fetched);
-    free(m.momentum);
-    free(m.exact);
-}
-
-/* Downloads the momentum, which may be stored in bf16, as fp32. */
-static void download_momentum(float *momentum, const struct optimizer *optimizer,
-                              const struct parameter *p) {
-    enum { PIECE = 4096 };
-    uint16_t stored[PIECE];
-    int64_t count = parameter_count(p);
-    enum dtype dtype = optimizer->moments[0].dtype;
-    if (dtype == DTYPE_F32) {
-        optimizer_download(optimizer, 0, momentum, p->offset, count);
-        return;
-    }
-    for (int64_t first = 0; first < count; first += PIECE) {
-        int64_t n = count - first < PIECE ? count - first : PIECE;
-        optimizer_download(optimizer, 0, stored, p->offset + first, n);
-        dtype_widen(momentum + first, stored, dtype, 0, (size_t)n);
-    }
+    arrfree(m.stored);
+    arrfree(m.momentum);
+    arrfree(m.exact);
 }
 
 static void audit_parameter(cJSON *rows, const struct muon muon[DTYPES_AUDITED],
-                            const struct trainer *trainer, const struct parameter *p,
-                            float *momentum) {
+                            const struct trainer *trainer, const struct parameter *p) {
     static const char *const names[] = {" q", " k", " v"};
     const struct gpt_shape *s = &trainer->gpt.shape;
     const int64_t widths[] = {shape_q(s), shape_kv(s), shape_kv(s)};
-    int64_t first = 0;
-    download_momentum(momentum, &trainer->optimizer, p);
-    if (!muon_splits_qkv(p, s)) {
-        audit_part(rows, muon, p, momentum, 0, p->extent.columns, "");
-        return;
-    }
-    for (int i = 0; i < 3; first += widths[i++])
-        audit_part(rows, muon, p, momentum, first, widths[i], names[i]);
+    enum dtype dtype = trainer->optimizer.moments[0].dtype;
+    int64_t first = 0, count = parameter_count(p);
+    struct fetched momentum = {0};
+    arrsetlen(momentum.raw, (size_t)count * dtype_bytes(dtype));
+    arrsetlen(momentum.values, (size_t)count);
+    optimizer_download(&trainer->optimizer, 0, momentum.raw, p->offset, count);
+    const float *values = dtype_widen(momentum.values, momentum.raw, dtype, 0, (size_t)count);
+    if (!muon_splits_qkv(p, s)) audit_part(rows, muon, p, values, 0, p->extent.columns, "");
+    for (int i = 0; i < 3 && muon_splits_qkv(p, s); first += widths[i++])
+        audit_part(rows, muon, p, values, first, widths[i], names[i]);
+    fetched_free(&momentum);
 }
 
 /* Opens an iteration in each dtype, with scratch like the optimizer's, and plans its matmuls. */
@@ -148,17 +130,15 @@ static int open_iterations(struct muon muon[DTYPES_AUDITED], struct config confi
 
 int audit_muon(struct cJSON **rows, struct trainer *trainer, struct error *error) {
     struct muon muon[DTYPES_AUDITED] = {{0}};
-    struct config *configs = malloc(DTYPES_AUDITED * sizeof *configs);
-    float *momentum = malloc((size_t)trainer->optimizer.muon.elements * sizeof *momentum);
+    struct config *configs = NULL; /* stb_ds array */
     const struct parameter *list = trainer->gpt.list;
-    int status = configs && momentum ? open_iterations(muon, configs, trainer, error)
-                                     : fail(error, "out of memory for the audit of Muon");
+    arrsetlen(configs, DTYPES_AUDITED);
+    int status = open_iterations(muon, configs, trainer, error);
     *rows = cJSON_CreateArray();
     for (ptrdiff_t i = 0; status == 0 && i < parameter_trained_count(list); i++)
         if (update_rule_of(trainer->config, &list[i])->name == CONFIG_OPTIMIZER_MUON)
-            audit_parameter(*rows, muon, trainer, &list[i], momentum);
+            audit_parameter(*rows, muon, trainer, &list[i]);
     for (int i = 0; i < DTYPES_AUDITED; i++) muon_close(&muon[i]);
-    free(configs);
-    free(momentum);
+    arrfree(configs);
     return status;
 }

@@ -190,25 +190,17 @@ static double noise_of(const struct audit_pass *pass, int batches) {
     return square > 0 && spread > 0 ? sqrt(spread / square) : 0;
 }
 
-/* Returns the error of the gradients of all micro-batches so far. */
-static double error_so_far(const struct audit_pass *pass) {
-    double difference = 0, square = 0;
-    for (int i = 0; i < arrlen(pass->records[PARAMETERS]); i++) {
-        difference += pass->records[PARAMETERS][i].difference;
-        square += pass->records[PARAMETERS][i].reference;
-    }
-    return pass->finite ? relative_error(difference, square) : INFINITY;
-}
-
-/* Returns the cosine of the gradients of all micro-batches so far with the reference's. */
-static double cosine_so_far(const struct audit_pass *pass) {
+/* Sets the error of the gradients of all micro-batches so far, and the cosine of their angle with
+ * the reference's. */
+static void set_errors(struct audit_pass *pass) {
     double difference = 0, reference = 0, own = 0;
     for (int i = 0; i < arrlen(pass->records[PARAMETERS]); i++) {
         difference += pass->records[PARAMETERS][i].difference;
         reference += pass->records[PARAMETERS][i].reference;
         own += pass->records[PARAMETERS][i].own;
     }
-    return (own + reference - difference) / (2 * sqrt(own * reference));
+    pass->gradient_error = pass->finite ? relative_error(difference, reference) : INFINITY;
+    pass->gradient_cosine = (own + reference - difference) / (2 * sqrt(own * reference));
 }
 
 static int run_batch(struct recorder *recorder, struct subject *subject, struct trainer *trainer,
@@ -224,8 +216,7 @@ static int run_batch(struct recorder *recorder, struct subject *subject, struct 
     record_parameters(recorder);
     pass->loss += share_of_loss(recorder, subject);
     if (!isfinite(pass->loss)) pass->finite = false;
-    pass->gradient_error = error_so_far(pass);
-    pass->gradient_cosine = cosine_so_far(pass);
+    set_errors(pass);
     if (recorder->batch < PASS_TRIAL_BATCHES) pass->first_error = pass->gradient_error;
     if (gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
     return recorder->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
