@@ -48,32 +48,22 @@ static int check_heads(const struct gpt *gpt, const char *directory, struct erro
                 path, saved.model.n_head, gpt->shape.n_head, saved.model.n_head);
 }
 
-/* Opens the weights of the model in a directory, without adapters, and checks them. After a failure
- * nothing is open. */
-static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+enum tensor_kind { MODEL, ADAPTERS, MOMENTS };
+
+/* Opens the files of a kind in a directory, and checks them. After a failure nothing is open.
+ * optimizer: that of moments. */
+static int open_tensors(struct tensor_files *files, enum tensor_kind kind, const struct gpt *gpt,
+                        const struct optimizer *optimizer, const char *directory,
                         struct error *error) {
-    if (tensor_files_open_directory(files, directory, checkpoint_model_stem, error)) return -1;
-    if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
-        check_heads(gpt, directory, error) == 0)
-        return 0;
-    tensor_files_close(files);
-    return -1;
-}
-
-static int open_adapters(struct tensor_files *files, const struct gpt *gpt, const char *directory,
-                         struct error *error) {
-    if (tensor_files_open_directory(files, directory, checkpoint_adapter_stem, error)) return -1;
-    if (checkpoint_check_adapters(gpt->list, files, error) == 0) return 0;
-    tensor_files_close(files);
-    return -1;
-}
-
-static int open_moments(struct tensor_files *files, const struct optimizer *optimizer,
-                        const char *directory, struct error *error) {
-    if (tensor_files_open_directory(files, directory, checkpoint_optimizer_stem, error)) return -1;
-    if (checkpoint_check_moments(optimizer, files, error) == 0) return 0;
-    tensor_files_close(files);
-    return -1;
+    const char *const stems[] = {checkpoint_model_stem, checkpoint_adapter_stem,
+                                 checkpoint_optimizer_stem};
+    if (tensor_files_open_directory(files, directory, stems[kind], error)) return -1;
+    int status = kind == MODEL      ? checkpoint_check_weights(gpt->list, files, error)
+                 : kind == ADAPTERS ? checkpoint_check_adapters(gpt->list, files, error)
+                                    : checkpoint_check_moments(optimizer, files, error);
+    if (status == 0 && kind == MODEL) status = check_heads(gpt, directory, error);
+    if (status) tensor_files_close(files);
+    return status;
 }
 
 static int finish_upload(struct gpt *gpt, struct error *error) {
@@ -94,7 +84,8 @@ int checkpoint_check_base(const char *directory, struct error *error) {
 static int load_base(struct gpt *gpt, const char *directory, const char *expected,
                      struct error *error) {
     struct tensor_files files;
-    if (checkpoint_check_base(directory, error) || open_weights(&files, gpt, directory, error))
+    if (checkpoint_check_base(directory, error) ||
+        open_tensors(&files, MODEL, gpt, NULL, directory, error))
         return -1;
     int status = tensor_files_fingerprint(gpt->base_fingerprint, &files, error);
     if (status == 0 && expected[0] && strcmp(expected, gpt->base_fingerprint) != 0)
@@ -102,25 +93,24 @@ static int load_base(struct gpt *gpt, const char *directory, const char *expecte
                       "%.400s is another model than the one that the adapters were trained on\n"
                       "name that one by --set model.init_from=DIR",
                       directory);
-    if (status == 0) status = checkpoint_read_weights(gpt, &files, error);
+    if (status == 0)
+        status = checkpoint_read(gpt, NULL, saved_weights(gpt->list, false), &files, error);
     tensor_files_close(&files);
     return status;
 }
 
-/* Opens the weights of a directory: those of the model, or of its adapters. */
-static int open_stored(struct tensor_files *files, const struct gpt *gpt, const char *directory,
-                       struct error *error) {
-    return (shape_has_adapters(&gpt->shape) ? open_adapters : open_weights)(files, gpt, directory,
-                                                                            error);
+/* Returns the kind of weights that a checkpoint of the model has. */
+static enum tensor_kind kind_of(const struct gpt *gpt) {
+    return shape_has_adapters(&gpt->shape) ? ADAPTERS : MODEL;
 }
 
-/* Reads what open_stored opened, and with adapters their model. */
+/* Reads the open files of kind_of, and with adapters their model. */
 static int read_stored(struct gpt *gpt, const struct config *config,
                        const struct tensor_files *files, const char *fingerprint,
                        struct error *error) {
-    if (!shape_has_adapters(&gpt->shape)) return checkpoint_read_weights(gpt, files, error);
-    if (load_base(gpt, config->model.init_from, fingerprint, error)) return -1;
-    return checkpoint_read_adapters(gpt, files, error);
+    const bool adapters = kind_of(gpt) == ADAPTERS;
+    if (adapters && load_base(gpt, config->model.init_from, fingerprint, error)) return -1;
+    return checkpoint_read(gpt, NULL, saved_weights(gpt->list, adapters), files, error);
 }
 
 /* Loads weights and, unless the optimizer begins anew, moments. */
@@ -128,12 +118,13 @@ static int load_tensors(struct trainer *trainer, const char *directory, bool ane
                         const struct checkpoint_manifest *manifest, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     struct tensor_files weights, moments;
-    if (open_stored(&weights, gpt, directory, error)) return -1;
-    int status = anew ? 0 : open_moments(&moments, &trainer->optimizer, directory, error);
+    struct optimizer *optimizer = &trainer->optimizer;
+    if (open_tensors(&weights, kind_of(gpt), gpt, NULL, directory, error)) return -1;
+    int status = anew ? 0 : open_tensors(&moments, MOMENTS, gpt, optimizer, directory, error);
     if (status == 0) {
         status = read_stored(gpt, trainer->config, &weights, manifest->base_fingerprint, error);
         if (status == 0 && !anew)
-            status = checkpoint_read_moments(&trainer->optimizer, &moments, error);
+            status = checkpoint_read(gpt, optimizer, saved_moments(optimizer), &moments, error);
         if (!anew) tensor_files_close(&moments);
         if (status == 0) status = finish_upload(gpt, error);
     }
@@ -150,7 +141,7 @@ int checkpoint_load_weights(struct gpt *gpt, const struct config *config, const 
     if (shape_has_adapters(&gpt->shape) && file_exists(path) &&
         checkpoint_manifest_open(&manifest, path, error))
         return -1;
-    int status = open_stored(&files, gpt, directory, error);
+    int status = open_tensors(&files, kind_of(gpt), gpt, NULL, directory, error);
     if (status == 0) {
         status = read_stored(gpt, config, &files, manifest.base_fingerprint, error);
         tensor_files_close(&files);

@@ -47,10 +47,10 @@ int moment_files_open(struct moment_files *files, const struct optimizer *optimi
                       struct error *error) {
     const struct gpt *gpt = optimizer->gpt;
     *files = (struct moment_files){.optimizer = optimizer,
-                                   .moments = checkpoint_moments(optimizer),
+                                   .moments = saved_moments(optimizer),
                                    .ranks = gpt->be->collectives->ranks,
                                    .element_bytes = dtype_bytes(gpt->precision.moments)};
-    checkpoint_list_moments(&files->entries, optimizer, files->moments);
+    files->entries = saved_entries(files->moments, gpt->precision.moments);
     if (tensor_division_open(&files->division, checkpoint_optimizer_stem, files->entries,
                              (int)arrlen(files->entries), limit, files->ranks->size, error))
         return -1;
@@ -66,8 +66,8 @@ void moment_files_close(struct moment_files *files) {
     free(files->piece);
     arrfree(files->written);
     arrfree(files->moments);
+    arrfree(files->entries);
     tensor_division_close(&files->division);
-    checkpoint_free_entries(files->entries);
     *files = (struct moment_files){0};
 }
 

@@ -19,7 +19,7 @@ struct moment_cursor;
 struct moment_files {
     const struct optimizer *optimizer;
     const struct ranks *ranks;
-    struct parameter_moment *moments;  /* stb_ds array, in the order of entries */
+    struct saved_tensor *moments;      /* stb_ds array, in the order of entries */
     struct safetensors_entry *entries; /* stb_ds array */
     struct tensor_division division;
     size_t element_bytes;

@@ -9,10 +9,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
-#include "model/io/tensor_advice.h"
 
 enum {
-    NAME_MAX_BYTES = 128,
     SHAPE_TEXT_MAX = 64,
     CHUNK = 16384, /* number of elements read at a time */
 };
@@ -30,49 +28,173 @@ static int dtype_of_entry(const struct safetensors_entry *entry) {
     return -1;
 }
 
+/* Model's tensors of a GPT-2 may lack it. */
 static const char gpt2_prefix[] = "transformer.";
 
 static bool is_gpt2(const struct parameter *list) {
     return strcmp(parameter_wte(list)->name, "wte.weight") == 0;
 }
 
-const char *checkpoint_prefix(const struct parameter *list) {
-    if (parameter_adapter_count(list) == 0) return is_gpt2(list) ? gpt2_prefix : "";
+static const char *prefix_of(const struct parameter *list, bool adapters) {
+    if (!adapters) return is_gpt2(list) ? gpt2_prefix : "";
     return is_gpt2(list) ? "base_model.model.transformer." : "base_model.model.";
 }
 
-struct parameter_moment *checkpoint_moments(const struct optimizer *optimizer) {
-    const struct parameter *list = optimizer->gpt->list;
-    struct parameter_moment *moments = NULL;
-    for (int moment = 0; moment < MOMENTS_MAX; moment++)
-        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++)
-            if (moment < update_rule_of(optimizer->config, &list[i])->moments)
-                arrput(moments, ((struct parameter_moment){&list[i], moment}));
-    return moments;
+static void add_tensor(struct saved_tensor **tensors, const struct parameter *parameter, int moment,
+                       const char *moment_name, const char *prefix) {
+    struct saved_tensor tensor = {.parameter = parameter, .moment = moment};
+    snprintf(tensor.name, sizeof tensor.name, "%s%s%s", moment_name, prefix, parameter->name);
+    arrput(*tensors, tensor);
 }
 
-/* Writes the name of a moment, such as "exp_avg.transformer.wte.weight", to text. */
-static void name_moment(char text[NAME_MAX_BYTES], const struct optimizer *optimizer,
-                        const struct parameter_moment *of) {
-    const struct update_rule *rule = update_rule_of(optimizer->config, of->parameter);
-    snprintf(text, NAME_MAX_BYTES, "%s%s%s", rule->moment_names[of->moment],
-             checkpoint_prefix(optimizer->gpt->list), of->parameter->name);
+struct saved_tensor *saved_weights(const struct parameter *list, bool adapters) {
+    struct saved_tensor *tensors = NULL;
+    const ptrdiff_t count = parameter_adapter_count(list);
+    for (ptrdiff_t i = adapters ? 0 : count; i < (adapters ? count : arrlen(list)); i++)
+        add_tensor(&tensors, &list[i], SAVED_WEIGHT, "", prefix_of(list, adapters));
+    return tensors;
+}
+
+struct saved_tensor *saved_moments(const struct optimizer *optimizer) {
+    const struct parameter *list = optimizer->gpt->list;
+    const char *prefix = prefix_of(list, parameter_adapter_count(list) > 0);
+    struct saved_tensor *tensors = NULL;
+    for (int moment = 0; moment < MOMENTS_MAX; moment++)
+        for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
+            const struct update_rule *rule = update_rule_of(optimizer->config, &list[i]);
+            if (moment < rule->moments)
+                add_tensor(&tensors, &list[i], moment, rule->moment_names[moment], prefix);
+        }
+    return tensors;
+}
+
+struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum dtype dtype) {
+    struct safetensors_entry *entries = NULL;
+    for (ptrdiff_t i = 0; i < arrlen(tensors); i++) {
+        const struct extent *extent = &tensors[i].parameter->extent;
+        const struct safetensors_entry entry = {
+            .name = tensors[i].name,
+            .dtype = stored[dtype],
+            .rank = extent->columns ? 2 : 1,
+            .shape = {(uint64_t)extent->rows, (uint64_t)extent->columns},
+        };
+        arrput(entries, entry);
+    }
+    return entries;
 }
 
 const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
                                                    const char *name) {
-    char full[NAME_MAX_BYTES];
+    char full[SAVED_NAME_MAX];
     snprintf(full, sizeof full, "%s%s", gpt2_prefix, name);
     const struct stored_tensor *tensor = tensor_files_find(files, full);
     return tensor ? tensor : tensor_files_find(files, name);
 }
 
-static const struct stored_tensor *find_moment(const struct optimizer *optimizer,
-                                               const struct tensor_files *files,
-                                               const struct parameter_moment *of) {
-    char name[NAME_MAX_BYTES];
-    name_moment(name, optimizer, of);
-    return tensor_files_find(files, name);
+const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,
+                                                    const struct tensor_files *files,
+                                                    const char *name) {
+    char full[SAVED_NAME_MAX];
+    snprintf(full, sizeof full, "%s%s", prefix_of(list, true), name);
+    return tensor_files_find(files, full);
+}
+
+static bool is_moment(const struct saved_tensor *tensor) {
+    return tensor->moment != SAVED_WEIGHT;
+}
+
+static const struct stored_tensor *find(const struct tensor_files *files,
+                                        const struct saved_tensor *tensor) {
+    return is_moment(tensor) || tensor->parameter->adapter
+               ? tensor_files_find(files, tensor->name)
+               : checkpoint_find_weight(files, tensor->parameter->name);
+}
+
+/* ---- checks */
+
+static bool ends_in(const char *text, const char *end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* Returns a tensor whose name ends with `name`, or NULL. */
+static const struct stored_tensor *find_longer(const struct tensor_files *files, const char *name) {
+    for (int i = 0; i < files->count; i++)
+        if (ends_in(files->tensors[i].entry->name, name)) return &files->tensors[i];
+    return NULL;
+}
+
+/* Fails because a weight has another prefix, as wrapped models have: `found` ends with `name`,
+ * which is a part of tensor->name. */
+static int fail_longer(const struct tensor_files *files, const struct saved_tensor *tensor,
+                       const char *found, const char *name, struct error *error) {
+    char before[SAVED_NAME_MAX];
+    size_t length = strlen(found) - strlen(name), own = (size_t)(name - tensor->name);
+    if (length >= own && memcmp(found + length - own, tensor->name, own) == 0) length -= own;
+    snprintf(before, sizeof before, "%.*s", (int)length, found);
+    const char *wrapper = strstr(before, "_orig_mod.")
+                              ? ": torch.compile's model._orig_mod has none"
+                          : strstr(before, "module.") ? ": DistributedDataParallel's model.module "
+                                                        "has none"
+                                                      : "";
+    return fail(error,
+                "%.400s: tensor %s is missing, but there is %s\nremove the prefix \"%s\" from the "
+                "names%s",
+                files->where, tensor->name, json_text_shown(found).text,
+                json_text_shown(before).text, wrapper);
+}
+
+int saved_missing(const struct tensor_files *files, const struct saved_tensor *tensor,
+                  struct error *error) {
+    const bool adapter = tensor->parameter->adapter && !is_moment(tensor);
+    const size_t prefix = strlen(tensor->name) - strlen(tensor->parameter->name);
+    const char *name = tensor->name + (is_moment(tensor) ? 0 : prefix);
+    const struct stored_tensor *longer = find_longer(files, name);
+    const char *found = longer ? longer->entry->name : "";
+    if (longer && !adapter) return fail_longer(files, tensor, found, name, error);
+    if (longer)
+        return fail(error,
+                    "%.400s: tensor %s is missing, but there is %s\nsave the adapter with PEFT's "
+                    "save_pretrained, which gives it the first name",
+                    files->where, tensor->name, json_text_shown(found).text);
+    return fail(error, "%.400s: tensor %s is missing\n%s", files->where, tensor->name,
+                adapter ? "name the layers of this adapter in adapter.targets, or use another one"
+                        : "it is not a model like the config's: use another file");
+}
+
+const char *tensor_key_of_shape(const struct parameter *parameter,
+                                const struct safetensors_entry *entry) {
+    static const char heads[] = "model.n_head or model.head_dim",
+                      kv_heads[] = "model.n_kv_head or model.head_dim";
+    static const struct {
+        const char *part, *inputs, *outputs; /* NULL: model.n_embd */
+    } parts[] = {
+        {"mlp.c_fc.", NULL, "model.n_inner"},
+        {"mlp.c_proj.", "model.n_inner", NULL},
+        {"mlp.gate_proj.", NULL, "model.n_inner"},
+        {"mlp.up_proj.", NULL, "model.n_inner"},
+        {"mlp.down_proj.", "model.n_inner", NULL},
+        {"self_attn.q_proj.", NULL, heads},
+        {"self_attn.k_proj.", NULL, kv_heads},
+        {"self_attn.v_proj.", NULL, kv_heads},
+        {"self_attn.o_proj.", heads, NULL},
+        {"self_attn.q_norm.", NULL, "model.head_dim"},
+        {"self_attn.k_norm.", NULL, "model.head_dim"},
+    };
+    const struct extent *extent = &parameter->extent;
+    const bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
+    const bool out_in = parameter->adapter || strncmp(parameter->name, "h.", 2) != 0;
+    const bool outputs = extent->columns == 0 || rows_differ == out_in;
+    const char *key = rows_differ ? extent->rows_of : "model.n_embd";
+    if (parameter->adapter && outputs != (strstr(parameter->kind, "lora_B") != NULL))
+        return "adapter.rank";
+    if (strcmp(key, "model.n_embd") != 0) return key;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *found = outputs ? parts[i].outputs : parts[i].inputs;
+        if (found && strncmp(parameter->kind, parts[i].part, strlen(parts[i].part)) == 0)
+            return found;
+    }
+    return key;
 }
 
 /* Returns the layer in a name such as "transformer.h.3.ln_1.weight" or
@@ -201,8 +323,8 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
 }
 
 static bool is_extra(const char *name) {
-    return tensor_name_ends(name, ".attn.bias") || tensor_name_ends(name, ".attn.masked_bias") ||
-           tensor_name_ends(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
+    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
+           ends_in(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
 }
 
 /* Fails on tensors that are neither weights of the model nor allowed extras. matched[i]: tensor i
@@ -219,16 +341,16 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
     return 0;
 }
 
-static int match_weights(const struct parameter *list, const struct tensor_files *files,
-                         bool *matched, struct error *error) {
-    const char *prefix = is_gpt2(list) ? gpt2_prefix : "";
-    for (ptrdiff_t i = parameter_adapter_count(list); i < arrlen(list); i++) {
-        const struct stored_tensor *tensor = checkpoint_find_weight(files, list[i].name);
-        if (!tensor) return tensor_missing(files, prefix, list[i].name, error);
-        if (check_tensor(&list[i], tensor, error)) return -1;
-        matched[tensor - files->tensors] = true;
+/* Checks that the files have these tensors; matched: optional, set for each tensor of the files. */
+static int match(const struct saved_tensor *tensors, const struct tensor_files *files,
+                 bool *matched, struct error *error) {
+    for (ptrdiff_t i = 0; i < arrlen(tensors); i++) {
+        const struct stored_tensor *tensor = find(files, &tensors[i]);
+        if (!tensor) return saved_missing(files, &tensors[i], error);
+        if (check_tensor(tensors[i].parameter, tensor, error)) return -1;
+        if (matched) matched[tensor - files->tensors] = true;
     }
-    return check_surplus(files, matched, error);
+    return 0;
 }
 
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
@@ -236,29 +358,21 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
     if (check_layers(list, files, error)) return -1;
     bool *matched = calloc((size_t)files->count + 1, sizeof *matched);
     if (!matched) return fail(error, "out of memory while reading %.400s", files->where);
-    int status = match_weights(list, files, matched, error);
+    struct saved_tensor *tensors = saved_weights(list, false);
+    int status = match(tensors, files, matched, error);
+    if (status == 0) status = check_surplus(files, matched, error);
+    arrfree(tensors);
     free(matched);
     return status ? -1 : check_head(list, files, error);
 }
 
-const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,
-                                                    const struct tensor_files *files,
-                                                    const char *name) {
-    char full[NAME_MAX_BYTES];
-    snprintf(full, sizeof full, "%s%s", checkpoint_prefix(list), name);
-    return tensor_files_find(files, full);
-}
-
 int checkpoint_check_adapters(const struct parameter *list, const struct tensor_files *files,
                               struct error *error) {
-    ptrdiff_t count = parameter_adapter_count(list);
-    for (ptrdiff_t i = 0; i < count; i++) {
-        const struct stored_tensor *tensor = checkpoint_find_adapter(list, files, list[i].name);
-        if (!tensor)
-            return tensor_missing_adapter(files, checkpoint_prefix(list), list[i].name, error);
-        if (check_tensor(&list[i], tensor, error)) return -1;
-    }
-    if (files->count == count) return 0;
+    struct saved_tensor *tensors = saved_weights(list, true);
+    const ptrdiff_t count = arrlen(tensors);
+    const int status = match(tensors, files, NULL, error);
+    arrfree(tensors);
+    if (status || files->count == count) return status;
     return fail(error,
                 "%.400s: it has %d tensors, but the adapters of the config have %td\nname the "
                 "layers of this adapter in adapter.targets, or use another one",
@@ -267,57 +381,17 @@ int checkpoint_check_adapters(const struct parameter *list, const struct tensor_
 
 int checkpoint_check_moments(const struct optimizer *optimizer, const struct tensor_files *files,
                              struct error *error) {
-    struct parameter_moment *moments = checkpoint_moments(optimizer);
-    int status = 0;
-    for (ptrdiff_t i = 0; status == 0 && i < arrlen(moments); i++) {
-        const struct stored_tensor *tensor = find_moment(optimizer, files, &moments[i]);
-        char name[NAME_MAX_BYTES];
-        name_moment(name, optimizer, &moments[i]);
-        status = tensor ? check_tensor(moments[i].parameter, tensor, error)
-                        : tensor_missing(files, "", name, error);
-    }
-    arrfree(moments);
-    return status ? -1 : 0;
+    struct saved_tensor *tensors = saved_moments(optimizer);
+    const int status = match(tensors, files, NULL, error);
+    arrfree(tensors);
+    return status;
 }
 
-/* Appends an entry for a parameter, with a name that is copied. */
-static void add_entry(struct safetensors_entry **entries, const struct parameter *parameter,
-                      const char *name, enum dtype dtype) {
-    struct safetensors_entry entry = {
-        .name = strdup(name),
-        .dtype = stored[dtype],
-        .rank = parameter->extent.columns ? 2 : 1,
-        .shape = {(uint64_t)parameter->extent.rows, (uint64_t)parameter->extent.columns},
-    };
-    arrput(*entries, entry);
-}
-
-void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
-                             ptrdiff_t count, const char *prefix, enum dtype dtype) {
-    for (ptrdiff_t i = 0; i < count; i++) {
-        char name[NAME_MAX_BYTES];
-        snprintf(name, sizeof name, "%s%s", prefix, list[i].name);
-        add_entry(entries, &list[i], name, dtype);
-    }
-}
-
-void checkpoint_list_moments(struct safetensors_entry **entries, const struct optimizer *optimizer,
-                             const struct parameter_moment *moments) {
-    for (ptrdiff_t i = 0; i < arrlen(moments); i++) {
-        char name[NAME_MAX_BYTES];
-        name_moment(name, optimizer, &moments[i]);
-        add_entry(entries, moments[i].parameter, name, optimizer->gpt->precision.moments);
-    }
-}
-
-void checkpoint_free_entries(struct safetensors_entry *entries) {
-    for (ptrdiff_t i = 0; i < arrlen(entries); i++) free((char *)entries[i].name);
-    arrfree(entries);
-}
+/* ---- values */
 
 /* Source of master weights: a copy on the host, or, with a backend, the model. */
 struct master_source {
-    const struct parameter *list;
+    const struct saved_tensor *tensors;
     const struct masters *masters;
     struct backend *be;
 };
@@ -327,7 +401,7 @@ static int read_masters(void *context, void *buffer, int entry, uint64_t first, 
     const struct master_source *source = context;
     struct backend *be = source->be;
     masters_download(source->masters, be, buffer,
-                     source->list[entry].offset + (int64_t)(first / sizeof(float)),
+                     source->tensors[entry].parameter->offset + (int64_t)(first / sizeof(float)),
                      (int64_t)(bytes / sizeof(float)));
     return be && be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
 }
@@ -335,98 +409,57 @@ static int read_masters(void *context, void *buffer, int entry, uint64_t first, 
 int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
                              const char *directory, uint64_t limit, struct stored_file **files,
                              struct error *error) {
-    struct safetensors_entry *entries = NULL;
-    struct master_source masters = {gpt->list, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
+    const bool adapters = parameter_adapter_count(gpt->list) > 0;
+    struct saved_tensor *tensors = saved_weights(gpt->list, adapters);
+    struct safetensors_entry *entries = saved_entries(tensors, DTYPE_F32);
+    struct master_source masters = {tensors, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
     const struct tensor_source source = {read_masters, &masters};
-    ptrdiff_t adapters = parameter_adapter_count(gpt->list);
-    checkpoint_list_entries(&entries, gpt->list, adapters ? adapters : arrlen(gpt->list),
-                            checkpoint_prefix(gpt->list), DTYPE_F32);
     int status =
         tensor_shards_write(directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem,
                             entries, (int)arrlen(entries), limit, &source, files, error);
-    checkpoint_free_entries(entries);
+    arrfree(entries);
+    arrfree(tensors);
     return status;
 }
 
-/* One of the flat arrays in files: the master weights, or a moment. */
-struct flat_array {
-    const struct gpt *gpt;
-    const struct optimizer *optimizer; /* NULL: the master weights */
-    int moment;
-};
-
-/* Reads the values of parameter p piece by piece and uploads each piece. All threads do so for a
- * CPU, one thread for a device. */
-static int read_tensor(const struct flat_array *array, const struct parameter *p,
-                       const struct stored_tensor *tensor,
-                       void (*upload)(const struct flat_array *array, const float *values,
-                                      int64_t first, int64_t count),
+/* Reads the values of a tensor piece by piece and uploads each piece. All threads do so for a CPU,
+ * one thread for a device. */
+static int read_tensor(const struct gpt *gpt, const struct optimizer *optimizer,
+                       const struct saved_tensor *tensor, const struct stored_tensor *from,
                        struct error *error) {
+    const struct parameter *p = tensor->parameter;
     int64_t total = parameter_count(p);
-    bool parallel = array->gpt->be->device.kind == BACKEND_CPU;
+    bool parallel = gpt->be->device.kind == BACKEND_CPU;
     int status = 0;
 #pragma omp parallel for schedule(static) if (parallel)
     for (int64_t first = 0; first < total; first += CHUNK) {
         float values[CHUNK];
         struct error failure;
-        int64_t count = total - first < CHUNK ? total - first : CHUNK;
-        if (checkpoint_widen(values, tensor, first, count, &failure) == 0) {
-            upload(array, values, p->offset + first, count);
-            continue;
-        }
+        int64_t count = total - first < CHUNK ? total - first : CHUNK, at = p->offset + first;
+        if (checkpoint_widen(values, from, first, count, &failure)) {
 #pragma omp critical(failure_of_a_piece)
-        {
-            status = -1;
-            *error = failure;
-        }
+            {
+                status = -1;
+                *error = failure;
+            }
+        } else if (is_moment(tensor))
+            optimizer_upload(optimizer, tensor->moment, values, at, count);
+        else masters_upload(&gpt->masters, gpt->be, values, at, count);
     }
     return status;
 }
 
-static void upload_masters(const struct flat_array *array, const float *values, int64_t first,
-                           int64_t count) {
-    masters_upload(&array->gpt->masters, array->gpt->be, values, first, count);
-}
-static void upload_moment(const struct flat_array *array, const float *values, int64_t first,
-                          int64_t count) {
-    optimizer_upload(array->optimizer, array->moment, values, first, count);
-}
-
-int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
-                            struct error *error) {
-    const struct flat_array masters = {gpt, NULL, 0};
-    for (ptrdiff_t i = parameter_adapter_count(gpt->list); i < arrlen(gpt->list); i++) {
-        const struct parameter *p = &gpt->list[i];
-        const struct stored_tensor *tensor = checkpoint_find_weight(files, p->name);
-        if (masters_upload_begin(&gpt->masters, p, error) ||
-            read_tensor(&masters, p, tensor, upload_masters, error))
-            return -1;
-        masters_upload_end(&gpt->masters, gpt->be, p);
-    }
-    return 0;
-}
-
-int checkpoint_read_adapters(struct gpt *gpt, const struct tensor_files *files,
-                             struct error *error) {
-    const struct flat_array masters = {gpt, NULL, 0};
-    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++) {
-        const struct parameter *p = &gpt->list[i];
-        const struct stored_tensor *tensor = checkpoint_find_adapter(gpt->list, files, p->name);
-        if (read_tensor(&masters, p, tensor, upload_masters, error)) return -1;
-    }
-    return 0;
-}
-
-int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
-                            struct error *error) {
-    struct parameter_moment *moments = checkpoint_moments(optimizer);
+int checkpoint_read(struct gpt *gpt, const struct optimizer *optimizer,
+                    struct saved_tensor *tensors, const struct tensor_files *files,
+                    struct error *error) {
     int status = 0;
-    for (ptrdiff_t i = 0; status == 0 && i < arrlen(moments); i++) {
-        const struct flat_array array = {
-            .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moments[i].moment};
-        const struct stored_tensor *tensor = find_moment(optimizer, files, &moments[i]);
-        status = read_tensor(&array, moments[i].parameter, tensor, upload_moment, error);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(tensors); i++) {
+        const struct saved_tensor *tensor = &tensors[i];
+        const bool weight = !is_moment(tensor);
+        if (weight) status = masters_upload_begin(&gpt->masters, tensor->parameter, error);
+        if (status == 0) status = read_tensor(gpt, optimizer, tensor, find(files, tensor), error);
+        if (weight && status == 0) masters_upload_end(&gpt->masters, gpt->be, tensor->parameter);
     }
-    arrfree(moments);
+    arrfree(tensors);
     return status;
 }

@@ -1,9 +1,10 @@
 /* Tensors of a model in safetensors files: names, checks, and reading and writing the values of
  * parameters and moments.
  *
- * Names are Hugging Face's, checkpoint_prefix + parameter.name. Moments have a prefix
- * before the name of their weight, such as "exp_avg." (model/core/update_rule.h). Shapes are those
- * of struct parameter, so the padding of the vocabulary is not saved. */
+ * Names are Hugging Face's: "transformer." before parameter.name for a GPT-2, and PEFT's
+ * "base_model.model." before those of adapters. Moments have a prefix before the name of their
+ * weight, such as "exp_avg." (model/core/update_rule.h). Shapes are those of struct parameter, so
+ * the padding of the vocabulary is not saved. */
 #pragma once
 
 #include "data/util/error.h"
@@ -15,24 +16,36 @@
 /* Stems of file names, for weights and for moments; checkpoint_manifest.c defines them. */
 extern const char checkpoint_model_stem[], checkpoint_adapter_stem[], checkpoint_optimizer_stem[];
 
-/* Returns the prefix of names in the files of a checkpoint: "transformer." for a GPT-2, else "";
- * with adapters, of which alone a checkpoint then has weights, PEFT's "base_model.model." before
- * it. */
-const char *checkpoint_prefix(const struct parameter *list);
+enum { SAVED_NAME_MAX = 128, SAVED_WEIGHT = -1 };
 
-/* A moment of a parameter. */
-struct parameter_moment {
+/* A tensor in the files of a checkpoint. */
+struct saved_tensor {
     const struct parameter *parameter;
-    int moment;
+    int moment;                /* a moment of the parameter, or SAVED_WEIGHT */
+    char name[SAVED_NAME_MAX]; /* in files, such as "exp_avg.transformer.wte.weight" */
 };
 
-/* Returns all moments in the order of their files, an stb_ds array: the first moments of all
- * parameters, then the second ones of those that have them. */
-struct parameter_moment *checkpoint_moments(const struct optimizer *optimizer);
+/* Return the tensors of a model whose parameters are `list` (an stb_ds array), in the order of
+ * their files, as an stb_ds array: the weights without adapters, or those of adapters alone; or all
+ * moments, the first ones of all parameters before the second ones. */
+struct saved_tensor *saved_weights(const struct parameter *list, bool adapters);
+struct saved_tensor *saved_moments(const struct optimizer *optimizer);
 
-/* Check that open files have exactly the tensors of a model whose parameters are `list` (an stb_ds
- * array), without its adapters; of the adapters; or of the moments. A failure names the file, the
- * tensor, the shapes found and expected, and the config key that determines them.
+/* Returns their entries in files, an stb_ds array. The names belong to the tensors. */
+struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum dtype dtype);
+
+/* Fails because the files lack a tensor. If they have its name after another prefix, as files of
+ * wrapped models do, the message says so. */
+int saved_missing(const struct tensor_files *files, const struct saved_tensor *tensor,
+                  struct error *error);
+
+/* Returns the config keys that determine the first dimension in which a stored tensor differs from
+ * its parameter, for "set %s as the file has it". */
+const char *tensor_key_of_shape(const struct parameter *parameter,
+                                const struct safetensors_entry *entry);
+
+/* Check that open files have exactly the tensors of saved_weights or saved_moments. A failure names
+ * the file, the tensor, the shapes found and expected, and the config key that determines them.
  *
  * Weights may be F32, F16 or BF16, and may lack "transformer.". Extra tensors of Hugging Face's
  * files are allowed: buffers (*.attn.bias, *.attn.masked_bias, *.rotary_emb.inv_freq) and an
@@ -61,16 +74,6 @@ enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 int checkpoint_widen(float *values, const struct stored_tensor *tensor, int64_t first,
                      int64_t count, struct error *error);
 
-/* Appends an entry for each of the first `count` parameters to *entries, an stb_ds array. The
- * entries own their names; free them with checkpoint_free_entries. */
-void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
-                             ptrdiff_t count, const char *prefix, enum dtype dtype);
-
-/* The same for moments. */
-void checkpoint_list_moments(struct safetensors_entry **entries, const struct optimizer *optimizer,
-                             const struct parameter_moment *moments);
-void checkpoint_free_entries(struct safetensors_entry *entries);
-
 /* Writes the fp32 master weights, of adapters alone if there are any, durably, from a copy on the
  * host, or from the model if copy is NULL. Files have at most limit bytes of data, unless a single
  * tensor is larger, and are appended to *files, an stb_ds array (tensor_files.h). */
@@ -78,10 +81,8 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
                              const char *directory, uint64_t limit, struct stored_file **files,
                              struct error *error);
 
-/* Fill the master weights of the model, those of its adapters, or the moments, from files that
- * passed the check. Fail like safetensors_read. */
-int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files, struct error *error);
-int checkpoint_read_adapters(struct gpt *gpt, const struct tensor_files *files,
-                             struct error *error);
-int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
-                            struct error *error);
+/* Reads weights or moments from files that passed the check, and frees the array of tensors.
+ * optimizer: that of moments, or NULL. Fails like safetensors_read. */
+int checkpoint_read(struct gpt *gpt, const struct optimizer *optimizer,
+                    struct saved_tensor *tensors, const struct tensor_files *files,
+                    struct error *error);

@@ -136,20 +136,20 @@ static int check_base(struct job *job) {
 }
 
 static int write_weights(struct job *job) {
-    struct safetensors_entry *entries = NULL;
     const struct tensor_source source = {read_weights, job};
     if (open_weights(job) || check_base(job)) return -1;
     job->values = malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof *job->values);
     if (!job->values)
         return fail(job->error, "out of memory while writing to %.400s", job->directory);
-    ptrdiff_t adapters = parameter_adapter_count(job->list);
-    checkpoint_list_entries(&entries, job->list, adapters ? adapters : arrlen(job->list),
-                            checkpoint_prefix(job->list), job->dtype);
+    const bool adapters = parameter_adapter_count(job->list) > 0;
+    struct saved_tensor *tensors = saved_weights(job->list, adapters);
+    struct safetensors_entry *entries = saved_entries(tensors, job->dtype);
     int status = tensor_shards_write(
         job->directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem, entries,
         (int)arrlen(entries), (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source,
         &job->written, job->error);
-    checkpoint_free_entries(entries);
+    arrfree(entries);
+    arrfree(tensors);
     return status;
 }
 

@@ -4,7 +4,6 @@
 
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/safetensors.h"
-#include "model/io/tensor_advice.h"
 #include "test/model/io/foreign_weights.h"
 
 TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
@@ -62,9 +61,8 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         struct safetensors_writer writer;
         subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
         struct gpt *gpt = &subject.trainer.gpt;
-        struct safetensors_entry *entries = NULL;
-        checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), "",
-                                wide ? DTYPE_F32 : DTYPE_BF16);
+        struct saved_tensor *tensors = saved_weights(gpt->list, false);
+        struct safetensors_entry *entries = saved_entries(tensors, wide ? DTYPE_F32 : DTYPE_BF16);
         SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
                                          (int)arrlen(entries), &error));
         size_t size = wide ? 4 : 2;
@@ -84,7 +82,8 @@ Test(checkpoint_match, nan_and_infinities_pass) {
             }
         }
         free(values);
-        checkpoint_free_entries(entries);
+        arrfree(entries);
+        arrfree(tensors);
         subject_close(&subject);
     }
 }
@@ -222,7 +221,10 @@ Test(checkpoint_match, a_wrong_dimension_names_its_keys) {
 
 /* An adapter with other prefixes is not one for other layers. */
 Test(checkpoint_match, an_adapter_of_other_names_is_named) {
-    static const char wanted[] = "model.layers.0.self_attn.q_proj.lora_A.weight";
+    static const struct parameter parameter = {
+        .name = "model.layers.0.self_attn.q_proj.lora_A.weight", .adapter = true};
+    struct saved_tensor wanted = {&parameter, SAVED_WEIGHT, "base_model.model."};
+    strcat(wanted.name, parameter.name);
     static const struct {
         const char *name, *reason;
     } cases[] = {
@@ -237,7 +239,7 @@ Test(checkpoint_match, an_adapter_of_other_names_is_named) {
         struct safetensors_entry entry = {.name = (char *)cases[i].name};
         struct stored_tensor tensor = {.entry = &entry};
         const struct tensor_files files = {.tensors = &tensor, .count = 1, .where = "adapter"};
-        cr_expect_eq(tensor_missing_adapter(&files, "base_model.model.", wanted, &error), -1);
+        cr_expect_eq(saved_missing(&files, &wanted, &error), -1);
         expect_text(error.text, cases[i].reason);
     }
 }
@@ -245,10 +247,10 @@ Test(checkpoint_match, an_adapter_of_other_names_is_named) {
 Test(checkpoint_match, other_dtypes_are_refused) {
     struct subject subject;
     struct safetensors_writer writer;
-    struct safetensors_entry *entries = NULL;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     struct gpt *gpt = &subject.trainer.gpt;
-    checkpoint_list_entries(&entries, gpt->list, arrlen(gpt->list), "transformer.", DTYPE_F32);
+    struct saved_tensor *tensors = saved_weights(gpt->list, false);
+    struct safetensors_entry *entries = saved_entries(tensors, DTYPE_F32);
     entries[3].dtype = SAFETENSORS_I32;
     SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
                                      (int)arrlen(entries), &error));
@@ -260,7 +262,8 @@ Test(checkpoint_match, other_dtypes_are_refused) {
              entries[3].name);
     expect_refused(gpt, reason, "model.safetensors");
     free(zeros);
-    checkpoint_free_entries(entries);
+    arrfree(entries);
+    arrfree(tensors);
     subject_close(&subject);
 }
 
