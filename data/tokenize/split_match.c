@@ -2,7 +2,6 @@
 #include "data/tokenize/split_pattern.h"
 
 #include "data/util/min_max.h"
-#include "data/tokenize/split_program.h"
 
 #define NO_MATCH SIZE_MAX
 

@@ -1,5 +1,5 @@
-/* The parser of data/tokenize/split_program.h. */
-#include "data/tokenize/split_program.h"
+/* The parser of data/tokenize/split_pattern.h. */
+#include "data/tokenize/split_pattern.h"
 
 #include <stdlib.h>
 #include <string.h>

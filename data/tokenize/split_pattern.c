@@ -5,8 +5,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/tokenize/split_program.h"
-
 void split_pattern_close(struct split_pattern *pattern) {
     if (!pattern) return;
     for (size_t i = 0; i < arrlenu(pattern->nodes); i++) arrfree(pattern->nodes[i].branches);

@@ -1,5 +1,5 @@
-/* Sets of characters of data/tokenize/split_program.h. */
-#include "data/tokenize/split_program.h"
+/* Sets of characters of data/tokenize/split_pattern.h. */
+#include "data/tokenize/split_pattern.h"
 
 #include <assert.h>
 

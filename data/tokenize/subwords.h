@@ -21,7 +21,6 @@
 
 #include "data/util/error.h"
 #include "data/tokenize/added_tokens.h"
-#include "data/tokenize/byte_tokens.h"
 #include "data/tokenize/pretokenizer.h"
 #include "data/tokenize/merges.h"
 #include "data/tokenize/nfc.h"

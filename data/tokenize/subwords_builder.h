@@ -59,3 +59,17 @@ int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback
 int subwords_builder_add_merge(struct subwords_builder *builder, const char *left,
                                const char *right, uint32_t rank);
 int subwords_builder_build_tries(struct subwords_builder *builder);
+
+/* ---- the parts of tokenizer.json around the model (subwords_pipeline.c) */
+
+/* Reads normalizer, pre-tokenizer, decoder and post-processor, and decides whether the tokenizer is
+ * byte-level. Fails with what is wrong or unsupported. */
+int subwords_read_pipeline(struct subwords *subwords, const struct cJSON *root,
+                           const struct json_reader *reader);
+
+/* Appends a pattern that cuts text. */
+int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_dialect dialect,
+                      bool drops_gaps, const struct json_reader *reader);
+
+/* Fails with: its WHAT "NAME" is not supported. */
+int subwords_refuse(const char *what, const char *name, const struct json_reader *reader);

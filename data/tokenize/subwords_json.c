@@ -8,7 +8,6 @@
 
 #include "data/util/utf8.h"
 #include "data/tokenize/subwords_builder.h"
-#include "data/tokenize/subwords_pipeline.h"
 
 static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {
     const cJSON *entry;

@@ -1,4 +1,4 @@
-#include "data/tokenize/subwords_pipeline.h"
+#include "data/tokenize/subwords_builder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,6 @@
 #include <stb/stb_ds.h>
 
 #include "data/tokenize/subwords_builder.h"
-#include "data/tokenize/subwords_pipeline.h"
 
 /* Real tokens have at most a few hundred bytes. Finding the merges of one takes quadratic time. */
 enum { NO_DIGIT = -1, RANK_BYTES_MAX = 64 << 10 };

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/util/file_lock.h"
 #include "data/util/file_reader.h"
 
 /* Messages show at most this many bytes of a path, so that the remedy after it always fits. */
@@ -91,6 +91,19 @@ int directory_refuse_link(const char *path, struct error *error) {
     struct stat status;
     if (lstat(path, &status) != 0 || !S_ISLNK(status.st_mode)) return 0;
     return fail_link(error, path, "a symbolic link");
+}
+
+int file_lock(int fd, const char *path) {
+    struct stat open_file, named;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EINTR) continue;
+        /* NFS locks no directories, and says EBADF. */
+        bool has_none = errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL || errno == EBADF;
+        return has_none ? ENOLCK : errno;
+    }
+    if (fstat(fd, &open_file) != 0) return errno;
+    if (stat(path, &named) != 0) return errno == ENOENT ? ESTALE : errno;
+    return named.st_ino == open_file.st_ino && named.st_dev == open_file.st_dev ? 0 : ESTALE;
 }
 
 /* A file that another process renames or removes in between is opened again. */

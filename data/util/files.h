@@ -35,7 +35,13 @@ struct file_writer {
  * files are refused, since in an untrusted folder they could lead to other files of the user. */
 int file_open_own(const char *path, struct error *error);
 
-/* Opens a file like file_open_own and locks it (file_lock.h), where the file system has locks; the
+/* Takes the lock (flock) of an open file or directory, which closing its descriptor releases.
+ * Returns 0, or an errno value: EWOULDBLOCK if another process holds the lock, ESTALE if path no
+ * longer names the open file, because another process renamed or removed it after it was opened,
+ * and ENOLCK if the file system has no locks. */
+int file_lock(int fd, const char *path);
+
+/* Opens a file like file_open_own and locks it, where the file system has locks; the
  * caller closes *fd. Returns RESULT_NONE, without a message and with *fd -1, if another process
  * holds the lock. */
 int file_open_locked(int *fd, const char *path, struct error *error);

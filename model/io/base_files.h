@@ -38,6 +38,14 @@ struct base_files {
     const char *chat_template;        /* a built-in one that goes with the model, or NULL */
 };
 
+/* Reads DIRECTORY/NAME of a model folder, which may be untrusted, to copy it unchanged. Returns
+ * RESULT_NONE if there is none. A link that leads out of the directory is an error, since it could
+ * copy a file of the user that was never meant for others; links of the cache of Hugging Face, to
+ * blobs beside its snapshots, may leave it. A file NAME.json must hold one JSON object. The caller
+ * frees *bytes. */
+int copied_file_read(char **bytes, size_t *size, const char *directory, const char *name,
+                     struct error *error);
+
 /* Reads the files of the model in the directory `model` and of the tokenizer in the directory
  * `tokenizer_directory`; NULL, or a model without config.json: there is none. tokenizer (optional)
  * is the open one of that directory, whose own files need not be read again. The rules of

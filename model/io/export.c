@@ -25,7 +25,6 @@
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/checkpoint_tensors.h"
-#include "model/io/copied_file.h"
 #include "model/io/huggingface.h"
 #include "model/io/tensor_files.h"
 

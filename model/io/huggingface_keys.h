@@ -1,10 +1,15 @@
 /* The keys of the config classes of huggingface/transformers 5 whose models can be read: those that
  * set one key of the config, and those of which only some values can be computed. Keys of which
  * more is to be said (rope, windows, biases, tokens) have code in huggingface_read.c. Other keys
- * are ignored; none of them is known to change logits. Internal to model/io/huggingface_*.c. */
+ * are ignored; none of them is known to change logits. Internal to model/io/huggingface_*.c, like
+ * the table of classes below. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include "model/architecture/parts.h"
 
 /* Classes, as a set. */
 enum {
@@ -34,3 +39,28 @@ struct huggingface_key {
 
 extern const struct huggingface_key huggingface_keys[];
 extern const size_t huggingface_key_count;
+
+enum { GPT2_END_OF_TEXT = 50256 };
+
+/* Classes of huggingface/transformers in Llama's family. */
+enum {
+    HUGGINGFACE_LLAMA,
+    HUGGINGFACE_MISTRAL,
+    HUGGINGFACE_QWEN2,
+    HUGGINGFACE_QWEN3,
+    HUGGINGFACE_CLASSES
+};
+
+struct huggingface_class {
+    const char *type, *family; /* "llama", and the class is "Llama" + "ForCausalLM" */
+    int keys;                  /* its bit in the table above */
+    enum model_bias bias;
+    bool qk_norm;
+    int64_t window; /* if config.json has none; 0: a class without windows */
+};
+
+extern const struct huggingface_class huggingface_classes[HUGGINGFACE_CLASSES];
+
+/* Keys of the config in the config.json of a model whose parts no class has: model_type "mantissa",
+ * and these keys of the block "model" ("model.n_layer"). Ended by NULL. */
+extern const char *const huggingface_own_keys[];

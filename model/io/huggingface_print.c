@@ -6,7 +6,7 @@
 #include "data/util/json_escape.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
-#include "model/io/huggingface_classes.h"
+#include "model/io/huggingface_keys.h"
 
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer) {

@@ -1,4 +1,4 @@
-#include "data/tokenize/byte_tokens.h"
+#include "data/tokenize/merges.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

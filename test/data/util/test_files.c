@@ -1,4 +1,3 @@
-#include "data/util/file_lock.h"
 #include "data/util/files.h"
 
 #include <criterion/criterion.h>

@@ -7,7 +7,7 @@
 
 #include "data/util/files.h"
 #include "data/util/json.h"
-#include "model/io/copied_file.h"
+#include "model/io/base_files.h"
 #include "test/scratch.h"
 
 TestSuite(copied_file, .init = make_folder, .fini = remove_folder);
