@@ -320,19 +320,15 @@ bool file_exists_in(const char *directory, const char *name) {
 
 static int create_one(const char *path, struct error *error) {
     struct stat status;
-    if (stat(path, &status) == 0) {
-        if (S_ISDIR(status.st_mode)) return 0;
-        return fail(error,
-                    "cannot create the directory %.*s: a file stands there\nmove it away or "
-                    "choose another path",
-                    PATH_SHOWN, path);
-    }
-    if (mkdir(path, 0755) != 0) {
-        /* Another process may have created it meanwhile. */
-        if (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
-        return fail_system(error, errno, "create the directory", path);
-    }
-    return directory_sync_above(path, error);
+    if (mkdir(path, 0755) == 0) return directory_sync_above(path, error);
+    const int number = errno;
+    if (number != EEXIST || stat(path, &status) != 0)
+        return fail_system(error, number, "create the directory", path);
+    if (S_ISDIR(status.st_mode)) return 0;
+    return fail(error,
+                "cannot create the directory %.*s: a file stands there\nmove it away or "
+                "choose another path",
+                PATH_SHOWN, path);
 }
 
 int directory_create(const char *path, struct error *error) {
@@ -341,14 +337,13 @@ int directory_create(const char *path, struct error *error) {
     if (length == 0) return fail(error, "cannot create a directory without a name\ngive it a path");
     if (length >= sizeof(part))
         return fail_system(error, ENAMETOOLONG, "create the directory", path);
-    memcpy(part, path, length + 1);
-    for (size_t i = 1; i < length; i++) {
-        if (part[i] != '/' || part[i - 1] == '/') continue;
+    for (size_t i = 1; i <= length; i++) {
+        if ((path[i] && path[i] != '/') || path[i - 1] == '/') continue;
+        memcpy(part, path, i);
         part[i] = '\0';
         if (create_one(part, error) != 0) return -1;
-        part[i] = '/';
     }
-    return create_one(part, error);
+    return 0;
 }
 
 int directory_lock(int *lock, bool *has_lock, const char *path, struct error *error) {

@@ -36,7 +36,6 @@ struct json_shown json_text_shown(const char *text) {
     return shown;
 }
 
-enum { VALUE = 'v', KEY = 'k' };
 enum { NUMBER_BYTES_MAX = 63 }; /* cJSON reads no more of a number */
 
 /* State of the syntax check that runs before cJSON, which accepts invalid JSON and reports no
@@ -44,9 +43,6 @@ enum { NUMBER_BYTES_MAX = 63 }; /* cJSON reads no more of a number */
 struct check {
     const char *text, *at, *end;
     bool is_row; /* the text is a copy that may be changed */
-    int depth;
-    char open[JSON_ROW_DEPTH_MAX + 1]; /* [depth] brackets, from index 1 */
-    char previous;                     /* token before `at`: 0, VALUE, KEY or punctuation */
     size_t items_max;
     uint32_t *items; /* stb_ds array: offsets of keys, or of values without a key, in order */
     uint32_t *long_numbers; /* stb_ds array: offsets of numbers too long for cJSON */
@@ -196,15 +192,6 @@ static bool check_word(struct check *c) {
     return true;
 }
 
-/* Opens an object or array. */
-static bool open_bracket(struct check *c) {
-    const int depth_max = c->is_row ? JSON_ROW_DEPTH_MAX : JSON_DEPTH_MAX;
-    if (c->depth == depth_max)
-        return refuse(c, "nested more than %d deep; so deep is not read.", depth_max);
-    c->previous = c->open[++c->depth] = *c->at++;
-    return true;
-}
-
 /* Counts an item of the tree, which begins here. */
 static bool add_item(struct check *c) {
     if (arrlenu(c->items) == c->items_max)
@@ -213,59 +200,50 @@ static bool add_item(struct check *c) {
     return true;
 }
 
-static bool check_value(struct check *c) {
-    const char first = c->at < c->end ? *c->at : ' ';
-    if (first == '{' || first == '[') return open_bracket(c);
-    c->previous = VALUE;
-    return first == '"' ? check_string(c) : check_word(c);
+/* Returns the next character, a space at the end of the text. */
+static char next_of(const struct check *c) {
+    return c->at < c->end ? *c->at : ' ';
 }
 
-/* Checks the comma or the closing bracket after a value. */
-static bool check_end(struct check *c, char close) {
-    const char first = c->at < c->end ? *c->at : ' ';
-    if (first == close) {
-        c->depth--;
-        c->previous = VALUE;
-    } else if (first == ',') {
-        c->previous = ',';
-        const char *comma = c->at++;
-        skip_space(c);
-        if (c->at == c->end || *c->at != close) return true;
-        c->at = comma;
-        return refuse(c, "a comma before %c: JSON has none after the last entry.", close);
-    } else return expected(c, close == '}' ? "a comma or }" : "a comma or ]");
+/* Checks the comma after a member, which another one must follow. */
+static bool check_comma(struct check *c, char close) {
+    const char *comma = c->at;
+    if (next_of(c) != ',') return expected(c, close == '}' ? "a comma or }" : "a comma or ]");
     c->at++;
+    skip_space(c);
+    if (next_of(c) != close) return true;
+    c->at = comma;
+    return refuse(c, "a comma before %c: JSON has none after the last entry.", close);
+}
+
+/* Checks a key and its colon. */
+static bool check_key(struct check *c) {
+    if (next_of(c) != '"') return expected(c, "a key in double quotes");
+    if (!add_item(c) || !check_string(c)) return false;
+    skip_space(c);
+    if (next_of(c) != ':') return expected(c, "a colon after the key");
+    c->at++;
+    skip_space(c);
+    if (c->is_row) arrlast(c->items) = (uint32_t)(c->at - c->text);
     return true;
 }
 
-/* Checks a token. What is allowed depends on the one before, and on the innermost bracket. */
-static bool check_token(struct check *c) {
-    const char first = c->at < c->end ? *c->at : ' ', open = c->open[c->depth];
-    const char close = open == '{' ? '}' : ']';
-    if (c->previous == VALUE || (c->depth > 0 && first == close && c->previous == open))
-        return check_end(c, close);
-    if (c->previous == KEY) {
-        if (first != ':') return expected(c, "a colon after the key");
-        c->at++;
-        c->previous = ':';
-        return true;
-    }
-    if (c->previous == ':') {
-        if (c->is_row) arrlast(c->items) = (uint32_t)(c->at - c->text);
-        return check_value(c);
-    }
-    if (open != '{') return add_item(c) && check_value(c);
-    if (first != '"') return expected(c, "a key in double quotes");
-    c->previous = KEY;
-    return add_item(c) && check_string(c);
-}
-
-/* Checks the value at c->at. */
-static bool check_whole(struct check *c) {
-    do {
+/* Checks the value at c->at, which is in `depth` objects and arrays. */
+static bool check_value(struct check *c, int depth) {
+    const char open = next_of(c), close = open == '{' ? '}' : ']';
+    const int depth_max = c->is_row ? JSON_ROW_DEPTH_MAX : JSON_DEPTH_MAX;
+    if (open == '"') return check_string(c);
+    if (open != '{' && open != '[') return check_word(c);
+    if (depth == depth_max)
+        return refuse(c, "nested more than %d deep; so deep is not read.", depth_max);
+    c->at++;
+    skip_space(c);
+    for (bool first = true; next_of(c) != close; first = false) {
+        if (!first && !check_comma(c, close)) return false;
+        if (!(open == '{' ? check_key(c) : add_item(c)) || !check_value(c, depth + 1)) return false;
         skip_space(c);
-        if (!check_token(c)) return false;
-    } while (c->depth > 0 || c->previous != VALUE);
+    }
+    c->at++;
     return true;
 }
 
@@ -279,7 +257,7 @@ static bool check_text(struct check *c) {
         return refuse(c, "the file is in UTF-16. Save it as UTF-8.");
     skip_space(c);
     if (c->at == c->end) return refuse(c, "the file is empty; the smallest object is {}.");
-    if (!check_whole(c)) return false;
+    if (!add_item(c) || !check_value(c, 0)) return false;
     skip_space(c);
     return c->at == c->end || expected(c, "nothing after the end of the value");
 }
@@ -422,7 +400,7 @@ const char *json_source(const struct cJSON *item, const char *text, size_t *leng
         skip_space(&c);
         start = c.at;
     }
-    check_whole(&c);
+    check_value(&c, 0);
     close_check(&c);
     *length = (size_t)(c.at - start);
     return start;
