@@ -13,6 +13,7 @@ struct subwords_builder {
     struct subwords *subwords; /* output; set its byte_level before adding tokens */
     struct cJSON *root;        /* the parsed JSON file */
     const struct json_reader *reader;
+    const struct json_reader *merges; /* the file that merges are from, or NULL: the same */
     struct byte_alphabet alphabet;
     struct subwords_entry *entries;  /* stb_ds: by token */
     uint8_t *pool;                   /* stb_ds: names of the entries */

@@ -69,6 +69,12 @@ static int read_two_words(struct subwords_builder *builder, char *left, uint32_t
     return status;
 }
 
+/* Adds the line of merges.txt to a message. */
+static int fail_at_line(const struct subwords_builder *builder, int line) {
+    const struct error reason = *builder->reader->error;
+    return fail(builder->reader->error, "%s (line %d)", reason.text, line);
+}
+
 /* Reads "left right" or ["left", "right"]. */
 static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
     const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
@@ -79,12 +85,17 @@ static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint
 }
 
 static int read_merges(struct subwords_builder *builder, const cJSON *list) {
+    const struct json_reader *reader = builder->reader;
     const cJSON *entry;
     uint32_t rank = 0;
-    if (!cJSON_IsArray(list)) return subwords_refuse("merges", "that are no list", builder->reader);
+    if (!cJSON_IsArray(list)) return subwords_refuse("merges", "that are no list", reader);
+    if (builder->merges) builder->reader = builder->merges;
     cJSON_ArrayForEach(entry, list) {
-        if (read_merge(builder, entry, rank++)) return -1;
+        if (read_merge(builder, entry, rank) == 0) rank++;
+        else if (!builder->merges) return -1;
+        else return fail_at_line(builder, entry->valueint);
     }
+    builder->reader = reader;
     return 0;
 }
 
@@ -236,20 +247,10 @@ static const char qwen2_json[] = CLASS(
 #undef CLASS
 #undef BYTE_LEVEL
 
-/* Reads a line of merges.txt, or appends it to the merges of a tokenizer.json. */
-static int read_merge_line(struct subwords_builder *builder, char *line, uint32_t rank,
-                           cJSON *list) {
-    if (!list) return read_two_words(builder, line, rank);
-    return cJSON_AddItemToArray(list, cJSON_CreateString(line))
-               ? 0
-               : fail(builder->reader->error, "out of memory while opening a tokenizer");
-}
-
-/* Reads merges.txt. The text is a copy; NULs replace its line ends. */
-static int read_lines(struct subwords_builder *builder, char *text, cJSON *list) {
-    const struct json_reader *reader = builder->reader;
-    size_t number = 0;
-    uint32_t rank = 0;
+/* Appends the lines of merges.txt to the merges of a tokenizer.json, with their numbers in
+ * valueint. The text is a copy; NULs replace its line ends. */
+static int read_lines(const struct json_reader *reader, char *text, cJSON *list) {
+    int number = 0;
     bool ended = false;
     for (char *line = text, *next; line < text + reader->size; line = next) {
         next = line + strcspn(line, "\n");
@@ -258,24 +259,22 @@ static int read_lines(struct subwords_builder *builder, char *text, cJSON *list)
         number++;
         if (*line == '\0') ended = true;
         if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
-        if (ended) return json_reader_fail(reader, ", line %zu: it follows an empty line", number);
-        if (read_merge_line(builder, line, rank++, list)) {
-            const struct error reason = *reader->error;
-            return fail(reader->error, "%s (line %zu)", reason.text, number);
-        }
+        if (ended) return json_reader_fail(reader, ", line %d: it follows an empty line", number);
+        cJSON *merge = cJSON_CreateString(line);
+        if (!cJSON_AddItemToArray(list, merge))
+            return fail(reader->error, "out of memory while opening a tokenizer");
+        merge->valueint = number;
     }
     return 0;
 }
 
-static int read_merges_txt(struct subwords_builder *builder, const struct json_reader *reader,
-                           cJSON *list) {
+static int read_merges_txt(const struct json_reader *reader, cJSON *list) {
     if (reader->size == 0) return json_reader_fail(reader, " is empty");
     if (strlen(reader->text) != reader->size || !utf8_valid(reader->text, reader->size))
         return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
     char *text = strdup(reader->text);
     if (!text) return fail(reader->error, "out of memory while opening a tokenizer");
-    builder->reader = reader;
-    const int status = read_lines(builder, text, list);
+    const int status = read_lines(reader, text, list);
     free(text);
     return status;
 }
@@ -297,34 +296,12 @@ static bool is_plain(const struct tokenizer_settings *settings, const cJSON *roo
                      !cJSON_IsTrue(json_member(item, "rstrip")));
 }
 
-/* Reads GPT-2's two files into the builder, whose root is their tokenizer.json without merges. */
-static int read_plain(struct subwords_builder *builder, const struct json_reader *merges) {
-    if (read_root(builder)) return -1;
-    if (!builder->subwords->is_gpt2)
-        return json_reader_fail(
-            builder->reader,
-            ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
-            (int)first_hole(builder->subwords));
-    return read_merges_txt(builder, merges, NULL);
-}
-
-/* Reads the two files as a tokenizer.json, with the settings applied to the root. */
-static int read_changed(struct subwords_builder *builder, char **text,
-                        const struct json_reader *merges) {
-    const struct json_reader *vocab = builder->reader;
-    cJSON *model = cJSON_GetObjectItemCaseSensitive(builder->root, "model");
-    if (read_merges_txt(builder, merges, cJSON_GetObjectItemCaseSensitive(model, "merges")))
-        return -1;
-    builder->reader = vocab;
-    return read_root(builder) || print_root(text, builder) ? -1 : 0;
-}
-
 int subwords_read_gpt2(struct subwords *subwords, char **text,
                        const struct tokenizer_settings *settings, const struct json_reader *vocab,
                        const struct json_reader *merges) {
     struct subwords_builder builder;
     const bool qwen2 = settings && settings->class == TOKENIZER_CLASS_QWEN2;
-    bool changed;
+    bool changed, plain;
     if (text) *text = NULL;
     if (subwords_builder_open(&builder, subwords, vocab)) return -1;
     cJSON *vocabulary = builder.root, *root = cJSON_Parse(qwen2 ? qwen2_json : gpt2_json);
@@ -334,10 +311,18 @@ int subwords_read_gpt2(struct subwords *subwords, char **text,
             &builder, fail(vocab->error, "out of memory while opening a tokenizer"));
     }
     builder.root = root;
+    builder.merges = merges;
     int status =
         settings ? tokenizer_settings_apply(settings, root, true, &changed, vocab->error) : 0;
+    plain = !status && is_plain(settings, root);
     if (!status)
-        status = is_plain(settings, root) ? read_plain(&builder, merges)
-                                          : read_changed(&builder, text, merges);
+        status = read_merges_txt(merges,
+                                 cJSON_GetObjectItem(cJSON_GetObjectItem(root, "model"), "merges"));
+    if (!status) status = read_root(&builder);
+    if (!status && plain && !subwords->is_gpt2)
+        status = json_reader_fail(
+            vocab, ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
+            (int)first_hole(subwords));
+    if (!status && !plain) status = print_root(text, &builder);
     return subwords_builder_close(&builder, status);
 }

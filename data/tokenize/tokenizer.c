@@ -30,31 +30,71 @@ bool tokenizer_in_directory(const char *directory) {
            (file_exists_in(directory, tiktoken_name) && file_exists_in(directory, ranks_name));
 }
 
-/* ---- bytes */
+/* ---- tokenizer.json of byte-level tokenizers */
+
+/* Prints the file up to the value of "vocab". cuts: texts are cut by GPT-2's pattern. */
+static void print_head(FILE *out, bool cuts, int end_of_text) {
+    char level[128];
+    snprintf(level, sizeof level,
+             "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+             "\"trim_offsets\": true, \"use_regex\": %s}",
+             cuts ? "true" : "false");
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+          "  \"added_tokens\": [",
+          out);
+    if (end_of_text >= 0)
+        fprintf(out,
+                "{\"id\": %d, \"content\": \"<|endoftext|>\", \"single_word\": false, "
+                "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}",
+                end_of_text);
+    fprintf(out,
+            "],\n  \"normalizer\": null,\n  \"pre_tokenizer\": %s,\n"
+            "  \"post_processor\": null,\n  \"decoder\": %s,\n"
+            "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
+            "    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
+            "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+            "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": ",
+            level, level);
+}
+
+/* Prints the rest after "vocab". merges: the lines of merges.txt, which hold no control
+ * characters. */
+static void print_tail(FILE *out, const char *merges) {
+    const char *separator = "";
+    fputs(",\n    \"merges\": [", out);
+    for (const char *line = merges; *line; line += strcspn(line, "\n"), line += *line != 0) {
+        size_t size = strcspn(line, "\r\n");
+        if (size == 0 || strncmp(line, "#version", 8) == 0) continue;
+        fprintf(out, "%s\n    \"", separator);
+        for (size_t i = 0; i < size; i++)
+            fprintf(out, "%s%c", line[i] == '"' || line[i] == '\\' ? "\\" : "", line[i]);
+        fputc('"', out);
+        separator = ",";
+    }
+    fputs("]\n  }\n}\n", out);
+}
+
+void tokenizer_print_json(FILE *out, const struct tokenizer *tokenizer) {
+    print_head(out, true, tokenizer->end_of_text);
+    fwrite(tokenizer->files[0].bytes, 1, tokenizer->files[0].size, out);
+    print_tail(out, tokenizer->files[1].bytes);
+}
 
 static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
     struct tokenizer_file *file = &tokenizer->files[0];
     FILE *out = open_memstream(&file->bytes, &file->size);
     if (!out) return fail(error, "out of memory while opening a tokenizer");
-    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
-          "  \"added_tokens\": [],\n  \"normalizer\": null,\n  \"pre_tokenizer\": "
-          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
-          "\"use_regex\": false},\n  \"post_processor\": null,\n  \"decoder\": "
-          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
-          "\"use_regex\": false},\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
-          "    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
-          "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
-          "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {",
-          out);
     struct byte_alphabet alphabet;
     byte_alphabet_fill(&alphabet);
+    print_head(out, false, -1);
     for (int byte = 0; byte < 256; byte++) {
         char letter[BYTE_ALPHABET_TEXT_MAX];
         byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
-        fprintf(out, "%s\n      \"%s%s\": %d", byte ? "," : "",
+        fprintf(out, "%s\n      \"%s%s\": %d", byte ? "," : "{",
                 byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
     }
-    fputs("\n    },\n    \"merges\": []\n  }\n}\n", out);
+    fputs("\n    }", out);
+    print_tail(out, "");
     if (fclose(out) != 0) return fail(error, "out of memory while opening a tokenizer");
     file->name = tokenizer_name;
     sha256_of(file->sha256, file->bytes, file->size);

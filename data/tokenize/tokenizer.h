@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "data/util/error.h"
 #include "data/util/sha256.h"
@@ -78,6 +79,10 @@ bool tokenizer_in_directory(const char *directory);
 
 /* Returns the special token of this name, or -1. */
 int tokenizer_special(const struct tokenizer *tokenizer, const void *name, size_t size);
+
+/* Prints a tokenizer.json equivalent to vocab.json and merges.txt; the tokenizer must be of GPT-2's
+ * kind and opened from these two files. */
+void tokenizer_print_json(FILE *out, const struct tokenizer *tokenizer);
 
 /* Returns "bytes", "gpt2" or "files". */
 const char *tokenizer_kind_name(enum tokenizer_kind kind);

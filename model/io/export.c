@@ -153,7 +153,7 @@ static int write_weights(struct job *job) {
 }
 
 static void print_tokenizer(FILE *out, const void *context) {
-    huggingface_print_tokenizer(out, context);
+    tokenizer_print_json(out, context);
 }
 
 /* Finds whether tokenizer_config.json says that texts are cut as GPT-2 cuts them. */

@@ -41,10 +41,6 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer);
 
-/* Prints a tokenizer.json equivalent to vocab.json and merges.txt; the tokenizer must be of GPT-2's
- * kind and opened from these two files. */
-void huggingface_print_tokenizer(FILE *out, const struct tokenizer *tokenizer);
-
 /* Writes how to fetch the model that should be in a directory. A name such as Qwen/Qwen2.5-0.5B is
  * that of the Hub, and then the text also says where the model will be. */
 void huggingface_fetch_command(char text[300], const char *directory);
