@@ -225,49 +225,48 @@ int base_files_add_answers(struct base_files *base, const struct tokens *text,
 
 /* ---- writing */
 
-/* A member of a JSON object that gets another value. */
-struct edit {
-    const char *key;
-    const char *value; /* [length] JSON */
-    size_t length;
-};
-
-struct edits {
-    struct edit list[EDITS_MAX];
+/* A JSON object of the base, some members of which get another value. */
+struct edited {
+    const struct json_file *file;
+    struct edit {
+        const char *key;
+        const char *value; /* [length] JSON */
+        size_t length;
+    } list[EDITS_MAX];
     int count;
+    char ends[HUGGINGFACE_ENDS_TEXT];
 };
 
-static void add_edit(struct edits *edits, const char *key, const char *value, size_t length) {
-    assert(edits->count < EDITS_MAX); /* far fewer members are printed */
-    edits->list[edits->count++] = (struct edit){key, value, length};
+static void add_edit(struct edited *edited, const char *key, const char *value, size_t length) {
+    assert(edited->count < EDITS_MAX); /* far fewer members are printed */
+    edited->list[edited->count++] = (struct edit){key, value, length};
 }
 
-static void print_edit(FILE *out, const struct edit *edit) {
-    fwrite(edit->value, 1, edit->length, out);
-}
-
-/* Prints an object with the given members changed in place, or added at its end. */
-static void print_edited(FILE *out, const struct json_file *file, const struct edits *edits) {
+/* Prints the object with its members changed in place, or added at its end. */
+static void print_edited(FILE *out, const void *context) {
+    const struct edited *edited = context;
+    const struct json_file *file = edited->file;
     const char *at = file->text, *close = file->text + file->size, *last;
     bool any = file->root->child, added = false;
     const cJSON *item;
     size_t length;
     cJSON_ArrayForEach(item, file->root) {
-        for (int i = 0; i < edits->count; i++) {
-            if (strcmp(edits->list[i].key, item->string) != 0) continue;
+        for (int i = 0; i < edited->count; i++) {
+            if (strcmp(edited->list[i].key, item->string) != 0) continue;
             const char *value = json_source(item, file->text, &length);
             fwrite(at, 1, (size_t)(value - at), out);
-            print_edit(out, &edits->list[i]);
+            fwrite(edited->list[i].value, 1, edited->list[i].length, out);
             at = value + length;
         }
     }
     while (*--close != '}') continue;
     for (last = close; last > at && strchr(" \t\r\n", last[-1]);) last--;
     fwrite(at, 1, (size_t)(last - at), out);
-    for (int i = 0; i < edits->count; i++) {
-        if (json_member(file->root, edits->list[i].key)) continue;
-        fprintf(out, "%s\n  \"%s\": ", any ? "," : "", edits->list[i].key);
-        print_edit(out, &edits->list[i]);
+    for (int i = 0; i < edited->count; i++) {
+        const struct edit *edit = &edited->list[i];
+        if (json_member(file->root, edit->key)) continue;
+        fprintf(out, "%s\n  \"%s\": %.*s", any ? "," : "", edit->key, (int)edit->length,
+                edit->value);
         any = added = true;
     }
     if (added) fputc('\n', out);
@@ -275,130 +274,116 @@ static void print_edited(FILE *out, const struct json_file *file, const struct e
     fwrite(close, 1, file->size - (size_t)(close - file->text), out);
 }
 
-static int write_printed(struct printed *printed, const char *name, const char *directory,
-                         struct stored_file **written, struct error *error) {
-    int status = printed_close(printed) ? fail(error, "out of memory while writing %s", name)
-                                        : stored_file_write(written, directory, name, printed->text,
-                                                            printed->size, error);
-    free(printed->text);
-    return status;
-}
-
-static int write_edited(const struct json_file *file, const struct edits *edits, const char *name,
-                        const char *directory, struct stored_file **written, struct error *error) {
-    struct printed printed;
-    if (printed_open(&printed)) return fail(error, "out of memory while writing %s", name);
-    print_edited(printed.out, file, edits);
-    return write_printed(&printed, name, directory, written, error);
-}
-
-/* Appends the edit of eos_token_id, if answers end otherwise than the base says. Its value is
- * printed to `value`. */
-static void edit_ends(struct edits *edits, const struct base_files *base, struct printed *value) {
+/* Adds the edit of eos_token_id, if answers end otherwise than the base says. */
+static void edit_ends(struct edited *edited, const struct base_files *base) {
     if (!base->new_ends) return;
-    if (printed_open(value)) end_out_of_memory();
-    huggingface_print_ends(value->out, &base->tokens);
-    if (printed_close(value)) end_out_of_memory();
-    add_edit(edits, "eos_token_id", value->text, value->size);
+    huggingface_ends_text(edited->ends, &base->tokens);
+    add_edit(edited, "eos_token_id", edited->ends, strlen(edited->ends));
 }
 
-/* Appends the edits of all members but the dtype and tokens, which describe the shape. */
-static void edit_shape(struct edits *edits, const cJSON *root, const char *text) {
-    static const char *const others[] = {"bos_token_id", "eos_token_id", "pad_token_id",
-                                         "torch_dtype"};
+/* Adds the edits of all members but the dtype and tokens, which describe the shape. */
+static void edit_shape(struct edited *edited, const cJSON *root, const char *text) {
+    static const char others[] = "bos_token_id eos_token_id pad_token_id torch_dtype";
     const cJSON *item;
     cJSON_ArrayForEach(item, root) {
         size_t length;
-        bool other = false;
-        for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-            other |= strcmp(item->string, others[i]) == 0;
         const char *value = json_source(item, text, &length);
-        if (!other) add_edit(edits, item->string, value, length);
+        if (!strstr(others, item->string)) add_edit(edited, item->string, value, length);
     }
 }
 
-/* Appends the edits of the members that hold the dtype: torch_dtype, or dtype in newer files. */
-static void edit_dtype(struct edits *edits, const cJSON *base, const cJSON *root,
-                       const char *text) {
+/* Adds the edits of the members that hold the dtype: torch_dtype, or dtype in newer files. */
+static void edit_dtype(struct edited *edited, const cJSON *root, const char *text) {
+    const cJSON *base = edited->file->root;
     size_t length;
     const char *value = json_source(json_member(root, "torch_dtype"), text, &length);
     bool newer = json_member(base, "dtype");
-    if (newer) add_edit(edits, "dtype", value, length);
-    if (!newer || json_member(base, "torch_dtype")) add_edit(edits, "torch_dtype", value, length);
+    if (newer) add_edit(edited, "dtype", value, length);
+    if (!newer || json_member(base, "torch_dtype")) add_edit(edited, "torch_dtype", value, length);
 }
 
-int base_files_write_config(const struct base_files *base, const struct config *config,
-                            enum dtype dtype, const char *directory, struct stored_file **written,
-                            struct error *error) {
-    struct printed printed, ends = {0};
-    struct edits edits = {0};
+static void print_config(FILE *out, const void *context) {
+    const struct base_target *target = context;
+    huggingface_print_config(out, target->config, &target->base->tokens, target->dtype);
+}
+
+static void print_generation(FILE *out, const void *context) {
+    huggingface_print_generation_config(out, &((const struct base_target *)context)->base->tokens);
+}
+
+static void print_tokenizer_config(FILE *out, const void *context) {
+    const struct base_target *target = context;
+    huggingface_print_tokenizer_config(out, target->config, target->tokenizer);
+}
+
+static int write_config(const struct base_target *target, struct stored_file **written,
+                        struct error *error) {
+    const struct base_files *base = target->base;
+    struct edited edited = {.file = &base->config};
+    struct printed printed;
     cJSON *root = NULL;
+    if (!base->config.root)
+        return stored_file_print(written, target->directory, config_name, print_config, target,
+                                 error);
     if (printed_open(&printed)) return fail(error, "out of memory while writing %s", config_name);
-    huggingface_print_config(printed.out, config, &base->tokens, dtype);
-    if (!base->config.root) return write_printed(&printed, config_name, directory, written, error);
+    print_config(printed.out, target);
     int status = printed_close(&printed)
                      ? fail(error, "out of memory while writing %s", config_name)
                      : json_parse(&root, printed.text, printed.size, config_name, error);
     if (status == 0) {
-        if (!base->same_shape) edit_shape(&edits, root, printed.text);
-        edit_dtype(&edits, base->config.root, root, printed.text);
-        edit_ends(&edits, base, &ends);
-        status = write_edited(&base->config, &edits, config_name, directory, written, error);
+        if (!base->same_shape) edit_shape(&edited, root, printed.text);
+        edit_dtype(&edited, root, printed.text);
+        edit_ends(&edited, base);
+        status = stored_file_print(written, target->directory, config_name, print_edited, &edited,
+                                   error);
     }
     cJSON_Delete(root);
     free(printed.text);
-    free(ends.text);
     return status;
 }
 
-int base_files_write_generation(const struct base_files *base, const char *directory,
-                                struct stored_file **written, struct error *error) {
-    struct printed printed;
-    struct edits edits = {0};
-    if (base->generation.root) {
-        struct printed ends = {0};
-        edit_ends(&edits, base, &ends);
-        int status =
-            write_edited(&base->generation, &edits, generation_name, directory, written, error);
-        free(ends.text);
-        return status;
-    }
-    if (printed_open(&printed))
-        return fail(error, "out of memory while writing %s", generation_name);
-    huggingface_print_generation_config(printed.out, &base->tokens);
-    return write_printed(&printed, generation_name, directory, written, error);
+static int write_generation(const struct base_target *target, struct stored_file **written,
+                            struct error *error) {
+    struct edited edited = {.file = &target->base->generation};
+    const bool has_base = edited.file->root;
+    if (has_base) edit_ends(&edited, target->base);
+    return stored_file_print(written, target->directory, generation_name,
+                             has_base ? print_edited : print_generation,
+                             has_base ? (const void *)&edited : target, error);
 }
 
-/* Prints tokenizer_config.json for a tokenizer whose folder has none. */
-static int write_tokenizer_config(const struct config *config, const struct tokenizer *tokenizer,
-                                  const char *directory, struct stored_file **written,
-                                  struct error *error) {
-    struct printed printed;
-    if (printed_open(&printed))
-        return fail(error, "out of memory while writing %s", tokenizer_config_name);
-    huggingface_print_tokenizer_config(printed.out, config, tokenizer);
-    return write_printed(&printed, tokenizer_config_name, directory, written, error);
-}
-
-int base_files_write_tokenizer(const struct base_files *base, const struct config *config,
-                               const struct tokenizer *tokenizer, const char *directory,
-                               struct stored_file **written, struct error *error) {
-    bool needs_config = tokenizer && tokenizer->file_count > 0;
-    for (int i = 0; tokenizer && i < tokenizer->file_count; i++) {
+/* Writes the files of the tokenizer, and tokenizer_config.json also for one whose folder has none.
+ */
+static int write_tokenizer(const struct base_target *target, struct stored_file **written,
+                           struct error *error) {
+    const struct base_files *base = target->base;
+    const struct tokenizer *tokenizer = target->tokenizer;
+    const char *template = base->chat_template;
+    int status = 0;
+    for (int i = 0; status == 0 && tokenizer && i < tokenizer->file_count; i++) {
         const struct tokenizer_file *file = &tokenizer->files[i];
-        if (stored_file_write(written, directory, file->name, file->bytes, file->size, error))
-            return -1;
+        status = stored_file_write(written, target->directory, file->name, file->bytes, file->size,
+                                   error);
     }
-    for (int i = 0; i < BASE_TOKENIZER_FILES; i++) {
-        if (!base->tokenizer[i].bytes) continue;
-        if (stored_file_write(written, directory, tokenizer_names[i], base->tokenizer[i].bytes,
-                              base->tokenizer[i].size, error))
-            return -1;
-        if (i == TOKENIZER_CONFIG) needs_config = false;
-    }
-    if (base->chat_template &&
-        stored_file_write(written, directory, CHAT_TEMPLATE_NAME, base->chat_template,
-                          strlen(base->chat_template), error))
-        return -1;
-    return needs_config ? write_tokenizer_config(config, tokenizer, directory, written, error) : 0;
+    for (int i = 0; status == 0 && i < BASE_TOKENIZER_FILES; i++)
+        if (base->tokenizer[i].bytes)
+            status = stored_file_write(written, target->directory, tokenizer_names[i],
+                                       base->tokenizer[i].bytes, base->tokenizer[i].size, error);
+    if (status == 0 && template)
+        status = stored_file_write(written, target->directory, CHAT_TEMPLATE_NAME, template,
+                                   strlen(template), error);
+    if (status || !tokenizer || tokenizer->file_count == 0 ||
+        base->tokenizer[TOKENIZER_CONFIG].bytes)
+        return status;
+    return stored_file_print(written, target->directory, tokenizer_config_name,
+                             print_tokenizer_config, target, error);
+}
+
+int base_files_write(const struct base_target *target, bool is_model, struct stored_file **written,
+                     struct error *error) {
+    return (is_model && write_config(target, written, error)) ||
+                   write_generation(target, written, error) ||
+                   write_tokenizer(target, written, error)
+               ? -1
+               : 0;
 }

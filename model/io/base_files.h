@@ -60,13 +60,16 @@ void base_files_close(struct base_files *base);
 int base_files_add_answers(struct base_files *base, const struct tokens *text,
                            const struct tokenizer *tokenizer, struct error *error);
 
-/* Write the files into a directory, and append them to *written. dtype: that of the weights.
- * tokenizer: as in base_files_open. */
-int base_files_write_config(const struct base_files *base, const struct config *config,
-                            enum dtype dtype, const char *directory, struct stored_file **written,
-                            struct error *error);
-int base_files_write_generation(const struct base_files *base, const char *directory,
-                                struct stored_file **written, struct error *error);
-int base_files_write_tokenizer(const struct base_files *base, const struct config *config,
-                               const struct tokenizer *tokenizer, const char *directory,
-                               struct stored_file **written, struct error *error);
+/* A directory that the files are written into. */
+struct base_target {
+    const struct base_files *base;
+    const struct config *config;
+    const struct tokenizer *tokenizer; /* as in base_files_open */
+    enum dtype dtype;                  /* that of the weights */
+    const char *directory;
+};
+
+/* Writes the files, and appends them to *written. Without is_model, for adapters alone, it leaves
+ * config.json out. */
+int base_files_write(const struct base_target *target, bool is_model, struct stored_file **written,
+                     struct error *error);

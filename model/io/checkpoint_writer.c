@@ -32,13 +32,9 @@ static int write_base(struct checkpoint_writer *writer, struct error *error) {
     struct base_files none;
     if (!trainer->base && base_files_open(&none, config, trainer->tokenizer, NULL, NULL, error))
         return -1;
-    const struct base_files *base = trainer->base ? trainer->base : &none;
-    return base_files_write_config(base, config, DTYPE_F32, writer->path, &writer->files, error) ||
-                   base_files_write_generation(base, writer->path, &writer->files, error) ||
-                   base_files_write_tokenizer(base, config, trainer->tokenizer, writer->path,
-                                              &writer->files, error)
-               ? -1
-               : 0;
+    const struct base_target target = {trainer->base ? trainer->base : &none, config,
+                                       trainer->tokenizer, DTYPE_F32, writer->path};
+    return base_files_write(&target, true, &writer->files, error);
 }
 
 /* Writes the amax history, which is the same on all ranks. */

@@ -207,14 +207,8 @@ static int write_files(struct job *job) {
     if (!is_model && stored_file_print(&job->written, job->directory, adapter_config_name,
                                        print_adapter_config, job, error))
         return -1;
-    if (is_model && base_files_write_config(&job->base, &job->config, job->dtype, job->directory,
-                                            &job->written, error))
-        return -1;
-    return base_files_write_generation(&job->base, job->directory, &job->written, error) ||
-                   base_files_write_tokenizer(&job->base, &job->config, NULL, job->directory,
-                                              &job->written, error)
-               ? -1
-               : 0;
+    const struct base_target target = {&job->base, &job->config, NULL, job->dtype, job->directory};
+    return base_files_write(&target, is_model, &job->written, error);
 }
 
 static int write_all(struct job *job) {

@@ -30,8 +30,10 @@ bool huggingface_add_end(struct huggingface_tokens *tokens, int64_t token);
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
 
-/* Prints the value of "eos_token_id": a token, a list of several, or null. */
-void huggingface_print_ends(FILE *out, const struct huggingface_tokens *tokens);
+/* Writes the value of "eos_token_id": a token, a list of several, or null. Returns text. */
+enum { HUGGINGFACE_ENDS_TEXT = 14 * HUGGINGFACE_ENDS_MAX };
+const char *huggingface_ends_text(char text[HUGGINGFACE_ENDS_TEXT],
+                                  const struct huggingface_tokens *tokens);
 
 /* Print config.json, generation_config.json and tokenizer_config.json; dtype is that of the
  * weights. The caller checks ferror(out). */

@@ -27,12 +27,14 @@ bool huggingface_add_end(struct huggingface_tokens *tokens, int64_t token) {
     return true;
 }
 
-void huggingface_print_ends(FILE *out, const struct huggingface_tokens *tokens) {
-    bool list = tokens->end_count > 1;
-    if (tokens->end_count == 0) fputs("null", out);
+const char *huggingface_ends_text(char text[HUGGINGFACE_ENDS_TEXT],
+                                  const struct huggingface_tokens *tokens) {
+    const bool list = tokens->end_count > 1;
+    int length = snprintf(text, HUGGINGFACE_ENDS_TEXT, "%s", tokens->end_count == 0 ? "null" : "");
     for (int i = 0; i < tokens->end_count; i++)
-        fprintf(out, "%s%" PRId32, i ? ", " : list ? "[" : "", tokens->ends[i]);
-    if (list) fputc(']', out);
+        length += sprintf(text + length, "%s%" PRId32, i ? ", " : list ? "[" : "", tokens->ends[i]);
+    if (list) strcpy(text + length, "]");
+    return text;
 }
 
 /* "float32", "float16", "bfloat16". */
@@ -44,15 +46,15 @@ static const char *const dtype_names[DTYPE_COUNT] = {
 
 /* A missing token is null, or left out. */
 static void print_tokens(FILE *out, const struct huggingface_tokens *tokens, bool with_null) {
-    if (tokens->begin >= 0) fprintf(out, "  \"bos_token_id\": %" PRId64 ",\n", tokens->begin);
-    else if (with_null) fputs("  \"bos_token_id\": null,\n", out);
-    if (tokens->end_count > 0 || with_null) {
-        fputs("  \"eos_token_id\": ", out);
-        huggingface_print_ends(out, tokens);
-        fputs(",\n", out);
-    }
-    if (tokens->pad >= 0) fprintf(out, "  \"pad_token_id\": %" PRId64 ",\n", tokens->pad);
-    else if (with_null) fputs("  \"pad_token_id\": null,\n", out);
+    char begin[24] = "null", pad[24] = "null", ends[HUGGINGFACE_ENDS_TEXT];
+    if (tokens->begin >= 0) snprintf(begin, sizeof begin, "%" PRId64, tokens->begin);
+    if (tokens->pad >= 0) snprintf(pad, sizeof pad, "%" PRId64, tokens->pad);
+    const char *const rows[][2] = {{"bos_token_id", begin},
+                                   {"eos_token_id", huggingface_ends_text(ends, tokens)},
+                                   {"pad_token_id", pad}};
+    for (int i = 0; i < 3; i++)
+        if (with_null || strcmp(rows[i][1], "null") != 0)
+            fprintf(out, "  \"%s\": %s,\n", rows[i][0], rows[i][1]);
 }
 
 static void print_gpt2(FILE *out, const struct config *config,

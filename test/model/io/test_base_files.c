@@ -225,8 +225,8 @@ Test(base_files, sizes_that_the_config_sets_replace_the_base) {
     config.model.n_positions = 64;
     SUCCEEDS(base_files_open(&base, &config, NULL, folder, NULL, &error));
     SUCCEEDS(mkdir(in_folder("out"), 0755));
-    SUCCEEDS(
-        base_files_write_config(&base, &config, DTYPE_F16, in_folder("out"), &written, &error));
+    const struct base_target target = {&base, &config, NULL, DTYPE_F16, in_folder("out")};
+    SUCCEEDS(base_files_write(&target, true, &written, &error));
     char *text;
     size_t size;
     SUCCEEDS(file_read_all(&text, &size, in_folder("out/config.json"), 10000, &error));
