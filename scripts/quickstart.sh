@@ -44,7 +44,7 @@ choose_steps() {
             }'
 }
 
-install_build_needs gnuplot gnuplot-nox
+install_build_needs gnuplot gnuplot-nox python3 python3
 # Compiling for GPUs takes as long as everything else together.
 gpu=false
 for sign in /dev/nvidiactl /dev/dxg /proc/driver/nvidia/version /dev/nvhost-ctrl /dev/nvgpu; do
@@ -68,7 +68,7 @@ else
 fi
 
 printf '\nThe loss by step (runs/quickstart/metrics.jsonl):\n'
-scripts/plot.sh runs/quickstart
+scripts/plot.py runs/quickstart
 printf '\nA story, by ./train --sample "Once upon a time" --from runs/quickstart --tokens 500:\n\n'
 ./train --sample "Once upon a time" --from runs/quickstart --tokens 500
 printf '\nWhich words follow a piece of a story? ./train --choices tales --from runs/quickstart:\n\n'

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 export XDG_CACHE_HOME=$PWD/build/cache # for the stores of autotune
 
 install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ \
-    gnuplot gnuplot-nox mpicc libopenmpi-dev mpirun openmpi-bin \
+    gnuplot gnuplot-nox python3 python3 mpicc libopenmpi-dev mpirun openmpi-bin \
     pgrep procps
 if [ "${1:-}" != --all ]; then exec make -j"$(nproc)" test-short; fi
 make -j"$(nproc)" all

