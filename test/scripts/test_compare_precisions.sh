@@ -37,7 +37,6 @@ same_run() { # RUN RUN
     if ! cmp -s <(losses "$1") <(losses "$2"); then wrong "$1 and $2 differ"; fi
 }
 
-# Expects that a variant gives runs of this name.
 lower=bf16:gradients.dtype=lower lower_run=bf16+gradients.dtype=lower
 
 # fake_train TEXT: makes a fake ./train that runs TEXT first.
@@ -64,10 +63,6 @@ done
 if ! grep -q '"sample"' "$here/runs/fp32/config.json" ||
     grep -q 'sample at' "$here/runs/fp32.log"; then wrong "samples were drawn"; fi
 
-test_case "some fail"
-runs 1 "my tiny.json" --no-profile --precisions bf16,fp32 --limit-loss 0.0000001
-says "run 1 of 2: fp32" && says "bf16: FAIL, training loss"
-
 test_case "limits are looked at before anything is trained"
 runs 2 "my tiny.json" --limit-loss 1x && says '--limit-loss: "1x"' && never_says "run 1"
 
@@ -77,12 +72,6 @@ runs 0 "my tiny.json" --out out --seeds 2 --precisions fp32,bf16 --steps 20 --no
 says "run 4 of 4: bf16, seed 10" && says "20 steps, 2 seeds"
 holds out/runs/fp32/metrics.jsonl out/runs/bf16-seed10/metrics.jsonl
 if ! grep -q '"micro_batch_size": 1' out/runs/bf16/config.json; then wrong "not passed on"; fi
-
-test_case "seeds with an equals sign, and a device"
-runs 0 "my tiny.json" --out out --precisions fp32,bf16 --steps 20 --no-profile \
-    -- --device=cpu --set=seed=9 --device cpu
-says "run 1 of 2: fp32, seed 9"
-if ! grep -q '"seed": 9' out/runs/bf16/config.json; then wrong "seed 9 is not that of the run"; fi
 
 # ---- resuming
 
@@ -131,19 +120,10 @@ runs 1 "my tiny.json" --out out --precisions fp32,bf16 --no-profile && says '"lr
 
 test_case "another program goes on, and what it has made stays known"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
-runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
-never_says "not the one any more"
 fake_train ""
-runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
-says "not the one any more"
+runs 0 "my tiny.json" --out out --no-profile && says "not the one any more"
 export TRAIN=$real_train
-runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
-never_says "not the one any more" # it made no run
-fake_train ""
-for program in "$TRAIN" "$TRAIN" "$real_train"; do
-    export TRAIN=$program
-    runs 0 "my tiny.json" --out out --no-profile && says "not the one any more"
-done
+runs 0 "my tiny.json" --out out --no-profile && says "not the one any more"
 
 test_case "the config that a comparison keeps"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
@@ -213,21 +193,14 @@ test_case "variants that cannot be"
 cannot() { # VARIANT PART
     runs 2 "my tiny.json" --precisions "fp32,$1" && says "$2" && never_says "run 1"
 }
-for variant in fp4:threads=2 :threads=2 bf16: bf16::threads=2 bf16:threads=2: bf16:=2 bf16:threads \
-    bf16:data.train=a:b; do
+for variant in fp4:threads=2 :threads=2 bf16: bf16::threads=2 bf16:threads bf16:data.train=a:b; do
     cannot $variant "--precisions: $variant: write a precision, such as bf16 or fp8, then :KEY=VALUE"
 done
 cannot bf16:threads=2:threads=3 "threads is there twice"
-cannot bf16:threads=2,bf16:threads=2 "--precisions: bf16:threads=2 is there twice"
-cannot $two,bf16:autocast.float32=qkv,gelu:train.recompute=layer "recompute=layer is there twice"
-cannot bf16:precision=fp16 "--precisions: bf16:precision=fp16: precision=fp16: names, places and"
-cannot bf16:name=x "name=x: names, places" && cannot bf16:run_dir=x "run_dir=x: names, places"
+cannot bf16:run_dir=x "--precisions: bf16:run_dir=x: run_dir=x: names, places"
 cannot bf16:seed=3 "--precisions: bf16:seed=3: seed=3: runs are paired by their seeds"
-cannot bf16:log.metrics=false "log.metrics=false: this is chosen here"
-cannot bf16:autocast.enabled=false "compute in fp32"
 cannot bf16:gradients.dtyp=lower "bf16:gradients.dtyp=lower cannot be trained:"
 says 'there is no key "gradients.dtyp". Did you mean gradients.dtype?'
-cannot bf16:autocast.float32=qkv,fp4 '"fp4"'
 cannot "bf16,$(printf 'bf16:threads=%d,' {1..7})" "--precisions: 9, but a report holds 8 at most"
 runs 2 "my tiny.json" --steps 20 --precisions fp32,bf16:train.steps=10 && says "contradicts"
 if [ -e runs ]; then wrong "it began nevertheless"; fi
@@ -250,27 +223,10 @@ runs 1 "my tiny.json" --no-profile -- --set loss_scale.init_scale=4294967296 \
 says "run fp16 ended early" && says "bf16  pass" && says "fp16: FAIL, finished: 8 of 40 steps"
 says "written: "
 
-test_case "a reference that diverges ends it"
-fake_train 'case "$*" in *precision=fp32*) set -- "$@" --set train.steps=20;
-    '"$(printf '%q' "$real_train")"' "$@"; exit 1;; esac'
-runs 1 "my tiny.json" --no-profile && never_says "run 2"
-
-test_case "data that are not there"
-runs 1 "my tiny.json" --no-profile -- --set 'data.train=none*' --set data.val=tales
-says "none*" && never_says "run 2"
-
 test_case "settings that cannot be"
 runs 2 "my tiny.json" --no-profile -- --set nonsense=1 && says "nonsense" && never_says "run 1"
 if [ -e runs ]; then wrong "it left a folder"; fi
 runs 0 "my tiny.json" --no-profile --precisions fp32,bf16
-
-test_case "profiles"
-# shellcheck disable=SC2016 # the fake program expands it
-fake_train 'case " $* " in *" --profile "*) while [ "$1" != --out ]; do shift; done
-    echo "{\"step_ms\": 8, \"products_ms\": 4, \"operations\": {\"matmul\": 6}}" >"$2/profile.json"
-    exit;; esac'
-runs 0 "my tiny.json" --precisions fp32,bf16
-says "matmul" && says "6.0 ms"
 
 test_case "a profile that fails"
 fake_train 'case " $* " in *" --profile "*) echo broken; exit 1;; esac'
@@ -279,30 +235,14 @@ runs 0 "my tiny.json" --precisions fp32,bf16 && says "--profile failed" && says 
 test_case "wrong usage"
 runs 2 && says "give a config"
 runs 2 nothing.json && says "no such config"
-runs 2 "my tiny.json" other.json
-runs 2 "my tiny.json" --nothing && says "no such option"
-runs 2 "my tiny.json" --steps
 runs 2 "my tiny.json" --steps 0
 runs 2 "my tiny.json" --seeds 1.5
-runs 2 "my tiny.json" --precisions fp32
-runs 2 "my tiny.json" --precisions fp32,fp4 && says "fp4"
-runs 2 "my tiny.json" --precisions fp32,fp32 && says "twice"
 runs 2 "my tiny.json" --precisions "" && says "at least two"
 runs 2 "my tiny.json" -- --set name=x && says "chosen here"
-runs 2 "my tiny.json" --steps 20 -- --set train.steps=10 && says "contradicts"
-runs 2 "my tiny.json" -- --set=name=x && says "name=x: names, places"
-runs 2 "my tiny.json" -- --set=precision=bf16 && says "chosen here"
 runs 2 "my tiny.json" --steps 20 -- --set=train.steps=10 && says "contradicts"
-runs 2 "my tiny.json" -- --set autocast.enabled=false && says "compute in fp32"
 runs 2 "my tiny.json" -- --device cpu --set=autocast.enabled=false && says "compute in fp32"
 runs 2 "my tiny.json" -- --dry-run && says "--dry-run: behind -- only --set"
-runs 2 "my tiny.json" -- --help && says "--help: behind"
-runs 2 "my tiny.json" -- seed=3 && says "seed=3: behind"
 runs 2 "my tiny.json" -- --device cpu --set && says "--set needs a value"
 if [ -e runs ]; then wrong "it began nevertheless"; fi
-
-test_case "help fits a terminal"
-runs 0 --help && says "--precisions LIST"
-fits 80
 
 finish scripts/compare_precisions.sh
