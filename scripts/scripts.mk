@@ -4,7 +4,7 @@
 check: $(PROGRAMS)
 	scripts/check_layers.sh
 	test/scripts/test_layers.sh
-	test/scripts/test_links.sh
+	test/scripts/test_links.py
 	scripts/check_style.sh
 	test/scripts/test_style.sh
 	scripts/check_instructions.sh $(OUT)

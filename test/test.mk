@@ -125,7 +125,7 @@ endif
 test-once: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(filter short,$(BUILD)),$(OUT)/test_emulator)
 	scripts/check_layers.sh
 	scripts/check_style.sh
-	test/scripts/test_links.sh
+	test/scripts/test_links.py
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	@echo "the tests, on the CPU"
 	@$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
