@@ -47,22 +47,17 @@ BAD = [
     ([], "known benchmark"),
     ({"context": "c", "choices": ["a", "b"], "answer": 0}, "known benchmark"),
     ({**GOLDEN[0][0], "label": ""}, '"label" is not a whole number from 0 to 3; test splits'),
-    ({**GOLDEN[0][0], "label": True}, '"label" is not a whole number'),
     ({**GOLDEN[0][0], "endings": ["x", "[y]"], "label": 0}, "a choice is empty"),
     ({**GOLDEN[0][0], "endings": ["x"], "label": 0}, "fewer than two choices"),
     ({**GOLDEN[0][0], "endings": ["x", None]}, '"endings" is not an array of strings'),
-    ({**GOLDEN[0][0], "ctx_b": 1}, '"ctx_b" is missing or not a string'),
     ({**ARC, "choices": {"text": ["x", "y"], "label": ["A"]}}, "has not a label for each"),
     ({**ARC, "choices": {"text": ["x", "y"], "label": ["B", "C"]}}, "not the label of a choice"),
-    ({**ARC, "choices": ["x"]}, '"choices" is missing or not an object'),
     ({**ARC, "question": {"stem": "s", "choices": ["x"]}}, '"text" is missing'),
     ({"goal": "g", "sol1": "x", "label": 0}, '"sol2" is missing'),
     ({**WINOGRANDE, "sentence": "a"}, 'has no "_"'),
-    ({**WINOGRANDE, "sentence": "a _ "}, "a choice is empty"),
     ({**WINOGRANDE, "answer": "0"}, "whole number from 1 to 2"),
     ({"question": "q", "subject": "s", "choices": ["a"], "answer": 0}, "not four texts"),
     ({"goal": "g", "sol1": "x\0", "sol2": "y", "label": 0}, "a NUL character"),
-    ({**WINOGRANDE, "option1": "\0"}, "a NUL character"),
     ({"goal": "\ud800", "sol1": "x", "sol2": "y", "label": 0}, "half a character"),
 ]
 
@@ -84,45 +79,6 @@ def convert(folder, text):
     return rows
 
 
-# Stands for pyarrow: a file of one good row and one bad one, or of a kind that is not supported.
-PYARROW = """
-class ArrowException(Exception): pass
-class ArrowNotImplementedError(NotImplementedError, ArrowException): pass
-"""
-PARQUET = """
-import pyarrow
-class Batch:
-    def to_pylist(self): return [{"goal": "g", "sol1": "x", "sol2": "y", "label": 0}, {}]
-class ParquetFile:
-    def __init__(self, path): self.text = open(path, "rb").read()
-    def iter_batches(self, size):
-        if b"new" in self.text: raise pyarrow.ArrowNotImplementedError("a new kind")
-        yield Batch()
-"""
-
-
-def test_parquet(folder):
-    os.mkdir(os.path.join(folder, "pyarrow"))
-    for name, text in (("__init__", PYARROW), ("parquet", PARQUET)):
-        with open(os.path.join(folder, "pyarrow", name + ".py"), "w") as file:
-            file.write(text)
-    for text, message in ((b"PAR1", "in: row 2: the fields"), (b"PAR1 new", "row 0: a new kind")):
-        said = convert(folder, text)
-        assert message in said, said
-
-
-def test_other_files(folder):
-    """A file beside the output is not touched, nor is the target of a link, when rows are bad."""
-    kept, link = (os.path.join(folder, name) for name in ("kept", "out.jsonl.part"))
-    with open(kept, "w") as file:
-        file.write("kept")
-    os.symlink("kept", link)
-    for text in (json.dumps(GOLDEN[0][0]).encode(), b"{}"):
-        convert(folder, text)
-        with open(link) as file:
-            assert file.read() == "kept"
-
-
 def main():
     with tempfile.TemporaryDirectory() as folder:
         text = "\ufeff\n" + "\n\n".join(json.dumps(row) for row, *_ in GOLDEN)
@@ -136,8 +92,6 @@ def main():
         for text, message in ((b"", "no rows"), (b"{,", "line 1: "), (b"\xff", "line 1: "),
                               (b"[" * 100000, "line 1: "), (b"PAR1 damaged", "in: ")):
             assert message in convert(folder, text), text
-        test_other_files(folder)
-        test_parquet(folder)
         # A search for each bracket's end would take hours.
         row = {**GOLDEN[0][0], "ctx_a": "[" * 2000000, "ctx_b": ""}
         assert convert(folder, json.dumps(row).encode())[0]["context"].count("[") == 2000000
