@@ -8,6 +8,7 @@ build/fast/logits). GPT2_DIR names a folder with GPT-2's tokenizer, GPT2_WEIGHTS
 GPT-2: either adds checks.
 """
 
+import copy
 import json
 import math
 import os
@@ -23,10 +24,13 @@ import unicodedata
 import numpy
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import ByteLevelBPETokenizer
-from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config,
-                          GPT2LMHeadModel)
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+    LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    Qwen3Config, Qwen3ForCausalLM)
 from transformers.utils import logging
 
 TRAIN = os.environ.get("TRAIN", "./train")
@@ -37,6 +41,17 @@ END_OF_TEXT = "<|endoftext|>"
 MASKS = r"\.attn\.(masked_)?bias$"
 ALL = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 TOLERANCE = 1e-4  # of logits and losses in fp32
+TRAINED = 1e-5  # of ten losses: sums in another order, about ten times what is seen
+LENGTH, STEPS = 77, 10
+OTHER_SETTINGS = {"_name_or_path", "transformers_version", "use_cache", "initializer_range",
+                  "dtype"}
+GPT2_SIZES = dict(n_embd=72, n_layer=2, n_head=3, n_positions=LENGTH)
+SIZES = dict(vocab_size=331, hidden_size=72, intermediate_size=200, num_hidden_layers=3,
+             num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=128,
+             attention_dropout=0.0)
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+QWEN = {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 PROMPTS = ["Once upon a time", " the", "It's 12 o'clock,\n\n  and all is", "naïve 世界 🙂"]
 TOKENIZER_FILES = ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
 
@@ -142,32 +157,52 @@ def train_tokenizer(folder):
 # ---------------------------------------------------------------- models
 
 
-def make_model(seed, vocabulary, end, **sizes):
-    """A GPT-2 whose every parameter is random, and whose predictions differ clearly."""
-    config = GPT2Config(vocab_size=vocabulary, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-                        bos_token_id=end, eos_token_id=end, **sizes)
-    model = GPT2LMHeadModel(config).eval()
+def gpt2(vocabulary, end):
+    return GPT2LMHeadModel(GPT2Config(
+        vocab_size=vocabulary, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=end,
+        eos_token_id=end, **GPT2_SIZES))
+
+
+def families():
+    """Names and models of every kind."""
+    yield "GPT-2", gpt2(700, 0)
+    yield "Llama", LlamaForCausalLM(LlamaConfig(tie_word_embeddings=False, head_dim=24, **SIZES))
+    yield "Llama 3", LlamaForCausalLM(
+        LlamaConfig(tie_word_embeddings=True, rope_parameters=LLAMA3, **SIZES))
+    yield "Llama with biases", LlamaForCausalLM(
+        LlamaConfig(tie_word_embeddings=True, attention_bias=True, mlp_bias=True, **SIZES))
+    yield "Mistral", MistralForCausalLM(
+        MistralConfig(sliding_window=None, tie_word_embeddings=False, **SIZES))
+    yield "Qwen2", Qwen2ForCausalLM(
+        Qwen2Config(**QWEN, **(SIZES | {"num_key_value_heads": 1})))
+    yield "Qwen3", Qwen3ForCausalLM(Qwen3Config(head_dim=24, **QWEN, **SIZES))
+
+
+@torch.no_grad()
+def randomize(model, seed):
+    """Makes every parameter random, so that predictions differ clearly."""
     generator = torch.manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            centre = 1.0 if re.search(r"ln_.*weight", name) else 0.0
-            parameter.copy_(centre + 0.15 * noise)
-    return model
+    for name, parameter in model.named_parameters():
+        centre = 1.0 if re.search(r"(ln_.*|norm)\.weight", name) else 0.0
+        parameter.copy_(centre + 0.15 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
 
 
 def save_variants(model, folder):
-    """The formats in which GPT-2 models are saved; each folder holds the same model, rounded."""
-    state = dict(model.transformer.state_dict())
+    """The formats in which models are saved; each folder holds the same model, rounded."""
     for name, dtype in ALL.items():
-        rounded = GPT2LMHeadModel(model.config)
-        rounded.load_state_dict(model.state_dict())
-        rounded.to(dtype).save_pretrained(folder / name)
+        copy.deepcopy(model).to(dtype).save_pretrained(folder / name)
         yield folder / name
     model.save_pretrained(folder / "sharded", max_shard_size="100KB")
     assert len(list((folder / "sharded").glob("model-*.safetensors"))) > 2
     yield folder / "sharded"
-    bare = fresh(folder / "bare names and masks")
+    if isinstance(model, GPT2LMHeadModel):
+        yield save_bare(model, folder)
+
+
+def save_bare(model, folder):
+    """A GPT-2 as it was saved first: names without transformer., and masks."""
+    state, bare = dict(model.transformer.state_dict()), fresh(folder / "bare names and masks")
     positions = model.config.n_positions
     for layer in range(model.config.n_layer):
         state[f"h.{layer}.attn.bias"] = torch.ones(1, 1, positions, positions).tril()
@@ -175,7 +210,7 @@ def save_variants(model, folder):
     save_file({name: value.contiguous() for name, value in state.items()},
               bare / "model.safetensors", {"format": "pt"})
     shutil.copy(folder / "fp32" / "config.json", bare)
-    yield bare
+    return bare
 
 
 def load(folder):
@@ -221,7 +256,7 @@ def check_predictions(checks, name, folder, work, length):
         difference = (ours - truth).abs().max().item()
     checks.near(f"{name}: logits", difference, limit)
     rows = theirs.view(-1, vocabulary).double()
-    loss = torch.nn.functional.cross_entropy(rows, targets.view(-1))
+    loss = cross_entropy(rows, targets.view(-1))
     table = run(TRAIN, "--eval", "--from", folder, "--data", work / "eval.bin",
                 "--precision", "fp32", "--set", f"data.seq_len={length}").decode()
     perplexity = float(re.search(r"^fp32 +\S+ +(\S+)", table, re.M)[1])  # has more digits
@@ -269,28 +304,6 @@ def check_greedy(checks, name, folder, count):
             checks.equal(f"{name}: greedy text after {prompt!r}", ours, theirs, "")
             return
     checks.line(True, f"{name}: greedy text", f"{made} tokens after {len(PROMPTS)} prompts")
-
-
-def check_stop(checks, name, folder, work):
-    """Makes the model predict <|endoftext|> after five tokens: swaps two rows of the embedding, and
-    so their logits."""
-    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    end = model.config.eos_token_id
-    for word in ["Once", "time", "water", "all", "Then", "the"]:
-        ids = tokenizer(word).input_ids
-        new = their_ids(model, ids, 6)
-        if len(new) == 6 and new[5] not in [*ids, *new[:5]] and end not in new:
-            break
-    table = model.transformer.wte.weight.data
-    table[[new[5], end]] = table[[end, new[5]]]
-    stops = work / "stops"
-    model.save_pretrained(stops)
-    tokenizer.save_pretrained(stops)
-    new = their_ids(model, ids, 20)
-    theirs = as_terminal(word.encode() + raw_text(tokenizer, new[:5])) + "\n"
-    assert new[5:] == [end], "transformers does not stop"
-    checks.equal(f"{name}: stops at {END_OF_TEXT}", our_text(stops, word, 20), theirs,
-                 "after 5 tokens")
 
 
 def check_tokens(checks, name, folder, work, texts):
@@ -342,33 +355,29 @@ def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
 
-def shape_of(folder):
+def settings_of(folder):
     """The settings of a config that affect predictions."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    words = ["n_head", "n_embd", "n_layer", "n_positions", "vocab_size", "layer_norm_epsilon",
-             "activation_function", "n_inner", "scale_attn_weights", "tie_word_embeddings",
-             "scale_attn_by_inverse_layer_idx", "eos_token_id", "bos_token_id", "dtype"]
-    return {word: str(getattr(config, word)) for word in words}
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False).to_dict()
+    return {key: value for key, value in config.items() if key not in OTHER_SETTINGS}
 
 
 def check_export(checks, name, source, work, dtypes):
-    """./train --export rounds as torch does, bit for bit; None keeps the source's dtype."""
+    """./train --export rounds as torch does, bit for bit, and keeps the settings."""
     before = tensors_of(source)
     for word, dtype in dtypes.items():
-        target = work / "export" / word
-        shutil.rmtree(target, ignore_errors=True)
+        target = fresh(work / "export" / word)
+        target.rmdir()
         run(TRAIN, "--export", target, "--dtype", word, "--from", source)
-        after = load_file(target / "model.safetensors")
-        after = {key.removeprefix("transformer."): value for key, value in after.items()}
-        same = before.keys() == after.keys() and all(
-            after[key].dtype == dtype and torch.equal(bits(after[key]), bits(value.to(dtype)))
-            for key, value in before.items())
+        after = tensors_of(target)
         load(target)
-        shape = shape_of(source) | {"dtype": str(dtype)}
+        wrong = [key for key in before.keys() | after.keys()
+                 if key not in before or key not in after or after[key].dtype != dtype
+                 or not torch.equal(bits(after[key]), bits(before[key].to(dtype)))]
+        ours, theirs = settings_of(target), settings_of(source)
+        wrong += [key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)]
         count = sum(value.numel() for value in after.values())
-        checks.line(same and shape_of(target) == shape, f"{name}: --export --dtype {word}",
-                    f"{count} values bit for bit" if same and shape_of(target) == shape
-                    else f"bits are {'the same' if same else 'others'}; {shape_of(target)}")
+        checks.line(not wrong, f"{name}: --export --dtype {word}",
+                    f"differs in {wrong}" if wrong else f"{count} values bit for bit")
 
 
 def check_kept_files(checks, name, source, target):
@@ -385,19 +394,54 @@ def check_kept_files(checks, name, source, target):
 # ---------------------------------------------------------------- checks
 
 
-def check_import(checks, name, folder, work, length):
-    for variant in save_variants(make_model(1, 700, 0, **SIZES[name]), folder):
-        checks.group(check_predictions, f"{name}, {variant.name}", variant, work, length)
-    checks.group(check_export, f"{name}, fp32", folder / "fp32", work, ALL)
-    checks.group(check_export, f"{name}, sharded", folder / "sharded", work, {"bf16": ALL["bf16"]})
-    checks.group(check_export, f"{name}, bf16", folder / "bf16", work,
+def check_family(checks, name, model, work):
+    folder = fresh(work / name.replace(" ", "-"))
+    for variant in save_variants(randomize(model, 1), folder):
+        checks.group(check_predictions, f"{name}, {variant.name}", variant, folder, LENGTH - 16)
+    checks.group(check_export, f"{name}, fp32", folder / "fp32", folder, ALL)
+    checks.group(check_export, f"{name}, sharded", folder / "sharded", folder,
+                 {"bf16": ALL["bf16"]})
+    checks.group(check_export, f"{name}, bf16", folder / "bf16", folder,
                  {"bf16": ALL["bf16"], "fp32": ALL["fp32"]})
+    checks.group(check_training, name, model, folder)
 
 
-SIZES = {
-    "72 wide": {"n_embd": 72, "n_layer": 2, "n_head": 3, "n_positions": 77},
-    "128 wide": {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 64},
-}
+def loss_of(model, inputs, targets):
+    return cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+
+
+def train_there(model, inputs, targets):
+    """Losses of AdamW in PyTorch, always on the same batch."""
+    groups = [{"params": [p for p in model.parameters() if (p.dim() >= 2) == matrix],
+               "weight_decay": 0.1 if matrix else 0.0} for matrix in (True, False)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield loss.item()
+
+
+def check_training(checks, name, model, folder):
+    """Ten steps of AdamW in fp32, here and in PyTorch on the same batch, and an export."""
+    tokens = random_tokens(model.config.vocab_size, 3 * LENGTH + 1)
+    write_shard(folder / "batch_000000.bin", tokens)
+    (folder / "config.json").write_text("{}")
+    checkpoint, ours = train(folder, "run", folder / "config.json", {
+        "precision": "fp32", "threads": 2, "model.init_from": folder / "sharded",
+        "data.train": folder / "batch_*.bin", "data.seq_len": LENGTH, "train.steps": STEPS,
+        "train.micro_batch_size": 3, "optimizer.lr": 1e-3, "optimizer.schedule": "constant"})
+    inputs, targets = windows(tokens, LENGTH)
+    theirs = list(train_there(model, inputs, targets))
+    checks.near(f"{name}: ten losses",
+                max(abs(a - b) for a, b in zip(ours, theirs, strict=True)), TRAINED)
+    run(TRAIN, "--export", folder / "trained", "--dtype", "fp32", "--from", checkpoint)
+    with torch.no_grad():
+        after = loss_of(load(folder / "trained"), inputs, targets)
+        checks.near(f"{name}: loss of the exported model",
+                    abs(after - loss_of(model, inputs, targets)).item(), TRAINED)
 
 
 def train(work, name, config, settings):
@@ -445,13 +489,11 @@ def check_with_tokenizer(checks, name, tokenizer, work):
         if (tokenizer / file).exists():
             shutil.copy(tokenizer / file, folder)
     vocabulary = vocabulary_of(folder)
-    model = make_model(2, len(vocabulary), vocabulary[END_OF_TEXT], **SIZES["72 wide"])
-    model.save_pretrained(folder)
+    randomize(gpt2(len(vocabulary), vocabulary[END_OF_TEXT]), 2).save_pretrained(folder)
     prose = [path.read_text() for path in sorted(pathlib.Path(".").glob("*.md"))]
     checks.group(check_tokens, name, folder, work, [NASTY, *prose])
     checks.group(check_predictions, name, folder, work, 77)
     checks.group(check_greedy, name, folder, 60)
-    checks.group(check_stop, name, folder, work)
     checks.group(check_finetune, name, folder, work, "fp32", 77)
     checks.group(check_finetune, name, folder, work, "bf16", 64)
 
@@ -479,8 +521,8 @@ def main():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     checks, work = Checks(), fresh(pathlib.Path(sys.argv[1]))
-    for name in SIZES:
-        checks.group(check_import, name, work / name.replace(" ", "-"), work, 61)
+    for name, model in families():
+        checks.group(check_family, name, model, work)
     checks.group(check_bytes, work)
     checks.group(check_with_tokenizer, "tokenizer of here", train_tokenizer(work / "bpe"), work)
     for tokenizer in sorted(path for path in FIXTURES.glob("small*") if path.is_dir()):
