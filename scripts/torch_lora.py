@@ -9,67 +9,27 @@ The same model trains here with
       --set data.tokenizer=bytes --set data.seq_len=4096 --set train.micro_batch_size=1 ...
 """
 import argparse
-import json
-import os
 import statistics
 import time
 
 import torch
 
-SIZES = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def config_of(layers):
-    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SIZES,
-            "num_hidden_layers": layers, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-            "rope_theta": 500000.0, "rope_scaling": None, "hidden_act": "silu",
-            "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
-            "bos_token_id": 128000, "eos_token_id": 128001, "dtype": "bfloat16"}
-
-
-def shapes_of(config):
-    """Names and shapes of all tensors, as transformers writes them."""
-    width, inner = config["hidden_size"], config["intermediate_size"]
-    keys = config["num_key_value_heads"] * config["head_dim"]
-    shapes = {"model.embed_tokens.weight": (config["vocab_size"], width)}
-    for i in range(config["num_hidden_layers"]):
-        at = f"model.layers.{i}."
-        shapes |= {at + "self_attn.q_proj.weight": (width, width),
-                   at + "self_attn.k_proj.weight": (keys, width),
-                   at + "self_attn.v_proj.weight": (keys, width),
-                   at + "self_attn.o_proj.weight": (width, width),
-                   at + "mlp.gate_proj.weight": (inner, width),
-                   at + "mlp.up_proj.weight": (inner, width),
-                   at + "mlp.down_proj.weight": (width, inner),
-                   at + "input_layernorm.weight": (width,),
-                   at + "post_attention_layernorm.weight": (width,)}
-    return shapes | {"model.norm.weight": (width,),
-                     "lm_head.weight": (config["vocab_size"], width)}
-
-
-def write(folder, layers, device):
-    """Streams the tensors to the file, so that memory holds one of them."""
-    config = config_of(layers)
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as out:
-        json.dump(config, out, indent=2)
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, shape in shapes_of(config).items():
-        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    generator = torch.Generator(device).manual_seed(1)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for shape in shapes_of(config).values():
-            values = torch.ones(shape, device=device)
-            if len(shape) > 1:
-                values.normal_(0, 0.02, generator=generator)
-            out.write(values.bfloat16().view(torch.uint8).cpu().numpy().data)
+def write(options):
+    """A model of random weights as transformers draws them, in one file."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(options.device):
+        model = LlamaForCausalLM(LlamaConfig(
+            vocab_size=128256, hidden_size=4096, intermediate_size=14336,
+            num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+            num_hidden_layers=options.layers, max_position_embeddings=131072, rms_norm_eps=1e-5,
+            rope_theta=500000.0, tie_word_embeddings=False, bos_token_id=128000,
+            eos_token_id=128001))
+    model.save_pretrained(options.folder, max_shard_size="100GB")
 
 
 def train(options):
@@ -130,7 +90,7 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
     if options.write:
-        write(options.folder, options.layers, options.device)
+        write(options)
     if options.train:
         train(options)
 
