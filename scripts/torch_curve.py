@@ -4,9 +4,9 @@
   scripts/torch_curve.py RUN INITIAL DATA     the run's folder, a checkpoint with the weights it
                                               began from, and its one training shard
 
-Same weights, batches, schedule and AdamW, under autocast of the run's precision; for GPT-2 models
-without dropout or accumulation. Prints losses side by side, and how far apart they are, as mean
-over windows of steps.
+Same weights, batches, schedule and AdamW, under autocast of the run's precision, in transformers;
+for models without dropout or accumulation. Prints losses side by side, and how far apart they are,
+as mean over windows of steps.
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ import statistics
 import numpy
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 GOLDEN, MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 SEED_DATA = 1 << 20  # of enum seed_use
@@ -58,31 +58,6 @@ def learning_rate(config, step):
     return least + (lr - least) * 0.5 * (1 + math.cos(math.pi * part))
 
 
-def forward(weights, heads, tokens, targets):
-    """GPT-2, with Hugging Face's names: linear layers are [in, out]."""
-    def norm(x, name):
-        return F.layer_norm(x, x.shape[-1:], weights[name + ".weight"], weights[name + ".bias"],
-                            1e-5)
-
-    def linear(x, name):
-        return F.linear(x, weights[name + ".weight"].t(), weights[name + ".bias"])
-
-    at = "transformer."
-    rows, length = tokens.shape
-    x = weights[at + "wte.weight"][tokens] + weights[at + "wpe.weight"][:length]
-    layers = 1 + max(int(name.split(".")[2]) for name in weights if ".h." in name)
-    for i in range(layers):
-        layer = f"{at}h.{i}."
-        qkv = linear(norm(x, layer + "ln_1"), layer + "attn.c_attn").chunk(3, dim=-1)
-        q, k, v = (part.view(rows, length, heads, -1).transpose(1, 2) for part in qkv)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        x = x + linear(y.reshape(rows, length, -1), layer + "attn.c_proj")
-        inner = F.gelu(linear(norm(x, layer + "ln_2"), layer + "mlp.c_fc"), approximate="tanh")
-        x = x + linear(inner, layer + "mlp.c_proj")
-    logits = F.linear(norm(x, at + "ln_f"), weights[at + "wte.weight"])
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run")
@@ -101,10 +76,11 @@ def main():
     inputs = torch.from_numpy(numpy.pad(tokens[:-1], (0, more), constant_values=tokens[-1]))
     targets = torch.from_numpy(numpy.pad(tokens[1:], (0, more), constant_values=-100))
     lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config["precision"])
-    weights = {name: tensor.to(options.device).requires_grad_()
-               for name, tensor in load_file(options.initial + "/model.safetensors").items()}
+    model = AutoModelForCausalLM.from_pretrained(
+        options.initial, dtype=torch.float32, attn_implementation="sdpa",
+        trust_remote_code=False).to(options.device).train()
     settings = config["optimizer"]
-    groups = [{"params": [w for w in weights.values() if (w.dim() > 1) == matrix],
+    groups = [{"params": [w for w in model.parameters() if (w.dim() > 1) == matrix],
                "weight_decay": settings["weight_decay"] if matrix else 0.0}
               for matrix in (True, False)]
     optimizer = torch.optim.AdamW(groups, betas=(settings["beta1"], settings["beta2"]),
@@ -119,9 +95,10 @@ def main():
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(config, step)
         with torch.autocast(options.device, dtype=lower, enabled=lower is not None):
-            loss = forward(weights, config["model"]["n_head"], batch, wanted)
+            logits = model(batch).logits
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights.values(), settings["grad_clip"])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings["grad_clip"])
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         theirs.append(loss.item())
