@@ -5,7 +5,7 @@
 #   scripts/test.sh --all      what continuous integration runs, about an hour: also the build by
 #                              nvcc, all scripts, other orders of GPU threads and other GPUs,
 #                              AddressSanitizer and UBSan, each CPU level, a minute of torture.sh, the
-#                              fuzzers (clang), MPICH and Open MPI from pip, CUTLASS's layouts
+#                              fuzzers (clang), MPICH and Open MPI from pip
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
@@ -25,4 +25,3 @@ if command -v clang >/dev/null; then make -j"$(nproc)" fuzz FUZZ_SECONDS=3
 else echo "test.sh: make fuzz is left out, because there is no clang" >&2; fi
 make test-isa
 TRAIN=./train test/scripts/test_mpi_flavors.sh
-test/scripts/test_layouts.sh

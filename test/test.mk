@@ -239,28 +239,6 @@ fuzz: $(FUZZERS)
 	  build/fuzz/$$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 \
 	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer test/fuzz/seeds configs; done
 
-#: make test-layouts   tensor-core layouts beside CUTLASS's: CUTLASS=FOLDER has cute/tensor.hpp
-ORACLE := test/cute_oracle
-$(OUT)/$(ORACLE)/oracle.o: $(ORACLE)/oracle.cpp $(ORACLE)/oracle.h Makefile test/test.mk
-	@mkdir -p $(@D)
-	$(call say,CXX)
-	$(QUIET)$(CXX) -std=c++17 -O1 -w -iquote . $(addprefix -isystem ,$(CUTLASS) $(CUDA_HEADERS) \
-	  $(wildcard $(CUDA_HEADERS)/cccl)) -c -o $@ $<
-
-$(OUT)/check_layouts: $(addprefix $(OUT)/$(ORACLE)/,check_emulator.o check_attention.o oracle.o) \
-                      $(LIBRARY)
-	$(call say,LINK)
-	$(LINK) $(LIBRARIES)
-
-test-layouts:
-ifeq ($(and $(CUDA_HEADERS),$(wildcard $(CUTLASS)/cute/tensor.hpp)),)
-	@echo "skipped: layouts beside CUTLASS's: needs CUDA and CUTLASS=FOLDER with cute/tensor.hpp"
-else
-	$(MAKE) BUILD=emulated build/emulated/check_layouts
-	build/emulated/check_layouts
-	$(if $(NVCC),python3 $(ORACLE)/check_instructions.py $(NVCC) $(CUTLASS))
-endif
-
 #: make test-cublaslt  matmuls of training steps described to the real cuBLASLt, without a GPU
 $(OUT)/check_cublaslt: $(OUT)/test/check_cublaslt.o $(LIBRARY)
 	$(call say,LINK)
@@ -278,6 +256,6 @@ endif
 coverage:
 	scripts/coverage.sh
 
-.PHONY: test test-short test-once test-split test-isa test-sanitize test-device test-races test-layouts test-cublaslt \
+.PHONY: test test-short test-once test-split test-isa test-sanitize test-device test-races test-cublaslt \
         fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks bench-busy \
         bench-start bench-checkpoint
