@@ -125,8 +125,14 @@ static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX], base[FILE_PATH_MAX];
     int status = find_base(base, line, error);
     if (status) return status;
-    struct export_options options = {(enum dtype)line->export_dtype, line->shard_gb, line->merge,
-                                     base[0] ? base : NULL};
+    const struct export_options options = {
+        .dtype = (enum dtype)line->export_dtype,
+        .gguf_type = line->gguf_type,
+        .notes = stderr,
+        .shard_gb = line->shard_gb,
+        .merge = line->merge,
+        .base = base[0] ? base : NULL,
+    };
     if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;

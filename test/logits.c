@@ -1,4 +1,4 @@
-/* Writes the logits of a model, for scripts/check_huggingface.py and check_gguf.py.
+/* Writes the logits of a model, for scripts/check_huggingface.py.
  *
  *   build/fast/logits DIRECTORY SHARDS LENGTH OUT
  *

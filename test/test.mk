@@ -76,8 +76,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
 
-# Programs of one file each. logits prints the logits of a model, for scripts/check_huggingface.sh
-# and scripts/check_gguf.sh.
+# Programs of one file each. logits prints the logits of a model, for scripts/check_huggingface.sh.
 $(addprefix $(OUT)/,split_all encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)

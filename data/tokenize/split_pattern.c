@@ -13,6 +13,10 @@ void split_pattern_close(struct split_pattern *pattern) {
     free(pattern);
 }
 
+const char *split_pattern_text(const struct split_pattern *pattern) {
+    return pattern->text;
+}
+
 /* The set of bytes with which a match from a node on may begin, and whether the match may be
  * empty. */
 struct beginning {

@@ -29,6 +29,9 @@ struct split_pattern *split_pattern_open(const char *text, enum split_dialect di
                                          const uint8_t *atoms, struct error *error);
 void split_pattern_close(struct split_pattern *pattern);
 
+/* Returns the text that the pattern was compiled from. */
+const char *split_pattern_text(const struct split_pattern *pattern);
+
 /* Returns the end of the match that begins at text[at], or SIZE_MAX if there is none. text[0 ..
  * size) holds whole characters, and at < size.
  *

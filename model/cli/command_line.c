@@ -12,6 +12,7 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
 #include "model/config/config_print.h"
+#include "model/io/export.h"
 
 enum {
     TRAIN = 1 << COMMAND_TRAIN,
@@ -126,6 +127,13 @@ static int read_dtype(struct command_line *line, const struct command_flag *flag
                           strlen(text), error);
 }
 
+static int read_type(struct command_line *line, const struct command_flag *flag, char *text,
+                     struct error *error) {
+    for (line->gguf_type = 0; line->gguf_type < GGUF_TYPE_COUNT; line->gguf_type++)
+        if (strcmp(gguf_types[line->gguf_type].name, text) == 0) return 0;
+    return fail(error, "%s: \"%s\" is not one of f32, f16, bf16, q8_0, q4_0", flag->row.name, text);
+}
+
 static int add_override(struct command_line *line, char *text, struct error *error) {
     if (!text) return fail(error, "out of memory for a flag");
     arrput(line->overrides, text);
@@ -207,9 +215,11 @@ static const struct command_flag flags[] = {
          "precisions to compare, such as fp32,bf16", HINT("; others take --set precision=NAME"),
          .read = read_precisions),
     FLAG(EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", .read = read_dtype),
+    FLAG(EXPORT, "--type", "NAME", "for .gguf: f32, the default, f16, bf16, q8_0 or q4_0",
+         .read = read_type),
     FLAG(EXPORT, "--merge", NULL, "adapters: write the model with them in its weights",
          SWITCH(merge)),
-    FLAG(EXPORT, "--shard-size", "GB", "most GB in one file; default 5",
+    FLAG(EXPORT, "--shard-size", "GB", "most GB in one file of a folder; default 5",
          NUMBER(shard_gb, 1e-6, 1e6)),
     FLAG(AUDIT | PROFILE, "--repetitions", "N", "micro-batches to audit, or steps to profile",
          COUNT(repetitions, 1, INT32_MAX)),
@@ -241,8 +251,10 @@ static const struct command_flag flags[] = {
          SELECTS(CHOICES), TEXT(questions)),
     FLAG(0, "--agreement", NULL, "compare the sampler's probabilities with the trainer's",
          SELECTS(AGREEMENT)),
-    FLAG(0, "--export", "DIR", "write a model for Hugging Face tools", SELECTS(EXPORT),
-         TEXT(export_to)),
+    FLAG(0, "--export", "DIR",
+         "write a model for Hugging Face tools; or, to FILE.gguf,\n"
+         "for llama.cpp",
+         SELECTS(EXPORT), TEXT(export_to)),
     FLAG(0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
          SELECTS(AUDIT)),
     FLAG(0, "--profile", NULL, "show where the time of a training step goes", SELECTS(PROFILE)),
@@ -361,6 +373,24 @@ static int refuse_flag(const struct command_flag *flag, struct error *error) {
     return fail(error, "%s goes with %s%s", flag->row.name, names, flag->hint ? flag->hint : "");
 }
 
+/* Fails if a flag of --export does not go with the kind of its target. */
+static int check_export(const struct command_line *line, const bool given[FLAGS],
+                        struct error *error) {
+    static const struct {
+        const char *name; /* without dashes */
+        bool gguf;
+    } kinds[] = {{"dtype", false}, {"shard-size", false}, {"type", true}};
+    bool gguf = export_is_gguf(line->export_to);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (given[flag_named(kinds[i].name) - flags] && kinds[i].gguf != gguf)
+            return fail(error,
+                        gguf ? "--%s is for a folder; a .gguf file takes --type NAME"
+                             : "--%s is for a file with a name that ends in .gguf; a folder takes "
+                               "--dtype NAME",
+                        kinds[i].name);
+    return 0;
+}
+
 static int check(const struct command_line *line, const bool given[FLAGS], struct error *error) {
     unsigned command = 1u << line->command;
     for (int i = 0; i < FLAGS; i++)
@@ -376,7 +406,7 @@ static int check(const struct command_line *line, const bool given[FLAGS], struc
     if (command & (OF_MODEL | EXPORT) && !line->from)
         return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint",
                     command_name(line->command));
-    return 0;
+    return line->command == COMMAND_EXPORT ? check_export(line, given, error) : 0;
 }
 
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error) {

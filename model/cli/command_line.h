@@ -7,6 +7,7 @@
 
 #include "data/util/error.h"
 #include "model/config/config.h"
+#include "model/io/gguf_types.h"
 
 enum command {
     COMMAND_TRAIN,
@@ -54,8 +55,9 @@ struct command_line {
     double link;           /* --dry-run --link, GB/s; 0: not given */
     bool fit;              /* --dry-run --fit */
     double fit_gib;        /* value of --fit; 0: not given */
-    const char *export_to; /* directory that --export writes */
-    enum config_precision export_dtype; /* fp32, fp16 or bf16 */
+    const char *export_to; /* directory, or file .gguf, that --export writes */
+    enum config_precision export_dtype; /* of a directory: fp32, fp16 or bf16 */
+    enum gguf_type gguf_type;           /* --type, of a file */
     bool merge;                         /* --merge of --export */
     double shard_gb;                    /* --shard-size of --export; 0: not given */
 };

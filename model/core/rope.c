@@ -16,12 +16,16 @@ static float scaled(float frequency, const struct gpt_shape *s) {
     return (float)((1 - blend) * slow + blend * (double)frequency);
 }
 
+float rope_frequency(const struct gpt_shape *shape, int64_t pair) {
+    float exponent = (float)(2 * pair) / (float)shape->head_dim;
+    float frequency = 1.0f / powf((float)shape->rope_theta, exponent);
+    return shape->rope_scaling == ROPE_LLAMA3 ? scaled(frequency, shape) : frequency;
+}
+
 void rope_angles(float *angles, const struct gpt_shape *shape, int64_t length) {
     int64_t size = shape->head_dim, half = size / 2;
     for (int64_t j = 0; j < half; j++) {
-        float exponent = (float)(2 * j) / (float)size;
-        float frequency = 1.0f / powf((float)shape->rope_theta, exponent);
-        if (shape->rope_scaling == ROPE_LLAMA3) frequency = scaled(frequency, shape);
+        float frequency = rope_frequency(shape, j);
         for (int64_t t = 0; t < length; t++) {
             float angle = (float)t * frequency;
             angles[t * size + j] = cosf(angle);

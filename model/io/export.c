@@ -13,6 +13,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/corpus/chat_file.h"
 #include "data/tokenize/tokenizer.h"
 #include "data/util/files.h"
 #include "data/util/json.h"
@@ -25,6 +26,7 @@
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/checkpoint_tensors.h"
+#include "model/io/gguf_model.h"
 #include "model/io/huggingface.h"
 #include "model/io/tensor_files.h"
 
@@ -64,23 +66,37 @@ static int store(const struct job *job, void *buffer, const struct stored_tensor
     return 0;
 }
 
-/* Reads elements first .. first + count of a parameter in the job's dtype, with its adapter. */
-static int read_parameter(struct job *job, void *buffer, const struct parameter *parameter,
-                          int64_t first, int64_t count) {
-    const struct stored_tensor *tensor =
-        job->adapters && !job->merge
-            ? checkpoint_find_adapter(job->adapter_list, &job->adapter_files, parameter->name)
-            : checkpoint_find_weight(&job->files, parameter->name);
+/* Returns the tensor of a parameter, and loads the adapter that is merged into it. */
+static const struct stored_tensor *find_tensor(struct job *job, const struct parameter *parameter) {
+    if (job->adapters && !job->merge)
+        return checkpoint_find_adapter(job->adapter_list, &job->adapter_files, parameter->name);
     if (job->merge && merged_layer_load(&job->merged, job->adapter_list, &job->adapter_files,
                                         parameter, job->error))
-        return -1;
+        return NULL;
+    return checkpoint_find_weight(&job->files, parameter->name);
+}
+
+/* Reads elements first .. first + count of a parameter in fp32, with its adapter. */
+static int read_values(void *context, float *values, const struct parameter *parameter,
+                       int64_t first, int64_t count) {
+    struct job *job = context;
+    const struct stored_tensor *tensor = find_tensor(job, parameter);
+    if (!tensor || checkpoint_widen(values, tensor, first, count, job->error)) return -1;
+    if (job->merged.a) merged_layer_add(&job->merged, values, first, count);
+    return 0;
+}
+
+/* The same in the job's dtype. */
+static int read_parameter(struct job *job, void *buffer, const struct parameter *parameter,
+                          int64_t first, int64_t count) {
+    const struct stored_tensor *tensor = find_tensor(job, parameter);
+    if (!tensor) return -1;
     if (checkpoint_dtype(tensor->entry) == job->dtype && !job->merged.a) {
         size_t size = dtype_bytes(job->dtype);
         return safetensors_read(buffer, tensor->file, tensor->entry, (uint64_t)first * size,
                                 (size_t)count * size, job->error);
     }
-    if (checkpoint_widen(job->values, tensor, first, count, job->error)) return -1;
-    if (job->merged.a) merged_layer_add(&job->merged, job->values, first, count);
+    if (read_values(job, job->values, parameter, first, count)) return -1;
     return store(job, buffer, tensor, job->values, first, count);
 }
 
@@ -196,14 +212,23 @@ static void print_adapter_config(FILE *out, const void *context) {
     adapter_print_config(out, &((const struct job *)context)->config);
 }
 
-/* Writes the files beside the weights. Those of adapters that were trained here are already right
- * in their own folder; others have their model's. */
+/* Returns the folder of the tokenizer. Files beside adapters that were trained here are already
+ * right in their own folder; other adapters have their model's. */
+static const char *tokenizer_directory(const struct job *job) {
+    return tokenizer_in_directory(job->from) ? job->from : job->model;
+}
+
+static int open_files(struct job *job) {
+    const char *model = file_exists_in(job->from, checkpoint_config_name) ? job->from : job->model;
+    return base_files_open(&job->base, &job->config, NULL, model, tokenizer_directory(job),
+                           job->error);
+}
+
+/* Writes the files beside the weights. */
 static int write_files(struct job *job) {
     struct error *error = job->error;
     bool is_model = !job->adapters || job->merge;
-    const char *model = file_exists_in(job->from, checkpoint_config_name) ? job->from : job->model;
-    const char *tokenizer = tokenizer_in_directory(job->from) ? job->from : job->model;
-    if (base_files_open(&job->base, &job->config, NULL, model, tokenizer, error)) return -1;
+    if (open_files(job)) return -1;
     if (!is_model && stored_file_print(&job->written, job->directory, adapter_config_name,
                                        print_adapter_config, job, error))
         return -1;
@@ -211,8 +236,7 @@ static int write_files(struct job *job) {
     return base_files_write(&target, is_model, &job->written, error);
 }
 
-static int write_all(struct job *job) {
-    int status = write_weights(job) || write_files(job) || write_tokenizer(job) ? -1 : 0;
+static void close_job(struct job *job) {
     tensor_files_close(&job->files);
     tensor_files_close(&job->adapter_files);
     merged_layer_close(&job->merged);
@@ -221,7 +245,6 @@ static int write_all(struct job *job) {
     arrfree(job->adapter_list);
     arrfree(job->written);
     free(job->values);
-    return status;
 }
 
 /* True if the directory at path is empty. */
@@ -320,20 +343,88 @@ static int read_config(struct job *job, const struct export_options *options, st
     return job->merge ? checkpoint_check_base(job->model, error) : 0;
 }
 
-int export_model(const char *to, const char *from, const struct export_options *options,
-                 struct error *error) {
+static int write_directory(struct job *job, const char *to, struct error *error) {
     struct export_paths paths;
-    struct job job = {
-        .from = from, .directory = paths.unfinished, .dtype = options->dtype, .error = error};
     struct error ignored;
-    config_defaults(&job.config);
-    if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
-    if (read_config(&job, options, error)) return -1;
     int lock = begin(&paths, to, error);
     if (lock < 0) return -1;
-    int status = write_all(&job);
+    job->directory = paths.unfinished;
+    int status = write_weights(job) || write_files(job) || write_tokenizer(job) ? -1 : 0;
+    close_job(job);
     if (status == 0) status = publish(&paths, error);
     if (status) directory_remove(paths.unfinished, &ignored);
     close(lock);
     return status;
+}
+
+/* ---- GGUF */
+
+static const char gguf_suffix[] = ".gguf";
+
+bool export_is_gguf(const char *to) {
+    size_t length = strlen(to), end = strlen(gguf_suffix);
+    return length > end && strcmp(to + length - end, gguf_suffix) == 0 &&
+           to[length - end - 1] != '/';
+}
+
+/* Writes the model, whose files are open, with the tokenizer and the template of its folder. */
+static int write_gguf(struct job *job, const char *to, const struct export_options *options) {
+    struct tokenizer tokenizer;
+    const char *directory = tokenizer_directory(job), *slash = strrchr(to, '/');
+    bool has_tokenizer = tokenizer_in_directory(directory);
+    char *chat_template, *name;
+    if (chat_file_read(&chat_template, directory, job->error) < 0) return -1;
+    if (has_tokenizer && tokenizer_open(&tokenizer, TOKENIZER_FILES, directory, job->error)) {
+        free(chat_template);
+        return -1;
+    }
+    name = strdup(slash ? slash + 1 : to);
+    if (name) name[strlen(name) - strlen(gguf_suffix)] = '\0';
+    const struct gguf_model model = {
+        .name = name ? name : "",
+        .shape = config_shape(&job->config),
+        .list = job->list,
+        .tokenizer = has_tokenizer ? &tokenizer : NULL,
+        .tokens = &job->base.tokens,
+        .chat_template = chat_template,
+        .read = read_values,
+        .context = job,
+        .error = job->error,
+    };
+    int status = gguf_write_model(to, options->gguf_type, &model, options->notes);
+    if (has_tokenizer) tokenizer_close(&tokenizer);
+    free(chat_template);
+    free(name);
+    return status;
+}
+
+static int write_file(struct job *job, const char *to, const struct export_options *options) {
+    struct error *error = job->error;
+    const struct gpt_shape shape = config_shape(&job->config);
+    char parent[FILE_PATH_MAX];
+    struct stat status;
+    if (job->adapters && !job->merge)
+        return fail(error, "%.400s holds adapters, and a GGUF file a model\nadd --merge",
+                    job->from);
+    if (strlen(to) >= FILE_PATH_MAX) return fail(error, "the path to export to is too long");
+    if (lstat(to, &status) == 0)
+        return fail(error, "%.400s already exists\nexport to another file, or remove it first", to);
+    snprintf(parent, sizeof parent, "%s", to);
+    char *slash = strrchr(parent, '/');
+    if (slash) slash[slash == parent] = '\0';
+    if (gguf_check_shape(&shape, error) || (slash && directory_create(parent, error))) return -1;
+    int result =
+        open_weights(job) || check_base(job) || open_files(job) || write_gguf(job, to, options) ? -1
+                                                                                                : 0;
+    close_job(job);
+    return result;
+}
+
+int export_model(const char *to, const char *from, const struct export_options *options,
+                 struct error *error) {
+    struct job job = {.from = from, .dtype = options->dtype, .error = error};
+    config_defaults(&job.config);
+    if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
+    if (read_config(&job, options, error)) return -1;
+    return export_is_gguf(to) ? write_file(&job, to, options) : write_directory(&job, to, error);
 }

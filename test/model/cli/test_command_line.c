@@ -214,6 +214,30 @@ Test(command_line, export) {
     command_line_free(&line);
 }
 
+Test(command_line, export_to_a_file_takes_a_type) {
+    static const char *const names[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+    for (int i = 0; i < 5; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--export|a/b.gguf|--from|d|--type|%s", names[i]);
+        struct command_line line = accept(arguments);
+        cr_expect_str_eq(gguf_types[line.gguf_type].name, names[i]);
+        command_line_free(&line);
+    }
+    struct command_line line = accept("--from|d|--export|b.gguf");
+    cr_expect_eq(line.gguf_type, GGUF_F32);
+    command_line_free(&line);
+    refuse("--export|b.gguf|--from|d|--type|q5_0",
+           "--type: \"q5_0\" is not one of f32, f16, bf16, q8_0, q4_0");
+    refuse("--export|b.gguf|--from|d|--type|", "\"\" is not one of f32");
+    refuse("--export|b.gguf|--type|f32", "--from DIR");
+    refuse("--type|q8_0|--export|out|--from|d", "--type is for a file with a name that ends in");
+    refuse("--export|.gguf|--from|d|--type|q8_0", "a folder takes --dtype");
+    refuse("--export|a/.gguf|--from|d|--type|q8_0", "a folder takes --dtype");
+    refuse("--export|b.gguf|--from|d|--dtype|fp16", "--dtype is for a folder; a .gguf file takes");
+    refuse("--export|b.gguf|--from|d|--shard-size|1", "--shard-size is for a folder");
+    refuse("--eval|--from|d|--type|f32", "--type goes with --export");
+}
+
 Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--eval|--data|x", "--from DIR");
     refuse("--eval|--from|d|--data|x|--config|c", "--config");
@@ -298,10 +322,10 @@ Test(command_line, unknown_arguments) {
 }
 
 Test(command_line, values_that_are_missing_or_too_many) {
-    static const char *const needs[] = {"--config", "--set",         "--device",    "--sample",
-                                        "--from",   "--temperature", "--top-k",     "--seed",
-                                        "--tokens", "--top-p",       "--data",      "--precision",
-                                        "--export", "--dtype",       "--shard-size"};
+    static const char *const needs[] = {"--config", "--set",         "--device",     "--sample",
+                                        "--from",   "--temperature", "--top-k",      "--seed",
+                                        "--tokens", "--top-p",       "--data",       "--precision",
+                                        "--export", "--dtype",       "--shard-size", "--type"};
     static const char *const takes_none[] = {
         "--dry-run=1", "--version=", "--help-config=", "--print-schema=a", "--print-reference=a"};
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
@@ -389,6 +413,7 @@ Test(command_line, help_of_each_command_names_its_flags) {
         {"eval", "--data"},
         {"eval", "--precision"},
         {"export", "--shard-size"},
+        {"export", "--type"},
         {"audit", "--out"},
         {"audit", "--repetitions"},
         {"dry-run", "--sizes"},

@@ -1,0 +1,315 @@
+#include "model/io/gguf_model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/core/rope.h"
+#include "model/io/gguf.h"
+#include "model/io/gguf_tokenizer.h"
+
+enum { KEY_MAX = 80, QUANTIZATION_VERSION = 2 };
+
+/* ---- architectures */
+
+enum { LLAMA = 1, QWEN2 = 2, QWEN3 = 4, GPT2 = 8, ROPE = LLAMA | QWEN2 | QWEN3 };
+
+/* Returns the architecture, or 0. */
+static int architecture_of(const struct gpt_shape *s) {
+    bool scaled = s->rope_scaling != ROPE_UNSCALED;
+    if (shape_is_gpt2(s)) return s->window ? 0 : GPT2;
+    if (!shape_is_llama(s)) return 0;
+    if (s->qk_norm) return scaled ? 0 : QWEN3;
+    return s->bias == BIAS_QKV && !scaled && shape_q(s) == s->n_embd ? QWEN2 : LLAMA;
+}
+
+static const char *architecture_name(int architecture) {
+    return architecture == GPT2    ? "gpt2"
+           : architecture == QWEN2 ? "qwen2"
+           : architecture == QWEN3 ? "qwen3"
+                                   : "llama";
+}
+
+int gguf_check_shape(const struct gpt_shape *shape, struct error *error) {
+    return architecture_of(shape)
+               ? 0
+               : fail(error, "llama.cpp has no model of these parts: its GPT-2, Llama, Mistral, "
+                             "Qwen2 and Qwen3 are\nthose of transformers, Qwen3 without scaled "
+                             "rope and GPT-2 without a window\nexport to a folder, without .gguf");
+}
+
+/* ---- metadata */
+
+static const struct {
+    const char *key;
+    size_t size; /* offset in struct gpt_shape of an int64_t */
+    int architectures;
+} sizes[] = {
+    {"vocab_size", offsetof(struct gpt_shape, vocab_size), ROPE | GPT2},
+    {"context_length", offsetof(struct gpt_shape, n_positions), ROPE | GPT2},
+    {"embedding_length", offsetof(struct gpt_shape, n_embd), ROPE | GPT2},
+    {"block_count", offsetof(struct gpt_shape, n_layer), ROPE | GPT2},
+    {"feed_forward_length", offsetof(struct gpt_shape, n_inner), ROPE | GPT2},
+    {"attention.head_count", offsetof(struct gpt_shape, n_head), ROPE | GPT2},
+    {"attention.head_count_kv", offsetof(struct gpt_shape, n_kv_head), ROPE},
+    {"attention.key_length", offsetof(struct gpt_shape, head_dim), ROPE},
+    {"attention.value_length", offsetof(struct gpt_shape, head_dim), ROPE},
+    {"attention.sliding_window", offsetof(struct gpt_shape, window), ROPE},
+    {"rope.dimension_count", offsetof(struct gpt_shape, head_dim), ROPE},
+};
+
+static const struct {
+    const char *key;
+    size_t number; /* offset of a double */
+    int architectures;
+} numbers[] = {
+    {"attention.layer_norm_epsilon", offsetof(struct gpt_shape, norm_eps), GPT2},
+    {"attention.layer_norm_rms_epsilon", offsetof(struct gpt_shape, norm_eps), ROPE},
+    {"rope.freq_base", offsetof(struct gpt_shape, rope_theta), ROPE},
+};
+
+/* Adds the pairs that do not depend on the tokenizer. A window of 0 is left out. */
+static void put_metadata(struct gguf_writer *writer, const struct gguf_model *model,
+                         int architecture, enum gguf_type type) {
+    const char *name = architecture_name(architecture), *shape = (const char *)&model->shape;
+    char key[KEY_MAX];
+    gguf_put_string(writer, "general.architecture", name);
+    gguf_put_string(writer, "general.type", "model");
+    gguf_put_string(writer, "general.name", model->name);
+    gguf_put_uint32(writer, "general.file_type", gguf_types[type].file_type);
+    if (gguf_types[type].block > 1)
+        gguf_put_uint32(writer, "general.quantization_version", QUANTIZATION_VERSION);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t size = *(const int64_t *)(shape + sizes[i].size);
+        if (!(sizes[i].architectures & architecture) || size == 0) continue;
+        snprintf(key, sizeof key, "%s.%s", name, sizes[i].key);
+        gguf_put_uint32(writer, key, (uint32_t)size);
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (!(numbers[i].architectures & architecture)) continue;
+        snprintf(key, sizeof key, "%s.%s", name, numbers[i].key);
+        gguf_put_float32(writer, key, (float)*(const double *)(shape + numbers[i].number));
+    }
+}
+
+/* ---- tensors */
+
+enum order { SAME, TRANSPOSED, QUERIES, KEYS };
+
+/* Names of kinds of parameters without ".weight" and ".bias", and the order of their rows. Only
+ * matrices are transposed, and q and k only reordered in the architecture "llama". */
+static const struct kind {
+    const char *from, *to;
+    enum order order;
+} kinds[] = {
+    {"wte", "token_embd", SAME},
+    {"wpe", "position_embd", SAME},
+    {"ln_f", "output_norm", SAME},
+    {"ln_1", "attn_norm", SAME},
+    {"attn.c_attn", "attn_qkv", TRANSPOSED},
+    {"attn.c_proj", "attn_output", TRANSPOSED},
+    {"ln_2", "ffn_norm", SAME},
+    {"mlp.c_fc", "ffn_up", TRANSPOSED},
+    {"mlp.c_proj", "ffn_down", TRANSPOSED},
+    {"model.embed_tokens", "token_embd", SAME},
+    {"lm_head", "output", SAME},
+    {"model.norm", "output_norm", SAME},
+    {"input_layernorm", "attn_norm", SAME},
+    {"self_attn.q_proj", "attn_q", QUERIES},
+    {"self_attn.k_proj", "attn_k", KEYS},
+    {"self_attn.v_proj", "attn_v", SAME},
+    {"self_attn.o_proj", "attn_output", SAME},
+    {"self_attn.q_norm", "attn_q_norm", SAME},
+    {"self_attn.k_norm", "attn_k_norm", SAME},
+    {"post_attention_layernorm", "ffn_norm", SAME},
+    {"mlp.gate_proj", "ffn_gate", SAME},
+    {"mlp.up_proj", "ffn_up", SAME},
+    {"mlp.down_proj", "ffn_down", SAME},
+};
+
+/* A tensor of the file. */
+struct output {
+    const struct parameter *parameter;
+    char name[KEY_MAX];
+    enum gguf_type type;
+    int64_t rows, columns; /* a vector has one row */
+    bool transposed;
+    int64_t heads; /* number of heads whose rows are reordered; 0: none */
+};
+
+/* A file while it is written. */
+struct job {
+    const struct gguf_model *model;
+    enum gguf_type type;
+    int architecture;
+    struct gguf_writer writer;
+    struct output *outputs; /* stb_ds */
+    FILE *notes;            /* or NULL */
+};
+
+static const struct kind *kind_of(const struct parameter *parameter) {
+    const char *end = strrchr(parameter->kind, '.');
+    size_t length = (size_t)(end - parameter->kind);
+    const struct kind *kind = kinds;
+    while (strlen(kind->from) != length || strncmp(kind->from, parameter->kind, length) != 0)
+        kind++; /* all kinds of GPT-2 and Llama are in the table */
+    return kind;
+}
+
+/* Returns the type of a tensor, and prints a note for one that is not as asked for, by its first
+ * layer. */
+static enum gguf_type type_of(const struct job *job, const struct output *output) {
+    const struct parameter *parameter = output->parameter;
+    bool is_head = parameter == parameter_head(job->model->list);
+    enum gguf_type type = job->type;
+    if (!parameter->extent.columns || strcmp(parameter->kind, "wpe.weight") == 0) return GGUF_F32;
+    if (is_head && type == GGUF_Q4_0) type = GGUF_Q8_0;
+    if (output->columns % gguf_types[type].block == 0) return type;
+    if (job->notes && parameter->layer <= 0)
+        fprintf(job->notes,
+                "note: %s%s has rows of %" PRId64 " values, which are no whole blocks of %" PRId64
+                ": stored as f16\n",
+                output->name, parameter->layer < 0 ? "" : ", as in other layers,", output->columns,
+                gguf_types[type].block);
+    return GGUF_F16;
+}
+
+static void list_output(struct job *job, const struct parameter *parameter) {
+    const struct kind *kind = kind_of(parameter);
+    const struct gpt_shape *s = &job->model->shape;
+    const struct extent *extent = &parameter->extent;
+    struct output output = {.parameter = parameter, .rows = 1, .columns = extent->rows};
+    char layer[32] = "";
+    if (parameter->layer >= 0) snprintf(layer, sizeof layer, "blk.%d.", parameter->layer);
+    snprintf(output.name, sizeof output.name, "%s%s%s", layer, kind->to,
+             strrchr(parameter->kind, '.'));
+    output.transposed = extent->columns && kind->order == TRANSPOSED;
+    if (extent->columns) {
+        output.rows = output.transposed ? extent->columns : extent->rows;
+        output.columns = output.transposed ? extent->rows : extent->columns;
+    }
+    if (job->architecture == LLAMA && kind->order == QUERIES) output.heads = s->n_head;
+    if (job->architecture == LLAMA && kind->order == KEYS) output.heads = s->n_kv_head;
+    output.type = type_of(job, &output);
+    gguf_add_tensor(&job->writer, output.name, output.type,
+                    extent->columns ? (uint64_t)output.rows : 0, (uint64_t)output.columns);
+    arrput(job->outputs, output);
+}
+
+/* Returns which of `count` rows of q or k comes at an index. Here a head's first half rotates with
+ * its second half, in llama.cpp each row with the next. */
+static int64_t source_row(const struct output *output, int64_t index, int64_t count) {
+    if (output->heads == 0) return index;
+    int64_t size = count / output->heads, head = index / size, at = index % size;
+    return head * size + at % 2 * (size / 2) + at / 2;
+}
+
+/* Fills values with a row. `whole` has all values of a vector or of a transposed matrix. */
+static int read_row(const struct job *job, float *values, const struct output *output, int64_t row,
+                    const float *whole) {
+    const struct gguf_model *model = job->model;
+    const int64_t columns = output->columns;
+    if (!whole)
+        return model->read(model->context, values, output->parameter,
+                           source_row(output, row, output->rows) * columns, columns);
+    for (int64_t i = 0; i < columns; i++)
+        values[i] =
+            whole[output->transposed ? i * output->rows + row : source_row(output, i, columns)];
+    return 0;
+}
+
+static int refuse_value(const struct job *job, const struct output *output, int64_t row,
+                        int64_t column, float value) {
+    return fail(job->model->error,
+                "tensor %s: element [%" PRId64 ", %" PRId64
+                "] is %g, which %s cannot represent\nexport with --type %s",
+                output->name, row, column, (double)value, gguf_types[output->type].name,
+                isfinite(value) && output->type == GGUF_F16 ? "bf16 or f32" : "f32");
+}
+
+static int write_rows(struct job *job, const struct output *output, float *values, uint8_t *row,
+                      const float *whole) {
+    const struct gguf_type_info *info = &gguf_types[output->type];
+    size_t bytes = (size_t)(output->columns / info->block) * info->block_bytes;
+    struct error *error = job->model->error;
+    for (int64_t i = 0; i < output->rows; i++) {
+        if (read_row(job, values, output, i, whole)) return -1;
+        int64_t wrong = gguf_store(row, output->type, values, output->columns);
+        if (wrong >= 0) return refuse_value(job, output, i, wrong, values[wrong]);
+        if (gguf_write_data(&job->writer, row, bytes, error)) return -1;
+    }
+    return gguf_write_end_tensor(&job->writer, error);
+}
+
+static int write_output(struct job *job, const struct output *output) {
+    const struct gguf_model *model = job->model;
+    const int64_t count = output->rows * output->columns;
+    const bool needs_whole = output->transposed || output->rows == 1;
+    float *values = malloc((size_t)output->columns * sizeof *values);
+    uint8_t *row = malloc((size_t)output->columns * sizeof(float));
+    float *whole = needs_whole ? malloc((size_t)count * sizeof *whole) : NULL;
+    int status = -1;
+    if (!values || !row || (needs_whole && !whole))
+        fail(model->error, "out of memory for a tensor");
+    else if (!whole || model->read(model->context, whole, output->parameter, 0, count) == 0)
+        status = write_rows(job, output, values, row, whole);
+    free(values);
+    free(row);
+    free(whole);
+    return status;
+}
+
+/* Divisors of the frequencies of rope, which only Llama 3's rope has. */
+static const char rope_name[] = "rope_freqs.weight";
+
+static int write_rope(struct job *job) {
+    const struct gpt_shape *shape = &job->model->shape;
+    struct gpt_shape plain = *shape;
+    plain.rope_scaling = ROPE_UNSCALED;
+    for (int64_t i = 0; i < shape->head_dim / 2; i++) {
+        float divisor = rope_frequency(&plain, i) / rope_frequency(shape, i);
+        if (gguf_write_data(&job->writer, &divisor, sizeof divisor, job->model->error)) return -1;
+    }
+    return gguf_write_end_tensor(&job->writer, job->model->error);
+}
+
+static int write_all(struct job *job, const char *path) {
+    const struct gguf_model *model = job->model;
+    const struct gpt_shape *shape = &model->shape;
+    bool scaled = job->architecture == LLAMA && shape->rope_scaling == ROPE_LLAMA3;
+    put_metadata(&job->writer, model, job->architecture, job->type);
+    if (gguf_put_tokenizer(&job->writer, model->tokenizer, model->tokens, model->chat_template,
+                           shape->vocab_size, model->error))
+        return -1;
+    for (ptrdiff_t i = 0; i < arrlen(model->list); i++) list_output(job, &model->list[i]);
+    if (scaled)
+        gguf_add_tensor(&job->writer, rope_name, GGUF_F32, 0, (uint64_t)shape->head_dim / 2);
+    if (gguf_write_begin(&job->writer, path, model->error)) return -1;
+    for (ptrdiff_t i = 0; i < arrlen(job->outputs); i++)
+        if (write_output(job, &job->outputs[i])) return -1;
+    if (scaled && write_rope(job)) return -1;
+    return gguf_write_end(&job->writer, model->error);
+}
+
+int gguf_write_model(const char *path, enum gguf_type type, const struct gguf_model *model,
+                     FILE *notes) {
+    struct job job = {.model = model,
+                      .type = type,
+                      .architecture = architecture_of(&model->shape),
+                      .notes = notes};
+    if (gguf_check_shape(&model->shape, model->error)) return -1;
+    if (notes && model->shape.window)
+        fprintf(notes,
+                "note: llama.cpp has no sliding window here: from token %" PRId64
+                " on it computes otherwise\n",
+                model->shape.window);
+    if (notes && !model->tokenizer)
+        fprintf(notes, "note: there is no tokenizer: llama.cpp can be given numbers only\n");
+    int status = write_all(&job, path);
+    gguf_writer_close(&job.writer);
+    arrfree(job.outputs);
+    return status;
+}
