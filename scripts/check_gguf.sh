@@ -24,7 +24,7 @@ if [ ! -x "$venv/bin/python" ] && ! "${PYTHON:-python3}" -m venv "$venv"; then
     exit 1
 fi
 if ! "$venv/bin/python" -c 'import gguf, tokenizers, torch, transformers' 2>/dev/null; then
-    "$venv/bin/python" -m pip install --quiet gguf -r test/golden/requirements.txt
+    "$venv/bin/python" -m pip install --quiet -r test/golden/requirements.txt
 fi
 [ -x "$train" ] || make -j"$(nproc)" train
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=error

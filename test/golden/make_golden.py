@@ -22,6 +22,7 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
 
 import blocks
 import fp8
+import gguf_blocks
 import mx
 import nf4
 import optimizers
@@ -539,6 +540,7 @@ def main():
     save("ops", make_operations())
     save("nf4", nf4.make_nf4())
     save("mx", mx.make_mx())
+    save("gguf", gguf_blocks.make_gguf())
     save("sums", sums.make_sums())
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():

@@ -1,0 +1,568 @@
+#include "test/model/io/checkpoint_fixture.h"
+
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/dtype.h"
+#include "model/io/export.h"
+#include "model/io/gguf.h"
+#include "model/io/huggingface.h"
+#include "test/model/families.h"
+#include "test/model/io/foreign_weights.h"
+#include "test/model/io/gguf_reader.h"
+#include "test/safetensors_find.h"
+
+TestSuite(gguf, .init = make_folder, .fini = remove_folder);
+
+/* ---- the container and its types */
+
+Test(gguf, the_file_holds_pairs_and_tensors) {
+    struct gguf_writer writer = {0};
+    struct read_gguf file;
+    const float floats[] = {0.5f, -2};
+    gguf_put_uint32(&writer, "a", 0xfedcba98);
+    gguf_put_float32(&writer, "b.c", -0.1f);
+    gguf_put_bool(&writer, "yes", true);
+    gguf_put_bool(&writer, "no", false);
+    gguf_put_string(&writer, "empty", "");
+    gguf_put_string(&writer, "text", "na\xc3\xafve");
+    gguf_put_array(&writer, "texts", GGUF_STRING, 2);
+    gguf_add_text(&writer, "x\0y", 3);
+    gguf_add_text(&writer, "", 0);
+    gguf_put_array(&writer, "floats", GGUF_FLOAT32, 2);
+    for (int i = 0; i < 2; i++) gguf_add_word(&writer, &floats[i]);
+    gguf_add_tensor(&writer, "vector", GGUF_F32, 0, 3);
+    gguf_add_tensor(&writer, "matrix", GGUF_Q8_0, 2, 64);
+    SUCCEEDS(gguf_write_begin(&writer, in_folder("file"), &error));
+    SUCCEEDS(gguf_write_data(&writer, "abcdefghijkl", 12, &error));
+    SUCCEEDS(gguf_write_end_tensor(&writer, &error));
+    for (int i = 0; i < 4; i++) {
+        char block[34];
+        memset(block, 'A' + i, sizeof block);
+        SUCCEEDS(gguf_write_data(&writer, block, sizeof block, &error));
+    }
+    SUCCEEDS(gguf_write_end_tensor(&writer, &error));
+    cr_expect_not(file_exists(in_folder("file")), "before it is complete");
+    SUCCEEDS(gguf_write_end(&writer, &error));
+    gguf_writer_close(&writer);
+
+    read_gguf(&file, in_folder("file"));
+    cr_expect_eq(file.pair_count, 8u);
+    expect_uint32(&file, "a", 0xfedcba98);
+    expect_float32(&file, "b.c", -0.1f);
+    expect_bool(&file, "yes", true);
+    expect_bool(&file, "no", false);
+    expect_string(&file, "empty", "");
+    expect_string(&file, "text", "na\xc3\xafve");
+    cr_expect_eq(string_item(&file, "texts", 0).size, 3u);
+    expect_item(&file, "texts", 1, "");
+    cr_expect_eq(word_item(&file, "floats", 6, 1), 0xc0000000);
+    cr_expect_eq(file.info_count, 2u);
+    cr_expect_eq(file.infos[0].dimensions, 1u);
+    cr_expect_eq(file.infos[0].shape[0], 3u);
+    cr_expect_eq(memcmp(file.infos[0].data, "abcdefghijkl", 12), 0);
+    const struct read_info *matrix = find_info(&file, "matrix");
+    cr_expect(matrix->dimensions == 2 && matrix->shape[0] == 64 && matrix->shape[1] == 2);
+    cr_expect(matrix->data[0] == 'A' && matrix->data[4 * 34 - 1] == 'D');
+    free(file.bytes);
+}
+
+Test(gguf, an_unfinished_file_is_removed) {
+    struct gguf_writer writer = {0};
+    gguf_add_tensor(&writer, "vector", GGUF_F32, 0, 3);
+    SUCCEEDS(gguf_write_begin(&writer, in_folder("file"), &error));
+    cr_expect_str_eq(names_in(""), "file.tmp ");
+    gguf_writer_close(&writer);
+    cr_expect_str_eq(names_in(""), "");
+}
+
+/* Every block of test/golden/gguf.safetensors. */
+Test(gguf, blocks_have_the_bits_of_gguf) {
+    static const struct {
+        const char *name;
+        enum gguf_type type;
+    } types[] = {{"Q8_0", GGUF_Q8_0}, {"Q4_0", GGUF_Q4_0}};
+    struct safetensors file;
+    SUCCEEDS(safetensors_open(&file, "test/golden/gguf.safetensors", &error));
+    const struct safetensors_entry *entry = safetensors_find(&file, "values");
+    float *values = safetensors_data(&file, entry);
+    const int64_t rows = (int64_t)entry->shape[0];
+    cr_assert(rows > 50 && entry->shape[1] == 32);
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = gguf_types[types[i].type].block_bytes;
+        uint8_t row[2 * 34],
+            *codes = safetensors_data(&file, safetensors_find(&file, types[i].name));
+        for (int64_t r = 0; r + 1 < rows; r++) {
+            cr_assert_eq(gguf_store(row, types[i].type, values + 32 * r, 64), -1);
+            cr_expect_eq(memcmp(row, codes + bytes * (size_t)r, 2 * bytes), 0, "%s, rows from %d",
+                         types[i].name, (int)r);
+        }
+        free(codes);
+    }
+    free(values);
+    safetensors_close(&file);
+}
+
+Test(gguf, values_that_a_type_lacks_are_found) {
+    static const struct {
+        float value;
+        bool fits[GGUF_TYPE_COUNT]; /* f32, f16, bf16, q8_0, q4_0 */
+    } cases[] = {
+        {65504, {true, true, true, true, true}},       {-65520, {true, false, true, true, true}},
+        {-600000, {true, false, true, true, false}},   {9e6f, {true, false, true, false, false}},
+        {3.4e38f, {true, false, false, false, false}}, {INFINITY, {true, true, true, false, false}},
+        {NAN, {true, true, true, false, false}},       {1e-44f, {true, true, true, true, true}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (enum gguf_type type = 0; type < GGUF_TYPE_COUNT; type++) {
+            float row[64] = {1, 2, [40] = cases[i].value};
+            uint8_t stored[sizeof row];
+            cr_expect_eq(gguf_store(stored, type, row, 64), cases[i].fits[type] ? -1 : 40,
+                         "%g as %s", (double)cases[i].value, gguf_types[type].name);
+        }
+}
+
+/* ---- models */
+
+static struct config config;
+
+/* Puts a model of a family into a folder, whose values are value_of's. Returns its parameters. */
+static struct parameter *put_model(void) {
+    static const struct foreign_format plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
+    struct huggingface_tokens tokens = {.begin = 5, .pad = 6, .ends = {7, 8, 9, 10}};
+    char *text;
+    size_t size;
+    int64_t count;
+    tokens.end_count = 4;
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, &config, &tokens, DTYPE_F32);
+    fclose(out);
+    put_text("config.json", text);
+    free(text);
+    struct gpt_shape shape = config_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count);
+    put_weights(list, &plain);
+    return list;
+}
+
+static int export_to(const char *to, enum gguf_type type, FILE *notes) {
+    const struct export_options options = {.gguf_type = type, .notes = notes};
+    error.text[0] = '\0';
+    return export_model(to, folder, &options, &error);
+}
+
+static void export_and_read(struct read_gguf *file, enum gguf_type type) {
+    unlink(in_folder("out.gguf"));
+    SUCCEEDS(export_to(in_folder("out.gguf"), type, NULL));
+    read_gguf(file, in_folder("out.gguf"));
+}
+
+static void expect_refused(const char *reason) {
+    cr_expect_eq(export_to(in_folder("out.gguf"), GGUF_F32, NULL), -1, "exported: %s", reason);
+    expect_text(error.text, reason);
+    cr_expect_not(file_exists(in_folder("out.gguf")));
+    cr_expect_not(file_exists(in_folder("out.gguf.tmp")));
+}
+
+/* One tensor of a file, and where its values are in the file of Hugging Face. */
+struct expected {
+    const char *name, *from;
+    char order; /* '=': the same, 'T': transposed, 'q' and 'k': rows for llama.cpp's rope */
+};
+
+static const struct expected gpt2_tensors[] = {
+    {"token_embd.weight", "wte.weight", '='},
+    {"position_embd.weight", "wpe.weight", '='},
+    {"output_norm.weight", "ln_f.weight", '='},
+    {"output_norm.bias", "ln_f.bias", '='},
+    {"blk.1.attn_norm.weight", "h.1.ln_1.weight", '='},
+    {"blk.1.attn_norm.bias", "h.1.ln_1.bias", '='},
+    {"blk.1.attn_qkv.weight", "h.1.attn.c_attn.weight", 'T'},
+    {"blk.1.attn_qkv.bias", "h.1.attn.c_attn.bias", '='},
+    {"blk.1.attn_output.weight", "h.1.attn.c_proj.weight", 'T'},
+    {"blk.1.attn_output.bias", "h.1.attn.c_proj.bias", '='},
+    {"blk.1.ffn_norm.weight", "h.1.ln_2.weight", '='},
+    {"blk.1.ffn_norm.bias", "h.1.ln_2.bias", '='},
+    {"blk.1.ffn_up.weight", "h.1.mlp.c_fc.weight", 'T'},
+    {"blk.1.ffn_up.bias", "h.1.mlp.c_fc.bias", '='},
+    {"blk.1.ffn_down.weight", "h.1.mlp.c_proj.weight", 'T'},
+    {"blk.1.ffn_down.bias", "h.1.mlp.c_proj.bias", '='},
+};
+
+#define LAYER(name) "model.layers.1." name
+static const struct expected llama_tensors[] = {
+    {"token_embd.weight", "model.embed_tokens.weight", '='},
+    {"output.weight", "lm_head.weight", '='},
+    {"output_norm.weight", "model.norm.weight", '='},
+    {"blk.1.attn_norm.weight", LAYER("input_layernorm.weight"), '='},
+    {"blk.1.attn_q.weight", LAYER("self_attn.q_proj.weight"), 'q'},
+    {"blk.1.attn_q.bias", LAYER("self_attn.q_proj.bias"), 'q'},
+    {"blk.1.attn_k.weight", LAYER("self_attn.k_proj.weight"), 'k'},
+    {"blk.1.attn_k.bias", LAYER("self_attn.k_proj.bias"), 'k'},
+    {"blk.1.attn_v.weight", LAYER("self_attn.v_proj.weight"), '='},
+    {"blk.1.attn_v.bias", LAYER("self_attn.v_proj.bias"), '='},
+    {"blk.1.attn_q_norm.weight", LAYER("self_attn.q_norm.weight"), '='},
+    {"blk.1.attn_k_norm.weight", LAYER("self_attn.k_norm.weight"), '='},
+    {"blk.1.attn_output.weight", LAYER("self_attn.o_proj.weight"), '='},
+    {"blk.1.attn_output.bias", LAYER("self_attn.o_proj.bias"), '='},
+    {"blk.1.ffn_norm.weight", LAYER("post_attention_layernorm.weight"), '='},
+    {"blk.1.ffn_gate.weight", LAYER("mlp.gate_proj.weight"), '='},
+    {"blk.1.ffn_gate.bias", LAYER("mlp.gate_proj.bias"), '='},
+    {"blk.1.ffn_up.weight", LAYER("mlp.up_proj.weight"), '='},
+    {"blk.1.ffn_up.bias", LAYER("mlp.up_proj.bias"), '='},
+    {"blk.1.ffn_down.weight", LAYER("mlp.down_proj.weight"), '='},
+    {"blk.1.ffn_down.bias", LAYER("mlp.down_proj.bias"), '='},
+};
+#undef LAYER
+
+/* Where llama.cpp wants a row of q or k: it rotates rows 2i and 2i + 1 of a head, transformers rows
+ * i and i + half. */
+static int64_t rope_row(int64_t row, int64_t size) {
+    int64_t head = row / size, at = row % size;
+    return head * size + (at < size / 2 ? 2 * at : 2 * (at - size / 2) + 1);
+}
+
+static void expect_tensor(const struct read_info *info, const struct expected *expected,
+                          const struct parameter *parameter, int64_t id, bool reorders) {
+    const struct extent *extent = &parameter->extent;
+    const int64_t rows = extent->rows, columns = extent->columns ? extent->columns : 1;
+    const bool transposed = expected->order == 'T';
+    cr_expect_eq(info->dimensions, extent->columns ? 2u : 1u);
+    cr_assert_eq(info->shape[0], (uint64_t)(transposed || !extent->columns ? rows : columns));
+    if (extent->columns) cr_assert_eq(info->shape[1], (uint64_t)(transposed ? columns : rows));
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t column = 0; column < columns; column++) {
+            bool moved = reorders && strchr("qk", expected->order);
+            int64_t to = moved ? rope_row(row, config_shape(&config).head_dim) : row;
+            int64_t at = transposed ? column * rows + row : to * columns + column;
+            float value;
+            memcpy(&value, info->data + 4 * at, 4);
+            cr_assert_eq(value, value_of(id, row * columns + column), "%s[%d, %d]", expected->name,
+                         (int)row, (int)column);
+        }
+}
+
+/* Checks the tensors of the model and of layer 1. Returns how many of them there are. */
+static uint64_t expect_tensors(const struct read_gguf *file, const struct expected *all,
+                               size_t count, const struct parameter *list, bool reorders) {
+    uint64_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        ptrdiff_t at = 0;
+        while (at < arrlen(list) && strcmp(list[at].name, all[i].from) != 0) at++;
+        const struct read_info *info = find_info(file, all[i].name);
+        cr_assert_eq(at < arrlen(list), info != NULL, "%s", all[i].name);
+        if (!info) continue;
+        cr_expect_eq(info->type, 0u);
+        expect_tensor(info, &all[i], &list[at], at, reorders);
+        found += list[at].layer < 0 ? 1 : 2;
+    }
+    return found;
+}
+
+static void expect_sizes(const struct read_gguf *file, const char *architecture) {
+    const struct gpt_shape s = config_shape(&config);
+    const bool rope = strcmp(architecture, "gpt2") != 0;
+    const struct {
+        const char *key;
+        int64_t size;
+    } sizes[] = {
+        {"vocab_size", 300},
+        {"context_length", 16},
+        {"embedding_length", 24},
+        {"block_count", 2},
+        {"feed_forward_length", s.n_inner},
+        {"attention.head_count", s.n_head},
+        {"attention.head_count_kv", rope ? s.n_kv_head : -1},
+        {"attention.key_length", rope ? s.head_dim : -1},
+        {"attention.value_length", rope ? s.head_dim : -1},
+        {"rope.dimension_count", rope ? s.head_dim : -1},
+        {"attention.sliding_window", s.window ? s.window : -1},
+    };
+    char key[80];
+    expect_string(file, "general.architecture", architecture);
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        snprintf(key, sizeof key, "%s.%s", architecture, sizes[i].key);
+        expect_uint32(file, key, sizes[i].size);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm%s_epsilon", architecture,
+             rope ? "_rms" : "");
+    expect_float32(file, key, rope ? 1e-6f : 1e-5f);
+    snprintf(key, sizeof key, "%s.rope.freq_base", architecture);
+    if (rope) expect_float32(file, key, 10000);
+    else cr_expect_null(find_pair(file, key));
+}
+
+static void expect_family(const char *architecture) {
+    struct read_gguf file;
+    struct parameter *list = put_model();
+    const bool gpt2 = strcmp(architecture, "gpt2") == 0;
+    const bool scaled = config.model.rope_scaling == ROPE_LLAMA3;
+    export_and_read(&file, GGUF_F32);
+    expect_sizes(&file, architecture);
+    uint64_t found = gpt2 ? expect_tensors(&file, gpt2_tensors, COUNT(gpt2_tensors), list, false)
+                          : expect_tensors(&file, llama_tensors, COUNT(llama_tensors), list,
+                                           strcmp(architecture, "llama") == 0);
+    cr_expect_eq(file.info_count, found + scaled, "%s", architecture);
+    arrfree(list);
+    free(file.bytes);
+}
+
+Test(gguf, each_family_has_its_names_orders_and_sizes) {
+    static const char *const architectures[FAMILIES] = {
+        "gpt2", "llama", "llama", NULL, NULL, "qwen3"}; /* number 2 has the rope of Llama 3 */
+    for (int family = 0; family < FAMILIES; family++) {
+        subject_config(&config, CONFIG_PRECISION_FP32);
+        set_family(&config, family);
+        if (architectures[family]) {
+            expect_family(architectures[family]);
+            unlink(in_folder("out.gguf"));
+            continue;
+        }
+        struct parameter *list = put_model();
+        expect_refused("llama.cpp has no model of these parts");
+        arrfree(list);
+    }
+}
+
+Test(gguf, variants_of_the_families) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 2);
+    config.model.rope_scaling = ROPE_UNSCALED;
+    expect_family("qwen2");
+    config.model.head_dim = 4; /* llama.cpp's Qwen2 has heads as wide as the model */
+    expect_family("llama");
+    set_family(&config, 1);
+    config.model.bias = BIAS_ALL;
+    expect_family("llama");
+    config.model.bias = BIAS_NONE;
+    config.model.window = 5;
+    expect_family("llama");
+    set_family(&config, 5);
+    config.model.window = 0;
+    config.model.rope_scaling = ROPE_LLAMA3;
+    unlink(in_folder("out.gguf"));
+    struct parameter *list = put_model();
+    expect_refused("Qwen3 without scaled");
+    arrfree(list);
+}
+
+/* Frequencies of Llama 3's rope by hand: head_dim 6, base 10000, 16 original positions. The pairs
+ * have 2.55, 0.118 and 0.0055 periods there: the first lies between low_freq_factor 1 and
+ * high_freq_factor 4, the others below. */
+Test(gguf, the_rope_of_llama_3_has_divisors) {
+    struct read_gguf file;
+    float divisors[3];
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 2);
+    struct parameter *list = put_model();
+    export_and_read(&file, GGUF_Q8_0);
+    const struct read_info *info = find_info(&file, "rope_freqs.weight");
+    cr_assert(info && info->type == 0 && info->dimensions == 1 && info->shape[0] == 3);
+    memcpy(divisors, info->data, sizeof divisors);
+    double smooth = (16 / (2 * M_PI) - 1) / 3, factor = config.model.rope_factor;
+    cr_expect_float_eq(divisors[0], (float)(1 / (smooth + (1 - smooth) / factor)), 1e-5f);
+    cr_expect_float_eq(divisors[1], (float)factor, 1e-5f);
+    cr_expect_float_eq(divisors[2], (float)factor, 1e-5f);
+    arrfree(list);
+    free(file.bytes);
+}
+
+/* ---- types of a model's tensors */
+
+/* A Llama with rows of whole blocks, except those of ffn_down. */
+static void put_wide_model(bool tied) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 1);
+    config.model.n_embd = 64;
+    config.model.head_dim = 0;
+    config.model.tied_head = tied;
+    struct parameter *list = put_model();
+    arrfree(list);
+}
+
+static uint32_t type_of(const struct read_gguf *file, const char *name) {
+    const struct read_info *info = find_info(file, name);
+    cr_assert_not_null(info, "%s", name);
+    return info->type;
+}
+
+Test(gguf, tensors_have_the_type_or_one_that_llama_cpp_needs) {
+    static const struct {
+        enum gguf_type type;
+        uint32_t file_type, matrix, head, odd;
+    } types[] = {{GGUF_F32, 0, 0, 0, 0},
+                 {GGUF_F16, 1, 1, 1, 1},
+                 {GGUF_BF16, 32, 30, 30, 30},
+                 {GGUF_Q8_0, 7, 8, 8, 1},
+                 {GGUF_Q4_0, 2, 2, 8, 1}};
+    for (size_t i = 0; i < COUNT(types); i++)
+        for (int tied = 0; tied < 2; tied++) {
+            struct read_gguf file;
+            put_wide_model(tied);
+            export_and_read(&file, types[i].type);
+            expect_uint32(&file, "general.file_type", types[i].file_type);
+            expect_uint32(&file, "general.quantization_version",
+                          gguf_types[types[i].type].block > 1 ? 2 : -1);
+            cr_expect_eq(type_of(&file, "blk.0.attn_k.weight"), types[i].matrix);
+            cr_expect_eq(type_of(&file, "blk.1.ffn_down.weight"), types[i].odd);
+            cr_expect_eq(type_of(&file, "blk.0.attn_norm.weight"), 0u);
+            cr_expect_eq(type_of(&file, tied ? "token_embd.weight" : "output.weight"),
+                         types[i].head);
+            if (!tied) cr_expect_eq(type_of(&file, "token_embd.weight"), types[i].matrix);
+            else cr_expect_null(find_info(&file, "output.weight"));
+            free(file.bytes);
+        }
+}
+
+/* The rows are those of the f32 file, after gguf_store. */
+Test(gguf, quantized_rows_are_those_of_the_model) {
+    struct read_gguf wide, file;
+    put_wide_model(false);
+    export_and_read(&wide, GGUF_F32);
+    export_and_read(&file, GGUF_Q4_0);
+    const struct read_info *from = find_info(&wide, "blk.1.attn_q.weight");
+    const struct read_info *to = find_info(&file, "blk.1.attn_q.weight");
+    for (int row = 0; row < 64; row++) {
+        float values[64];
+        uint8_t blocks[36];
+        memcpy(values, from->data + sizeof values * (size_t)row, sizeof values);
+        cr_assert_eq(gguf_store(blocks, GGUF_Q4_0, values, 64), -1);
+        cr_expect_eq(memcmp(blocks, to->data + sizeof blocks * (size_t)row, sizeof blocks), 0);
+    }
+    free(wide.bytes);
+    free(file.bytes);
+}
+
+static char *notes_of(enum gguf_type type) {
+    char *text;
+    size_t size;
+    FILE *notes = open_memstream(&text, &size);
+    unlink(in_folder("out.gguf"));
+    SUCCEEDS(export_to(in_folder("out.gguf"), type, notes));
+    fclose(notes);
+    return text;
+}
+
+Test(gguf, notes_say_what_differs) {
+    put_wide_model(false);
+    char *text = notes_of(GGUF_F16);
+    cr_expect_str_eq(text, "note: there is no tokenizer: llama.cpp can be given numbers only\n");
+    free(text);
+    text = notes_of(GGUF_Q8_0);
+    expect_text(text, "note: blk.0.ffn_down.weight, as in other layers, has rows of 72 values, "
+                      "which are no whole blocks of 32: stored as f16\n");
+    cr_expect_null(strstr(text, "blk.1"));
+    cr_expect_null(strstr(text, "attn"));
+    free(text);
+    config.model.window = 9;
+    struct parameter *list = put_model();
+    text = notes_of(GGUF_F32);
+    expect_text(text, "no sliding window here: from token 9 on");
+    free(text);
+    arrfree(list);
+}
+
+Test(gguf, values_too_large_are_named) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct parameter *list = put_model();
+    struct safetensors file;
+    SUCCEEDS(safetensors_open(&file, in_folder("model.safetensors"), &error));
+    const struct safetensors_entry *entry = safetensors_find(&file, "h.0.mlp.c_fc.weight");
+    uint64_t offset = file.data_start + entry->offset + 4 * (3 * entry->shape[1] + 2);
+    safetensors_close(&file);
+    FILE *out = fopen(in_folder("model.safetensors"), "r+");
+    cr_assert_eq(fseek(out, (long)offset, SEEK_SET), 0);
+    fwrite(&(float){-7e4f}, 4, 1, out);
+    fclose(out);
+    cr_expect_eq(export_to(in_folder("out.gguf"), GGUF_F16, NULL), -1);
+    expect_text(error.text,
+                "tensor blk.0.ffn_up.weight: element [2, 3] is -70000, which f16 cannot "
+                "represent\nexport with --type bf16 or f32");
+    cr_expect_str_eq(names_in(""), "config.json model.safetensors ");
+    SUCCEEDS(export_to(in_folder("out.gguf"), GGUF_BF16, NULL));
+    arrfree(list);
+}
+
+/* ---- targets */
+
+Test(gguf, writes_to_a_new_file) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct parameter *list = put_model();
+    struct read_gguf file;
+    SUCCEEDS(export_to(in_folder("a/b/My Model.gguf"), GGUF_F32, NULL));
+    read_gguf(&file, in_folder("a/b/My Model.gguf"));
+    expect_string(&file, "general.name", "My Model");
+    expect_string(&file, "general.type", "model");
+    free(file.bytes);
+    cr_expect_str_eq(names_in("a/b"), "My Model.gguf ");
+    put_text("taken.gguf", "other");
+    cr_assert_eq(symlink("nowhere", in_folder("link.gguf")), 0);
+    cr_assert_eq(mkdir(in_folder("dir.gguf"), 0755), 0);
+    static const char *const names[] = {"taken", "link", "dir"};
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(export_to(in_folder("%s.gguf", names[i]), GGUF_F32, NULL), -1);
+        expect_text(error.text, "already exists\nexport to another file, or remove it first");
+    }
+    char *text;
+    size_t size;
+    SUCCEEDS(file_read_all(&text, &size, in_folder("taken.gguf"), 100, &error));
+    cr_expect_str_eq(text, "other");
+    free(text);
+    cr_expect_eq(export_to(in_folder("config.json/out.gguf"), GGUF_F32, NULL), -1);
+    char *deep = calloc(1, FILE_PATH_MAX + 1);
+    memset(deep, 'x', FILE_PATH_MAX);
+    memcpy(deep + FILE_PATH_MAX - 5, ".gguf", 5);
+    cr_expect_eq(export_to(deep, GGUF_F32, NULL), -1);
+    expect_text(error.text, "too long");
+    free(deep);
+    arrfree(list);
+}
+
+Test(gguf, a_full_disk_leaves_nothing) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct parameter *list = put_model();
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t limit = 0; limit < 80000; limit += 9973) {
+        struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
+        setrlimit(RLIMIT_FSIZE, &few);
+        int status = export_to(in_folder("out.gguf"), GGUF_F32, NULL);
+        setrlimit(RLIMIT_FSIZE, &any);
+        cr_expect_eq(status, -1, "exported in %lu bytes", (unsigned long)limit);
+        expect_text(error.text, "disk full");
+        cr_expect_str_eq(names_in(""), "config.json model.safetensors ");
+    }
+    SUCCEEDS(export_to(in_folder("out.gguf"), GGUF_F32, NULL));
+    arrfree(list);
+}
+
+/* The file is complete or absent, and the next export replaces leftovers. */
+Test(gguf, a_kill_leaves_no_half_file, .timeout = 120) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct parameter *list = put_model();
+    int finished = 0, interrupted = 0;
+    double window = 4000; /* microseconds */
+    for (uint64_t round = 0; round < 300 && (finished < 6 || interrupted < 10); round++) {
+        pid_t child = fork();
+        if (child == 0) _exit(export_to(in_folder("out.gguf"), GGUF_F32, NULL) ? 1 : 0);
+        usleep((useconds_t)(window * random_uniform(3, 0, round)));
+        kill(child, SIGKILL);
+        cr_assert_eq(waitpid(child, NULL, 0), child);
+        bool whole = file_exists(in_folder("out.gguf"));
+        interrupted += file_exists(in_folder("out.gguf.tmp"));
+        window *= whole ? 0.8 : 1.3;
+        finished += whole;
+        if (!whole) continue;
+        struct read_gguf file;
+        read_gguf(&file, in_folder("out.gguf"));
+        expect_tensors(&file, gpt2_tensors, COUNT(gpt2_tensors), list, false);
+        free(file.bytes);
+        unlink(in_folder("out.gguf"));
+    }
+    cr_expect_geq(finished, 6);
+    cr_expect_geq(interrupted, 10);
+    arrfree(list);
+}
