@@ -45,14 +45,14 @@ static inline void print_bos_tokenizer(FILE *out) {
 /* Opens it from a folder of its own, which it does not need any more. */
 static inline void open_bos_tokenizer(struct tokenizer *tokenizer) {
     char directory[] = "/tmp/mantissa-bos-XXXXXX", path[64];
-    struct error error;
+    struct error reason;
     cr_assert_not_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/tokenizer.json", directory);
     FILE *out = fopen(path, "w");
     cr_assert_not_null(out);
     print_bos_tokenizer(out);
     cr_assert_eq(fclose(out), 0);
-    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_FILES, directory, &error), 0, "%s",
-                 error.text);
-    cr_assert_eq(directory_remove(directory, &error), 0);
+    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_FILES, directory, &reason), 0, "%s",
+                 reason.text);
+    cr_assert_eq(directory_remove(directory, &reason), 0);
 }

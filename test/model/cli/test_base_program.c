@@ -168,3 +168,30 @@ Test(base_program, adapters_keep_the_files_of_the_base) {
     for (int i = 0; i < 4; i++) expect_same("alone", kept[i]);
     cr_expect(!exists("alone/config.json"), "transformers would take it for a whole model");
 }
+
+/* A GGUF file of adapters is that of the merged model, with its ends and its chat template. */
+Test(base_program, a_gguf_file_has_adapters_merged) {
+    char arguments[1000], one[SHA256_HEX_MAX], two[SHA256_HEX_MAX], *text;
+    size_t size;
+    train_first();
+    SUCCEEDS(rename(in_folder("a/first/checkpoints/step-00000001/model.safetensors"),
+                    in_folder("base/model.safetensors")));
+    write_file("base/config.json", CONFIG("256", "bfloat16"));
+    write_file("base/generation_config.json", GENERATION("256"));
+    train_from_base("|--set|train.steps=2|--set|adapter.type=lora", arguments);
+    expect_error("--export|one/m.gguf|--from|a/tuned", 1,
+                 "holds adapters, and a GGUF file a model\nadd --merge");
+    expect_exit("--export|one/m.gguf|--type|f32|--merge|--from|a/tuned", 0);
+    expect_exit("--export|whole|--merge|--from|a/tuned", 0);
+    expect_exit("--export|two/m.gguf|--from|whole", 0);
+    SUCCEEDS(sha256_file(one, NULL, in_folder("one/m.gguf"), &error));
+    SUCCEEDS(sha256_file(two, NULL, in_folder("two/m.gguf"), &error));
+    cr_expect_str_eq(one, two);
+    SUCCEEDS(file_read_all(&text, &size, in_folder("one/m.gguf"), 1 << 24, &error));
+    const char *template = chat_template_text(chat_template_at(0));
+    cr_expect_not_null(memmem(text, size, template, strlen(template)));
+    cr_expect_not_null(memmem(text, size, "tokenizer.ggml.eot_token_id\4\0\0\0\2\1\0\0", 35),
+                       "258 ends turns");
+    free(text);
+    expect_error("--export|one/m.gguf|--merge|--from|a/tuned", 1, "already exists");
+}
