@@ -30,6 +30,7 @@ SIZES = {"context_length": "max_position_embeddings", "embedding_length": "hidde
          "attention.sliding_window": "sliding_window",
          "attention.layer_norm_epsilon": "layer_norm_epsilon", "rope.freq_base": "rope_theta",
          "attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+ROLES = {"pad": "padding", "unk": "unknown"}
 TYPES = gguf.GGMLQuantizationType
 TEXT = ("I'll can't WE'RE 'tis they've  two  spaces\t\ttabs \n\n\n lines\r\nCRLF   \n12345 x1y2 ½ ²³"
         " naïve Привет 世界你好 한국어 हिन्दी שלום 👩‍👩‍👧‍👦 ... !?!? (a)[b]{c} aaaaaaaaaaaa         end")
@@ -108,7 +109,7 @@ def expected_fields(folder, config, architecture, tokenizer):
     special = gguf.SpecialVocab(folder, load_merges=True,
                                 special_token_types=("bos", "eos", "unk", "pad"))
     for role, token in special.special_token_ids.items():
-        fields[f"tokenizer.ggml.{'padding' if role == 'pad' else role}_token_id"] = token
+        fields[f"tokenizer.ggml.{ROLES.get(role, role)}_token_id"] = token
     for role in special.add_special_token.keys() & {"bos", "eos"}:
         fields[f"tokenizer.ggml.add_{role}_token"] = special.add_special_token[role]
     if special.chat_template:

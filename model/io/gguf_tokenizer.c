@@ -179,6 +179,8 @@ static void put_merges(struct job *job) {
 
 /* ---- SentencePiece's tokenizers */
 
+/* ignore_merges matters to texts that are one token as a whole, for which the merges of
+ * SentencePiece's tokenizers give the same. */
 static int check_characters(const struct job *job) {
     const struct subwords *subwords = job->subwords;
     bool marks = subwords->marks_spaces;
@@ -192,7 +194,7 @@ static int check_characters(const struct job *job) {
     }
     for (int byte = 0; byte < 256; byte++)
         if (subwords->bytes.tokens[byte] < 0) return refuse(job, "not all bytes have a token");
-    if (!marks || subwords->cuts_at_marks || subwords->ignore_merges)
+    if (!marks || subwords->cuts_at_marks)
         return refuse(job, "it is of characters, but not of SentencePiece's kind");
     return 0;
 }

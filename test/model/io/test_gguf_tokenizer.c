@@ -266,7 +266,6 @@ Test(gguf_tokenizer, characters_that_scores_cannot_express) {
         {"{\"type\": \"Prepend\"", "{\"type\": \"NFC\"}, {\"type\": \"Prepend\"",
          "more than spaces"},
         {"\"String\": \" \"", "\"String\": \"x\"", "more than spaces"},
-        {"\"ignore_merges\": false", "\"ignore_merges\": true", "but not of SentencePiece's kind"},
         {"\"pre_tokenizer\": null",
          "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\\u2581\", "
          "\"prepend_scheme\": \"first\", \"split\": true}",
