@@ -31,20 +31,20 @@ static void begin_pair(struct gguf_writer *writer, const char *key, enum gguf_va
     writer->pair_count++;
 }
 
-void gguf_put_uint32(struct gguf_writer *writer, const char *key, uint32_t value) {
-    begin_pair(writer, key, GGUF_UINT32);
-    append(&writer->pairs, &value, sizeof value);
+void gguf_add_number(struct gguf_writer *writer, enum gguf_value type, double value) {
+    const float real = (float)value;
+    const int32_t whole = (int32_t)value;
+    const uint8_t flag = value != 0;
+    if (type == GGUF_FLOAT32) append(&writer->pairs, &real, sizeof real);
+    else if (type == GGUF_INT32) append(&writer->pairs, &whole, sizeof whole);
+    else if (type == GGUF_BOOL) append(&writer->pairs, &flag, sizeof flag);
+    else append_uint32(&writer->pairs, (uint32_t)value);
 }
 
-void gguf_put_float32(struct gguf_writer *writer, const char *key, float value) {
-    begin_pair(writer, key, GGUF_FLOAT32);
-    append(&writer->pairs, &value, sizeof value);
-}
-
-void gguf_put_bool(struct gguf_writer *writer, const char *key, bool value) {
-    uint8_t byte = value;
-    begin_pair(writer, key, GGUF_BOOL);
-    append(&writer->pairs, &byte, 1);
+void gguf_put_number(struct gguf_writer *writer, const char *key, enum gguf_value type,
+                     double value) {
+    begin_pair(writer, key, type);
+    gguf_add_number(writer, type, value);
 }
 
 void gguf_put_string(struct gguf_writer *writer, const char *key, const char *text) {
@@ -61,10 +61,6 @@ void gguf_put_array(struct gguf_writer *writer, const char *key, enum gguf_value
 
 void gguf_add_text(struct gguf_writer *writer, const void *text, size_t size) {
     append_text(&writer->pairs, text, size);
-}
-
-void gguf_add_word(struct gguf_writer *writer, const void *value) {
-    append(&writer->pairs, value, 4);
 }
 
 static uint64_t aligned(uint64_t bytes) {

@@ -41,18 +41,17 @@ struct gguf_writer {
     struct file_writer file;
 };
 
-/* Add a pair. Keys must differ. */
-void gguf_put_uint32(struct gguf_writer *writer, const char *key, uint32_t value);
-void gguf_put_float32(struct gguf_writer *writer, const char *key, float value);
-void gguf_put_bool(struct gguf_writer *writer, const char *key, bool value);
+/* Add a pair: a number or, for GGUF_BOOL, 0 or 1; or a text. Keys must differ. */
+void gguf_put_number(struct gguf_writer *writer, const char *key, enum gguf_value type,
+                     double value);
 void gguf_put_string(struct gguf_writer *writer, const char *key, const char *text);
 
-/* Begins an array of `count` items, each of which one of the next two functions adds: a text of
- * `size` bytes to an array of GGUF_STRING, or a value of 32 bits to one of a type of that size. */
+/* Begins an array of `count` items, each of which one of the next two functions adds: a number of
+ * the array's type, or a text of `size` bytes to an array of GGUF_STRING. */
 void gguf_put_array(struct gguf_writer *writer, const char *key, enum gguf_value type,
                     uint64_t count);
+void gguf_add_number(struct gguf_writer *writer, enum gguf_value type, double value);
 void gguf_add_text(struct gguf_writer *writer, const void *text, size_t size);
-void gguf_add_word(struct gguf_writer *writer, const void *value);
 
 /* Adds a tensor, [rows, columns] in the order of memory; rows 0: a vector. Rows are whole blocks of
  * the type. */

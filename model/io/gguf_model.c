@@ -43,32 +43,30 @@ int gguf_check_shape(const struct gpt_shape *shape, struct error *error) {
 
 /* ---- metadata */
 
+#define SIZE(key, field, architectures) \
+    { key, offsetof(struct gpt_shape, field), GGUF_UINT32, architectures }
+#define NUMBER(key, field, architectures) \
+    { key, offsetof(struct gpt_shape, field), GGUF_FLOAT32, architectures }
 static const struct {
     const char *key;
-    size_t size; /* offset in struct gpt_shape of an int64_t */
+    size_t field; /* offset in struct gpt_shape of an int64_t or, for GGUF_FLOAT32, a double */
+    enum gguf_value type;
     int architectures;
-} sizes[] = {
-    {"vocab_size", offsetof(struct gpt_shape, vocab_size), ROPE | GPT2},
-    {"context_length", offsetof(struct gpt_shape, n_positions), ROPE | GPT2},
-    {"embedding_length", offsetof(struct gpt_shape, n_embd), ROPE | GPT2},
-    {"block_count", offsetof(struct gpt_shape, n_layer), ROPE | GPT2},
-    {"feed_forward_length", offsetof(struct gpt_shape, n_inner), ROPE | GPT2},
-    {"attention.head_count", offsetof(struct gpt_shape, n_head), ROPE | GPT2},
-    {"attention.head_count_kv", offsetof(struct gpt_shape, n_kv_head), ROPE},
-    {"attention.key_length", offsetof(struct gpt_shape, head_dim), ROPE},
-    {"attention.value_length", offsetof(struct gpt_shape, head_dim), ROPE},
-    {"attention.sliding_window", offsetof(struct gpt_shape, window), ROPE},
-    {"rope.dimension_count", offsetof(struct gpt_shape, head_dim), ROPE},
-};
-
-static const struct {
-    const char *key;
-    size_t number; /* offset of a double */
-    int architectures;
-} numbers[] = {
-    {"attention.layer_norm_epsilon", offsetof(struct gpt_shape, norm_eps), GPT2},
-    {"attention.layer_norm_rms_epsilon", offsetof(struct gpt_shape, norm_eps), ROPE},
-    {"rope.freq_base", offsetof(struct gpt_shape, rope_theta), ROPE},
+} fields[] = {
+    SIZE("vocab_size", vocab_size, ROPE | GPT2),
+    SIZE("context_length", n_positions, ROPE | GPT2),
+    SIZE("embedding_length", n_embd, ROPE | GPT2),
+    SIZE("block_count", n_layer, ROPE | GPT2),
+    SIZE("feed_forward_length", n_inner, ROPE | GPT2),
+    SIZE("attention.head_count", n_head, ROPE | GPT2),
+    SIZE("attention.head_count_kv", n_kv_head, ROPE),
+    SIZE("attention.key_length", head_dim, ROPE),
+    SIZE("attention.value_length", head_dim, ROPE),
+    SIZE("attention.sliding_window", window, ROPE),
+    SIZE("rope.dimension_count", head_dim, ROPE),
+    NUMBER("rope.freq_base", rope_theta, ROPE),
+    NUMBER("attention.layer_norm_epsilon", norm_eps, GPT2),
+    NUMBER("attention.layer_norm_rms_epsilon", norm_eps, ROPE),
 };
 
 /* Adds the pairs that do not depend on the tokenizer. A window of 0 is left out. */
@@ -79,19 +77,16 @@ static void put_metadata(struct gguf_writer *writer, const struct gguf_model *mo
     gguf_put_string(writer, "general.architecture", name);
     gguf_put_string(writer, "general.type", "model");
     gguf_put_string(writer, "general.name", model->name);
-    gguf_put_uint32(writer, "general.file_type", gguf_types[type].file_type);
+    gguf_put_number(writer, "general.file_type", GGUF_UINT32, gguf_types[type].file_type);
     if (gguf_types[type].block > 1)
-        gguf_put_uint32(writer, "general.quantization_version", QUANTIZATION_VERSION);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int64_t size = *(const int64_t *)(shape + sizes[i].size);
-        if (!(sizes[i].architectures & architecture) || size == 0) continue;
-        snprintf(key, sizeof key, "%s.%s", name, sizes[i].key);
-        gguf_put_uint32(writer, key, (uint32_t)size);
-    }
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (!(numbers[i].architectures & architecture)) continue;
-        snprintf(key, sizeof key, "%s.%s", name, numbers[i].key);
-        gguf_put_float32(writer, key, (float)*(const double *)(shape + numbers[i].number));
+        gguf_put_number(writer, "general.quantization_version", GGUF_UINT32, QUANTIZATION_VERSION);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const void *field = shape + fields[i].field;
+        double value = fields[i].type == GGUF_FLOAT32 ? *(const double *)field
+                                                      : (double)*(const int64_t *)field;
+        if (!(fields[i].architectures & architecture) || value == 0) continue;
+        snprintf(key, sizeof key, "%s.%s", name, fields[i].key);
+        gguf_put_number(writer, key, fields[i].type, value);
     }
 }
 

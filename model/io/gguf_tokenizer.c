@@ -139,7 +139,7 @@ static void put_tokens(struct job *job) {
     }
     gguf_put_array(job->writer, "tokenizer.ggml.token_type", GGUF_INT32, (uint64_t)job->vocab_size);
     for (int32_t token = 0; token < job->vocab_size; token++)
-        gguf_add_word(job->writer, &job->types[token]);
+        gguf_add_number(job->writer, GGUF_INT32, job->types[token]);
 }
 
 /* ---- byte-level tokenizers */
@@ -240,7 +240,8 @@ static int put_scores(const struct job *job) {
     int status = scores && counts ? find_scores(job, scores, counts)
                                   : fail(job->error, "out of memory for the scores of tokens");
     gguf_put_array(job->writer, "tokenizer.ggml.scores", GGUF_FLOAT32, count);
-    for (size_t i = 0; i < count && status == 0; i++) gguf_add_word(job->writer, &scores[i]);
+    for (size_t i = 0; i < count && status == 0; i++)
+        gguf_add_number(job->writer, GGUF_FLOAT32, (double)scores[i]);
     free(scores);
     free(counts);
     return status;
@@ -259,16 +260,18 @@ static void put_special(struct job *job, const struct huggingface_tokens *tokens
     if (subwords->end_count > 0) huggingface_add_end(&all, subwords->ends[subwords->end_count - 1]);
     for (int i = 0; i < tokens->end_count; i++) huggingface_add_end(&all, tokens->ends[i]);
     if (all.begin >= 0)
-        gguf_put_uint32(job->writer, "tokenizer.ggml.bos_token_id", (uint32_t)all.begin);
+        gguf_put_number(job->writer, "tokenizer.ggml.bos_token_id", GGUF_UINT32, all.begin);
     for (int i = 0; i < all.end_count && i < (int)(sizeof ends / sizeof *ends); i++)
-        gguf_put_uint32(job->writer, ends[i], (uint32_t)all.ends[i]);
+        gguf_put_number(job->writer, ends[i], GGUF_UINT32, all.ends[i]);
     if (all.pad >= 0)
-        gguf_put_uint32(job->writer, "tokenizer.ggml.padding_token_id", (uint32_t)all.pad);
+        gguf_put_number(job->writer, "tokenizer.ggml.padding_token_id", GGUF_UINT32, all.pad);
     if (subwords->unknown >= 0)
-        gguf_put_uint32(job->writer, "tokenizer.ggml.unknown_token_id",
-                        (uint32_t)subwords->unknown);
-    gguf_put_bool(job->writer, "tokenizer.ggml.add_bos_token", subwords->begin_count > 0);
-    gguf_put_bool(job->writer, "tokenizer.ggml.add_eos_token", subwords->end_count > 0);
+        gguf_put_number(job->writer, "tokenizer.ggml.unknown_token_id", GGUF_UINT32,
+                        subwords->unknown);
+    gguf_put_number(job->writer, "tokenizer.ggml.add_bos_token", GGUF_BOOL,
+                    subwords->begin_count > 0);
+    gguf_put_number(job->writer, "tokenizer.ggml.add_eos_token", GGUF_BOOL,
+                    subwords->end_count > 0);
 }
 
 static int put_all(struct job *job, const struct huggingface_tokens *tokens) {
@@ -285,7 +288,8 @@ static int put_all(struct job *job, const struct huggingface_tokens *tokens) {
     put_tokens(job);
     put_special(job, tokens);
     if (!byte_level) {
-        gguf_put_bool(job->writer, "tokenizer.ggml.add_space_prefix", puts_space_first(subwords));
+        gguf_put_number(job->writer, "tokenizer.ggml.add_space_prefix", GGUF_BOOL,
+                        puts_space_first(subwords));
         return put_scores(job);
     }
     put_merges(job);

@@ -23,18 +23,20 @@ TestSuite(gguf, .init = make_folder, .fini = remove_folder);
 Test(gguf, the_file_holds_pairs_and_tensors) {
     struct gguf_writer writer = {0};
     struct read_gguf file;
-    const float floats[] = {0.5f, -2};
-    gguf_put_uint32(&writer, "a", 0xfedcba98);
-    gguf_put_float32(&writer, "b.c", -0.1f);
-    gguf_put_bool(&writer, "yes", true);
-    gguf_put_bool(&writer, "no", false);
+    gguf_put_number(&writer, "a", GGUF_UINT32, 0xfedcba98);
+    gguf_put_number(&writer, "b.c", GGUF_FLOAT32, -0.1);
+    gguf_put_number(&writer, "yes", GGUF_BOOL, true);
+    gguf_put_number(&writer, "no", GGUF_BOOL, false);
     gguf_put_string(&writer, "empty", "");
     gguf_put_string(&writer, "text", "na\xc3\xafve");
     gguf_put_array(&writer, "texts", GGUF_STRING, 2);
     gguf_add_text(&writer, "x\0y", 3);
     gguf_add_text(&writer, "", 0);
     gguf_put_array(&writer, "floats", GGUF_FLOAT32, 2);
-    for (int i = 0; i < 2; i++) gguf_add_word(&writer, &floats[i]);
+    gguf_add_number(&writer, GGUF_FLOAT32, 0.5);
+    gguf_add_number(&writer, GGUF_FLOAT32, -2);
+    gguf_put_array(&writer, "whole", GGUF_INT32, 1);
+    gguf_add_number(&writer, GGUF_INT32, -7);
     gguf_add_tensor(&writer, "vector", GGUF_F32, 0, 3);
     gguf_add_tensor(&writer, "matrix", GGUF_Q8_0, 2, 64);
     SUCCEEDS(gguf_write_begin(&writer, in_folder("file"), &error));
@@ -51,7 +53,7 @@ Test(gguf, the_file_holds_pairs_and_tensors) {
     gguf_writer_close(&writer);
 
     read_gguf(&file, in_folder("file"));
-    cr_expect_eq(file.pair_count, 8u);
+    cr_expect_eq(file.pair_count, 9u);
     expect_uint32(&file, "a", 0xfedcba98);
     expect_float32(&file, "b.c", -0.1f);
     expect_bool(&file, "yes", true);
@@ -61,6 +63,7 @@ Test(gguf, the_file_holds_pairs_and_tensors) {
     cr_expect_eq(string_item(&file, "texts", 0).size, 3u);
     expect_item(&file, "texts", 1, "");
     cr_expect_eq(word_item(&file, "floats", 6, 1), 0xc0000000);
+    cr_expect_eq(word_item(&file, "whole", 5, 0), (uint32_t)-7);
     cr_expect_eq(file.info_count, 2u);
     cr_expect_eq(file.infos[0].dimensions, 1u);
     cr_expect_eq(file.infos[0].shape[0], 3u);
