@@ -41,6 +41,8 @@ endif
 $(OUT)/data/util/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
 # Equal values of stored weights at every CPU level, and on GPUs.
 $(OUT)/kernels/weight_format.o $(OUT)/level_%/kernels/cpu/dequantize.o: OPTIONS += -ffp-contract=off
+# Equal blocks in GGUF files, those of llama.cpp's reference.
+$(OUT)/model/io/gguf_types.o: OPTIONS += -ffp-contract=off
 # The hash of stb_ds shifts into the sign bit.
 $(OUT)/data/util/stb_ds.o: OPTIONS += -fno-sanitize=shift
 

@@ -37,8 +37,8 @@ static void store_q8_0(uint8_t *block, const float values[BLOCK], float largest)
     for (int i = 0; i < BLOCK; i++) block[2 + i] = (uint8_t)(int8_t)roundf(values[i] * factor);
 }
 
-/* Rounds by cutting off after + 8.5. The compiler must not fuse the multiplication with the
- * addition, which would round differently. */
+/* Rounds by cutting off after + 8.5. The Makefile keeps the compiler from fusing the multiplication
+ * with the addition, which would round differently. */
 static uint8_t q4_of(float value, float factor) {
     float shifted = value * factor + 8.5f;
     return shifted < 15 ? (uint8_t)shifted : 15;
