@@ -55,8 +55,10 @@ PACKAGE_FOLDER  := $(abspath $(PACKAGES:%=%/lib))
 OPTIONS += $(PACKAGE_OPTIONS)
 has_header = $(shell $(CC) $(PACKAGE_OPTIONS) $(2) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
 ONEDNN    ?= $(call has_header,dnnl.h)
+# Libraries are also looked for in lib/ beside the programs, where make_wheel.sh puts them.
 LIBRARIES := $(addprefix -L,$(PACKAGE_FOLDER)) \
-             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson \
+             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) \
+             -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -lcjson \
              $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
 ifeq ($(filter clean help,$(MAKECMDGOALS)),)
 ifneq ($(ONEDNN),1)

@@ -25,6 +25,7 @@ ifeq ($(BUILD),fast)
 	$(USE_PROGRAMS) test/scripts/test_regress.sh
 	$(USE_PROGRAMS) test/scripts/test_pages.sh
 	MAKE="$(MAKE)" test/scripts/test_install.sh
+	MAKE="$(MAKE)" test/scripts/test_wheel.sh
 	$(USE_PROGRAMS) test/scripts/test_ranks.sh
 endif
 
@@ -50,16 +51,20 @@ compile_commands:
 PREFIX  ?= /usr/local
 DESTDIR ?=
 HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
+SCRIPTS_OF_USERS = $(addprefix scripts/,compare_precisions.sh fetch.sh follow_run.py get_data.sh \
+                     get_eval.sh get_model.sh plot.py questions.py render_chat.py report.py \
+                     report_page.py rows.py)
 MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
 VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/util/program.h)
 
-#: make install        programs, configs and man pages under PREFIX=/usr/local; uninstall
+#: make install        programs, configs, scripts, man pages under PREFIX=/usr/local; uninstall
 # Does not build: root may have another compiler on its path.
 install:
 	@test -x $(word 1,$(PROGRAMS)) || { echo "nothing is built yet: run make first" >&2; exit 1; }
-	install -d "$(HOME_OF_PROGRAMS)/configs" "$(DESTDIR)$(PREFIX)/bin" "$(MAN)"
+	install -d "$(HOME_OF_PROGRAMS)/configs" "$(HOME_OF_PROGRAMS)/scripts" "$(DESTDIR)$(PREFIX)/bin" "$(MAN)"
 	install -m 755 $(PROGRAMS) $(MODULE) "$(HOME_OF_PROGRAMS)"
 	install -m 644 configs/*.json "$(HOME_OF_PROGRAMS)/configs"
+	install -m 755 $(SCRIPTS_OF_USERS) "$(HOME_OF_PROGRAMS)/scripts"
 	for name in $(notdir $(PROGRAMS)); do \
 	  ln -sfn ../lib/mantissa/$$name "$(DESTDIR)$(PREFIX)/bin/mantissa-$$name" && \
 	  scripts/man_page.sh "$(HOME_OF_PROGRAMS)/$$name" $$name $(VERSION) \
