@@ -11,7 +11,7 @@
 #   BUILD=coverage            the same for the CPU, for make coverage
 #
 # MPI=1 builds the module for several ranks, MPI=0 leaves it out; by default mpicc decides.
-# CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
+# CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default the last choice, or nvcc, decides.
 # CUDA_ARCH="80 90" are the GPUs that machine code is made for, and PTX of the last for later GPUs;
 # CUDA_ARCH=native are the GPUs of this machine. Default: 80, 90 and, where nvcc has them, 100, 120.
 # ONEDNN=0 and CRITERION=0 build with our plain fallbacks; NCCL=0 builds the CUDA backend for one GPU;
@@ -123,7 +123,7 @@ train prepare compare train_mpi.so: %: $(OUT)/%
 $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
-	$(if $(CUDA_SOURCES),,@echo "  note: without CUDA ($(if $(NVCC),CUDA=0,there is no nvcc here))")
+	$(if $(CUDA_SOURCES),,@echo "  note: without CUDA ($(if $(NVCC),CUDA=0; make CUDA=1 changes that,there is no nvcc here))")
 	$(if $(MODULE),,@echo "  note: for one process only ($(if $(MPICC),MPI=0,there is no mpicc here))")
 
 $(OUT)/train_mpi.so: kernels/comm/mpi_module.c kernels/comm/mpi_module.h Makefile

@@ -401,7 +401,9 @@ static void print_next(const struct run *run, const struct options *options, con
     print_setting(next.out, "data.train", run->train, "_*.bin");
     if (run->splitter.val.writer.tokens >= TOKENS_MIN)
         print_setting(next.out, "data.val", run->val, "_*.bin");
-    else fputs(" --set data.val= --set eval.every=0 --set checkpoint.keep_best=false", next.out);
+    else
+        fputs(" --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false",
+              next.out);
     fputc('\n', next.out);
     if (printed_close(&next)) end_out_of_memory();
     help_print(stdout, utf8_mask(next.text), program);

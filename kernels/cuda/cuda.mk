@@ -12,7 +12,12 @@ CUDA_INCLUDES := $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS)
 ifneq ($(filter sanitize coverage,$(BUILD)),)
 CUDA := 0
 endif
-CUDA ?= $(if $(NVCC),1,0)
+# `make CUDA=0` is remembered, as the quickstart without a GPU calls it: nvcc takes minutes. CUDA=1
+# changes it.
+ifeq ($(BUILD)$(origin CUDA),fastcommand line)
+$(shell mkdir -p build && echo $(CUDA) >build/cuda)
+endif
+CUDA ?= $(or $(if $(filter fast,$(BUILD)),$(shell cat build/cuda 2>/dev/null)),$(if $(NVCC),1,0))
 ifneq ($(filter 1,$(CUDA) $(EMULATED:%=1)),)
 NCCL ?= $(call has_header,nccl.h,$(CUDA_INCLUDES))
 endif

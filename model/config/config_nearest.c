@@ -60,6 +60,18 @@ static const struct synonyms synonyms[] = {
 #include "model/config/config_synonyms.inc"
 };
 
+void config_print_synonyms(FILE *out) {
+    char word[NAME_LIMIT + 1];
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
+        const bool is_sentence = strchr(synonyms[i].answer, ' ') != NULL;
+        const char *quote = is_sentence ? "" : "`", *words = synonyms[i].words;
+        fprintf(out, "| %s%s%s |", quote, synonyms[i].answer, quote);
+        for (int used; sscanf(words, "%64s%n", word, &used) == 1; words += used)
+            fprintf(out, " `%s`", word);
+        fputs(" |\n", out);
+    }
+}
+
 /* Returns the smallest edit distance of a name to one of the words, or NOT_CLOSE above 2. Words of
  * others are many, so fewer mistakes are allowed than in a key. */
 static int distance_to_words(const char *name, const char *words) {

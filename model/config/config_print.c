@@ -5,6 +5,7 @@
 
 #include "data/util/json_escape.h"
 #include "data/util/printed.h"
+#include "model/config/config_nearest.h"
 
 static void print_names(FILE *out, const char *const *names, int count) {
     for (int i = 0; i < count; i++) {
@@ -278,4 +279,11 @@ void config_print_reference(FILE *out) {
         describe_default(out, option);
         fprintf(out, " | %s |\n", option->help);
     }
+    fputs("\n## Words of other tools\n\n"
+          "What nanoGPT, llm.c, transformers, PEFT, TRL, axolotl and unsloth call it. `./train "
+          "--help\n"
+          "WORD` and errors about keys know these words too.\n\n"
+          "| here | there |\n|---|---|\n",
+          out);
+    config_print_synonyms(out);
 }

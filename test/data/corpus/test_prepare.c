@@ -32,8 +32,9 @@ Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
     write_text("a.txt", "abc");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out it's a.txt"), 0, "%s", error_text);
     cr_expect_not_null(
-        strstr(out_text, " --set 'data.train=it'\\''s_train_*.bin'"
-                         " --set data.val= --set eval.every=0 --set checkpoint.keep_best=false\n"),
+        strstr(out_text,
+               " --set 'data.train=it'\\''s_train_*.bin'"
+               " --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false\n"),
         "%s", out_text);
 }
 

@@ -72,7 +72,8 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
     cr_expect_not_null(strstr(out_text, lora), "%s", out_text);
     cr_assert_eq(run("--tokenizer base --val-fraction 0 --out all a.txt"), 0, "%s", error_text);
     cr_expect_not_null(
-        strstr(out_text, "--set data.val= --set eval.every=0 --set checkpoint.keep_best=false\n"),
+        strstr(out_text,
+               "--set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false\n"),
         "%s", out_text);
 }
 
