@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
@@ -85,7 +84,6 @@ struct recorder {
     struct gpt *gpt;
     int batch, batches;
     struct fetched fetched;
-    bool out_of_memory;
 };
 
 /* Adds a tensor to its record. Returns the record. */
@@ -103,8 +101,7 @@ static const struct record *add(struct recorder *recorder, int id, int layer,
         .unscale = tensor_id_is_gradient(id) ? 1 / recorder->pass->loss_scale : 1,
     };
     record->stored = tensor->dtype;
-    if (record_add(record, reference ? &reference->records[id][layer] : NULL, &values))
-        recorder->out_of_memory = true;
+    record_add(record, reference ? &reference->records[id][layer] : NULL, &values);
     return record;
 }
 
@@ -160,7 +157,7 @@ static void allocate(struct audit_pass *pass, const struct gpt *gpt) {
 
 void audit_pass_free(struct audit_pass *pass) {
     for (int id = 0; id <= PARAMETERS; id++) {
-        for (int i = 0; i < arrlen(pass->records[id]); i++) free(pass->records[id][i].samples);
+        for (int i = 0; i < arrlen(pass->records[id]); i++) arrfree(pass->records[id][i].samples);
         arrfree(pass->records[id]);
     }
     arrfree(pass->weights);
@@ -218,8 +215,7 @@ static int run_batch(struct recorder *recorder, struct subject *subject, struct 
     if (!isfinite(pass->loss)) pass->finite = false;
     set_errors(pass);
     if (recorder->batch < PASS_TRIAL_BATCHES) pass->first_error = pass->gradient_error;
-    if (gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
-    return recorder->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
+    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,

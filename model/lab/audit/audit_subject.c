@@ -63,10 +63,7 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
 }
 
 static int keep_masters(struct subject *subject, const struct gpt *gpt, struct error *error) {
-    size_t bytes = (size_t)gpt->count * sizeof *subject->masters;
-    subject->count = gpt->count;
-    subject->masters = malloc(bytes);
-    if (!subject->masters) return fail(error, "out of memory for a copy of the weights");
+    arrsetlen(subject->masters, gpt->count);
     masters_download(&gpt->masters, gpt->be, subject->masters, 0, gpt->count);
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
@@ -118,8 +115,7 @@ void subject_close(struct subject *subject) {
     if (!subject->open) return;
     source_close(&subject->text);
     backend_close(&subject->be);
-    free(subject->masters);
-    subject->masters = NULL;
+    arrfree(subject->masters);
     subject->open = false;
 }
 
@@ -127,7 +123,7 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
                     float loss_scale, struct error *error) {
     struct backend *be = &subject->be;
     if (open_trainer(subject, trainer, config, error)) return -1;
-    masters_upload(&trainer->gpt.masters, be, subject->masters, 0, subject->count);
+    masters_upload(&trainer->gpt.masters, be, subject->masters, 0, arrlen(subject->masters));
     masters_refresh(&trainer->gpt.masters, be);
     if (trainer->gpt.precision.scale_loss) trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);

@@ -20,8 +20,7 @@ struct subject {
     bool fresh;          /* there are no moments: the next update is Adam's first */
     bool scale_of_run;   /* loss_scale comes from an fp16 run, not from loss_scale.init_scale */
     float loss_scale;
-    float *masters; /* [count] master weights in fp32, on the host */
-    int64_t count;
+    float *masters; /* stb_ds array: master weights in fp32, on the host */
     int repetitions;
     const volatile sig_atomic_t *stop;
     double last_progress; /* progress_clock() of the last output of subject_print_progress */

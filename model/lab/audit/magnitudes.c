@@ -2,8 +2,9 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include <stb/stb_ds.h>
 
 /* Returns the binary exponent of a finite nonzero number. */
 static int exponent_of(uint32_t bits) {
@@ -108,17 +109,15 @@ static int64_t choose_stride(int64_t total) {
     return stride | 1;
 }
 
-int record_add(struct record *record, const struct record *reference,
-               const struct record_values *values) {
+void record_add(struct record *record, const struct record *reference,
+                const struct record_values *values) {
     const float *truth = NULL;
     if (!record->seen) {
         record->seen = true;
         record->stride = choose_stride(values->total);
         record->sample_count = (values->total - 1) / record->stride + 1;
-        size_t samples = (size_t)(values->batches * record->sample_count);
-        if (!reference) record->samples = malloc(samples * sizeof *record->samples);
+        if (!reference) arrsetlen(record->samples, values->batches * record->sample_count);
     }
-    if (!reference && !record->samples) return -1;
     magnitudes_add(&record->magnitudes, values->values, (size_t)values->count);
     int64_t stride = record->stride, end = values->first + values->count;
     int64_t skipped = values->batch * record->sample_count;
@@ -135,7 +134,6 @@ int record_add(struct record *record, const struct record *reference,
         record->own += (double)value * (double)value * (double)stride;
         record->reference += expected * expected * (double)stride;
     }
-    return 0;
 }
 
 double relative_error(double difference, double reference) {

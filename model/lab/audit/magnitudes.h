@@ -66,7 +66,7 @@ struct record {
     /* Estimated sums of squares over all values, without the loss scale: of the difference from the
      * reference, of the reference, and of these values where the reference has samples. */
     double difference, reference, own;
-    float *samples; /* [repetitions][sample_count], only in the fp32 pass */
+    float *samples; /* stb_ds array [repetitions][sample_count], only in the fp32 pass */
     int64_t sample_count, stride;
 };
 
@@ -79,10 +79,9 @@ struct record_values {
 };
 
 /* Adds values to the record and compares them with `reference`, the record of the same tensor in
- * fp32. If reference is NULL, this is the reference and keeps the samples. Returns -1 if there is
- * no memory for them. */
-int record_add(struct record *record, const struct record *reference,
-               const struct record_values *values);
+ * fp32. If reference is NULL, this is the reference and keeps the samples. */
+void record_add(struct record *record, const struct record *reference,
+                const struct record_values *values);
 
 /* Returns the root mean square of the difference from fp32 over that of the fp32 values. 0 if
  * nothing differs, INFINITY if something is not finite or the reference is zero. */

@@ -91,12 +91,10 @@ static int read_metrics(struct run_record *run, struct error *error) {
 }
 
 static int read_config(struct run_record *run, struct error *error) {
-    char path[FILE_PATH_MAX];
-    if (file_path_join(path, run->path, "config.json", error)) return -1;
-    if (!file_exists(path))
+    if (!file_exists_in(run->path, "config.json"))
         return fail(error, "%s: no config.json is there\ngive run directories, such as runs/NAME",
                     run->path);
-    if (json_file_open(&run->config, path, error)) return -1;
+    if (json_file_open_in(&run->config, run->path, "config.json", error)) return -1;
     const cJSON *root = run->config.root;
     const cJSON *name = json_member(root, "name"), *precision = json_member(root, "precision");
     bool whole = json_whole(&run->seed, root, "seed", 0, INT64_C(1) << EXACT) &&
@@ -106,17 +104,11 @@ static int read_config(struct run_record *run, struct error *error) {
         return fail(error,
                     "%s: it lacks name, precision, seed or train.steps: this is no config of a "
                     "run\n(that of a checkpoint is another file)",
-                    path);
+                    run->config.where);
     run->name = name->valuestring;
     run->precision = precision->valuestring;
     run->in_fp32 = cJSON_IsFalse(json_member(json_member(root, "autocast"), "enabled"));
     return 0;
-}
-
-static int read_profile(struct run_record *run, struct error *error) {
-    char path[FILE_PATH_MAX];
-    if (file_path_join(path, run->path, "profile.json", error)) return -1;
-    return file_exists(path) ? json_file_open(&run->profile, path, error) : 0;
 }
 
 int run_record_read(struct run_record *run, const char *path, struct error *error) {
@@ -124,7 +116,7 @@ int run_record_read(struct run_record *run, const char *path, struct error *erro
     run->path = strdup(path);
     if (!run->path) return fail(error, "out of memory");
     if (read_config(run, error) == 0 && read_metrics(run, error) == 0 &&
-        read_profile(run, error) == 0)
+        json_file_open_optional(&run->profile, path, "profile.json", error) == 0)
         return 0;
     run_record_close(run);
     return -1;

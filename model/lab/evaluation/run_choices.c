@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -24,7 +23,7 @@ struct subject {
     const struct choices_options *options;
     const char *from;
     struct choices choices;
-    int *first_answers; /* [questions] */
+    int *first_answers; /* stb_ds array [questions] */
     cJSON *report, *rows, *answers;
     const volatile sig_atomic_t *stop;
 };
@@ -54,33 +53,25 @@ static void print_report(FILE *out, const cJSON *report) {
     section_print(out, &accuracies, json_at(report, "precisions"));
 }
 
-/* Adds the answers and log-likelihoods of a precision to the rows of questions. */
-static void add_answers(struct subject *subject, const char *precision) {
+/* Adds the answers and log-likelihoods of a precision to the rows of questions. Returns the share
+ * of questions answered as in the first precision, which is remembered. */
+static double add_answers(struct subject *subject, const char *precision) {
     const struct scored_text *texts = subject->choices.texts;
     cJSON *row = NULL, *next = subject->answers->child; /* a linked list */
-    for (ptrdiff_t q = 0; q < arrlen(subject->choices.set.questions); q++) {
-        const struct question *question = &subject->choices.set.questions[q];
-        row = next, next = row ? row->next : NULL;
-        if (!row) {
-            row = json_add_item(subject->answers);
-            JSON_NUMBERS(row, {"line", (double)question->line}, {"answer", question->answer});
-        }
-        cJSON *values = cJSON_AddArrayToObject(row, precision);
-        for (int i = 0; i < question->count; i++)
-            cJSON_AddItemToArray(values, cJSON_CreateNumber(texts[i].log_likelihood));
-        texts += question->count;
-    }
-}
-
-/* Returns the share of questions answered as in the first precision, which is remembered. */
-static double same_answers(struct subject *subject, bool first) {
-    const struct scored_text *texts = subject->choices.texts;
     double same = 0;
     for (ptrdiff_t q = 0; q < arrlen(subject->choices.set.questions); q++) {
         const struct question *question = &subject->choices.set.questions[q];
         int answer = choices_answer(question, texts, false);
-        if (first) subject->first_answers[q] = answer;
+        row = next, next = row ? row->next : NULL;
+        if (!row) {
+            row = json_add_item(subject->answers);
+            JSON_NUMBERS(row, {"line", (double)question->line}, {"answer", question->answer});
+            arrput(subject->first_answers, answer);
+        }
         same += answer == subject->first_answers[q];
+        cJSON *values = cJSON_AddArrayToObject(row, precision);
+        for (int i = 0; i < question->count; i++)
+            cJSON_AddItemToArray(values, cJSON_CreateNumber(texts[i].log_likelihood));
         texts += question->count;
     }
     return same / (double)arrlen(subject->choices.set.questions);
@@ -94,12 +85,11 @@ static void add_result(struct subject *subject, const char *precision, double se
     cJSON_AddStringToObject(row, "name", precision);
     JSON_NUMBERS(row, {"acc", a.acc}, {"acc_low", a.acc_low}, {"acc_high", a.acc_high},
                  {"acc_norm", a.norm}, {"acc_norm_low", a.norm_low}, {"acc_norm_high", a.norm_high},
-                 {"same_answers", same_answers(subject, first)},
+                 {"same_answers", add_answers(subject, precision)},
                  {"tokens_per_s", (double)subject->choices.rows / seconds});
     if (first)
         JSON_NUMBERS(subject->report, {"count", (double)a.questions}, {"chance", a.chance},
                      {"tokens", (double)subject->choices.rows}, {"rows", (double)rows_run});
-    add_answers(subject, precision);
 }
 
 /* Scores the questions with an open model without weights. */
@@ -173,12 +163,10 @@ static int open_subject(struct subject *subject, const struct config *config, st
     if (setup_tokenizer(&tokenizer, config, subject->from, NULL, 0, error)) return -1;
     int status = choices_open(&subject->choices, subject->options->questions, &tokenizer, error);
     tokenizer_close(&tokenizer);
-    subject->first_answers = calloc(arrlenu(subject->choices.set.questions), sizeof(int));
     subject->report = cJSON_CreateObject();
     cJSON_AddStringToObject(subject->report, "questions", subject->options->questions);
     subject->rows = cJSON_AddArrayToObject(subject->report, "precisions");
     subject->answers = cJSON_AddArrayToObject(subject->report, "answers");
-    if (status == 0 && !subject->first_answers) return fail(error, "out of memory");
     return status;
 }
 
@@ -191,7 +179,7 @@ int run_choices(const struct config *config, const char *from,
     if (status == 0)
         status = report_publish(print_report, subject.report, options->out, "choices", error);
     cJSON_Delete(subject.report);
-    free(subject.first_answers);
+    arrfree(subject.first_answers);
     choices_close(&subject.choices);
     if (status == RESULT_STOPPED) return EXIT_SIGNAL + *subject.stop;
     return status ? EXIT_FAILED : EXIT_DONE;
