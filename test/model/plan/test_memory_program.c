@@ -11,17 +11,6 @@ TestSuite(memory_program, .init = set_up, .fini = remove_folder);
     TINY "|--dry-run|--set|precision=bf16|--set|model.n_embd=1024|--set|model.n_head=16|--set|" \
          "model.n_layer=24|--set|train.micro_batch_size=64"
 
-Test(memory_program, prints_the_tables) {
-    expect_exit(TINY "|--dry-run", 0);
-    expect_match(out_text, "\nMemory of this run in each precision");
-    expect_match(out_text, "\nMiB +fp32 \\* +bf16 +fp16 +fp8\n");
-    expect_match(out_text, "\ntrain.recompute=layer  ");
-    expect_match(out_text, "\nLargest train.micro_batch_size in [^\n]* \\(free here\\)\n");
-    expect_match(out_text, "\nThis run fits: [^\n]*\n$");
-    cr_expect_null(strstr(out_text, "70B"));
-    cr_expect_str_eq(error_text, "");
-}
-
 /* The table's total in the config's own precision is that of the banner. */
 Test(memory_program, table_matches_the_banner) {
     double banner, fp32, bf16;
@@ -66,12 +55,8 @@ Test(memory_program, sizes_are_quick_and_take_no_memory) {
 
 /* --fit prints only its answer; its exit status is 0 if there is one. */
 Test(memory_program, fit) {
-    expect_exit(LARGE "|--fit|1000", 0);
-    expect_match(out_text, "^This run fits: it takes [0-9.]+ MiB of 1000.00 GiB\\.\n$");
     expect_exit(LARGE "|--fit=5", 0);
     expect_match(out_text, "^This run does not fit: it takes [^\n]*\nWith these it takes ");
-    expect_match(out_text, "\n\n  --set train.recompute=layer");
-    expect_match(out_text, "\ntrain.recompute=layer +same bits; [0-9.]+ % more arithmetic\n");
     expect_exit(LARGE "|--fit|0.1", 1);
     expect_match(out_text, "^This run does not fit: [^\n]*\nNo option makes it fit");
     cr_expect_str_eq(error_text, "");
