@@ -179,9 +179,9 @@ def draw_comparison(page, report):
         page.cells(["config"] + ["<" + group["label"] for group in groups],
                    [[d["key"]] + ["-" if v is None else json.dumps(v) for v in d["values"].values()]
                     for d in report["config_differences"]])
-    page.add("h2", "Commands")
-    for command in filter(None, (report["made_by"], report["command"])):
-        page.code(command)
+    if report["made_by"]:
+        page.add("h2", "Made by")
+        page.code(report["made_by"])
 
 
 # ---- audits

@@ -10,7 +10,6 @@
 #include "data/util/error.h"
 #include "data/util/program.h"
 #include "data/util/files.h"
-#include "data/util/printed.h"
 #include "data/util/table.h"
 #include "model/lab/compare/comparison_report.h"
 
@@ -140,29 +139,6 @@ static int parse(struct options *options, int argc, char **argv, struct error *e
     return 0;
 }
 
-/* Returns the command line, quoted for a shell, for the report. It leaves out --made-by. */
-static char *quoted_command(int argc, char **argv) {
-    struct printed printed;
-    if (printed_open(&printed)) end_out_of_memory();
-    FILE *out = printed.out;
-    for (int i = 0; i < argc; i++) {
-        bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"
-                                                   "UVWXYZ0123456789_-./=,:+@%") == strlen(argv[i]);
-        if (i > 0 && strcmp(argv[i], "--made-by") == 0) {
-            i++;
-            continue;
-        }
-        fputs(i ? " " : "", out);
-        if (!plain) fputc('\'', out);
-        for (const char *at = argv[i]; *at; at++)
-            if (*at == '\'') fputs("'\\''", out);
-            else fputc(*at, out);
-        if (!plain) fputc('\'', out);
-    }
-    if (printed_close(&printed)) end_out_of_memory();
-    return printed.text;
-}
-
 /* ---- the report */
 
 static int compare(const struct run_record *runs, const struct options *options,
@@ -194,8 +170,7 @@ static int read_and_compare(const struct options *options, struct error *error) 
 }
 
 int main(int argc, char **argv) {
-    char *command = quoted_command(argc, argv);
-    struct options options = {.report = {.limits = LIMITS_DEFAULT, .command = command}};
+    struct options options = {.report = {.limits = LIMITS_DEFAULT}};
     struct error error = {0};
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error instead */
     int status = EXIT_USAGE;
@@ -212,6 +187,5 @@ int main(int argc, char **argv) {
     for (int i = 0; i < arrlen(options.labels); i++) free(options.labels[i]);
     arrfree(options.labels);
     arrfree(options.paths);
-    free(command);
     return status;
 }

@@ -214,9 +214,6 @@ static void warn_of_configs(cJSON *warnings, const cJSON *differences) {
 }
 
 static void warn_of_runs(cJSON *warnings, const struct run_group *group) {
-    if (verdict_computed_in_fp32(group))
-        warn(warnings, "%s: autocast.enabled is false, so it computed in fp32 everywhere",
-             group->label);
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];
         int64_t last = run_record_last_step(run);
@@ -278,10 +275,6 @@ static void add_limits(cJSON *root, const struct limits *limits) {
     cJSON_AddBoolToObject(item, "lower_is_fine", limits->lower_is_fine);
 }
 
-static cJSON *text_or_null(const char *text) {
-    return text ? cJSON_CreateString(text) : cJSON_CreateNull();
-}
-
 /* Makes the report of all comparisons. */
 static cJSON *report_of(const struct run_group *groups, const struct comparison *comparisons,
                         int reference, const struct comparison_options *options) {
@@ -296,8 +289,9 @@ static cJSON *report_of(const struct run_group *groups, const struct comparison 
     cJSON *root = cJSON_CreateObject(), *differences = config_differences(groups);
     cJSON_AddBoolToObject(root, "pass", pass);
     cJSON_AddStringToObject(root, "reference", groups[reference].label);
-    cJSON_AddItemToObject(root, "made_by", text_or_null(options->made_by));
-    cJSON_AddItemToObject(root, "command", text_or_null(options->command));
+    cJSON_AddItemToObject(root, "made_by",
+                          options->made_by ? cJSON_CreateString(options->made_by)
+                                           : cJSON_CreateNull());
     cJSON *warnings = cJSON_AddArrayToObject(root, "warnings");
     warn_of_configs(warnings, differences);
     add_limits(root, &options->limits);

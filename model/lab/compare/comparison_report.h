@@ -11,7 +11,7 @@
 struct comparison_options {
     const char *reference; /* label of the reference; NULL: the group of the first run */
     struct limits limits;
-    const char *made_by, *command; /* commands of the runs and of this comparison, or NULL */
+    const char *made_by; /* command that made the runs, or NULL */
 };
 
 /* Returns the report, to be deleted. labels: see run_groups_make. Returns NULL with a message if

@@ -62,19 +62,16 @@ static const char *judge(const struct difference *difference, double limit, bool
     return difference->count > 1 && !difference->real ? "noise" : "fail";
 }
 
-bool verdict_computed_in_fp32(const struct run_group *group) {
-    const struct run_record *run = group->runs[0];
-    return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
-}
-
 /* Adds the checks that the group computed in its precision, to its end, and finite values. A 16-bit
  * group that computed in fp32 fails: its agreement with fp32 would prove nothing. */
 static void check_runs(cJSON *checks, const struct comparison *c, const struct limits *limits) {
     const struct group_figures *f = &c->figures;
-    bool in_fp32 = verdict_computed_in_fp32(c->group), done = f->last_step >= f->planned_steps;
+    const struct run_record *run = c->group->runs[0];
+    bool in_fp32 = run->in_fp32 && strcmp(run->precision, "fp32") != 0;
+    bool done = f->last_step >= f->planned_steps;
     add(checks, in_fp32 ? "fail" : "pass", NAN, NAN,
         "it computed in the precision that its config names", "%s",
-        in_fp32 ? "fp32 everywhere, for autocast.enabled is false" : c->group->runs[0]->precision);
+        in_fp32 ? "fp32 everywhere, for autocast.enabled is false" : run->precision);
     add(checks, done || limits->partial ? "pass" : "fail", (double)f->last_step,
         (double)f->planned_steps,
         limits->partial ? "steps that are missing are no failure (--partial)"

@@ -49,9 +49,6 @@ struct verdict {
     struct cJSON *checks;
 };
 
-/* True if a group with a 16-bit precision computes in fp32, because autocast.enabled is false. */
-bool verdict_computed_in_fp32(const struct run_group *group);
-
 /* Makes the verdict. The reference is compared with itself, which leaves the checks of its own
  * faults. */
 void verdict_make(struct verdict *verdict, const struct comparison *comparison,

@@ -313,7 +313,7 @@ Test(compare_program, text) {
         {"off|zeros",
          1,
          {"fp16: FAIL, gradient norms: median ratio 0.0000, 0 in 100 of 100 steps"}},
-        {"off|by name", 1, {"warning: bf16: autocast.enabled is false, so it computed in fp32"}},
+        {"off|by name", 1, {"bf16: FAIL, format: fp32 everywhere, for autocast.enabled is false"}},
         {"off|40|60",
          1,
          {"fp32, bf16, fp16: at least 40 steps, 1 seed, against fp32",
