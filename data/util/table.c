@@ -261,6 +261,16 @@ cJSON *json_add_item(cJSON *array) {
     return item;
 }
 
+void json_add_text(cJSON *array, const char *format, ...) {
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0) end_out_of_memory();
+    va_end(arguments);
+    cJSON_AddItemToArray(array, cJSON_CreateString(text));
+    free(text);
+}
+
 /* ---- figures */
 
 struct percent percent(double share) {

@@ -113,6 +113,10 @@ void json_add_numbers(struct cJSON *object, const struct json_number *numbers);
 /* Adds an object to an array, and returns it. */
 struct cJSON *json_add_item(struct cJSON *array);
 
+/* Adds a sentence to an array, formatted like printf. */
+void json_add_text(struct cJSON *array, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* ---- figures */
 
 /* Writes a loss scale: "2^16", or a plain number if it is not a power of two. Returns text. */

@@ -316,51 +316,40 @@ static int run_trials(struct quantized_audit *audit, const struct config *given,
     return status ? status : try_parts_in_bf16(audit, &config, error);
 }
 
-/* Names the part that removes most of the error if it stays in bf16. */
-static void advise_part(char text[200], const cJSON *best, double removed) {
-    const char *name = json_text_at(best, "name");
-    if (removed > 25)
-        snprintf(text, 200,
-                 "%s removes %.0f %% of the error of the gradients: consider \"autocast\": %s.",
-                 name, removed, json_text_at(best, "config"));
-    else
-        snprintf(text, 200, "No single part stands out: %s removes %.0f %% of the error.", name,
-                 removed);
-}
-
 cJSON *quantized_advice(const cJSON *trials, enum config_precision precision) {
     const cJSON *best = NULL, *trial;
-    const char *name = config_precision_name(precision), *texts[3];
+    const char *name = config_precision_name(precision);
     double error = json_number_at(cJSON_GetArrayItem(trials, 1), "gradient_error");
     double least = INFINITY;
-    char part[200], last[200];
-    int count = 0;
+    cJSON *texts = cJSON_CreateArray();
     if (!isfinite(error)) {
-        snprintf(part, sizeof part, "Something is not finite in %s: use bf16.", name);
-        texts[0] = part;
-        return cJSON_CreateStringArray(texts, 1);
+        json_add_text(texts, "Something is not finite in %s: use bf16.", name);
+        return texts;
     }
-    cJSON_ArrayForEach(trial, trials) {
+    cJSON_ArrayForEach(trial, trials) { /* the part that removes most of the error in bf16 */
         if (json_at(trial, "config") && json_number_at(trial, "gradient_error") < least)
             least = json_number_at(trial, "gradient_error"), best = trial;
     }
-    if (best) {
-        advise_part(part, best, 100 * (1 - least / error));
-        texts[count++] = part;
-    }
+    double removed = 100 * (1 - least / error);
+    if (best && removed > 25)
+        json_add_text(
+            texts, "%s removes %.0f %% of the error of the gradients: consider \"autocast\": %s.",
+            json_text_at(best, "name"), removed, json_text_at(best, "config"));
+    else if (best)
+        json_add_text(texts, "No single part stands out: %s removes %.0f %% of the error.",
+                      json_text_at(best, "name"), removed);
     if (precision == CONFIG_PRECISION_FP8)
-        texts[count++] = "The recipe delayed is not among those tried: its scales come from the "
-                         "steps before, and a few batches have none, so that here it would be "
-                         "tensor.";
+        json_add_text(texts, "The recipe delayed is not among those tried: its scales come from "
+                             "the steps before, and a few batches have none, so that here it would "
+                             "be tensor.");
     if (precision == CONFIG_PRECISION_NVFP4)
-        texts[count++] = "Stochastic rounding makes the error of one step larger and that of the "
-                         "mean of many steps smaller.";
-    snprintf(last, sizeof last,
-             "A few batches show how large errors are, not whether training stands them: "
-             "scripts/compare_precisions.sh with --precisions fp32,bf16,%s does.",
-             name);
-    texts[count++] = last;
-    return cJSON_CreateStringArray(texts, count);
+        json_add_text(texts, "Stochastic rounding makes the error of one step larger and that of "
+                             "the mean of many steps smaller.");
+    json_add_text(texts,
+                  "A few batches show how large errors are, not whether training stands them: "
+                  "scripts/compare_precisions.sh with --precisions fp32,bf16,%s does.",
+                  name);
+    return texts;
 }
 
 /* Runs the micro-batches in fp32, and then all trials. */

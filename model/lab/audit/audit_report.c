@@ -20,7 +20,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include <cjson/cJSON.h>
@@ -164,15 +163,6 @@ static void add_parameters(cJSON *root, const struct audit *audit) {
 
 /* ---- advice */
 
-__attribute__((format(printf, 2, 3))) static void add_text(cJSON *texts, const char *format, ...) {
-    char text[600];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    cJSON_AddItemToArray(texts, cJSON_CreateString(text));
-}
-
 static double step_noise(const struct audit *audit) {
     return audit->reference.gradient_noise /
            sqrt((double)audit->subject.config.train.grad_accum_steps);
@@ -217,29 +207,29 @@ static void write_format(cJSON *texts, const struct advice *advice, int i) {
     const char *name = audit_name(i);
     double noise = step_noise(audit);
     if (audit->formats[i].dtype == advice->format)
-        add_text(texts,
-                 "Format: %s. Its gradients are %s from those of fp32%s%s. This %s has fast "
-                 "products in it%s.",
-                 name, percent(format->error).text,
-                 noise > 0 ? "; another batch changes them by " : "",
-                 noise > 0 ? percent(noise).text : "", device_word(audit),
-                 i == AUDIT_BF16 ? ", and it needs no loss scale" : "");
+        json_add_text(texts,
+                      "Format: %s. Its gradients are %s from those of fp32%s%s. This %s has fast "
+                      "products in it%s.",
+                      name, percent(format->error).text,
+                      noise > 0 ? "; another batch changes them by " : "",
+                      noise > 0 ? percent(noise).text : "", device_word(audit),
+                      i == AUDIT_BF16 ? ", and it needs no loss scale" : "");
     else if (!audit->formats[i].usable)
-        add_text(texts, "%s cannot hold this model: values are infinite%s.", name,
-                 i == AUDIT_FP16 ? ", whatever is kept in float32" : "");
+        json_add_text(texts, "%s cannot hold this model: values are infinite%s.", name,
+                      i == AUDIT_FP16 ? ", whatever is kept in float32" : "");
     else
-        add_text(texts, "%s is %sexact enough: error %s, tolerance %s%s.", name,
-                 format->fit ? "" : "not ", percent(format->error).text,
-                 percent(advice->tolerance).text,
-                 format->fit && !is_native(audit, i) ? ", but without fast products here" : "");
+        json_add_text(
+            texts, "%s is %sexact enough: error %s, tolerance %s%s.", name,
+            format->fit ? "" : "not ", percent(format->error).text, percent(advice->tolerance).text,
+            format->fit && !is_native(audit, i) ? ", but without fast products here" : "");
 }
 
 static void write_formats(cJSON *texts, const struct advice *advice) {
     const struct audit *audit = advice->audit;
     if (advice->format == DTYPE_F32)
-        add_text(texts,
-                 "Format: fp32. No format that is exact enough has fast products on this %s.",
-                 device_word(audit));
+        json_add_text(texts,
+                      "Format: fp32. No format that is exact enough has fast products on this %s.",
+                      device_word(audit));
     for (int k = 0; k < 2 * AUDIT_FORMATS; k++) { /* the advised format comes first */
         int i = k % AUDIT_FORMATS;
         bool advised = audit->formats[i].dtype == advice->format;
@@ -257,25 +247,28 @@ static void write_scale(cJSON *texts, const struct advice *advice) {
     double smallest = audit->subject.config.loss_scale.min_scale;
     int batches = audit_pass_tried(&audit->subject, &found->pass.precision);
     audit_format_gradients(&gradients, found, &audit->reference);
-    add_text(texts,
-             "Loss scale for fp16: 2^%d is the largest power of two that stayed finite in %d "
-             "micro-batch%s (2^%d did not). Start at 2^%d = %.12g; the dynamic scale adapts from "
-             "there.",
-             safe, batches, batches == 1 ? "" : "es", safe + 1, start, ldexp(1, start));
+    json_add_text(
+        texts,
+        "Loss scale for fp16: 2^%d is the largest power of two that stayed finite in %d "
+        "micro-batch%s (2^%d did not). Start at 2^%d = %.12g; the dynamic scale adapts from "
+        "there.",
+        safe, batches, batches == 1 ? "" : "es", safe + 1, start, ldexp(1, start));
     if (audit->subject.scale_of_run)
-        add_text(texts, "This run is at %.12g.", (double)audit->subject.loss_scale);
+        json_add_text(texts, "This run is at %.12g.", (double)audit->subject.loss_scale);
     if (ldexp(1, safe) < smallest)
-        add_text(texts,
-                 "loss_scale.min_scale, %.12g, is more than what stayed finite: steps would be "
-                 "skipped until the run gives up. Set it to 2^%d = %.12g or less.",
-                 smallest, safe, ldexp(1, safe));
-    add_text(texts,
-             "Of the gradients that fp16 stores, %s become zero and %s subnormal at scale 1, %s "
-             "and %s at 2^%d.",
-             percent(magnitudes_lost(&gradients, 0)).text,
-             percent(magnitudes_subnormal(&gradients, 0)).text,
-             percent(magnitudes_lost(&gradients, start)).text,
-             percent(magnitudes_subnormal(&gradients, start)).text, start);
+        json_add_text(
+            texts,
+            "loss_scale.min_scale, %.12g, is more than what stayed finite: steps would be "
+            "skipped until the run gives up. Set it to 2^%d = %.12g or less.",
+            smallest, safe, ldexp(1, safe));
+    json_add_text(
+        texts,
+        "Of the gradients that fp16 stores, %s become zero and %s subnormal at scale 1, %s "
+        "and %s at 2^%d.",
+        percent(magnitudes_lost(&gradients, 0)).text,
+        percent(magnitudes_subnormal(&gradients, 0)).text,
+        percent(magnitudes_lost(&gradients, start)).text,
+        percent(magnitudes_subnormal(&gradients, start)).text, start);
 }
 
 static void write_sites(cJSON *texts, const struct advice *advice, int format) {
@@ -285,42 +278,45 @@ static void write_sites(cJSON *texts, const struct advice *advice, int format) {
     double most = 0;
     int best = -1;
     if (found->needs_residual)
-        add_text(texts,
-                 "Keep the residual stream in float32 in %s (autocast.residual): values of it are "
-                 "beyond 65504.",
-                 name);
+        json_add_text(
+            texts,
+            "Keep the residual stream in float32 in %s (autocast.residual): values of it are "
+            "beyond 65504.",
+            name);
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         double removes = audit_format_removed(found, i);
         if (removes > most) most = removes, best = i;
         if (found->needed & 1u << i)
-            add_text(texts,
-                     "Keep %s in float32 in %s: without it values are beyond 65504, whatever the "
-                     "loss scale.",
-                     autocast_site_name(i), name);
+            json_add_text(
+                texts,
+                "Keep %s in float32 in %s: without it values are beyond 65504, whatever the "
+                "loss scale.",
+                autocast_site_name(i), name);
         else if (sites & 1u << i)
-            add_text(texts, "Keep %s in float32 in %s: that alone removes %s of the error.",
-                     autocast_site_name(i), name, percent(removes).text);
+            json_add_text(texts, "Keep %s in float32 in %s: that alone removes %s of the error.",
+                          autocast_site_name(i), name, percent(removes).text);
     }
     if (best >= 0 && (sites & ~found->needed) == 0)
-        add_text(texts,
-                 "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s of "
-                 "the error.",
-                 found->needed || found->given ? "else " : "", name, autocast_site_name(best),
-                 percent(most).text);
+        json_add_text(
+            texts,
+            "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s of "
+            "the error.",
+            found->needed || found->given ? "else " : "", name, autocast_site_name(best),
+            percent(most).text);
 }
 
 static void write_masters(cJSON *texts, const struct advice *advice) {
     const struct audit_update *update = &advice->audit->update;
     if (update->all.changed == 0) return;
-    add_text(texts,
-             "Master weights stay in fp32: of the updates of step %" PRId64 " (lr %.3g) a bf16 "
-             "master would lose %s, an fp16 one %s.%s",
-             update->step, update->lr, percent(update_lost(&update->all, AUDIT_BF16)).text,
-             percent(update_lost(&update->all, AUDIT_FP16)).text,
-             advice->audit->subject.fresh
-                 ? " Adam's first step is not typical: name a checkpoint with "
-                   "--from to see another."
-                 : "");
+    json_add_text(
+        texts,
+        "Master weights stay in fp32: of the updates of step %" PRId64 " (lr %.3g) a bf16 "
+        "master would lose %s, an fp16 one %s.%s",
+        update->step, update->lr, percent(update_lost(&update->all, AUDIT_BF16)).text,
+        percent(update_lost(&update->all, AUDIT_FP16)).text,
+        advice->audit->subject.fresh ? " Adam's first step is not typical: name a checkpoint with "
+                                       "--from to see another."
+                                     : "");
 }
 
 /* Writes the weights and the activations that have the largest values. */
@@ -405,7 +401,7 @@ static void add_advice(cJSON *root, const struct advice *advice, bool diverged) 
     cJSON *texts = cJSON_AddArrayToObject(object, "texts");
     cJSON *configs = cJSON_AddObjectToObject(object, "configs");
     if (diverged) {
-        add_text(texts, "None about precision, since the loss has diverged in fp32.");
+        json_add_text(texts, "None about precision, since the loss has diverged in fp32.");
         return;
     }
     write_formats(texts, advice);

@@ -2,16 +2,13 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
-#include "data/util/printed.h"
 #include "data/util/table.h"
 #include "model/lab/compare/equal_loss.h"
 
@@ -190,26 +187,17 @@ static void add_group(cJSON *groups, const struct comparison *c, const struct ve
 
 /* ---- warnings */
 
-__attribute__((format(printf, 2, 3))) static void warn(cJSON *warnings, const char *format, ...) {
-    char *text = NULL;
-    va_list arguments;
-    va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) end_out_of_memory();
-    va_end(arguments);
-    cJSON_AddItemToArray(warnings, cJSON_CreateString(text));
-    free(text);
-}
-
 static void warn_of_configs(cJSON *warnings, const cJSON *differences) {
     const cJSON *difference;
     cJSON_ArrayForEach(difference, differences) {
         const char *key = json_text_at(difference, "key");
         const char *weight = json_text_at(difference, "weight");
         if (strcmp(weight, "training") == 0)
-            warn(warnings, "%s differs: these are different trainings, whose losses need not agree",
-                 key);
+            json_add_text(warnings,
+                          "%s differs: these are different trainings, whose losses need not agree",
+                          key);
         if (strcmp(weight, "validation") == 0)
-            warn(warnings, "%s differs: validation losses may be of other text", key);
+            json_add_text(warnings, "%s differs: validation losses may be of other text", key);
     }
 }
 
@@ -218,11 +206,12 @@ static void warn_of_runs(cJSON *warnings, const struct run_group *group) {
         const struct run_record *run = group->runs[r];
         int64_t last = run_record_last_step(run);
         if (last < run->planned_steps)
-            warn(warnings, "%s has done %" PRId64 " of %" PRId64 " steps", run->path, last,
-                 run->planned_steps);
+            json_add_text(warnings, "%s has done %" PRId64 " of %" PRId64 " steps", run->path, last,
+                          run->planned_steps);
         if (run->cut)
-            warn(warnings, "%s: the last line of its metrics.jsonl is not whole and left out",
-                 run->path);
+            json_add_text(warnings,
+                          "%s: the last line of its metrics.jsonl is not whole and left out",
+                          run->path);
     }
 }
 
@@ -230,10 +219,11 @@ static void warn_of_unpaired(cJSON *warnings, const struct run_group *group, con
                              int pairs) {
     int runs = (int)arrlen(group->runs);
     if (pairs < runs)
-        warn(warnings,
-             "%s: %d of its %d runs have a seed that %s has too; the others do not count in "
-             "differences",
-             group->label, pairs, runs, other);
+        json_add_text(
+            warnings,
+            "%s: %d of its %d runs have a seed that %s has too; the others do not count in "
+            "differences",
+            group->label, pairs, runs, other);
 }
 
 static void warn_of_pairs(cJSON *warnings, const struct comparison *c) {
@@ -243,14 +233,16 @@ static void warn_of_pairs(cJSON *warnings, const struct comparison *c) {
         warn_of_unpaired(warnings, c->group, reference, pairs);
         warn_of_unpaired(warnings, c->reference, label, pairs);
     } else {
-        warn(warnings,
-             "%s and %s have no seed in common: other weights and batches, so that differences of "
-             "some %% mean nothing",
-             label, reference);
+        json_add_text(
+            warnings,
+            "%s and %s have no seed in common: other weights and batches, so that differences of "
+            "some %% mean nothing",
+            label, reference);
     }
     if (c->validation_step >= 0 && (double)c->validation_step < c->step[c->steps - 1])
-        warn(warnings, "%s: the last validation in common with %s is that of step %" PRId64, label,
-             reference, c->validation_step);
+        json_add_text(warnings,
+                      "%s: the last validation in common with %s is that of step %" PRId64, label,
+                      reference, c->validation_step);
 }
 
 /* ---- the report */
