@@ -15,25 +15,19 @@
 /* Limit of --repetitions: the samples of more micro-batches would hardly fit in memory. */
 enum { REPETITIONS_MAX = 1000 };
 
-/* Sets the formats to audit: those named by the user; by default bf16 and fp16, and the config's
- * precision if it quantizes. */
-static int choose_formats(bool wanted[AUDIT_FORMATS], bool quantized[CONFIG_PRECISION_AUTO],
-                          const struct audit_options *options, const struct config *config,
-                          struct error *error) {
-    bool none = options->precision_count == 0;
+/* Sets the precisions to audit: those named by the user; by default bf16 and fp16, and the config's
+ * if it quantizes. */
+static int choose_precisions(bool wanted[CONFIG_PRECISION_AUTO],
+                             const struct audit_options *options, const struct config *config,
+                             struct error *error) {
+    bool none = options->precision_count == 0, any = none;
     if (options->repetitions > REPETITIONS_MAX)
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
-    wanted[AUDIT_BF16] = wanted[AUDIT_FP16] = none;
-    bool any = none;
-    for (int i = 0; i < CONFIG_PRECISION_AUTO; i++)
-        quantized[i] = none && i == (int)config->precision &&
-                       config_precision_quantizes((enum config_precision)i);
+    wanted[CONFIG_PRECISION_BF16] = wanted[CONFIG_PRECISION_FP16] = none;
+    if (none && config_precision_quantizes(config->precision)) wanted[config->precision] = true;
     for (int i = 0; i < options->precision_count; i++) {
-        enum config_precision named = options->precisions[i];
-        if (named == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
-        if (named == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
-        if (config_precision_quantizes(named)) quantized[named] = true;
-        any = any || named != CONFIG_PRECISION_FP32;
+        wanted[options->precisions[i]] = true;
+        any = any || options->precisions[i] != CONFIG_PRECISION_FP32;
     }
     if (any) return 0;
     return fail(error, "--audit --precision fp32: there is nothing to compare; fp32 is always the "
@@ -49,26 +43,27 @@ static int publish(cJSON *report, const char *folder, const char *name, struct e
 
 int run_audit(const struct config *config, const char *from, const struct audit_options *options,
               struct error *error) {
-    bool wanted[AUDIT_FORMATS], quantized[CONFIG_PRECISION_AUTO];
+    bool wanted[CONFIG_PRECISION_AUTO] = {false};
     struct audit audit;
     cJSON *report;
     const volatile sig_atomic_t *stop = signals_catch();
-    if (choose_formats(wanted, quantized, options, config, error)) return EXIT_USAGE;
+    if (choose_precisions(wanted, options, config, error)) return EXIT_USAGE;
     if (options->out && report_folder(options->out, error)) return EXIT_FAILED;
     int repetitions = options->repetitions > 0 ? (int)options->repetitions : SUBJECT_REPETITIONS;
+    const bool formats[] = {
+        [AUDIT_BF16] = wanted[CONFIG_PRECISION_BF16], [AUDIT_FP16] = wanted[CONFIG_PRECISION_FP16]};
     int status = 0;
-    if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) {
-        status = audit_run(&audit, config, from, wanted, repetitions, stop, error);
+    if (formats[AUDIT_BF16] || formats[AUDIT_FP16]) {
+        status = audit_run(&audit, config, from, formats, repetitions, stop, error);
         if (status == 0) status = publish(audit_report(&audit), options->out, "audit", error);
         audit_free(&audit);
     }
     for (int i = 0; status == 0 && i < CONFIG_PRECISION_AUTO; i++) {
         char file[48];
-        if (!quantized[i]) continue;
-        const char *name = config_precision_name((enum config_precision)i);
-        snprintf(file, sizeof file, "audit_%s", name);
-        status = quantized_audit_run(&report, config, (enum config_precision)i, from, repetitions,
-                                     stop, error);
+        enum config_precision precision = (enum config_precision)i;
+        if (!wanted[i] || !config_precision_quantizes(precision)) continue;
+        snprintf(file, sizeof file, "audit_%s", config_precision_name(precision));
+        status = quantized_audit_run(&report, config, precision, from, repetitions, stop, error);
         if (status == 0) status = publish(report, options->out, file, error);
     }
     if (status == RESULT_STOPPED) {

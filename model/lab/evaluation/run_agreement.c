@@ -190,21 +190,22 @@ static int compare(struct agreement *agreement, const struct rollout *rollout, s
                    struct error *error) {
     const struct gpt_shape *s = &gpt->shape;
     size_t columns = (size_t)s->padded_vocab, count = (size_t)s->logit_rows * columns;
-    int32_t *tokens = calloc((size_t)s->rows, sizeof *tokens);
-    float *raw = malloc(count * sizeof *raw), *logits = malloc(count * sizeof *logits);
-    int status = tokens && raw && logits ? 0 : fail(error, "out of memory for the predictions");
-    for (int64_t text = 0; status == 0 && text < rollout->texts; text++) {
+    int32_t *tokens = NULL; /* stb_ds arrays */
+    float *raw = NULL, *logits = NULL;
+    arrsetlen(tokens, s->rows);
+    arrsetlen(raw, count);
+    arrsetlen(logits, count);
+    memset(tokens, 0, (size_t)s->rows * sizeof *tokens);
+    for (int64_t text = 0; text < rollout->texts; text++) {
         int32_t *row = tokens + text * s->sequence_length;
         for (ptrdiff_t i = 0; i < arrlen(rollout->first); i++) *row++ = rollout->first[i];
         for (int64_t t = 0; t + 1 < rollout->tokens; t++)
             *row++ = rollout->drawn[t * rollout->texts + text];
     }
-    if (status == 0) {
-        backend_upload(gpt->be, gpt->activations.tokens, tokens, (size_t)s->rows * sizeof *tokens);
-        gpt_forward(gpt);
-    }
-    for (int64_t first = 0; status == 0 && first < s->rows; first += s->logit_rows) {
-        int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
+    backend_upload(gpt->be, gpt->activations.tokens, tokens, (size_t)s->rows * sizeof *tokens);
+    gpt_forward(gpt);
+    for (int64_t first = 0; first < s->rows; first += s->logit_rows) {
+        int64_t rows = MIN(s->rows - first, s->logit_rows);
         enum dtype dtype = gpt->activations.logits.dtype;
         gpt_logits(gpt, first, rows);
         backend_download(gpt->be, raw, gpt->activations.logits.data,
@@ -212,10 +213,10 @@ static int compare(struct agreement *agreement, const struct rollout *rollout, s
         compare_rows(agreement, rollout, gpt,
                      dtype_widen(logits, raw, dtype, 0, (size_t)rows * columns), first, rows);
     }
-    free(tokens);
-    free(raw);
-    free(logits);
-    return status || !gpt->be->failure.text[0] ? status : fail(error, "%s", gpt->be->failure.text);
+    arrfree(tokens);
+    arrfree(raw);
+    arrfree(logits);
+    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
 /* Opens the model for the training forward pass: that of exact sampling. */
