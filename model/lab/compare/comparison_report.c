@@ -10,7 +10,6 @@
 
 #include "data/util/json.h"
 #include "data/util/table.h"
-#include "model/lab/compare/equal_loss.h"
 
 /* ---- figures of a group */
 

@@ -1,4 +1,4 @@
-#include "model/lab/compare/equal_loss.h"
+#include "model/lab/compare/comparison.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "data/util/random.h"
-#include "model/lab/compare/run_record.h"
+#include "model/lab/compare/runs.h"
 #include "test/scratch.h"
 
 /* Each field's comment begins with the default that 0 or NULL selects, if there is one. */

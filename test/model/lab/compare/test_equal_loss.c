@@ -1,7 +1,7 @@
 /* Tokens and time to an equal validation loss, of hand-made curves with known answers. */
 #include <stb/stb_ds.h>
 
-#include "model/lab/compare/equal_loss.h"
+#include "model/lab/compare/comparison.h"
 #include "test/model/lab/compare/run_fixture.h"
 
 TestSuite(equal_loss, .init = make_folder, .fini = remove_folder);

@@ -2,7 +2,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/lab/compare/run_groups.h"
+#include "model/lab/compare/runs.h"
 #include "test/model/lab/compare/run_fixture.h"
 
 TestSuite(run_groups, .init = make_folder, .fini = remove_folder);
