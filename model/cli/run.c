@@ -12,7 +12,7 @@
 #include "model/cli/validation.h"
 #include "model/core/evaluate.h"
 #include "model/session/sample_model.h"
-#include "model/plan/memory_text.h"
+#include "model/plan/memory_options.h"
 
 /* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {

@@ -1,6 +1,8 @@
-/* Options that reduce the memory of a run, in order of cost, and the search for the cheapest set
- * with which a run fits. */
+/* Options that reduce the memory of a run, in order of cost, the search for the cheapest set with
+ * which a run fits, and the output of ./train --dry-run about them, in at most 80 columns. */
 #pragma once
+
+#include <stdio.h>
 
 #include "data/util/error.h"
 #include "kernels/backend.h"
@@ -71,3 +73,33 @@ struct memory_advice {
  * fits, with the plan of the smallest layout; -1 with a message. be: see memory_plan.h. */
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
                   size_t memory, struct error *error);
+
+/* ---- text */
+
+/* Run to describe, and the memory that it may use. The precision of config is resolved. */
+struct memory_request {
+    const struct config *config;
+    struct backend *be;
+    size_t memory; /* bytes that the run may use */
+    bool free;     /* `memory` is the free memory of `be`, not a number given by the user */
+};
+
+/* Returns a request for `gib` GiB; gib < 0: for the free memory of be. */
+struct memory_request memory_request(const struct config *config, struct backend *be, double gib);
+
+/* Prints the memory of each part in each precision, the savings and cost of each option, the
+ * largest micro-batches, and whether the run fits or which options make it fit. */
+int memory_print_run(FILE *out, const struct memory_request *request, struct error *error);
+
+/* Prints whether the run fits; if not, the options that make it fit as flags to paste, with their
+ * costs. Returns RESULT_NONE if no options make it fit. */
+int memory_print_fit(FILE *out, const struct memory_request *request, struct error *error);
+
+/* Prints the result of memory_advise, whose return value is `status`: the options to set, without
+ * costs; nothing if there are none; or, for RESULT_NONE, that no option helps. */
+void memory_print_advice(FILE *out, const struct memory_advice *advice, int status);
+
+/* Prints bytes per parameter by part, the plans of models of well-known sizes in several variants
+ * with their saving over fp32, and their largest micro-batches. Sequences have the length of
+ * config's, but at least 1024 tokens. */
+int memory_print_sizes(FILE *out, const struct memory_request *request, struct error *error);
