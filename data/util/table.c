@@ -417,15 +417,18 @@ static void print_json(FILE *out, const cJSON *report) {
     free(text);
 }
 
-int report_publish(report_printer *print, const cJSON *report, const char *folder, const char *name,
-                   struct error *error) {
+int report_write(const cJSON *report, const char *folder, const char *name, struct error *error) {
     char path[FILE_PATH_MAX], file[100];
     struct printed printed;
-    print(stdout, report);
-    if (!folder) return 0;
     snprintf(file, sizeof file, "%s.json", name);
     if (file_path_join(path, folder, file, error)) return -1;
     if (printed_open(&printed)) return fail(error, "%s: %s", path, strerror(errno));
     print_json(printed.out, report);
     return printed_write(&printed, path, NULL, error);
+}
+
+int report_publish(report_printer *print, const cJSON *report, const char *folder, const char *name,
+                   struct error *error) {
+    print(stdout, report);
+    return folder ? report_write(report, folder, name, error) : 0;
 }

@@ -137,8 +137,11 @@ struct percent percent(double share);
 /* Creates the directory of reports. Fails, before long work, if it is not writable. */
 int report_folder(const char *folder, struct error *error);
 
-/* Prints a report to standard output and, with a folder, writes it there as NAME.json, which
- * scripts/report.py turns into a page. */
+/* Writes a report to the directory as NAME.json, which scripts/report.py turns into a page. */
+int report_write(const struct cJSON *report, const char *folder, const char *name,
+                 struct error *error);
+
+/* Prints a report to standard output and, with a folder, writes it there. */
 typedef void report_printer(FILE *out, const struct cJSON *report);
 int report_publish(report_printer *print, const struct cJSON *report, const char *folder,
                    const char *name, struct error *error);

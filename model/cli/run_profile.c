@@ -9,6 +9,7 @@
 #include "data/util/program.h"
 #include "data/util/files.h"
 #include "data/util/statistics.h"
+#include "data/util/table.h"
 #include "model/cli/report.h"
 #include "model/core/linear.h"
 #include "model/session/setup.h"
@@ -155,35 +156,27 @@ void profile_print(FILE *out, const struct profile *profile) {
 
 static int write_profile(const struct profile *profile, const struct trainer *trainer,
                          const char *folder, struct error *error) {
-    char path[FILE_PATH_MAX];
     const struct backend *be = trainer->be;
-    if (file_path_join(path, folder, "profile.json", error)) return -1;
-    cJSON *root = cJSON_CreateObject(), *parts = cJSON_CreateObject();
+    cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "precision", precision_name(&trainer->gpt.precision));
     cJSON_AddStringToObject(root, "device", be->device.description);
-    cJSON_AddNumberToObject(root, "threads", be->device.threads);
+    JSON_NUMBERS(root, {"threads", be->device.threads});
     cJSON_AddStringToObject(root, "library", be->device.library);
     cJSON_AddStringToObject(root, "compiler", __VERSION__);
-    cJSON_AddNumberToObject(root, "repetitions", profile->repetitions);
-    cJSON_AddNumberToObject(root, "tokens_per_step", profile->tokens);
-    cJSON_AddNumberToObject(root, "step_ms", 1e3 * profile->step);
-    cJSON_AddNumberToObject(root, "tokens_per_s", profile->tokens / profile->step);
-    cJSON_AddNumberToObject(root, "products_ms", 1e3 * profile->matmuls);
-    cJSON_AddNumberToObject(root, "ratio", profile->step / profile->matmuls);
+    JSON_NUMBERS(
+        root, {"repetitions", profile->repetitions}, {"tokens_per_step", profile->tokens},
+        {"step_ms", 1e3 * profile->step}, {"tokens_per_s", profile->tokens / profile->step},
+        {"products_ms", 1e3 * profile->matmuls}, {"ratio", profile->step / profile->matmuls});
+    cJSON *parts = cJSON_AddObjectToObject(root, "operations");
     for (int i = 0; i < OPERATION_IDS; i++)
         if (profile->operations[i] > 0)
-            cJSON_AddNumberToObject(parts, operation_name((enum operation_id)i),
-                                    1e3 * profile->operations[i]);
-    cJSON_AddItemToObject(root, "operations", parts);
+            JSON_NUMBERS(parts,
+                         {operation_name((enum operation_id)i), 1e3 * profile->operations[i]});
     cJSON *fallbacks = cJSON_AddArrayToObject(root, "fallbacks");
     const char *line;
-    for (int i = 0; (line = backend_fallback(be, i)); i++)
-        cJSON_AddItemToArray(fallbacks, cJSON_CreateString(line));
-    char *text = cJSON_Print(root);
+    for (int i = 0; (line = backend_fallback(be, i)); i++) json_add_text(fallbacks, "%s", line);
+    int status = report_write(root, folder, "profile", error);
     cJSON_Delete(root);
-    if (!text) return fail(error, "out of memory for %.500s", path);
-    int status = file_write_whole(path, text, strlen(text), NULL, error);
-    free(text);
     return status;
 }
 
