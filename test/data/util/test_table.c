@@ -34,14 +34,17 @@ static const char *as_text(void) {
     return printed;
 }
 
+/* Fills the table. heads begin with < or > for their alignment; NULL ends both lists. */
+static void fill(const char *const *heads, const char *const *cells) {
+    for (; *heads; heads++)
+        table_column(&table, *heads + 1, **heads == '<' ? TABLE_LEFT : TABLE_RIGHT);
+    for (; *cells; cells++) table_cell(&table, "%s", *cells);
+}
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
 static void fill_small(void) {
-    table_column(&table, "precision", TABLE_LEFT);
-    table_column(&table, "loss", TABLE_RIGHT);
-    table_column(&table, "note", TABLE_LEFT);
-    table_cell(&table, "%s", "fp32");
-    table_cell(&table, "%.3f", 1.5);
-    table_cell(&table, "a");
-    table_cell(&table, "bf16");
+    fill(LIST("<precision", ">loss", "<note"), LIST("fp32", "1.500", "a"));
+    table_cell(&table, "bf%d", 16);
     table_cell(&table, "%.2f", 12345.125);
     table_cell(&table, "bcd");
 }
@@ -56,34 +59,19 @@ Test(table, text) {
 }
 
 Test(table, characters_are_counted_not_bytes) {
-    table_column(&table, "µ", TABLE_RIGHT);
-    table_column(&table, "±", TABLE_LEFT);
-    table_column(&table, "end", TABLE_LEFT);
-    table_cell(&table, "1.2 µs");
-    table_cell(&table, "± 0.5 ×");
-    table_cell(&table, "x");
+    fill(LIST(">µ", "<±", "<end"), LIST("1.2 µs", "± 0.5 ×", "x"));
     cr_expect_str_eq(as_text(), "     µ  ±        end\n"
                                 "------  -------  ---\n"
                                 "1.2 µs  ± 0.5 ×  x\n");
 }
 
-Test(table, lines_have_no_spaces_at_their_end) {
-    table_column(&table, "a", TABLE_LEFT);
-    table_column(&table, "b", TABLE_LEFT);
-    table_cell(&table, "wide enough");
-    table_cell(&table, "%s", "");
+/* Lines have no spaces at their end, and a cell in the middle keeps its place. */
+Test(table, empty_cells) {
+    fill(LIST("<a", "<b"), LIST("wide enough", ""));
     cr_expect_str_eq(as_text(), "a            b\n"
                                 "-----------  -\n"
                                 "wide enough\n");
-}
-
-Test(table, an_empty_cell_in_the_middle_keeps_its_place) {
-    table_column(&table, "a", TABLE_LEFT);
-    table_column(&table, "bcd", TABLE_RIGHT);
-    table_column(&table, "e", TABLE_RIGHT);
-    table_cell(&table, "1");
-    table_cell(&table, "%s", "");
-    table_cell(&table, "22");
+    fill(LIST("<a", ">bcd", ">e"), LIST("1", "", "22"));
     cr_expect_str_eq(as_text(), "a  bcd   e\n"
                                 "-  ---  --\n"
                                 "1       22\n");
@@ -96,19 +84,11 @@ Test(table, a_row_that_is_not_full_is_not_printed) {
     cr_expect_null(strstr(as_text(), "fp16"));
 }
 
-/* A table of 4 columns of 30 characters, of which two fit beside the name. */
+/* Four columns, of which three fit beside the name. */
 Test(table, too_wide_is_printed_in_blocks) {
-    table_column(&table, "name", TABLE_LEFT);
-    for (int i = 0; i < 4; i++)
-        table_column(&table,
-                     i % 2 ? "odd_"
-                             "one_of_many_columns_that_are_wi"
-                           : "even",
-                     TABLE_RIGHT);
-    for (int row = 0; row < 2; row++) {
-        table_cell(&table, row ? "second" : "first");
-        for (int i = 0; i < 4; i++) table_cell(&table, "%d", 10 * row + i);
-    }
+    static const char odd[] = ">odd_one_of_many_columns_that_are_wi";
+    fill(LIST("<name", ">even", odd, ">even", odd),
+         LIST("first", "0", "1", "2", "3", "second", "10", "11", "12", "13"));
     cr_expect_str_eq(as_text(), "name    even  odd_one_of_many_columns_that_are_wi  even\n"
                                 "------  ----  -----------------------------------  ----\n"
                                 "first      0                                    1     2\n"
@@ -121,12 +101,8 @@ Test(table, too_wide_is_printed_in_blocks) {
 }
 
 Test(table, wide_tables_wrap_names_not_figures) {
-    table_column(&table, "run", TABLE_LEFT);
-    table_column(&table, "bf16:gradients.dtype=lower:autocast.residual=lower", TABLE_RIGHT);
-    table_column(&table, "of it", TABLE_RIGHT);
-    table_cell(&table, "fp16:gradients.dtype=lower,bc=2,d=3");
-    table_cell(&table, "1.5 ms");
-    table_cell(&table, "2 %%");
+    fill(LIST("<run", ">bf16:gradients.dtype=lower:autocast.residual=lower", ">of it"),
+         LIST("fp16:gradients.dtype=lower,bc=2,d=3", "1.5 ms", "2 %"));
     cr_expect_str_eq(as_text(),
                      "run                                                    bf16:   of\n"
                      "                                      gradients.dtype=lower:   it\n"
@@ -136,12 +112,9 @@ Test(table, wide_tables_wrap_names_not_figures) {
 }
 
 Test(table, a_cell_wider_than_all_is_broken_at_spaces) {
-    static const char why[] =
-        "its values overflow in fp16, and so do its gradients, which are summed";
-    table_column(&table, "op", TABLE_LEFT);
-    table_column(&table, "why", TABLE_LEFT);
-    table_cell(&table, "attention_projection");
-    table_cell(&table, "%s", why);
+    fill(LIST("<op", "<why"),
+         LIST("attention_projection",
+              "its values overflow in fp16, and so do its gradients, which are summed"));
     cr_expect_str_eq(
         as_text(),
         "op                    why\n"
@@ -175,8 +148,7 @@ Test(table, stays_within_80_columns) {
 }
 
 Test(table, control_characters_do_not_reach_the_terminal) {
-    table_column(&table, "a\x1b[2J", TABLE_LEFT);
-    table_cell(&table, "x\ny\t\x1b[31m\u202e\xff");
+    fill(LIST("<a\x1b[2J"), LIST("x\ny\t\x1b[31m\u202e\xff"));
     cr_expect_str_eq(as_text(), "a?[2J\n-----------\nx y ?[31m??\n");
 }
 

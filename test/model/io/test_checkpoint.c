@@ -144,65 +144,81 @@ static void open_restless(struct subject *subject, enum config_precision precisi
     subject_open(subject);
 }
 
-Test(checkpoint, resuming_gives_the_bits_of_an_uninterrupted_run) {
+/* A run that is saved after `saved` steps and continued by another trainer, and one that is not. */
+struct resumed {
     struct tokens tokens;
     struct loader loader;
-    open_data(&tokens, &loader);
+    struct subject whole, first, second;
+};
+
+/* Trains all open subjects; `second` resumes with the notes. */
+static void resume(struct resumed *r, int saved, int more, const char *expected) {
+    train(&r->whole, &r->loader, saved);
+    train(&r->first, &r->loader, saved);
+    SUCCEEDS(checkpoint_save(&r->first.trainer, folder, path, &error));
+    train(&r->second, &r->loader, 1); /* its earlier state must not matter */
+    char *notes = load_noting(&r->second, path);
+    cr_expect_str_eq(notes, expected);
+    free(notes);
+    r->whole.config.train.grad_accum_steps = r->second.config.train.grad_accum_steps;
+    train(&r->whole, &r->loader, more);
+    train(&r->second, &r->loader, more);
+    expect_same(&r->whole, &r->second);
+    cr_expect_eq(r->second.trainer.state.step, saved + more);
+}
+
+static void close_resumed(struct resumed *r) {
+    subject_close(&r->whole);
+    subject_close(&r->first);
+    subject_close(&r->second);
+}
+
+Test(checkpoint, resuming_gives_the_bits_of_an_uninterrupted_run) {
+    struct resumed r;
+    open_data(&r.tokens, &r.loader);
     const int each = FAMILIES * OPTIMIZER_COUNT;
     for (int i = 0; i < (int)COUNT(precisions) * each; i++) {
-        struct subject whole, first, second;
         enum config_precision precision = precisions[i / each];
         enum config_optimizer optimizer = (enum config_optimizer)(i / FAMILIES % OPTIMIZER_COUNT);
-        open_restless(&whole, precision, i % FAMILIES, optimizer);
-        open_restless(&first, precision, i % FAMILIES, optimizer);
-        open_restless(&second, precision, i % FAMILIES, optimizer);
-        train(&whole, &loader, 12);
-        train(&first, &loader, 7);
-        SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
-        train(&second, &loader, 1); /* its earlier state must not matter */
-        char *notes = load_noting(&second, path);
-        cr_expect_str_eq(notes, "");
-        train(&second, &loader, 5);
-        expect_same(&whole, &second);
-        cr_expect_eq(second.trainer.state.step, 12);
+        open_restless(&r.whole, precision, i % FAMILIES, optimizer);
+        open_restless(&r.first, precision, i % FAMILIES, optimizer);
+        open_restless(&r.second, precision, i % FAMILIES, optimizer);
+        resume(&r, 7, 5, "");
         if (precision == CONFIG_PRECISION_FP16)
-            cr_expect_gt(second.trainer.state.scaler.skipped, 0, "no overflow was met");
-        free(notes);
-        subject_close(&whole);
-        subject_close(&first);
-        subject_close(&second);
+            cr_expect_gt(r.second.trainer.state.scaler.skipped, 0, "no overflow was met");
+        close_resumed(&r);
     }
-    loader_close(&loader);
-    tokens_close(&tokens);
+    loader_close(&r.loader);
+    tokens_close(&r.tokens);
 }
 
 /* The samples that follow are those of a run whose batch grew without a checkpoint. */
 Test(checkpoint, resuming_with_a_larger_batch_continues_with_the_next_sample) {
-    struct tokens tokens;
-    struct loader loader;
-    struct subject whole, first, second;
-    open_data(&tokens, &loader);
-    open_restless(&whole, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
-    open_restless(&first, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
-    open_restless(&second, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
-    whole.config.train.grad_accum_steps = first.config.train.grad_accum_steps = 2;
-    second.config.train.grad_accum_steps = 4;
-    train(&whole, &loader, 10);
-    train(&first, &loader, 10);
-    SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
-    char *notes = load_noting(&second, path);
-    cr_expect_str_eq(notes, "train.grad_accum_steps: 2 in the checkpoint, now 4\n");
-    cr_expect_eq(second.trainer.state.next_sample, 20 * second.config.train.micro_batch_size);
-    whole.config.train.grad_accum_steps = 4;
-    train(&whole, &loader, 5);
-    train(&second, &loader, 5);
-    expect_same(&whole, &second);
-    free(notes);
-    subject_close(&whole);
-    subject_close(&first);
-    subject_close(&second);
-    loader_close(&loader);
-    tokens_close(&tokens);
+    struct resumed r;
+    open_data(&r.tokens, &r.loader);
+    open_restless(&r.whole, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
+    open_restless(&r.first, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
+    open_restless(&r.second, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
+    r.whole.config.train.grad_accum_steps = r.first.config.train.grad_accum_steps = 2;
+    r.second.config.train.grad_accum_steps = 4;
+    resume(&r, 10, 5, "train.grad_accum_steps: 2 in the checkpoint, now 4\n");
+    cr_expect_eq(r.second.trainer.state.next_sample, 40 * r.second.config.train.micro_batch_size);
+    close_resumed(&r);
+    loader_close(&r.loader);
+    tokens_close(&r.tokens);
+}
+
+/* Stochastic rounding draws by the step, so a resumed run draws the same bits. */
+Test(checkpoint, resuming_keeps_moments_in_bf16) {
+    struct resumed r;
+    open_data(&r.tokens, &r.loader);
+    subject_open_moments(&r.whole, CONFIG_MOMENTS_BFLOAT16);
+    subject_open_moments(&r.first, CONFIG_MOMENTS_BFLOAT16);
+    subject_open_moments(&r.second, CONFIG_MOMENTS_BFLOAT16);
+    resume(&r, 4, 5, "");
+    close_resumed(&r);
+    loader_close(&r.loader);
+    tokens_close(&r.tokens);
 }
 
 /* Samples are counted in sequences, which are shorter now: as many tokens come before. */
@@ -247,30 +263,6 @@ Test(checkpoint, of_another_optimizer_are_refused_by_name) {
     free(notes);
     subject_close(&adamw);
     subject_close(&muon);
-    loader_close(&loader);
-    tokens_close(&tokens);
-}
-
-/* Stochastic rounding draws by the step, so a resumed run draws the same bits. */
-Test(checkpoint, resuming_keeps_moments_in_bf16) {
-    struct tokens tokens;
-    struct loader loader;
-    struct subject whole, first, second;
-    open_data(&tokens, &loader);
-    subject_open_moments(&whole, CONFIG_MOMENTS_BFLOAT16);
-    subject_open_moments(&first, CONFIG_MOMENTS_BFLOAT16);
-    subject_open_moments(&second, CONFIG_MOMENTS_BFLOAT16);
-    train(&whole, &loader, 9);
-    train(&first, &loader, 4);
-    SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
-    char *notes = load_noting(&second, path);
-    cr_expect_str_eq(notes, "");
-    train(&second, &loader, 5);
-    expect_same(&whole, &second);
-    free(notes);
-    subject_close(&whole);
-    subject_close(&first);
-    subject_close(&second);
     loader_close(&loader);
     tokens_close(&tokens);
 }
@@ -414,30 +406,28 @@ static void expect_refused(const struct config *config, const char *first, const
 }
 
 Test(checkpoint, shapes_that_do_not_fit_are_named) {
+    static const struct {
+        const char *key;
+        double value;
+        const char *first, *second, *third;
+    } cases[] = {
+        {"model.vocab_size", 310, "model.vocab_size", "transformer.wte.weight is [300, 24]",
+         "[310, 24]"},
+        {"model.n_positions", 20, "model.n_positions", "transformer.wpe.weight is [16, 24]",
+         "[20, 24]"},
+        {"model.n_embd", 48, "model.n_embd", "transformer.wte.weight is [300, 24]", "[300, 48]"},
+        {"model.n_layer", 3, "model.n_layer is 3", "2 layers", "transformer.h.2.ln_1.weight"},
+        {"model.n_layer", 1, "model.n_layer is 1", "2 layers", "transformer.h.1."},
+        {"model.n_head", 4, "model.n_head is 4", "n_head is 3", path},
+    };
     struct subject saved;
-    struct config config;
     subject_open_saved(&saved, CONFIG_PRECISION_FP32, 5, path);
-    const struct config tiny = saved.config;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config = saved.config;
+        config_set(&config, config_option_of(cases[i].key), cases[i].value);
+        expect_refused(&config, cases[i].first, cases[i].second, cases[i].third);
+    }
     subject_close(&saved);
-
-    config = tiny;
-    config.model.vocab_size = 310;
-    expect_refused(&config, "model.vocab_size", "transformer.wte.weight is [300, 24]", "[310, 24]");
-    config = tiny;
-    config.model.n_positions = 20;
-    expect_refused(&config, "model.n_positions", "transformer.wpe.weight is [16, 24]", "[20, 24]");
-    config = tiny;
-    config.model.n_embd = 48;
-    expect_refused(&config, "model.n_embd", "transformer.wte.weight is [300, 24]", "[300, 48]");
-    config = tiny;
-    config.model.n_layer = 3;
-    expect_refused(&config, "model.n_layer is 3", "2 layers", "transformer.h.2.ln_1.weight");
-    config = tiny;
-    config.model.n_layer = 1;
-    expect_refused(&config, "model.n_layer is 1", "2 layers", "transformer.h.1.");
-    config = tiny;
-    config.model.n_head = 4;
-    expect_refused(&config, "model.n_head is 4", "n_head is 3", path);
 }
 
 Test(checkpoint, keeps_the_config_to_the_last_bit) {

@@ -214,11 +214,6 @@ Test(huggingface, a_window_of_all_layers_is_read) {
                  window);
         cr_expect_eq(read_llama("qwen3", extra).model.window, window < 64 ? window : 0);
     }
-    put_config("{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":0}");
-    struct config config;
-    config_defaults(&config);
-    cr_expect_eq(huggingface_read_config(&config, folder, &error), -1);
-    expect_text(error.text, "sliding_window is 0");
 }
 
 /* A window of some layers ends the context; a longer one is rejected. That of none is ignored. */
@@ -394,13 +389,8 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"llama\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
         {"{\"model_type\":\"qwen3\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
         {"{\"model_type\":\"llama\"," LLAMA ",\"pretraining_tp\":2}", "pretraining_tp is 2"},
-        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
-         "type is \"linear\""},
-        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
-         "rope_type is \"yarn\""},
         {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}",
          "factor is missing"},
-        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":7}", "rope_scaling is 7"},
         {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":0}", "sliding_window is 0"},
         {"{\"model_type\":\"qwen2\"," LLAMA
          ",\"sliding_window\":\"x\",\"use_sliding_window\":true}",
