@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/util/file_reader.h"
+#include "data/util/utf8.h"
 
 enum { NAME_SHOWN = 600, PUT_BYTES = 4096 };
 
@@ -20,18 +21,13 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == TOKEN_MASK_HEADER_BYTES, "the header is read as it is");
 
-static bool ends_in(const char *path, const char *ending) {
-    const size_t length = strlen(path), size = strlen(ending);
-    return length >= size && strcmp(path + length - size, ending) == 0;
-}
-
 bool token_mask_is_named(const char *path) {
-    return ends_in(path, MASK_ENDING);
+    return text_ends(path, MASK_ENDING);
 }
 
 bool token_mask_path(char path[FILE_PATH_MAX], const char *shard_path) {
     const size_t base = strlen(shard_path) - (sizeof SHARD_ENDING - 1);
-    if (!ends_in(shard_path, SHARD_ENDING) || base + sizeof MASK_ENDING > FILE_PATH_MAX)
+    if (!text_ends(shard_path, SHARD_ENDING) || base + sizeof MASK_ENDING > FILE_PATH_MAX)
         return false;
     memcpy(path, shard_path, base);
     strcpy(path + base, MASK_ENDING);

@@ -13,6 +13,7 @@
 
 #include <stb/stb_ds.h>
 #include "data/util/min_max.h"
+#include "data/util/utf8.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they are");
 
@@ -23,16 +24,14 @@ enum {
     NAME_SHOWN = 600
 };
 
-static bool is_named_bin(const char *path) {
-    size_t length = strlen(path);
-    return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
-}
+/* Endings of the two kinds of files in a set. */
+static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
 
 static int fail_no_shard(const char *path, uint64_t bytes, struct error *error) {
     const char *make = "make shards with: ./prepare --tokenizer bytes --out PREFIX FILE";
     if (bytes == 0)
         return fail(error, "%.*s is not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
-    if (!is_named_bin(path))
+    if (!text_ends(path, SHARD_ENDING))
         return fail(error,
                     "%.*s is not a token shard: it has no header, and only files named .bin are "
                     "read without one\n%s",
@@ -90,7 +89,7 @@ static int read_format(struct token_shard *shard, struct error *error) {
         shard->is_masked = header[HEADER_MASKED] != 0;
         return check_header(shard->name, header, bytes, &shard->count, error);
     }
-    if (!is_named_bin(shard->name) || bytes == 0 || bytes % 2 != 0)
+    if (!text_ends(shard->name, SHARD_ENDING) || bytes == 0 || bytes % 2 != 0)
         return fail_no_shard(shard->name, bytes, error);
     shard->raw = true;
     shard->count = bytes / 2;
@@ -220,9 +219,6 @@ static int split_prefix(const char *prefix, char directory[FILE_PATH_MAX], const
     directory[length] = '\0';
     return 0;
 }
-
-/* Endings of the two kinds of files in a set. */
-static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
 
 /* Returns the rest of a name after BASE_NNNNNN and the ending, or NULL if the name is different. */
 static const char *after_name(const char *name, const char *base, const char *ending) {

@@ -97,6 +97,11 @@ void utf8_print(FILE *out, const char *text, size_t size) {
     }
 }
 
+bool text_ends(const char *text, const char *end) {
+    const size_t length = strlen(text), size = strlen(end);
+    return length >= size && memcmp(text + length - size, end, size) == 0;
+}
+
 int64_t utf8_count(const char *text, size_t size) {
     int64_t count = 0;
     for (size_t i = 0; i < size; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;

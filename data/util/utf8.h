@@ -32,6 +32,9 @@ char *utf8_mask(char *text);
  * through one of the two. */
 void utf8_print(FILE *out, const char *text, size_t size);
 
+/* True if text ends with `end`. */
+bool text_ends(const char *text, const char *end);
+
 /* Returns the number of characters of valid UTF-8. */
 int64_t utf8_count(const char *text, size_t size);
 

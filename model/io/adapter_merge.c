@@ -5,6 +5,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/utf8.h"
 #include "model/io/checkpoint_tensors.h"
 
 void merged_layer_close(struct merged_layer *layer) {
@@ -18,9 +19,8 @@ void merged_layer_close(struct merged_layer *layer) {
 static const struct parameter *part_of(const struct parameter *list, const struct parameter *weight,
                                        const char *part) {
     static const char end[] = "weight";
-    size_t stem = strlen(weight->name);
-    if (stem < strlen(end) || strcmp(weight->name + stem - strlen(end), end) != 0) return NULL;
-    stem -= strlen(end);
+    if (!text_ends(weight->name, end)) return NULL;
+    const size_t stem = strlen(weight->name) - strlen(end);
     for (ptrdiff_t i = 0; i < parameter_adapter_count(list); i++)
         if (strncmp(list[i].name, weight->name, stem) == 0 &&
             strcmp(list[i].name + stem, part) == 0)

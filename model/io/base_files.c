@@ -16,6 +16,7 @@
 #include "data/corpus/chat_file.h"
 #include "data/util/files.h"
 #include "data/util/printed.h"
+#include "data/util/utf8.h"
 #include "model/config/config_keys.h"
 
 enum { COPIED_MAX_BYTES = 64 << 20, EDITS_MAX = 64, CHAT_TEMPLATE = 0, TOKENIZER_CONFIG };
@@ -90,10 +91,7 @@ int copied_file_read(char **bytes, size_t *size, const char *directory, const ch
     int read = inside ? file_read_all(bytes, size, real, COPIED_MAX_BYTES, error) : -1;
     free(real);
     if (read) return -1;
-    const size_t length = strlen(name);
-    if (length < 5 || strcmp(name + length - 5, ".json") != 0 ||
-        check_json(path, *bytes, *size, error) == 0)
-        return 0;
+    if (!text_ends(name, ".json") || check_json(path, *bytes, *size, error) == 0) return 0;
     free(*bytes);
     *bytes = NULL;
     return -1;

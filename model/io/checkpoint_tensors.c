@@ -9,6 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
+#include "data/util/utf8.h"
 
 enum {
     SHAPE_TEXT_MAX = 64,
@@ -112,15 +113,10 @@ static const struct stored_tensor *find(const struct tensor_files *files,
 
 /* ---- checks */
 
-static bool ends_in(const char *text, const char *end) {
-    size_t length = strlen(text), end_length = strlen(end);
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
 /* Returns a tensor whose name ends with `name`, or NULL. */
 static const struct stored_tensor *find_longer(const struct tensor_files *files, const char *name) {
     for (int i = 0; i < files->count; i++)
-        if (ends_in(files->tensors[i].entry->name, name)) return &files->tensors[i];
+        if (text_ends(files->tensors[i].entry->name, name)) return &files->tensors[i];
     return NULL;
 }
 
@@ -323,8 +319,8 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
 }
 
 static bool is_extra(const char *name) {
-    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
-           ends_in(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
+    return text_ends(name, ".attn.bias") || text_ends(name, ".attn.masked_bias") ||
+           text_ends(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
 }
 
 /* Fails on tensors that are neither weights of the model nor allowed extras. matched[i]: tensor i

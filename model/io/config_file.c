@@ -46,7 +46,7 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     const char *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;
     size_t length = strlen(base);
-    if (length > 5 && strcmp(base + length - 5, ".json") == 0) length -= 5;
+    if (length > 5 && text_ends(base, ".json")) length -= 5;
     if (length >= CONFIG_STRING_MAX) length = CONFIG_STRING_MAX - 1;
     memcpy(name, base, length);
     name[length] = '\0';

@@ -257,10 +257,10 @@ static bool is_empty(const char *path) {
     return names <= 2;
 }
 
-/* Paths of an export: the final one, without links or trailing slashes, its parent directory, and
- * the temporary directory beside it. */
+/* Paths of an export: the final one, without links or trailing slashes, and the temporary directory
+ * beside it. */
 struct export_paths {
-    char final[FILE_PATH_MAX], parent[FILE_PATH_MAX], unfinished[FILE_PATH_MAX];
+    char final[FILE_PATH_MAX], unfinished[FILE_PATH_MAX];
 };
 
 /* Accepts an existing empty directory, also through symbolic links. */
@@ -289,13 +289,11 @@ static int find_paths(struct export_paths *paths, const char *to, struct error *
     if (lstat(paths->final, &status) == 0 && take_existing(paths, error)) return -1;
     const char *slash = strrchr(paths->final, '/');
     const char *name = slash ? slash + 1 : paths->final;
-    int around = slash ? (int)(slash - paths->final) : 0;
-    if (slash) snprintf(paths->parent, FILE_PATH_MAX, "%.*s", around ? around : 1, paths->final);
-    else strcpy(paths->parent, ".");
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return fail(error, "%.400s does not exist\nexport to a directory with a name", to);
-    if ((size_t)snprintf(paths->unfinished, FILE_PATH_MAX, "%s/.%s.tmp", paths->parent, name) <
-        FILE_PATH_MAX)
+    if (snprintf(paths->unfinished, FILE_PATH_MAX, "%.*s.%s.tmp",
+                 slash ? (int)(name - paths->final) : 2, slash ? paths->final : "./",
+                 name) < FILE_PATH_MAX)
         return 0;
     return fail(error, "the path %.400s is too long\nexport to another directory", to);
 }
@@ -324,7 +322,7 @@ static int publish(const struct export_paths *paths, struct error *error) {
     if (rename(paths->unfinished, paths->final) != 0)
         return fail(error, "cannot rename %.400s to %.400s: %s\nexport to another directory",
                     paths->unfinished, paths->final, strerror(errno));
-    return directory_sync(paths->parent, error);
+    return directory_sync_above(paths->final, error);
 }
 
 /* Reads the sizes, and for adapters their settings and the folder of their model. */

@@ -94,32 +94,40 @@ static void expect_mask_refused(const char *what) {
 }
 
 Test(token_mask, damage_is_refused_by_name) {
-    const uint8_t behind[3] = {0x55, 0x55, 0x35};
+    static const struct {
+        const char *magic;
+        uint32_t version;
+        uint64_t tokens;
+        uint8_t bits[6];
+        size_t bytes;
+        const char *what;
+    } cases[] = {
+        {"MASQ", 1, TOKENS, {0x55, 0x55, 0x15}, 3, "does not begin with MASK"},
+        {"MASK", 3, TOKENS, {0x55, 0x55, 0x15}, 3, "version 3; only versions 1 to 2"},
+        {"MASK", 0, TOKENS, {0x55, 0x55, 0x15}, 3, "version 0; only versions 1 to 2"},
+        {"MASK", 2, TOKENS, {0x55, 0x55, 0x15}, 3, "22 bytes, the file has 19"},
+        {"MASK", 2, TOKENS, {1, 2, 3, 4, 0x15, 0x20}, 6, "bits behind the last token"},
+        {"MASK", 2, TOKENS, {1, 2, 3, 4, 0x35, 0}, 6, "bits behind the last token"},
+        {"MASK",
+         1,
+         TOKENS + 1,
+         {0x55, 0x55, 0x15},
+         3,
+         "the mask of 22 tokens, but the shard beside it has 21"},
+        {"MASK", 1, TOKENS, {0x55, 0x55}, 2, "19 bytes, the file has 18"},
+        {"MASK", 1, TOKENS, {0x55, 0x55, 0x15}, 4, "19 bytes, the file has 20"},
+        {"MASK", 1, TOKENS, {0x55, 0x55, 0x35}, 3, "bits behind the last token"},
+    };
     write_good("a_000000.bin", 1, TOKENS);
-    write_mask("a_000000.mask", "MASQ", 1, TOKENS, every_second, 3);
-    expect_mask_refused("does not begin with MASK");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_mask("a_000000.mask", cases[i].magic, cases[i].version, cases[i].tokens,
+                   cases[i].bits, cases[i].bytes);
+        expect_mask_refused(cases[i].what);
+    }
     write_plain("a_000000.mask", "MASK\1\0\0\0\25", 9);
     expect_mask_refused("does not begin with MASK");
     write_plain("a_000000.mask", "", 0);
     expect_mask_refused("empty");
-    write_mask("a_000000.mask", "MASK", 3, TOKENS, every_second, 3);
-    expect_mask_refused("version 3; only versions 1 to 2");
-    write_mask("a_000000.mask", "MASK", 0, TOKENS, every_second, 3);
-    expect_mask_refused("version 0; only versions 1 to 2");
-    write_mask("a_000000.mask", "MASK", 2, TOKENS, every_second, 3);
-    expect_mask_refused("22 bytes, the file has 19");
-    write_mask("a_000000.mask", "MASK", 2, TOKENS, (const uint8_t[6]){1, 2, 3, 4, 0x15, 0x20}, 6);
-    expect_mask_refused("bits behind the last token");
-    write_mask("a_000000.mask", "MASK", 2, TOKENS, (const uint8_t[6]){1, 2, 3, 4, 0x35, 0}, 6);
-    expect_mask_refused("bits behind the last token");
-    write_mask("a_000000.mask", "MASK", 1, TOKENS + 1, every_second, 3);
-    expect_mask_refused("the mask of 22 tokens, but the shard beside it has 21");
-    write_mask("a_000000.mask", "MASK", 1, TOKENS, every_second, 2);
-    expect_mask_refused("19 bytes, the file has 18");
-    write_mask("a_000000.mask", "MASK", 1, TOKENS, (const uint8_t[4]){0x55, 0x55, 0x15}, 4);
-    expect_mask_refused("19 bytes, the file has 20");
-    write_mask("a_000000.mask", "MASK", 1, TOKENS, behind, 3);
-    expect_mask_refused("bits behind the last token");
     cr_assert_eq(unlink(in_folder("a_000000.mask")), 0);
     cr_assert_eq(mkfifo(in_folder("a_000000.mask"), 0600), 0);
     expect_mask_refused("not a regular file");
