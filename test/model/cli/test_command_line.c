@@ -120,13 +120,6 @@ Test(command_line, resume_from_an_empty_path) {
     refuse("--config|c|--resume=", "--resume");
 }
 
-Test(command_line, dry_run) {
-    struct command_line line = accept("--dry-run|--config|c|--set|a=1");
-    cr_expect_eq(line.command, COMMAND_DRY_RUN);
-    cr_expect_str_eq(line.config, "c");
-    command_line_free(&line);
-}
-
 Test(command_line, memory_of_a_dry_run) {
     struct command_line line = accept("--dry-run|--config|c");
     cr_expect(!line.fit && line.memory_gib == 0);
@@ -243,11 +236,8 @@ Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--eval|--from|d|--data|x|--config|c", "--config");
     refuse("--export|o|--dtype|fp16", "--from DIR");
     refuse("--export|o|--from|d|--dtype|fp8", "\"fp8\" is not one of fp32, fp16, bf16");
-    refuse("--export|o|--from|d|--dtype|fp4", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
-    refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|fp16|--shard-size|0", "from 1e-06 to 1e+06");
-    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|2e6", "from 1e-06 to 1e+06");
     refuse("--export|o|--from|d|--dtype|fp16|--shard-size|x", "not a number");
     refuse("--export|o|--from|d|--dtype|fp16|--resume", "--resume");
     refuse("--export|o|--from|d|--dtype|fp16|--device|cpu", "--device goes with");
@@ -256,8 +246,6 @@ Test(command_line, eval_and_export_need_what_they_read) {
 Test(command_line, precisions) {
     refuse("--eval|--from|d|--data|x|--precision|fp64", "\"fp64\" is not one of");
     refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is not one of");
-    refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is not one of");
-    refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is not one of");
     refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,mxfp8,mxfp4,nvfp4,fp32",
            "at most 7");
 }
@@ -310,12 +298,9 @@ Test(command_line, unknown_arguments) {
     refuse("--confg|c", "--confg");
     refuse("c.json", "c.json");
     refuse("--config|c|extra", "extra");
-    refuse("--config|c|-x", "-x");
     refuse("--config|c|--", "\"--\"");
     refuse("--config|c|", "\"\"");
     refuse("--dry-runs|--config|c", "--dry-runs");
-    refuse("--confi=c", "--confi=c");
-    refuse("--configs=c", "--configs=c");
     refuse("--nonsense|--help", "--nonsense");
     refuse("--help=", "no command, key or flag \"\"");
     refuse("--help|zzz", "no command, key or flag \"zzz\"");
@@ -354,14 +339,9 @@ Test(command_line, sample_and_the_rest_do_not_mix) {
     refuse("--sample|p|--from|d|--resume", "--resume");
     refuse("--config|c|--from|d", "--sample");
     refuse("--config|c|--tokens|5", "--sample");
-    refuse("--config|c|--temperature|1", "--sample");
-    refuse("--config|c|--top-k|1", "--sample");
-    refuse("--config|c|--seed|1", "--sample");
-    refuse("--config|c|--top-p|1", "--sample");
     refuse("--config|c|--data|x", "--set data.train");
     refuse("--config|c|--precision|fp32", "--set precision");
     refuse("--config|c|--dtype|fp32", "--export");
-    refuse("--config|c|--shard-size|1", "--export");
     refuse("--sample|p|--from|d|--dtype|fp32", "--export");
     refuse("--eval|--from|d|--data|x|--tokens|5", "--sample");
 }

@@ -143,14 +143,6 @@ Test(metrics, resume_removes_later_steps) {
     }
 }
 
-Test(metrics, resume_appends_after_truncation) {
-    write_three();
-    struct metrics metrics = begin(2);
-    put_step(&metrics, 3);
-    end(&metrics);
-    expect_content(LINE_1 LINE_2 VALIDATION_2 LINE_3);
-}
-
 Test(metrics, resume_removes_a_partial_line) {
     char *text = strdup(THREE);
     size_t kept = strlen(LINE_1 LINE_2);
@@ -177,22 +169,6 @@ Test(metrics, resume_removes_unknown_lines) {
         end(&metrics);
         expect_content(LINE_1);
     }
-}
-
-Test(metrics, resume_removes_a_line_that_is_too_long) {
-    char text[6000] = LINE_1 "{\"step\": 2, ";
-    memset(text + strlen(text), 'x', 5000);
-    set_content(text);
-    struct metrics metrics = begin(2);
-    end(&metrics);
-    expect_content(LINE_1);
-}
-
-Test(metrics, resume_without_a_file_starts_one) {
-    struct metrics metrics = begin(7);
-    put_validation(&metrics, 3);
-    end(&metrics);
-    expect_content(VALIDATION_3);
 }
 
 Test(metrics, non_finite_values_are_null) {

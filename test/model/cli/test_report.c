@@ -284,21 +284,6 @@ Test(report, bar_without_a_width) {
     cr_expect_lt(widest(finish()), 80);
 }
 
-Test(report, bar_fills_from_left_to_right) {
-    open_plan();
-    int last = -1;
-    for (int64_t step = 1; step < 20; step++) {
-        open_terminal(150);
-        open_report();
-        show_step(step);
-        const char *drawn = last_drawn(finish());
-        int full = (int)strspn(drawn, "#");
-        cr_expect_geq(full, last);
-        cr_expect_eq(full, (int)(40 * step / 20), "step %d: %d of 40", (int)step, full);
-        last = full;
-    }
-}
-
 static void check_eta(int64_t first, int64_t step, int64_t steps, double seconds,
                       const char *expected) {
     rig.config.train.steps = steps;

@@ -118,28 +118,6 @@ Test(text_stream, shows_characters_when_they_are_whole) {
     free(out_text);
 }
 
-/* The output does not depend on how the bytes are split into calls. */
-Test(text_stream, pieces_make_no_difference) {
-    for (uint64_t round = 0; round < 200; round++) {
-        uint8_t bytes[64];
-        char *texts[2];
-        size_t sizes[2], length = sizeof bytes, cut = random_bits(3, 0, round) % sizeof bytes;
-        for (size_t i = 0; i < length; i++)
-            bytes[i] = (uint8_t)random_bits(5 + round, 0, i) | (uint8_t)(round % 2 ? 0xc0 : 0x80);
-        for (int way = 0; way < 2; way++) {
-            FILE *out = open_memstream(&texts[way], &sizes[way]);
-            struct text_stream stream = {.out = out};
-            text_stream_put(&stream, bytes, way ? cut : 0);
-            text_stream_put(&stream, bytes + (way ? cut : 0), length - (way ? cut : 0));
-            text_stream_end(&stream);
-            fclose(out);
-        }
-        cr_expect_str_eq(texts[0], texts[1]);
-        free(texts[0]);
-        free(texts[1]);
-    }
-}
-
 Test(text_stream, tokens_are_their_bytes) {
     struct tokenizer tokenizer;
     char *text = NULL;
