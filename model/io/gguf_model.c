@@ -36,9 +36,9 @@ static const char *architecture_name(int architecture) {
 int gguf_check_shape(const struct gpt_shape *shape, struct error *error) {
     return architecture_of(shape)
                ? 0
-               : fail(error, "llama.cpp has no model of these parts: its GPT-2, Llama, Mistral, "
-                             "Qwen2 and Qwen3 are\nthose of transformers, Qwen3 without scaled "
-                             "rope and GPT-2 without a window\nexport to a folder, without .gguf");
+               : fail(error, "llama.cpp has no model with these parts: it has GPT-2 without a "
+                             "window, Llama, Mistral,\nQwen2, and Qwen3 without scaled rope\n"
+                             "export to a folder instead, without .gguf");
 }
 
 /* ---- metadata */
@@ -154,8 +154,8 @@ static const struct kind *kind_of(const struct parameter *parameter) {
     return kind;
 }
 
-/* Returns the type of a tensor, and prints a note for one that is not as asked for, by its first
- * layer. */
+/* Returns the type of a tensor. A note names one whose rows have no whole blocks, once for all
+ * layers. */
 static enum gguf_type type_of(const struct job *job, const struct output *output) {
     const struct parameter *parameter = output->parameter;
     bool is_head = parameter == parameter_head(job->model->list);
@@ -165,9 +165,9 @@ static enum gguf_type type_of(const struct job *job, const struct output *output
     if (output->columns % gguf_types[type].block == 0) return type;
     if (job->notes && parameter->layer <= 0)
         fprintf(job->notes,
-                "note: %s%s has rows of %" PRId64 " values, which are no whole blocks of %" PRId64
-                ": stored as f16\n",
-                output->name, parameter->layer < 0 ? "" : ", as in other layers,", output->columns,
+                "note: %s%s: rows of %" PRId64 " values are not a multiple of %" PRId64
+                "; stored as f16\n",
+                output->name, parameter->layer < 0 ? "" : " and other layers", output->columns,
                 gguf_types[type].block);
     return GGUF_F16;
 }
@@ -194,8 +194,8 @@ static void list_output(struct job *job, const struct parameter *parameter) {
     arrput(job->outputs, output);
 }
 
-/* Returns which of `count` rows of q or k comes at an index. Here a head's first half rotates with
- * its second half, in llama.cpp each row with the next. */
+/* Returns the index in a parameter of row `index` of a tensor, of `count` rows. Rope pairs rows i
+ * and i + size / 2 of a head here, and rows 2i and 2i + 1 in llama.cpp. */
 static int64_t source_row(const struct output *output, int64_t index, int64_t count) {
     if (output->heads == 0) return index;
     int64_t size = count / output->heads, head = index / size, at = index % size;
@@ -298,11 +298,11 @@ int gguf_write_model(const char *path, enum gguf_type type, const struct gguf_mo
     if (gguf_check_shape(&model->shape, model->error)) return -1;
     if (notes && model->shape.window)
         fprintf(notes,
-                "note: llama.cpp has no sliding window here: from token %" PRId64
-                " on it computes otherwise\n",
+                "note: llama.cpp ignores the sliding window; its results differ in texts of more "
+                "than %" PRId64 " tokens\n",
                 model->shape.window);
     if (notes && !model->tokenizer)
-        fprintf(notes, "note: there is no tokenizer: llama.cpp can be given numbers only\n");
+        fprintf(notes, "note: no tokenizer found; the file works with token numbers only\n");
     int status = write_all(&job, path);
     gguf_writer_close(&job.writer);
     arrfree(job.outputs);

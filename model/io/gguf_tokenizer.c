@@ -30,7 +30,7 @@ struct job {
 
 static int refuse(const struct job *job, const char *reason) {
     return fail(job->error,
-                "%.400s: llama.cpp has no tokenizer like this one: %s\nexport to a folder, without "
+                "%.400s: llama.cpp has no such tokenizer: %s\nexport to a folder instead, without "
                 ".gguf",
                 job->tokenizer->directory, reason);
 }
@@ -148,14 +148,12 @@ static int check_byte_level(const struct job *job) {
     const struct subwords *subwords = job->subwords;
     for (int i = 0; i < subwords->normalizer_count; i++)
         if (subwords->normalizers[i].kind != SUBWORDS_NFC)
-            return refuse(job, "it replaces characters");
-    if (subwords->adds_space) return refuse(job, "it begins texts with a space");
-    if (!pattern_name(subwords))
-        return refuse(job, "it cuts text by a pattern that has no name there");
+            return refuse(job, "the normalizer replaces characters");
+    if (subwords->adds_space) return refuse(job, "a space is put before each text");
+    if (!pattern_name(subwords)) return refuse(job, "it does not know the pattern that cuts text");
     if (arrlenu(subwords->merges.results) > subwords->merges.count)
-        return refuse(job,
-                      "it has ranks of tokens in place of merges; save it with transformers as "
-                      "tokenizer.json");
+        return refuse(job, "ranks of tokens take the place of merges; save it with transformers as "
+                           "tokenizer.json");
     return 0;
 }
 
@@ -189,13 +187,13 @@ static int check_characters(const struct job *job) {
         bool replaces = part->kind == SUBWORDS_REPLACE && strcmp(part->from, " ") == 0;
         if (part->kind == SUBWORDS_NFC || strcmp(part->to, SUBWORDS_SPACE) != 0 ||
             (part->kind == SUBWORDS_REPLACE && !replaces))
-            return refuse(job, "its normalizer changes more than spaces");
+            return refuse(job, "the normalizer changes more than spaces");
         marks |= replaces;
     }
     for (int byte = 0; byte < 256; byte++)
-        if (subwords->bytes.tokens[byte] < 0) return refuse(job, "not all bytes have a token");
+        if (subwords->bytes.tokens[byte] < 0) return refuse(job, "some bytes have no token");
     if (!marks || subwords->cuts_at_marks)
-        return refuse(job, "it is of characters, but not of SentencePiece's kind");
+        return refuse(job, "spaces are not marked as by SentencePiece");
     return 0;
 }
 
@@ -230,7 +228,7 @@ static int find_scores(const struct job *job, float *scores, int32_t *counts) {
     for (int32_t token = 0; token < job->vocab_size && fits; token++)
         if (job->types[token] == NORMAL) fits = counts[token] == count_pairs(job->subwords, token);
     arrfree(list);
-    return fits ? 0 : refuse(job, "scores of tokens cannot express its merges");
+    return fits ? 0 : refuse(job, "scores of tokens cannot express the merges");
 }
 
 static int put_scores(const struct job *job) {

@@ -326,7 +326,7 @@ Test(gguf, each_family_has_its_names_orders_and_sizes) {
             continue;
         }
         struct parameter *list = put_model();
-        expect_refused("llama.cpp has no model of these parts");
+        expect_refused("llama.cpp has no model with these parts");
         arrfree(list);
     }
 }
@@ -349,7 +349,7 @@ Test(gguf, variants_of_the_families) {
     config.model.rope_scaling = ROPE_LLAMA3;
     unlink(in_folder("out.gguf"));
     struct parameter *list = put_model();
-    expect_refused("Qwen3 without scaled");
+    expect_refused("Qwen3 without scaled rope\nexport to a folder instead");
     arrfree(list);
 }
 
@@ -453,18 +453,19 @@ static char *notes_of(enum gguf_type type) {
 Test(gguf, notes_say_what_differs) {
     put_wide_model(false);
     char *text = notes_of(GGUF_F16);
-    cr_expect_str_eq(text, "note: there is no tokenizer: llama.cpp can be given numbers only\n");
+    cr_expect_str_eq(text, "note: no tokenizer found; the file works with token numbers only\n");
     free(text);
     text = notes_of(GGUF_Q8_0);
-    expect_text(text, "note: blk.0.ffn_down.weight, as in other layers, has rows of 72 values, "
-                      "which are no whole blocks of 32: stored as f16\n");
+    expect_text(text, "note: blk.0.ffn_down.weight and other layers: rows of 72 values are not a "
+                      "multiple of 32; stored as f16\n");
     cr_expect_null(strstr(text, "blk.1"));
     cr_expect_null(strstr(text, "attn"));
     free(text);
     config.model.window = 9;
     struct parameter *list = put_model();
     text = notes_of(GGUF_F32);
-    expect_text(text, "no sliding window here: from token 9 on");
+    expect_text(text,
+                "ignores the sliding window; its results differ in texts of more than 9 tokens");
     free(text);
     arrfree(list);
 }

@@ -190,7 +190,7 @@ Test(gguf_tokenizer, patterns_have_llama_cpps_names) {
         struct read_gguf file;
         put_level(&cases[i].level);
         if (!cases[i].name) {
-            expect_refused("it cuts text by a pattern that has no name there");
+            expect_refused("it does not know the pattern that cuts text");
             continue;
         }
         put_and_read(&file, 300);
@@ -260,7 +260,7 @@ Test(gguf_tokenizer, characters_have_scores) {
 
 Test(gguf_tokenizer, characters_that_scores_cannot_express) {
     static const char *const replaced[][3] = {
-        {", [\"b\", \"c\"]", "", "scores of tokens cannot express its merges"},
+        {", [\"b\", \"c\"]", "", "scores of tokens cannot express the merges"},
         {"\"bc\": 266}", "\"bc\": 266, \"abc\": 267}", "scores of tokens"}, /* ab c, and a bc */
         {"\"prepend\": \"\\u2581\"", "\"prepend\": \"x\"", "normalizer changes more than spaces"},
         {"{\"type\": \"Prepend\"", "{\"type\": \"NFC\"}, {\"type\": \"Prepend\"",
@@ -269,8 +269,8 @@ Test(gguf_tokenizer, characters_that_scores_cannot_express) {
         {"\"pre_tokenizer\": null",
          "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\\u2581\", "
          "\"prepend_scheme\": \"first\", \"split\": true}",
-         "but not of SentencePiece's kind"},
-        {"\"byte_fallback\": true", "\"byte_fallback\": false", "not all bytes have a token"},
+         "spaces are not marked as by SentencePiece"},
+        {"\"byte_fallback\": true", "\"byte_fallback\": false", "some bytes have no token"},
     };
     for (size_t i = 0; i < COUNT(replaced); i++) {
         put_characters(replaced[i][0], replaced[i][1]);
@@ -292,7 +292,7 @@ Test(gguf_tokenizer, ranks_of_a_token_must_follow_each_other) {
                  "[\"b\", \"c\"], [\"ab\", \"c\"], %s[\"a\", \"bc\"]%s]}}",
                  apart ? "[\"b\", \"\\u2581a\"], " : "", apart ? "" : ", [\"b\", \"\\u2581a\"]");
         put_characters(from, to);
-        if (apart) expect_refused("scores of tokens cannot express its merges");
+        if (apart) expect_refused("scores of tokens cannot express the merges");
         else put_and_read(&file, 300);
     }
     free(file.bytes);
@@ -303,9 +303,9 @@ Test(gguf_tokenizer, others_are_refused) {
         .cuts = true,
         .normalizer = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"x\"}, \"content\": "
                       "\"y\"}"});
-    expect_refused("it replaces characters");
-    expect_text(error.text, "llama.cpp has no tokenizer like this one");
-    expect_text(error.text, "export to a folder, without .gguf");
+    expect_refused("the normalizer replaces characters");
+    expect_text(error.text, "llama.cpp has no such tokenizer");
+    expect_text(error.text, "export to a folder instead, without .gguf");
     put_level(&(const struct level){.cuts = true});
     struct gguf_writer writer = {0};
     cr_expect_eq(put(&writer, 261, NULL), -1);
@@ -324,7 +324,7 @@ Test(gguf_tokenizer, ranks_in_place_of_merges_are_refused) {
     out = fopen(in_folder("tiktoken.json"), "w");
     fputs("{\"pattern\": \"" LLAMA3("{1,3}") "\", \"special_tokens\": {}}", out);
     cr_assert_eq(fclose(out), 0);
-    expect_refused("it has ranks of tokens in place of merges");
+    expect_refused("ranks of tokens take the place of merges");
 }
 
 Test(gguf_tokenizer, there_may_be_none) {
