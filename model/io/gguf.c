@@ -88,14 +88,13 @@ int gguf_write_begin(struct gguf_writer *writer, const char *path, struct error 
     append_uint32(&begin, VERSION);
     append_uint64(&begin, writer->tensor_count);
     append_uint64(&begin, writer->pair_count);
-    int status =
-        file_writer_open(&writer->file, path, error) ||
-                file_writer_put(&writer->file, begin, arrlenu(begin), error) ||
-                file_writer_put(&writer->file, writer->pairs, arrlenu(writer->pairs), error) ||
-                file_writer_put(&writer->file, writer->infos, arrlenu(writer->infos), error) ||
-                gguf_write_end_tensor(writer, error)
-            ? -1
-            : 0;
+    int status = file_writer_open(&writer->file, path, error) ||
+                         gguf_write_data(writer, begin, arrlenu(begin), error) ||
+                         gguf_write_data(writer, writer->pairs, arrlenu(writer->pairs), error) ||
+                         gguf_write_data(writer, writer->infos, arrlenu(writer->infos), error) ||
+                         gguf_write_end_tensor(writer, error)
+                     ? -1
+                     : 0;
     arrfree(begin);
     writer->data_start = writer->file.size;
     return status;
@@ -103,7 +102,7 @@ int gguf_write_begin(struct gguf_writer *writer, const char *path, struct error 
 
 int gguf_write_data(struct gguf_writer *writer, const void *bytes, size_t size,
                     struct error *error) {
-    return file_writer_put(&writer->file, bytes, size, error);
+    return size > 0 ? file_writer_put(&writer->file, bytes, size, error) : 0;
 }
 
 int gguf_write_end_tensor(struct gguf_writer *writer, struct error *error) {

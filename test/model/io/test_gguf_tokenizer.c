@@ -19,6 +19,7 @@ static const char tokens_key[] = "tokenizer.ggml.tokens", merges_key[] = "tokeni
 struct level {
     const char *pre_tokenizer; /* parts of a sequence before ByteLevel, each with a comma */
     bool cuts;                 /* by GPT-2's pattern */
+    bool adds_space;
     bool ignore_merges, no_merges;
     const char *normalizer;     /* NULL: none */
     const char *post_processor; /* NULL: none */
@@ -36,12 +37,12 @@ static void put_level(const struct level *level) {
     fprintf(out,
             "], \"normalizer\": %s, \"post_processor\": %s, \"pre_tokenizer\": {\"type\": "
             "\"Sequence\", \"pretokenizers\": [%s{\"type\": \"ByteLevel\", \"add_prefix_space\": "
-            "false, \"use_regex\": %s}]}, \"decoder\": {\"type\": \"ByteLevel\"}, \"model\": "
+            "%s, \"use_regex\": %s}]}, \"decoder\": {\"type\": \"ByteLevel\"}, \"model\": "
             "{\"type\": \"BPE\", \"ignore_merges\": %s, \"vocab\": {",
             level->normalizer ? level->normalizer : "null",
             level->post_processor ? level->post_processor : "null",
-            level->pre_tokenizer ? level->pre_tokenizer : "", level->cuts ? "true" : "false",
-            level->ignore_merges ? "true" : "false");
+            level->pre_tokenizer ? level->pre_tokenizer : "", level->adds_space ? "true" : "false",
+            level->cuts ? "true" : "false", level->ignore_merges ? "true" : "false");
     print_bytes(out);
     fprintf(out,
             ", \"ab\": 256, \"\xc4\xa0"
@@ -306,6 +307,8 @@ Test(gguf_tokenizer, others_are_refused) {
     expect_refused("the normalizer replaces characters");
     expect_text(error.text, "llama.cpp has no such tokenizer");
     expect_text(error.text, "export to a folder instead, without .gguf");
+    put_level(&(const struct level){.cuts = true, .adds_space = true});
+    expect_refused("a space is put before each text");
     put_level(&(const struct level){.cuts = true});
     struct gguf_writer writer = {0};
     cr_expect_eq(put(&writer, 261, NULL), -1);
