@@ -75,9 +75,10 @@ static bool has_pattern(const struct subwords *subwords, const struct pattern *p
     return same && subwords->rule_count <= RULES_MAX;
 }
 
-/* Returns the name of the pattern, or NULL. Without merges every pattern gives the same tokens. */
+/* Returns the name of the pattern, or NULL. If no pieces become longer tokens, every pattern gives
+ * the same tokens. */
 static const char *pattern_name(const struct subwords *subwords) {
-    if (subwords->merges.count == 0) return patterns[0].name;
+    if (subwords->merges.count == 0 && !subwords->ignore_merges) return patterns[0].name;
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         if (has_pattern(subwords, &patterns[i])) return patterns[i].name;
     return NULL;

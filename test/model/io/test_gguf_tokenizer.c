@@ -186,6 +186,7 @@ Test(gguf_tokenizer, patterns_have_llama_cpps_names) {
         {{.pre_tokenizer = ISOLATED(WORDS(CONTRACTIONS "?", "{1,3}"))}, "gpt-4o"},
         {{.cuts = false}, NULL},                       /* a whole text is one piece, */
         {{.cuts = false, .no_merges = true}, "gpt-2"}, /* which matters only with merges */
+        {{.cuts = false, .no_merges = true, .ignore_merges = true}, NULL},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct read_gguf file;
