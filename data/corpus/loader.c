@@ -185,6 +185,32 @@ bool loader_has_starts(const struct loader *loader) {
     return false;
 }
 
+/* A sequence may end with the last token of a document as its last target, and the next one begins
+ * with the same token. */
+static uint64_t cut_documents(const struct token_shard *shard, uint64_t seq_len) {
+    const struct token_mask *mask = &shard->mask;
+    uint64_t cut = 0, begun = token_mask_begun(mask, 0, 1), last = 0;
+    for (uint64_t border = seq_len; border + 1 < shard->count; border += seq_len) {
+        begun += token_mask_begun(mask, border - seq_len + 1, seq_len);
+        if (token_mask_begins(mask, border) || token_mask_begins(mask, border + 1)) continue;
+        cut += begun != last; /* a document may be cut several times */
+        last = begun;
+    }
+    return cut;
+}
+
+uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents) {
+    uint64_t cut = 0;
+    *documents = 0;
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
+        const struct token_shard *shard = &loader->tokens->shards[i];
+        if (!token_mask_has_starts(&shard->mask) || shard->count < 2) continue;
+        *documents += token_mask_begun(&shard->mask, 0, shard->count - 1);
+        cut += cut_documents(shard, (uint64_t)loader->options.seq_len);
+    }
+    return cut;
+}
+
 uint64_t loader_tail_tokens(const struct loader *loader) {
     uint64_t tokens = 0;
     for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {

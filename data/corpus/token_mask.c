@@ -141,15 +141,22 @@ void token_mask_close(struct token_mask *mask) {
     memset(mask, 0, sizeof *mask);
 }
 
-uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count) {
+/* Returns how many of the bits first .. first + count - 1 are set. */
+static uint64_t count_bits(const uint8_t *bits, uint64_t first, uint64_t count) {
     const uint64_t end = first + count;
     uint64_t counted = 0;
-    if (!mask->bits) return count;
-    for (; first < end && first % 8 != 0; first++) counted += token_mask_in_loss(mask, first);
-    for (; first + 8 <= end; first += 8)
-        counted += (uint64_t)__builtin_popcount(mask->bits[first / 8]);
-    for (; first < end; first++) counted += token_mask_in_loss(mask, first);
+    for (; first < end && first % 8 != 0; first++) counted += bits[first / 8] >> first % 8 & 1;
+    for (; first + 8 <= end; first += 8) counted += (uint64_t)__builtin_popcount(bits[first / 8]);
+    for (; first < end; first++) counted += bits[first / 8] >> first % 8 & 1;
     return counted;
+}
+
+uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count) {
+    return mask->bits ? count_bits(mask->bits, first, count) : count;
+}
+
+uint64_t token_mask_begun(const struct token_mask *mask, uint64_t first, uint64_t count) {
+    return mask->starts ? count_bits(mask->starts, first, count) : 0;
 }
 
 int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t tokens,

@@ -65,6 +65,9 @@ static inline bool token_mask_begins(const struct token_mask *mask, uint64_t tok
 /* Returns how many of the tokens first .. first + count - 1 count in the loss. */
 uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count);
 
+/* Returns how many documents begin with these tokens. */
+uint64_t token_mask_begun(const struct token_mask *mask, uint64_t first, uint64_t count);
+
 /* Writes a mask to `path`. */
 struct mask_writer {
     struct file_writer file;

@@ -68,11 +68,12 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     bool raw = false; /* shown to the user: a renamed text file would also be read as raw tokens */
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
         raw = raw || loader->tokens->shards[i].raw;
-    int used =
-        fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
-                count_text(tokens, (double)loader->tokens->count),
-                count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
-    enum { NOTES = 3 };
+    int used = fprintf(out, "  %-10s %s: %s tokens, %s sequence%s%s", label, name,
+                       count_text(tokens, (double)loader->tokens->count),
+                       count_text(sequences, (double)loader->sequence_count),
+                       loader->sequence_count == 1 ? "" : "s", raw ? ", raw uint16" : "");
+    enum { NOTES = 4 };
+    uint64_t documents, cut = loader_cut_documents(loader, &documents);
     char notes[NOTES][64] = {""};
     if (loader->tokens->counted < loader->tokens->count)
         snprintf(notes[0], sizeof *notes, "%s count in the loss",
@@ -82,6 +83,9 @@ static void print_data(FILE *out, const char *label, const char *name, const str
                  count_text(tokens, (double)loader_tail_tokens(loader)));
     if (isolates && loader_has_starts(loader))
         snprintf(notes[2], sizeof *notes, "documents isolated");
+    if (cut > 0)
+        snprintf(notes[3], sizeof *notes, "sequences cut %s of %s documents",
+                 count_text(tokens, (double)cut), count_text(sequences, (double)documents));
     for (int i = 0; i < NOTES; i++) {
         if (!notes[i][0]) continue;
         bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;

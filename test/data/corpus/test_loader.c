@@ -282,6 +282,35 @@ Test(loader, isolates_documents) {
     tokens_close(&tokens);
 }
 
+/* A document is cut if its pairs of token and target are in two sequences. */
+Test(loader, counts_documents_that_sequences_cut) {
+    enum { TOKENS = 203 };
+    const uint64_t counts[] = {TOKENS};
+    struct tokens tokens = made_of(counts, 1);
+    for (int trial = 0; trial < 200; trial++) {
+        uint8_t starts[(TOKENS + 7) / 8] = {1};
+        uint64_t begin = 0, documents = 0, cut = 0, found;
+        const int seq_len = 1 + (int)(random_bits(7, (uint64_t)trial, 0) % 20);
+        const uint64_t longest = 2 + random_bits(7, (uint64_t)trial, 1) % 60;
+        while (begin < TOKENS) { /* a document that begins with the last token has no target */
+            uint64_t next = begin + 1 + random_bits(8, (uint64_t)trial, begin) % longest;
+            starts[begin / 8] |= (uint8_t)(1 << begin % 8);
+            documents += begin < TOKENS - 1;
+            if (next > TOKENS) next = TOKENS;
+            cut += next >= begin + 3 && begin / (uint64_t)seq_len != (next - 2) / (uint64_t)seq_len;
+            begin = next;
+        }
+        struct loader loader = opened(&tokens, seq_len, false);
+        tokens.shards[0].mask.starts = starts;
+        cr_expect_eq(loader_cut_documents(&loader, &found), cut, "trial %d", trial);
+        cr_expect_eq(found, documents, "trial %d", trial);
+        tokens.shards[0].mask.starts = NULL;
+        cr_expect_eq(loader_cut_documents(&loader, &found) + found, 0);
+        loader_close(&loader);
+    }
+    tokens_close(&tokens);
+}
+
 /* A token that does not count must still be in the vocabulary. */
 Test(loader, tokens_that_do_not_count_are_checked_too) {
     const uint64_t counts[] = {5};

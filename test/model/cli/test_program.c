@@ -137,7 +137,7 @@ Test(program, tiny_data_are_padded) {
     expect_exit(TINY "|--set|data.train=short_000000.bin|--set|data.val=short_000000.bin|--set|"
                      "train.steps=6",
                 0);
-    expect_text(out_text, "1 sequences; the last 22 tokens padded");
+    expect_text(out_text, "1 sequence; the last 22 tokens padded");
     expect_text(out_text, "step 6: validation loss");
 }
 
