@@ -141,10 +141,10 @@ static void print_trials(FILE *out, const cJSON *formats) {
         cJSON_AddStringToObject(row, "name", name);
         cJSON_ArrayForEach(format, formats) {
             const cJSON *trial = json_at(json_at(format, "trials"), name);
-            cJSON *copy = cJSON_AddObjectToObject(row, format->string);
-            JSON_NUMBERS(copy, {"gradient_error", json_number_at(format, "first_error")});
-            if (trial) cJSON_ReplaceItemInObject(row, format->string, cJSON_Duplicate(trial, true));
-            else if (i >= 0) cJSON_DeleteItemFromObject(row, format->string);
+            if (trial) cJSON_AddItemReferenceToObject(row, format->string, (cJSON *)trial);
+            else if (i < 0)
+                JSON_NUMBERS(cJSON_AddObjectToObject(row, format->string),
+                             {"gradient_error", json_number_at(format, "first_error")});
         }
     }
     section_print(out, &trials, rows);
