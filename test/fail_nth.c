@@ -1,6 +1,5 @@
 /* Preloaded by scripts/torture.sh: makes the n-th call of a kind fail, FAIL_CALL and FAIL_NTH, with
- * the number FAIL_ERRNO, and then makes the file FAIL_MARK. Unlike strace it needs no permission to
- * trace. */
+ * the number FAIL_ERRNO, and then makes the file FAIL_MARK. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool fails(const char *name) {
@@ -20,7 +20,7 @@ static bool fails(const char *name) {
     if (!call || !nth || strcmp(call, name) != 0) return false;
     if (atomic_fetch_add(&count, 1) + 1 != atol(nth)) return false;
     const char *mark = getenv("FAIL_MARK");
-    if (mark) close(open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    if (mark) open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     errno = number ? atoi(number) : EIO;
     return true;
 }
@@ -40,5 +40,9 @@ WRAP(ssize_t, pread, (int fd, void *bytes, size_t size, off_t at), (fd, bytes, s
 WRAP(int, fsync, (int fd), (fd))
 WRAP(int, rename, (const char *from, const char *to), (from, to))
 WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags))
-WRAP(int, mprotect, (void *at, size_t size, int allowed), (at, size, allowed))
+WRAP(int, close, (int fd), (fd))
+WRAP(int, flock, (int fd, int how), (fd, how))
+WRAP(int, ftruncate, (int fd, off_t size), (fd, size))
+WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode))
+WRAP(off_t, lseek, (int fd, off_t to, int from), (fd, to, from))
 WRAP_TO(0, struct dirent *, readdir, (DIR * entries), (entries)) /* for getdents, inside libc */
