@@ -205,10 +205,6 @@ bench-start: $(PROGRAMS)
 bench-checkpoint: $(PROGRAMS)
 	TRAIN=./train scripts/bench_checkpoint.sh
 
-#: make bench-busy     ms per step alone, and beside an endless loop
-bench-busy: $(PROGRAMS)
-	$(USE_PROGRAMS) scripts/bench_busy.sh
-
 #: make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
@@ -256,5 +252,5 @@ coverage:
 	scripts/coverage.sh
 
 .PHONY: test test-short test-once test-split test-isa test-sanitize test-device test-races test-cublaslt \
-        fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks bench-busy \
+        fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks \
         bench-start bench-checkpoint
