@@ -7,7 +7,7 @@ The first part of a path names the faults, joined by commas, and the rest is a f
 
     /ranges/FILE        whole, and with ranges
     /FAULT,.../FILE     any of: ranges; cut:N (the connection ends after N bytes of an answer);
-                        stall:N (after N bytes nothing comes any more); nosize (no Content-Length);
+                        stall:N (after N bytes nothing comes any more);
                         nohead (HEAD is refused); etag (hashes as the Hugging Face hub gives them,
                         on a redirect); gittag (the same for a small file); othertag (an ETag that
                         looks like a hash of the content, but is none); wrong (other bytes of the
@@ -93,8 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_response(200)
         self.announce(faults, content)
-        if "nosize" not in faults:
-            self.send_header("Content-Length", str(size - start))
+        self.send_header("Content-Length", str(size - start))
         self.end_headers()
         if body:
             if "stall" in faults and start == 0:
