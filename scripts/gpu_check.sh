@@ -4,21 +4,30 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-# By worth. Seconds of a part at most, measured on an H200 with 16 cores and rounded up by half.
-order="build conformance tests numbers bench torch autotune large lora against brim kill sanitizer
-    counters attention_torch save graphs lab"
-limit_of() {
-    case $1 in
-    build) echo 150 ;;
-    conformance | autotune | brim | graphs | save) echo 40 ;;
-    tests) echo 130 ;;
-    numbers | counters) echo 90 ;;
-    bench | torch | kill | sanitizer | attention_torch) echo 75 ;;
-    large) echo 50 ;;
-    against | lab | lora) echo 150 ;;
-    references) echo 1200 ;;
-    esac
-}
+# The parts by worth: name, seconds at most (measured on an H200 with 16 cores and rounded up by half),
+# the program that it needs, and what to try if it fails.
+plan="build 150 - its end names the file; CUDA 12.1 or newer and gcc 9 or newer are needed
+conformance 40 - an instruction does other than the emulator: trust no figure
+tests 130 device_tests the log names operation, shape and error; the CPU is right; attention: train \
+with --set cuda_wgmma=false
+numbers 90 train the first NO; try --set cuda_graphs=false and cuda_wgmma=false
+bench 75 gpu_bench bench.log names what could not be measured
+torch 75 - see torch.log
+autotune 40 gpu_bench autotune.log names what could not be measured
+large 50 gpu_bench large.log names what could not be measured
+lora 150 train lora.log names what could not be measured
+against 150 - against.log names what could not be measured
+brim 40 train memory was planned too tight; cublaslt-*.txt and brim.log have the sizes
+kill 75 train kill.log and numbers/killed.txt have what differs
+sanitizer 75 device_tests TOOL.txt names the kernel and the line
+counters 90 gpu_bench see counters.log
+attention_torch 75 - see attention_torch.log
+save 40 train see save.log
+graphs 40 gpu_bench graphs.log names what could not be measured
+lab 150 train see lab.log
+references 1200 - see references.log"
+all_parts=$(cut -d ' ' -f 1 <<<"$plan" | tr '\n' ' ')
+read_plan() { read -r _ limit program advice < <(grep "^$1 " <<<"$plan"); } # NAME
 
 usage() {
     cat <<TEXT
@@ -86,8 +95,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-for part in ${parts:=$order}; do
-    case " ${order//$'\n'/ } references " in
+for part in ${parts:=${all_parts% references *}}; do
+    case " $all_parts" in
     *" $part "*) ;;
     *) echo "gpu_check: there is no part $part; --help lists them" >&2 && exit 2 ;;
     esac
@@ -119,8 +128,8 @@ record() { # NAME VERDICT SECONDS CLOCKS
 
 # part NAME: runs a part; its output goes to NAME.log.
 part() {
-    local name=$1 begin=$SECONDS limit status verdict from log=$out/$1.log
-    limit=$(limit_of "$name")
+    local name=$1 begin=$SECONDS limit program advice status verdict from log=$out/$1.log
+    read_plan "$name"
     if [ "$rehearsal" -eq 1 ]; then limit=$((limit * 8)); fi
     if [ $((LIMIT - SECONDS)) -lt $((limit * 2 / 3)) ]; then
         record "$name" "skipped: no time left" 0
@@ -281,13 +290,9 @@ background+=($!)
 
 # Why a part cannot run here; nothing if it can.
 why_not() {
-    local program=""
-    case $1 in
-    tests | sanitizer) program=device_tests ;;
-    bench | autotune | large | counters | graphs) program=gpu_bench ;;
-    numbers | lora | brim | kill | save | lab) program=train ;;
-    esac
-    if [ -n "$program" ] && [ ! -x "$folder/$program" ]; then
+    local limit program advice
+    read_plan "$1"
+    if [ "$program" != - ] && [ ! -x "$folder/$program" ]; then
         echo "$folder/$program was not built"
         return
     fi

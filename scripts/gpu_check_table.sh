@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The last part of gpu_check.sh, which reads this file: figures of the JSON files in $out, tables,
 # aims, and the report. Uses its variables.
-# shellcheck disable=SC2154
+# shellcheck disable=SC2154,SC2034
 
 # figure FILES FIELD TEXT ...: prints FIELD of the line that contains every TEXT; "" if there is
 # none. FILES may be a pattern.
@@ -155,11 +155,14 @@ show_lab() {
 
 # Prints the parts that work, those that fail with advice, and figures slower than their aim.
 show_verdict() {
-    local i works="" fails="" try=()
+    local i works="" fails="" try=() limit program advice
     for i in "${!names[@]}"; do
         case ${verdicts[$i]} in
         ok*) works="$works ${names[$i]}" ;;
-        failed*) fails="$fails ${names[$i]}" && try+=("$(advice "${names[$i]}")") ;;
+        failed*)
+            read_plan "${names[$i]}"
+            fails="$fails ${names[$i]}" && try+=("${names[$i]}: $advice")
+            ;;
         esac
     done
     printf '\nWorks:%s\n' "${works:- nothing}"
@@ -167,21 +170,6 @@ show_verdict() {
     printf '%s\n' "${aims[@]}" | sed -nE 's/.*"aim": "([^"]*)", "wanted": "([^"]*)", '\
 '"measured": ([^,]*), "met": "NO".*/Slower than its aim: \1: \3, wanted \2/p'
 }
-advice() { # NAME of a part that failed
-    case $1 in
-    build) echo "build: its end names the file; CUDA 12.1 or newer and gcc 9 or newer are needed" ;;
-    conformance) echo "conformance: an instruction does other than the emulator: trust no figure" ;;
-    tests) echo "tests: the log names operation, shape and error; the CPU is right; attention: train"\
-        "with --set cuda_wgmma=false" ;;
-    kill) echo "kill: kill.log and numbers/killed.txt have what differs" ;;
-    sanitizer) echo "sanitizer: TOOL.txt names the kernel and the line" ;;
-    numbers) echo "numbers: the first NO; try --set cuda_graphs=false and cuda_wgmma=false" ;;
-    bench | against | autotune | graphs | large | lora) echo "$1: $1.log names what could not be measured" ;;
-    brim) echo "brim: memory was planned too tight; cublaslt-*.txt and brim.log have the sizes" ;;
-    *) echo "$1: see $1.log" ;;
-    esac
-}
-
 # Includes the JSON file of a part in ours; null if the part did not finish writing it.
 embed() {
     if [ "$(tail -c 2 "$out/$1" 2>/dev/null)" = "}" ]; then
