@@ -17,12 +17,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they are");
 
-enum {
-    HEADER_WORDS = SHARD_HEADER_BYTES / 4,
-    HEADER_MASKED = 4,
-    PUT_TOKENS = 4096,
-    NAME_SHOWN = 600
-};
+enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, HEADER_MASKED = 4, NAME_SHOWN = 600 };
 
 /* Endings of the two kinds of files in a set. */
 static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
@@ -371,20 +366,6 @@ int shard_writer_put_packed(struct shard_writer *writer, const void *packed, con
         if (marks) marks += part;
         count -= part;
         if (writer->tokens_in_shard == writer->shard_tokens && end_shard(writer, error)) return -1;
-    }
-    return 0;
-}
-
-int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_t count,
-                     struct error *error) {
-    union {
-        uint16_t narrow[PUT_TOKENS];
-        int32_t wide[PUT_TOKENS];
-    } packed;
-    for (uint64_t done = 0, part; done < count; done += part) {
-        part = count - done < PUT_TOKENS ? count - done : PUT_TOKENS;
-        shard_writer_pack(writer, &packed, tokens + done, part);
-        if (shard_writer_put_packed(writer, &packed, NULL, part, error)) return -1;
     }
     return 0;
 }

@@ -103,11 +103,9 @@ int shards_existing(const char *prefix, uint64_t *count, struct error *error);
  * directory must exist. */
 int shard_writer_open(struct shard_writer *writer, const char *prefix, int vocab_size,
                       uint64_t shard_tokens, struct error *error);
-int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_t count,
-                     struct error *error);
 
-/* The two steps of put, so that threads can share the first one. Packed tokens have the format of
- * this writer's files, 2 or 4 bytes each, aligned to that size. marks: optional [count], of each
+/* Put tokens in two steps, so that threads can share the first one. Packed tokens have the format
+ * of this writer's files, 2 or 4 bytes each, aligned to that size. marks: optional [count], of each
  * token, in the loss or at the beginning of a document (data/corpus/token_mask.h). */
 size_t shard_writer_token_bytes(const struct shard_writer *writer);
 void shard_writer_pack(const struct shard_writer *writer, void *packed, const int32_t *tokens,

@@ -10,6 +10,7 @@
 
 #include "data/util/files.h"
 #include "data/corpus/tokens.h"
+#include "test/data/corpus/shard_put.h"
 #include "test/data/tokenize/token_at.h"
 #include "test/scratch.h"
 

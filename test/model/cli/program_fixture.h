@@ -20,6 +20,7 @@
 #include "data/util/files.h"
 #include "data/util/random.h"
 #include "data/corpus/tokens.h"
+#include "test/data/corpus/shard_put.h"
 #include "test/scratch.h"
 
 enum { PROGRAM_ARGUMENTS_MAX = 40, PROGRAM_OUTPUT_MAX = 1 << 18, PROGRAM_SECONDS_MAX = 60 };

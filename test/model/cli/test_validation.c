@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "model/config/config_keys.h"
+#include "test/data/corpus/shard_put.h"
 #include "test/model/cli/program_fixture.h"
 
 /* Validation text that becomes less likely with every step: the first validation is the best. */

@@ -7,6 +7,7 @@
 #include "data/corpus/tokenizer_record.h"
 #include "model/config/config_keys.h"
 #include "model/session/setup.h"
+#include "test/data/corpus/shard_put.h"
 #include "test/scratch.h"
 
 TestSuite(setup, .init = make_folder, .fini = remove_folder);
