@@ -133,20 +133,11 @@ def steps_to_make(path):
 
 
 def names_of(files):
-    """As few parts of the paths as make them distinct; a run given twice gets a number."""
-    paths = []
-    for file in map(os.path.abspath, files):
-        folder, last = os.path.split(file)
-        path = folder if last == "metrics.jsonl" else file.removesuffix(".jsonl")
-        paths.append(path.strip("/").split("/"))
-    names = []
-    for i, path in enumerate(paths):
-        others = paths[:i] + paths[i + 1:]
-        count = next((n for n in range(1, len(path) + 1)
-                      if all(other[-n:] != path[-n:] for other in others)), None)
-        name = "/".join(path[-count:]) if count else f"{path[-1]} ({i + 1})"
-        names.append(printable(name))
-    return names
+    """The paths of the runs below the folder that they share."""
+    paths = [file.removesuffix("/metrics.jsonl").removesuffix(".jsonl")
+             for file in map(os.path.abspath, files)]
+    shared = os.path.commonpath(map(os.path.dirname, paths))
+    return [printable(os.path.relpath(path, shared)) for path in paths]
 
 
 # ---- commands of gnuplot

@@ -57,11 +57,10 @@ cd "a run's folder/it's one"
 runs 0 "$plot" metrics.jsonl && says "*it's one" && runs 0 "$plot" . && says "*it's one"
 cp metrics.jsonl saved.jsonl && runs 0 "$plot" saved.jsonl && says "*saved"
 
-test_case "several runs, whose names are made distinct"
+test_case "several runs, named below the folder that they share"
 run a/run 20 && run b/run 20 4 && run c/last 20 2
-runs 0 "$plot" a/run b/run c/last && says "*a/run" && says "#b/run" && says "\$last" && fits 80
-says "A  a/run, validation" && says "C  last, validation"
-runs 0 "$plot" a/run a/run && says "run (1)" && says "run (2)"
+runs 0 "$plot" a/run b/run c/last && says "*a/run" && says "#b/run" && says "\$c/last" && fits 80
+says "A  a/run, validation" && says "C  c/last, validation"
 
 test_case "many runs"
 for ((i = 1; i <= 9; i++)); do run "run-$i" 20 $i; done
