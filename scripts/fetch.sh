@@ -255,7 +255,7 @@ fetch() { # URL FILE [SHA256]
         return 0
     fi
     if ! mkdir -p "$folder" 2>/dev/null || [ ! -w "$folder" ]; then
-        fetch_complain "$folder: cannot be written to; choose another folder with --out"
+        fetch_complain "$folder: cannot be written to; choose another folder"
         return 1
     fi
     fetch_ask "$url" || return

@@ -94,7 +94,10 @@ if [ $weights -eq 1 ]; then
     get adapter_model.safetensors
 fi
 if has adapter_config.json; then
-    echo "next: ./train --config finetune-lora.json --set adapter.init_from=$folder"
+    base=$(sed -n 's/.*"base_model_name_or_path" *: *"\([^"]*\)".*/\1/p' "$folder/adapter_config.json")
+    echo "next: scripts/get_model.sh ${base:-BASE}     # the model that it adapts"
+    echo "next: ./train --config finetune-lora.json --set adapter.init_from=$folder \\"
+    echo "          --set model.init_from=datasets/$(basename "${base:-BASE}")"
     exit 0
 fi
 if ! has tokenizer.json && ! has vocab.json; then
@@ -102,4 +105,4 @@ if ! has tokenizer.json && ! has vocab.json; then
     exit 0
 fi
 if [ $weights -eq 1 ]; then echo "next: ./train --sample \"Once upon a time\" --from $folder"; fi
-echo "next: ./prepare --tokenizer $folder --out datasets/mine my_text.txt, or rows.jsonl"
+echo "next: ./prepare --tokenizer $folder --out datasets/mine my_text.txt      # or rows.jsonl"

@@ -9,7 +9,12 @@
 # libraries are those of the system; CUDA, NCCL and MPI are looked for at run time, as always.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:-build/dist}
+out=build/dist
+case ${1:-} in
+-*) sed -n '2,12s/^# \?//p' "$0" && exit 2 ;;
+*=* | "") ;;
+*) out=$1 && shift ;;
+esac
 for tool in readelf strip python3; do
     command -v $tool >/dev/null || { echo "make_wheel.sh: there is no $tool here" >&2; exit 1; }
 done
@@ -17,7 +22,7 @@ version=$(sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/util/program.h) machi
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 root=$stage/mantissa-$version home=$stage/mantissa-$version/lib/mantissa
-"${MAKE:-make}" -s install DESTDIR="$stage" PREFIX="/mantissa-$version" "${@:2}" >/dev/null
+"${MAKE:-make}" -s install DESTDIR="$stage" PREFIX="/mantissa-$version" "$@" >/dev/null
 cp LICENSE README.md "$root"
 
 # ---- libraries, and the oldest glibc

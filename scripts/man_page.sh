@@ -5,7 +5,7 @@ set -euo pipefail
 [ $# -eq 3 ] || { echo "usage: scripts/man_page.sh PROGRAM NAME VERSION" >&2; exit 2; }
 program=$1 name=$2 version=$3
 case $name in
-train) summary='train GPTs in fp32, fp16, bf16 or fp8' ;;
+train) summary='train GPTs in 32, 16, 8 and 4 bit' ;;
 prepare) summary='turn text into token shards for mantissa-train' ;;
 compare) summary='how runs of mantissa-train differ' ;;
 *) echo "man_page.sh: no program $name" >&2; exit 2 ;;

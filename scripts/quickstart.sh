@@ -12,8 +12,15 @@ cd "$(dirname "$0")/.."
 # Rejects settings under which a resume or the measurement would not work.
 steps=
 for word in "$@"; do
+    case $word in
+    --set | --set=*=* | [!-]*=*) ;;
+    *)
+        sed -n '2,7s/^# \?//p' "$0" >&2
+        exit 2
+        ;;
+    esac
     case ${word#--set=} in
-    name=* | run_dir=* | log.metrics=*)
+    name=* | run_dir=* | log.metrics=* | train.epochs=*)
         echo "quickstart.sh: not with $word: use ./train --config quickstart.json" >&2
         exit 2
         ;;

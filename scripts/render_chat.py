@@ -5,19 +5,20 @@
     ./prepare --tokenizer DIR --out PREFIX rendered.jsonl
 
 DIR holds the model's tokenizer and template. Rows are {"messages": [{"role", "content"}, ...]},
-with "tools" if the template takes them; - is the standard input. A rendered row is {"segments":
+with "tools" if the template takes them, or ShareGPT's {"conversations": [{"from", "value"}, ...]};
+- is the standard input, and a .json file may be one list of rows. A rendered row is {"segments":
 [{"text", "train"}, ...]}: the text of apply_chat_template, of which the answers of the assistant
 and the special tokens that end them are trained.
 
 Needs transformers: pip install transformers jinja2. ./prepare renders ChatML, Llama 3 and Mistral
-7B v0.3 itself.
+7B v0.3 itself. After an error the output ends in a line that is not a row, so that ./prepare fails
+too.
 """
 import argparse
+import itertools
 import json
 import re
 import sys
-
-from transformers import AutoTokenizer
 
 MARK = "Q7answerQ7"
 
@@ -29,6 +30,44 @@ class BadRow(Exception):
 def shown(text):
     """The text as a terminal may have it: messages of a template may hold control characters."""
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+
+
+def fail(text):
+    print(shown(f"render_chat.py: {text}"), flush=True)
+    sys.exit(shown(f"render_chat.py: {text}"))
+
+
+ROLES = {"human": "user", "gpt": "assistant"}
+
+
+def messages_of(row):
+    """The conversation of a row, in ShareGPT's words or in those of the templates."""
+    messages = None
+    if isinstance(row, dict):
+        messages = row.get("messages", row.get("conversations"))
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise BadRow('there is no "messages" or "conversations", a list of objects')
+    return [
+        {"role": ROLES.get(one["from"], one["from"]), "content": one["value"]}
+        if "from" in one and "value" in one else one for one in messages]
+
+
+def rows_of(file):
+    """The rows of a file with their places: lines, or the items of one list."""
+    number, first = 1, file.readline()
+    while first and not first.strip():
+        number, first = number + 1, file.readline()
+    if first.lstrip().startswith("["):
+        for i, row in enumerate(json.loads(first + file.read()), 1):
+            yield f"row {i}", row
+        return
+    for line in itertools.chain([first], file):
+        if line.strip():
+            try:
+                yield f"line {number}", json.loads(line)
+            except ValueError as error:
+                raise BadRow(f"line {number}: {error}") from error
+        number += 1
 
 
 class Renderer:
@@ -81,9 +120,7 @@ class Renderer:
         return prompt, stops[-1] if stops else whole
 
     def segments(self, row):
-        messages = row.get("messages") if isinstance(row, dict) else None
-        if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-            raise BadRow('there is no "messages", a list of objects')
+        messages = messages_of(row)
         answers = [i for i, one in enumerate(messages) if one.get("role") == "assistant"]
         if not answers:
             raise BadRow("there is no message of the assistant to train on")
@@ -111,19 +148,26 @@ def main():
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("rows", nargs="+", metavar="ROWS", help="JSON Lines, or -")
     arguments = parser.parse_args()
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        fail("transformers is missing: pip install transformers jinja2")
     # None would have transformers ask on the standard input, whose rows could answer.
     renderer = Renderer(
         AutoTokenizer.from_pretrained(arguments.directory, trust_remote_code=False))
     for name in arguments.rows:
-        file = sys.stdin if name == "-" else open(name, encoding="utf-8-sig")
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = {"segments": renderer.segments(json.loads(line))}
-            except (BadRow, ValueError) as error:
-                sys.exit(shown(f"render_chat.py: {name}, line {number}: {error}"))
-            print(json.dumps(row, ensure_ascii=True))
+        try:
+            file = sys.stdin if name == "-" else open(name, encoding="utf-8-sig")
+            for place, row in rows_of(file):
+                try:
+                    segments = renderer.segments(row)
+                except BadRow as error:
+                    raise BadRow(f"{place}: {error}") from error
+                print(json.dumps({"segments": segments}, ensure_ascii=True))
+        except BadRow as error:
+            fail(f"{name}, {error}")
+        except (OSError, ValueError) as error:
+            fail(f"{name}: {error}")
 
 
 if __name__ == "__main__":

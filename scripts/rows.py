@@ -6,7 +6,8 @@
 Reads .csv and .tsv files, whose first line names the columns, .parquet and .arrow files (pip install
 pyarrow), and folders of them, as `hf download --repo-type dataset` and save_to_disk of the library
 "datasets" leave them. Of a folder with splits, only the files of --split are read. After an error
-the output ends in a line that is not a row, so that ./prepare fails too.
+the output ends in a line that is not a row, so that ./prepare fails too (unless --skip-bad-rows
+lets it go on with the rows before)
 """
 import argparse
 import csv
@@ -103,13 +104,15 @@ def files_of(folder, split):
     return chosen
 
 
-def without_nan(value):
-    """JSON has no NaN and no infinities: they become null."""
+def plain(value):
+    """The value as JSON has it: no NaN and no infinities, which become null; bytes must be text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    return [without_nan(item) for item in value] if isinstance(value, list) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 def write_rows(path, columns):
@@ -119,7 +122,7 @@ def write_rows(path, columns):
                 fail(f"{path}: there is no column {name}, but: {', '.join(row)}")
         if columns:
             row = {name: row[name] for name in columns}
-        print(json.dumps(without_nan(row), default=str))
+        print(json.dumps(plain(row), default=str))
 
 
 def main():

@@ -1,7 +1,13 @@
 # Static checks, generated files, and installing.
 
+# Tests of scripts in Python, a few seconds together.
+PYTHON_TESTS := $(addprefix test/scripts/test_,cubin.py questions.py rows.py render_chat.py follow_run.py)
+TEST_PYTHON = @if command -v python3 >/dev/null; then set -ex; \
+	  for test in $(PYTHON_TESTS); do $$test; done; \
+	else echo "skipped: $(notdir $(PYTHON_TESTS)), because there is no python3 here"; fi
+
 #: make check          static checks: includes, instructions, links, style, scripts
-check: $(PROGRAMS)
+check: $(PROGRAMS) $(MODULE)
 	scripts/check_layers.sh
 	test/scripts/test_layers.sh
 	test/scripts/test_links.py
@@ -14,9 +20,7 @@ check: $(PROGRAMS)
 	@if command -v shellcheck >/dev/null; then set -x; \
 	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
 	else echo "skipped: no shellcheck here"; fi
-	@if command -v python3 >/dev/null; then set -x; \
-	  test/scripts/test_cubin.py && test/scripts/test_questions.py && test/scripts/test_rows.py && test/scripts/test_render_chat.py && test/scripts/test_follow_run.py; \
-	else echo "skipped: the tests of cubin.py, questions.py, rows.py, render_chat.py and follow_run.py, because there is no python3 here"; fi
+	$(TEST_PYTHON)
 	test/scripts/test_fetch.sh
 	test/scripts/test_plot.sh
 ifeq ($(BUILD),fast)

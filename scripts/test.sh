@@ -12,6 +12,10 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 export XDG_CACHE_HOME=$PWD/build/cache # for the stores of autotune
 
+if [ $# -gt 1 ] || [ "${1:---all}" != --all ]; then
+    sed -n '2,8s/^# \?//p' "$0" >&2
+    exit 2
+fi
 install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ \
     gnuplot gnuplot-nox python3 python3 mpicc libopenmpi-dev mpirun openmpi-bin \
     pgrep procps

@@ -126,6 +126,7 @@ test-once: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(filter short,$(BUILD)),$(OU
 	scripts/check_style.sh
 	test/scripts/test_links.py
 	$(USE_PROGRAMS) scripts/generate.sh --check
+	$(TEST_PYTHON)
 	@echo "the tests, on the CPU"
 	@$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
 ifeq ($(BUILD),short)

@@ -163,15 +163,19 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
     }
 }
 
+static int check_row_size(const struct documents *documents, size_t size, struct error *error) {
+    if (size <= documents->row_bytes_max) return 0;
+    return fail(error,
+                "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
+                "is the file JSON Lines, one object a line?",
+                NAME_SHOWN, input_name(documents), documents->begin.line,
+                documents->row_bytes_max >> 20);
+}
+
 /* Reads more of a row that does not end in the buffer. */
 static int read_more_of_row(struct documents *documents, struct error *error) {
     const size_t left = documents->filled - documents->at;
-    if (left > documents->row_bytes_max)
-        return fail(error,
-                    "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
-                    "is the file JSON Lines, one object a line?",
-                    NAME_SHOWN, input_name(documents), documents->begin.line,
-                    documents->row_bytes_max >> 20);
+    if (check_row_size(documents, left, error)) return -1;
     if (left == documents->capacity) {
         char *grown = realloc(documents->buffer, 2 * documents->capacity);
         if (!grown) return fail(error, "out of memory while reading a row of JSON Lines");
@@ -196,10 +200,9 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
             documents->at += *size + (end != NULL);
             documents->searched = documents->at;
             documents->end = (struct row_place){documents->begin.line + 1, 0};
-            if (*size <= documents->row_bytes_max) return 0;
-        } else if (documents->at_end) {
-            return RESULT_NONE;
+            return check_row_size(documents, *size, error);
         }
+        if (documents->at_end) return RESULT_NONE;
         if (read_more_of_row(documents, error)) return -1;
     }
 }
@@ -289,7 +292,7 @@ static int next_of_list(struct documents *documents, char **row, size_t *size,
     *row = documents->buffer + documents->at;
     *size = documents->searched - documents->at;
     documents->at = documents->searched;
-    return 0;
+    return check_row_size(documents, *size, error);
 }
 
 /* Completes a message about a row. Returns 0 if such rows are skipped, else -1. */

@@ -146,7 +146,7 @@ unsigned jsonl_names(const char *row, size_t size, const char *const *names, int
         }
         at = string_end(begin, end);
         const char *colon = at;
-        while (colon < end && *colon && strchr(" \t\r", *colon)) colon++;
+        while (colon < end && *colon && strchr(" \t\r\n", *colon)) colon++;
         if (depth == 1 && colon < end && *colon == ':')
             found |= name_bit(begin, (size_t)(at - begin), names, count);
     }

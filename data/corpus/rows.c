@@ -210,14 +210,16 @@ static int take_texts(struct rows *rows, const struct jsonl_member members[], in
     const bool listed = rows->kind->items != NULL;
     const struct jsonl_member *values = listed ? rows->items : members;
     const size_t end = listed ? arrlenu(rows->items) : (size_t)count;
-    bool any_in_loss = !listed;
+    bool any_in_loss = false;
     for (size_t i = 0; i < end; i += listed ? JSONL_ITEM_MEMBERS : 1) {
         const bool in_loss = listed ? values[i + 1].text[0] == 't' : i + 1 == end;
         const struct segment segment = {values[i].text, values[i].size, in_loss};
         arrput(rows->segments, segment);
         any_in_loss |= in_loss && segment.size > 0;
     }
-    return any_in_loss ? 0 : fail(error, "there is no text to train on");
+    /* A text may be empty: such documents are dropped. */
+    if (any_in_loss || rows->kind == &ROWS[TEXT]) return 0;
+    return fail(error, listed ? "there is no text to train on" : "the completion is empty");
 }
 
 /* Parses a row into segments. Returns -1 with a message about column if it is bad. */

@@ -23,7 +23,7 @@ enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, HEADER_MASKED = 4, NAME_SHOWN = 60
 static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
 
 static int fail_no_shard(const char *path, uint64_t bytes, struct error *error) {
-    const char *make = "make shards with: ./prepare --tokenizer bytes --out PREFIX FILE";
+    const char *make = "make shards with: ./prepare --tokenizer DIR (or bytes) --out PREFIX FILE";
     if (bytes == 0)
         return fail(error, "%.*s is not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
     if (!text_ends(path, SHARD_ENDING))

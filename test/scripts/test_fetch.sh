@@ -294,7 +294,9 @@ runs 1 "$get_model" some/old && says "has no weights in safetensors" && holds
 hub_has some/spm config.json model.safetensors tokenizer.model
 runs 0 "$get_model" some/spm x && says "in a format that is not read"
 hub_has some/lora adapter_config.json adapter_model.safetensors README.md
+echo '{"base_model_name_or_path": "some/gpt", "r": 8}' >"$work/served/$hub/adapter_config.json"
 runs 0 "$get_model" some/lora y && says "adapter.init_from=y"
+says "scripts/get_model.sh some/gpt" && says "--set model.init_from=datasets/gpt"
 holds x/config.json x/model.safetensors y/adapter_config.json y/adapter_model.safetensors
 runs 1 "$get_model" some/nothing && says "HTTP 404"
 

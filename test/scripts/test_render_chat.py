@@ -87,9 +87,11 @@ def check(kind, given, expected):
 
 
 def check_refused(kind, rows, expected):
-    error = run(kind, rows)[1]
+    out, error = run(kind, rows)
     if expected not in error:
         failures.append(f"{kind}: {error!r} without {expected!r}")
+    if not out.endswith(error):  # a line that is no row, for ./prepare behind a pipe
+        failures.append(f"{kind}: {out!r} does not end in the message")
 
 
 check("plain", row("system=be", "user=q", "assistant=a", "user=r", "assistant= b\n"),
@@ -109,7 +111,12 @@ check("shouts", row("user=q", "assistant=a"), "<s>[user]q<end>[assistant]{A<end>
 good = row("user=q", "assistant=a")
 check_refused("plain", [good, row("user=q")], "-, line 3: there is no message of the assistant")
 check_refused("plain", [{"messages": "x"}], '-, line 1: there is no "messages"')
-check_refused("plain", [[1]], '-, line 1: there is no "messages"')
+check_refused("plain", [7], '-, line 1: there is no "messages"')
+check_refused("plain", [[1]], '-, row 1: there is no "messages"')  # a list of rows
+check_refused("plain", [good, {"conversations": 7}], '-, line 3: there is no "messages"')
+shared = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+check("plain", [shared], "<s>[user]q<end>[assistant]{a<end>}\n")  # a list of one row
+check("plain", shared, "<s>[user]q<end>[assistant]{a<end>}\n")
 check_refused("alternates", [row("assistant=a")], "-, line 1: the template refuses it: users begin")
 check_refused("controls", [good], "-, line 1: the template refuses it: ?[2J??\n")
 check_refused("prompts", [row("assistant>f")], "-, line 1: message 1: the answer cannot be found")

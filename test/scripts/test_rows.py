@@ -98,6 +98,9 @@ def test_arrow():
     with pyarrow.OSFile("b.arrow", "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as out:
         out.write_table(table)
     expect_rows("arrow, as a file", ["b.arrow"], rows)
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"a\xc3\xa9"], "raw": [b"\xff"]}), "d.parquet")
+    expect_rows("bytes of text", ["d.parquet", "--columns", "text"], [{"text": "a\u00e9"}])
+    expect_error("bytes of no text", ["d.parquet"], "d.parquet: 'utf-8' codec")
     write("c.parquet", b"x")
     expect_error("a broken file", ["c.parquet"], "c.parquet: ")
 

@@ -203,6 +203,26 @@ Test(documents, rows_of_any_length_are_whole) {
     close_reading(reading);
 }
 
+/* A long row is an error also where the buffer already holds its end. */
+Test(documents, a_long_row_before_others_is_an_error) {
+    const char *files[] = {"a.jsonl", "l.json"};
+    put_text("a.jsonl",
+             "{\"text\":\"0123456789\"}\n{\"text\":\"01234567890\"}\n{\"text\":\"b\"}\n");
+    put_text("l.json", "[{\"text\":\"0123456789\"},\n{\"text\":\"01234567890\"},{\"text\":\"b\"}]");
+    for (int i = 0; i < 2; i++) {
+        int status;
+        struct reading *reading = READING(files[i]);
+        open_reading(reading, true);
+        reading->documents.row_bytes_max = 21;
+        char *all = read_all(reading, &status);
+        cr_expect_eq(status, -1);
+        cr_expect_str_eq(all, "[0123456789");
+        cr_expect_not_null(strstr(error.text, "line 2: the row is longer than"), "%s", error.text);
+        arrfree(all);
+        close_reading(reading);
+    }
+}
+
 Test(documents, an_endless_row_is_an_error) {
     FILE *file = fopen("a.jsonl", "w");
     fputs("{\"text\":\"fine\"}\n", file);
@@ -299,11 +319,11 @@ static void expect_field(struct reading *reading, const char *field, const char 
 
 Test(documents, pairs_are_a_prompt_and_its_completion) {
     put_text("a.jsonl", "{\"prompt\":\"q\\n\",\"completion\":\" a\"}\n\n"
-                        "{\"completion\":\"\",\"id\":1,\"prompt\":\"\"}\n"
+                        "{\"completion\":\"b\",\"id\":1,\"prompt\":\"\"}\n"
                         "{\"completion\":\"\\u00e9\",\"prompt\":\"\"}");
     put_text("b.txt", "text");
     put_text("c.jsonl", "{\"prompt\":\"x\",\"completion\":\"y\",\"text\":\"z\"}\n");
-    expect_field(READING("a.jsonl", "b.txt", "c.jsonl"), NULL, "<q\n> a<><>\xc3\xa9{text<x>y",
+    expect_field(READING("a.jsonl", "b.txt", "c.jsonl"), NULL, "<q\n> a<>b<>\xc3\xa9{text<x>y",
                  NULL);
     expect_field(READING("c.jsonl"), NULL, "[z", NULL);
     expect_field(READING("c.jsonl"), "prompt,completion", "<x>y", NULL);
@@ -378,9 +398,11 @@ Test(documents, a_list_of_rows_is_read_like_lines) {
     put_text("l.json",
              "\xef\xbb\xbf\n [ {\"text\":\"a],[\\\"\\\\\"} ,\n{\n\"id\":[{},[]],\"text\":\"b\"}\n"
              ",{\"text\":\"\"}]\n \n");
-    put_text("m.json", " []");
+    put_text("m.json", " []\n");
+    put_text("k.json", "[{\"text\"\n:\"e\"}]");
     put_text("n.json", "{\"text\":\"c\"}\n{\"text\":\"d\"}");
     expect_field(READING("l.json", "m.json", "n.json"), NULL, "[a],[\"\\[b[[c[d", NULL);
+    expect_field(READING("k.json"), NULL, "[e", NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int status;
         put_text("l.json", bad[i][0]);

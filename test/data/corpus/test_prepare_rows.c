@@ -22,18 +22,18 @@ static void expect_mask(const char *pattern, const char *expected) {
 
 static const char PAIRS[] = "{\"prompt\":\"2+2?\",\"completion\":\" 4\"}\n"
                             "{\"completion\":\"\\u00e9\",\"prompt\":\"\",\"id\":7}\n"
-                            "{\"prompt\":\"Hm\\n\",\"completion\":\"\"}\n";
+                            "{\"prompt\":\"Hm\\n\",\"completion\":\"!\"}\n";
 
 Test(prepare_rows, the_mask_is_beside_the_shard) {
     write_text("a.jsonl", PAIRS);
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --shard-tokens 6 --out set a.jsonl"), 0,
                  "%s", error_text);
-    expect_tokens("set_train_*.bin", "2+2? 4\n\n\xc3\xa9\n\nHm\n\n\n");
-    expect_mask("set_train_*.bin", "O0001111I111O0011");
+    expect_tokens("set_train_*.bin", "2+2? 4\n\n\xc3\xa9\n\nHm\n!\n\n");
+    expect_mask("set_train_*.bin", "O0001111I111O00111");
     cr_expect(exists("set_train_000000.mask") && exists("set_train_000002.mask"));
     cr_expect(exists("set_train_000001.mask"), "a document begins in it");
     cr_expect_not_null(strstr(out_text, "3 documents"), "%s", out_text);
-    cr_expect_not_null(strstr(out_text, "17 training tokens (10 count in the loss) in 3 shards"),
+    cr_expect_not_null(strstr(out_text, "18 training tokens (11 count in the loss) in 3 shards"),
                        "%s", out_text);
 }
 
@@ -104,6 +104,7 @@ Test(prepare_rows, bad_rows_are_named_by_line) {
         {"{\"text\":\"a\"}", "line 4, column 1: there is no member \"prompt\" (there is \"text\")"},
         {"{\"prompt\":[\"a\"],\"completion\":\"b\"}",
          "line 4, column 11: the member is not a string"},
+        {"{\"prompt\":\"a\",\"completion\":\"\"}", "line 4, column 1: the completion is empty"},
         {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is not a string"},
         {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 29: a backslash in a string"},
     };
@@ -117,7 +118,7 @@ Test(prepare_rows, bad_rows_are_named_by_line) {
         cr_expect_eq(run("--tokenizer bytes --val-fraction 0 --force --skip-bad-rows --out skip "
                          "a.jsonl"),
                      0, "%s", error_text);
-        expect_mask("skip_train_*.bin", "O0001111I111O0011");
+        expect_mask("skip_train_*.bin", "O0001111I111O00111");
     }
     cr_expect_eq(run("--tokenizer bytes --field a, --out set a.jsonl"), 1);
     cr_expect_not_null(strstr(error_text, "--field a,: allowed is"), "%s", error_text);
@@ -137,15 +138,15 @@ static void write_ranks(void) {
 }
 
 Test(prepare_rows, rows_have_separate_begin_and_end_tokens) {
-    const int32_t expected[] = {300, 'q', 'a', 301, 300, 'b', 301, 300, 'c', 301};
+    const int32_t expected[] = {300, 'q', 'a', 301, 300, 'b', 301, 300, 'c', 'd', 301};
     struct tokens tokens;
     write_ranks();
     write_text("a.jsonl", "{\"prompt\":\"q\",\"completion\":\"a\"}\n"
                           "{\"prompt\":\"\",\"completion\":\"b\"}\n"
-                          "{\"prompt\":\"c\",\"completion\":\"\"}\n");
+                          "{\"prompt\":\"c\",\"completion\":\"d\"}\n");
     cr_assert_eq(run("--tokenizer gpt2:ranks --val-fraction 0 --out set a.jsonl"), 0, "%s",
                  error_text);
-    expect_mask("set_train_*.bin", "O011O11O01");
+    expect_mask("set_train_*.bin", "O011O11O011");
     cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
     for (uint64_t i = 0; i < tokens.count; i++)
         cr_expect_eq(token_at(&tokens.shards[0], i), expected[i], "%d", (int)i);
