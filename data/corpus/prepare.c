@@ -1,7 +1,6 @@
 /* ./prepare turns text into token shards. This file holds the command line and the order of
  * steps. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,29 +26,52 @@
 #include "data/util/signals.h"
 #include "data/util/utf8.h"
 
-static const char HELP[] =
+enum flag {
+    TOKENIZER,
+    OUT,
+    VAL_FRACTION,
+    SHARD_TOKENS,
+    FORCE,
+    FIELD,
+    JSONL,
+    SKIP_BAD_ROWS,
+    VERSION,
+    HELP,
+    FLAGS
+};
+
+static const struct flag_row FLAG_ROWS[FLAGS] = {
+    [TOKENIZER] = {"--tokenizer", "KIND",
+                   "bytes: one token for each byte (vocabulary 256); or\n"
+                   "DIR: GPT-2's tokenizer or another one, from the files in\n"
+                   "DIR: vocab.json and merges.txt, tokenizer.json, or\n"
+                   "tiktoken.json and ranks.tiktoken; or gpt2:DIR, files:DIR"},
+    [OUT] = {"--out", "PREFIX", "path prefix of the shards; missing folders are created"},
+    [VAL_FRACTION] = {"--val-fraction", "F",
+                      "part of the text for validation, from 0 to below 1\n(default 0.05)"},
+    [SHARD_TOKENS] = {"--shard-tokens", "N",
+                      "maximum number of tokens in a shard (default 100000000)"},
+    [FORCE] = {"--force", NULL, "replace existing shards of PREFIX, all of them"},
+    [FIELD] = {"--field", "NAMES",
+               "the members of rows to read: TEXT; PROMPT,COMPLETION, of\n"
+               "which only the completion counts in the loss; or\n"
+               "INSTRUCTION,INPUT,OUTPUT"},
+    [JSONL] = {"--jsonl", NULL, "read every input as rows, whatever its name"},
+    [SKIP_BAD_ROWS] = {"--skip-bad-rows", NULL,
+                       "skip rows without such members instead of stopping"},
+    [VERSION] = {"--version", NULL, "print the version"},
+    [HELP] = {"--help", NULL, "print this help"},
+};
+
+static const char HELP_BEFORE[] =
     "Usage: ./prepare --tokenizer KIND --out PREFIX [OPTION]... INPUT...\n"
     "\n"
     "Turns text into token shards for ./train: PREFIX_train_000000.bin ... and\n"
     "PREFIX_val_000000.bin ..., and PREFIX_tokenizer.json, which names the tokenizer.\n"
     "\n"
     "  ./prepare --tokenizer bytes --out datasets/text my_text.txt notes/\n"
-    "\n"
-    "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
-    "  --tokenizer DIR       GPT-2's tokenizer or another one, from the files in DIR:\n"
-    "                        vocab.json and merges.txt, tokenizer.json, or\n"
-    "                        tiktoken.json and ranks.tiktoken; or gpt2:DIR, files:DIR\n"
-    "  --out PREFIX          path prefix of the shards; missing folders are created\n"
-    "  --val-fraction F      part of the text for validation, from 0 to below 1\n"
-    "                        (default 0.05)\n"
-    "  --shard-tokens N      maximum number of tokens in a shard (default 100000000)\n"
-    "  --force               replace existing shards of PREFIX, all of them\n"
-    "  --field NAMES         the members of rows to read: TEXT; PROMPT,COMPLETION, of\n"
-    "                        which only the completion counts in the loss; or\n"
-    "                        INSTRUCTION,INPUT,OUTPUT\n"
-    "  --jsonl               read every input as rows, whatever its name\n"
-    "  --skip-bad-rows       skip rows without such members instead of stopping\n"
-    "  --help                print this help\n"
+    "\n";
+static const char HELP_AFTER[] =
     "\n"
     "INPUT is a file, a folder, a pattern in quotes ('more/*.log'), or - for the\n"
     "standard input. A folder stands for its files, at any depth, that end in .txt\n"
@@ -77,6 +99,7 @@ static const char HELP[] =
 enum { TOKENS_MIN = 2 };
 
 struct options {
+    const char *tokenizer; /* as given */
     enum tokenizer_kind kind;
     const char *tokenizer_directory; /* NULL for bytes */
     const char *prefix;
@@ -86,7 +109,7 @@ struct options {
     bool jsonl;
     bool skip_bad_rows;
     bool force;
-    bool help;
+    bool help, version;
     char **names;
     int name_count;
 };
@@ -149,10 +172,10 @@ static int read_shard_tokens(const char *text, uint64_t *tokens, struct error *e
     return 0;
 }
 
-static int check_options(struct options *options, const char *tokenizer, struct error *error) {
-    if (!tokenizer)
+static int check_options(struct options *options, struct error *error) {
+    if (!options->tokenizer)
         return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer DIR");
-    if (read_tokenizer(options, tokenizer, error)) return -1;
+    if (read_tokenizer(options, options->tokenizer, error)) return -1;
     if (!options->prefix) return fail(error, "--out is missing: add --out PREFIX");
     size_t length = strlen(options->prefix);
     if (length == 0 || options->prefix[length - 1] == '/')
@@ -169,46 +192,55 @@ static int check_options(struct options *options, const char *tokenizer, struct 
     return 0;
 }
 
+static int take_flag(struct options *options, enum flag flag, const char *value,
+                     struct error *error) {
+    switch (flag) {
+    case TOKENIZER: options->tokenizer = value; return 0;
+    case OUT: options->prefix = value; return 0;
+    case VAL_FRACTION: return read_fraction(value, &options->val_fraction, error);
+    case SHARD_TOKENS: return read_shard_tokens(value, &options->shard_tokens, error);
+    case FORCE: options->force = true; return 0;
+    case FIELD: options->field = value; return 0;
+    case JSONL: options->jsonl = true; return 0;
+    case SKIP_BAD_ROWS: options->skip_bad_rows = true; return 0;
+    case VERSION: options->version = true; return 0;
+    case HELP: options->help = true; return 0;
+    case FLAGS: break;
+    }
+    return 0;
+}
+
+/* Moves the names of inputs to the front of argv. */
 static int read_options(struct options *options, int argc, char **argv, struct error *error) {
-    enum { TOKENIZER = 1, OUT, VAL_FRACTION, SHARD_TOKENS, FIELD, JSONL, SKIP, FORCE, HELP_ASKED };
-    static const struct option known[] = {
-        {"tokenizer", required_argument, NULL, TOKENIZER},
-        {"out", required_argument, NULL, OUT},
-        {"val-fraction", required_argument, NULL, VAL_FRACTION},
-        {"shard-tokens", required_argument, NULL, SHARD_TOKENS},
-        {"field", required_argument, NULL, FIELD},
-        {"jsonl", no_argument, NULL, JSONL},
-        {"skip-bad-rows", no_argument, NULL, SKIP},
-        {"force", no_argument, NULL, FORCE},
-        {"help", no_argument, NULL, HELP_ASKED},
-        {NULL, 0, NULL, 0},
-    };
-    *options = (struct options){.val_fraction = 0.05, .shard_tokens = SHARD_TOKENS_DEFAULT};
-    const char *tokenizer = NULL;
-    int status = 0;
-    opterr = 0;
-    for (int found; status == 0 && (found = getopt_long(argc, argv, ":h", known, NULL)) != -1;) {
-        switch (found) {
-        case TOKENIZER: tokenizer = optarg; break;
-        case OUT: options->prefix = optarg; break;
-        case VAL_FRACTION: status = read_fraction(optarg, &options->val_fraction, error); break;
-        case SHARD_TOKENS: status = read_shard_tokens(optarg, &options->shard_tokens, error); break;
-        case FIELD: options->field = optarg; break;
-        case JSONL: options->jsonl = true; break;
-        case SKIP: options->skip_bad_rows = true; break;
-        case FORCE: options->force = true; break;
-        case 'h':
-        case HELP_ASKED: options->help = true; return 0;
-        case ':': return fail(error, "%.200s needs a value", argv[optind - 1]);
-        default:
-            if (optopt > HELP_ASKED) return fail(error, "unknown option -%c", optopt);
-            return fail(error, "unknown option %.200s", argv[optind - 1]);
+    bool only_names = false; /* after -- */
+    *options = (struct options){
+        .val_fraction = 0.05, .shard_tokens = SHARD_TOKENS_DEFAULT, .names = argv + 1};
+    for (int i = 1; i < argc; i++) {
+        char *value;
+        if (only_names || argv[i][0] != '-' || strcmp(argv[i], "-") == 0) {
+            options->names[options->name_count++] = argv[i];
+        } else if (strcmp(argv[i], "--") == 0) {
+            only_names = true;
+        } else {
+            const int flag = flags_read(FLAG_ROWS, FLAGS, argc, argv, &i, &value, error);
+            if (flag == FLAG_WRONG) return -1;
+            if (flag == FLAG_UNKNOWN) return fail(error, "unknown option %.200s", argv[i]);
+            if (take_flag(options, (enum flag)flag, value, error)) return -1;
+            if (options->help || options->version) return 0;
         }
     }
-    if (status) return -1;
-    options->names = argv + optind;
-    options->name_count = argc - optind;
-    return check_options(options, tokenizer, error);
+    return check_options(options, error);
+}
+
+static void print_help(const char *program) {
+    struct printed help;
+    if (printed_open(&help)) end_out_of_memory();
+    fputs(HELP_BEFORE, help.out);
+    flags_print(help.out, FLAG_ROWS, FLAGS, 24);
+    fputs(HELP_AFTER, help.out);
+    if (printed_close(&help)) end_out_of_memory();
+    help_print(stdout, help.text, program);
+    free(help.text);
 }
 
 static int check_existing(const struct run *run, const struct options *options,
@@ -430,10 +462,9 @@ int main(int argc, char **argv) {
         help_print(stderr, "./prepare --help shows the options\n", argv[0]);
         return EXIT_USAGE;
     }
-    if (options.help) {
-        help_print(stdout, HELP, argv[0]);
-        return EXIT_DONE;
-    }
+    if (options.help) print_help(argv[0]);
+    if (options.version) printf("mantissa %s\n", MANTISSA_VERSION);
+    if (options.help || options.version) return EXIT_DONE;
     signal(SIGXFSZ, SIG_IGN); /* makes a file size limit an error, not a fatal signal */
     snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
     snprintf(run.val, sizeof run.val, "%s_val", options.prefix);

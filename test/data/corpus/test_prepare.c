@@ -245,10 +245,10 @@ Test(prepare, a_second_process_is_refused) {
 Test(prepare, prints_help) {
     cr_assert_eq(run("-h"), 0);
     cr_assert_eq(run("--help"), 0);
-    const char *options[] = {
-        "--tokenizer bytes", "--tokenizer DIR", "--out",   "--val-fraction",  "--shard-tokens",
-        "--force",           "--field",         "--jsonl", "--skip-bad-rows", "<|endoftext|>",
-        "gzip -dc",          "16 MiB",          ".ndjson"};
+    const char *options[] = {"--tokenizer bytes", "--tokenizer KIND", "--out",    "--val-fraction",
+                             "--shard-tokens",    "--force",          "--field",  "--jsonl",
+                             "--skip-bad-rows",   "<|endoftext|>",    "gzip -dc", "16 MiB",
+                             ".ndjson",           "--version"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         cr_expect_not_null(strstr(out_text, options[i]), "%s", options[i]);
     for (const char *line = out_text; *line; line += strcspn(line, "\n") + 1)
@@ -281,8 +281,11 @@ Test(prepare, usage_errors_say_what_is_allowed) {
     expect_usage_error("--tokenizer bytes --out set - -", "named 2 times");
     expect_usage_error("--tokenizer bytes --colour --out set a.txt", "unknown option --colour");
     expect_usage_error("-x --tokenizer bytes --out set a.txt", "unknown option -x");
-    expect_usage_error("-yx --tokenizer bytes --out set a.txt", "unknown option -y");
-    expect_usage_error("--tokenizer bytes --force=1 --out set a.txt", "--force=1");
+    expect_usage_error("-yx --tokenizer bytes --out set a.txt", "unknown option -yx");
+    expect_usage_error("--tokenizer bytes --force=1 --out set a.txt", "--force takes no value");
+    expect_usage_error("--tok bytes --out set a.txt", "unknown option --tok");
     expect_usage_error("--tokenizer bytes a.txt --out", "--out needs a value");
+    cr_expect_eq(run("--tokenizer bytes --out set -- --force"), 1);
+    cr_expect_not_null(strstr(error_text, "cannot read --force"), "%s", error_text);
     cr_assert_not(exists("set_train_000000.bin"));
 }
