@@ -11,13 +11,10 @@
 /* Appends a hash of the input, unless it ends in '!'. Without a valid hash, only the first check
  * would ever run. */
 static size_t seal(uint8_t *image, const uint8_t *bytes, size_t size) {
-    struct sha256 hash;
     char hex[SHA256_HEX_MAX], text[128];
     memcpy(image, bytes, size);
     if (size == 0 || bytes[size - 1] == '!') return size;
-    sha256_begin(&hash);
-    sha256_add(&hash, bytes, size);
-    sha256_end(hex, &hash);
+    sha256_of(hex, bytes, size);
     int length = snprintf(text, sizeof text, ",\n  \"sha256\": \"%s\"\n}\n", hex);
     memcpy(image + size, text, (size_t)length);
     return size + (size_t)length;

@@ -45,13 +45,6 @@ static void expect_decoded(const struct tokenizer *tokenizer, const int32_t *tok
     cr_assert_eq(at, size);
 }
 
-static void hash_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size) {
-    struct sha256 hash;
-    sha256_begin(&hash);
-    sha256_add(&hash, bytes, size);
-    sha256_end(hex, &hash);
-}
-
 /* ---- the fixtures */
 
 /* Number of cases, so that none is missed. */
@@ -113,14 +106,14 @@ static bool expect_hash(const struct tokenizer *tokenizer, const char *vocabular
                         found_vocabulary, &count, tokens_hash),
                  6);
     if (strcmp(name, found_name) != 0 || strcmp(vocabulary, found_vocabulary) != 0) return false;
-    hash_of(hex, text, size);
+    sha256_of(hex, text, size);
     cr_assert_eq(size, bytes);
     cr_assert_str_eq(hex, text_hash, "this is not the text that the fixtures were made of");
     int32_t *tokens = encode(tokenizer, text, size, false);
     cr_assert_eq(arrlenu(tokens), count);
     uint16_t *narrow = malloc(count * sizeof *narrow);
     for (size_t i = 0; i < count; i++) narrow[i] = (uint16_t)tokens[i];
-    hash_of(hex, narrow, count * sizeof *narrow);
+    sha256_of(hex, narrow, count * sizeof *narrow);
     free(narrow);
     cr_expect_str_eq(hex, tokens_hash);
     expect_decoded(tokenizer, tokens, text, size);
@@ -398,7 +391,7 @@ Test(tokenizer, files_are_kept_with_their_hashes) {
         cr_assert_eq(sha256_file(hex, &size, in_folder("%s", names[i]), &error), 0);
         cr_expect_str_eq(tokenizer.files[i].sha256, hex);
         cr_assert_eq(tokenizer.files[i].size, size);
-        hash_of(hex, tokenizer.files[i].bytes, size);
+        sha256_of(hex, tokenizer.files[i].bytes, size);
         cr_expect_str_eq(tokenizer.files[i].sha256, hex);
     }
     tokenizer_close(&tokenizer);

@@ -15,10 +15,7 @@ TestSuite(checkpoint_manifest, .init = make_folder, .fini = remove_folder);
 /* Rewrites trainer.json, with a hash at its end. */
 static void put_sealed(const char *body) {
     char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *text;
-    struct sha256 hash;
-    sha256_begin(&hash);
-    sha256_add(&hash, body, strlen(body));
-    sha256_end(hex, &hash);
+    sha256_of(hex, body, strlen(body));
     cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
     snprintf(file, sizeof file, "%s/trainer.json", path);
     SUCCEEDS(file_write_whole(file, text, strlen(text), NULL, &error));
