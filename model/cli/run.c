@@ -27,8 +27,8 @@ static int validate(struct run *run, bool *best, struct error *error) {
     struct best_validation before = trainer->state.best;
     if (validation_record(&trainer->state.best, step, loss)) *best = true;
     if (!run->log_failure.text[0]) metrics_validation(&run->metrics, step, loss, &run->log_failure);
-    /* A resume repeats a validation without a line in the metrics, so it must not count twice.
-     * Several ranks stop early together, so none of them forgets it. */
+    /* A resume repeats a validation whose line could not be written, so it does not count yet.
+     * Several ranks stop early together, so all of them count it. */
     if (run->log_failure.text[0] && run->session.ranks->size == 1) trainer->state.best = before;
     return 0;
 }
@@ -218,9 +218,10 @@ static int train(struct run *run, struct error *error) {
     struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
     int64_t *step = &trainer->state.step, steps = config->train.steps;
-    /* A run stopped by a signal skips the validation that is due, so it is made up for here. */
+    /* A run stopped by a signal skips the validation that is due, so it is made up for here. The
+     * metrics also show one that no checkpoint was saved after. */
     bool missed = *step > 0 && run->session.val.open && due(*step, config->eval.every, steps) &&
-                  run->metrics.last_validation != *step;
+                  trainer->state.best.last != *step && run->metrics.last_validation != *step;
     ranks_broadcast(run->session.ranks, &missed, sizeof missed);
     bool best = false;
     if (missed && validate(run, &best, error)) return -1;

@@ -6,12 +6,11 @@
 #include "model/io/checkpoint.h"
 
 bool validation_record(struct best_validation *best, int64_t step, double loss) {
-    if (isfinite(loss) && (best->step == 0 || loss < best->loss)) {
-        *best = (struct best_validation){.loss = loss, .step = step};
-        return true;
-    }
-    best->since++;
-    return false;
+    bool lowest = isfinite(loss) && (best->step == 0 || loss < best->loss);
+    if (lowest) *best = (struct best_validation){.loss = loss, .step = step};
+    else best->since++;
+    best->last = step;
+    return lowest;
 }
 
 bool validation_stops_early(const struct config *config, const struct best_validation *best) {

@@ -28,6 +28,7 @@ struct best_validation {
     double loss;
     int64_t step;  /* step after which it was measured; 0: no validation yet */
     int64_t since; /* number of later validations, none of them lower */
+    int64_t last;  /* step of the last validation; 0: none, or an older checkpoint lacks it */
 };
 
 /* Progress of a run: the state in a checkpoint besides weights and moments. */

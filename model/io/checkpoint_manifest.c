@@ -50,8 +50,10 @@ static void print_scaler(FILE *out, const struct step_state *scaler) {
 static void print_best(FILE *out, const struct best_validation *best) {
     char loss[CONFIG_NUMBER_MAX];
     if (best->step == 0) return;
-    fprintf(out, "  \"best\": {\"val_loss\": %s, \"step\": %" PRId64 ", \"since\": %" PRId64 "},\n",
-            config_format_number(loss, best->loss), best->step, best->since);
+    fprintf(out,
+            "  \"best\": {\"val_loss\": %s, \"step\": %" PRId64 ", \"since\": %" PRId64
+            ", \"last\": %" PRId64 "},\n",
+            config_format_number(loss, best->loss), best->step, best->since, best->last);
 }
 
 /* Prints the text of the config, indented by two more columns. */
@@ -174,13 +176,15 @@ static int read_position(const struct manifest_reader *reader,
                : missing_key(reader, "next_sample");
 }
 
-/* Reads "best", which is absent before the first validation and in files of older versions. */
+/* Reads "best", which is absent before the first validation. Older versions wrote it without
+ * "last", or not at all. */
 static int read_best(const struct manifest_reader *reader, struct best_validation *best) {
     const cJSON *saved = json_member(reader->root, "best"), *loss = json_member(saved, "val_loss");
     if (!saved) return 0;
     if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) ||
         !json_whole(&best->step, saved, "step", 1, WHOLE_MAX) ||
-        !json_whole(&best->since, saved, "since", 0, WHOLE_MAX))
+        !json_whole(&best->since, saved, "since", 0, WHOLE_MAX) ||
+        (json_member(saved, "last") && !json_whole(&best->last, saved, "last", 1, WHOLE_MAX)))
         return missing_key(reader, "best");
     best->loss = loss->valuedouble;
     return 0;

@@ -28,13 +28,15 @@ TestSuite(validation, .init = set_up_noise, .fini = remove_folder);
 #define RISING                                                                              \
     "--config|tiny.json|--set|data.val=noise_*.bin|--set|eval.every=2|--set|sample.every=0" \
     "|--set|checkpoint.every=6|--set|checkpoint.keep=1"
-#define BEST RISING "|--set|checkpoint.keep_best=true"
+#define SIXTH RISING "|--set|eval.every=6|--set|train.patience=1"
+#define BEST  RISING "|--set|checkpoint.keep_best=true"
 
 Test(validation, record_counts_what_is_not_lower) {
     struct best_validation best = {0};
     struct config config;
     config_defaults(&config);
     cr_expect(!validation_record(&best, 1, (double)NAN) && best.step == 0);
+    cr_expect_eq(best.last, 1);
     cr_expect(validation_record(&best, 2, 3.0) && best.step == 2 && best.since == 0);
     cr_expect(!validation_record(&best, 3, 3.0), "equal is not lower");
     cr_expect(!validation_record(&best, 4, (double)NAN));
@@ -105,6 +107,21 @@ Test(validation, patience_and_the_best_survive_a_resume) {
                      "data.val=tiny_train_*.bin",
                 0);
     cr_expect_gt(last_step("a/run"), end);
+}
+
+/* A validation counts once, also if the run that resumes does not have the metrics of it. */
+Test(validation, a_resume_does_not_repeat_the_last) {
+    static const char *const resumes[] = {
+        SIXTH "|--set|name=b|--resume|a/run/checkpoints/step-00000006",
+        SIXTH "|--set|log.metrics=false|--resume",
+    };
+    expect_exit(SIXTH "|--set|log.metrics=false|--set|train.steps=6", 0);
+    for (size_t i = 0; i < sizeof resumes / sizeof *resumes; i++) {
+        expect_exit(resumes[i], 0);
+        cr_expect_null(strstr(out_text, "step 6: validation"), "%s", out_text);
+        cr_expect_null(strstr(out_text, "stopped at step 6 "), "%s", out_text);
+        cr_expect_not_null(strstr(out_text, "step 12: validation"), "%s", out_text);
+    }
 }
 
 Test(validation, epochs_count_the_training_text) {

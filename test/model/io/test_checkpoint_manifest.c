@@ -209,6 +209,7 @@ Test(checkpoint_manifest, the_best_validation_is_kept) {
         "{\"val_loss\": 2.5, \"step\": 0, \"since\": 2}",
         "{\"val_loss\": 2.5, \"step\": 5, \"since\": -1}",
         "{\"val_loss\": \"2.5\", \"step\": 5, \"since\": 2}",
+        "{\"val_loss\": 2.5, \"step\": 5, \"since\": 2, \"last\": 0}",
     };
     static const char key[] = "  \"best\": ";
     struct checkpoint_manifest manifest;
@@ -220,12 +221,12 @@ Test(checkpoint_manifest, the_best_validation_is_kept) {
     SUCCEEDS(checkpoint_manifest_open(&manifest, file, &error));
     cr_expect_eq(manifest.state.best.step, 0, "there was no validation");
     checkpoint_manifest_close(&manifest);
-    subject.trainer.state.best = (struct best_validation){.loss = 1.0 / 3, .step = 5, .since = 2};
+    subject.trainer.state.best = (struct best_validation){1.0 / 3, .step = 5, .since = 2, .last = 7};
     save_step(&subject, folder, 7, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
     SUCCEEDS(checkpoint_manifest_open(&manifest, file, &error));
     const struct best_validation *best = &manifest.state.best;
-    cr_expect(best->loss == 1.0 / 3 && best->step == 5 && best->since == 2);
+    cr_expect(best->loss == 1.0 / 3 && best->step == 5 && best->since == 2 && best->last == 7);
     checkpoint_manifest_close(&manifest);
     SUCCEEDS(file_read_all(&text, &size, file, 1 << 20, &error));
     char *at = strstr(text, key);
