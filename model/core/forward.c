@@ -308,7 +308,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
     } else if (mlp_is_gated(gpt->shape.mlp)) {
         OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
            .function = mlp_gate(gpt->shape.mlp));
-    } else if (!gpt_gelu_is_fused(gpt, layer)) {
+    } else if (!gpt_gelu_is_fused(&gpt->shape, &gpt->precision, gpt->be, layer)) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
         mlp_hidden(&pass, layer);

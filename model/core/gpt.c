@@ -182,7 +182,8 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
  * layers not again. */
 static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
     bool keeps[LINEAR_COUNT] = {false};
-    bool recomputes_fc = gpt->recompute == RECOMPUTE_GELU && gpt_gelu_is_fused(gpt, 0);
+    bool recomputes_fc = gpt->recompute == RECOMPUTE_GELU &&
+                         gpt_gelu_is_fused(&gpt->shape, &gpt->precision, gpt->be, 0);
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
         if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->precision.fp8_in_all &&

@@ -134,11 +134,13 @@ bool gpt_branch_is_residual(const struct gpt *gpt);
 
 /* True if the GELU of a layer may be part of the matmul before it, which a recomputation then
  * repeats: a library may apply it to the sum before rounding. */
-static inline bool gpt_gelu_is_fused(const struct gpt *gpt, int64_t layer) {
-    bool scaled = precision_quantizes_forward(&gpt->precision, SITE_MLP_FC, layer) &&
-                  gpt->precision.recipe.scaled;
-    return !mlp_is_gated(gpt->shape.mlp) && !gpt->be->device.gelu_of_stored &&
-           !shape_adapts(&gpt->shape, SITE_MLP_FC) && !scaled;
+static inline bool gpt_gelu_is_fused(const struct gpt_shape *shape,
+                                     const struct precision *precision, const struct backend *be,
+                                     int64_t layer) {
+    bool scaled =
+        precision_quantizes_forward(precision, SITE_MLP_FC, layer) && precision->recipe.scaled;
+    return !mlp_is_gated(shape->mlp) && !be->device.gelu_of_stored &&
+           !shape_adapts(shape, SITE_MLP_FC) && !scaled;
 }
 
 /* Returns a parameter's part of a flat array, without padding rows. */
