@@ -1,10 +1,5 @@
 #include "model/core/adapter.h"
 
-bool adapter_is_at(const struct gpt *gpt, enum autocast_site site) {
-    enum adapter_target targets[ADAPTER_FUSED_MAX];
-    return adapter_targets_of(targets, &gpt->shape, site) > 0;
-}
-
 /* The adapters of one site in one layer. */
 struct site_adapters {
     int count;

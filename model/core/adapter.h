@@ -15,9 +15,6 @@
 
 #include "model/core/gpt.h"
 
-/* True if the linear layer of a site has adapters. */
-bool adapter_is_at(const struct gpt *gpt, enum autocast_site site);
-
 /* A linear layer's tensors. Both passes take in [N, inputs]; forward adds to out [N, outputs]. */
 struct adapter_args {
     enum autocast_site site;

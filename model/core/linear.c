@@ -62,7 +62,7 @@ static void adapted_forward(struct gpt *gpt, const struct linear_forward_args *a
 }
 
 void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
-    if (adapter_is_at(gpt, args->site)) adapted_forward(gpt, args);
+    if (shape_adapts(&gpt->shape, args->site)) adapted_forward(gpt, args);
     else base_forward(gpt, args);
 }
 
@@ -135,6 +135,6 @@ static void adapted_backward(struct gpt *gpt, const struct linear_backward_args 
 }
 
 void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
-    if (adapter_is_at(gpt, args->site)) adapted_backward(gpt, args);
+    if (shape_adapts(&gpt->shape, args->site)) adapted_backward(gpt, args);
     else base_backward(gpt, args);
 }
