@@ -30,6 +30,7 @@ struct config_option {
 struct config_block {
     const char *name;
     const char *help;
+    bool training; /* its keys change what a run computes, so a resume notes those that changed */
 };
 
 /* Rows of one block are adjacent; those of the top level come first. Blocks have the same order. */

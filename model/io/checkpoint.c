@@ -269,8 +269,6 @@ static cJSON *tree_of(const char *text) {
 
 static void note_settings(struct trainer *trainer, const struct checkpoint_manifest *manifest,
                           FILE *notes) {
-    static const char *const blocks[] = {"adapter",  "data", "train",     "optimizer",
-                                         "autocast", "fp8",  "gradients", "loss_scale"};
     const struct config *config = trainer->config;
     char *text = config_json_text(config, NULL);
     cJSON *saved = tree_of(manifest->config), *now = tree_of(text);
@@ -281,9 +279,11 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
                 config->seed);
     note_model(json_member(saved, "model"), "dropout", config->model.dropout, notes);
     note_model(json_member(saved, "model"), "window", (double)config->model.window, notes);
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-        note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
-                         notes);
+    for (int i = 0; i < config_block_count; i++) {
+        const char *block = config_blocks[i].name;
+        if (config_blocks[i].training)
+            note_differences(json_member(saved, block), json_member(now, block), block, notes);
+    }
     if (saved && now && (other_seed || settings_differ(saved, now, sample_keys)))
         fprintf(notes,
                 "data: step %" PRId64 " begins at sample %" PRId64 " of the order that these "
