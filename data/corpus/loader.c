@@ -22,20 +22,25 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
     memset(loader, 0, sizeof *loader);
     loader->tokens = tokens;
     loader->options = *options;
+    uint64_t longest = 0;
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
-        const uint64_t count = tokens->shards[i].count;
+        uint64_t count = tokens->shards[i].count;
+        if (count > longest) longest = count;
         arrput(loader->first_sequence, loader->sequence_count);
         if (count > 1) loader->sequence_count += (count - 2) / (uint64_t)options->seq_len + 1;
     }
-    const bool enough = loader->sequence_count > 0;
+    bool enough = longest > (uint64_t)options->seq_len;
     if (enough && any_counts(loader)) return 0;
     loader_close(loader);
-    const char *others = arrlenu(tokens->shards) > 1 ? " and the others" : "";
     if (enough)
         return fail(error, "%.600s%s: no token counts in the loss\nuse other rows",
-                    tokens->shards[0].name, others);
-    return fail(error, "too few tokens in %.600s%s: at least 2 are needed\nuse more text",
-                arrlenu(tokens->shards) ? tokens->shards[0].name : "an empty set", others);
+                    tokens->shards[0].name, arrlenu(tokens->shards) > 1 ? " and the others" : "");
+    return fail(error,
+                "too few tokens for one sequence in %.600s%s: %" PRIu64 " there, %" PRIu64
+                " needed (data.seq_len + 1)\nuse more text or a smaller data.seq_len",
+                arrlenu(tokens->shards) ? tokens->shards[0].name : "an empty set",
+                arrlenu(tokens->shards) > 1 ? " and the other shards (the longest counts)" : "",
+                longest, (uint64_t)options->seq_len + 1);
 }
 
 void loader_close(struct loader *loader) {

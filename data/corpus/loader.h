@@ -31,7 +31,7 @@ struct loader {
     uint64_t *first_sequence; /* stb_ds array: number of each shard's first sequence */
 };
 
-/* Fails if no shard has two tokens, or if no target counts in the loss. */
+/* Fails if no shard is long enough for one whole sequence, or if no target counts in the loss. */
 int loader_open(struct loader *loader, const struct tokens *tokens,
                 const struct loader_options *options, struct error *error);
 void loader_close(struct loader *loader);

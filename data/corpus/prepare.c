@@ -20,6 +20,7 @@
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
 #include "data/util/files.h"
+#include "data/util/min_max.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
 #include "data/util/progress.h"
@@ -95,7 +96,7 @@ static const char HELP_AFTER[] =
     "\n"
     "The same inputs give the same shards, with any number of threads.\n";
 
-/* A token to read and one to predict, the least that ./train can use. */
+/* The least that ./train can use: a token to read and one to predict. */
 enum { TOKENS_MIN = 2 };
 
 struct options {
@@ -339,6 +340,29 @@ static int publish(struct run *run, const struct options *options, struct error 
                : 0;
 }
 
+/* True if the folder of the tokenizer also holds a model of Hugging Face. */
+static bool has_weights(const char *directory) {
+    return directory && file_exists_in(directory, "config.json") &&
+           (file_exists_in(directory, "model.safetensors") ||
+            file_exists_in(directory, "model.safetensors.index.json"));
+}
+
+/* The config that `next:` names is finetune-lora.json or text.json; returns its data.seq_len. */
+static uint64_t seq_len_of_config(const struct options *options) {
+    return has_weights(options->tokenizer_directory) ? 1024 : 128;
+}
+
+/* Returns the data.seq_len for `next:`: the config's, or the largest power of two of which each
+ * part has a whole sequence. */
+static uint64_t next_seq_len(const struct run *run, const struct options *options) {
+    const uint64_t train = run->splitter.train.writer.tokens, val = run->splitter.val.writer.tokens;
+    const uint64_t shortest = val >= TOKENS_MIN ? MIN(train, val) : train;
+    uint64_t seq_len = 1;
+    if (shortest > seq_len_of_config(options)) return seq_len_of_config(options);
+    while (2 * seq_len < shortest) seq_len *= 2;
+    return seq_len;
+}
+
 static void print_notes(const struct run *run, const struct options *options) {
     const struct documents *documents = &run->documents;
     if (documents->bad_rows > 0)
@@ -410,13 +434,6 @@ static void print_setting(FILE *out, const char *key, const char *value, const c
     fprintf(out, "%s'", ending);
 }
 
-/* True if the folder of the tokenizer also holds a model of Hugging Face. */
-static bool has_weights(const char *directory) {
-    return directory && file_exists_in(directory, "config.json") &&
-           (file_exists_in(directory, "model.safetensors") ||
-            file_exists_in(directory, "model.safetensors.index.json"));
-}
-
 /* Prints the command that trains on these shards, from the model of the tokenizer if there is
  * one. */
 static void print_next(const struct run *run, const struct options *options, const char *program) {
@@ -436,6 +453,8 @@ static void print_next(const struct run *run, const struct options *options, con
     else
         fputs(" --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false",
               next.out);
+    if (next_seq_len(run, options) < seq_len_of_config(options))
+        fprintf(next.out, " \\\n    --set data.seq_len=%" PRIu64, next_seq_len(run, options));
     fputc('\n', next.out);
     if (printed_close(&next)) end_out_of_memory();
     help_print(stdout, utf8_mask(next.text), program);

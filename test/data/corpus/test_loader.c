@@ -211,22 +211,22 @@ Test(loader, checks_the_first_input_too) {
     tokens_close(&tokens);
 }
 
-Test(loader, a_sequence_needs_two_tokens) {
-    const uint64_t counts[] = {4, 2, 0}, few[] = {1, 0, 1};
-    struct tokens tokens = made_of(counts, 3), short_ones = made_of(few, 3), none = {0};
+Test(loader, refuses_tokens_too_few_for_one_sequence) {
+    const uint64_t counts[] = {4, 2, 0};
+    struct tokens tokens = made_of(counts, 3), none = {0};
     struct loader loader;
     struct loader_options options = {.seq_len = 4, .vocab_size = 65536};
-    cr_assert_eq(loader_open(&loader, &short_ones, &options, &error), -1);
-    cr_assert_not_null(strstr(error.text, "shard 0 and the others: at least 2"), "%s", error.text);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), -1);
+    cr_assert_not_null(strstr(error.text, "4 there, 5 needed"), "%s", error.text);
+    cr_assert_not_null(strstr(error.text, "shard 0"), "%s", error.text);
     cr_assert_eq(loader_open(&loader, &none, &options, &error), -1);
-    tokens_close(&short_ones);
+    options.seq_len = 3;
     cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0, "%s", error.text);
     cr_assert_eq(loader.sequence_count, 2);
     loader_close(&loader);
     options.seq_len = 2147483647;
-    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0, "%s", error.text);
-    cr_assert_eq(loader.sequence_count, 2);
-    loader_close(&loader);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), -1);
+    cr_assert_not_null(strstr(error.text, "2147483648 needed"), "%s", error.text);
     tokens_close(&tokens);
 }
 

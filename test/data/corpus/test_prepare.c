@@ -24,8 +24,23 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
     cr_assert_str_empty(error_text);
     cr_expect_not_null(strstr(out_text, "next: ./train --config text.json --set name=mine \\\n"
                                         "    --set 'data.train=set_train_*.bin' \\\n"
-                                        "    --set 'data.val=set_val_*.bin'\n"),
+                                        "    --set 'data.val=set_val_*.bin' \\\n"
+                                        "    --set data.seq_len=4\n"),
                        "%s", out_text);
+}
+
+/* A part that is a whole sequence of text.json needs no other length. */
+Test(prepare, the_next_command_has_sequences_that_fit) {
+    char text[200];
+    memset(text, 'x', sizeof text);
+    for (int tokens = 128; tokens <= 129; tokens++) {
+        text[tokens] = '\0';
+        write_text("a.txt", text);
+        text[tokens] = 'x';
+        cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --force --out set a.txt"), 0);
+        cr_expect_eq(strstr(out_text, "--set data.seq_len=64\n") != NULL, tokens == 128, "%s",
+                     out_text);
+    }
 }
 
 Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
@@ -34,7 +49,8 @@ Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
     cr_expect_not_null(
         strstr(out_text,
                " --set 'data.train=it'\\''s_train_*.bin'"
-               " --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false\n"),
+               " --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false \\\n"
+               "    --set data.seq_len=2\n"),
         "%s", out_text);
 }
 

@@ -59,7 +59,8 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
     static const char lora[] = "next: ./train --config finetune-lora.json --set name=mine \\\n"
                                "    --set 'model.init_from=base' \\\n"
                                "    --set 'data.train=set_train_*.bin' \\\n"
-                               "    --set 'data.val=set_val_*.bin'\n";
+                               "    --set 'data.val=set_val_*.bin' \\\n"
+                               "    --set data.seq_len=1\n";
     char command[2 * FILE_PATH_MAX + 20];
     write_text("a.txt", "One story, long enough to have a part for validation.");
     snprintf(command, sizeof command, "cp -r '%s' '%s'", small, in_folder("base"));
@@ -73,7 +74,8 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
     cr_assert_eq(run("--tokenizer base --val-fraction 0 --out all a.txt"), 0, "%s", error_text);
     cr_expect_not_null(
         strstr(out_text,
-               "--set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false\n"),
+               "--set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false \\\n"
+               "    --set data.seq_len=16\n"),
         "%s", out_text);
 }
 

@@ -123,22 +123,13 @@ Test(program, dry_run_allocates_nothing) {
 Test(program, data_errors) {
     expect_error(TINY "|--set|data.train=none_*.bin", 1, "none_*.bin");
     expect_error(TINY "|--set|data.val=none_*.bin", 1, "none_*.bin");
-    write_file("noise_000000.bin", "this is not a shard");
+    write_file("noise_000000.bin", "this is no shard");
     expect_error(TINY "|--set|data.train=noise_000000.bin", 1, "noise_000000.bin");
     write_shard("short", 20, 0);
+    expect_error(TINY "|--set|data.train=short_000000.bin", 1, "data.seq_len");
     cr_assert_eq(truncate(in_folder("short_000000.bin"), 1030), 0);
     expect_error(TINY "|--set|data.train=short_000000.bin", 1, "short_000000.bin");
     cr_expect_str_eq(names_in("a/run", ""), "");
-}
-
-/* Less than one sequence of either part. */
-Test(program, tiny_data_are_padded) {
-    write_shard("short", 20, 0);
-    expect_exit(TINY "|--set|data.train=short_000000.bin|--set|data.val=short_000000.bin|--set|"
-                     "train.steps=6",
-                0);
-    expect_text(out_text, "1 sequence; the last 22 tokens padded");
-    expect_text(out_text, "step 6: validation loss");
 }
 
 Test(program, tokens_outside_the_vocabulary) {
