@@ -43,6 +43,15 @@ unsigned adapter_targets_named(const struct gpt_shape *shape, const char *name) 
     return targets;
 }
 
+int64_t adapter_rank_max(const struct gpt_shape *s, enum adapter_target target) {
+    enum autocast_site site = table[target].site;
+    int64_t inputs = site_inputs(s, site), outputs = site_outputs(s, site);
+    if (s->weights_out_in && site == SITE_QKV)
+        outputs = target == ADAPTER_Q ? shape_q(s) : shape_kv(s);
+    if (site == SITE_MLP_FC) outputs = s->n_inner; /* of gate and up each */
+    return inputs < outputs ? inputs : outputs;
+}
+
 int adapter_targets_of(enum adapter_target targets[ADAPTER_FUSED_MAX],
                        const struct gpt_shape *shape, enum autocast_site site) {
     int count = 0;

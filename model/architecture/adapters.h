@@ -23,6 +23,9 @@ const char *adapter_target_layer(const struct gpt_shape *shape, enum adapter_tar
  * "c_proj" would select a layer without adapter, too. */
 const char *adapter_target_name(const struct gpt_shape *shape, enum adapter_target target);
 
+/* Returns the largest rank of a target's adapter: the smaller side of the matrix. */
+int64_t adapter_rank_max(const struct gpt_shape *shape, enum adapter_target target);
+
 /* Stores the targets of a site that have an adapter, in order, and returns how many these are. */
 int adapter_targets_of(enum adapter_target targets[ADAPTER_FUSED_MAX],
                        const struct gpt_shape *shape, enum autocast_site site);

@@ -230,6 +230,16 @@ int64_t shape_parameter_count(const struct gpt_shape *shape) {
     return model + shape->n_layer * layer;
 }
 
+int64_t site_inputs(const struct gpt_shape *s, enum autocast_site site) {
+    if (site == SITE_ATTENTION_PROJECTION) return shape_q(s);
+    return site == SITE_MLP_PROJECTION ? s->n_inner : s->n_embd;
+}
+
+int64_t site_outputs(const struct gpt_shape *s, enum autocast_site site) {
+    if (site == SITE_QKV) return shape_qkv(s);
+    return site == SITE_MLP_FC ? shape_hidden(s) : s->n_embd;
+}
+
 int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     int64_t total = 0;

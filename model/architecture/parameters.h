@@ -169,6 +169,10 @@ struct tensor *parameter_tensor(struct parameters *parameters, const struct para
 /* Number of elements of all parameters of the base model, without padding. */
 int64_t shape_parameter_count(const struct gpt_shape *shape);
 
+/* Return the columns that the linear layer of a site reads, and those that it writes. */
+int64_t site_inputs(const struct gpt_shape *shape, enum autocast_site site);
+int64_t site_outputs(const struct gpt_shape *shape, enum autocast_site site);
+
 /* Number of multiply-adds, for one row, by the matrices of one layer that the site reads;
  * AUTOCAST_SITE_COUNT: by all matrices of the layer. */
 int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site);

@@ -204,14 +204,14 @@ static int check_model(const struct config_check *check) {
             "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
             "%" PRId64 "\npositions. Lower data.seq_len or raise model.n_positions.",
             c->data.seq_len, c->model.n_positions);
-    /* Either kind has a token for each byte; the tokenizer's files determine the rest. */
+    /* Each kind has a token for each byte; the tokenizer's files determine the rest. */
     const int64_t needed = 256;
     if (vocabulary < needed)
-        return config_refuse(
-            check, later_key(check, "model.vocab_size", "data.tokenizer"),
-            "model.vocab_size is %" PRId64 ", but data.tokenizer \"%s\" makes tokens up "
-            "to %" PRId64 ":\nvocab_size must be at least %" PRId64 ".",
-            vocabulary, config_tokenizer_name(c->data.tokenizer), needed - 1, needed);
+        return config_refuse(check, later_key(check, "model.vocab_size", "data.tokenizer"),
+                             "model.vocab_size is %" PRId64
+                             ", but data.tokenizer \"%s\" has a token for "
+                             "each byte:\nvocab_size must be at least %" PRId64 ".",
+                             vocabulary, config_tokenizer_name(c->data.tokenizer), needed);
     if ((double)config_parameter_count(c) > PARAMETERS_MAX)
         return config_refuse(check, later_key(check, "model.n_embd", "model.n_layer"),
                              "the model would have %.3g parameters; at most %.3g make sense here.\n"
@@ -239,15 +239,14 @@ static int check_adapters(const struct config_check *check) {
                                        "up_proj (if gated) and down_proj"
                                      : "c_attn, c_fc and c_proj");
     }
-    int64_t smallest = MIN(shape.n_inner, shape.n_embd);
-    const unsigned kv = 1u << ADAPTER_K | 1u << ADAPTER_V;
-    if (shape_q(&shape) < smallest) smallest = shape_q(&shape);
-    if (shape.adapter_targets & kv && shape_kv(&shape) < smallest) smallest = shape_kv(&shape);
-    if (c->adapter.rank <= smallest) return 0;
-    return config_refuse(check, "adapter.rank",
-                         "adapter.rank is %" PRId64 ", more than the %" PRId64
-                         " rows of a matrix that it adapts.\nLower it.",
-                         c->adapter.rank, smallest);
+    for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++)
+        if (shape.adapter_targets >> i & 1 && c->adapter.rank > adapter_rank_max(&shape, i))
+            return config_refuse(check, "adapter.rank",
+                                 "adapter.rank is %" PRId64 ", more than %" PRId64
+                                 ", the smaller side of %s, which it adapts.\nLower it.",
+                                 c->adapter.rank, adapter_rank_max(&shape, i),
+                                 adapter_target_layer(&shape, i));
+    return 0;
 }
 
 static int check_data(const struct config_check *check) {
@@ -441,7 +440,8 @@ int config_dimension_notes(const struct config *config, char *text, size_t size)
         int64_t value;
     } dimensions[] = {
         {"model.n_embd", config->model.n_embd},
-        {"the head size, model.n_embd / model.n_head,", config_shape(config).head_dim},
+        {config->model.head_dim ? "model.head_dim" : "the head size, model.n_embd / model.n_head,",
+         config_shape(config).head_dim},
         {"data.seq_len", config->data.seq_len},
     };
     int count = 0;

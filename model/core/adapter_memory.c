@@ -7,16 +7,6 @@ float adapter_scale(const struct config *config) {
     return (float)(config->adapter.alpha / (config->adapter.rslora ? sqrt(rank) : rank));
 }
 
-int64_t site_inputs(const struct gpt_shape *s, enum autocast_site site) {
-    if (site == SITE_ATTENTION_PROJECTION) return shape_q(s);
-    return site == SITE_MLP_PROJECTION ? s->n_inner : s->n_embd;
-}
-
-int64_t site_outputs(const struct gpt_shape *s, enum autocast_site site) {
-    if (site == SITE_QKV) return shape_qkv(s);
-    return site == SITE_MLP_FC ? shape_hidden(s) : s->n_embd;
-}
-
 static void take_larger(size_t *bytes, enum dtype dtype, int64_t rows, int64_t columns) {
     size_t size = dtype_size(dtype, rows * columns);
     if (size > *bytes) *bytes = size;

@@ -24,10 +24,6 @@ float adapter_scale(const struct config *config);
 void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
                      const struct precision *precision, bool training, bool dropout);
 
-/* Return the columns that a site's linear layer reads, and those that it writes. */
-int64_t site_inputs(const struct gpt_shape *shape, enum autocast_site site);
-int64_t site_outputs(const struct gpt_shape *shape, enum autocast_site site);
-
 /* True if the linear layer of a site has adapters in a model of the shape. */
 static inline bool shape_adapts(const struct gpt_shape *shape, enum autocast_site site) {
     enum adapter_target targets[ADAPTER_FUSED_MAX];

@@ -158,11 +158,9 @@ struct size {
 
 /* Returns the features of a linear layer: its inputs and outputs. */
 static struct size features_of(const struct gpt_shape *s, int linear) {
-    const struct size features[LINEAR_COUNT] = {{s->n_embd, shape_qkv(s)},
-                                                {shape_q(s), s->n_embd},
-                                                {s->n_embd, shape_hidden(s)},
-                                                {s->n_inner, s->n_embd}};
-    return features[linear];
+    enum autocast_site site = 0;
+    while (linear_index(site) != linear) site++;
+    return (struct size){site_inputs(s, site), site_outputs(s, site)};
 }
 
 /* True if codes of so many features fill whole bytes. */

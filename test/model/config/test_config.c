@@ -416,10 +416,13 @@ Test(config, dimension_notes) {
     load_well(&fixture, &config, "{\"model\": {\"n_embd\": 96, \"n_head\": 8}}",
               "data.seq_len=250");
     cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 2);
-    cr_assert(strstr(notes, "head size") && strstr(notes, " 12,"), "%s", notes);
+    cr_assert(strstr(notes, "head size, model.n_embd / model.n_head, is 12,"), "%s", notes);
     cr_assert(strstr(notes, "data.seq_len is 250") && !strstr(notes, "n_embd is"), "%s", notes);
     cr_assert_eq(config_dimension_notes(&config, cut, sizeof cut), 2);
     cr_assert_eq(strlen(cut), sizeof cut - 1);
+    load_well(&fixture, &config, "{\"model\": {\"head_dim\": 12}}", NULL);
+    cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 1);
+    cr_expect(strncmp(notes, "model.head_dim is 12,", 21) == 0, "%s", notes);
     fixture_close(&fixture);
 }
 

@@ -204,6 +204,36 @@ Test(config_errors, errors_of_values) {
     expect_errors(cases, COUNT(cases));
 }
 
+/* Heads of 16: q has 64 columns, k and v have 32. The limit is that of the targets alone. */
+Test(config_errors, adapters_have_at_most_the_rank_of_their_matrices) {
+    static const struct {
+        const char *target;
+        int rank;
+        const char *layer;
+    } limits[] = {{"q_proj", 64, "self_attn.q_proj"},  {"v_proj", 32, "self_attn.v_proj"},
+                  {"o_proj", 64, "self_attn.o_proj"},  {"gate_proj", 100, "mlp.gate_proj"},
+                  {"down_proj", 100, "mlp.down_proj"}, {"all-linear", 32, "self_attn.k_proj"}};
+    struct fixture fixture;
+    struct config config;
+    struct error error;
+    fixture_open(&fixture);
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        char text[300], message[100], flag[40];
+        snprintf(text, sizeof text,
+                 "{\"model\": {\"norm\": \"rmsnorm\", \"n_head\": 4, \"n_kv_head\": 2, "
+                 "\"head_dim\": 16, \"n_inner\": 100},\n\"adapter\": {\"type\": \"lora\", "
+                 "\"targets\": [\"%s\"], \"rank\": %d}}",
+                 limits[i].target, limits[i].rank);
+        cr_expect_eq(load(&fixture, &config, text, NULL, &error), 0, "%s", error.text);
+        snprintf(flag, sizeof flag, "adapter.rank=%d", limits[i].rank + 1);
+        cr_expect_eq(load(&fixture, &config, text, flag, &error), -1, "accepted: %s", flag);
+        snprintf(message, sizeof message, "more than %d, the smaller side of %s,", limits[i].rank,
+                 limits[i].layer);
+        cr_expect_not_null(strstr(error.text, message), "%s", error.text);
+    }
+    fixture_close(&fixture);
+}
+
 Test(config_errors, errors_between_values) {
     static const struct error_case cases[] = {
         {"{\"model\": {\"n_embd\": 250,\n\"n_head\": 4}}",
@@ -215,7 +245,7 @@ Test(config_errors, errors_between_values) {
         {NULL, "model.vocab_size=255", {"vocab_size is 255", "\"bytes\"", "at least 256"}},
         {"{\"data\": {\"train\": \"x\", \"tokenizer\": \"gpt2\"}}",
          "model.vocab_size=255",
-         {"--set model.vocab_size", "\"gpt2\"", "at least 256"}},
+         {"--set model.vocab_size", "\"gpt2\" has a token for each byte", "at least 256"}},
         {NULL, "data.tokenizer=gpt2", {"data.train is \"tales\"", "bytes"}},
         {"{\"data\": {\"train\": \"x\", \"val\": \"tales\", \"tokenizer\": \"gpt2\"}}",
          NULL,
