@@ -108,14 +108,16 @@ static int find_precision(enum config_precision *out, enum config_precision end,
 
 static int read_precisions(struct command_line *line, const struct command_flag *flag, char *text,
                            struct error *error) {
-    const int most = sizeof line->precisions / sizeof *line->precisions;
     for (line->precision_count = 0;; text++) {
         size_t length = strcspn(text, ",");
-        if (line->precision_count == most)
-            return fail(error, "--precision: at most %d, each once", most);
-        enum config_precision *next = &line->precisions[line->precision_count++];
-        if (find_precision(next, CONFIG_PRECISION_AUTO, flag->row.name, text, length, error))
+        enum config_precision next;
+        if (find_precision(&next, CONFIG_PRECISION_AUTO, flag->row.name, text, length, error))
             return -1;
+        for (int i = 0; i < line->precision_count; i++)
+            if (line->precisions[i] == next)
+                return fail(error, "%s: %s is given twice", flag->row.name,
+                            config_precision_name(next));
+        line->precisions[line->precision_count++] = next;
         text += length;
         if (!*text) return 0;
     }

@@ -246,8 +246,9 @@ Test(command_line, eval_and_export_need_what_they_read) {
 Test(command_line, precisions) {
     refuse("--eval|--from|d|--data|x|--precision|fp64", "\"fp64\" is not one of");
     refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|bf16,bf16", "--precision: bf16 is given twice");
     refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,mxfp8,mxfp4,nvfp4,fp32",
-           "at most 7");
+           "--precision: fp32 is given twice");
 }
 
 Test(command_line, one_command_at_a_time) {
