@@ -229,46 +229,57 @@ static int run_trial(struct quantized_audit *audit, const struct trial *trial,
     return status;
 }
 
-/* Tries each setting of the precision. */
+/* A key with two values, and the name of a trial with each of them. */
+struct alternative {
+    enum config_precision precision; /* that has the key; AUTO: any */
+    const char *key, *names[2];
+};
+
+/* Tries the value of a key that the config does not have. */
+static int try_other(struct quantized_audit *audit, const struct alternative *alternative,
+                     const struct config *config, struct error *error) {
+    bool any = alternative->precision == CONFIG_PRECISION_AUTO;
+    if (!any && alternative->precision != audit->precision) return 0;
+    int other = config_number(config, config_option_of(alternative->key)) == 0;
+    struct trial trial = {.keys = {alternative->key}, .values = {other}};
+    snprintf(trial.name, sizeof trial.name, "%s%s%s",
+             any ? "" : config_precision_name(audit->precision), any ? "" : " ",
+             alternative->names[other]);
+    return run_trial(audit, &trial, config, false, error);
+}
+
+/* Tries each setting of the precision: all recipes of fp8, the other value of other keys. */
 static int try_settings(struct quantized_audit *audit, const struct config *config,
                         struct error *error) {
-    static const struct {
-        enum config_precision precision;
-        struct trial trial;
-    } settings[] = {
-#define FP8(name, recipe, format)                                    \
-    {                                                                \
-        CONFIG_PRECISION_FP8, {                                      \
-            name, {"fp8.recipe", "fp8.format"}, {recipe, format}, "" \
-        }                                                            \
-    }
+#define FP8(name, recipe, format) \
+    { "fp8 " name, {"fp8.recipe", "fp8.format"}, {recipe, format}, "" }
+    static const struct trial recipes[] = {
         FP8("tensor, hybrid", CONFIG_RECIPE_TENSOR, CONFIG_FORMAT_HYBRID),
         FP8("tensor, e4m3", CONFIG_RECIPE_TENSOR, CONFIG_FORMAT_E4M3),
         FP8("row, hybrid", CONFIG_RECIPE_ROW, CONFIG_FORMAT_HYBRID),
         FP8("row, e4m3", CONFIG_RECIPE_ROW, CONFIG_FORMAT_E4M3),
         FP8("block", CONFIG_RECIPE_BLOCK, CONFIG_FORMAT_HYBRID),
-#undef FP8
-        {CONFIG_PRECISION_MXFP8, {"hybrid", {"mx.format"}, {CONFIG_FORMAT_HYBRID}, ""}},
-        {CONFIG_PRECISION_MXFP8, {"floor scales", {"mx.scales"}, {CONFIG_SCALES_FLOOR}, ""}},
-        {CONFIG_PRECISION_MXFP4, {"floor scales", {"mx.scales"}, {CONFIG_SCALES_FLOOR}, ""}},
-        {CONFIG_PRECISION_NVFP4, {"to nearest", {"nvfp4.stochastic_rounding"}, {0}, ""}},
-        {CONFIG_PRECISION_NVFP4, {"without Hadamard", {"nvfp4.hadamard"}, {0}, ""}},
-        {CONFIG_PRECISION_NVFP4, {"without squares", {"nvfp4.square_blocks"}, {0}, ""}},
+        {"fp8 exact sums", {"fp8.sums"}, {CONFIG_SUMS_EXACT}, ""}, /* last */
     };
+#undef FP8
+    static const struct alternative alternatives[] = {
+        {CONFIG_PRECISION_MXFP8, "mx.format", {"hybrid", "e4m3"}},
+        {CONFIG_PRECISION_MXFP8, "mx.scales", {"scales rounded up", "floor scales"}},
+        {CONFIG_PRECISION_MXFP4, "mx.scales", {"scales rounded up", "floor scales"}},
+        {CONFIG_PRECISION_NVFP4, "nvfp4.stochastic_rounding", {"to nearest", "stochastic"}},
+        {CONFIG_PRECISION_NVFP4, "nvfp4.hadamard", {"without Hadamard", "with Hadamard"}},
+        {CONFIG_PRECISION_NVFP4, "nvfp4.square_blocks", {"without squares", "with squares"}},
+        {CONFIG_PRECISION_AUTO,
+         "autocast.lower16_forward",
+         {"forward pass quantized", "forward pass in bf16"}},
+    };
+    size_t count = sizeof recipes / sizeof *recipes - (config->fp8.sums == CONFIG_SUMS_EXACT);
     int status = 0;
-    for (size_t i = 0; status == 0 && i < sizeof settings / sizeof *settings; i++) {
-        struct trial trial = settings[i].trial;
-        if (settings[i].precision != audit->precision) continue;
-        snprintf(trial.name, sizeof trial.name, "%s %s", config_precision_name(audit->precision),
-                 settings[i].trial.name);
-        status = run_trial(audit, &trial, config, false, error);
-    }
-    const struct trial exact = {"fp8 exact sums", {"fp8.sums"}, {CONFIG_SUMS_EXACT}, ""};
-    if (status == 0 && audit->precision == CONFIG_PRECISION_FP8 &&
-        config->fp8.sums != CONFIG_SUMS_EXACT)
-        status = run_trial(audit, &exact, config, false, error);
-    const struct trial forward = {"forward pass in bf16", {"autocast.lower16_forward"}, {1}, ""};
-    return status ? status : run_trial(audit, &forward, config, false, error);
+    for (size_t i = 0; status == 0 && audit->precision == CONFIG_PRECISION_FP8 && i < count; i++)
+        status = run_trial(audit, &recipes[i], config, false, error);
+    for (size_t i = 0; status == 0 && i < sizeof alternatives / sizeof *alternatives; i++)
+        status = try_other(audit, &alternatives[i], config, error);
+    return status;
 }
 
 /* Tries each linear layer, and the first and the last block, in bf16. */
@@ -300,15 +311,13 @@ static int try_parts_in_bf16(struct quantized_audit *audit, const struct config 
 }
 
 /* Tries bf16, the precision as configured (observed), its settings, and parts in bf16. */
-static int run_trials(struct quantized_audit *audit, const struct config *given,
-                      struct error *error) {
+static int run_trials(struct quantized_audit *audit, struct error *error) {
     const struct trial bf16 = {.name = "bf16"};
     struct trial own = {.name = ""};
     struct config config = audit->subject.config;
     config.precision = CONFIG_PRECISION_BF16;
     int status = run_trial(audit, &bf16, &config, false, error);
     config.precision = audit->precision;
-    config.fp8 = given->fp8;
     snprintf(own.name, sizeof own.name, "%s as configured",
              config_precision_name(audit->precision));
     if (status == 0) status = run_trial(audit, &own, &config, true, error);
@@ -364,7 +373,7 @@ static int run(struct quantized_audit *audit, struct trainer *trainer, const str
     cJSON_AddStringToObject(audit->report, "precision", config_precision_name(audit->precision));
     JSON_NUMBERS(audit->report, {"loss", audit->reference.loss});
     audit->trials = cJSON_AddArrayToObject(audit->report, "trials");
-    if (status == 0) status = run_trials(audit, config, error);
+    if (status == 0) status = run_trials(audit, error);
     if (status == 0)
         cJSON_AddItemToObject(audit->report, "advice",
                               quantized_advice(audit->trials, audit->precision));

@@ -82,6 +82,48 @@ Test(audit_quantized, trials) {
     cJSON_Delete(report);
 }
 
+/* A trial has the value that the config has not, so none repeats the config's own result. */
+Test(audit_quantized, trials_of_the_other_values) {
+    static const struct {
+        enum config_precision precision;
+        bool defaults;
+        const char *names[4];
+    } cases[] = {
+        {CONFIG_PRECISION_MXFP8,
+         true,
+         {"mxfp8 hybrid", "mxfp8 floor scales", "forward pass in bf16"}},
+        {CONFIG_PRECISION_MXFP8,
+         false,
+         {"mxfp8 e4m3", "mxfp8 scales rounded up", "forward pass quantized"}},
+        {CONFIG_PRECISION_NVFP4,
+         true,
+         {"nvfp4 to nearest", "nvfp4 without Hadamard", "nvfp4 without squares",
+          "forward pass in bf16"}},
+        {CONFIG_PRECISION_NVFP4,
+         false,
+         {"nvfp4 stochastic", "nvfp4 with Hadamard", "nvfp4 with squares",
+          "forward pass quantized"}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct config config;
+        make_config(&config);
+        config.precision = cases[k].precision;
+        config.mx.format = cases[k].defaults ? CONFIG_FORMAT_E4M3 : CONFIG_FORMAT_HYBRID;
+        config.mx.scales = cases[k].defaults ? CONFIG_SCALES_UP : CONFIG_SCALES_FLOOR;
+        config.nvfp4.stochastic_rounding = config.nvfp4.hadamard = cases[k].defaults;
+        config.nvfp4.square_blocks = cases[k].defaults;
+        config.autocast.lower16_forward = !cases[k].defaults;
+        cJSON *report = audit_of(&config), *trials = cJSON_GetObjectItem(report, "trials");
+        double own = number(trials, 1, "gradient_error");
+        for (int i = 0; i < 4 && cases[k].names[i]; i++) {
+            const cJSON *trial = cJSON_GetArrayItem(trials, 2 + i);
+            cr_expect_str_eq(cJSON_GetObjectItem(trial, "name")->valuestring, cases[k].names[i]);
+            cr_expect_neq(number(trials, 2 + i, "gradient_error"), own, "%s", cases[k].names[i]);
+        }
+        cJSON_Delete(report);
+    }
+}
+
 /* Blocks of 32 whose scales are rounded up: nothing saturates. Values of E2M1 have a spacing of 1/2
  * to 1/8 of themselves: the figures of normal values, rounded to the nearest with a scale that is
  * exact, are 20.5 dB (simulated); the scales' own rounding and stochastic rounding cost some. */
