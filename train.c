@@ -36,14 +36,16 @@
 #include "model/cli/run.h"
 #include "model/cli/run_sample.h"
 
-/* Fills config, and with line->from also `from` (FILE_PATH_MAX bytes), the path of its checkpoint.
- * Returns an exit status. */
+/* Fills config, and with line->from also `from` (FILE_PATH_MAX bytes), the path of its checkpoint,
+ * which is verified: for an audit as a whole. Returns an exit status. */
 static int load_config(struct config *config, char *from, const struct command_line *line,
                        struct error *error) {
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
     if (line->from) {
-        if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error))
+        bool whole = line->command == COMMAND_AUDIT;
+        if (checkpoint_locate(from, line->from, whole ? CHECKPOINT_WHOLE : CHECKPOINT_WEIGHTS,
+                              stderr, error))
             return EXIT_FAILED;
         if (checkpoint_config(config, from, error)) return EXIT_FAILED;
         return config_override(config, from, line->overrides, overrides, error) ? EXIT_USAGE
@@ -152,7 +154,8 @@ static int audit(const struct command_line *line, struct error *error) {
     if (line->config) of_config.from = NULL;
     int status = load_config(&config, from, &of_config, error);
     if (status) return status;
-    if (line->from && checkpoint_locate(from, line->from, CHECKPOINT_WHOLE, stderr, error))
+    if (line->config && line->from &&
+        checkpoint_locate(from, line->from, CHECKPOINT_WHOLE, stderr, error))
         return EXIT_FAILED;
     const struct audit_options options = {line->precisions, line->precision_count,
                                           line->repetitions, line->out};

@@ -115,6 +115,13 @@ Test(audit_program, audits_a_run) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), before);
     expect_exit(AUDIT "|--from|a/run/checkpoints/step-00000008|--repetitions|1", 0);
     expect_text(out_text, "1 micro-batch of 2 x 32 tokens from step 9 on");
+    /* The run alone gives config and weights, of the newest checkpoint that is whole. */
+    damage("a/run/checkpoints/step-00000024/model.safetensors");
+    expect_exit("--audit|--from|a/run|--repetitions|1", 0);
+    expect_text(out_text, "weights     a/run/checkpoints/step-00000016");
+    const char *warning = strstr(error_text, "step-00000024");
+    cr_assert_not_null(warning, "%s", error_text);
+    cr_expect_null(strstr(strstr(warning, "\n"), "step-00000024/"), "twice: %s", error_text);
 }
 
 Test(audit_program, audits_named_precisions) {
