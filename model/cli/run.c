@@ -318,8 +318,9 @@ static int train_part(struct run *run, bool *next, struct error *error) {
     return failed ? EXIT_FAILED : report_end(run);
 }
 
-/* Opens, starts, trains and closes one part of a run. Returns an exit status. */
-static int open_and_train(struct run *run, const struct config *config, enum run_part part,
+/* Opens, starts, trains and closes one part of a run, and stores its resolved precision in config.
+ * Returns an exit status. */
+static int open_and_train(struct run *run, struct config *config, enum run_part part,
                           const struct command_line *line, const struct ranks *ranks, bool *next,
                           struct error *error) {
     *next = false;
@@ -327,6 +328,7 @@ static int open_and_train(struct run *run, const struct config *config, enum run
     if (status == EXIT_DONE) status = run_start(run, error);
     if (status != EXIT_DONE && run->lock >= 0) rmdir(run->directory); /* only if it is empty */
     if (status == EXIT_DONE) status = train_part(run, next, error);
+    config->precision = run->session.given.precision;
     /* After a failure, data may still be in flight between ranks: main() aborts them instead. */
     if (ranks->size == 1 || status != EXIT_FAILED) run_close(run);
     return status;
@@ -336,11 +338,10 @@ int run_train(const struct config *config, const struct command_line *line,
               const struct ranks *ranks, struct error *error) {
     struct run run;
     bool next;
-    int status = open_and_train(&run, config, RUN_FIRST, line, ranks, &next, error);
-    if (!next) return status;
     struct config whole = *config;
+    int status = open_and_train(&run, &whole, RUN_FIRST, line, ranks, &next, error);
+    if (!next) return status;
     struct command_line resuming = *line;
-    whole.precision = run.session.given.precision;
     resuming.resume = true, resuming.resume_path = NULL;
     return open_and_train(&run, &whole, RUN_SWITCHED, &resuming, ranks, &next, error);
 }
