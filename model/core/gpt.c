@@ -203,6 +203,10 @@ static void set_capacity(struct gpt *gpt, const struct config *config, int64_t b
 
 static void open_training(struct gpt *gpt, const struct config *config) {
     set_capacity(gpt, config, config->train.micro_batch_size);
+    _Static_assert((int)RECOMPUTE_NONE == (int)CONFIG_RECOMPUTE_NONE &&
+                       (int)RECOMPUTE_GELU == (int)CONFIG_RECOMPUTE_GELU &&
+                       (int)RECOMPUTE_LAYER == (int)CONFIG_RECOMPUTE_LAYER,
+                   "the same values");
     gpt->recompute = (enum recompute)config->train.recompute;
     gpt->isolates = config->data.isolate;
     gpt->texts = config->sample.every > 0;

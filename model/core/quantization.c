@@ -176,6 +176,10 @@ int quantization_open(struct quantization *quantization, const struct config *co
     *quantization = (struct quantization){0};
     if (!precision->fp8) return 0;
     const struct recipe *recipe = &precision->recipe;
+    _Static_assert((int)MATMUL_SUMS_EXACT == (int)CONFIG_SUMS_EXACT &&
+                       (int)MATMUL_SUMS_HOPPER == (int)CONFIG_SUMS_HOPPER &&
+                       (int)MATMUL_SUMS_ADA == (int)CONFIG_SUMS_ADA,
+                   "the same values");
     *quantization = (struct quantization){
         .be = be,
         .precision = *precision,

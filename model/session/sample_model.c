@@ -51,6 +51,7 @@ void sample_set_ends(struct sample_options *options, const struct huggingface_to
         huggingface_add_end(&ends, tokenizer->end_of_text);
         huggingface_add_end(&ends, tokenizer->stop);
     }
+    _Static_assert(SAMPLE_ENDS_MAX > (int)HUGGINGFACE_ENDS_MAX, "a chat adds one");
     options->end_count = ends.end_count;
     memcpy(options->ends, ends.ends, sizeof ends.ends);
     for (int i = 0; i < tokens->end_count; i++) {

@@ -35,6 +35,10 @@ static int open_data(struct session *session, bool required, struct error *error
 int session_open_tokenizer(struct session *session, const char *from, struct error *error) {
     const struct source *texts[] = {&session->train, &session->val};
     int status = setup_tokenizer(&session->tokenizer, &session->config, from, texts, 2, error);
+    _Static_assert((int)TOKENIZER_BYTES == (int)CONFIG_TOKENIZER_BYTES &&
+                       (int)TOKENIZER_GPT2 == (int)CONFIG_TOKENIZER_GPT2 &&
+                       (int)TOKENIZER_FILES == (int)CONFIG_TOKENIZER_FILES,
+                   "the same values");
     if (status == 0) {
         session->trainer.tokenizer = &session->tokenizer;
         session->config.data.tokenizer = (enum config_tokenizer)session->tokenizer.kind;

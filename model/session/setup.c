@@ -62,6 +62,10 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
     static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
                                           [CONFIG_DEVICE_CPU] = DEVICE_CPU,
                                           [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
+    _Static_assert((int)AUTOTUNE_OFF == (int)CONFIG_AUTOTUNE_OFF &&
+                       (int)AUTOTUNE_AUTO == (int)CONFIG_AUTOTUNE_AUTO &&
+                       (int)AUTOTUNE_ON == (int)CONFIG_AUTOTUNE_ON,
+                   "the same values");
     char store[FILE_PATH_MAX];
     struct backend_options options = {
         .device = devices[config->device],
