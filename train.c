@@ -204,9 +204,9 @@ static int train(const struct command_line *line, struct ranks *ranks, int *stde
 static int launch(const struct command_line *line, char **argv, struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX];
-    int status = line->from ? 0 : load_config(&config, from, line, error);
+    int status = load_config(&config, from, line, error);
     if (status) return status;
-    if (!line->from && config_split_batch(&config, (int)line->ranks, error)) return EXIT_USAGE;
+    if (config_split_batch(&config, (int)line->ranks, error)) return EXIT_USAGE;
     status = ranks_launch(line->ranks, argv, error);
     return status < 0 ? EXIT_FAILED : status;
 }

@@ -182,44 +182,25 @@ struct piece {
     int16_t remainder[PIECE];
 };
 
-static void pack_split(struct piece *piece, enum dtype dtype, const float *values, size_t n) {
-    (void)dtype;
-    split_masters(piece->master, piece->remainder, values, n);
-}
-
-static void unpack_split(float *values, const struct piece *piece, enum dtype dtype, size_t n) {
-    (void)dtype;
-    join_masters(values, piece->master, piece->remainder, n);
-}
-
 /* Frozen weights in 16 bit are rounded as copies of master weights are, so that linear layers read
  * the same values in every plain dtype that holds theirs. */
-static void pack_frozen(struct piece *piece, enum dtype dtype, const float *values, size_t n) {
-    copy_masters(piece->master, dtype, 0, values, n);
+static void pack(struct piece *piece, const struct master_group *group, const float *values,
+                 size_t n) {
+    if (group->remainder) split_masters(piece->master, piece->remainder, values, n);
+    else copy_masters(piece->master, group->master.dtype, 0, values, n);
 }
 
-static void unpack_frozen(float *values, const struct piece *piece, enum dtype dtype, size_t n) {
-    dtype_widen(values, piece->master, dtype, 0, n);
+static void unpack(float *values, const struct piece *piece, const struct master_group *group,
+                   size_t n) {
+    if (group->remainder) join_masters(values, piece->master, piece->remainder, n);
+    else dtype_widen(values, piece->master, group->master.dtype, 0, n);
 }
 
-/* Forms of groups that are not quantized; fp32 is copied as it is. */
-static const struct storage {
-    void (*pack)(struct piece *piece, enum dtype dtype, const float *values, size_t n);
-    void (*unpack)(float *values, const struct piece *piece, enum dtype dtype, size_t n);
-} stored_float32 = {NULL, NULL}, stored_split = {pack_split, unpack_split},
-  stored_frozen = {pack_frozen, unpack_frozen};
-
-static const struct storage *storage_of(const struct master_group *group) {
-    if (group->remainder) return &stored_split;
-    return group->master.dtype == DTYPE_F32 ? &stored_float32 : &stored_frozen;
-}
-
+/* Transfers a group that is not quantized; fp32 is copied as it is. */
 static void move_plain(const struct host_transfer *t, const struct group_range *range) {
     const struct master_group *group = range->group;
-    const struct storage *storage = storage_of(group);
-    const enum dtype dtype = group->master.dtype;
     struct piece piece;
-    if (!storage->pack) {
+    if (!group->remainder && group->master.dtype == DTYPE_F32) {
         float *stored = (float *)group->master.data + range->first;
         const size_t bytes = (size_t)range->count * sizeof *stored;
         if (t->in) backend_upload(t->be, stored, t->in, bytes);
@@ -230,10 +211,10 @@ static void move_plain(const struct host_transfer *t, const struct group_range *
         const int64_t n = MIN(range->count - done, PIECE);
         const int64_t at = range->first + done;
         const size_t bytes = (size_t)n * sizeof *piece.master;
-        if (t->in) storage->pack(&piece, dtype, t->in + done, (size_t)n);
+        if (t->in) pack(&piece, group, t->in + done, (size_t)n);
         move(t, (uint16_t *)group->master.data + at, piece.master, bytes);
         if (group->remainder) move(t, group->remainder + at, piece.remainder, bytes);
-        if (t->out) storage->unpack(t->out + done, &piece, dtype, (size_t)n);
+        if (t->out) unpack(t->out + done, &piece, group, (size_t)n);
     }
 }
 

@@ -16,7 +16,8 @@
 
 const char adapter_config_name[] = "adapter_config.json";
 
-void adapter_print_config(FILE *out, const struct config *config) {
+void adapter_print_config(FILE *out, const void *context) {
+    const struct config *config = context;
     struct gpt_shape shape = config_shape(config);
     char alpha[CONFIG_NUMBER_MAX], dropout[CONFIG_NUMBER_MAX];
     unsigned printed = 0; /* GPT-2 has two layers of one name */

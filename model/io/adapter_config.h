@@ -9,9 +9,9 @@
 
 extern const char adapter_config_name[]; /* "adapter_config.json" */
 
-/* Prints the file for config->adapter; the base is config->model.init_from. The caller checks
- * ferror(out). */
-void adapter_print_config(FILE *out, const struct config *config);
+/* Prints the file for the adapter of a struct config; the base is its model.init_from. The caller
+ * checks ferror(out). The type is that of stored_file_print. */
+void adapter_print_config(FILE *out, const void *context);
 
 /* Fills rank, alpha, rslora and targets in config->adapter from DIRECTORY/adapter_config.json and
  * sets its type; keys that are given by --set stay. config->model must be complete, as

@@ -20,11 +20,6 @@
 
 /* ---- the small files, by rank 0 */
 
-static void print_adapter_config(FILE *out, const void *context) {
-    const struct trainer *trainer = context;
-    adapter_print_config(out, trainer->config);
-}
-
 /* Writes the files of the base: of a trainer without one, those that follow from its config. */
 static int write_base(struct checkpoint_writer *writer, struct error *error) {
     const struct trainer *trainer = writer->trainer;
@@ -66,8 +61,8 @@ static int write_model(struct checkpoint_writer *writer, struct error *error) {
         return -1;
     if (write_history(writer, error)) return -1;
     if (shape_has_adapters(&trainer->gpt.shape) &&
-        stored_file_print(&writer->files, writer->path, adapter_config_name, print_adapter_config,
-                          trainer, error))
+        stored_file_print(&writer->files, writer->path, adapter_config_name, adapter_print_config,
+                          trainer->config, error))
         return -1;
     return write_base(writer, error);
 }

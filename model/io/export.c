@@ -208,10 +208,6 @@ static int write_tokenizer(struct job *job) {
     return status;
 }
 
-static void print_adapter_config(FILE *out, const void *context) {
-    adapter_print_config(out, &((const struct job *)context)->config);
-}
-
 /* Returns the folder of the tokenizer. Files beside adapters that were trained here are already
  * right in their own folder; other adapters have their model's. */
 static const char *tokenizer_directory(const struct job *job) {
@@ -230,7 +226,7 @@ static int write_files(struct job *job) {
     bool is_model = !job->adapters || job->merge;
     if (open_files(job)) return -1;
     if (!is_model && stored_file_print(&job->written, job->directory, adapter_config_name,
-                                       print_adapter_config, job, error))
+                                       adapter_print_config, &job->config, error))
         return -1;
     const struct base_target target = {&job->base, &job->config, NULL, job->dtype, job->directory};
     return base_files_write(&target, is_model, &job->written, error);
