@@ -257,8 +257,7 @@ static const struct command_flag flags[] = {
          "write a model for Hugging Face tools; or, to FILE.gguf,\n"
          "for llama.cpp",
          SELECTS(EXPORT), TEXT(export_to)),
-    FLAG(0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
-         SELECTS(AUDIT)),
+    FLAG(0, "--audit", NULL, "show how fewer bits affect a run, by operation", SELECTS(AUDIT)),
     FLAG(0, "--profile", NULL, "show where the time of a training step goes", SELECTS(PROFILE)),
     FLAG(0, "--help", "[WORD]",
          "this text; or the flags of a command, such as sample, or\n"
@@ -457,7 +456,7 @@ static void print_flags(FILE *out, enum command command) {
 
 static void print_overview(FILE *out) {
     fprintf(out,
-            "mantissa %s: trains GPTs in fp32, fp16, bf16 or fp8.\n\n"
+            "mantissa %s: trains GPTs in 32, 16, 8 or 4 bits.\n\n"
             "  ./train --config bf16.json                  train\n"
             "  ./train --config bf16.json --resume         continue after an interruption\n"
             "  ./train --config fp16.json --ranks 4        train in four processes\n"

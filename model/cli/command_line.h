@@ -38,17 +38,17 @@ struct command_line {
     const char *resume_path; /* NULL: the newest checkpoint of the run */
     int64_t ranks;           /* number of processes to start; 0: not given */
     bool log_ranks;          /* --log-ranks */
-    const char *from;        /* model for --sample, --eval, --export, --audit */
+    const char *from;        /* model of --audit, --export and the commands that only read one */
     char **prompts;          /* stb_ds array: one prompt per --sample */
     char *piped;             /* text of the prompt -, owned; NULL: none */
     char **stops;            /* stb_ds array: strings that end a text */
     const char *system;      /* --chat: the system message; NULL: none */
-    int64_t samples;         /* texts of each prompt; 0: not given */
+    int64_t samples;         /* texts of each prompt, or of --agreement; 0: not given */
     bool json;               /* --json */
     const char *questions;   /* --choices: a file of JSON Lines or "tales" */
-    enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* precisions of --eval and --audit */
-    int precision_count;
-    const char *out;       /* output directory of --audit and --profile; NULL: not given */
+    enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* [precision_count] --precision */
+    int precision_count;                                     /* 0: not given */
+    const char *out;       /* output directory of a report; NULL: not given */
     int64_t repetitions;   /* micro-batches of --audit, steps of --profile; 0: not given */
     bool sizes;            /* --dry-run --sizes */
     double memory_gib;     /* --dry-run --memory; 0: not given */

@@ -31,8 +31,8 @@ struct normalize_backward_args {
     const struct tensor *dbranch_bias; /* += [C], the sub-layer's last bias; NULL or rank 0: none */
     struct amax *track_amax;           /* optional, of dbranch */
     bool last;               /* final norm: there is no gradient of the residual stream yet */
-    enum dropout_use branch; /* use of dropout in the branch, */
-    int64_t branch_layer;    /* and its layer; -1: none was added there */
+    enum dropout_use branch; /* use of dropout in the branch */
+    int64_t branch_layer;    /* layer of the branch; -1: the first norm has none before it */
     struct trace_label label;
 };
 

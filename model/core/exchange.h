@@ -44,8 +44,9 @@ struct exchange {
     enum dtype residual;      /* dtype of the gradient of the embedding's output */
     int64_t embedded_columns; /* C */
     int64_t embedded_rows;    /* N of each rank's struct embedding_rows; 0: rows are not sent */
-    struct tensor embedded, tokens; /* [ranks, N C]; int32 [ranks, N]; padded */
-    double waited; /* seconds that this process was blocked waiting for other ranks */
+    struct tensor embedded;   /* [ranks, N C], padded */
+    struct tensor tokens;     /* [ranks, N], padded: int32, whose bits are sent as those of fp32 */
+    double waited;            /* seconds that this process was blocked waiting for other ranks */
 };
 
 /* Plans the exchange for a model's list, master weights and gradients, which the caller keeps

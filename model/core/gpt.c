@@ -177,9 +177,10 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     layout_gradients(gpt, scratch);
 }
 
-/* An activation with one reader is saved in 8 bits for fp8 layers in all blocks, unless it is
- * recomputed, or read again to recompute what follows. Adapters read it in 16 bit, and frozen
- * layers not again. */
+/* Saves an activation in 8 or 4 bits if its one reader is a quantized layer in all blocks, unless
+ *   - it is recomputed,
+ *   - it is read again to recompute what follows, or
+ *   - there are adapters: they read it in 16 bit, and frozen layers do not read it again. */
 static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
     bool keeps[LINEAR_COUNT] = {false};
     bool recomputes_fc = gpt->recompute == RECOMPUTE_GELU &&

@@ -40,9 +40,8 @@ void optimizer_download(const struct optimizer *optimizer, int moment, void *val
 void optimizer_upload(const struct optimizer *optimizer, int moment, const float *values,
                       int64_t first, int64_t count);
 
-/* Returns what the update of a step needs from the host, without the loss weight
- * and the first row. `step` is the
- * number of steps done before. */
+/* Returns what the update of a step needs from the host, without the loss weight and the first row.
+ * `step` is the number of steps done before. */
 struct step_inputs optimizer_inputs(const struct config *config, int64_t step);
 
 /* Ends a step: computes the gradient norm and found_inf, updates the weights unless found_inf is

@@ -35,7 +35,7 @@ bool export_is_gguf(const char *to);
 
 /* Exports the checkpoint or (sharded) Hugging Face model in the directory `from` to the directory
  * `to`, which must be absent or empty, or to the file `to`, which must be absent; its parents are
- * created. A checkpoint is verified first.
+ * created. The caller has verified a checkpoint (checkpoint_locate).
  * Values are rounded to nearest, ties to even, and keep their bits if the dtypes are equal.
  * Infinities and NaN are preserved; a finite value that overflows dtype is an error that names it.
  * Memory use does not depend on the model's size. */

@@ -94,7 +94,8 @@ static void print_gpt2(FILE *out, const struct config *config,
 }
 
 /* Returns the class for a model's parts. Parts that no class has are still written, so that the
- * file can be read back. Mistral has no biases; Llama has no window. */
+ * file can be read back. Only Qwen3 normalizes heads, and only Qwen2
+ * has biases of q, k and v alone; Mistral has no biases, and Llama no window. */
 static int class_for(const struct config *config, const struct gpt_shape *s) {
     if (s->qk_norm) return HUGGINGFACE_QWEN3;
     if (s->bias == BIAS_QKV) return HUGGINGFACE_QWEN2;

@@ -148,8 +148,8 @@ int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, co
     }
     const char *directory = bytes ? "" : find_directory(config, from, recorded ? &record : NULL);
     if (!directory) {
-        fail(error, "no tokenizer: name the folder of vocab.json and merges.txt in "
-                    "data.tokenizer_dir");
+        fail(error, "no tokenizer: name the folder of vocab.json and merges.txt, or of "
+                    "tokenizer.json, in data.tokenizer_dir");
         return RESULT_NONE;
     }
     if (tokenizer_open(tokenizer, bytes ? TOKENIZER_BYTES : TOKENIZER_FILES, directory, error))

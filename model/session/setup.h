@@ -45,7 +45,7 @@ int setup_precision(struct precision *precision, const struct config *config,
                     const struct backend *be, struct error *error);
 
 /* Opens the tokenizer of config->data.tokenizer, and checks it against the record that ./prepare
- * writes beside texts, if there is one. GPT-2's files are searched for in this order:
+ * writes beside texts, if there is one. Its files are searched for in this order:
  * data.tokenizer_dir of --set; `from` (optional, a model's directory); data.tokenizer_dir of the
  * config; model.init_from; the directory in the record. Returns 0; RESULT_NONE with a message in
  * error if there are none, and nothing is open; -1 with a message if they are damaged or differ

@@ -8,7 +8,7 @@
 
 struct audit_options {
     const enum config_precision *precisions; /* [precision_count]: formats to audit */
-    int precision_count;                     /* 0: bf16 and fp16, and fp8 if configured */
+    int precision_count;                     /* 0: bf16, fp16, and the config's if it quantizes */
     int64_t repetitions;                     /* number of micro-batches; 0: the default */
     const char *out;                         /* directory for reports; NULL: none are written */
 };

@@ -313,7 +313,7 @@ Test(trainer, a_token_outside_the_vocabulary_stops_before_the_update) {
     rig_close(&rig);
 }
 
-/* Restoring the state of a step repeats the steps after it. */
+/* The next step uses the restored loss scale and its count of finite steps. */
 Test(trainer, restored_scaler_is_used) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
