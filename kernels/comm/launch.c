@@ -40,14 +40,11 @@ int ranks_launched_rank(void) {
     return 0;
 }
 
-static int module_path(char path[PATH_BYTES]) {
-    static const char name[] = "train_mpi.so";
-    ssize_t length = readlink("/proc/self/exe", path, PATH_BYTES - sizeof name);
-    if (length < 0) return -1;
+static int program_path(char path[PATH_BYTES], struct error *error) {
+    ssize_t length = readlink("/proc/self/exe", path, PATH_BYTES - 1);
+    if (length < 0) return fail(error, "cannot read /proc/self/exe: %s", strerror(errno));
     path[length] = 0;
-    char *slash = strrchr(path, '/');
-    memcpy(slash ? slash + 1 : path, name, sizeof name);
-    return access(path, R_OK);
+    return 0;
 }
 
 static int without_module(const char *what, struct error *error) {
@@ -57,13 +54,18 @@ static int without_module(const char *what, struct error *error) {
                 what);
 }
 
+/* Sets the path of the module, which lies beside the program. */
+static int module_path(char path[PATH_BYTES], const char *what, struct error *error) {
+    if (program_path(path, error)) return -1;
+    char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    snprintf(name, PATH_BYTES - (size_t)(name - path), "train_mpi.so");
+    return access(path, R_OK) ? without_module(what, error) : 0;
+}
+
 static const struct mpi_module *load_module(int count, struct error *error) {
     char path[PATH_BYTES], what[64];
     snprintf(what, sizeof what, "%d processes were started", count);
-    if (module_path(path)) {
-        without_module(what, error);
-        return NULL;
-    }
+    if (module_path(path, what, error)) return NULL;
     /* Open MPI's plugins resolve its symbols globally. */
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     const struct mpi_module *module = library ? dlsym(library, "mpi_module") : NULL;
@@ -188,12 +190,10 @@ int ranks_launch(int64_t count, char **argv, struct error *error) {
     char path[PATH_BYTES], number[24], what[48];
     size_t arguments = 0;
     snprintf(what, sizeof what, "--ranks %" PRId64, count);
-    if (module_path(path)) return without_module(what, error);
+    if (module_path(path, what, error) || program_path(path, error)) return -1;
     while (argv[arguments]) arguments++;
     char **command = calloc(arguments + 4, sizeof *command);
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (!command || length < 0) return fail(error, "%s: out of memory", what);
-    path[length] = 0;
+    if (!command) return fail(error, "%s: out of memory", what);
     snprintf(number, sizeof number, "%" PRId64, count);
     command[0] = "mpirun";
     command[1] = "-n";
