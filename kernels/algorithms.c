@@ -17,6 +17,9 @@
 
 enum { FILE_BYTES_MAX = 4 << 20 }; /* a larger store begins anew */
 
+/* Begins the titles of all backends, and tells a file of another one from a damaged file. */
+static const char TITLE_PREFIX[] = "mantissa ";
+
 enum origin { STORED, READ, TIMED, UNTIMED }; /* READ: from the run's file, rank 0 or the store */
 
 struct row {
@@ -66,11 +69,11 @@ static int write_rows(const char *path, const char *title, const struct row *row
 /* Adds the rows of a text that the table does not have. Returns the number of the first invalid
  * line, or 0. */
 static int read_rows(char *text, const char *title, struct row **rows, enum origin origin) {
-    size_t format = (size_t)(strstr(title, "format ") - title);
     int number = 1;
     for (char *line = text, *end; number == 1 || *line; line = end + 1, number++) {
         end = strchr(line, '\n');
-        if (!end || (number == 1 && strncmp(line, title, format))) return number;
+        if (!end) return number;
+        if (number == 1 && strncmp(line, TITLE_PREFIX, sizeof TITLE_PREFIX - 1)) return number;
         *end = 0;
         if (number == 1 && strcmp(line, title)) return 0;
         if (number == 1) continue;
@@ -188,6 +191,7 @@ static void open_store(struct algorithms *algorithms, const char *directory, con
 struct algorithms *algorithms_open(const char *title, const char *store_name,
                                    const struct backend_options *options, struct error *error) {
     struct algorithms *algorithms = calloc(1, sizeof *algorithms);
+    assert(strncmp(title, TITLE_PREFIX, sizeof TITLE_PREFIX - 1) == 0);
     if (algorithms) algorithms->title = strdup(title);
     if (!algorithms || !algorithms->title) {
         fail(error, "out of memory");

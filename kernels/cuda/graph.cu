@@ -24,9 +24,9 @@ static bool can_launch(const struct backend *be) {
     return cuda_state(be)->uses_graphs && be->op == be->run && !be->failure.text[0];
 }
 
-/* Returns true if the operations of this owner have run with the addresses of now. If not, makes
- * an empty graph of theirs. */
-static bool is_known(const struct cuda_state *cuda, struct cuda_graph *graph, const void *owner) {
+/* Returns true if the operations of this owner have run with the addresses of now. If not, drops the
+ * graph and makes it an empty one of theirs. */
+static bool take_graph(const struct cuda_state *cuda, struct cuda_graph *graph, const void *owner) {
     if (graph->owner == owner && graph->releases == cuda->releases) return true;
     if (graph->exec) cudaGraphExecDestroy(graph->exec);
     *graph = {NULL, owner, cuda->releases};
@@ -52,7 +52,7 @@ void cuda_graph_run(struct backend *be, int which, const void *owner, void (*wor
     struct cuda_state *cuda = cuda_state(be);
     struct cuda_graph *graph = &cuda->graphs[which];
     assert(which >= 0 && which < BACKEND_GRAPHS);
-    if (!can_launch(be) || !is_known(cuda, graph, owner)) {
+    if (!can_launch(be) || !take_graph(cuda, graph, owner)) {
         work(argument);
         return;
     }

@@ -99,6 +99,20 @@ Test(autotune, a_choice_is_kept) {
                            second.out[i]);
 }
 
+Test(autotune, the_file_of_another_device_is_ignored) {
+    static struct bench bench;
+    char text[4096];
+    const char *path = in_folder("products.txt");
+    write_text(path, "mantissa algorithms, format 3, cublasLt 130100, NVIDIA H200\n"
+                     "a=fp32 b=fp32 out=fp32 m=40 n=24 k=72 algorithm=0000000000000042\n");
+    cr_assert_eq(open_bench(&bench, path), 0, "%s", error.text);
+    cr_assert_eq(algorithms_write(bench.be.algorithms, path, &error), 0, "%s", error.text);
+    backend_close(&bench.be);
+    read_text(text, path);
+    cr_expect_null(strstr(text, "cublasLt"), "%s", text);
+    cr_expect_null(strstr(text, "algorithm="), "%s", text);
+}
+
 Test(autotune, damaged_and_unwritable_files_are_errors) {
     static struct bench bench;
     const char *path = in_folder("products.txt");

@@ -67,4 +67,14 @@ Test(autotune_program, resumed_runs_repeat_their_choices) {
     cr_expect_null(strstr(out_text, timed_line), "%s", out_text);
     expect_same_weights("run", "parts");
 }
+
+/* The algorithms of the other device are ignored, not an error. */
+Test(autotune_program, runs_resume_on_the_other_device) {
+    expect_exit(CPU "|--set|autotune=true|--set|train.minutes=1e-6", 0);
+    expect_exit(SHORT "|--resume", 0);
+    cr_expect_not_null(strstr(out_text, timed_line), "%s", out_text);
+    expect_exit(SHORT "|--set|name=gpu|--set|train.minutes=1e-6", 0);
+    expect_exit(CPU "|--set|name=gpu|--set|autotune=true|--resume", 0);
+    cr_expect(exists("a/gpu/checkpoints/step-00000004/model.safetensors"));
+}
 #endif
