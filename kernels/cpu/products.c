@@ -107,6 +107,16 @@ static void print_shape(char text[ALGORITHM_LINE_MAX], const struct product_shap
              s->transpose_a, s->transpose_b, s->accumulate);
 }
 
+/* Reports the implementation that the last library_prepare could not create, if there is one. */
+static void note_failed(struct cpu_products *products) {
+    const char *failed = library_failed(products->library);
+    if (!failed) return;
+    snprintf(products->fallback, sizeof products->fallback,
+             "oneDNN cannot create its implementation %s, as when the system refuses memory for "
+             "generated code; these matmuls use another, so results differ in the last bits",
+             failed);
+}
+
 static struct cpu_product *prepare(struct cpu_products *products, const struct product_shape *shape,
                                    bool planning) {
     char matmul[ALGORITHM_LINE_MAX];
@@ -123,13 +133,10 @@ static struct cpu_product *prepare(struct cpu_products *products, const struct p
         }
     }
     struct cpu_product *product = library_prepare(products->library, shape, name);
-    if (!product && name) product = library_prepare(products->library, shape, NULL);
-    if (library_failed(products->library))
-        snprintf(
-            products->fallback, sizeof products->fallback,
-            "oneDNN cannot create its implementation %s, as when the system refuses memory for "
-            "generated code; these matmuls use another, so results differ in the last bits",
-            library_failed(products->library));
+    note_failed(products);
+    if (product || !name) return product;
+    product = library_prepare(products->library, shape, NULL);
+    note_failed(products);
     return product;
 }
 

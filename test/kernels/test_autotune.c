@@ -194,14 +194,60 @@ static int multiply_without_generated_code(void) {
     return bench.be.failure.text[0] || is_product(&bench) ? GOOD : BAD;
 }
 
-Test(autotune, an_implementation_that_cannot_be_created_is_reported) {
+/* True if the system refuses the implementation and the default is another, which it allows. */
+static bool only_this_is_refused(const struct product_shape *shape, const char *name) {
+    struct product_library *library = library_open(cpu_level_choose(NULL, &error), false);
+    return !library_prepare(library, shape, name) && library_prepare(library, shape, NULL);
+}
+
+/* The same for a matmul whose recorded implementation generates code, and the default later. */
+static int plan_recorded_without_generated_code(void) {
+    enum { SET_MDWE = 65, REFUSE_EXEC_GAIN = 1, ROWS = 2, INNER = 1032, COLUMNS = 1024 };
+    static float a_data[ROWS * INNER], b_data[INNER * COLUMNS], out_data[ROWS * COLUMNS];
+    const struct tensor a = {a_data, DTYPE_F32, 2, {ROWS, INNER}};
+    const struct tensor b = {b_data, DTYPE_F32, 2, {INNER, COLUMNS}};
+    const struct tensor out = {out_data, DTYPE_F32, 2, {ROWS, COLUMNS}};
+    const struct product_shape shape = {ROWS, COLUMNS, INNER, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
+    const char *path = in_folder("products.txt");
+    struct backend be;
+    struct backend_options options = {
+        .device = DEVICE_CPU, .threads = 1, .autotune = AUTOTUNE_ON, .algorithms = path};
+    struct product_library *library = library_open(cpu_level_choose(NULL, &error), false);
+    library_implementations(names, library, &shape);
+    if (backend_open(&be, &options, &error) || algorithms_write(be.algorithms, path, &error))
+        return BAD;
+    FILE *file = fopen(path, "a");
+    fprintf(file, "in=fp32 out=fp32 bias=none m=%d n=%d k=%d transpose=00 accumulate=0 %s\n", ROWS,
+            COLUMNS, INNER, names[0]);
+    fclose(file);
+    backend_close(&be);
+    if (prctl(SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0)) return CANNOT_REFUSE;
+    if (!only_this_is_refused(&shape, names[0])) return NO_GENERATED_CODE;
+    if (backend_open(&be, &options, &error)) return BAD;
+    backend_plan_begin(&be);
+    OP(&be, matmul, .out = &out, .a = &a, .b = &b);
+    if (backend_plan_end(&be, &error)) return BAD;
+    const char *line = backend_fallback(&be, 0);
+    return line && strstr(line, names[0]) && !backend_fallback(&be, 1) ? GOOD : BAD;
+}
+
+static void expect_good(int (*body)(void)) {
     int status;
     pid_t child = fork();
     cr_assert_geq(child, 0);
-    if (child == 0) _exit(multiply_without_generated_code());
+    if (child == 0) _exit(body());
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert(WIFEXITED(status), "status %d", status);
     if (WEXITSTATUS(status) == CANNOT_REFUSE) cr_skip_test("the kernel cannot refuse");
     if (WEXITSTATUS(status) == NO_GENERATED_CODE) cr_skip_test("no generated code");
     cr_expect_eq(WEXITSTATUS(status), GOOD);
+}
+
+Test(autotune, an_implementation_that_cannot_be_created_is_reported) {
+    expect_good(multiply_without_generated_code);
+}
+
+Test(autotune, a_recorded_implementation_that_cannot_be_created_is_reported) {
+    expect_good(plan_recorded_without_generated_code);
 }
