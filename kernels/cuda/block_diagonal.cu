@@ -71,6 +71,7 @@ static __global__ void __launch_bounds__(DIAGONAL_THREADS)
 void cuda_block_diagonal_forward(struct backend *be,
                                  const struct block_diagonal_forward_args *args) {
     int64_t count = tensor_count(args->out);
+    if (count == 0) return;
     struct diagonal_parts<const float> parts = parts_of<const float>(args->blocks, args->count);
     STORAGE_SWITCH(args->out->dtype, T,
                    LAUNCH(block_diagonal_forward_kernel<T>,
@@ -83,6 +84,7 @@ void cuda_block_diagonal_forward(struct backend *be,
 void cuda_block_diagonal_backward(struct backend *be,
                                   const struct block_diagonal_backward_args *args) {
     int64_t count = tensor_count(args->dout);
+    if (count == 0) return;
     STORAGE_SWITCH(args->dblocks[0].part.dtype, T,
                    LAUNCH(block_diagonal_backward_kernel<T>,
                           (unsigned)blocks_of(count, DIAGONAL_THREADS), DIAGONAL_THREADS, 0,

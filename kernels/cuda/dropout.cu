@@ -88,6 +88,7 @@ static void drop(struct backend *be, const struct dropout_args *args) {
 void cuda_dropout(struct backend *be, const struct dropout_args *args) {
     assert(tensor_count(args->in) == tensor_count(args->out));
     assert(!(args->accumulate && args->track_amax));
+    if (tensor_count(args->out) == 0) return;
     STORAGE_SWITCH(args->out->dtype, Out,
                    STORAGE_SWITCH(args->in->dtype, In, (drop<Out, In>(be, args))));
     cuda_launched(be, "dropout");

@@ -38,7 +38,7 @@ void cuda_quantize_history(struct backend *be, const struct quantize_history_arg
     cudaStream_t stream = cuda_state(be)->compute;
     LAUNCH(count_kernel, 1, THREADS, 0, stream, args->state, args->records, args->ranks, args->each,
            args->count);
-    if (args->history)
+    if (args->history && args->count > 0)
         LAUNCH(history_kernel, (unsigned)blocks_of(args->count, THREADS), THREADS, 0, stream,
                args->amax, args->history, args->records, args->inputs, args->ranks, args->each,
                args->count, args->length, args->margin);
