@@ -37,10 +37,6 @@ int dtype_named(const char *name) {
     return -1;
 }
 
-float f32_from_bf16(uint16_t bits) {
-    return f32_of_bits((uint32_t)bits << 16);
-}
-
 /* AVX512_BF16 has an instruction for this, but it flushes subnormals to zero; three integer
  * operations round them like other values, and vectorize as well. */
 uint16_t bf16_from_f32(float value) {
@@ -135,7 +131,9 @@ const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size
     case DTYPE_F32: return (const float *)data + offset;
     case DTYPE_F16: widen_f16(buffer, (const uint16_t *)data + offset, count); break;
     case DTYPE_BF16: widen_bf16(buffer, (const uint16_t *)data + offset, count); break;
-    default: widen_f8(buffer, (const uint8_t *)data + offset, dtype, count);
+    default:
+        assert(dtype_is_f8(dtype));
+        widen_f8(buffer, (const uint8_t *)data + offset, dtype, count);
     }
     return buffer;
 }
@@ -145,6 +143,8 @@ void dtype_store(void *data, enum dtype dtype, size_t offset, const float *value
     case DTYPE_F32: memmove((float *)data + offset, values, count * sizeof *values); break;
     case DTYPE_F16: store_f16((uint16_t *)data + offset, values, count); break;
     case DTYPE_BF16: store_bf16((uint16_t *)data + offset, values, count); break;
-    default: dtype_store_f8((uint8_t *)data + offset, dtype, values, 1, count);
+    default:
+        assert(dtype_is_f8(dtype));
+        dtype_store_f8((uint8_t *)data + offset, dtype, values, 1, count);
     }
 }

@@ -4,8 +4,8 @@
  * and cuda_NAME, the tables of both backends, and loops over all operations (planning, profiling).
  * The contract of operation NAME is the comment and the fields of struct NAME_args: outputs come
  * first, "[N, C]" is a shape, "+=" marks an output that is added to. Unless a field says otherwise,
- * tensors may have any dtype; arithmetic is fp32 and results are rounded once, when stored. An
- * argument marked "optional" may be NULL.
+ * tensors may be fp32, fp16 or bf16; arithmetic is fp32 and results are rounded once, when stored.
+ * An argument marked "optional" may be NULL.
  *
  * Model code calls OP(be, layernorm_backward, .din = &d, .dout = &e, ...);
  *

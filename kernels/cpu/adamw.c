@@ -37,10 +37,6 @@ static struct scalars step_scalars(const struct adamw_args *a) {
     };
 }
 
-static inline float f32_of_bf16(uint16_t bits) {
-    return f32_of_bits((uint32_t)bits << 16);
-}
-
 /* Updates the elements of one block. The flags are constants after inlining, so that each
  * combination has a loop of its own in which loads, divisions and stores overlap. */
 static inline __attribute__((always_inline)) void
@@ -63,10 +59,10 @@ update_block(const struct adamw_args *a, const struct scalars *s, int64_t first,
     const uint32_t index = (uint32_t)(a->first + first);
 #pragma omp simd
     for (int32_t i = 0; i < (int32_t)n; i++) {
-        float g = bf16_gradients ? f32_of_bf16(gradient_bf16[i]) : gradient[i];
+        float g = bf16_gradients ? f32_from_bf16(gradient_bf16[i]) : gradient[i];
         g = g * s->unscale * s->clip;
-        float m = bf16_moments ? f32_of_bf16(moment1_bf16[i]) : moment1[i];
-        float v = bf16_moments ? f32_of_bf16(moment2_bf16[i]) : moment2[i];
+        float m = bf16_moments ? f32_from_bf16(moment1_bf16[i]) : moment1[i];
+        float v = bf16_moments ? f32_from_bf16(moment2_bf16[i]) : moment2[i];
         float w = split ? f32_of_bits(joined_bits(upper[i], remainder[i])) : master[i];
         m = m + s->beta1_rest * (g - m);
         v = s->beta2 * v + s->beta2_rest * g * g;

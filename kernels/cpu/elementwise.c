@@ -59,6 +59,7 @@ void cpu_cast(struct backend *be, const struct cast_args *args) {
     (void)be;
     const struct tensor *in = args->in, *out = args->out;
     int64_t count = tensor_count(out);
+    assert(!dtype_is_quantized(in->dtype) && !dtype_is_quantized(out->dtype));
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
         float buffer[CPU_BLOCK];

@@ -10,8 +10,8 @@
 /* Returns the library's product of the operands as they are, or NULL if they have to be widened. */
 static struct cpu_product *find_direct(struct backend *be, const struct matmul_args *args,
                                        bool planning) {
-    assert(dtype_is_quantized(args->a->dtype) == dtype_is_quantized(args->b->dtype));
-    assert(matmul_scales(args) || !dtype_is_quantized(args->a->dtype));
+    assert(dtype_is_f8(args->a->dtype) == dtype_is_f8(args->b->dtype));
+    assert(matmul_scales(args) || !dtype_is_f8(args->a->dtype));
     if (args->a->dtype != args->b->dtype || matmul_scales(args)) return NULL;
     return cpu_products_find(be->state, product_shape_of(args), planning);
 }

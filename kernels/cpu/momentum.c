@@ -1,5 +1,3 @@
-#include <assert.h>
-
 #include "kernels/cpu/cpu.h"
 
 /* The scalars of one step, computed in fp64, then rounded once. */
@@ -72,7 +70,7 @@ update_block(const struct momentum_args *a, const struct scalars *s, int64_t fir
     for (int32_t i = 0; i < (int32_t)n; i++) {
         float g = has_moment ? from[i] * s->unscale * s->clip : from[i], w = 0, m = 0;
         if (weights) w = split ? f32_of_bits(joined_bits(upper[i], remainder[i])) : master[i];
-        if (has_moment) m = bf16_moment ? f32_of_bits((uint32_t)moment_bf16[i] << 16) : moment[i];
+        if (has_moment) m = bf16_moment ? f32_from_bf16(moment_bf16[i]) : moment[i];
         float d = step(s, g, w, &m, rule, nesterov);
         if (has_moment && bf16_moment)
             moment_bf16[i] = (uint16_t)bf16_stochastic(

@@ -49,7 +49,7 @@ static struct layout lay_out(const struct matmul_args *args, void *memory) {
 }
 
 bool tensor_core_sums_wanted(const struct matmul_args *args) {
-    return args->sums != MATMUL_SUMS_EXACT && dtype_is_quantized(args->a->dtype);
+    return args->sums != MATMUL_SUMS_EXACT && dtype_is_f8(args->a->dtype);
 }
 
 size_t tensor_core_sums_scratch(const struct matmul_args *args) {

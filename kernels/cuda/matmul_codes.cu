@@ -105,7 +105,7 @@ void cuda_widen_codes(struct backend *be, const struct tensor *out, const struct
     bool aligned = aligned_to(out->data, 16) && aligned_to(in->data, PACK);
     __nv_bfloat16 *to = (__nv_bfloat16 *)out->data;
     const uint8_t *from = (const uint8_t *)in->data;
-    assert(out->dtype == DTYPE_BF16 && dtype_is_quantized(in->dtype) && tensor_count(out) == count);
+    assert(out->dtype == DTYPE_BF16 && dtype_is_f8(in->dtype) && tensor_count(out) == count);
 #define X(NAME, ...)                                                                              \
     if (in->dtype == DTYPE_##NAME)                                                                \
         LAUNCH(widen_kernel<DTYPE_##NAME>, blocks, THREADS, 0, cuda_state(be)->compute, to, from, \

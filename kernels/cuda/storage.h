@@ -15,7 +15,7 @@
 
 enum { PACK = 8 };
 
-/* Runs the statement with T as the storage type of `kind`. 8-bit dtypes are not storage types. */
+/* Runs the statement with T as the storage type of `kind`: fp32, fp16 or bf16. */
 #define STORAGE_SWITCH(kind, T, ...) \
     do {                             \
         switch (kind) {              \
@@ -31,7 +31,7 @@ enum { PACK = 8 };
             typedef __nv_bfloat16 T; \
             __VA_ARGS__;             \
         } break;                     \
-        default: break;              \
+        default: assert(!"codes");   \
         }                            \
     } while (0)
 

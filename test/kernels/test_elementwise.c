@@ -1,6 +1,9 @@
 #include <criterion/criterion.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "test/kernels/check.h"
 
@@ -34,6 +37,26 @@ static void cast(struct check *c, const void *given) {
     double *expected = check_read(c, &in);
     for (int64_t i = 0; i < s->count; i++) expected[i] = check_round(expected[i], s->out);
     check_equal(c, "cast", &out, expected);
+}
+
+static void cast_to_codes(struct check *c, const void *given) {
+    struct tensor in = check_normal(c, DTYPE_F32, 16, 0, 1), out = in;
+    out.dtype = DTYPE_E4M3;
+    (void)given;
+    OP(&c->be, cast, .out = &out, .in = &in);
+}
+
+/* On every device: quantize and fake_quantize write codes. */
+Test(cast, codes_are_refused) {
+    int status;
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        check_everywhere(cast_to_codes, NULL);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d", status);
 }
 
 Test(cast, all_dtypes) {
