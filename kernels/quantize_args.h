@@ -2,6 +2,7 @@
  */
 #pragma once
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -42,6 +43,28 @@ struct quantize_args {
     bool found; /* track_amax already holds the amax of in, which saves a pass over in */
 };
 
+/* Returns the tensor that has the dtype of the result. */
+static inline const struct tensor *quantize_result(const struct quantize_args *args) {
+    return args->out ? args->out : args->transposed;
+}
+
+/* Asserts what holds on every backend. */
+static inline void quantize_check(const struct quantize_args *args) {
+    const struct tensor *in = args->in, *scales = args->scales;
+    const int64_t count = tensor_count(in);
+    assert(dtype_is_f8(quantize_result(args)->dtype) && scales->dtype == DTYPE_F32);
+    assert(!args->out || tensor_count(args->out) == count);
+    assert(!args->transposed || tensor_count(args->transposed) == count);
+    assert(tensor_rows(in) % tensor_rows(scales) == 0);
+    assert(tensor_columns(in) % tensor_columns(scales) == 0);
+    assert(!args->transposed ||
+           (tensor_rows(scales) == 1 &&
+            (tensor_columns(scales) == 1 || tensor_columns(scales) == tensor_columns(in))));
+    assert(!(args->amax || args->track_amax) || tensor_count(scales) == 1);
+    assert(!args->found || args->track_amax);
+    (void)in, (void)scales, (void)count;
+}
+
 /* out = in as rounded to a format of blocks (kernels/block_scale.h): its elements times the scales
  * of their blocks, exact in bf16, as operand of a matmul in bf16; or codes of elements and, apart,
  * of scales, from which dequantize_blocks makes the same. The blocks at the right and lower edges
@@ -63,6 +86,21 @@ struct fake_quantize_args {
     bool found;                       /* as in quantize */
 };
 
+/* Asserts what holds on every backend. */
+static inline void fake_quantize_check(const struct fake_quantize_args *args) {
+    const struct quantize_format *format = &args->format;
+    assert(tensor_count(args->out) == tensor_count(args->in));
+    assert(args->out->dtype == (args->block_scales ? format->element : DTYPE_BF16));
+    assert(args->out->dtype != DTYPE_E2M1 || tensor_columns(args->out) % 2 == 0);
+    assert(quantize_format_in_blocks(format));
+    assert(format->rows > 0 && format->rows <= 128 && !(format->rows & (format->rows - 1)));
+    assert(format->columns > 0 && format->columns <= 128 &&
+           !(format->columns & (format->columns - 1)));
+    assert(quantize_format_has_tensor_scale(format) == (args->scales != NULL));
+    assert((!args->track_amax || args->scales) && (!args->found || args->track_amax));
+    (void)format;
+}
+
 /* out = the values of codes that fake_quantize has written. */
 struct dequantize_blocks_args {
     const struct tensor *out;          /* [N, C] bf16 */
@@ -81,11 +119,6 @@ struct hadamard_args {
     uint32_t signs;           /* bit k: element k of each 16 is negated first */
     struct amax *track_amax;  /* optional, of out */
 };
-
-/* Returns the tensor that has the dtype of the result. */
-static inline const struct tensor *quantize_result(const struct quantize_args *args) {
-    return args->out ? args->out : args->transposed;
-}
 
 /* Ends a step of quantizations: sums of all records go into state. With a history, the largest amax
  * of each tensor goes into its row step % length, and amax becomes the largest of the whole

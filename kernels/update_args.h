@@ -29,6 +29,16 @@ struct adamw_args {
     double lr_factor; /* factor of the learning rate */
 };
 
+/* Asserts what holds for the arguments of every step. */
+static inline void adamw_check(const struct adamw_args *args) {
+    const int64_t count = tensor_count(args->master);
+    assert(args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
+    assert(args->moment1->dtype == args->moment2->dtype && args->moment1->dtype != DTYPE_F16);
+    assert(tensor_count(args->moment1) == count && tensor_count(args->moment2) == count);
+    assert(!(args->copy && args->remainder) && tensor_count(args->gradients) == count);
+    (void)count;
+}
+
 /* Rules with at most one moment m. g is the gradient, unscaled and clipped. The first two update
  * the weights; the last two are a step in two halves, for rules that change the direction of whole
  * matrices in between.

@@ -1,4 +1,3 @@
-#include <assert.h>
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -97,20 +96,11 @@ static void update(const struct adamw_args *a, const struct scalars *s, int64_t 
                      (const float *)a->master->data + first, (size_t)n);
 }
 
-/* Checks that the dtypes of the arrays are consistent. */
-static void check_forms(const struct adamw_args *a) {
-    int64_t count = tensor_count(a->master);
-    assert(a->master->dtype == (a->remainder ? DTYPE_BF16 : DTYPE_F32));
-    assert(a->moment1->dtype == a->moment2->dtype && a->moment1->dtype != DTYPE_F16);
-    assert(!(a->copy && a->remainder) && tensor_count(a->gradients) == count);
-    (void)a, (void)count;
-}
-
 void cpu_adamw(struct backend *be, const struct adamw_args *args) {
     (void)be;
     if (args->state->found_inf) return;
     int64_t count = tensor_count(args->master);
-    check_forms(args);
+    adamw_check(args);
     struct scalars scalars = step_scalars(args);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {

@@ -1,6 +1,5 @@
 /* Rounds to formats of blocks, a band of rows that share scales at a time: the largest magnitudes
  * of columns, then of blocks, then the values. All loops are along rows. */
-#include <assert.h>
 #include <math.h>
 
 #include "kernels/block_scale.h"
@@ -148,25 +147,13 @@ static float find_tensor_scale(const struct fake_quantize_args *args) {
     return *scale = tensor_scale(f32_of_bits(all.largest));
 }
 
-static void check(const struct fake_quantize_args *args) {
-    const struct quantize_format *format = &args->format;
-    assert(tensor_count(args->out) == tensor_count(args->in));
-    assert(args->out->dtype == (args->block_scales ? format->element : DTYPE_BF16));
-    assert(args->out->dtype != DTYPE_E2M1 || tensor_columns(args->out) % 2 == 0);
-    assert(quantize_format_in_blocks(format));
-    assert(format->columns > 0 && CPU_BLOCK % format->columns == 0 && format->rows > 0);
-    assert(quantize_format_has_tensor_scale(format) == (args->scales != NULL));
-    assert(!args->track_amax || args->scales);
-    assert(!args->found || args->track_amax);
-}
-
 void cpu_fake_quantize(struct backend *be, const struct fake_quantize_args *args) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
     int64_t band = args->format.rows, bands = blocks_of(rows, band);
     int64_t across = blocks_of(columns, CPU_BLOCK);
     uint32_t largest = 0, bad = 0;
     (void)be;
-    check(args);
+    fake_quantize_check(args);
     const float scale = find_tensor_scale(args);
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
     for (int64_t i = 0; i < bands * across; i++) {

@@ -2,7 +2,6 @@
  * for the codes. Three loops share the work: a tensor with one scale is divided among threads, and
  * its amax merged; blocks of several columns are each one thread's; of blocks one column wide a
  * thread takes some that are adjacent, and reads along rows. */
-#include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -175,13 +174,7 @@ void cpu_quantize(struct backend *be, const struct quantize_args *args) {
     bool one_column = tensor_columns(args->scales) == tensor_columns(args->in);
     struct amax all;
     (void)be;
-    assert(dtype_is_quantized(quantize_result(args)->dtype));
-    assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
-    assert(args->scales->dtype == DTYPE_F32);
-    assert(tensor_rows(args->in) % tensor_rows(args->scales) == 0);
-    assert(tensor_columns(args->in) % tensor_columns(args->scales) == 0);
-    assert(!(args->amax || args->track_amax) || one_scale);
-    assert(!args->transposed || one_scale || one_column);
+    quantize_check(args);
     if (one_scale) whole(args, &all);
     else if (one_column) by_columns(args, &all);
     else by_blocks(args, &all);

@@ -176,12 +176,9 @@ static void choose(struct backend *be, const struct adamw_args *a) {
 }
 
 void cuda_adamw(struct backend *be, const struct adamw_args *args) {
-    int64_t count = tensor_count(args->master);
     enum dtype moments = args->moment1->dtype;
-    assert(args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
-    assert(moments == args->moment2->dtype && moments != DTYPE_F16);
-    assert(!(args->copy && args->remainder) && tensor_count(args->gradients) == count);
-    if (count == 0) return;
+    adamw_check(args);
+    if (tensor_count(args->master) == 0) return;
     STORAGE_SWITCH(args->gradients->dtype, Gradient, {
         if (moments == DTYPE_BF16) choose<Gradient, __nv_bfloat16>(be, args);
         else choose<Gradient, float>(be, args);

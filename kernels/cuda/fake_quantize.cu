@@ -220,9 +220,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static __global__ void record_kernel(struct quantize_record *record, const struct amax *found) {
-    record->amax = fmaxf(record->amax, __uint_as_float(found->largest));
-    if (found->not_finite) record->not_finite++;
-    else if (found->largest == 0) record->zero++;
+    note_amax(record, found);
 }
 
 template <typename T, enum dtype ELEMENT, bool CODES>
@@ -285,11 +283,7 @@ static void prepare(struct backend *be, struct rounding *r, const struct fake_qu
 
 void cuda_fake_quantize(struct backend *be, const struct fake_quantize_args *args) {
     struct rounding r = {args->format, NULL, 0, NULL, NULL, args->inputs, args->key};
-    assert(tensor_count(args->out) == tensor_count(args->in));
-    assert(args->out->dtype == (args->block_scales ? args->format.element : DTYPE_BF16));
-    assert(args->out->dtype != DTYPE_E2M1 || tensor_columns(args->out) % 2 == 0);
-    assert(quantize_format_has_tensor_scale(&args->format) == (args->scales != NULL));
-    assert((!args->track_amax || args->scales) && (!args->found || args->track_amax));
+    fake_quantize_check(args);
     if (tensor_count(args->in) == 0) return;
     if (args->scales) r.scale = (float *)args->scales->data;
     if (args->block_scales) {

@@ -6,6 +6,14 @@
 
 enum { FIND_THREADS = 256, FIND_CHUNKS = 4 };
 
+/* Adds a tensor's amax to its record. */
+static __device__ __forceinline__ void note_amax(struct quantize_record *record,
+                                                 const struct amax *found) {
+    record->amax = fmaxf(record->amax, __uint_as_float(found->largest));
+    if (found->not_finite) record->not_finite++;
+    else if (found->largest == 0) record->zero++;
+}
+
 static __device__ __forceinline__ bool is_given(const float *amax) {
     return amax && *amax > 0;
 }

@@ -51,17 +51,11 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- scales */
 
-static __device__ void note(struct quantize_record *record, const struct amax *found) {
-    record->amax = fmaxf(record->amax, __uint_as_float(found->largest));
-    if (found->not_finite) record->not_finite++;
-    else if (found->largest == 0) record->zero++;
-}
-
 /* Runs after all blocks that update `found`. With an amax that was not given, round kernels have
  * recorded it. */
 static __global__ void note_kernel(struct quantize_record *record, const struct amax *found,
                                    const float *amax) {
-    if (!amax || is_given(amax)) note(record, found);
+    if (!amax || is_given(amax)) note_amax(record, found);
 }
 
 /* Multipliers of the values, one per column of a band or one for all, and outputs of the
@@ -83,7 +77,7 @@ static __device__ __forceinline__ float scale_of(const struct scaling &s, enum d
     float scale = f8_scale(amax, dtype, s.power_of_two);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
         *s.scale = 1.0f / scale;
-        if (s.record && !(given && s.tracks)) note(s.record, s.found);
+        if (s.record && !(given && s.tracks)) note_amax(s.record, s.found);
     }
     return scale;
 }
@@ -390,25 +384,14 @@ static void round_all(const struct quantize_args *args, const struct scratch *s,
     else round_flat<T, DTYPE, ONE>(args, scaling, stream);
 }
 
-static void check(const struct quantize_args *args) {
-    assert(dtype_is_quantized(quantize_result(args)->dtype));
-    assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
-    assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
-    assert(args->scales->dtype == DTYPE_F32);
-    assert(!by_rows(args) || tensor_rows(args->scales) == tensor_rows(args->in));
-    assert(tensor_count(args->in) % tensor_count(args->scales) == 0);
-    assert(!(args->amax || args->track_amax) || is_whole(args));
-    assert(!args->transposed || tensor_rows(args->scales) == 1);
-    assert(!args->found || args->track_amax);
-}
-
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {
     cudaStream_t stream = cuda_state(be)->compute;
     const enum dtype dtype = quantize_result(args)->dtype;
     bool whole = is_whole(args);
     struct scratch s = scratch_of(args, backend_workspace(be, cuda_quantize_scratch(be, args)));
     int64_t scales = tensor_count(args->scales);
-    check(args);
+    quantize_check(args);
+    assert(!by_rows(args) || tensor_rows(args->scales) == tensor_rows(args->in));
     if (tensor_count(args->in) == 0) return;
     if (s.to_clear) cuda_failed(be, cudaMemsetAsync(s.cleared, 0, s.to_clear, stream), "quantize");
     if (!by_rows(args) && !args->found)
