@@ -255,22 +255,19 @@ struct gelu_backward_args {
     const struct trace_label *label;  /* optional */
 };
 
-enum gate_function { GATE_SILU }; /* silu(x) = x / (1 + exp(-x)) */
-
-/* out = function(gate) * up: a gated linear unit. A row of gate_up is gate | up. Shazeer 2020. */
+/* out = silu(gate) * up, where silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up
+ * is gate | up. Shazeer 2020. */
 struct gated_forward_args {
-    const struct tensor *out;     /* [N, I] */
-    const struct tensor *gate_up; /* [N, 2 I] */
-    enum gate_function function;
+    const struct tensor *out;        /* [N, I] */
+    const struct tensor *gate_up;    /* [N, 2 I] */
     struct amax *track_amax;         /* optional, of out */
     const struct trace_label *label; /* optional */
 };
 
 struct gated_backward_args {
-    const struct tensor *dgate_up; /* [N, 2 I]; may be gate_up itself */
-    const struct tensor *dout;     /* [N, I] */
-    const struct tensor *gate_up;  /* [N, 2 I] */
-    enum gate_function function;
+    const struct tensor *dgate_up;   /* [N, 2 I]; may be gate_up itself */
+    const struct tensor *dout;       /* [N, I] */
+    const struct tensor *gate_up;    /* [N, 2 I] */
     struct amax *track_amax;         /* optional, of dgate_up */
     const struct trace_label *label; /* optional */
 };

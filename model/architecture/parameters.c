@@ -146,21 +146,13 @@ static void list_group(struct parameter **list, const struct gpt_shape *s,
                 append(list, &kinds[i], layer, s, end);
 }
 
-static const struct {
-    bool gated;
-    enum gate_function gate;
-} mlps[] = {
-#define X(NAME, name, ...) [MLP_##NAME] = {__VA_ARGS__},
-    MLPS(X)
-#undef X
-};
-
 bool mlp_is_gated(enum model_mlp mlp) {
-    return mlps[mlp].gated;
-}
-
-enum gate_function mlp_gate(enum model_mlp mlp) {
-    return mlps[mlp].gate;
+    static const bool gated[] = {
+#define X(NAME, name, is_gated) [MLP_##NAME] = is_gated,
+        MLPS(X)
+#undef X
+    };
+    return gated[mlp];
 }
 
 bool shape_is_gpt2(const struct gpt_shape *s) {

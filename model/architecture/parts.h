@@ -8,18 +8,16 @@
 enum model_norm { NORM_LAYERNORM, NORM_RMSNORM };
 enum model_positions { POSITIONS_LEARNED, POSITIONS_ROPE };
 
-/* MLPs: X(NAME, name in a config, true if gated, function of the gate). One that is not gated is a
- * GELU. */
-#define MLPS(X)                       \
-    X(GELU, "gelu", false, GATE_SILU) \
-    X(SWIGLU, "swiglu", true, GATE_SILU)
+/* MLPs: X(NAME, name in a config, true if gated). One that is not gated is a GELU. */
+#define MLPS(X)            \
+    X(GELU, "gelu", false) \
+    X(SWIGLU, "swiglu", true)
 enum model_mlp {
 #define X(NAME, ...) MLP_##NAME,
     MLPS(X)
 #undef X
 };
 bool mlp_is_gated(enum model_mlp mlp);
-enum gate_function mlp_gate(enum model_mlp mlp);
 
 /* Linear layers with a bias. The kind of norm determines the bias of norms. */
 enum model_bias { BIAS_ALL, BIAS_QKV, BIAS_NONE };

@@ -115,8 +115,7 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
              .track_amax = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
     if (gated)
         OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
-           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .track_amax = dmlp_fc,
-           .label = &fc_label);
+           .gate_up = &a->mlp_fc, .track_amax = dmlp_fc, .label = &fc_label);
     linear_backward(gpt, ARGS(linear_backward, .site = SITE_MLP_FC, .layer = l,
                               .dweight = &dw->mlp_fc_weight, .dbias = gated ? dmlp_fc_bias : NULL,
                               .din = &d->ln2_out, .dout = &d->mlp_fc, .in = &a->ln2_out,

@@ -175,8 +175,8 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
                         .track_amax = gated ? NULL : track_amax, .label = &label));
     if (!gated) return;
     const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
-    OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
-       .function = mlp_gate(pass->gpt->shape.mlp), .track_amax = track_amax, .label = &gate_label);
+    OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden, .track_amax = track_amax,
+       .label = &gate_label);
 }
 
 /* Computes the first norm of a layer from its stored input. */
@@ -306,8 +306,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
         normalize_in(&pass, layer);
         layer_forward(&pass, layer);
     } else if (mlp_is_gated(gpt->shape.mlp)) {
-        OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
-           .function = mlp_gate(gpt->shape.mlp));
+        OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc);
     } else if (!gpt_gelu_is_fused(&gpt->shape, &gpt->precision, gpt->be, layer)) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
