@@ -27,9 +27,10 @@ struct attention_decode_args {
     const struct decode_keys *keys;  /* [N], in backend memory: at least one key is not skipped */
     int64_t stride;                  /* rows from one own key to the next */
     int64_t keys_from, keys_to;      /* no query reads keys before keys_from, or from keys_to on */
-    int64_t keys_max;                /* largest keys_to of all calls: scratch and the split of keys
-                                      * among threads follow from it and N. The scratch is enough
-                                      * for fewer queries, too */
+    int64_t keys_max;                /* largest keys_to of all calls: scratch and the sizes of the
+                                      * parts that keys are split into follow from it and N. Parts
+                                      * begin at keys_from on a CPU, at key 0 on a GPU. The scratch
+                                      * is enough for fewer queries, too */
     int heads;                       /* H */
     int kv_heads;                    /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */

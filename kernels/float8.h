@@ -67,7 +67,7 @@ static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, enum dtype
 }
 
 /* Returns the factor that values are multiplied by before rounding; see quantize in
- * kernels/kernels.h. */
+ * kernels/quantize_args.h. */
 static ON_HOST_AND_DEVICE float f8_scale(float amax, enum dtype dtype, bool power_of_two) {
     float scale = amax > 0 ? f8_format(dtype).max / amax : 1.0f;
     if (scale > 0x1p126f) scale = 0x1p126f;

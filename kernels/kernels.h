@@ -9,7 +9,10 @@
  *
  * Model code calls OP(be, layernorm_backward, .din = &d, .dout = &e, ...);
  *
- * Every operation gives the same bits for the same arguments and thread count. */
+ * Every operation gives the same bits for the same arguments, device and thread count. On the CPU
+ * neither the thread count nor the processor changes bits within a CPU level (kernels/cpu/level.h),
+ * except in libraries: oneDNN may divide matmuls by the thread count and the sizes of caches, and
+ * glibc's logarithms and powers differ on processors with FMA. */
 #pragma once
 
 #include <assert.h>
@@ -423,10 +426,10 @@ struct gradient_norm_args {
     float grad_clip; /* 0: no clipping */
 };
 
-/* Ends a step. If found_inf: skipped += 1 and, if dynamic, at_floor += 1 if the scale is min_scale
- * already, scale = max(scale * backoff_factor, min_scale), tracker = 0. Else updates += 1 and, if
- * dynamic, tracker += 1; when it reaches growth_interval the scale grows (if still finite) and the
- * tracker restarts. */
+/* Ends a step. If found_inf: skipped and skipped_in_row += 1, tracker = 0 and, if dynamic,
+ * at_floor += 1 if the scale is min_scale already, and scale = max(scale * backoff_factor,
+ * min_scale). Else updates += 1, skipped_in_row = at_floor = 0 and, if dynamic, tracker += 1; when
+ * it reaches growth_interval the scale grows (if still finite) and the tracker restarts. */
 struct loss_scale_update_args {
     struct step_state *state;
     bool dynamic;

@@ -11,11 +11,11 @@
 struct step_inputs;
 struct step_state;
 
-/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on the master weights;
- * unscales and clips the gradient in the same pass, and writes the 16-bit copy. Nothing changes if
- * state->found_inf. The bias correction uses t = state->updates + 1. Arithmetic is fp32 for all
- * dtypes; kernels/rounding.h describes split and copied master weights, and the rounding of
- * moments. */
+/* One AdamW step (Loshchilov, Hutter 2019; PyTorch's formula with one division instead of two, see
+ * kernels/cpu/adamw.c) on the master weights; unscales and clips the gradient in the same pass, and
+ * writes the 16-bit copy. Nothing changes if state->found_inf. The bias correction uses t =
+ * state->updates + 1. Arithmetic is fp32 for all dtypes; kernels/rounding.h describes split and
+ * copied master weights, and the rounding of moments. */
 struct adamw_args {
     const struct tensor *master; /* [P] fp32; bf16: upper halves of split master weights */
     int16_t *remainder;          /* [P], given exactly when master weights are split */

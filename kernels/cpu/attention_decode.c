@@ -4,7 +4,7 @@
  * bandwidth is the limit. The keys of all heads of a position are adjacent, followed by the values:
  * a task processes blocks of positions with all heads, and reads runs of H_kv D numbers. Few
  * queries have their keys split among tasks, which store partial sums, merged in order, as in
- * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023). The tasks follow from the shapes alone. */
+ * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023). Tasks follow from keys_from and the shapes. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>

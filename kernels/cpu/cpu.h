@@ -1,10 +1,10 @@
 /* Shared by the CPU's operations: prototypes and blocks.
  *
- * Every file that includes this is compiled once for each CPU level (level.h), so it holds the code
- * whose speed matters. Code that decides, allocates or calls the system is elsewhere.
+ * Every file that includes this is compiled once for each CPU level (level.h). Code that allocates,
+ * or calls oneDNN or the system, is elsewhere and compiled once.
  *
  * Threads take blocks of a size fixed by the shapes, never by the thread count, and partial sums
- * are added in block order: the same bits for any number of threads. */
+ * are added in block order, so that the thread count changes no bits (kernels/kernels.h). */
 #pragma once
 
 #include "kernels/backend.h"

@@ -9,11 +9,7 @@
  * These are the levels of the x86-64 psABI. MANTISSA_CPU in the environment selects a lower one:
  * the program, and its library of matrix products, then use nothing beyond it. Everything else in
  * the program is compiled for any processor of the architecture, so that it can report missing
- * features.
- *
- * One level gives the same bits on any processor that has it, within the limits of the libraries:
- * oneDNN may divide products by the sizes of caches and the number of threads, and glibc uses other
- * code for logarithms and powers on processors with FMA. */
+ * features. kernels/kernels.h says which bits a level fixes. */
 #pragma once
 
 #include "data/util/error.h"

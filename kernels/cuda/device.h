@@ -2,7 +2,11 @@
  * g++ and -include test/cuda_emulator/cuda_emulator.h, which defines all of this for the CPU.
  *
  * Rules that keep both possible: a __global__ function is static; launches use LAUNCH; inline PTX
- * is in ptx.h and ptx_hopper.h only; no thread returns before a block-wide barrier. */
+ * is in ptx.h and ptx_hopper.h only; no thread returns before a block-wide barrier.
+ *
+ * nvcc chooses where it fuses multiplications and additions. A kernel that processes whole chunks
+ * and single elements in different code, which have to round alike, is in a file of NO_FMAD
+ * (cuda.mk), or writes __fmul_rn, __fadd_rn and fmaf out. */
 #pragma once
 
 #include <stdint.h>
