@@ -11,12 +11,12 @@ LEVEL_v4 := -march=x86-64-v4 -mprefer-vector-width=512
 else
 LEVELS   := base
 endif
-# Lets the compiler vectorize sqrt.
-LEVEL_OPTIONS := -fno-math-errno
+# Lets the compiler vectorize sqrt. Plain loops multiply matrices in builds without oneDNN only.
+LEVEL_OPTIONS := -fno-math-errno $(if $(filter 1,$(ONEDNN)),,-DPLAIN_PRODUCTS)
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 
-LEVEL_SOURCES   := kernels/dtype.c kernels/rounding.c $(filter-out $(LIBRARY_SOURCES) %/onednn.c %/plain_library.c,\
-                     $(wildcard kernels/cpu/*.c))
+LEVEL_SOURCES   := kernels/dtype.c kernels/rounding.c $(filter-out $(LIBRARY_SOURCES) %/onednn.c %/plain_library.c \
+                     $(if $(filter 1,$(ONEDNN)),%/plain_products.c),$(wildcard kernels/cpu/*.c))
 
 # Links one object for each level. Its table of operations is its only global symbol.
 define level_rules

@@ -20,7 +20,7 @@ struct product_shape;
 /* Exports of a CPU level (operations.c); its other symbols are local. */
 struct cpu_operations {
     struct operations run, plan;
-    /* out (+)= a b (+ bias) by plain loops, for builds without oneDNN */
+    /* out (+)= a b (+ bias) by plain loops; NULL in builds with oneDNN */
     void (*plain_product)(const struct product_shape *shape, float *out, const float *a,
                           const float *b, const float *bias);
     /* dtype_widen and dtype_store, for threads that do not run operations */

@@ -29,7 +29,9 @@ const struct cpu_operations cpu_operations = {
 #undef X
 #undef S
         },
+#ifdef PLAIN_PRODUCTS
     .plain_product = cpu_plain_product,
+#endif
     .widen = dtype_widen,
     .store = dtype_store,
     .square_share = CPU_FLAT_BLOCK,
