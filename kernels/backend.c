@@ -1,7 +1,6 @@
 #include "kernels/backend.h"
 
 #include <assert.h>
-#include <stdio.h>
 
 #include "kernels/collectives.h"
 

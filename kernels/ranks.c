@@ -1,7 +1,6 @@
 #include "kernels/ranks.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,5 @@
 #include "kernels/comm/mpi.h"
 
-#include <assert.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "data/util/host_memory.h"
 #include "kernels/arena.h"
-#include <sys/mman.h>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/level.h"

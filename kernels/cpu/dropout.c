@@ -1,7 +1,6 @@
 #include "kernels/dropout.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "kernels/cpu/cpu.h"
 

@@ -337,8 +337,7 @@ static const char *device_remedy(cudaError_t status) {
                "nvidia-smi -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES";
     case cudaErrorMemoryAllocation:
         return "other processes fill this GPU's memory (nvidia-smi lists them): end them, or "
-               "choose "
-               "another GPU with CUDA_VISIBLE_DEVICES";
+               "choose another GPU with CUDA_VISIBLE_DEVICES";
     case cudaErrorSystemDriverMismatch:
         return "the driver was updated while its module was loaded: restart the machine";
     case cudaErrorStubLibrary: return "remove the toolkit's folder of stubs from LD_LIBRARY_PATH";

@@ -417,7 +417,7 @@ static struct matmul_key call_of(const struct backend *be, const struct matmul_a
     key.a_scale = (int16_t)codes.a_scale, key.b_scale = (int16_t)codes.b_scale;
     key.transpose_a = args->transpose_a, key.transpose_b = args->transpose_b;
     key.accumulate = args->accumulate, key.epilogue = (int16_t)args->epilogue;
-    key.fast = args->fast_accumulation,
+    key.fast = args->fast_accumulation;
     key.in_blocks = (int16_t)(args->a_blocks ? codes.k_unit : 0);
     key.column_sums = args->column_sums != NULL, key.scales = matmul_scales(args);
     key.vectors = matmul_scales(args) && cuda_scales_vectors(args);

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/util/random.h"
-#include "kernels/algorithms.h"
+#include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/storage.h"
 
 enum { WARM_UPS = 2, TIMED_RUNS = 5, PATTERN_BYTES = 1 << 16 };
