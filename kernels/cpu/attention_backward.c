@@ -72,7 +72,7 @@ static struct sizes sizes_of(const struct attention_backward_args *args) {
                           .blocks = blocks,
                           .parts = parts < 1 ? 1 : parts,
                           .scale = (float)(1 / sqrt(head_size)),
-                          .exponent_scale = (float)(1.4426950408889634 / sqrt(head_size))};
+                          .exponent_scale = (float)(M_LOG2E / sqrt(head_size))};
 }
 
 static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
@@ -165,7 +165,7 @@ static void block_load(const struct sizes *sizes, const struct buffers *buffers,
         float delta = 0;
         for (int lane = 0; lane < LANES; lane++) delta += sum[lane];
         buffers->delta[i] = delta;
-        buffers->shift[i] = i < queries ? head->lse[begin + i] * -1.442695041f : 0;
+        buffers->shift[i] = i < queries ? head->lse[begin + i] * -(float)M_LOG2E : 0;
     }
     memset(buffers->dq_transposed, 0, (size_t)(width * BLOCK) * sizeof(float));
 }

@@ -70,7 +70,7 @@ static struct sizes sizes_of(const struct attention_decode_args *args) {
         .buffer_floats =
             round_up(row.columns + ROWS * row.kv_columns + row.heads * KEYS, LINE_FLOATS) +
             partial_floats,
-        .exponent_scale = (float)(1.4426950408889634 / sqrt((double)row.head_size)),
+        .exponent_scale = (float)(M_LOG2E / sqrt((double)row.head_size)),
     };
 }
 

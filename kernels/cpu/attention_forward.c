@@ -49,7 +49,7 @@ static struct sizes sizes_of(const struct attention_forward_args *args) {
                           .width = round_up(row.head_size, LANES),
                           .group = group,
                           .groups = blocks_of(length, group),
-                          .exponent_scale = (float)(1.4426950408889634 / sqrt(head_size))};
+                          .exponent_scale = (float)(M_LOG2E / sqrt(head_size))};
 }
 
 static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {

@@ -12,6 +12,7 @@
 #include <assert.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.h"
 
 struct attention_shape {
     int64_t batch, sequence, heads, kv_heads, width; /* B, T, H, H_kv, D */
@@ -67,7 +68,3 @@ void attention_simt_forward(struct backend *be, const struct attention_forward_a
 void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
                              const struct attention_shape *shape);
 size_t attention_simt_backward_bytes(const struct attention_shape *shape);
-
-/* exp(x) = exp2(x log2(e)): the GPU has exp2 in hardware. */
-#define LOG2_OF_E 1.4426950408889634f
-#define LN_OF_2   0.6931471805599453f

@@ -360,7 +360,7 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     problem.parts = (int)parts;
     problem.part_keys = (int)keys_of_part;
     problem.first_part = (int)first_part;
-    problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape.width));
+    problem.exponent_scale = (float)(M_LOG2E / sqrt((double)shape.width));
     STORAGE_SWITCH(args->cache->dtype, T,
                    parts_launch<T>(be, &problem, (unsigned)(all_heads * parts)));
     unsigned threads = shape.width <= PARTS_MAX ? PARTS_MAX : padded_width(shape.width);

@@ -20,6 +20,8 @@
  * no barrier wider than a warp. */
 #pragma once
 
+#include <math.h>
+
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/storage.h"
 
@@ -280,6 +282,6 @@ static inline struct simt_problem simt_problem(const struct attention_shape *sha
     problem.group = (int)(shape->heads / shape->kv_heads);
     problem.width = (int)shape->width;
     problem.scale = (float)(1 / sqrt((double)shape->width));
-    problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape->width));
+    problem.exponent_scale = (float)(M_LOG2E / sqrt((double)shape->width));
     return problem;
 }

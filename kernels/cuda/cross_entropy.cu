@@ -17,7 +17,6 @@
 
 #include <limits.h>
 
-static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 static constexpr float LOWEST = -1e38f; /* an initial offset below any logit */
 
 enum {
@@ -36,10 +35,10 @@ static constexpr int long_row_threads(size_t value_bytes) {
     return value_bytes == 4 ? 1024 : 512;
 }
 
-/* x - max to base 2 in one multiply-add, where offset = max * LOG2_E as rounded. All terms of a
+/* x - max to base 2 in one multiply-add, where offset = max * LOG2_OF_E as rounded. All terms of a
  * row, and the loss, see the same offset, so that its rounding cancels. */
 static __device__ __forceinline__ float exponent(float x, float offset) {
-    return fmaf(x, LOG2_E, -offset);
+    return fmaf(x, LOG2_OF_E, -offset);
 }
 
 struct partial {
@@ -56,7 +55,7 @@ static __device__ __forceinline__ void add_chunk(struct partial *to, const struc
         for (int i = 0; i < N; i++) x[i] = i < left ? x[i] : -INFINITY;
     float max = x[0];
     for (int i = 1; i < N; i++) max = fmaxf(max, x[i]);
-    float offset = fmaxf(to->offset, max * LOG2_E);
+    float offset = fmaxf(to->offset, max * LOG2_OF_E);
     for (int i = 0; i < N; i++) sum += exp2_approx(exponent(x[i], offset));
     to->sum = to->sum * exp2_approx(to->offset - offset) + sum;
     to->offset = offset;
@@ -156,7 +155,7 @@ static __global__ void __launch_bounds__(THREADS)
     row.offset = block_max<THREADS>(own.offset);
     row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
     if (threadIdx.x == 0)
-        losses[blockIdx.x] = logf(row.sum) - LN_2 * exponent(target_logit, row.offset);
+        losses[blockIdx.x] = logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset);
     if (!loss_scale) return;
     row.scale = *loss_scale * inputs->loss_weight;
     gradient<T, N, THREADS>(values, kept, &row);
@@ -212,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS)
             row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
         }
         if (threadIdx.x == 0)
-            losses[r] = counts ? logf(row.sum) - LN_2 * exponent(target_logit, row.offset) : 0;
+            losses[r] = counts ? logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset) : 0;
         row.target = target;
         current = next;
     }

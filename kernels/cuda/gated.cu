@@ -8,11 +8,9 @@
 
 enum { THREADS = 256 };
 
-static constexpr float LOG2_E = 1.442695041f;
-
 /* Outside fp32's range the exponential is inf and the result 0. */
 static __device__ __forceinline__ float logistic(float x) {
-    return reciprocal_approx(1.0f + exp2_approx(-LOG2_E * x));
+    return reciprocal_approx(1.0f + exp2_approx(-LOG2_OF_E * x));
 }
 
 /* Finds this thread's row, its pack's first column and the number of columns. Returns false if

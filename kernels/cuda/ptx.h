@@ -4,6 +4,10 @@
 
 #include "kernels/cuda/device.h"
 
+/* exp(x) = exp2(x log2(e)): the GPU has exp2 in hardware. */
+#define LOG2_OF_E 1.4426950408889634f
+#define LN_OF_2   0.6931471805599453f
+
 #ifdef __CUDACC__
 /* Instructions introduced with sm_80. Kernels that use them are not launched on older GPUs, but
  * have to compile for them. Copies between pointers are done at once there. */
