@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/matmul_blocks.h"
+#include "kernels/cuda/matmul_plan.h"
 extern "C" {
 #include "data/util/host_memory.h"
 #include "kernels/collectives.h"
@@ -283,7 +284,10 @@ static const char *cuda_fallback(const struct backend *be, int index) {
 static void cuda_close(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
     cuda_graphs_close(cuda);
-    if (cuda->products) cuda_products_close(cuda->products);
+    if (cuda->products) {
+        cuda_matmul_discard_plans(cuda->products);
+        cuda_products_close(cuda->products);
+    }
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);

@@ -71,9 +71,10 @@ static bool fill_exponents(struct matmul_trial *trial) {
 }
 
 bool cuda_trial_open(struct matmul_trial *trial, struct backend *be, const struct matmul_args *args,
-                     size_t workspace_bytes) {
+                     size_t workspace_bytes, matmul_run *run) {
     memset(trial, 0, sizeof *trial);
     trial->be = be;
+    trial->run = run;
     size_t bytes = assign_trial(trial, args, workspace_bytes);
     cudaError_t error = cudaMalloc(&trial->memory, bytes);
     bool ok = error == cudaSuccess;
@@ -105,7 +106,7 @@ static void record_refusal(struct backend *be, const char *message, int status) 
 static bool try_plan(struct matmul_trial *trial, const struct matmul_plan *plan,
                      enum matmul_part part) {
     struct backend *be = trial->be;
-    cublasStatus_t status = cuda_matmul_run(be, &trial->args, plan, trial->workspace, part);
+    cublasStatus_t status = trial->run(be, &trial->args, plan, trial->workspace, part);
     if (status)
         record_refusal(be, cuda_state(be)->products->lt.GetStatusString(status), (int)status);
     else if (be->failure.text[0]) record_refusal(be, be->failure.text, 0);
@@ -146,26 +147,28 @@ float cuda_trial_time(struct matmul_trial *trial, const struct matmul_plan *plan
     return times[TIMED_RUNS / 2];
 }
 
-bool cuda_trial_take_fastest(struct matmul_trial *trial, struct matmul_plan *plan,
-                             const cublasLtMatmulHeuristicResult_t *offered, int count,
-                             bool *timed) {
+enum matmul_source cuda_trial_take_fastest(struct matmul_trial *trial,
+                                           const struct matmul_plan *plan,
+                                           struct cuda_product *product,
+                                           const cublasLtMatmulHeuristicResult_t *offered,
+                                           int count) {
     struct algorithms *algorithms = cuda_state(trial->be)->products->algorithms;
-    bool tune = algorithms && count > 1;
+    bool tune = algorithms && count > 1, timed = true;
     int best = -1;
     float least = INFINITY;
-    *timed = true;
     for (int i = 0; i < count; i++) {
-        cuda_plan_set_algorithm(plan, &offered[i]);
-        if (tune && !algorithms_have_time(algorithms)) *timed = false;
-        if (best >= 0 && !*timed) break;
+        cuda_product_set_algorithm(product, &offered[i]);
+        if (tune && !algorithms_have_time(algorithms)) timed = false;
+        if (best >= 0 && !timed) break;
         if (!complete_plan(trial, plan)) {
             trial->be->failure.text[0] = 0;
             continue;
         }
-        if (!tune || !*timed) return true;
+        if (!tune || !timed) return timed ? MATMUL_TIMED : MATMUL_UNTIMED;
         float time = cuda_trial_time(trial, plan, MATMUL_LIBRARY);
         if (best < 0 || time < least) least = time, best = i;
     }
-    if (best >= 0) cuda_plan_set_algorithm(plan, &offered[best]);
-    return best >= 0;
+    if (best < 0) return MATMUL_IMPOSSIBLE;
+    cuda_product_set_algorithm(product, &offered[best]);
+    return timed ? MATMUL_TIMED : MATMUL_UNTIMED;
 }

@@ -103,10 +103,6 @@ static bool describe_epilogue(struct cuda_products *products, const struct cuda_
            SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
-static bool in_blocks(const struct product_key *key) {
-    return key->a_scale > PRODUCT_TENSOR;
-}
-
 static bool alpha_on_device(const struct product_key *key) {
     return key->a_scale == PRODUCT_VEC16;
 }
@@ -144,7 +140,7 @@ static bool describe_scales(struct cuda_products *products, const struct cuda_pr
     const void *scale = (const void *)(uintptr_t)MATMUL_SCALE_ALIGNMENT;
     int8_t fast = (int8_t)key->fast;
     if (!dtype_is_quantized((enum dtype)key->a_in)) return true;
-    bool ok = in_blocks(key)
+    bool ok = product_in_blocks(key)
                   ? describe_blocks(products, product)
                   : SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
     if (key->a_scale == PRODUCT_UNSCALED) return ok;
@@ -446,7 +442,6 @@ int cuda_products_open(struct backend *be, const struct backend_options *options
 }
 
 void cuda_products_close(struct cuda_products *products) {
-    cuda_matmul_discard_plans(products);
     if (products->handle) products->lt.Destroy(products->handle);
     for (ptrdiff_t i = 0; i < arrlen(products->fallbacks); i++) free(products->fallbacks[i]);
     arrfree(products->fallbacks);

@@ -55,6 +55,11 @@ struct product_key {
     int32_t epilogue; /* enum product_epilogue */
 };
 
+/* True if scales of blocks are part of the operands. */
+static inline bool product_in_blocks(const struct product_key *key) {
+    return key->a_scale > PRODUCT_TENSOR;
+}
+
 struct cuda_product {
     struct product_key key;
     cublasLtMatmulDesc_t operation;
@@ -63,7 +68,7 @@ struct cuda_product {
     size_t workspace_bytes; /* workspace of the algorithm */
 };
 
-struct matmul_plan; /* matmul.cu */
+struct matmul_plan; /* matmul_plan.h */
 
 struct cuda_products {
     struct cublaslt lt;
@@ -127,9 +132,3 @@ cublasStatus_t product_run(const struct cuda_products *products, const struct cu
 /* Adds a line for backend_fallback, once: the product that runs, the requested one, and why. */
 void product_note_fallback(struct cuda_products *products, const struct product_key *runs,
                            const struct product_key *requested, const char *why);
-
-/* Frees products->plans (matmul.cu): matmuls are planned again. */
-void cuda_matmul_discard_plans(struct cuda_products *products);
-
-/* Returns the library's part of the index-th plan, or NULL if there are fewer; for tests. */
-const struct cuda_product *cuda_matmul_planned(const struct cuda_products *products, int index);
