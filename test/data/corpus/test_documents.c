@@ -205,7 +205,7 @@ Test(documents, rows_of_any_length_are_whole) {
 
 /* A long row is an error also where the buffer already holds its end. */
 Test(documents, a_long_row_before_others_is_an_error) {
-    const char *files[] = {"a.jsonl", "l.json"};
+    char *files[] = {"a.jsonl", "l.json"};
     put_text("a.jsonl",
              "{\"text\":\"0123456789\"}\n{\"text\":\"01234567890\"}\n{\"text\":\"b\"}\n");
     put_text("l.json", "[{\"text\":\"0123456789\"},\n{\"text\":\"01234567890\"},{\"text\":\"b\"}]");
