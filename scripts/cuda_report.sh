@@ -26,7 +26,7 @@ if ! command -v "$nvcc" >/dev/null; then
     exit 1
 fi
 for arch in $later; do # where this nvcc knows them
-    if "$nvcc" --list-gpu-code | grep -qx "sm_$arch"; then archs+=" $arch"; fi
+    if "$nvcc" --list-gpu-code | grep -x "sm_$arch" >/dev/null; then archs+=" $arch"; fi
 done
 work=build/cuda_report
 mkdir -p "$work"

@@ -57,10 +57,16 @@ fi
 
 # The names of all files, and the commit: {"sha": "...", "siblings": [{"rfilename": "..."}, ...]}.
 fetch_quietly "$hub/api/models/$model/revision/${revision//\//%2F}" "$fetch_scratch/list" || exit 1
-commit=$(grep -oE '"sha" *: *"[0-9a-f]{40}"' "$fetch_scratch/list" | head -n 1 | grep -oE '[0-9a-f]{40}') ||
-    commit=$revision
+commit=$revision
+if [[ $(<"$fetch_scratch/list") =~ \"sha\"\ *:\ *\"([0-9a-f]{40})\" ]]; then commit=${BASH_REMATCH[1]}; fi
 mapfile -t files < <(grep -oE '"rfilename" *: *"[^"]+"' "$fetch_scratch/list" | sed 's/.*: *"//; s/"$//')
-has() { printf '%s\n' "${files[@]}" | grep -qxF -- "$1"; }
+has() { # FILE
+    local file
+    for file in "${files[@]}"; do
+        if [ "$file" = "$1" ]; then return; fi
+    done
+    return 1
+}
 
 get() { # FILE ...: those that the model has
     local file

@@ -14,7 +14,7 @@ if [ ! -e /usr/include/cjson/cJSON.h ] || [ ! -e /usr/include/stb/stb_ds.h ]; th
         exit 1
     }
 fi
-library=$(find ${from:+"$from"} /usr/lib /lib -name 'libcjson.so.1*' -type f 2>/dev/null | head -n 1)
+library=$(find ${from:+"$from"} /usr/lib /lib -name 'libcjson.so.1*' -type f -print -quit 2>/dev/null)
 if [ -z "$library" ]; then
     echo "gpu_check: found the header of cJSON, but no libcjson.so.1" >&2
     exit 1

@@ -145,7 +145,7 @@ classify() {
 interrupt_run() {
     begin timeout -s KILL "$(seconds $((${duration[$precision]} * 6 / 10)))" || true
     await_lock
-    find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 2>/dev/null | grep -q .
+    find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 -print -quit 2>/dev/null | grep -q .
 }
 newest() { find "$run/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
 random_file() { # DIRECTORY
