@@ -12,23 +12,24 @@ static const struct jsonl_member MESSAGE[] = {{.name = "role", .synonym = "from"
                                  PART[] = {{.name = "text"},
                                            {.name = "train", .kind = JSONL_BOOLEAN}};
 
+enum { INSTRUCTION, INPUT, OUTPUT };
+
 /* Kinds of rows, in the order in which the first row is searched for their members. Instructions
  * come first, because Alpaca's own rows have a "text" too. */
 static const struct row_form {
     const char *names[JSONL_MEMBERS_MAX];
+    unsigned needed; /* bits of names that the first row must have; 0: any of them */
     enum document_form form;
     const struct jsonl_member *items; /* members of the objects in its list; NULL: strings */
 } ROWS[] = {
-    {{"instruction", "input", "output"}, DOCUMENT_PAIR, NULL},
-    {{"text"}, DOCUMENT_TEXT, NULL},
-    {{"messages"}, DOCUMENT_RENDERED, MESSAGE},
-    {{"conversations"}, DOCUMENT_RENDERED, MESSAGE},
-    {{"segments"}, DOCUMENT_RENDERED, PART},
-    {{"prompt", "completion"}, DOCUMENT_PAIR, NULL},
+    {{"instruction", "input", "output"}, 1 << INSTRUCTION | 1 << OUTPUT, DOCUMENT_PAIR, NULL},
+    {{"text"}, 0, DOCUMENT_TEXT, NULL},
+    {{"messages"}, 0, DOCUMENT_RENDERED, MESSAGE},
+    {{"conversations"}, 0, DOCUMENT_RENDERED, MESSAGE},
+    {{"segments"}, 0, DOCUMENT_RENDERED, PART},
+    {{"prompt", "completion"}, 0, DOCUMENT_PAIR, NULL},
 };
 enum { INSTRUCTIONS, TEXT, MESSAGES, CONVERSATIONS, SEGMENTS, PAIRS, KINDS };
-
-enum { INSTRUCTION, INPUT, OUTPUT };
 
 static int name_count(const struct row_form *kind) {
     int count = 0;
@@ -99,17 +100,13 @@ void rows_close(struct rows *rows) {
 /* Without --field, the first good row decides for all rows. A bad one chooses the advice about
  * it. */
 static int choose_kind(struct rows *rows, const char *row, size_t size, struct error *error) {
-    static const char *const names[] = {"instruction",   "output",   "text",   "messages",
-                                        "conversations", "segments", "prompt", "completion"};
-    static const struct {
-        unsigned mask; /* of names */
-        int kind;
-    } wanted[] = {{3, INSTRUCTIONS}, {4, TEXT},   {8, MESSAGES}, {16, CONVERSATIONS},
-                  {32, SEGMENTS},    {64, PAIRS}, {128, PAIRS},  {0, TEXT}};
-    const unsigned found = jsonl_names(row, size, names, sizeof names / sizeof *names);
-    int i = 0;
-    while ((found & wanted[i].mask) != wanted[i].mask) i++;
-    return set_kind(rows, wanted[i].kind, NULL, error);
+    for (int kind = 0; kind < KINDS; kind++) {
+        const struct row_form *form = &ROWS[kind];
+        const unsigned found = jsonl_names(row, size, form->names, name_count(form));
+        const bool fits = form->needed ? (found & form->needed) == form->needed : found != 0;
+        if (fits) return set_kind(rows, kind, NULL, error);
+    }
+    return set_kind(rows, TEXT, NULL, error);
 }
 
 void rows_names(const struct rows *rows, char *text, size_t size) {
