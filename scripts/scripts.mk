@@ -1,4 +1,4 @@
-# Static checks, generated files, and installing.
+# Checks and tests of scripts, generated files, and installing.
 
 # Tests of scripts in Python, a few seconds together.
 PYTHON_TESTS := $(addprefix test/scripts/test_,cubin.py questions.py rows.py render_chat.py follow_run.py)
@@ -6,7 +6,7 @@ TEST_PYTHON = @if command -v python3 >/dev/null; then set -ex; \
 	  for test in $(PYTHON_TESTS); do $$test; done; \
 	else echo "skipped: $(notdir $(PYTHON_TESTS)), because there is no python3 here"; fi
 
-#: make check          static checks: includes, instructions, links, style, scripts
+#: make check          includes, instructions, links, style, and the tests of scripts
 check: $(PROGRAMS) $(MODULE)
 	scripts/check_layers.sh
 	test/scripts/test_layers.sh
