@@ -6,7 +6,15 @@
 #include "model/lab/compare/verdict.h"
 #include "test/model/lab/compare/run_fixture.h"
 
-TestSuite(verdict, .init = make_folder, .fini = remove_folder);
+static cJSON **all_checks; /* stb_ds array: those of all verdicts of a test */
+
+static void close_test(void) {
+    for (ptrdiff_t i = 0; i < arrlen(all_checks); i++) cJSON_Delete(all_checks[i]);
+    arrfree(all_checks);
+    remove_folder();
+}
+
+TestSuite(verdict, .init = make_folder, .fini = close_test);
 
 static struct limits limits;
 static int zero_step; /* step at which the other runs have a gradient norm of 0; 0: none */
@@ -40,6 +48,7 @@ static struct verdict judge_seeds(struct run_recipe recipe, int seeds, const dou
     cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], &error), 0, "%s", error.text);
     verdict_make(&verdict, &comparison, &limits);
     cr_assert_eq(cJSON_GetArraySize(verdict.checks), CHECKS);
+    arrput(all_checks, verdict.checks);
     for (int i = 0; i < CHECKS; i++) {
         cr_expect_gt(strlen(of(&verdict, i, "text")), 0, "%s: no words", of(&verdict, i, "name"));
         cr_expect_gt(strlen(of(&verdict, i, "rule")), 10, "%s", of(&verdict, i, "name"));
