@@ -26,16 +26,26 @@ struct peak {
     bool complete;
 };
 
-/* Returns "VmHWM", the peak resident memory, or "VmRSS", the current resident memory. */
-static size_t resident(const char *label) {
+/* Returns a figure of a file of /proc/self in bytes, 0 if it is not there. */
+static size_t figure_of(const char *path, const char *label) {
     char line[256], format[32];
     size_t kib = 0;
     snprintf(format, sizeof format, "%s: %%zu kB", label);
-    FILE *file = fopen("/proc/self/status", "r");
+    FILE *file = fopen(path, "r");
     while (file && !kib && fgets(line, sizeof line, file))
         if (sscanf(line, format, &kib) != 1) kib = 0;
     if (file) fclose(file);
     return kib * 1024;
+}
+
+static size_t peak_resident(void) {
+    return figure_of("/proc/self/status", "VmHWM");
+}
+
+/* Counts the pages: VmRSS sums counters of the processors, which lag by up to 32 pages each. */
+static size_t resident(void) {
+    size_t bytes = figure_of("/proc/self/smaps_rollup", "Rss");
+    return bytes ? bytes : figure_of("/proc/self/status", "VmRSS");
 }
 
 /* Many activations and parameters with little arithmetic: narrow layers, and positions that no
@@ -78,21 +88,21 @@ static bool train(struct rig *rig) {
 
 static void run(struct peak *peak, struct rig *rig) {
     rig_open_data(rig);
-    size_t before = resident("VmHWM");
+    size_t before = peak_resident();
     rig_open_backend(rig, DEVICE_CPU, 2);
     if (!train(rig)) return;
     peak->plan = memory_total(&rig->trainer.gpt.memory);
     peak->library = rig->trainer.gpt.memory.library;
     peak->panels = peak->library > (size_t)8 << 20;
-    peak->first = resident("VmHWM") - before;
+    peak->first = peak_resident() - before;
     trainer_close(&rig->trainer);
     backend_release(&rig->be, rig->be.workspace);
     rig->be.workspace = NULL;
     malloc_trim(0);
     mallopt(M_MMAP_THRESHOLD, 1 << 16); /* large buffers leave no holes */
-    before = resident("VmRSS");
+    before = resident();
     if (!train(rig)) return;
-    peak->second = resident("VmRSS") - before;
+    peak->second = resident() - before;
     peak->complete = true;
 }
 
