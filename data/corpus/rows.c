@@ -143,9 +143,13 @@ void rows_describe(const struct rows *rows, char *text, size_t size) {
     }
 }
 
-static int find_template(struct rows *rows, struct error *error) {
+static bool has_template(struct rows *rows) {
     if (!rows->chat && rows->tokenizer) rows->chat = chat_template_of(rows->tokenizer);
-    if (rows->chat) return 0;
+    return rows->chat;
+}
+
+static int find_template(struct rows *rows, struct error *error) {
+    if (has_template(rows)) return 0;
     return fail(error,
                 "the row has \"%s\", but the tokenizer has the special tokens of no known chat "
                 "template (ChatML, Llama 3, Mistral 7B v0.3)\nrender the file with "
@@ -186,9 +190,9 @@ static void write_prompt(struct rows *rows, const struct jsonl_member *instructi
 
 static int render_instruction(struct rows *rows, const struct jsonl_member members[],
                               struct error *error) {
-    if (!rows->chat && rows->tokenizer) rows->chat = chat_template_of(rows->tokenizer);
+    const bool as_chat = has_template(rows);
     write_prompt(rows, &members[INSTRUCTION], &members[INPUT]);
-    if (!rows->chat) {
+    if (!as_chat) {
         arrput(rows->segments, ((struct segment){rows->text, arrlenu(rows->text), false}));
         arrput(rows->segments,
                ((struct segment){members[OUTPUT].text, members[OUTPUT].size, true}));

@@ -14,8 +14,8 @@ typedef cublasStatus_t matmul_run(struct backend *be, const struct matmul_args *
                                   const struct matmul_plan *plan, void *workspace,
                                   enum matmul_part part);
 
-/* Where a plan's algorithm comes from; MATMUL_IMPOSSIBLE is 0. Untimed algorithms were not all
- * timed, or the form was not compared with its alternative. */
+/* Source of a plan's algorithm; MATMUL_IMPOSSIBLE is 0. Untimed algorithms were not all timed, or
+ * the form was not compared with its alternative. */
 enum matmul_source { MATMUL_IMPOSSIBLE, MATMUL_RECORDED, MATMUL_UNTIMED, MATMUL_TIMED };
 
 static inline void cuda_product_set_algorithm(struct cuda_product *product,

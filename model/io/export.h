@@ -5,8 +5,8 @@
  *        config.json ...          the source's other files: model/io/base_files.h
  *     TO.gguf                     everything in one file: model/io/gguf_model.h
  *
- * Of a checkpoint of adapters the directory has adapter_model.safetensors and adapter_config.json
- * in place of the model's. With `merge` it is the model that they were trained on, with W + scale B
+ * A directory of adapters has adapter_model.safetensors and adapter_config.json in place of the
+ * model's. With `merge` it is the model that they were trained on, with W + scale B
  * A in place of W, computed in fp32. A GGUF file holds no adapters, so it needs `merge`.
  *
  * The directory is written as .NAME.tmp beside TO, the file as TO.gguf.tmp. All is made durable,

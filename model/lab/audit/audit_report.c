@@ -41,7 +41,7 @@ enum {
     SCALE_MARGIN = 1
 };
 
-/* What is advised for a format. */
+/* Advice about a format. */
 struct advised {
     bool fit;
     unsigned sites; /* operations of autocast.float32, as bits */

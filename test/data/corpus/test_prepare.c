@@ -43,6 +43,20 @@ Test(prepare, the_next_command_has_sequences_that_fit) {
     }
 }
 
+/* The lengths that ./prepare assumes are those of the configs. */
+Test(prepare, the_next_command_knows_its_configs) {
+    const char *const files[] = {"configs/text.json", "configs/finetune-lora.json"};
+    const char *const lines[] = {"\"seq_len\": 128\n", "\"seq_len\": 1024\n"};
+    for (int i = 0; i < 2; i++) {
+        char text[4096];
+        FILE *file = fopen(files[i], "r");
+        cr_assert_not_null(file, "%s", files[i]);
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        cr_expect_not_null(strstr(text, lines[i]), "%s", files[i]);
+    }
+}
+
 Test(prepare, the_next_command_is_quoted_and_has_no_missing_shards) {
     write_text("a.txt", "abc");
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out it's a.txt"), 0, "%s", error_text);

@@ -222,8 +222,8 @@ static const struct expected llama_tensors[] = {
 };
 #undef LAYER
 
-/* Where llama.cpp wants a row of q or k: it rotates rows 2i and 2i + 1 of a head, transformers rows
- * i and i + half. */
+/* Returns the place of a row of q or k in llama.cpp, which rotates rows 2i and 2i + 1 of a head;
+ * transformers rotates rows i and i + half. */
 static int64_t rope_row(int64_t row, int64_t size) {
     int64_t head = row / size, at = row % size;
     return head * size + (at < size / 2 ? 2 * at : 2 * (at - size / 2) + 1);
