@@ -187,9 +187,9 @@ static int open_quantization(struct gpt *gpt, const struct config *config, struc
                          gpt_gelu_is_fused(&gpt->shape, &gpt->precision, gpt->be, 0);
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
-        if (a->read_once && gpt->precision.fp8_site[a->reader] && gpt->precision.fp8_in_all &&
-            gpt->recompute < a->recomputed && !shape_has_adapters(&gpt->shape) &&
-            !(a->reader == SITE_MLP_FC && recomputes_fc))
+        if (a->read_once && gpt->precision.quantized_site[a->reader] &&
+            gpt->precision.quantized_in_all && gpt->recompute < a->recomputed &&
+            !shape_has_adapters(&gpt->shape) && !(a->reader == SITE_MLP_FC && recomputes_fc))
             keeps[linear_index(a->reader)] = true;
     }
     return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps,

@@ -32,7 +32,7 @@ static const struct {
     int64_t rows, columns, weight_rows;
     enum scale_rounding rounding;
     bool delayed;
-} fp8_recipes[] = {
+} recipe_rows[] = {
 #define X(NAME, name, scales, forward, gradient, scale, rows, columns, weight_rows, rounding, \
           delayed)                                                                            \
     [CONFIG_RECIPE_##NAME] = {DTYPE_##forward, DTYPE_##gradient, DTYPE_##scale, rows,         \
@@ -43,16 +43,16 @@ static const struct {
 
 static void resolve_fp8_recipe(struct recipe *recipe, const struct config *config) {
     enum config_recipe row = config->fp8.recipe;
-    int64_t columns = fp8_recipes[row].columns;
-    enum dtype scale = fp8_recipes[row].scale, forward = fp8_recipes[row].forward;
+    int64_t columns = recipe_rows[row].columns;
+    enum dtype scale = recipe_rows[row].scale, forward = recipe_rows[row].forward;
     enum dtype gradient =
-        config->fp8.format == CONFIG_FORMAT_E4M3 ? forward : fp8_recipes[row].gradient;
+        config->fp8.format == CONFIG_FORMAT_E4M3 ? forward : recipe_rows[row].gradient;
     enum scale_rounding rounding =
-        config->fp8.power_of_two ? SCALE_POWER_OF_TWO : fp8_recipes[row].rounding;
-    set_formats(recipe, format_of(forward, fp8_recipes[row].rows, columns, scale, rounding),
-                format_of(forward, fp8_recipes[row].weight_rows, columns, scale, rounding),
-                format_of(gradient, fp8_recipes[row].rows, columns, scale, rounding));
-    recipe->delayed = fp8_recipes[row].delayed;
+        config->fp8.power_of_two ? SCALE_POWER_OF_TWO : recipe_rows[row].rounding;
+    set_formats(recipe, format_of(forward, recipe_rows[row].rows, columns, scale, rounding),
+                format_of(forward, recipe_rows[row].weight_rows, columns, scale, rounding),
+                format_of(gradient, recipe_rows[row].rows, columns, scale, rounding));
+    recipe->delayed = recipe_rows[row].delayed;
 }
 
 static void resolve_mx(struct recipe *recipe, const struct config *config, enum dtype element) {
@@ -160,15 +160,17 @@ static void resolve_fp8(struct precision *p, const struct config *config) {
     const int64_t n_layer = config->model.n_layer;
     p->quantized = config->precision;
     p->n_layer = n_layer;
-    p->fp8_begin = precision_blocks(config->autocast.lower16_first, n_layer);
-    p->fp8_end = n_layer - precision_blocks(config->autocast.lower16_last, n_layer);
+    p->quantized_begin = precision_blocks(config->autocast.lower16_first, n_layer);
+    p->quantized_end = n_layer - precision_blocks(config->autocast.lower16_last, n_layer);
     p->backward_only = config->autocast.lower16_forward;
-    p->fp8_in_all = p->fp8_begin == 0 && p->fp8_end == n_layer && !p->backward_only;
+    p->quantized_in_all =
+        p->quantized_begin == 0 && p->quantized_end == n_layer && !p->backward_only;
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        p->fp8_site[i] = config_precision_quantizes(config->precision) && p->site[i] != DTYPE_F32 &&
-                         linear_index(i) >= 0 && p->fp8_begin < p->fp8_end &&
-                         !precision_lists_site(&config->autocast.lower16, i);
-        p->fp8 = p->fp8 || p->fp8_site[i];
+        p->quantized_site[i] = config_precision_quantizes(config->precision) &&
+                               p->site[i] != DTYPE_F32 && linear_index(i) >= 0 &&
+                               p->quantized_begin < p->quantized_end &&
+                               !precision_lists_site(&config->autocast.lower16, i);
+        p->fp8 = p->fp8 || p->quantized_site[i];
     }
     if (p->fp8) p->recipe = recipe_of(config, config->precision);
 }
@@ -325,9 +327,9 @@ static void print_word(FILE *out, const char *word, int *column) {
 static void print_blocks(FILE *out, const struct precision *p, int *column) {
     char text[64];
     if (p->backward_only) print_word(out, "in the backward pass", column);
-    if (p->fp8_begin == 0 && p->fp8_end == p->n_layer) return;
-    snprintf(text, sizeof text, "in blocks %lld to %lld", (long long)p->fp8_begin,
-             (long long)p->fp8_end - 1);
+    if (p->quantized_begin == 0 && p->quantized_end == p->n_layer) return;
+    snprintf(text, sizeof text, "in blocks %lld to %lld", (long long)p->quantized_begin,
+             (long long)p->quantized_end - 1);
     print_word(out, text, column);
 }
 
@@ -343,7 +345,7 @@ void precision_print(FILE *out, const struct precision *precision) {
         snprintf(label, sizeof label, "%s:", precision_name(p));
         print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->fp8_site[i]) print_word(out, autocast_site_name(i), &column);
+            if (p->quantized_site[i]) print_word(out, autocast_site_name(i), &column);
         print_blocks(out, p, &column);
         column = 1 << 16; /* forces a new line */
     }
@@ -354,7 +356,7 @@ void precision_print(FILE *out, const struct precision *precision) {
         if (pass > 0) column = 1 << 16;
         print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->site[i] == wanted && !p->fp8_site[i])
+            if (p->site[i] == wanted && !p->quantized_site[i])
                 print_word(out, autocast_site_name(i), &column);
         if (p->residual == wanted) print_word(out, "residual", &column);
         if (p->gradients == wanted) print_word(out, "gradients", &column);

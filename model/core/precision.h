@@ -50,22 +50,22 @@ enum master_form { MASTERS_DIRECT, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 struct precision {
     enum dtype
         compute_dtype; /* 16-bit dtype of matmuls and attention; DTYPE_F32: nothing is in 16 bit */
-    enum dtype site[AUTOCAST_SITE_COUNT]; /* dtype of each operation's inputs and output */
-    bool fp8_site[AUTOCAST_SITE_COUNT];   /* linear layers whose operands are quantized */
-    int64_t fp8_begin, fp8_end;           /* blocks in which they are: begin <= block < end */
-    int64_t n_layer;                      /* blocks of the model */
-    bool fp8;                             /* true if any operand is quantized */
-    bool backward_only;                   /* they are not in the forward pass */
-    bool fp8_in_all;                      /* fp8_site holds in all blocks and both passes */
-    enum config_precision quantized;      /* precision of quantized operands; valid only if fp8 */
-    struct recipe recipe;                 /* formats of quantized operands; valid only if fp8 */
-    enum dtype residual;                  /* dtype of the residual stream and its gradient */
-    enum dtype gradients;                 /* dtype of weight gradients */
-    enum dtype moments;                   /* dtype of the optimizer's moments: fp32 or bf16 */
-    enum master_form masters;             /* DIRECT if nothing runs in 16 bit */
-    enum dtype frozen;                    /* stored dtype of frozen matrices: fp32, fp16, bf16 */
-    enum weight_format frozen_format;     /* format of frozen linear layers */
-    bool scale_loss;                      /* fp16 only */
+    enum dtype site[AUTOCAST_SITE_COUNT];     /* dtype of each operation's inputs and output */
+    bool quantized_site[AUTOCAST_SITE_COUNT]; /* linear layers whose operands are quantized */
+    int64_t quantized_begin, quantized_end;   /* blocks in which they are: begin <= block < end */
+    int64_t n_layer;                          /* blocks of the model */
+    bool fp8;                                 /* true if any operand is quantized */
+    bool backward_only;                       /* they are not in the forward pass */
+    bool quantized_in_all;            /* quantized_site holds in all blocks and both passes */
+    enum config_precision quantized;  /* precision of quantized operands; valid only if fp8 */
+    struct recipe recipe;             /* formats of quantized operands; valid only if fp8 */
+    enum dtype residual;              /* dtype of the residual stream and its gradient */
+    enum dtype gradients;             /* dtype of weight gradients */
+    enum dtype moments;               /* dtype of the optimizer's moments: fp32 or bf16 */
+    enum master_form masters;         /* DIRECT if nothing runs in 16 bit */
+    enum dtype frozen;                /* stored dtype of frozen matrices: fp32, fp16, bf16 */
+    enum weight_format frozen_format; /* format of frozen linear layers */
+    bool scale_loss;                  /* fp16 only */
     enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };
 
@@ -79,7 +79,8 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 /* True if the operands of a linear layer are quantized; _forward: also in the forward pass. */
 static inline bool precision_quantizes(const struct precision *precision, enum autocast_site site,
                                        int64_t layer) {
-    return precision->fp8_site[site] && layer >= precision->fp8_begin && layer < precision->fp8_end;
+    return precision->quantized_site[site] && layer >= precision->quantized_begin &&
+           layer < precision->quantized_end;
 }
 static inline bool precision_quantizes_forward(const struct precision *precision,
                                                enum autocast_site site, int64_t layer) {

@@ -91,17 +91,17 @@ static bool is_in_codes(const struct quantization *q, enum quantized kind, int l
  * a matmul, which does so if its operands have 8 bits. */
 static bool writer_tracks_amax(const struct quantization *q, enum quantized kind,
                                enum autocast_site site) {
-    const bool *fp8_site = q->precision.fp8_site;
+    const bool *quantized_site = q->precision.quantized_site;
     switch (site) {
     case SITE_QKV: return kind == QUANTIZED_INPUT;
     case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
     case SITE_MLP_FC:
         return kind == QUANTIZED_INPUT ||
-               (kind == QUANTIZED_GRADIENT && (q->gated || fp8_site[SITE_MLP_PROJECTION]));
+               (kind == QUANTIZED_GRADIENT && (q->gated || quantized_site[SITE_MLP_PROJECTION]));
     case SITE_MLP_PROJECTION:
         return kind == QUANTIZED_GRADIENT ||
                (kind == QUANTIZED_INPUT &&
-                (q->gated || (fp8_site[SITE_MLP_FC] && !q->precision.backward_only)));
+                (q->gated || (quantized_site[SITE_MLP_FC] && !q->precision.backward_only)));
     default: return false;
     }
 }

@@ -187,7 +187,7 @@ static void add_operand(struct quantized_audit *audit, cJSON *operands, int line
 static void add_operands(struct quantized_audit *audit) {
     cJSON *operands = cJSON_AddArrayToObject(audit->report, "operands");
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        if (linear_index(i) < 0 || !audit->gpt->precision.fp8_site[i]) continue;
+        if (linear_index(i) < 0 || !audit->gpt->precision.quantized_site[i]) continue;
         audit->rounds[linear_index(i)] = true;
         for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
             add_operand(audit, operands, linear_index(i), kind);

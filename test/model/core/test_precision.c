@@ -246,15 +246,15 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     cr_expect_arr_eq(p.activation, expected.activation, sizeof p.activation);
     cr_expect_eq(p.masters, expected.masters);
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        cr_expect_eq(p.fp8_site[i], i == SITE_QKV || i == SITE_ATTENTION_PROJECTION ||
-                                        i == SITE_MLP_FC || i == SITE_MLP_PROJECTION);
+        cr_expect_eq(p.quantized_site[i], i == SITE_QKV || i == SITE_ATTENTION_PROJECTION ||
+                                              i == SITE_MLP_FC || i == SITE_MLP_PROJECTION);
     cr_expect_str_eq(precision_name(&p), "fp8");
     cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_FP8);
     config.autocast.lower16 = (struct config_words){1, {"mlp_fc"}};
     config.autocast.float32 = (struct config_words){1, {"qkv"}};
     p = resolve(&config, &cpu, note);
-    cr_expect(p.fp8 && !p.fp8_site[SITE_MLP_FC] && !p.fp8_site[SITE_QKV] &&
-              p.fp8_site[SITE_MLP_PROJECTION]);
+    cr_expect(p.fp8 && !p.quantized_site[SITE_MLP_FC] && !p.quantized_site[SITE_QKV] &&
+              p.quantized_site[SITE_MLP_PROJECTION]);
     cr_expect_eq(p.site[SITE_QKV], DTYPE_F32);
     cr_expect_eq(p.site[SITE_MLP_FC], DTYPE_BF16);
     config.autocast.enabled = false;
@@ -301,9 +301,9 @@ Test(precision, blocks_that_are_not_quantized) {
         config.autocast.lower16_first = cases[i].first;
         config.autocast.lower16_last = cases[i].last;
         struct precision p = resolve(&config, &cpu, note);
-        cr_expect_eq(p.fp8_begin, cases[i].begin);
-        cr_expect_eq(p.fp8_end, cases[i].end);
-        cr_expect_eq(p.fp8_in_all, i == 0);
+        cr_expect_eq(p.quantized_begin, cases[i].begin);
+        cr_expect_eq(p.quantized_end, cases[i].end);
+        cr_expect_eq(p.quantized_in_all, i == 0);
         for (int64_t layer = 0; layer < 10; layer++)
             cr_expect_eq(precision_quantizes(&p, SITE_QKV, layer),
                          layer >= cases[i].begin && layer < cases[i].end);
