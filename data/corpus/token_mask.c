@@ -39,8 +39,13 @@ static size_t bytes_for(uint64_t tokens) {
     return (size_t)(tokens / 8 + (tokens % 8 != 0));
 }
 
+/* Returns the bytes of a version for each 8 tokens. */
+static int planes_of(uint32_t version) {
+    return version == TOKEN_MASK_VERSION_PAIRS ? TOKEN_MASK_PLANES : (int)version;
+}
+
 static uint64_t file_bytes_for(uint32_t version, uint64_t tokens) {
-    return TOKEN_MASK_HEADER_BYTES + (uint64_t)version * bytes_for(tokens);
+    return TOKEN_MASK_HEADER_BYTES + (uint64_t)planes_of(version) * bytes_for(tokens);
 }
 
 static const char remedy[] =
@@ -58,10 +63,10 @@ static int check(const struct token_mask *mask, const char *path, uint64_t token
     if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
         return fail(error, "%.*s: not the mask of a token shard: it does not begin with MASK\n%s",
                     NAME_SHOWN, path, remedy);
-    if (header.version < 1 || header.version > TOKEN_MASK_VERSION)
+    if (header.version < 1 || header.version > TOKEN_MASK_VERSION_PAIRS)
         return fail(error,
                     "%.*s: a mask of version %" PRIu32 "; only versions 1 to %d are known\n%s",
-                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION, remedy);
+                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION_PAIRS, remedy);
     if (header.tokens != tokens)
         return fail(error,
                     "%.*s: the mask of %" PRIu64 " tokens, but the shard beside it has %" PRIu64
@@ -73,31 +78,61 @@ static int check(const struct token_mask *mask, const char *path, uint64_t token
                     "%.*s: damaged: a mask of %" PRIu64 " tokens has %" PRIu64
                     " bytes, the file has %zu\n%s",
                     NAME_SHOWN, path, tokens, wanted, mask->file_bytes, remedy);
-    for (uint32_t i = 1; tokens % 8 != 0 && i <= header.version; i++)
-        if (mask->file[mask->file_bytes - i] >> tokens % 8 != 0)
+    for (int i = 1; tokens % 8 != 0 && i <= planes_of(header.version); i++)
+        if (mask->file[mask->file_bytes - (size_t)i] >> tokens % 8 != 0)
             return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN,
                         path, remedy);
     return 0;
 }
 
-/* Finds the bits in a good file. Those of version 2 are copied apart. */
-static int find_bits(struct token_mask *mask, uint64_t tokens, struct error *error) {
-    const size_t bytes = bytes_for(tokens);
-    if (mask->file_bytes == file_bytes_for(1, tokens)) {
-        mask->bits = mask->file + TOKEN_MASK_HEADER_BYTES;
-        return 0;
-    }
-    uint8_t *apart = malloc(2 * bytes);
-    if (!apart) return fail(error, "out of memory for a mask (%zu bytes)", 2 * bytes);
-    for (size_t i = 0; i < bytes; i++) {
-        apart[i] = mask->file[TOKEN_MASK_HEADER_BYTES + 2 * i];
-        apart[bytes + i] = mask->file[TOKEN_MASK_HEADER_BYTES + 2 * i + 1];
-    }
+/* Copies the planes apart, from 8 tokens after 8 tokens. */
+static int take_planes(struct token_mask *mask, const uint8_t *bytes, int planes, uint64_t tokens,
+                       struct error *error) {
+    const size_t size = bytes_for(tokens);
+    uint8_t *apart = malloc((size_t)planes * size + 1);
+    if (!apart) return fail(error, "out of memory for a mask (%zu bytes)", (size_t)planes * size);
+    for (size_t i = 0; i < size; i++)
+        for (int plane = 0; plane < planes; plane++) apart[(size_t)plane * size + i] = *bytes++;
     free(mask->file);
     mask->file = apart;
     mask->bits = apart;
-    mask->starts = apart + bytes;
+    mask->starts = apart + size;
+    if (planes < TOKEN_MASK_PLANES) return 0;
+    mask->rejected = apart + 2 * size;
+    mask->labels = apart + 3 * size;
     return 0;
+}
+
+/* Checks that the documents are pairs, of which only first tokens have more marks. */
+static int check_pairs(const struct token_mask *mask, const char *path, uint64_t tokens,
+                       struct error *error) {
+    bool second = true; /* the last document is the second one of its pair */
+    for (uint64_t i = 0; i < tokens; i++) {
+        const bool begins = token_mask_begins(mask, i), rejected = token_mask_is_rejected(mask, i);
+        const bool good =
+            begins ? rejected != second : i > 0 && !rejected && !token_mask_has_label(mask, i);
+        if (!good)
+            return fail(error, "%.*s: damaged: by its marks token %" PRIu64 " is not of a pair\n%s",
+                        NAME_SHOWN, path, i, remedy);
+        second ^= begins;
+    }
+    return second ? 0
+                  : fail(error, "%.*s: damaged: the last pair has one document\n%s", NAME_SHOWN,
+                         path, remedy);
+}
+
+/* Finds the bits in a good file. Those of version 2 and 3 are copied apart. */
+static int find_bits(struct token_mask *mask, const char *path, uint64_t tokens,
+                     struct error *error) {
+    uint8_t *const bytes = mask->file + TOKEN_MASK_HEADER_BYTES;
+    if (mask->file_bytes == file_bytes_for(1, tokens)) {
+        mask->bits = bytes;
+        return 0;
+    }
+    const bool has_pairs = mask->file_bytes == file_bytes_for(TOKEN_MASK_VERSION_PAIRS, tokens);
+    const int planes = planes_of(has_pairs ? TOKEN_MASK_VERSION_PAIRS : TOKEN_MASK_VERSION);
+    if (take_planes(mask, bytes, planes, tokens, error)) return -1;
+    return has_pairs ? check_pairs(mask, path, tokens, error) : 0;
 }
 
 static int read_file(struct token_mask *mask, const struct file_reader *file, struct error *error) {
@@ -131,7 +166,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     status = read_file(mask, &file, error);
     file_reader_close(&file);
     if (status == 0) status = check(mask, path, tokens, error);
-    if (status == 0) status = find_bits(mask, tokens, error);
+    if (status == 0) status = find_bits(mask, path, tokens, error);
     if (status) token_mask_close(mask);
     return status;
 }
@@ -159,12 +194,36 @@ uint64_t token_mask_begun(const struct token_mask *mask, uint64_t first, uint64_
     return mask->starts ? count_bits(mask->starts, first, count) : 0;
 }
 
-int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t tokens,
+/* Adds a token's marks to the bytes of its 8 tokens. */
+static void add_marks(uint8_t *bytes, int planes, int mark, uint64_t token) {
+    for (int plane = 0; plane < planes; plane++)
+        bytes[plane] |= (uint8_t)((mark >> plane & 1) << token % 8);
+}
+
+int token_mask_from_marks(struct token_mask *mask, const uint8_t *marks, uint64_t count,
+                          const char *name, struct error *error) {
+    int planes = planes_of(TOKEN_MASK_VERSION);
+    for (uint64_t i = 0; i < count; i++)
+        if (marks[i] & TOKEN_REJECTED) planes = TOKEN_MASK_PLANES;
+    memset(mask, 0, sizeof *mask);
+    uint8_t *bytes = calloc(bytes_for(count) + 1, (size_t)planes);
+    if (!bytes) return fail(error, "out of memory for a mask (%" PRIu64 " tokens)", count);
+    for (uint64_t i = 0; i < count; i++)
+        add_marks(bytes + i / 8 * (uint64_t)planes, planes, marks[i], i);
+    int status = take_planes(mask, bytes, planes, count, error);
+    free(bytes);
+    if (status == 0 && token_mask_has_pairs(mask)) status = check_pairs(mask, name, count, error);
+    if (status) token_mask_close(mask);
+    return status;
+}
+
+int mask_writer_open(struct mask_writer *writer, const char *path, bool has_pairs, uint64_t tokens,
                      struct error *error) {
     /* mask_writer_commit writes the number of tokens, which is not known yet. */
-    struct header header = {.version = TOKEN_MASK_VERSION};
+    struct header header = {.version = has_pairs ? TOKEN_MASK_VERSION_PAIRS : TOKEN_MASK_VERSION};
     memcpy(header.magic, MAGIC, sizeof MAGIC);
     memset(writer, 0, sizeof *writer);
+    writer->planes = planes_of(header.version);
     if (file_writer_open(&writer->file, path, error)) return -1;
     if (file_writer_put(&writer->file, &header, sizeof header, error)) return -1;
     return mask_writer_put(writer, NULL, tokens, error);
@@ -173,16 +232,15 @@ int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t toke
 int mask_writer_put(struct mask_writer *writer, const uint8_t *marks, uint64_t count,
                     struct error *error) {
     uint8_t bytes[PUT_BYTES];
+    const size_t planes = (size_t)writer->planes;
     size_t filled = 0;
     assert(mask_writer_is_open(writer));
     for (uint64_t i = 0; i < count; i++) {
-        const int mark = marks ? marks[i] : TOKEN_COUNTS, place = (int)(writer->tokens % 8);
-        writer->bits |= (uint8_t)((mark & TOKEN_COUNTS) << place);
-        writer->starts |= (uint8_t)(mark / TOKEN_BEGINS << place);
+        add_marks(writer->bytes, writer->planes, marks ? marks[i] : TOKEN_COUNTS, writer->tokens);
         if (++writer->tokens % 8 != 0) continue;
-        bytes[filled++] = writer->bits;
-        bytes[filled++] = writer->starts;
-        writer->bits = writer->starts = 0;
+        memcpy(bytes + filled, writer->bytes, planes);
+        memset(writer->bytes, 0, planes);
+        filled += planes;
         if (filled < sizeof bytes) continue;
         if (file_writer_put(&writer->file, bytes, filled, error)) return -1;
         filled = 0;
@@ -192,8 +250,8 @@ int mask_writer_put(struct mask_writer *writer, const uint8_t *marks, uint64_t c
 
 int mask_writer_commit(struct mask_writer *writer, struct error *error) {
     assert(mask_writer_is_open(writer));
-    const uint8_t last[] = {writer->bits, writer->starts};
-    if (writer->tokens % 8 != 0 && file_writer_put(&writer->file, last, sizeof last, error))
+    if (writer->tokens % 8 != 0 &&
+        file_writer_put(&writer->file, writer->bytes, (size_t)writer->planes, error))
         return -1;
     if (file_writer_patch(&writer->file, offsetof(struct header, tokens), &writer->tokens,
                           sizeof writer->tokens, error))

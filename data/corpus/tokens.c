@@ -165,6 +165,18 @@ int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, co
     return 0;
 }
 
+int tokens_from_memory_marked(struct tokens *tokens, int32_t *owned, const uint8_t *marks,
+                              uint64_t count, const char *name, struct error *error) {
+    if (tokens_from_memory(tokens, owned, count, name, error)) return -1;
+    struct token_mask *mask = &tokens->shards[0].mask;
+    int status = token_mask_from_marks(mask, marks, count, name, error);
+    if (status == 0) tokens->counted = token_mask_counted(mask, 0, count);
+    if (status == 0 && tokens->counted == 0)
+        status = fail(error, "%.*s: no token counts in the loss", NAME_SHOWN, name);
+    if (status) tokens_close(tokens);
+    return status;
+}
+
 void tokens_close(struct tokens *tokens) {
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
         struct token_shard *shard = &tokens->shards[i];
@@ -344,9 +356,26 @@ static int put_mask(struct shard_writer *writer, const uint8_t *marks, uint64_t 
     if (!mask_writer_is_open(&writer->mask)) {
         if (is_plain) return 0;
         set_path(writer, writer->shards, MASK_ENDING, ".part", path);
-        if (mask_writer_open(&writer->mask, path, writer->tokens_in_shard, error)) return -1;
+        if (mask_writer_open(&writer->mask, path, writer->has_pairs, writer->tokens_in_shard,
+                             error))
+            return -1;
     }
     return mask_writer_put(&writer->mask, marks, count, error);
+}
+
+static bool begins_pair(uint8_t mark) {
+    return (mark & (TOKEN_BEGINS | TOKEN_REJECTED)) == TOKEN_BEGINS;
+}
+
+/* Returns how many of the next tokens are written to the current shard. */
+static uint64_t part_of_shard(const struct shard_writer *writer, const uint8_t *marks,
+                              uint64_t count) {
+    const uint64_t room = writer->shard_tokens - MIN(writer->shard_tokens, writer->tokens_in_shard);
+    uint64_t part = MIN(count, room);
+    if (!writer->has_pairs) return part;
+    if (!marks) return count;
+    while (part < count && !begins_pair(marks[part])) part++;
+    return part;
 }
 
 int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *marks,
@@ -355,8 +384,7 @@ int shard_writer_put_packed(struct shard_writer *writer, const void *packed, con
     const uint8_t *bytes = packed;
     while (count > 0) {
         if (writer->tokens_in_shard == 0 && begin_shard(writer, error)) return -1;
-        uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
-        uint64_t part = MIN(count, room);
+        const uint64_t part = part_of_shard(writer, marks, count);
         if (file_writer_put(&writer->file, bytes, part * token_bytes, error) ||
             put_mask(writer, marks, part, error))
             return -1;
@@ -365,7 +393,9 @@ int shard_writer_put_packed(struct shard_writer *writer, const void *packed, con
         bytes += part * token_bytes;
         if (marks) marks += part;
         count -= part;
-        if (writer->tokens_in_shard == writer->shard_tokens && end_shard(writer, error)) return -1;
+        const bool is_full =
+            writer->has_pairs ? count > 0 : writer->tokens_in_shard == writer->shard_tokens;
+        if (is_full && end_shard(writer, error)) return -1;
     }
     return 0;
 }

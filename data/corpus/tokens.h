@@ -69,6 +69,11 @@ int tokens_open(struct tokens *tokens, const char *pattern, struct error *error)
 int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, const char *name,
                        struct error *error);
 
+/* Likewise, with the mask of marks [count], as token_mask_from_marks makes it. Fails if no token
+ * counts. */
+int tokens_from_memory_marked(struct tokens *tokens, int32_t *owned, const uint8_t *marks,
+                              uint64_t count, const char *name, struct error *error);
+
 /* Reads the tokens first .. first + count - 1 < shard->count. Fails if the file has been truncated
  * since it was opened, or on a disk error. */
 int token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first, size_t count,
@@ -82,10 +87,12 @@ void tokens_close(struct tokens *tokens);
  * final names once the whole set is complete: open, put ..., finish, publish. Before publish,
  * shard_writer_abandon restores the previous state of the disk. A shard with tokens that do not
  * count or that begin a document, by their marks, gets a mask, PREFIX_000000.mask, in the same way;
- * other shards have none. */
+ * other shards have none. With has_pairs, a shard ends only before a pair: the first one that
+ * begins at or after shard_tokens. */
 struct shard_writer {
     char *prefix; /* NULL if not open */
     int vocab_size;
+    bool has_pairs; /* documents are pairs; the caller sets it before the first token */
     uint64_t shard_tokens;
     struct file_writer file; /* the shard being written if tokens_in_shard > 0 */
     struct mask_writer mask; /* its mask, opened at the first token that needs one */

@@ -94,6 +94,8 @@ static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, st
         status = add_tokens(&hash, shard, error);
         add_bits(&hash, shard->mask.bits, shard->count);
         add_bits(&hash, shard->mask.starts, shard->count);
+        add_bits(&hash, shard->mask.rejected, shard->count);
+        add_bits(&hash, shard->mask.labels, shard->count);
     }
     sha256_end(hex, &hash);
     return status;

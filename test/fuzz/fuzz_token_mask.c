@@ -9,7 +9,7 @@ static size_t build(uint8_t *image, const uint8_t *bytes, size_t size, uint64_t 
         memcpy(image, bytes, size);
         return size;
     }
-    const uint32_t version = 1 + bytes[0] / 8 % TOKEN_MASK_VERSION;
+    const uint32_t version = 1 + bytes[0] / 8 % TOKEN_MASK_VERSION_PAIRS;
     memset(image, 0, TOKEN_MASK_HEADER_BYTES);
     memcpy(image, "MASK", 4);
     memcpy(image + 4, &version, sizeof version);
@@ -35,8 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char path[64];
     struct token_mask mask;
     struct error error = {0};
-    /* Chosen so that the rest of the input often has the length of a mask of either version. */
-    const uint64_t bytes_held = size > 1 ? (size - 1) >> (bytes[0] / 8 % 2) : 0;
+    /* Chosen so that the rest of the input often has the length of a mask of its version. */
+    const uint64_t bytes_held = size > 1 ? (size - 1) >> (bytes[0] / 8 % 3) : 0;
     const uint64_t tokens = bytes_held > 1 ? 8 * bytes_held - bytes[1] % 9 : 0;
     uint8_t *image = malloc(size + TOKEN_MASK_HEADER_BYTES);
     require(image != NULL);
@@ -46,17 +46,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     require(symlink(path, name) == 0);
     if (token_mask_open(&mask, shard, tokens, false, &error) == 0) {
         uint64_t counted = 0;
-        const size_t version = image[4];
+        const size_t version = image[4], planes = version == 3 ? 4 : version;
+        bool in_pair = false;
         const uint8_t *bits = image + TOKEN_MASK_HEADER_BYTES;
-        require(image_bytes == TOKEN_MASK_HEADER_BYTES + version * ((tokens + 7) / 8));
-        require(token_mask_has_starts(&mask) == (version == 2 && tokens > 0));
+        require(image_bytes == TOKEN_MASK_HEADER_BYTES + planes * ((tokens + 7) / 8));
+        require(token_mask_has_starts(&mask) == (version >= 2 && tokens > 0));
+        require(token_mask_has_pairs(&mask) == (version == 3 && tokens > 0));
         for (uint64_t i = 0; i < tokens; i++) {
-            const bool counts = bits[i / 8 * version] >> i % 8 & 1;
-            require(token_mask_in_loss(&mask, i) == counts);
-            require(token_mask_begins(&mask, i) ==
-                    (version == 2 && bits[i / 8 * 2 + 1] >> i % 8 & 1));
-            counted += counts;
+            bool marks[4] = {false};
+            for (size_t plane = 0; plane < planes; plane++)
+                marks[plane] = bits[i / 8 * planes + plane] >> i % 8 & 1;
+            require(token_mask_in_loss(&mask, i) == marks[0]);
+            require(token_mask_begins(&mask, i) == marks[1]);
+            require(token_mask_is_rejected(&mask, i) == marks[2]);
+            require(token_mask_has_label(&mask, i) == marks[3]);
+            require(marks[1] || (!marks[2] && !marks[3]));
+            if (version == 3 && marks[1]) require(marks[2] == in_pair), in_pair = !in_pair;
+            counted += marks[0];
         }
+        require(!in_pair);
         require(token_mask_counted(&mask, 0, tokens) == counted);
         token_mask_close(&mask);
     } else {

@@ -103,8 +103,8 @@ Test(token_mask, damage_is_refused_by_name) {
         const char *what;
     } cases[] = {
         {"MASQ", 1, TOKENS, {0x55, 0x55, 0x15}, 3, "does not begin with MASK"},
-        {"MASK", 3, TOKENS, {0x55, 0x55, 0x15}, 3, "version 3; only versions 1 to 2"},
-        {"MASK", 0, TOKENS, {0x55, 0x55, 0x15}, 3, "version 0; only versions 1 to 2"},
+        {"MASK", 4, TOKENS, {0x55, 0x55, 0x15}, 3, "version 4; only versions 1 to 3"},
+        {"MASK", 0, TOKENS, {0x55, 0x55, 0x15}, 3, "version 0; only versions 1 to 3"},
         {"MASK", 2, TOKENS, {0x55, 0x55, 0x15}, 3, "22 bytes, the file has 19"},
         {"MASK", 2, TOKENS, {1, 2, 3, 4, 0x15, 0x20}, 6, "bits behind the last token"},
         {"MASK", 2, TOKENS, {1, 2, 3, 4, 0x35, 0}, 6, "bits behind the last token"},
@@ -131,6 +131,66 @@ Test(token_mask, damage_is_refused_by_name) {
     cr_assert_eq(unlink(in_folder("a_000000.mask")), 0);
     cr_assert_eq(mkfifo(in_folder("a_000000.mask"), 0600), 0);
     expect_mask_refused("not a regular file");
+}
+
+/* Planes of a mask of two pairs, whose documents begin with tokens 0, 3, 8 and 17. */
+enum { BITS, STARTS, REJECTED, LABELS, PLANES };
+static const uint8_t pairs[PLANES * 3] = {
+    0x44, 0x09, 0x08, 0x08, /* tokens 0 to 7 */
+    0x80, 0x01, 0x00, 0x01, /* to 15 */
+    0x18, 0x02, 0x02, 0x02, /* to 20 */
+};
+
+Test(token_mask, marks_pairs) {
+    write_good("a_000000.bin", 1, TOKENS);
+    write_mask("a_000000.mask", "MASK", 3, TOKENS, pairs, sizeof pairs);
+    struct tokens tokens = opened("a_*");
+    const struct token_mask *mask = &tokens.shards[0].mask;
+    cr_assert(token_mask_has_starts(mask) && token_mask_has_pairs(mask));
+    cr_expect_eq(tokens.counted, 5);
+    for (uint64_t i = 0; i < TOKENS; i++) {
+        cr_expect_eq(token_mask_in_loss(mask, i), i == 2 || i == 6 || i == 15 || i == 19 || i == 20,
+                     "token %d", (int)i);
+        cr_expect_eq(token_mask_begins(mask, i), i == 0 || i == 3 || i == 8 || i == 17, "token %d",
+                     (int)i);
+        cr_expect_eq(token_mask_is_rejected(mask, i), i == 3 || i == 17, "token %d", (int)i);
+        cr_expect_eq(token_mask_has_label(mask, i), i == 3 || i == 8 || i == 17, "token %d",
+                     (int)i);
+    }
+    tokens_close(&tokens);
+}
+
+Test(token_mask, documents_that_are_no_pairs_are_refused) {
+    static const struct {
+        size_t group, plane;
+        uint8_t bits;
+        const char *what;
+    } cases[] = {
+        {0, STARTS, 0x08, "token 0 is not of a pair"},   /* nothing begins the first document */
+        {0, REJECTED, 0x09, "token 0 is not of a pair"}, /* a rejected one comes first */
+        {0, REJECTED, 0x00, "token 3 is not of a pair"}, /* a second chosen one */
+        {0, REJECTED, 0x0c, "token 2 is not of a pair"}, /* rejected where nothing begins */
+        {1, LABELS, 0x03, "token 9 is not of a pair"},   /* a label where nothing begins */
+        {1, REJECTED, 0x01, "token 8 is not of a pair"}, /* a second rejected one */
+        {2, LABELS, 0x22, "bits behind the last token"},
+        {2, REJECTED, 0x22, "bits behind the last token"},
+        {2, BITS, 0x38, "bits behind the last token"},
+    };
+    write_good("a_000000.bin", 1, TOKENS);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t planes[sizeof pairs];
+        memcpy(planes, pairs, sizeof pairs);
+        planes[cases[i].group * PLANES + cases[i].plane] = cases[i].bits;
+        write_mask("a_000000.mask", "MASK", 3, TOKENS, planes, sizeof planes);
+        expect_mask_refused(cases[i].what);
+    }
+    write_mask("a_000000.mask", "MASK", 3, TOKENS, pairs, sizeof pairs - PLANES);
+    expect_mask_refused("28 bytes, the file has 24");
+    uint8_t planes[sizeof pairs];
+    memcpy(planes, pairs, sizeof pairs);
+    planes[2 * PLANES + STARTS] = planes[2 * PLANES + REJECTED] = planes[2 * PLANES + LABELS] = 0;
+    write_mask("a_000000.mask", "MASK", 3, TOKENS, planes, sizeof planes);
+    expect_mask_refused("the last pair has one document");
 }
 
 Test(token_mask, a_set_needs_shards_and_tokens_that_count) {
@@ -195,6 +255,118 @@ Test(token_mask, masks_of_all_sizes_round_trip) {
         cr_expect_eq(position, cases[c][1]);
         tokens_close(&tokens);
     }
+}
+
+/* Pairs of documents of 3 and 4 tokens, every third pair labelled, and half of these undesirable.
+ */
+static void make_pair_marks(uint8_t *marks, int count) {
+    for (int i = 0; i < count; i++) {
+        const int pair = i / 7, place = i % 7;
+        const uint8_t label = pair % 3 == 0 && (place == 3 || pair % 2 == 0) ? TOKEN_LABEL : 0;
+        marks[i] = place == 0   ? TOKEN_BEGINS | label
+                   : place == 3 ? TOKEN_BEGINS | TOKEN_REJECTED | label
+                                : TOKEN_COUNTS;
+    }
+}
+
+static void expect_pair_marks(const struct token_mask *mask, const uint8_t *marks, int count) {
+    cr_assert(token_mask_has_pairs(mask));
+    for (int i = 0; i < count; i++) {
+        const uint64_t token = (uint64_t)i;
+        const int found = token_mask_in_loss(mask, token) * TOKEN_COUNTS |
+                          token_mask_begins(mask, token) * TOKEN_BEGINS |
+                          token_mask_is_rejected(mask, token) * TOKEN_REJECTED |
+                          token_mask_has_label(mask, token) * TOKEN_LABEL;
+        cr_expect_eq(found, marks[i], "token %d", i);
+    }
+}
+
+/* A shard ends before the first pair that begins at or after its limit. Parts of any size give the
+ * same files. */
+Test(token_mask, shards_of_pairs_divide_no_pair) {
+    enum { COUNT = 140 };
+    static const struct {
+        uint64_t limit, shard;
+    } cases[] = {{1, 7}, {7, 7}, {8, 14}, {14, 14}, {20, 21}, {139, 140}, {1000, 140}};
+    uint8_t marks[COUNT];
+    uint16_t values[COUNT];
+    make_pair_marks(marks, COUNT);
+    for (int i = 0; i < COUNT; i++) values[i] = (uint16_t)i;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int part = 1; part <= COUNT; part = 2 * part + 1) {
+            struct shard_writer writer;
+            open_writer(&writer, "set", 256, cases[c].limit);
+            writer.has_pairs = true;
+            for (int at = 0; at < COUNT; at += part) {
+                const int size = COUNT - at < part ? COUNT - at : part;
+                cr_assert_eq(shard_writer_put_packed(&writer, values + at, marks + at,
+                                                     (uint64_t)size, &error),
+                             0, "%s", error.text);
+            }
+            publish(&writer);
+            struct tokens tokens = opened("set_*");
+            cr_expect_eq(tokens.count, COUNT);
+            uint64_t first = 0;
+            for (ptrdiff_t s = 0; s < arrlen(tokens.shards); s++) {
+                const struct token_shard *shard = &tokens.shards[s];
+                const uint64_t left = COUNT - first;
+                cr_expect_eq(shard->count, left < cases[c].shard ? left : cases[c].shard,
+                             "limit %d, parts of %d", (int)cases[c].limit, part);
+                expect_pair_marks(&shard->mask, marks + first, (int)shard->count);
+                cr_expect_eq(token_at(shard, 0), (int)first);
+                first += shard->count;
+            }
+            tokens_close(&tokens);
+        }
+}
+
+/* Tokens without marks count, and none of them begins a pair. */
+Test(token_mask, parts_without_marks_stay_in_the_shard) {
+    struct shard_writer writer;
+    const uint8_t marks[] = {TOKEN_BEGINS, 1, TOKEN_BEGINS | TOKEN_REJECTED, 1};
+    const uint16_t values[10] = {0};
+    open_writer(&writer, "set", 256, 5);
+    writer.has_pairs = true;
+    for (int pair = 0; pair < 2; pair++) {
+        cr_assert_eq(shard_writer_put_packed(&writer, values, marks, 4, &error), 0);
+        cr_assert_eq(shard_writer_put_packed(&writer, values, NULL, 10, &error), 0);
+    }
+    publish(&writer);
+    struct tokens tokens = opened("set_*");
+    cr_assert_eq(arrlen(tokens.shards), 2);
+    cr_expect_eq(tokens.shards[0].count, 14);
+    cr_expect_eq(token_mask_counted(&tokens.shards[0].mask, 0, 14), 12);
+    tokens_close(&tokens);
+}
+
+Test(token_mask, tokens_in_memory_have_marks) {
+    enum { COUNT = 35 };
+    struct tokens tokens;
+    uint8_t marks[COUNT];
+    make_pair_marks(marks, COUNT);
+    cr_assert_eq(tokens_from_memory_marked(&tokens, calloc(COUNT, sizeof(int32_t)), marks, COUNT,
+                                           "some", &error),
+                 0, "%s", error.text);
+    expect_pair_marks(&tokens.shards[0].mask, marks, COUNT);
+    cr_expect_eq(tokens.counted, COUNT / 7 * 5);
+    tokens_close(&tokens);
+    cr_expect_eq(tokens_from_memory_marked(&tokens, calloc(COUNT, sizeof(int32_t)), marks,
+                                           COUNT - 4, "some", &error),
+                 -1);
+    cr_expect_not_null(strstr(error.text, "some: damaged: the last pair has one document"));
+    make_marks(marks, COUNT);
+    cr_assert_eq(tokens_from_memory_marked(&tokens, calloc(COUNT, sizeof(int32_t)), marks, COUNT,
+                                           "some", &error),
+                 0, "%s", error.text);
+    cr_expect_not(token_mask_has_pairs(&tokens.shards[0].mask));
+    for (int i = 0; i < COUNT; i++)
+        cr_expect_eq(token_mask_begins(&tokens.shards[0].mask, (uint64_t)i), marks[i] / 2);
+    tokens_close(&tokens);
+    memset(marks, TOKEN_BEGINS, COUNT);
+    cr_expect_eq(tokens_from_memory_marked(&tokens, calloc(COUNT, sizeof(int32_t)), marks, COUNT,
+                                           "some", &error),
+                 -1);
+    cr_expect_not_null(strstr(error.text, "some: no token counts"), "%s", error.text);
 }
 
 /* The first token that needs a mask comes in a later part: those before it count. */
