@@ -21,6 +21,7 @@
 
 #include "kernels/adapter_args.h"
 #include "kernels/decode_args.h"
+#include "kernels/preference_args.h"
 #include "kernels/quantize_args.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
@@ -61,6 +62,7 @@
     X(block_diagonal_backward)      \
     X(clear)                        \
     X(loss_sum)                     \
+    X(preference)                   \
     X(gradient_squares)             \
     X(gradient_norm)                \
     X(adamw)                        \
@@ -358,14 +360,16 @@ struct attention_backward_args {
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
- * become their own gradient times (*loss_scale * loss_weight), and 0 in the padding columns. If the
- * target is negative it is ignored: the loss and the row of the gradient are 0, for any logits. */
+ * become their own gradient times (*loss_scale * loss_weight * weights[i]), and 0 in the padding
+ * columns. If the target is negative it is ignored: the loss and the row of the gradient are 0, for
+ * any logits. */
 struct cross_entropy_args {
     float *losses;                    /* [N] */
     const struct tensor *logits;      /* [N, V padded] in, and out if loss_scale is given */
     const int32_t *targets;           /* [N], each in 0..vocab_size-1, or negative: ignored */
     const float *loss_scale;          /* optional, backend memory */
     const struct step_inputs *inputs; /* given with loss_scale: loss_weight is read */
+    const float *weights;             /* optional [N], with loss_scale; NULL: all are 1 */
     int64_t vocab_size;
     const struct trace_label *label; /* optional */
 };
@@ -398,6 +402,7 @@ struct step_state {
     int32_t at_floor;       /* the same, but only steps whose scale was already at min_scale */
     int32_t fp8_not_finite; /* tensors quantized in this step with a value that is not finite */
     int32_t fp8_zero;       /* tensors quantized in this step of zeros only */
+    struct preference_sums preference; /* of the step's pairs, in preference tuning */
 };
 
 /* *total += loss_weight * sum of losses, in fixed order. */

@@ -22,6 +22,11 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
     memset(loader, 0, sizeof *loader);
     loader->tokens = tokens;
     loader->options = *options;
+    if (options->pairs) {
+        if (pairs_open(&loader->pairs, tokens, options->seq_len, error)) return -1;
+        loader->sequence_count = arrlenu(loader->pairs.first) - 1;
+        return 0;
+    }
     uint64_t longest = 0;
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
         uint64_t count = tokens->shards[i].count;
@@ -45,6 +50,7 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
 
 void loader_close(struct loader *loader) {
     arrfree(loader->first_sequence);
+    pairs_close(&loader->pairs);
     loader->sequence_count = 0;
 }
 
@@ -117,6 +123,7 @@ static uint64_t count_targets(const struct sample *sample) {
     return token_mask_counted(&sample->shard->mask, sample->start + 1, sample->length);
 }
 
+/* Reads the tokens of a sample, and the token after each. */
 static int read_tokens(const struct loader *loader, const struct sample *sample, int32_t *tokens,
                        int32_t *targets, struct error *error) {
     const struct token_shard *shard = sample->shard;
@@ -159,11 +166,74 @@ static void isolate(const struct loader *loader, const struct sample *sample,
     }
 }
 
+/* Writes rows [begin, end) of the batch as rows 0 and following of a document, from row
+ * sequence_begin of their sequence on. */
+static void isolate_document(const struct loader_arrays *arrays, int32_t begin, int32_t end,
+                             int32_t sequence_begin) {
+    for (int32_t row = begin; row < end; row++) {
+        const int32_t t = row - begin, first = begin - sequence_begin;
+        const bool outside = arrays->window > 0 && t >= arrays->window;
+        if (arrays->positions) arrays->positions[row] = t;
+        arrays->first_keys[row] = first + (outside ? t - (int32_t)arrays->window + 1 : 0);
+    }
+}
+
+/* Reads a document of a pair into the rows from `begin` on. */
+static int read_document(const struct loader *loader, const struct loader_arrays *arrays,
+                         const struct pair *pair, int side, int32_t begin, struct error *error) {
+    const struct sample sample = {&loader->tokens->shards[pair->shard], pair->begin[side],
+                                  pair->rows[side]};
+    int32_t *targets = arrays->targets + begin;
+    const bool prompt = loader->options.prompts && side == 0;
+    if (read_tokens(loader, &sample, arrays->tokens + begin, targets, error)) return -1;
+    for (uint32_t t = 0; t < pair->rows[side]; t++)
+        if (!(prompt && t < pair->answer[side]) &&
+            !token_mask_in_loss(&sample.shard->mask, sample.start + 1 + t))
+            targets[t] = -1;
+    return 0;
+}
+
+/* Reads the pairs of a sequence into the rows from sequence_begin on. Further rows repeat the last
+ * token. */
+static int read_pairs(const struct loader *loader, struct loader_arrays *arrays, uint64_t sample,
+                      int32_t sequence_begin, struct error *error) {
+    const uint64_t sequence = sequence_of_sample(loader, sample);
+    const int32_t sequence_end = sequence_begin + loader->options.seq_len;
+    int32_t end = sequence_begin;
+    for (uint64_t i = loader->pairs.first[sequence]; i < loader->pairs.first[sequence + 1]; i++) {
+        const struct pair *pair = &loader->pairs.list[i];
+        struct loader_pair *to = &arrays->pairs[arrays->counted++];
+        *to = (struct loader_pair){.undesirable = pair->undesirable, .index = i};
+        if (loader->pairs.reference)
+            memcpy(to->reference, loader->pairs.reference + PAIR_SIDES * i, sizeof to->reference);
+        for (int side = 0; side < PAIR_SIDES; side++) {
+            to->begin[side] = end;
+            to->answer[side] = end + (int32_t)pair->answer[side];
+            to->end[side] = end + (int32_t)pair->rows[side];
+            if (read_document(loader, arrays, pair, side, end, error)) return -1;
+            isolate_document(arrays, end, to->end[side], sequence_begin);
+            end = to->end[side];
+        }
+    }
+    for (int32_t row = end; row < sequence_end; row++) {
+        arrays->tokens[row] = arrays->tokens[end - 1];
+        arrays->targets[row] = -1;
+    }
+    isolate_document(arrays, end, sequence_end, sequence_begin);
+    return 0;
+}
+
 int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint64_t first_sample,
                  int count, struct error *error) {
-    assert(arrays->first_keys || !arrays->positions);
+    assert(arrays->first_keys || !(arrays->positions || loader->options.pairs));
     arrays->counted = 0;
     for (int row = 0; row < count; row++) {
+        if (loader->options.pairs) {
+            if (read_pairs(loader, arrays, first_sample + (uint64_t)row,
+                           row * loader->options.seq_len, error))
+                return -1;
+            continue;
+        }
         const struct sample sample = find_sample(loader, first_sample + (uint64_t)row);
         size_t at = (size_t)row * (size_t)loader->options.seq_len;
         int32_t *tokens = arrays->tokens + at, *targets = arrays->targets + at;
@@ -177,8 +247,13 @@ int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint
 
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
     uint64_t counted = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        const struct sample sample = find_sample(loader, first_sample + i);
+    for (uint64_t i = first_sample; i < first_sample + count; i++) {
+        if (loader->options.pairs) {
+            const uint64_t sequence = sequence_of_sample(loader, i);
+            counted += loader->pairs.first[sequence + 1] - loader->pairs.first[sequence];
+            continue;
+        }
+        const struct sample sample = find_sample(loader, i);
         counted += count_targets(&sample);
     }
     return counted;
@@ -207,7 +282,7 @@ static uint64_t cut_documents(const struct token_shard *shard, uint64_t seq_len)
 uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents) {
     uint64_t cut = 0;
     *documents = 0;
-    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards) && !loader->options.pairs; i++) {
         const struct token_shard *shard = &loader->tokens->shards[i];
         if (!token_mask_has_starts(&shard->mask) || shard->count < 2) continue;
         *documents += token_mask_begun(&shard->mask, 0, shard->count - 1);
@@ -218,7 +293,7 @@ uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents) 
 
 uint64_t loader_tail_tokens(const struct loader *loader) {
     uint64_t tokens = 0;
-    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards) && !loader->options.pairs; i++) {
         const uint64_t count = loader->tokens->shards[i].count;
         if (count > 0) tokens += (count - 1) % (uint64_t)loader->options.seq_len;
     }

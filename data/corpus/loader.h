@@ -8,20 +8,26 @@
  *
  * Sample k, counted over the whole training run, belongs to epoch k / n, where n is the number of
  * sequences. It is sequence random_permute(seed, epoch, k % n, n), so each epoch shows each
- * sequence once, in its own order. Without shuffling it is sequence k % n. */
+ * sequence once, in its own order. Without shuffling it is sequence k % n.
+ *
+ * For preference tuning, sequences consist of pairs of documents instead (data/corpus/pairs.h), and
+ * what is counted are pairs. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "data/util/error.h"
+#include "data/corpus/pairs.h"
 #include "data/corpus/tokens.h"
+#include "data/util/error.h"
 
 struct loader_options {
     int seq_len; /* >= 1 */
     uint64_t seed;
     bool shuffle;
     int vocab_size; /* every token must be smaller */
+    bool pairs;     /* sequences of pairs */
+    bool prompts;   /* with pairs: the targets of the chosen document's prompt are not ignored */
 };
 
 struct loader {
@@ -29,12 +35,22 @@ struct loader {
     struct loader_options options;
     uint64_t sequence_count;  /* n above, >= 1 */
     uint64_t *first_sequence; /* stb_ds array: number of each shard's first sequence */
+    struct pairs pairs;       /* with options.pairs */
 };
 
-/* Fails if no shard is long enough for one whole sequence, or if no target counts in the loss. */
+/* Fails if no shard is long enough for one whole sequence, or if no target counts in the loss; with
+ * pairs, as pairs_open does. */
 int loader_open(struct loader *loader, const struct tokens *tokens,
                 const struct loader_options *options, struct error *error);
 void loader_close(struct loader *loader);
+
+/* A pair in a batch: rows of it, and the index of the pair. */
+struct loader_pair {
+    int32_t begin[PAIR_SIDES], answer[PAIR_SIDES], end[PAIR_SIDES];
+    bool undesirable;
+    uint64_t index;
+    float reference[PAIR_SIDES]; /* 0 if they are not known */
+};
 
 /* Arrays that a batch is read into, each [count, seq_len]. */
 struct loader_arrays {
@@ -44,9 +60,10 @@ struct loader_arrays {
      * first one of the document, or of the sequence if the document began before it; with a window,
      * at least t - window + 1. */
     int32_t *first_keys;
-    int32_t *positions; /* optional: t minus the first token of the document */
-    int64_t window;     /* 0: none */
-    uint64_t counted;   /* set by loader_batch: targets that count in the loss */
+    int32_t *positions;        /* optional: t minus the first token of the document */
+    int64_t window;            /* 0: none */
+    uint64_t counted;          /* set by loader_batch: targets that count in the loss, or pairs */
+    struct loader_pair *pairs; /* with pairs: [counted], at most half as many as rows */
 };
 
 /* Reads samples first_sample .. first_sample + count - 1. Fails if a token is not smaller than
@@ -54,7 +71,7 @@ struct loader_arrays {
 int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint64_t first_sample,
                  int count, struct error *error);
 
-/* Returns the number of targets of these samples that count in the loss. */
+/* Returns the number of targets of these samples that count in the loss, or of pairs. */
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count);
 
 /* True if a mask of a shard marks the first tokens of documents. */

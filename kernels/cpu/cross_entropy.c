@@ -83,6 +83,7 @@ void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args
         args->losses[row] = logf(sum) + max - target_logit;
         if (args->loss_scale)
             row_gradient(logits, offset, count, padded, target, max, sum,
-                         *args->loss_scale * args->inputs->loss_weight);
+                         *args->loss_scale * args->inputs->loss_weight *
+                             (args->weights ? args->weights[row] : 1));
     }
 }

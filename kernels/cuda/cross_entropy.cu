@@ -139,7 +139,8 @@ template <typename T, int N, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     cross_entropy_kernel(float *__restrict__ losses, T *logits, const int32_t *__restrict__ targets,
                          const float *__restrict__ loss_scale,
-                         const struct step_inputs *__restrict__ inputs, int columns, int vocab_size,
+                         const struct step_inputs *__restrict__ inputs,
+                         const float *__restrict__ weights, int columns, int vocab_size,
                          bool keep) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, shared);
@@ -157,7 +158,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0)
         losses[blockIdx.x] = logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset);
     if (!loss_scale) return;
-    row.scale = *loss_scale * inputs->loss_weight;
+    row.scale = *loss_scale * inputs->loss_weight * (weights ? weights[blockIdx.x] : 1.0f);
     gradient<T, N, THREADS>(values, kept, &row);
 }
 
@@ -193,11 +194,13 @@ static __global__ void __launch_bounds__(THREADS)
     kept_cross_entropy_kernel(float *__restrict__ losses, T *logits,
                               const int32_t *__restrict__ targets,
                               const float *__restrict__ loss_scale,
-                              const struct step_inputs *__restrict__ inputs, int64_t rows,
-                              int columns, int vocab_size) {
+                              const struct step_inputs *__restrict__ inputs,
+                              const float *__restrict__ weights, int64_t rows, int columns,
+                              int vocab_size) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, kept);
-    struct row row = {columns, vocab_size, -1, 0, 0, *loss_scale * inputs->loss_weight};
+    const float scale = *loss_scale * inputs->loss_weight;
+    struct row row = {columns, vocab_size, -1, 0, 0, scale};
     T *current = NULL;
     for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
         T *next = logits + r * columns;
@@ -213,6 +216,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (threadIdx.x == 0)
             losses[r] = counts ? logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset) : 0;
         row.target = target;
+        if (weights) row.scale = scale * weights[r];
         current = next;
     }
     gradient_and_sum<T, N, THREADS>(NULL, current, NULL, kept, &row);
@@ -236,7 +240,7 @@ static void launch_kept(struct backend *be, const struct cross_entropy_args *arg
         blocks = (int64_t)held * cuda->multiprocessors;
     LAUNCH((kept_cross_entropy_kernel<T, N, THREADS>), (unsigned)blocks, THREADS, bytes,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->inputs, rows, (int)columns, (int)args->vocab_size);
+           args->inputs, args->weights, rows, (int)columns, (int)args->vocab_size);
 }
 
 template <typename T, int N, int THREADS>
@@ -251,7 +255,7 @@ static void launch(struct backend *be, const struct cross_entropy_args *args) {
     if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
     LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->inputs, (int)columns, (int)args->vocab_size, keep);
+           args->inputs, args->weights, (int)columns, (int)args->vocab_size, keep);
 }
 
 template <typename T, int N>

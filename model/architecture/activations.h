@@ -57,6 +57,13 @@ struct branches {
     int64_t keys_max;               /* at least the number of keys of each */
 };
 
+/* Pairs of a batch and memory for their losses, in backend memory. */
+struct preference_memory {
+    const struct preference_batch *batch;
+    struct preference_answers *answers; /* [B T / 2] */
+    float *weights, *unused_losses;     /* [B T] */
+};
+
 struct activations {
     MODEL_ACTIVATIONS(X)
     MODEL_STATISTICS(X) /* rank 1 */
@@ -68,7 +75,8 @@ struct activations {
     const int32_t *positions;  /* [B, T], of tokens in their texts, or NULL: 0..T-1 in each
                                 * sequence, or for rope any with the same differences */
     struct branches branches;
-    const struct step_inputs *inputs; /* backend memory; NULL until there is a batch */
+    const struct step_inputs *inputs;    /* backend memory; NULL until there is a batch */
+    struct preference_memory preference; /* if the model is trained on pairs */
 };
 
 struct activation {

@@ -73,6 +73,31 @@ static void print_number(FILE *file, const char *key, double value, int digits) 
     else fprintf(file, ", \"%s\": null", key);
 }
 
+/* Prints what TRL logs for pairs, by the same names with _ for /. */
+static void print_pairs(FILE *file, const char *prefix, const struct preference_sums *sums) {
+    double rewards[PREFERENCE_SIDES], p[PREFERENCE_SIDES];
+    const bool both = preference_has_both(sums);
+    for (int side = 0; side < PREFERENCE_SIDES; side++) {
+        rewards[side] = (double)(sums->rewards[side] / sums->sides[side]);
+        p[side] = (double)(sums->p[side] / sums->sides[side]);
+    }
+    const struct {
+        const char *name;
+        double value;
+    } values[] = {{"rewards_chosen", rewards[PREFERENCE_CHOSEN]},
+                  {"rewards_rejected", rewards[PREFERENCE_REJECTED]},
+                  {"rewards_margins", rewards[PREFERENCE_CHOSEN] - rewards[PREFERENCE_REJECTED]},
+                  {"logps_chosen", p[PREFERENCE_CHOSEN]},
+                  {"logps_rejected", p[PREFERENCE_REJECTED]},
+                  {both ? "rewards_accuracies" : "kl",
+                   (double)((both ? sums->accurate : sums->kl) / sums->pairs)}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        char key[48];
+        snprintf(key, sizeof key, "%s%s", prefix, values[i].name);
+        print_number(file, key, values[i].value, 9);
+    }
+}
+
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error) {
     FILE *file = metrics->file;
@@ -81,6 +106,7 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
     clock_gettime(CLOCK_REALTIME, &now);
     fprintf(file, "%s%" PRId64 ", \"tokens\": %" PRId64, line_start, report->step, report->tokens);
     print_number(file, "loss", report->loss, 9);
+    if (report->preference.pairs > 0) print_pairs(file, "", &report->preference);
     print_number(file, "lr", report->lr, 9);
     print_number(file, "grad_norm", report->gradient_norm, 9);
     print_number(file, "loss_scale", report->loss_scale, 9);
@@ -96,11 +122,12 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
 }
 
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
-                       struct error *error) {
+                       const struct preference_sums *pairs, struct error *error) {
     metrics->last_validation = step;
     if (!metrics->file) return 0;
     fprintf(metrics->file, "%s%" PRId64, line_start, step);
     print_number(metrics->file, "val_loss", val_loss, 9);
+    if (pairs && pairs->pairs > 0) print_pairs(metrics->file, "val_", pairs);
     fputs("}\n", metrics->file);
     return end_line(metrics, error);
 }

@@ -7,7 +7,10 @@
  *                                      seconds since 1970. fp8 adds "fp8_not_finite" and
  *                                      "fp8_zero": the number of quantizations of that step whose
  *                                      input had a value that is not finite, or only zeros
- *   {"step", "val_loss"}               after each validation
+ *                                      pairs of answers add "rewards_chosen", "rewards_rejected",
+ *                                      "rewards_margins", "logps_chosen", "logps_rejected" and
+ *                                      "rewards_accuracies", or "kl" with kto: means over the step
+ *   {"step", "val_loss"}               after each validation; pairs add the same with val_ before
  *   {"step", "choices_acc", "choices_acc_norm"}   after the questions of eval.choices
  *
  * fp32 values have nine digits, so that reading them back gives the same bits. Values that are not
@@ -48,7 +51,9 @@ void metrics_close(struct metrics *metrics);
  * message of a failure names the config key that switches the file off. */
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error);
-int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, struct error *error);
+/* pairs: of the validation, or NULL. */
+int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
+                       const struct preference_sums *pairs, struct error *error);
 
 int metrics_accuracy(struct metrics *metrics, int64_t step, const struct accuracy *accuracy,
                      struct error *error);

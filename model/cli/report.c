@@ -260,11 +260,26 @@ static void scale_text(const struct report *report, char text[48], const struct 
     if (step->skipped) snprintf(text + used, (size_t)(48 - used), "%s", " | skipped");
 }
 
+/* Writes " | margin 0.123 | right 61 %" of a step's pairs, or the first alone. */
+static void pairs_text(char text[64], const struct preference_sums *sums) {
+    char margin[32];
+    text[0] = '\0';
+    if (sums->pairs <= 0) return;
+    const double chosen =
+        (double)(sums->rewards[PREFERENCE_CHOSEN] / sums->sides[PREFERENCE_CHOSEN]);
+    const double rejected =
+        (double)(sums->rewards[PREFERENCE_REJECTED] / sums->sides[PREFERENCE_REJECTED]);
+    const int used = snprintf(text, 64, " | margin %s", figure(margin, chosen - rejected, 3));
+    if (preference_has_both(sums))
+        snprintf(text + used, (size_t)(64 - used), " | right %.0f %%",
+                 (double)(100 * sums->accurate / sums->pairs));
+}
+
 /* Prints the figures of a step. Those that can be spared are left out where the line would have
  * more than 80 columns. */
 static void print_line(const struct report *report, const struct step_report *step, double step_ms,
                        double tokens_per_s) {
-    enum { PARTS = 6 };
+    enum { PARTS = 7 };
     char parts[PARTS][64], scale[48], speed[32], loss[32], norm[32];
     int digits = snprintf(NULL, 0, "%" PRId64, report->steps), length = 0;
     scale_text(report, scale, step);
@@ -273,9 +288,10 @@ static void print_line(const struct report *report, const struct step_report *st
     snprintf(parts[1], sizeof *parts, " | lr %.2e", step->lr);
     snprintf(parts[2], sizeof *parts, " | norm %s", figure(norm, step->gradient_norm, 3));
     snprintf(parts[3], sizeof *parts, "%s", scale);
-    snprintf(parts[4], sizeof *parts, " | %s tok/s", count_text(speed, tokens_per_s));
-    snprintf(parts[5], sizeof *parts, step_ms < 1e4 ? " | %.1f ms" : " | %.0f ms", step_ms);
-    static const int spared[] = {5, 1, 4};
+    pairs_text(parts[4], &step->preference);
+    snprintf(parts[5], sizeof *parts, " | %s tok/s", count_text(speed, tokens_per_s));
+    snprintf(parts[6], sizeof *parts, step_ms < 1e4 ? " | %.1f ms" : " | %.0f ms", step_ms);
+    static const int spared[] = {6, 1, 5};
     for (int i = 0; i < PARTS; i++) length += (int)strlen(parts[i]);
     for (int i = 0; i < 3 && length > COLUMNS; i++) {
         length -= (int)strlen(parts[spared[i]]);
@@ -328,10 +344,16 @@ void report_step(struct report *report, const struct step_report *step, double s
     if (report->terminal && !last) draw_bar(report, step, tokens_per_s);
 }
 
-void report_validation(struct report *report, int64_t step, double loss) {
+void report_validation(struct report *report, int64_t step, double loss,
+                       const struct preference_sums *pairs) {
     report_pause(report);
     char text[32];
     fprintf(report->out, "step %" PRId64 ": validation loss %s", step, figure(text, loss, 4));
+    if (pairs) {
+        char more[64];
+        pairs_text(more, pairs);
+        fputs(more, report->out);
+    }
     if (report->floor > 0 && isfinite(loss))
         fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
     fputc('\n', report->out);

@@ -38,7 +38,8 @@ void report_memory(FILE *out, const struct memory_plan *plan);
  * On a terminal, redraws the bar. */
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
-void report_validation(struct report *report, int64_t step, double loss);
+void report_validation(struct report *report, int64_t step, double loss,
+                       const struct preference_sums *pairs);
 
 void report_accuracy(struct report *report, int64_t step, const struct accuracy *accuracy);
 

@@ -11,6 +11,7 @@
 #include "model/cli/run_state.h"
 #include "model/cli/validation.h"
 #include "model/core/evaluate.h"
+#include "model/session/reference_file.h"
 #include "model/session/sample_model.h"
 #include "model/plan/memory_options.h"
 
@@ -22,11 +23,12 @@ static int validate(struct run *run, bool *best, struct error *error) {
     int64_t sequences = evaluate_sequences(&run->session.config, &run->session.val.loader);
     int status = trainer_evaluate(trainer, &loss, &run->session.val.loader, sequences, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
-    report_validation(&run->report, step, loss);
+    report_validation(&run->report, step, loss, &trainer->validated);
     saving_watch(&run->saving, step, loss);
     struct best_validation before = trainer->state.best;
     if (validation_record(&trainer->state.best, step, loss)) *best = true;
-    if (!run->log_failure.text[0]) metrics_validation(&run->metrics, step, loss, &run->log_failure);
+    if (!run->log_failure.text[0])
+        metrics_validation(&run->metrics, step, loss, &trainer->validated, &run->log_failure);
     /* A resume repeats a validation whose line could not be written, so it does not count yet.
      * Several ranks stop early together, so all of them count it. */
     if (run->log_failure.text[0] && run->session.ranks->size == 1) trainer->state.best = before;
@@ -243,7 +245,8 @@ static int train(struct run *run, struct error *error) {
 /* Returns the entropy of the corpus in nats per token, a lower bound of the loss, or 0 if it is
  * unknown. */
 static double loss_floor(const struct config *config) {
-    return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
+    const bool language = config->train.objective == CONFIG_OBJECTIVE_LANGUAGE;
+    return language && strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
 }
 
 static void print_banner(struct run *run) {
@@ -311,7 +314,8 @@ static int train_part(struct run *run, bool *next, struct error *error) {
     trainer->stop = run->stop = signals_catch();
     signals_explain(run->report.terminal ? "\r\033[K" ENDING_TEXT : ENDING_TEXT);
     saving_open(&run->saving, trainer, &run->report, run->directory);
-    int failed = train(run, error);
+    int failed = session_open_reference(&run->session, run->directory, error);
+    if (failed != RESULT_FAILED) failed = train(run, error);
     signals_explain(NULL);
     report_pause(&run->report);
     *next = !failed && switches(run);

@@ -20,8 +20,9 @@ struct evaluation {
     struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
     struct backend be;
     int64_t sequences;
-    double bytes_per_token; /* 0: unknown */
-    double first_loss;      /* loss in the first precision, the reference of the others; 0: none */
+    double bytes_per_token;       /* 0: unknown */
+    struct preference_sums pairs; /* of the last precision, for models that are trained on pairs */
+    double first_loss; /* loss in the first precision, the reference of the others; 0: none */
     const volatile sig_atomic_t *stop;
 };
 
@@ -71,14 +72,22 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
     struct batches batches;
     float *sum = backend_allocate(be, sizeof *sum);
     float *results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *results);
+    struct preference_sums *pairs = backend_allocate(be, sizeof *pairs);
     int status = batches_open(&batches, gpt, error);
-    if (status == 0 && (!sum || !results)) status = fail(error, "out of memory");
-    struct evaluator evaluator = {gpt, &batches, sum, {results, results + 1}, evaluation->stop};
+    if (status == 0 && (!sum || !results || !pairs)) status = fail(error, "out of memory");
+    struct evaluator evaluator = {.gpt = gpt,
+                                  .batches = &batches,
+                                  .sum = sum,
+                                  .pairs = pairs,
+                                  .results = {results, results + 1},
+                                  .stop = evaluation->stop};
     if (status == 0)
         status = evaluate(&evaluator, loss, &evaluation->text.loader, evaluation->sequences, error);
     batches_close(&batches);
     if (results) backend_host_release(be, results);
     if (sum) backend_release(be, sum);
+    if (pairs) backend_release(be, pairs);
+    evaluation->pairs = evaluator.preference;
     return status;
 }
 

@@ -110,6 +110,15 @@ enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_scales { CONFIG_SCALES_UP, CONFIG_SCALES_FLOOR };
 /* The same values as enum matmul_sums (kernels/kernels.h). */
 enum config_sums { CONFIG_SUMS_EXACT, CONFIG_SUMS_HOPPER, CONFIG_SUMS_ADA };
+/* X(NAME, name): losses. All but language are those of pairs of answers
+ * (kernels/preference_args.h), whose enum has the same order. */
+#define OBJECTIVES(X) \
+    X(LANGUAGE, language) X(DPO, dpo) X(IPO, ipo) X(ORPO, orpo) X(KTO, kto) X(SIMPO, simpo)
+enum config_objective {
+#define X(NAME, name) CONFIG_OBJECTIVE_##NAME,
+    OBJECTIVES(X)
+#undef X
+};
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_base {
     CONFIG_BASE_AUTO,
@@ -174,6 +183,7 @@ struct config {
         char tokenizer_dir[CONFIG_STRING_MAX]; /* "": setup_tokenizer searches for it */
     } data;
     struct {
+        enum config_objective objective;
         int64_t steps;
         double epochs;    /* 0: steps is given; else steps is computed once the data are open */
         int64_t patience; /* validations without a lower loss that end the run; 0: off */
@@ -182,6 +192,9 @@ struct config {
         int64_t batch_tokens; /* 0: grad_accum_steps applies */
         enum config_recompute recompute;
     } train;
+    struct {
+        double beta, label_smoothing, nll_weight, gamma, desirable_weight, undesirable_weight;
+    } objective;
     struct {
         enum config_optimizer name;
         double lr, min_lr;

@@ -95,6 +95,9 @@ void config_resolve(struct config *config) {
         !config_given(config, "model.vocab_size"))
         config->model.vocab_size = 50257;
     fill_from_preset(config);
+    if (config->train.objective == CONFIG_OBJECTIVE_ORPO &&
+        !config_given(config, "objective.nll_weight"))
+        config->objective.nll_weight = 1;
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
     if (config->data.val[0] == '\0') leave_out_validation(config);

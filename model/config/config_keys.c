@@ -30,6 +30,11 @@ static const char *const optimizer_names[] = {
     OPTIMIZERS(X)
 #undef X
         NULL};
+static const char *const objective_names[] = {
+#define X(NAME, name) #name,
+    OBJECTIVES(X)
+#undef X
+        NULL};
 static const char *const recipe_names[] = {
 #define X(NAME, name, ...) name,
     RECIPES(X)
@@ -85,6 +90,8 @@ const struct config_block config_blocks[] = {
     {"adapter", "Fine-tuning of low-rank adapters on a frozen model (LoRA).", .training = true},
     {"data", "Training and validation data.", .training = true},
     {"train", "Length of the run and size of a step.", .training = true},
+    {"objective", "Preference tuning; used with train.objective other than language only.",
+     .training = true},
     {"optimizer", "Update rule and learning rate.", .training = true},
     {"autocast", "Operations in 16 bit when precision is not fp32.", .training = true},
     {"fp8", "Quantization of linear layers; used with fp8 only, but for require.",

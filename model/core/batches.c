@@ -1,21 +1,36 @@
 #include "model/core/batches.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool has_positions(const struct gpt *gpt) {
     return gpt->isolates && gpt->shape.positions == POSITIONS_LEARNED;
 }
 
+static int64_t array_count(const struct gpt *gpt) {
+    return 2 + gpt->isolates + has_positions(gpt);
+}
+
 static size_t slot_bytes(const struct gpt *gpt, int64_t rows) {
-    size_t arrays = 2 + (size_t)gpt->isolates + (size_t)has_positions(gpt);
-    return sizeof(struct batch) + arrays * (size_t)rows * sizeof(int32_t);
+    size_t bytes = sizeof(struct batch) + (size_t)(array_count(gpt) * rows) * sizeof(int32_t);
+    if (gpt->prefers)
+        bytes +=
+            sizeof(struct preference_batch) + (size_t)(rows / 2) * sizeof(struct preference_pair);
+    return bytes;
+}
+
+/* Bytes for the losses of pairs: two values for each row, and the answers of each pair. */
+static size_t preference_bytes(const struct gpt *gpt) {
+    const size_t rows = (size_t)gpt->capacity.rows;
+    return 2 * rows * sizeof(float) + rows / 2 * sizeof(struct preference_answers);
 }
 
 size_t batches_bytes(const struct gpt *gpt) {
     struct arena measure = {0};
     for (int i = 0; i < (gpt->be->device.host_memory ? 2 : 1) * BACKEND_SLOTS; i++)
         arena_take(&measure, slot_bytes(gpt, gpt->capacity.rows));
+    if (gpt->prefers) arena_take(&measure, preference_bytes(gpt));
     return measure.used;
 }
 
@@ -29,6 +44,11 @@ int batches_open(struct batches *batches, const struct gpt *gpt, struct error *e
         batches->sent[slot] = backend_allocate(be, bytes);
         complete = complete && batches->host[slot] && batches->sent[slot];
     }
+    if (gpt->prefers) {
+        batches->pairs = malloc((size_t)(gpt->capacity.rows / 2) * sizeof *batches->pairs);
+        batches->preference = backend_allocate(be, preference_bytes(gpt));
+        complete = complete && batches->pairs && batches->preference;
+    }
     return complete ? 0 : fail(error, "out of memory for batches of %zu bytes", bytes);
 }
 
@@ -38,6 +58,8 @@ void batches_close(struct batches *batches) {
         if (batches->host[slot]) backend_host_release(be, batches->host[slot]);
         if (batches->sent[slot]) backend_release(be, batches->sent[slot]);
     }
+    if (batches->preference) backend_release(be, batches->preference);
+    free(batches->pairs);
     memset(batches, 0, sizeof *batches);
 }
 
@@ -55,10 +77,33 @@ float batches_weight(const struct config *config, const struct loader *loader,
  * not count. Copies leave the largest absolute values, and with them fp8 scales, as they are. */
 static void repeat_samples(const struct gpt *gpt, int32_t *arrays, int64_t count) {
     const int64_t rows = gpt->shape.rows, given = count * gpt->shape.sequence_length;
-    const int64_t number = 2 + gpt->isolates + has_positions(gpt);
-    for (int64_t array = 0; array < number; array++)
+    for (int64_t array = 0; array < array_count(gpt); array++)
         for (int64_t row = given; row < rows; row++)
             arrays[array * rows + row] = array == 1 ? -1 : arrays[array * rows + row % given];
+}
+
+/* Writes the pairs of the batch behind its arrays, and points the activations to them. */
+static void put_pairs(const struct batches *batches, struct gpt *gpt, struct batch *host,
+                      struct batch *sent) {
+    const int64_t arrays = array_count(gpt) * gpt->shape.rows;
+    struct preference_batch *to = (struct preference_batch *)(host->tokens + arrays);
+    struct preference_memory *memory = &gpt->activations.preference;
+    to->count = (int32_t)batches->counted;
+    for (uint64_t i = 0; i < batches->counted; i++) {
+        const struct loader_pair *from = &batches->pairs[i];
+        struct preference_pair *pair = &to->pairs[i];
+        for (int side = 0; side < PREFERENCE_SIDES; side++) {
+            pair->begin[side] = from->begin[side];
+            pair->answer[side] = from->answer[side];
+            pair->end[side] = from->end[side];
+            pair->reference[side] = from->reference[side];
+        }
+        pair->undesirable = from->undesirable;
+    }
+    memory->batch = (const struct preference_batch *)(sent->tokens + arrays);
+    memory->weights = batches->preference;
+    memory->unused_losses = memory->weights + gpt->capacity.rows;
+    memory->answers = (struct preference_answers *)(memory->unused_losses + gpt->capacity.rows);
 }
 
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
@@ -76,6 +121,7 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
         .first_keys = gpt->isolates ? host->tokens + 2 * rows : NULL,
         .positions = has_positions(gpt) ? host->tokens + 3 * rows : NULL,
         .window = gpt->shape.window,
+        .pairs = batches->pairs,
     };
     if (loader_batch(loader, &arrays, (uint64_t)first_sample, (int)count, error)) return -1;
     repeat_samples(gpt, host->tokens, count);
@@ -83,6 +129,7 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
     host->inputs =
         inputs ? *inputs : (struct step_inputs){.loss_weight = weight_of(arrays.counted)};
     host->inputs.first_row = first_sample * gpt->shape.sequence_length;
+    if (gpt->prefers) put_pairs(batches, gpt, host, sent);
     backend_send(be, slot, sent, host, slot_bytes(gpt, rows));
     gpt->activations.inputs = &sent->inputs;
     gpt->activations.tokens = sent->tokens;

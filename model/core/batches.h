@@ -9,7 +9,8 @@
 struct batch {
     struct step_inputs inputs;
     int32_t tokens[]; /* [2, B, T]: tokens, then targets; with data.isolate also first keys, and
-                       * positions if these are learned */
+                       * positions if these are learned; then a struct preference_batch if the
+                       * model is trained on pairs */
 };
 
 struct batches {
@@ -17,7 +18,11 @@ struct batches {
     int slot;                          /* slot of the next batch */
     struct batch *host[BACKEND_SLOTS]; /* filled by the host */
     struct batch *sent[BACKEND_SLOTS]; /* the same in backend memory */
-    uint64_t counted;                  /* targets of the last batch that count in the loss */
+    uint64_t counted; /* targets of the last batch that count in the loss, or pairs */
+    /* For models that are trained on pairs: those of the last batch, [rows / 2], and backend memory
+     * for what activations.preference points to. */
+    struct loader_pair *pairs;
+    void *preference;
 };
 
 /* Bytes of backend memory that batches_open takes; on a CPU, host memory included. */
@@ -38,7 +43,7 @@ static inline int64_t batches_step_tokens(const struct config *config) {
 }
 
 /* Returns the weight of each target's loss in the step that begins with this sample: 1 / (unmasked
- * targets of all micro-batches); 0 if there are none. */
+ * targets of all micro-batches), or 1 / their pairs; 0 if there are none. */
 float batches_weight(const struct config *config, const struct loader *loader,
                      int64_t first_sample);
 

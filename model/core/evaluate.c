@@ -12,7 +12,7 @@ static void batch_loss(struct evaluator *evaluator) {
     struct gpt *gpt = evaluator->gpt;
     struct backend *be = gpt->be;
     gpt_forward(gpt);
-    gpt_loss(gpt, NULL);
+    gpt_loss(gpt, NULL, evaluator->pairs);
     OP(be, clear, .data = evaluator->sum, .bytes = sizeof(float));
     OP(be, loss_sum, .total = evaluator->sum, .losses = gpt->activations.losses.data,
        .count = gpt->shape.rows, .inputs = gpt->activations.inputs);
@@ -81,6 +81,25 @@ static int run_batches(struct evaluator *evaluator, struct batch_result *results
     return be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
 }
 
+/* Sums the figures of all pairs over the ranks. */
+static int share_pairs(struct evaluator *evaluator, struct error *error) {
+    struct backend *be = evaluator->gpt->be;
+    const struct ranks *ranks = be->collectives->ranks;
+    struct preference_sums *all = calloc((size_t)ranks->size, sizeof *all);
+    float *to = (float *)&evaluator->preference;
+    if (ranks_agree(ranks, all ? 0 : fail(error, "out of memory"), error)) {
+        free(all);
+        return -1;
+    }
+    backend_download(be, &evaluator->preference, evaluator->pairs, sizeof *all);
+    ranks_gather(ranks, all, &evaluator->preference, sizeof *all);
+    evaluator->preference = (struct preference_sums){0};
+    for (int rank = 0; rank < ranks->size; rank++)
+        for (size_t i = 0; i < sizeof *all / sizeof *to; i++) to[i] += ((float *)&all[rank])[i];
+    free(all);
+    return 0;
+}
+
 /* Gathers the results of all ranks. Batch i was run by rank i modulo the number of ranks. */
 static int share_results(const struct ranks *ranks, struct batch_result *results, int64_t batches,
                          struct error *error) {
@@ -102,11 +121,14 @@ static int mean_loss(double *loss, struct evaluator *evaluator, struct batch_res
     const struct ranks *ranks = evaluator->gpt->be->collectives->ranks;
     int64_t batch = evaluator->gpt->capacity.batch, batches = (sequences + batch - 1) / batch;
     double total = 0, weight = 0;
+    if (evaluator->gpt->prefers)
+        OP(evaluator->gpt->be, clear, .data = evaluator->pairs, .bytes = sizeof *evaluator->pairs);
     int status = run_batches(evaluator, results, loader, sequences, error);
     if (ranks_agree(ranks, status == RESULT_STOPPED ? 0 : status, error)) return -1;
     /* A signal may have reached some ranks only. */
     if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;
     if (share_results(ranks, results, batches, error)) return -1;
+    if (evaluator->gpt->prefers && share_pairs(evaluator, error)) return -1;
     for (int64_t i = 0; i < batches; i++) {
         total += results[i].weight * results[i].loss;
         weight += results[i].weight;

@@ -10,6 +10,8 @@ struct evaluator {
     struct gpt *gpt;
     struct batches *batches;
     float *sum;                        /* backend memory for one value */
+    struct preference_sums *pairs;     /* backend memory, for models that are trained on pairs */
+    struct preference_sums preference; /* result: sums over all pairs */
     float *results[BACKEND_SLOTS];     /* host memory of the backend, one value each */
     const volatile sig_atomic_t *stop; /* optional: nonzero ends the evaluation early */
 };
@@ -22,12 +24,12 @@ void evaluate_plan(struct gpt *gpt);
  * micro-batches, or all of the text if it has fewer. */
 int64_t evaluate_sequences(const struct config *config, const struct loader *loader);
 
-/* Computes the mean loss, in nats per unmasked target, of the first `sequences` sequences of the
- * loader. Batches have the model's capacity; in the last one, copies whose targets do not count
- * may follow the last sequence. The weights do not change. Batches are divided among ranks, and all
- * ranks get the same loss as one rank alone, since losses are summed in the order of batches. Fails
- * if all targets are masked. Returns RESULT_STOPPED, without a loss, once *evaluator->stop is
- * nonzero. */
+/* Computes the mean loss, in nats per unmasked target or per pair, of the first `sequences`
+ * sequences of the loader. Batches have the model's capacity; in the last one, copies whose targets
+ * do not count may follow the last sequence. The weights do not change. Batches are divided among
+ * ranks, and all ranks get the same loss as one rank alone, since losses are summed in the order of
+ * batches. Fails if all targets are masked. Returns RESULT_STOPPED, without a loss, once
+ * *evaluator->stop is nonzero. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
              int64_t sequences, struct error *error);
 

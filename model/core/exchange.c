@@ -209,7 +209,27 @@ bool exchange_embedding_rows(struct exchange *exchange, const struct embedding_r
     return true;
 }
 
-void exchange_sums(struct exchange *exchange, float *loss) {
+/* Sums the values in a struct preference_sums over all ranks. */
+static void sum_pairs(struct exchange *exchange, struct preference_sums *sums) {
+    enum { VALUES = sizeof *sums / sizeof(float) };
+    _Static_assert((int)VALUES <= (int)RANKS_ALIGNMENT, "a rank's part holds all values");
+    const struct collectives *c = exchange->collectives;
+    const struct tensor total = {sums, DTYPE_F32, 2, {1, VALUES}};
+    struct tensor part = {exchange->losses, DTYPE_F32, 2, {1, VALUES}};
+    part.data = exchange->losses + (int64_t)c->ranks->rank * RANKS_ALIGNMENT;
+    OP(exchange->be, weighted_sum, .out = &part, .a = &total, .columns = VALUES, .alpha = 1);
+    wait_for(exchange, collectives_all_gather(c, exchange->losses, sizeof *exchange->losses,
+                                              exchange->losses_count));
+    OP(exchange->be, clear, .data = sums, .bytes = sizeof *sums);
+    for (int rank = 0; rank < c->ranks->size; rank++) {
+        part.data = exchange->losses + (int64_t)rank * RANKS_ALIGNMENT;
+        OP(exchange->be, weighted_sum, .out = &total, .a = &total, .b = &part, .columns = VALUES,
+           .alpha = 1, .beta = 1);
+    }
+}
+
+void exchange_sums(struct exchange *exchange, struct step_state *state, bool pairs) {
+    float *loss = &state->loss;
     struct backend *be = exchange->be;
     const struct collectives *c = exchange->collectives;
     if (idle(exchange)) return;
@@ -224,6 +244,7 @@ void exchange_sums(struct exchange *exchange, float *loss) {
     wait_for(exchange, ticket);
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
     OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count);
+    if (pairs) sum_pairs(exchange, &state->preference);
 }
 
 static uint64_t gather(const struct exchange *exchange, const struct bucket *bucket, void *array,

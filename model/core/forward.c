@@ -354,35 +354,68 @@ static void loss_backward(struct gpt *gpt, const struct tensor *logits, const st
            .accumulate = gpt->accumulate || first > 0);
 }
 
+/* Arguments of a pass over the head. */
+struct head_pass {
+    int64_t first;           /* first row */
+    const float *loss_scale; /* NULL: no gradients */
+    const float *weights;    /* [N] of the losses, or NULL */
+    float *losses;           /* [N] */
+    bool has_logits;         /* all rows are one chunk, whose logits are there already */
+};
+
 /* Computes the losses of rows first and following, with gradients if there is a loss scale. */
-static void loss_from(struct gpt *gpt, int64_t first, const float *loss_scale) {
+static void run_head(struct gpt *gpt, const struct head_pass *pass) {
     struct backend *be = gpt->be;
     struct activations *a = &gpt->activations;
     const struct gpt_shape *s = &gpt->shape;
     exchange_weights_arrived(gpt->exchange, s->n_layer);
     masters_cast(&gpt->masters, be, -1);
-    for (; first < s->rows; first += s->logit_rows) {
+    for (int64_t first = pass->first; first < s->rows; first += s->logit_rows) {
         int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
         struct tensor in = tensor_slice(&a->lnf_out, first, rows);
         struct tensor logits = tensor_slice(&a->logits, 0, rows);
-        struct tensor losses = tensor_range(&a->losses, first, rows);
         const struct trace_label label = label_rows(ACTIVATION_logits, false, first, rows);
         const struct trace_label dlabel = label_rows(ACTIVATION_logits, true, first, rows);
-        OP(be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true,
-           .label = &label);
-        OP(be, cross_entropy, .losses = losses.data, .logits = &logits,
-           .targets = a->targets ? a->targets + first : NULL, .loss_scale = loss_scale,
-           .inputs = a->inputs, .vocab_size = s->vocab_size, .label = loss_scale ? &dlabel : NULL);
-        if (loss_scale) loss_backward(gpt, &logits, &in, first);
+        if (!pass->has_logits)
+            OP(be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true,
+               .label = &label);
+        OP(be, cross_entropy, .losses = pass->losses ? pass->losses + first : NULL,
+           .logits = &logits, .targets = a->targets ? a->targets + first : NULL,
+           .loss_scale = pass->loss_scale, .inputs = a->inputs,
+           .weights = pass->weights ? pass->weights + first : NULL, .vocab_size = s->vocab_size,
+           .label = pass->loss_scale ? &dlabel : NULL);
+        if (pass->loss_scale) loss_backward(gpt, &logits, &in, first);
     }
 }
 
-void gpt_loss(struct gpt *gpt, const float *loss_scale) {
-    loss_from(gpt, 0, loss_scale);
+/* Computes the losses of pairs from those of tokens, then the gradients. */
+static void preference_loss(struct gpt *gpt, const float *loss_scale,
+                            struct preference_sums *sums) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct activations *a = &gpt->activations;
+    const struct preference_memory *memory = &a->preference;
+    run_head(gpt, &(struct head_pass){.losses = a->losses.data});
+    OP(gpt->be, preference, .losses = a->losses.data, .weights = memory->weights,
+       .targets = a->targets, .count = s->rows, .answers = memory->answers, .sums = sums,
+       .batch = memory->batch, .rule = gpt->rule);
+    if (!loss_scale) return;
+    run_head(gpt, &(struct head_pass){.loss_scale = loss_scale,
+                                      .weights = memory->weights,
+                                      .losses = memory->unused_losses,
+                                      .has_logits = s->logit_rows >= s->rows});
+}
+
+void gpt_loss(struct gpt *gpt, const float *loss_scale, struct preference_sums *sums) {
+    if (gpt->prefers) preference_loss(gpt, loss_scale, sums);
+    else
+        run_head(gpt, &(struct head_pass){.loss_scale = loss_scale,
+                                          .losses = gpt->activations.losses.data});
 }
 
 void gpt_losses(struct gpt *gpt, int64_t first) {
-    loss_from(gpt, first / gpt->shape.logit_rows * gpt->shape.logit_rows, NULL);
+    run_head(gpt,
+             &(struct head_pass){.first = first / gpt->shape.logit_rows * gpt->shape.logit_rows,
+                                 .losses = gpt->activations.losses.data});
 }
 
 void gpt_logits(struct gpt *gpt, int64_t first, int64_t rows) {

@@ -29,12 +29,14 @@ int64_t gpt_extend(struct gpt *gpt, const struct added *added);
  * valid, to the first. */
 void gpt_recompute(struct gpt *gpt, int64_t layer);
 
-/* Fills activations.losses with the loss of each token, after gpt_forward. Logits are computed a
- * chunk of rows at a time. If loss_scale (backend memory) is given, each chunk is replaced by its
- * gradient, from which activations.gradients.lnf_out and the gradient of the head's weights are
- * computed (see gpt->accumulate). Gradients are those of loss_weight * *loss_scale *
- * sum(losses), where the loss weight came with the batch. */
-void gpt_loss(struct gpt *gpt, const float *loss_scale);
+/* Fills activations.losses with the loss of each token, or of each pair in its first row, after
+ * gpt_forward. Logits are computed a chunk of rows at a time. If loss_scale (backend memory) is
+ * given, each chunk is replaced by its gradient, from which activations.gradients.lnf_out and the
+ * gradient of the head's weights are computed (see gpt->accumulate). Gradients are those of
+ * loss_weight * *loss_scale * sum(losses), where the loss weight came with the batch. Pairs are
+ * added to *sums (backend memory), and take a second pass over the head for the gradients, because
+ * each depends on all tokens of its pair. */
+void gpt_loss(struct gpt *gpt, const float *loss_scale, struct preference_sums *sums);
 
 /* Computes the losses of rows first and following alone; the losses before them are undefined. */
 void gpt_losses(struct gpt *gpt, int64_t first);

@@ -202,6 +202,28 @@ static void set_capacity(struct gpt *gpt, const struct config *config, int64_t b
               gpt->precision.activation[ACTIVATION_logits], gpt->be->device.chunk_bytes);
 }
 
+/* Sets what the loss is. */
+static void set_objective(struct gpt *gpt, const struct config *config) {
+    _Static_assert((int)PREFERENCE_DPO + 1 == (int)CONFIG_OBJECTIVE_DPO &&
+                       (int)PREFERENCE_IPO + 1 == (int)CONFIG_OBJECTIVE_IPO &&
+                       (int)PREFERENCE_ORPO + 1 == (int)CONFIG_OBJECTIVE_ORPO &&
+                       (int)PREFERENCE_KTO + 1 == (int)CONFIG_OBJECTIVE_KTO &&
+                       (int)PREFERENCE_SIMPO + 1 == (int)CONFIG_OBJECTIVE_SIMPO,
+                   "the same order");
+    gpt->isolates = config->data.isolate;
+    gpt->prefers = config->train.objective != CONFIG_OBJECTIVE_LANGUAGE;
+    if (!gpt->prefers) return;
+    gpt->rule = (struct preference_rule){
+        .objective = (enum preference_objective)((int)config->train.objective - 1),
+        .beta = (float)config->objective.beta,
+        .label_smoothing = (float)config->objective.label_smoothing,
+        .gamma = (float)config->objective.gamma,
+        .nll_weight = (float)config->objective.nll_weight,
+        .desirable_weight = (float)config->objective.desirable_weight,
+        .undesirable_weight = (float)config->objective.undesirable_weight,
+    };
+}
+
 static void open_training(struct gpt *gpt, const struct config *config) {
     set_capacity(gpt, config, config->train.micro_batch_size);
     _Static_assert((int)RECOMPUTE_NONE == (int)CONFIG_RECOMPUTE_NONE &&
@@ -209,7 +231,7 @@ static void open_training(struct gpt *gpt, const struct config *config) {
                        (int)RECOMPUTE_LAYER == (int)CONFIG_RECOMPUTE_LAYER,
                    "the same values");
     gpt->recompute = (enum recompute)config->train.recompute;
-    gpt->isolates = config->data.isolate;
+    set_objective(gpt, config);
     gpt->texts = config->sample.every > 0;
     gpt->has_cache = gpt->recompute == RECOMPUTE_LAYER && gpt->texts > 0;
     gpt->offload = config->offload.optimizer;
@@ -218,7 +240,7 @@ static void open_training(struct gpt *gpt, const struct config *config) {
 static void open_evaluation(struct gpt *gpt, const struct config *config) {
     set_capacity(gpt, config, config->train.micro_batch_size);
     gpt->recompute = RECOMPUTE_NOT_SAVED;
-    gpt->isolates = config->data.isolate;
+    set_objective(gpt, config);
 }
 
 static void open_sampling(struct gpt *gpt, const struct config *config) {

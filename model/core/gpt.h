@@ -57,7 +57,9 @@ struct gpt {
     bool last_micro_batch; /* the backward pass sends its gradients to other ranks */
     enum gpt_use use;
     enum recompute recompute;
-    bool offload;   /* the optimizer's state is in host memory */
+    bool offload; /* the optimizer's state is in host memory */
+    bool prefers; /* losses are those of pairs, by `rule` */
+    struct preference_rule rule;
     bool isolates;  /* batches come with first keys, and with positions if these are learned */
     bool has_cache; /* keys and values are saved in `cache`, because layers share their qkv */
 

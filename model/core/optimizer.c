@@ -317,7 +317,7 @@ static void find_norm(struct optimizer *optimizer) {
            .state = optimizer->state);
         if (own) own += backend_squares(be, &gradients);
     }
-    exchange_sums(exchange, &optimizer->state->loss);
+    exchange_sums(exchange, optimizer->state, optimizer->gpt->prefers);
     OP(be, gradient_norm, .state = optimizer->state, .squares = all, .count = ranks->size * count,
        .grad_clip = (float)optimizer->config->optimizer.grad_clip);
 }

@@ -31,6 +31,9 @@ static void begin_step(struct trainer *trainer) {
     gpt_clear_gradients(&trainer->gpt);
     quantization_begin_step(&trainer->gpt.quantization);
     OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
+    if (trainer->gpt.prefers)
+        OP(trainer->be, clear, .data = &trainer->optimizer.state->preference,
+           .bytes = sizeof(struct preference_sums));
 }
 
 /* Runs forward and backward on the current micro-batch. */
@@ -44,7 +47,7 @@ static void accumulate(void *argument) {
     gpt->dropout.active = true;
     gpt->quantization.weights_rounded = !micro->first;
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, &trainer->optimizer.state->preference);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows,
        .inputs = gpt->activations.inputs);
@@ -223,6 +226,7 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
         .fp8_zero = result->fp8_zero,
         .skipped = result->found_inf,
     };
+    if (trainer->gpt.prefers) report->preference = result->preference;
     trainer->state.scaler = *result;
     bool backs_off = result->found_inf && trainer->gpt.precision.scale_loss;
     if (isfinite(result->loss)) trainer->losses_lost = 0;
@@ -242,8 +246,11 @@ int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader 
         .gpt = &trainer->gpt,
         .batches = &trainer->batches,
         .sum = &trainer->optimizer.state->loss, /* unused between steps, like the results */
+        .pairs = &trainer->optimizer.state->preference,
         .results = {&trainer->results[0].loss, &trainer->results[1].loss},
         .stop = trainer->stop,
     };
-    return evaluate(&evaluator, loss, loader, sequences, error);
+    const int status = evaluate(&evaluator, loss, loader, sequences, error);
+    trainer->validated = evaluator.preference;
+    return status;
 }

@@ -48,6 +48,7 @@ struct step_report {
     int32_t fp8_not_finite, fp8_zero; /* as in struct step_state */
     bool fp8;                         /* true if the fp8_ counts apply */
     bool skipped;
+    struct preference_sums preference; /* of the step's pairs; pairs 0: there are none */
 };
 
 /* A step whose operations are queued, but whose result has not been read. */
@@ -68,6 +69,7 @@ struct trainer {
     struct step_state *results;               /* host, [BACKEND_SLOTS] */
     struct queued_step queued[BACKEND_SLOTS]; /* `unfinished` of them are in use */
     int first_queued, unfinished;
+    struct preference_sums validated; /* sums over the pairs of the last validation */
     int losses_lost; /* steps in a row with a non-finite loss, except those that lower fp16's loss
                       * scale */
     /* Optional: nonzero ends long work other than training steps early. */

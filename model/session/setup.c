@@ -12,6 +12,7 @@
 #include "data/util/random.h"
 #include "data/util/utf8.h"
 #include "data/corpus/tales.h"
+#include "data/corpus/tales_pairs.h"
 #include "data/corpus/tokenizer_record.h"
 #include "kernels/open/backend_open.h"
 #include "model/config/config_keys.h"
@@ -21,6 +22,25 @@ uint64_t derive_seed(int64_t seed, enum seed_use use) {
     return random_bits((uint64_t)seed, use, 0);
 }
 
+/* Fails if the rows of the data are of another kind than the objective's. */
+static int check_rows(const struct tokens *tokens, const struct config *config, const char *what,
+                      struct error *error) {
+    const enum config_objective objective = config->train.objective;
+    const bool pairs = objective != CONFIG_OBJECTIVE_LANGUAGE;
+    const bool single = objective == CONFIG_OBJECTIVE_KTO;
+    const char *name = config_name_of("train.objective", objective);
+    if (pairs == pairs_exist(tokens) && (!pairs || single == pairs_labelled(tokens))) return 0;
+    if (!pairs)
+        return fail(error, "%.600s holds pairs of answers\nset train.objective, to dpo for example",
+                    what);
+    return fail(error,
+                "train.objective is %s, but %.600s does not hold rows with %s\nprepare such rows, "
+                "or choose another objective",
+                name, what,
+                single ? "\"prompt\", \"completion\" and \"label\""
+                       : "\"prompt\", \"chosen\" and \"rejected\"");
+}
+
 int source_open(struct source *source, const struct config *config, const char *what,
                 bool validation, struct error *error) {
     struct loader_options options = {
@@ -28,11 +48,15 @@ int source_open(struct source *source, const struct config *config, const char *
         .seed = derive_seed(config->seed, SEED_DATA),
         .shuffle = !validation,
         .vocab_size = (int)config->model.vocab_size,
+        .pairs = config->train.objective != CONFIG_OBJECTIVE_LANGUAGE,
+        .prompts = config->train.objective == CONFIG_OBJECTIVE_ORPO,
     };
-    int failed = strcmp(what, "tales") == 0 ? tales_tokens(&source->tokens, validation, error)
-                                            : tokens_open(&source->tokens, what, error);
+    int failed = strcmp(what, "tales") != 0 ? tokens_open(&source->tokens, what, error)
+                 : options.pairs            ? tales_pairs(&source->tokens, validation, error)
+                                            : tales_tokens(&source->tokens, validation, error);
     if (failed) return -1;
-    if (loader_open(&source->loader, &source->tokens, &options, error)) {
+    if (check_rows(&source->tokens, config, what, error) ||
+        loader_open(&source->loader, &source->tokens, &options, error)) {
         tokens_close(&source->tokens);
         return -1;
     }

@@ -144,7 +144,7 @@ int subject_run(struct subject *subject, struct trainer *trainer, int i, float w
                     error))
         return -1;
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, &trainer->optimizer.state->preference);
     gpt_backward(gpt);
     return 0;
 }

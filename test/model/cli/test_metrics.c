@@ -52,7 +52,7 @@ static void put_step(struct metrics *metrics, int64_t step) {
 }
 
 static void put_validation(struct metrics *metrics, int64_t step) {
-    cr_assert_eq(metrics_validation(metrics, step, 2.5, &error), 0, "%s", error.text);
+    cr_assert_eq(metrics_validation(metrics, step, 2.5, NULL, &error), 0, "%s", error.text);
 }
 
 static char *content(void) {
@@ -179,7 +179,7 @@ Test(metrics, non_finite_values_are_null) {
     report.loss_scale = -INFINITY;
     report.lr = (double)NAN;
     cr_expect_eq(metrics_step(&metrics, &report, (double)INFINITY, (double)NAN, 5, &error), 0);
-    cr_expect_eq(metrics_validation(&metrics, 2, (double)-INFINITY, &error), 0);
+    cr_expect_eq(metrics_validation(&metrics, 2, (double)-INFINITY, NULL, &error), 0);
     end(&metrics);
     expect_content("{\"step\": 2, \"tokens\": 128, \"loss\": null, \"lr\": null, \"grad_norm\": "
                    "null, \"loss_scale\": null, \"skipped\": false, \"step_ms\": null, "
@@ -230,7 +230,7 @@ Test(metrics, switched_off_writes_nothing) {
     struct metrics metrics = {0};
     struct step_report report = report_of(1);
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), 0);
-    cr_expect_eq(metrics_validation(&metrics, 1, 1, &error), 0);
+    cr_expect_eq(metrics_validation(&metrics, 1, 1, NULL, &error), 0);
     metrics_close(&metrics);
     cr_expect_neq(access(path, F_OK), 0);
 }
@@ -264,7 +264,7 @@ Test(metrics, full_disk) {
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), -1);
     expect_remedy("No space left");
     error.text[0] = 0;
-    cr_expect_eq(metrics_validation(&metrics, 1, 1, &error), -1);
+    cr_expect_eq(metrics_validation(&metrics, 1, 1, NULL, &error), -1);
     expect_remedy("No space left");
     metrics_close(&metrics);
 }

@@ -219,10 +219,10 @@ Test(report, loss_scale_and_skips) {
 
 Test(report, validation_and_the_floor) {
     print_to_pipe();
-    report_validation(&report, 5, 1.5);
+    report_validation(&report, 5, 1.5, NULL);
     report.floor = 0.9;
-    report_validation(&report, 10, 1.5);
-    report_validation(&report, 15, -(double)NAN);
+    report_validation(&report, 10, 1.5, NULL);
+    report_validation(&report, 15, -(double)NAN, NULL);
     expect_match(finish(), "^step 5: validation loss 1\\.5000\n"
                            "step 10: validation loss 1\\.5000, 0\\.6000 above the floor "
                            "0\\.9000\nstep 15: validation loss nan\n$");
@@ -329,7 +329,7 @@ Test(report, pause_erases_the_bar) {
     report_pause(&report);
     report_pause(&report);
     show_step(2);
-    report_validation(&report, 2, 1.5);
+    report_validation(&report, 2, 1.5, NULL);
     show_step(20);
     expect_match(finish(), "^\r[#-]* 1/20 [^\n]*left\033\\[K\r\033\\[K\r[#-]* 2/20 [^\n]*left"
                            "\033\\[K\r\033\\[Kstep 2: validation loss 1\\.5000\n"

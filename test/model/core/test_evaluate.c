@@ -29,7 +29,11 @@ static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch) {
     eval->sum = backend_allocate(be, sizeof *eval->sum);
     eval->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *eval->results);
     eval->evaluator = (struct evaluator){
-        gpt, &eval->batches, eval->sum, {eval->results, eval->results + 1}, NULL};
+        .gpt = gpt,
+        .batches = &eval->batches,
+        .sum = eval->sum,
+        .results = {eval->results, eval->results + 1},
+    };
 }
 
 static void eval_close(struct eval_rig *eval, struct rig *rig) {

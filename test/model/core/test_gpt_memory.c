@@ -383,7 +383,7 @@ Test(gpt_memory, chunks_of_logits) {
     backend_upload(&rig.be, gpt->activations.tokens, tokens, sizeof tokens);
     backend_upload(&rig.be, gpt->activations.targets, targets, sizeof targets);
     gpt_forward(gpt);
-    gpt_loss(gpt, NULL);
+    gpt_loss(gpt, NULL, NULL);
     float *losses = rig_floats(&rig.be, &gpt->activations.losses);
     int64_t chunk = gpt->shape.logit_rows;
     for (int64_t row = chunk - 1; row <= chunk; row++) {

@@ -50,7 +50,7 @@ static struct result pass(struct rig *rig) {
     struct gpt *gpt = &trainer->gpt;
     gpt_clear_gradients(gpt);
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, NULL);
     gpt_backward(gpt);
     return (struct result){rig_floats(&rig->be, &gpt->activations.losses),
                            rig_floats(&rig->be, &gpt->gradients), gpt->trained_count};
@@ -198,7 +198,7 @@ Test(isolation, a_window_limits_what_a_token_depends_on) {
             backend_upload(&rig.be, gpt->activations.targets, tokens + 1,
                            RIG_LENGTH * sizeof *tokens);
             gpt_forward(gpt);
-            gpt_loss(gpt, NULL);
+            gpt_loss(gpt, NULL, NULL);
             losses[i] = rig_floats(&rig.be, &gpt->activations.losses);
         }
         for (int64_t t = 0; t < RIG_LENGTH; t++) {

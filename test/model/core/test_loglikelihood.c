@@ -42,7 +42,7 @@ static double alone(struct gpt *gpt, const struct scored_text *text) {
     backend_upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
     backend_upload(gpt->be, gpt->activations.targets, targets, sizeof targets);
     gpt_forward(gpt);
-    gpt_loss(gpt, NULL);
+    gpt_loss(gpt, NULL, NULL);
     float *losses = rig_floats(gpt->be, &gpt->activations.losses);
     double sum = 0;
     for (int i = 0; i < 2 * RIG_LENGTH; i++) sum -= (double)losses[i];

@@ -111,7 +111,7 @@ static struct collector *run(struct rig *rig) {
                  0);
     backend_observe(&rig->be, &collector->observer);
     gpt_forward(gpt);
-    gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale);
+    gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale, NULL);
     gpt_backward(gpt);
     backend_observe(&rig->be, NULL);
     return collector;

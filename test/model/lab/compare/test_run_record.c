@@ -58,7 +58,7 @@ Test(run_record, reads_what_metrics_writes) {
     make_run((struct run_recipe){.name = "x"});
     cr_assert_eq(metrics_open(&metrics, in_folder("x"), &config, 0, &error), 0, "%s", error.text);
     cr_assert_eq(metrics_step(&metrics, &report, 5, 250, 77, &error), 0);
-    cr_assert_eq(metrics_validation(&metrics, 3, 1.5, &error), 0);
+    cr_assert_eq(metrics_validation(&metrics, 3, 1.5, NULL, &error), 0);
     metrics_close(&metrics);
     struct run_record run = read_run(in_folder("x"));
     cr_assert(arrlen(run.steps) == 1 && arrlen(run.validations) == 1);

@@ -1,0 +1,83 @@
+#include "model/core/reference.h"
+
+#include <stdlib.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/min_max.h"
+#include "kernels/collectives.h"
+#include "model/core/forward.h"
+
+bool reference_is_read(const struct gpt *gpt) {
+    return gpt->prefers && gpt->rule.objective != PREFERENCE_ORPO &&
+           gpt->rule.objective != PREFERENCE_SIMPO;
+}
+
+/* Stores the values of one batch. answers: host memory of the backend, [pairs of a batch]. */
+static int run_batch(struct trainer *trainer, struct loader *loader, int64_t first, int64_t count,
+                     struct preference_answers *answers, struct error *error) {
+    struct gpt *gpt = &trainer->gpt;
+    const struct batches *batches = &trainer->batches;
+    struct preference_sums *unused = &trainer->optimizer.state->preference;
+    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+    if (batches_put(&trainer->batches, gpt, loader, first, count, NULL, error)) return -1;
+    gpt_forward(gpt);
+    gpt_loss(gpt, NULL, unused);
+    backend_download(gpt->be, answers, gpt->activations.preference.answers,
+                     (size_t)batches->counted * sizeof *answers);
+    for (uint64_t i = 0; i < batches->counted; i++)
+        for (int side = 0; side < PREFERENCE_SIDES; side++)
+            loader->pairs.reference[PREFERENCE_SIDES * batches->pairs[i].index + (uint64_t)side] =
+                answers[i].p[side];
+    return 0;
+}
+
+/* Runs this rank's batches, one of every ranks->size. */
+static int run_batches(struct trainer *trainer, struct loader *loader, int64_t first, int64_t count,
+                       struct error *error) {
+    struct gpt *gpt = &trainer->gpt;
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    const int64_t batch = gpt->capacity.batch;
+    const size_t bytes = (size_t)(gpt->capacity.rows / 2) * sizeof(struct preference_answers);
+    struct preference_answers *answers = backend_host_allocate(gpt->be, bytes);
+    int status = answers ? 0 : fail(error, "out of memory");
+    for (int64_t i = ranks->rank * batch; status == 0 && i < count; i += ranks->size * batch) {
+        if (trainer->stop && *trainer->stop) status = RESULT_STOPPED;
+        else status = run_batch(trainer, loader, first + i, MIN(count - i, batch), answers, error);
+    }
+    if (answers) backend_host_release(gpt->be, answers);
+    if (status == 0 && gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
+    return status;
+}
+
+/* Adds up the values of all ranks, of which one is not 0. */
+static int share(const struct ranks *ranks, float *values, size_t count, struct error *error) {
+    if (ranks->size == 1) return 0;
+    float *all = malloc((size_t)ranks->size * count * sizeof *all);
+    int status = ranks_agree(ranks, all ? 0 : fail(error, "out of memory"), error);
+    if (status == 0) ranks_gather(ranks, all, values, count * sizeof *all);
+    for (int rank = 0; status == 0 && rank < ranks->size; rank++)
+        for (size_t i = 0; i < count; i++)
+            if (rank != ranks->rank) values[i] += all[(size_t)rank * count + i];
+    free(all);
+    return status;
+}
+
+int reference_compute(struct trainer *trainer, struct loader *loader, int64_t first, int64_t count,
+                      struct error *error) {
+    struct gpt *gpt = &trainer->gpt;
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    const size_t values = PREFERENCE_SIDES * arrlenu(loader->pairs.list);
+    const float scale = gpt->adapters.scale;
+    trainer_wait_for_weights(trainer);
+    free(loader->pairs.reference);
+    loader->pairs.reference = calloc(values, sizeof *loader->pairs.reference);
+    if (ranks_agree(ranks, loader->pairs.reference ? 0 : fail(error, "out of memory"), error))
+        return -1;
+    gpt->adapters.scale = 0; /* adapters then add nothing */
+    int status = run_batches(trainer, loader, first, count, error);
+    gpt->adapters.scale = scale;
+    if (ranks_agree(ranks, status == RESULT_STOPPED ? 0 : status, error)) return -1;
+    if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;
+    return share(ranks, loader->pairs.reference, values, error);
+}
