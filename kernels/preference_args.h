@@ -78,6 +78,18 @@ static inline bool preference_has_both(const struct preference_sums *sums) {
            sums->sides[PREFERENCE_CHOSEN] == sums->pairs;
 }
 
+/* Mean reward or log-probability of a side's answers. */
+static inline double preference_mean(const float values[PREFERENCE_SIDES],
+                                     const struct preference_sums *sums, int side) {
+    return (double)(values[side] / sums->sides[side]);
+}
+
+/* Mean reward of chosen answers less that of rejected ones. */
+static inline double preference_margin(const struct preference_sums *sums) {
+    return preference_mean(sums->rewards, sums, PREFERENCE_CHOSEN) -
+           preference_mean(sums->rewards, sums, PREFERENCE_REJECTED);
+}
+
 /* Loss of a pair, and its derivatives by -log p of a target of each answer, and of any target of
  * the chosen document. */
 struct preference_value {

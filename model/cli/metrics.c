@@ -75,20 +75,15 @@ static void print_number(FILE *file, const char *key, double value, int digits) 
 
 /* Prints what TRL logs for pairs, by the same names with _ for /. */
 static void print_pairs(FILE *file, const char *prefix, const struct preference_sums *sums) {
-    double rewards[PREFERENCE_SIDES], p[PREFERENCE_SIDES];
     const bool both = preference_has_both(sums);
-    for (int side = 0; side < PREFERENCE_SIDES; side++) {
-        rewards[side] = (double)(sums->rewards[side] / sums->sides[side]);
-        p[side] = (double)(sums->p[side] / sums->sides[side]);
-    }
     const struct {
         const char *name;
         double value;
-    } values[] = {{"rewards_chosen", rewards[PREFERENCE_CHOSEN]},
-                  {"rewards_rejected", rewards[PREFERENCE_REJECTED]},
-                  {"rewards_margins", rewards[PREFERENCE_CHOSEN] - rewards[PREFERENCE_REJECTED]},
-                  {"logps_chosen", p[PREFERENCE_CHOSEN]},
-                  {"logps_rejected", p[PREFERENCE_REJECTED]},
+    } values[] = {{"rewards_chosen", preference_mean(sums->rewards, sums, PREFERENCE_CHOSEN)},
+                  {"rewards_rejected", preference_mean(sums->rewards, sums, PREFERENCE_REJECTED)},
+                  {"rewards_margins", preference_margin(sums)},
+                  {"logps_chosen", preference_mean(sums->p, sums, PREFERENCE_CHOSEN)},
+                  {"logps_rejected", preference_mean(sums->p, sums, PREFERENCE_REJECTED)},
                   {both ? "rewards_accuracies" : "kl",
                    (double)((both ? sums->accurate : sums->kl) / sums->pairs)}};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {

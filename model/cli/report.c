@@ -68,11 +68,15 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     bool raw = false; /* shown to the user: a renamed text file would also be read as raw tokens */
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
         raw = raw || loader->tokens->shards[i].raw;
-    int used = fprintf(out, "  %-10s %s: %s tokens, %s sequence%s%s", label, name,
-                       count_text(tokens, (double)loader->tokens->count),
-                       count_text(sequences, (double)loader->sequence_count),
-                       loader->sequence_count == 1 ? "" : "s", raw ? ", raw uint16" : "");
-    enum { NOTES = 4 };
+    int used = fprintf(out, "  %-10s %s: ", label, name);
+    if (loader->options.pairs)
+        used += fprintf(out, "%s %s, ", count_text(tokens, (double)arrlenu(loader->pairs.list)),
+                        loader->pairs.labelled ? "labelled answers" : "pairs");
+    used += fprintf(out, "%s tokens, %s sequence%s%s",
+                    count_text(tokens, (double)loader->tokens->count),
+                    count_text(sequences, (double)loader->sequence_count),
+                    loader->sequence_count == 1 ? "" : "s", raw ? ", raw uint16" : "");
+    enum { NOTES = 5 };
     uint64_t documents, cut = loader_cut_documents(loader, &documents);
     char notes[NOTES][64] = {""};
     if (loader->tokens->counted < loader->tokens->count)
@@ -86,6 +90,9 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     if (cut > 0)
         snprintf(notes[3], sizeof *notes, "sequences cut %s of %s documents",
                  count_text(tokens, (double)cut), count_text(sequences, (double)documents));
+    if (loader->pairs.cut > 0)
+        snprintf(notes[4], sizeof *notes, "%s pairs cut to data.seq_len",
+                 count_text(tokens, (double)loader->pairs.cut));
     for (int i = 0; i < NOTES; i++) {
         if (!notes[i][0]) continue;
         bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;
@@ -178,6 +185,23 @@ static void print_switch(FILE *out, const struct trainer *trainer) {
             config_precision_name(config->precision_switch.precision), step);
 }
 
+/* Prints the loss of pairs and its settings; nothing for language. */
+static void print_objective(FILE *out, const struct config *config) {
+    const enum config_objective objective = config->train.objective;
+    if (objective == CONFIG_OBJECTIVE_LANGUAGE) return;
+    fprintf(out, "  objective  %s: beta %g", config_name_of("train.objective", objective),
+            config->objective.beta);
+    if (objective == CONFIG_OBJECTIVE_SIMPO) fprintf(out, ", gamma %g", config->objective.gamma);
+    if (config->objective.label_smoothing > 0)
+        fprintf(out, ", label smoothing %g", config->objective.label_smoothing);
+    if (objective == CONFIG_OBJECTIVE_KTO)
+        fprintf(out, ", weights %g and %g", config->objective.desirable_weight,
+                config->objective.undesirable_weight);
+    else if (config->objective.nll_weight > 0)
+        fprintf(out, ", plus %g x cross entropy", config->objective.nll_weight);
+    fputc('\n', out);
+}
+
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
@@ -209,6 +233,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fputc('\n', out);
     if (train) print_data(out, "data", config->data.train, train, gpt->isolates);
     if (val) print_data(out, "validation", config->data.val, val, gpt->isolates);
+    print_objective(out, config);
     fputs("  training   ", out);
     int used = print_length(out, trainer, train);
     used += fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens,",
@@ -265,11 +290,7 @@ static void pairs_text(char text[64], const struct preference_sums *sums) {
     char margin[32];
     text[0] = '\0';
     if (sums->pairs <= 0) return;
-    const double chosen =
-        (double)(sums->rewards[PREFERENCE_CHOSEN] / sums->sides[PREFERENCE_CHOSEN]);
-    const double rejected =
-        (double)(sums->rewards[PREFERENCE_REJECTED] / sums->sides[PREFERENCE_REJECTED]);
-    const int used = snprintf(text, 64, " | margin %s", figure(margin, chosen - rejected, 3));
+    const int used = snprintf(text, 64, " | margin %s", figure(margin, preference_margin(sums), 3));
     if (preference_has_both(sums))
         snprintf(text + used, (size_t)(64 - used), " | right %.0f %%",
                  (double)(100 * sums->accurate / sums->pairs));

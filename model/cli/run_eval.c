@@ -10,6 +10,7 @@
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
 #include "model/core/evaluate.h"
+#include "model/core/reference.h"
 #include "model/cli/report.h"
 #include "model/session/setup.h"
 
@@ -56,18 +57,46 @@ static void print_line(struct evaluation *evaluation, const char *precision, dou
                        double seconds) {
     const struct config *config = evaluation->config;
     double tokens = (double)(evaluation->sequences * config->data.seq_len);
+    const struct preference_sums *pairs = &evaluation->pairs;
     char bits[32] = "-";
     if (evaluation->bytes_per_token > 0)
         snprintf(bits, sizeof bits, "%.4f", loss / log(2) / evaluation->bytes_per_token);
-    printf("%-9s  %8.4f  %10.4f  %13s  %8.0f", precision, loss, exp(loss), bits, tokens / seconds);
+    printf("%-9s  %8.4f  ", precision, loss);
+    if (evaluation->text.loader.options.pairs)
+        printf("%10.4f  %13.1f", preference_margin(pairs),
+               (double)(100 * pairs->accurate / pairs->pairs));
+    else printf("%10.4f  %13s", exp(loss), bits);
+    printf("  %8.0f", tokens / seconds);
     if (evaluation->first_loss > 0) printf("  %+.3f %%", 100 * (loss / evaluation->first_loss - 1));
     else evaluation->first_loss = loss;
     printf("\n");
     fflush(stdout);
 }
 
-static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, double *loss,
-                           struct error *error) {
+/* Loads the weights that the reference model of a run has: those that the run begins with. With
+ * adapters it is the model without them. */
+static int load_reference(struct gpt *gpt, const struct evaluation *evaluation,
+                          const struct config *config, struct error *error) {
+    if (shape_has_adapters(&gpt->shape))
+        return checkpoint_load_weights(gpt, config, evaluation->from, error);
+    if (config->model.init_from[0]) return checkpoint_load_initial(gpt, config, error);
+    gpt_initialize(gpt, (uint64_t)config->seed);
+    return 0;
+}
+
+/* Computes the reference's log-probabilities for the text. Returns RESULT_STOPPED after a signal.
+ */
+static int open_reference(const struct evaluation *evaluation, struct evaluator *evaluator,
+                          struct loader *loader, const struct config *config, struct error *error) {
+    struct gpt *gpt = evaluator->gpt;
+    if (!reference_is_read(gpt)) return 0;
+    if (load_reference(gpt, evaluation, config, error)) return -1;
+    const int status = reference_compute(evaluator, loader, 0, evaluation->sequences, error);
+    return status ? status : checkpoint_load_weights(gpt, config, evaluation->from, error);
+}
+
+static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt,
+                           const struct config *config, double *loss, struct error *error) {
     struct backend *be = gpt->be;
     struct batches batches;
     float *sum = backend_allocate(be, sizeof *sum);
@@ -81,6 +110,8 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
                                   .pairs = pairs,
                                   .results = {results, results + 1},
                                   .stop = evaluation->stop};
+    if (status == 0)
+        status = open_reference(evaluation, &evaluator, &evaluation->text.loader, config, error);
     if (status == 0)
         status = evaluate(&evaluator, loss, &evaluation->text.loader, evaluation->sequences, error);
     batches_close(&batches);
@@ -109,7 +140,7 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
     int status = gpt_open(&gpt, config, &precision, &evaluation->be, GPT_EVALUATION, error);
     if (status == 0) status = load(&gpt, evaluation, config, error);
     began = progress_clock();
-    if (status == 0) status = evaluate_loaded(evaluation, &gpt, &loss, error);
+    if (status == 0) status = evaluate_loaded(evaluation, &gpt, config, &loss, error);
     if (status == 0)
         print_line(evaluation, config_precision_name(precision_setting(&precision, config)), loss,
                    progress_clock() - began);
@@ -125,7 +156,7 @@ static int open_text(struct evaluation *evaluation, const char *data, struct err
                                  texts, 1, error);
     if (status == RESULT_FAILED) return -1;
     if (status == RESULT_NONE) print_notes("note", error->text);
-    else if (count_bytes(evaluation, error)) return -1;
+    else if (!evaluation->text.loader.options.pairs && count_bytes(evaluation, error)) return -1;
     error->text[0] = 0;
     return 0;
 }
@@ -138,7 +169,9 @@ static int evaluate_all(struct evaluation *evaluation, const struct command_line
     int count = line->precision_count, status = 0;
     printf("text       %s: %" PRId64 " sequences of %" PRId64 " tokens\n", data,
            evaluation->sequences, config.data.seq_len);
-    printf("precision      loss  perplexity  bits per byte  tokens/s%s\n",
+    printf("precision      loss  %s  tokens/s%s\n",
+           evaluation->text.loader.options.pairs ? "    margin  right, of 100"
+                                                 : "perplexity  bits per byte",
            count > 1 ? "  difference" : "");
     for (int i = 0; status == 0 && i < (count > 0 ? count : 1); i++) {
         if (count > 0) config.precision = line->precisions[i];

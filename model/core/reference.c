@@ -14,15 +14,14 @@ bool reference_is_read(const struct gpt *gpt) {
 }
 
 /* Stores the values of one batch. answers: host memory of the backend, [pairs of a batch]. */
-static int run_batch(struct trainer *trainer, struct loader *loader, int64_t first, int64_t count,
-                     struct preference_answers *answers, struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
-    const struct batches *batches = &trainer->batches;
-    struct preference_sums *unused = &trainer->optimizer.state->preference;
+static int run_batch(struct evaluator *evaluator, struct loader *loader, int64_t first,
+                     int64_t count, struct preference_answers *answers, struct error *error) {
+    struct gpt *gpt = evaluator->gpt;
+    const struct batches *batches = evaluator->batches;
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
-    if (batches_put(&trainer->batches, gpt, loader, first, count, NULL, error)) return -1;
+    if (batches_put(evaluator->batches, gpt, loader, first, count, NULL, error)) return -1;
     gpt_forward(gpt);
-    gpt_loss(gpt, NULL, unused);
+    gpt_loss(gpt, NULL, evaluator->pairs); /* the sums are not used */
     backend_download(gpt->be, answers, gpt->activations.preference.answers,
                      (size_t)batches->counted * sizeof *answers);
     for (uint64_t i = 0; i < batches->counted; i++)
@@ -33,17 +32,18 @@ static int run_batch(struct trainer *trainer, struct loader *loader, int64_t fir
 }
 
 /* Runs this rank's batches, one of every ranks->size. */
-static int run_batches(struct trainer *trainer, struct loader *loader, int64_t first, int64_t count,
-                       struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
+static int run_batches(struct evaluator *evaluator, struct loader *loader, int64_t first,
+                       int64_t count, struct error *error) {
+    struct gpt *gpt = evaluator->gpt;
     const struct ranks *ranks = gpt->be->collectives->ranks;
     const int64_t batch = gpt->capacity.batch;
     const size_t bytes = (size_t)(gpt->capacity.rows / 2) * sizeof(struct preference_answers);
     struct preference_answers *answers = backend_host_allocate(gpt->be, bytes);
     int status = answers ? 0 : fail(error, "out of memory");
     for (int64_t i = ranks->rank * batch; status == 0 && i < count; i += ranks->size * batch) {
-        if (trainer->stop && *trainer->stop) status = RESULT_STOPPED;
-        else status = run_batch(trainer, loader, first + i, MIN(count - i, batch), answers, error);
+        if (evaluator->stop && *evaluator->stop) status = RESULT_STOPPED;
+        else
+            status = run_batch(evaluator, loader, first + i, MIN(count - i, batch), answers, error);
     }
     if (answers) backend_host_release(gpt->be, answers);
     if (status == 0 && gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
@@ -63,19 +63,18 @@ static int share(const struct ranks *ranks, float *values, size_t count, struct 
     return status;
 }
 
-int reference_compute(struct trainer *trainer, struct loader *loader, int64_t first, int64_t count,
-                      struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
+int reference_compute(struct evaluator *evaluator, struct loader *loader, int64_t first,
+                      int64_t count, struct error *error) {
+    struct gpt *gpt = evaluator->gpt;
     const struct ranks *ranks = gpt->be->collectives->ranks;
     const size_t values = PREFERENCE_SIDES * arrlenu(loader->pairs.list);
     const float scale = gpt->adapters.scale;
-    trainer_wait_for_weights(trainer);
     free(loader->pairs.reference);
     loader->pairs.reference = calloc(values, sizeof *loader->pairs.reference);
     if (ranks_agree(ranks, loader->pairs.reference ? 0 : fail(error, "out of memory"), error))
         return -1;
     gpt->adapters.scale = 0; /* adapters then add nothing */
-    int status = run_batches(trainer, loader, first, count, error);
+    int status = run_batches(evaluator, loader, first, count, error);
     gpt->adapters.scale = scale;
     if (ranks_agree(ranks, status == RESULT_STOPPED ? 0 : status, error)) return -1;
     if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;

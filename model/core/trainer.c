@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "model/core/backward.h"
-#include "model/core/evaluate.h"
 #include "model/core/forward.h"
 #include "model/core/loglikelihood.h"
 #include "model/core/sample.h"
@@ -239,17 +238,21 @@ void trainer_wait_for_weights(struct trainer *trainer) {
     exchange_wait_for_weights(&trainer->optimizer.exchange);
 }
 
-int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
-                     int64_t sequences, struct error *error) {
+struct evaluator trainer_evaluator(struct trainer *trainer) {
     trainer_wait_for_weights(trainer);
-    struct evaluator evaluator = {
+    return (struct evaluator){
         .gpt = &trainer->gpt,
         .batches = &trainer->batches,
-        .sum = &trainer->optimizer.state->loss, /* unused between steps, like the results */
+        .sum = &trainer->optimizer.state->loss,
         .pairs = &trainer->optimizer.state->preference,
         .results = {&trainer->results[0].loss, &trainer->results[1].loss},
         .stop = trainer->stop,
     };
+}
+
+int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
+                     int64_t sequences, struct error *error) {
+    struct evaluator evaluator = trainer_evaluator(trainer);
     const int status = evaluate(&evaluator, loss, loader, sequences, error);
     trainer->validated = evaluator.preference;
     return status;

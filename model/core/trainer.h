@@ -19,6 +19,7 @@
 #include "data/corpus/loader.h"
 #include "data/tokenize/tokenizer.h"
 #include "model/core/batches.h"
+#include "model/core/evaluate.h"
 #include "model/config/config.h"
 #include "model/core/gpt.h"
 #include "model/core/optimizer.h"
@@ -117,6 +118,9 @@ void trainer_wait_for_weights(struct trainer *trainer);
  * nonzero. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t sequences, struct error *error);
+
+/* Returns an evaluator of the model, in memory that is unused between steps. */
+struct evaluator trainer_evaluator(struct trainer *trainer);
 
 /* Uploads the scaler of trainer->state, after a checkpoint was read. */
 void trainer_restore_scaler(struct trainer *trainer);

@@ -147,7 +147,8 @@ static int open_values(struct session *session, struct loader *loader, const cha
     if (first)
         fprintf(stderr, "reference: %zu pairs in the %s data\n", arrlenu(loader->pairs.list),
                 loader == &session->train.loader ? "training" : "validation");
-    status = reference_compute(trainer, loader, 0, (int64_t)loader->sequence_count, error);
+    struct evaluator evaluator = trainer_evaluator(trainer);
+    status = reference_compute(&evaluator, loader, 0, (int64_t)loader->sequence_count, error);
     if (status) return status;
     status = first && trainer->state.step == 0 ? write_values(loader, path, &header, error) : 0;
     return ranks_agree(session->ranks, status, error);

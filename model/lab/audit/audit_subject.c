@@ -9,6 +9,7 @@
 #include "data/util/files.h"
 #include "data/util/progress.h"
 #include "model/core/backward.h"
+#include "model/core/reference.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/core/forward.h"
@@ -77,6 +78,13 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
     else if (init_from[0])
         status = checkpoint_load_initial(&reference->gpt, &subject->config, error);
     if (status == 0) status = keep_masters(subject, &reference->gpt, error);
+    if (status == 0 && reference_is_read(&reference->gpt)) {
+        /* The model itself is the reference of its pairs. */
+        struct evaluator evaluator = trainer_evaluator(reference);
+        status =
+            reference_compute(&evaluator, &subject->text.loader, subject->next_sample,
+                              subject->repetitions * subject->config.train.micro_batch_size, error);
+    }
     if (status) trainer_close(reference);
     return status;
 }
