@@ -107,7 +107,7 @@ struct run {
     const char *end;               /* end of the text that is encoded so far */
     size_t first;                  /* index of its first token */
     const struct block_mark *mark; /* the mark before the text that is added next */
-    bool begins;                   /* a document begins with the next token */
+    uint8_t begins;                /* marks of the next token if a document begins with it, or 0 */
 };
 
 /* Marks the tokens appended last, and the first of them if a document begins with it. */
@@ -118,8 +118,8 @@ static void mark_tokens(struct block_part *part, struct run *run) {
     arrsetlen(part->token_marks, part->count);
     memset(part->token_marks + known, TOKEN_COUNTS, before - known);
     memset(part->token_marks + before, run->mark->in_loss ? TOKEN_COUNTS : 0, part->count - before);
-    if (run->begins) part->token_marks[before] |= TOKEN_BEGINS;
-    run->begins = false;
+    part->token_marks[before] |= run->begins;
+    run->begins = 0;
 }
 
 /* Begins a run at a position of the text. */
@@ -219,7 +219,7 @@ static int extend_run(struct block_part *part, struct run *run, const char *end)
     while (same < known && next < count && tokens[same] == tokens[next]) same++, next++;
     if (known > run->first) {
         if (same == run->first && arrlenu(part->token_marks) > same)
-            run->begins |= part->token_marks[same] & TOKEN_BEGINS;
+            run->begins |= part->token_marks[same] & ~TOKEN_COUNTS;
         memmove(tokens + same, tokens + next, (count - next) * sizeof *tokens);
         arrsetlen(*run->tokens, same + count - next);
         if (arrlenu(part->token_marks) > same) arrsetlen(part->token_marks, same);
@@ -240,15 +240,16 @@ static int put_separator(struct block_part *part, struct run *run) {
         separator == SEPARATOR_END_OF_TEXT || (separator == SEPARATOR_STOP && tokenizer->stop >= 0);
     bool is_first = separator == SEPARATOR_END_OF_TEXT;
     if (separator == SEPARATOR_STOP)
-        is_first = is_token && tokenizer->stop == tokenizer->end_of_text;
-    run->begins |= is_first && marks_documents;
+        is_first = is_token && tokenizer->stop == tokenizer->end_of_text && !part->text.has_pairs;
+    if (is_first && marks_documents)
+        run->begins |= separator == SEPARATOR_STOP ? TOKEN_BEGINS : run->mark->first_marks;
     if (is_token) arrput(*run->tokens, is_first ? tokenizer->end_of_text : tokenizer->stop);
     else if ((separator == SEPARATOR_EMPTY_LINE || separator == SEPARATOR_STOP) &&
              tokenizer_encode(run->encoder, run->tokens, "\n\n", 2, false, &part->error))
         return -1;
     mark_tokens(part, run);
-    run->begins |=
-        run->mark->begins && !is_first && separator != SEPARATOR_SHARED && marks_documents;
+    if (run->mark->begins && !is_first && separator != SEPARATOR_SHARED && marks_documents)
+        run->begins |= run->mark->first_marks;
     return 0;
 }
 

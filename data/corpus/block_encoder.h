@@ -28,7 +28,8 @@ struct block_mark {
     uint32_t at;
     uint8_t separator;   /* an enum separator */
     uint8_t in_loss;     /* true if the separator and the text after it count in the loss */
-    uint8_t begins;      /* true if a document begins here */
+    uint8_t begins;      /* true if a document begins here, */
+    uint8_t first_marks; /* and these are the marks of its first token (TOKEN_BEGINS ...) */
     uint8_t is_row;      /* true if the document is separated as a row of JSON Lines */
     uint8_t is_rendered; /* true if the text after it is part of a rendered row */
 };
@@ -41,6 +42,7 @@ struct block_text {
     const struct block_mark *marks; /* [mark_count] marks in the range or at its end, in order */
     size_t mark_count;
     bool marks_documents; /* true if the first tokens of documents are marked in the mask */
+    bool has_pairs;       /* true if no token belongs to two documents */
 };
 
 struct block_part;

@@ -118,6 +118,10 @@ static enum role role_of(const struct jsonl_member *value) {
     return (enum role)role;
 }
 
+bool chat_is_assistant(const struct jsonl_member *role) {
+    return role_of(role) == ASSISTANT;
+}
+
 static int check(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
                  struct error *error) {
     const bool has_system = count > 0 && role_of(&values[0]) == SYSTEM;
@@ -148,9 +152,9 @@ static void put(struct segment **segments, const char *text, bool in_loss) {
     if (segment.size > 0) arrput(*segments, segment);
 }
 
-/* Appends messages, which may begin with one of the system. */
+/* Appends messages, which may begin with one of the system. Those before `first` do not count. */
 static void put_messages(const struct chat_template *chat, const struct jsonl_member *values,
-                         size_t count, struct segment **segments) {
+                         size_t count, size_t first, struct segment **segments) {
     const bool moves_system = chat->alternates && role_of(&values[0]) == SYSTEM;
     size_t last_user = 0;
     for (size_t i = 0; i < count; i++)
@@ -161,25 +165,30 @@ static void put_messages(const struct chat_template *chat, const struct jsonl_me
         const struct jsonl_member *content = &values[2 * i + 1];
         struct segment segment = {content->text, content->size, false};
         if (chat->trims[role]) segment = trimmed(content);
-        segment.in_loss = role == ASSISTANT;
+        segment.in_loss = role == ASSISTANT && i >= first;
         put(segments, turn->begin, false);
         if (moves_system && i == last_user) {
             arrput(*segments, ((struct segment){values[1].text, values[1].size, false}));
             put(segments, chat->turns[SYSTEM].end, false);
         }
-        if (role == ASSISTANT) put(segments, chat->lead, true);
+        if (role == ASSISTANT) put(segments, chat->lead, segment.in_loss);
         if (segment.size > 0) arrput(*segments, segment);
-        put(segments, turn->end, role == ASSISTANT);
+        put(segments, turn->end, segment.in_loss);
         if (role == ASSISTANT) put(segments, chat->after, false);
     }
 }
 
-int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
-                struct segment **segments, struct error *error) {
+int chat_render_from(const struct chat_template *chat, const struct jsonl_member *values,
+                     size_t count, size_t first, struct segment **segments, struct error *error) {
     if (check(chat, values, count, error)) return -1;
     put(segments, chat->begin, false);
-    put_messages(chat, values, count, segments);
+    put_messages(chat, values, count, first, segments);
     return 0;
+}
+
+int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
+                struct segment **segments, struct error *error) {
+    return chat_render_from(chat, values, count, 0, segments, error);
 }
 
 static struct jsonl_member member_of(const char *text) {
@@ -195,7 +204,7 @@ void chat_turn(const struct chat_template *chat, const char *system, const char 
     struct segment *segments = NULL;
     put(&segments, first ? chat->begin : chat->turns[ASSISTANT].end, false);
     put(&segments, first ? "" : chat->after, false);
-    put_messages(chat, has_system ? values : values + 2, has_system ? 2 : 1, &segments);
+    put_messages(chat, has_system ? values : values + 2, has_system ? 2 : 1, 0, &segments);
     put(&segments, chat->turns[ASSISTANT].begin, false);
     for (size_t i = 0; i < arrlenu(segments); i++)
         if (segments[i].size > 0)

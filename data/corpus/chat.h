@@ -24,6 +24,9 @@ const struct chat_template *chat_template_at(int index);
 /* Returns the template for the tokenizer, or NULL if it has the special tokens of none. */
 const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
 
+/* True if a message of this role is an answer of the assistant. */
+bool chat_is_assistant(const struct jsonl_member *role);
+
 /* Appends a conversation to *segments, an stb_ds array. values [2 * count]: role and content of
  * each message in turn. Only the contents of the assistant and the tokens that end them count in
  * the loss. Segments refer to the values' text.
@@ -32,6 +35,10 @@ const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
  * answer of the assistant is blank, and if there is none. */
 int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
                 struct segment **segments, struct error *error);
+
+/* Likewise, but of the assistant's messages only those from `first` on count in the loss. */
+int chat_render_from(const struct chat_template *chat, const struct jsonl_member *values,
+                     size_t count, size_t first, struct segment **segments, struct error *error);
 
 /* Appends one turn of a conversation to *text, an stb_ds array without a NUL: what precedes the
  * user's message, the message, and what precedes the assistant's answer. The first turn begins the

@@ -326,7 +326,7 @@ static int read_row(struct documents *documents, char *row, size_t size, struct 
     const bool undecided = !documents->rows.kind;
     size_t column;
     const int status = rows_parse(&documents->rows, row, size, &column, error);
-    documents->next_segment = 0;
+    documents->next_segment = documents->next_document = 0;
     if (status == 0) return 0;
     if (status < 0) {
         char what[600];
@@ -341,13 +341,18 @@ static int read_row(struct documents *documents, char *row, size_t size, struct 
 
 /* Returns the next segment of the last row. */
 static void take_segment(struct documents *documents, struct document_piece *piece) {
-    const struct segment segment = documents->rows.segments[documents->next_segment];
-    *piece = (struct document_piece){segment.text,
-                                     segment.size,
-                                     .begins = documents->next_segment++ == 0,
+    const struct rows *rows = &documents->rows;
+    const size_t index = documents->next_segment++, next = documents->next_document;
+    const bool begins =
+        next < arrlenu(rows->texts.documents) && rows->texts.documents[next].segment == index;
+    *piece = (struct document_piece){rows->texts.segments[index].text,
+                                     rows->texts.segments[index].size,
+                                     .begins = begins,
                                      .is_row = true,
-                                     .in_loss = segment.in_loss,
-                                     .form = rows_form(&documents->rows)};
+                                     .in_loss = rows->texts.segments[index].in_loss,
+                                     .form = rows_form(rows),
+                                     .marks = begins ? rows->texts.documents[next].marks : 0};
+    documents->next_document += begins;
 }
 
 /* Finds out whether an input of rows is a list. */
@@ -379,19 +384,21 @@ static int next_of_rows(struct documents *documents, struct document_piece *piec
         if (status < 0) return -1;
         if (status > 0) continue;
         documents->row_count++;
+        if (arrlenu(documents->rows.texts.segments) == 0) continue;
         take_segment(documents, piece);
         return 0;
     }
 }
 
 int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
-    if (documents->next_segment < arrlenu(documents->rows.segments)) {
+    if (documents->next_segment < arrlenu(documents->rows.texts.segments)) {
         take_segment(documents, piece);
         return 0;
     }
     for (;;) {
         if (documents->fd < 0) {
-            if (documents->next_input == arrlenu(documents->inputs->list)) return RESULT_NONE;
+            if (documents->next_input == arrlenu(documents->inputs->list))
+                return rows_finish(&documents->rows, error) ? -1 : RESULT_NONE;
             if (open_input(documents, error)) return -1;
             if ((documents->split_documents || current(documents)->is_jsonl) &&
                 skip_byte_order_mark(documents, error))

@@ -27,6 +27,7 @@ struct document_piece {
     bool is_row;      /* true for a row of JSON Lines */
     bool in_loss;     /* true if the piece counts in the loss */
     enum document_form form;
+    uint8_t marks; /* of the document's first token if it begins one of a pair, or 0 */
 };
 
 struct row_place {
@@ -47,6 +48,7 @@ struct documents {
     size_t capacity, at, filled, searched;
     enum { ROW_LINES, LIST_BEGINS, LIST_GOES_ON } layout; /* of the current input's rows */
     size_t next_segment;         /* index of the segment of rows returned next */
+    size_t next_document;        /* index of the document of rows that begins next */
     struct row_place begin, end; /* of the last row */
     uint64_t bytes_read;         /* bytes read from all inputs */
     uint64_t row_count;          /* number of rows read from all inputs */
@@ -65,7 +67,7 @@ int documents_open(struct documents *documents, const struct inputs *inputs, con
 void documents_close(struct documents *documents);
 
 /* Reads the next piece. Returns 0, RESULT_NONE at the end, or -1. It fails if an input cannot be
- * read, if rows_parse refuses a row, if a row is longer than DOCUMENT_ROW_BYTES_MAX,
+ * read, if rows_parse or rows_finish refuses a row, if a row is longer than DOCUMENT_ROW_BYTES_MAX,
  * and after an interrupt. A message about a row names the file, line and column. */
 int documents_next(struct documents *documents, struct document_piece *piece, struct error *error);
 

@@ -68,6 +68,9 @@ static int read_list(struct jsonl_member *list, const cJSON *array, struct readi
     const cJSON *object;
     if (!cJSON_IsArray(array)) return fail_at(reading, array, "the member is not a list");
     list->text = reading->row + (array->valueint);
+    const cJSON *first = cJSON_GetArrayItem(array, 0);
+    if (list->or_of && cJSON_GetObjectItemCaseSensitive(first, list->or_of->name))
+        list->of = list->or_of;
     arrsetlen(list->items, 0);
     cJSON_ArrayForEach(object, array) {
         struct jsonl_member *item = arraddnptr(list->items, JSONL_ITEM_MEMBERS);
@@ -100,6 +103,11 @@ static int read_object(struct jsonl_member *members, int count, const cJSON *obj
             continue;
         }
         if (!value) return fail_missing(reading, object, member->name);
+        member->at = (size_t)value->valueint;
+        if (member->kind == JSONL_STRING_OR_LIST && !cJSON_IsString(value) && !cJSON_IsArray(value))
+            return fail_at(reading, value, "the member is neither a string nor a list");
+        if (member->kind == JSONL_STRING_OR_LIST)
+            member->kind = cJSON_IsArray(value) ? JSONL_LIST : JSONL_STRING;
         if (member->kind == JSONL_STRING && !cJSON_IsString(value))
             return fail_at(reading, value, "the member is not a string");
         if (member->kind == JSONL_BOOLEAN && !cJSON_IsBool(value))

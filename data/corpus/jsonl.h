@@ -13,18 +13,22 @@
 
 enum { JSONL_MEMBERS_MAX = 3, JSONL_ITEM_MEMBERS = 2 };
 
-enum jsonl_kind { JSONL_STRING, JSONL_BOOLEAN, JSONL_LIST };
+enum jsonl_kind { JSONL_STRING, JSONL_BOOLEAN, JSONL_LIST, JSONL_STRING_OR_LIST };
 
 /* A member to read, and its text once found. */
 struct jsonl_member {
     const char *name;
-    const char *synonym; /* another name of the same member, or NULL */
-    enum jsonl_kind kind;
-    bool optional; /* may be absent or null: then an empty string */
-    char *text;    /* [size], inside the row; "true" or "false" of a boolean */
+    const char *synonym;  /* another name of the same member, or NULL */
+    enum jsonl_kind kind; /* JSONL_STRING_OR_LIST becomes what the member is */
+    bool optional;        /* may be absent or null: then an empty string */
+    size_t at;            /* offset of the value in the row before it was overwritten, in bytes */
+    char *text;           /* [size], inside the row; "true" or "false" of a boolean */
     size_t size;
     /* A list holds only objects, each with JSONL_ITEM_MEMBERS members like these. */
     const struct jsonl_member *of;
+    /* Other members that the objects may have instead, or NULL: if the first object has the first
+     * of these, they become `of`. */
+    const struct jsonl_member *or_of;
     struct jsonl_member *items; /* stb_ds array: all members of all objects; the caller frees it */
 };
 

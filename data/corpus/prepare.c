@@ -54,9 +54,9 @@ static const struct flag_row FLAG_ROWS[FLAGS] = {
                       "maximum number of tokens in a shard (default 100000000)"},
     [FORCE] = {"--force", NULL, "replace existing shards of PREFIX, all of them"},
     [FIELD] = {"--field", "NAMES",
-               "the members of rows to read: TEXT; PROMPT,COMPLETION, of\n"
-               "which only the completion counts in the loss; or\n"
-               "INSTRUCTION,INPUT,OUTPUT"},
+               "members of rows to read: TEXT; INSTRUCTION,INPUT,OUTPUT;\n"
+               "PROMPT,COMPLETION, of which only the completion counts;\n"
+               "or prompt=NAME,chosen=NAME,rejected=NAME"},
     [JSONL] = {"--jsonl", NULL, "read every input as rows, whatever its name"},
     [SKIP_BAD_ROWS] = {"--skip-bad-rows", NULL,
                        "skip rows without such members instead of stopping"},
@@ -86,10 +86,10 @@ static const char HELP_AFTER[] =
     "unchanged, and rows are separated by two line feeds.\n"
     "\n"
     "The first row decides for all: \"instruction\", \"input\" and \"output\" (Alpaca),\n"
-    "\"text\", \"messages\", \"conversations\" (ShareGPT), \"segments\", or \"prompt\" and\n"
-    "\"completion\". Masks (PREFIX_train_000000.mask) mark the tokens that count. Chats\n"
-    "become ChatML, Llama 3's or Mistral's, as the tokenizer has it; for other\n"
-    "templates, scripts/render_chat.py writes rows of segments.\n"
+    "\"text\", \"messages\", \"conversations\" (ShareGPT), \"segments\", \"prompt\" and\n"
+    "\"completion\" (and \"label\"), or \"prompt\", \"chosen\" and \"rejected\". Files .mask\n"
+    "mark the tokens that count. Chats become ChatML, Llama 3's or Mistral's, as the\n"
+    "tokenizer has it; for other templates, use scripts/render_chat.py.\n"
     "\n"
     "Validation gets the end of the text, or the end of every 16 MiB, cut between\n"
     "documents where possible. data/corpus/README.md has all rules.\n"
@@ -347,7 +347,8 @@ static bool has_weights(const char *directory) {
             file_exists_in(directory, "model.safetensors.index.json"));
 }
 
-/* The config that `next:` names is finetune-lora.json or text.json; returns its data.seq_len. */
+/* The config that `next:` names for documents that are no pairs is finetune-lora.json or text.json;
+ * returns its data.seq_len. */
 static uint64_t seq_len_of_config(const struct options *options) {
     return has_weights(options->tokenizer_directory) ? 1024 : 128;
 }
@@ -417,8 +418,15 @@ static void print_summary(const struct run *run) {
     printf("read %s, %" PRIu64 " document%s", progress_bytes(size, bytes), run->splitter.documents,
            run->splitter.documents == 1 ? "" : "s");
     if (run->documents.row_count > 0) {
+        const struct rows *rows = &run->documents.rows;
         char names[300];
-        rows_names(&run->documents.rows, names, sizeof names);
+        rows_names(rows, names, sizeof names);
+        if (rows_are_labelled(rows))
+            printf(", %" PRIu64 " labelled answers, of which %" PRIu64 " are undesirable",
+                   rows->pairs.labelled, rows->pairs.undesirable);
+        else if (rows_are_pairs(rows))
+            printf(", %" PRIu64 " pair%s", run->documents.row_count,
+                   run->documents.row_count == 1 ? "" : "s");
         printf(" (%" PRIu64 " row%s with %s)", run->documents.row_count,
                run->documents.row_count == 1 ? "" : "s", utf8_mask(names));
     }
@@ -438,11 +446,16 @@ static void print_setting(FILE *out, const char *key, const char *value, const c
  * one. */
 static void print_next(const struct run *run, const struct options *options, const char *program) {
     const struct tokenizer *tokenizer = &run->tokenizer;
-    const bool finetunes = has_weights(options->tokenizer_directory);
+    const bool finetunes = has_weights(options->tokenizer_directory),
+               has_pairs = run->splitter.has_pairs;
     struct printed next;
     if (printed_open(&next)) end_out_of_memory();
     fprintf(next.out, "next: ./train --config %s.json --set name=mine",
-            finetunes ? "finetune-lora" : "text");
+            has_pairs   ? "dpo"
+            : finetunes ? "finetune-lora"
+                        : "text");
+    if (has_pairs && rows_are_labelled(&run->documents.rows))
+        fputs(" --set train.objective=kto", next.out);
     if (finetunes) print_setting(next.out, "model.init_from", options->tokenizer_directory, "");
     else if (tokenizer->kind != TOKENIZER_BYTES)
         fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
@@ -453,7 +466,8 @@ static void print_next(const struct run *run, const struct options *options, con
     else
         fputs(" --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false",
               next.out);
-    if (next_seq_len(run, options) < seq_len_of_config(options))
+    /* Sequences of pairs are filled up, so they may be longer than the shards. */
+    if (!has_pairs && next_seq_len(run, options) < seq_len_of_config(options))
         fprintf(next.out, " \\\n    --set data.seq_len=%" PRIu64, next_seq_len(run, options));
     fputc('\n', next.out);
     if (printed_close(&next)) end_out_of_memory();

@@ -36,18 +36,24 @@ void splitter_close(struct splitter *splitter) {
     *splitter = (struct splitter){0};
 }
 
-/* Returns the beginning of the last document; 0 if none begins after the beginning of the block. */
-static size_t last_beginning(const struct splitter *splitter) {
+/* True if the text may be divided at a mark: a document begins with it, the first one of a pair. */
+static bool is_border(const struct block_mark *mark) {
+    return mark->begins && !(mark->first_marks & TOKEN_REJECTED);
+}
+
+/* Returns the last border; 0 if there is none after the beginning of the block. */
+static size_t last_border(const struct splitter *splitter) {
     for (size_t i = arrlenu(splitter->marks); i > 0; i--)
-        if (splitter->marks[i - 1].begins) return splitter->marks[i - 1].at;
+        if (is_border(&splitter->marks[i - 1])) return splitter->marks[i - 1].at;
     return 0;
 }
 
-/* Returns how much of a full block is written now; the rest is joined with the text that
- * follows. */
+/* Returns how much of a full block is written now; the rest is joined with the text that follows.
+ * It is 0 if the block holds no whole pair. */
 static size_t block_end(const struct splitter *splitter) {
-    const size_t filled = splitter->filled, last = last_beginning(splitter);
-    if (splitter->begins) return filled;
+    const size_t filled = splitter->filled, last = last_border(splitter);
+    if (splitter->begins && !(splitter->first_marks & TOKEN_REJECTED)) return filled;
+    if (splitter->has_pairs) return last;
     if (last > 0 && last >= filled / 2) return last;
     if (splitter->tokenizer->kind == TOKENIZER_BYTES) return filled;
     const size_t cut =
@@ -62,7 +68,7 @@ static size_t nearest_beginning(const struct splitter *splitter, size_t low, siz
     for (size_t i = 0; i < arrlenu(splitter->marks); i++) {
         const size_t at = splitter->marks[i].at;
         const size_t distance = at > wanted ? at - wanted : wanted - at;
-        if (!splitter->marks[i].begins || at < low || at > high || distance >= best_distance)
+        if (!is_border(&splitter->marks[i]) || at < low || at > high || distance >= best_distance)
             continue;
         best = at;
         best_distance = distance;
@@ -100,8 +106,8 @@ static enum separator separator_of(const struct splitter *splitter,
         return side->has_text && !side->stopped && (mark->is_row || side->ends_with_row)
                    ? SEPARATOR_EMPTY_LINE
                    : SEPARATOR_NONE;
-    return side->stopped && tokenizer->stop == tokenizer->end_of_text ? SEPARATOR_SHARED
-                                                                      : SEPARATOR_END_OF_TEXT;
+    const bool is_shared = side->stopped && tokenizer->stop == tokenizer->end_of_text;
+    return is_shared && !splitter->has_pairs ? SEPARATOR_SHARED : SEPARATOR_END_OF_TEXT;
 }
 
 /* Resolves the marks of block[.. end) from the first one on, including those at `end` that belong
@@ -130,7 +136,8 @@ static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side,
                               .begin = begin,
                               .end = end,
                               .before = splitter->before,
-                              .marks_documents = splitter->any_masked};
+                              .marks_documents = splitter->any_masked,
+                              .has_pairs = splitter->has_pairs};
     if (begin == end) return 0;
     if (first == arrlenu(splitter->marks) || splitter->marks[first].at > begin) {
         side->has_text = true;
@@ -167,11 +174,21 @@ static void put_mark(struct splitter *splitter, enum separator separator, bool i
     arrput(splitter->marks, mark);
 }
 
+static int grow_block(struct splitter *splitter, struct error *error) {
+    char *grown = realloc(splitter->block, 2 * splitter->block_bytes);
+    if (!grown) return fail(error, "out of memory for a block of text");
+    splitter->block = grown;
+    splitter->block_bytes *= 2;
+    return 0;
+}
+
 /* Writes out a full block. */
 static int make_room(struct splitter *splitter, struct error *error) {
-    const bool is_full = splitter->filled == splitter->block_bytes ||
-                         (splitter->begins && arrlenu(splitter->marks) >= SPLITTER_MARKS_MAX);
-    return is_full ? put_block(splitter, block_end(splitter), error) : 0;
+    const bool is_full = splitter->filled == splitter->block_bytes,
+               has_marks = splitter->begins && arrlenu(splitter->marks) >= SPLITTER_MARKS_MAX;
+    const size_t end = is_full || has_marks ? block_end(splitter) : 0;
+    if (end > 0) return put_block(splitter, end, error);
+    return is_full ? grow_block(splitter, error) : 0;
 }
 
 /* The separator before a row with texts that do not count in the loss does not count either. */
@@ -179,6 +196,8 @@ static void begin_document(struct splitter *splitter) {
     const bool is_text = splitter->form == DOCUMENT_TEXT;
     put_mark(splitter, SEPARATOR_NONE, is_text); /* take_marks sets the separator */
     arrlast(splitter->marks).begins = true;
+    arrlast(splitter->marks).first_marks =
+        splitter->has_pairs ? splitter->first_marks : TOKEN_BEGINS;
     splitter->any_masked |= !is_text;
     splitter->is_open = true;
     splitter->begins = false;
@@ -203,6 +222,17 @@ static bool now_in_loss(const struct splitter *splitter) {
                                         : splitter->before.in_loss;
 }
 
+/* Documents are pairs if the first one is. */
+static int check_pairs(struct splitter *splitter, struct error *error) {
+    const bool is_pair = splitter->first_marks != 0;
+    if (splitter->documents > 0 && is_pair != splitter->has_pairs)
+        return fail(error, "rows of pairs and other text cannot be in one set of shards\nprepare "
+                           "them apart, with another --out");
+    splitter->has_pairs = is_pair;
+    splitter->train.writer.has_pairs = splitter->val.writer.has_pairs = is_pair;
+    return 0;
+}
+
 int splitter_put(struct splitter *splitter, const struct document_piece *piece,
                  struct error *error) {
     const char *text = piece->text;
@@ -210,11 +240,13 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
     if (piece->begins) {
         end_document(splitter);
         splitter->begins = true;
+        splitter->first_marks = piece->marks;
         splitter->is_row = piece->is_row;
         splitter->form = piece->form;
     }
     while (left > 0) {
         if (make_room(splitter, error)) return -1;
+        if (splitter->begins && check_pairs(splitter, error)) return -1;
         if (splitter->begins) begin_document(splitter);
         if (now_in_loss(splitter) != piece->in_loss)
             put_mark(splitter, SEPARATOR_NONE, piece->in_loss);

@@ -23,6 +23,10 @@
  * document, it appears once. Prompt and completion are encoded separately. Rendered rows have their
  * own special tokens, so nothing is added to them, and their segments are encoded together.
  *
+ * Pairs of answers (data/corpus/pair_rows.h) share no token, so `stop` appears twice between two
+ * documents. Blocks and validation begin with the first document of a pair, and a block grows until
+ * it holds one. Other documents beside them are an error.
+ *
  * Once there is a pair or a rendered row, validation begins with a document or is left out, since
  * training on an answer without its prompt is useless, and the first tokens of documents are
  * marked. */
@@ -50,13 +54,15 @@ struct splitter {
     const struct tokenizer *tokenizer;
     struct progress *progress;
     double val_fraction;
-    size_t block_bytes; /* SPLITTER_BLOCK_BYTES; smaller in tests */
+    size_t block_bytes; /* SPLITTER_BLOCK_BYTES; smaller in tests, larger for a long pair */
     char *block;        /* [block_bytes] */
     size_t filled;
     struct block_mark *marks; /* stb_ds array: marks in the block */
     bool begins;              /* a document begins with the next byte, */
-    bool is_row;              /* and this is its kind */
+    bool is_row;              /* and this is its kind, */
     enum document_form form;
+    uint8_t first_marks; /* and these are the marks of its first token, or 0 if not of a pair */
+    bool has_pairs;      /* documents are pairs */
     struct block_mark before; /* the last mark before the block */
     bool any_masked;          /* there has been a pair or a rendered row */
     bool is_open;             /* the last document is not empty and has not ended yet */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <stb/stb_ds.h>
+
 #include "data/util/error.h"
 
 static struct error error;
@@ -265,4 +267,46 @@ Test(jsonl, blank_lines_are_recognized) {
     cr_expect(jsonl_is_blank(" \t\r", 3));
     cr_expect_not(jsonl_is_blank(" \0", 2));
     cr_expect_not(jsonl_is_blank("x   ", 4));
+}
+
+/* A member may be a string or a list, whose objects have either of two pairs of members. */
+Test(jsonl, a_string_or_a_list) {
+    static const struct jsonl_member message[] = {{.name = "role"}, {.name = "content"}},
+                                     part[] = {{.name = "text"},
+                                               {.name = "train", .kind = JSONL_BOOLEAN}};
+    static const struct {
+        const char *value, *what;
+        enum jsonl_kind kind;
+        const struct jsonl_member *of;
+        int items;
+    } cases[] = {
+        {"\"a\"", NULL, JSONL_STRING, message, 0},
+        {"[]", NULL, JSONL_LIST, message, 0},
+        {"[{\"role\":\"r\",\"content\":\"c\"}]", NULL, JSONL_LIST, message, 2},
+        {"[{\"text\":\"t\",\"train\":true},{\"train\":false,\"text\":\"u\"}]", NULL, JSONL_LIST,
+         part, 4},
+        {"[{\"role\":\"r\",\"content\":\"c\"},{\"text\":\"t\",\"train\":true}]",
+         "no member \"role\"", JSONL_LIST, message, 0},
+        {"[{\"text\":\"t\",\"train\":1}]", "not true or false", JSONL_LIST, part, 0},
+        {"[[]]", "not an object", JSONL_LIST, message, 0},
+        {"null", "neither a string nor a list", JSONL_STRING, message, 0},
+        {"{}", "neither a string nor a list", JSONL_STRING, message, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char row[200];
+        size_t column;
+        struct jsonl_member member = {
+            .name = "m", .kind = JSONL_STRING_OR_LIST, .of = message, .or_of = part};
+        snprintf(row, sizeof row, "{\"\u00e9\":0,\"m\": %s}", cases[i].value);
+        const int status = jsonl_row(row, strlen(row), &member, 1, &column, &error);
+        cr_expect_eq(status, cases[i].what ? -1 : 0, "%s: %s", cases[i].value, error.text);
+        if (cases[i].what) cr_expect_not_null(strstr(error.text, cases[i].what), "%s", error.text);
+        if (status == 0) {
+            cr_expect_eq(member.at, 13, "%zu", member.at); /* bytes, of which e acute has two */
+            cr_expect_eq(member.kind, cases[i].kind, "%s", cases[i].value);
+            cr_expect_eq(member.of, cases[i].of, "%s", cases[i].value);
+            cr_expect_eq(arrlen(member.items), cases[i].items, "%s", cases[i].value);
+        }
+        arrfree(member.items);
+    }
 }

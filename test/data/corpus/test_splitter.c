@@ -32,7 +32,7 @@ static void open_split(struct split *split, enum tokenizer_kind kind, double fra
 }
 
 static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
-    const struct document_piece piece = {text, size, begins, is_row, true, DOCUMENT_TEXT};
+    const struct document_piece piece = {text, size, begins, is_row, true, DOCUMENT_TEXT, 0};
     cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
 }
 
@@ -305,8 +305,8 @@ Test(splitter, closing_removes_unpublished_files) {
 
 static void put_pair(struct split *split, const char *prompt, const char *completion) {
     const struct document_piece pieces[] = {
-        {prompt, strlen(prompt), true, true, false, DOCUMENT_PAIR},
-        {completion, strlen(completion), false, true, true, DOCUMENT_PAIR}};
+        {prompt, strlen(prompt), true, true, false, DOCUMENT_PAIR, 0},
+        {completion, strlen(completion), false, true, true, DOCUMENT_PAIR, 0}};
     for (int i = 0; i < 2; i++)
         cr_assert_eq(splitter_put(&split->splitter, &pieces[i], &error), 0, "%s", error.text);
 }
@@ -446,4 +446,128 @@ Test(splitter, documents_before_the_first_row_may_be_unmarked) {
     cr_assert_eq(tokens_open(&tokens, in_folder("train_*.bin"), &error), 0, "%s", error.text);
     cr_expect_null(tokens.shards[0].mask.file);
     tokens_close(&tokens);
+}
+
+/* Puts a pair, whose documents are of the form, in pieces of up to 7 bytes. */
+static void put_answers(struct split *split, const char *prompt, const char *const answers[2],
+                        enum document_form form) {
+    for (int i = 0; i < 2; i++) {
+        const char *const texts[] = {prompt, answers[i]};
+        for (int part = 0; part < 2; part++)
+            for (size_t at = 0, size; at < strlen(texts[part]); at += size) {
+                size = strnlen(texts[part] + at, 7);
+                const bool begins = part == 0 && at == 0;
+                const int marks = begins ? TOKEN_BEGINS | (i ? TOKEN_REJECTED : 0) : 0;
+                const struct document_piece piece = {texts[part] + at, size, begins,        true,
+                                                     part == 1,        form, (uint8_t)marks};
+                cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
+            }
+    }
+}
+
+/* Appends the tokens and marks that a document must have, as if nothing stood around it. */
+static void plain_document(const struct split *split, const char *prompt, const char *answer,
+                           uint8_t first, int32_t **tokens, uint8_t **marks) {
+    const struct tokenizer *tokenizer = &split->tokenizer;
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
+    const size_t begin = arrlenu(*tokens);
+    const bool is_bytes = tokenizer->kind == TOKENIZER_BYTES;
+    if (!is_bytes) arrput(*tokens, tokenizer->end_of_text);
+    tokenizer_encode(encoder, tokens, prompt, strlen(prompt), false, &error);
+    const size_t middle = arrlenu(*tokens);
+    tokenizer_encode(encoder, tokens, answer, strlen(answer), false, &error);
+    if (is_bytes) tokenizer_encode(encoder, tokens, "\n\n", 2, false, &error);
+    else arrput(*tokens, tokenizer->stop);
+    for (size_t i = begin; i < arrlenu(*tokens); i++)
+        arrput(*marks, (uint8_t)(i == begin ? first : i < middle ? 0 : TOKEN_COUNTS));
+    tokenizer_encoder_close(encoder);
+}
+
+static uint8_t mark_of(const struct token_mask *mask, uint64_t token) {
+    return (uint8_t)(token_mask_in_loss(mask, token) * TOKEN_COUNTS |
+                     token_mask_begins(mask, token) * TOKEN_BEGINS |
+                     token_mask_is_rejected(mask, token) * TOKEN_REJECTED |
+                     token_mask_has_label(mask, token) * TOKEN_LABEL);
+}
+
+/* Blocks of any size and threads: both sides hold whole pairs, which are those of the input in
+ * order once each, with the tokens and marks of their documents alone. */
+static void check_pairs(enum tokenizer_kind kind, size_t block, double fraction) {
+    enum { PAIRS = 60 };
+    struct split split;
+    int32_t *pairs[PAIRS] = {0}, *sides[2];
+    uint8_t *marks[PAIRS] = {0};
+    open_split(&split, kind, fraction, block);
+    for (int i = 0; i < PAIRS; i++) {
+        char *texts[3];
+        for (int t = 0; t < 3; t++)
+            texts[t] = random_text(1 + random_bits(4, (uint64_t)t, (uint64_t)i) % 50,
+                                   (uint64_t)(3 * i + t));
+        texts[2][0] = '!'; /* no answer of 1 byte may equal the other */
+        const char *const answers[] = {texts[1], texts[2]};
+        for (int t = 0; t < 3; t++) texts[t][1 + random_bits(4, (uint64_t)t, (uint64_t)i) % 50] = 0;
+        put_answers(&split, texts[0], answers, DOCUMENT_PAIR);
+        plain_document(&split, texts[0], texts[1], TOKEN_BEGINS, &pairs[i], &marks[i]);
+        plain_document(&split, texts[0], texts[2], TOKEN_BEGINS | TOKEN_REJECTED, &pairs[i],
+                       &marks[i]);
+        for (int t = 0; t < 3; t++) free(texts[t]);
+    }
+    cr_expect_eq(split.splitter.documents, 2 * PAIRS);
+    close_split(&split);
+    const char *const names[] = {"train", "val"};
+    size_t at[2] = {0};
+    struct tokens sets[2] = {0};
+    for (int side = 0; side < 2; side++) {
+        sides[side] = tokens_of(names[side]);
+        if (sides[side])
+            cr_assert_eq(tokens_open(&sets[side], in_folder("%s_*.bin", names[side]), &error), 0);
+    }
+    for (int i = 0; i < PAIRS; i++) {
+        const size_t count = arrlenu(pairs[i]), bytes = count * sizeof(int32_t);
+        int side = 0;
+        while (side < 2 && (at[side] + count > arrlenu(sides[side]) ||
+                            memcmp(sides[side] + at[side], pairs[i], bytes) != 0))
+            side++;
+        cr_assert_lt(side, 2, "block %zu: pair %d is in neither side", block, i);
+        for (size_t t = 0; t < count; t++)
+            cr_assert_eq(mark_of(&sets[side].shards[0].mask, at[side] + t), marks[i][t],
+                         "block %zu: pair %d, token %zu", block, i, t);
+        at[side] += count;
+        arrfree(pairs[i]);
+        arrfree(marks[i]);
+    }
+    for (int side = 0; side < 2; side++) {
+        cr_assert_eq(at[side], arrlenu(sides[side]));
+        arrfree(sides[side]);
+        tokens_close(&sets[side]);
+    }
+    cr_expect_eq(at[1] > 0, fraction > 0, "block %zu", block);
+}
+
+Test(splitter, no_pair_of_answers_is_divided) {
+    for (int threads = 1; threads <= 4; threads += 3) {
+        omp_set_num_threads(threads);
+        for (size_t block = 2; block < 3000; block += 1 + block / 9) {
+            check_pairs(TOKENIZER_BYTES, block, 0.3);
+            check_pairs(TOKENIZER_GPT2, block, 0.3);
+        }
+        check_pairs(TOKENIZER_GPT2, 500, 0);
+    }
+}
+
+Test(splitter, pairs_of_answers_and_text_cannot_be_mixed) {
+    for (int pairs_first = 0; pairs_first < 2; pairs_first++) {
+        struct split split;
+        const char *const answers[] = {"yes", "no"};
+        const struct document_piece text = {"text", 4, true, false, true, DOCUMENT_TEXT, 0},
+                                    pair = {"ask",         3,           true, true, false,
+                                            DOCUMENT_PAIR, TOKEN_BEGINS};
+        open_split(&split, TOKENIZER_BYTES, 0, 1000);
+        if (pairs_first) put_answers(&split, "ask", answers, DOCUMENT_PAIR);
+        else put(&split, "file", 4, true, false);
+        cr_expect_eq(splitter_put(&split.splitter, pairs_first ? &text : &pair, &error), -1);
+        cr_expect_not_null(strstr(error.text, "prepare them apart"), "%s", error.text);
+        splitter_close(&split.splitter);
+        tokenizer_close(&split.tokenizer);
+    }
 }
