@@ -10,6 +10,9 @@ with "tools" if the template takes them, or ShareGPT's {"conversations": [{"from
 [{"text", "train"}, ...]}: the text of apply_chat_template, of which the answers of the assistant
 and the special tokens that end them are trained.
 
+Pairs for preference tuning are {"prompt", "chosen", "rejected"} or {"chosen", "rejected"} with lists
+of messages, labelled answers {"prompt", "completion", "label"}. Each list becomes one of segments.
+
 Needs transformers: pip install transformers jinja2. ./prepare renders ChatML, Llama 3 and Mistral
 7B v0.3 itself. After an error the output ends in a line that is not a row, so that ./prepare fails
 too.
@@ -40,16 +43,33 @@ def fail(text):
 ROLES = {"human": "user", "gpt": "assistant"}
 
 
-def messages_of(row):
+def messages_of(row, *names):
     """The conversation of a row, in ShareGPT's words or in those of the templates."""
     messages = None
     if isinstance(row, dict):
-        messages = row.get("messages", row.get("conversations"))
+        messages = next((row[name] for name in names if name in row), None)
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise BadRow('there is no "messages" or "conversations", a list of objects')
+        wanted = '" or "'.join(names)
+        raise BadRow(f'there is no "{wanted}", a list of objects')
     return [
         {"role": ROLES.get(one["from"], one["from"]), "content": one["value"]}
         if "from" in one and "value" in one else one for one in messages]
+
+
+def pair_of(row):
+    """The prompt of a row and its answers by name, or None if the row is a conversation."""
+    names = [name for name in ("chosen", "rejected") if name in row]
+    if "label" in row and "completion" in row:
+        return messages_of(row, "prompt"), {"completion": messages_of(row, "completion")}
+    if not names or "messages" in row or "conversations" in row:
+        return None
+    chosen, rejected = messages_of(row, "chosen"), messages_of(row, "rejected")
+    if isinstance(row.get("prompt"), list):
+        return messages_of(row, "prompt"), {"chosen": chosen, "rejected": rejected}
+    same, most = 0, min(len(chosen), len(rejected)) - 1  # each keeps an answer
+    while same < most and chosen[same] == rejected[same]:
+        same += 1
+    return chosen[:same], {"chosen": chosen[same:], "rejected": rejected[same:]}
 
 
 def rows_of(file):
@@ -119,12 +139,28 @@ class Renderer:
         stops = [match.end() for match in self.special.finditer(full, prompt, whole)]
         return prompt, stops[-1] if stops else whole
 
-    def segments(self, row):
-        messages = messages_of(row)
-        answers = [i for i, one in enumerate(messages) if one.get("role") == "assistant"]
+    def row(self, row):
+        """The rendered row."""
+        pair = pair_of(row) if isinstance(row, dict) else None
+        if not pair:
+            messages = messages_of(row, "messages", "conversations")
+            return {"segments": self.segments(messages, row.get("tools"))}
+        prompt, answers = pair
+        found, begin = {}, None
+        for name, answer in answers.items():
+            first, *rest = self.segments(prompt + answer, row.get("tools"), len(prompt))
+            if first["train"] or begin not in (None, first):
+                raise BadRow("the template does not begin both answers with the same prompt")
+            found[name], begin = rest, first
+        label = {"label": row["label"]} if "completion" in answers else {}
+        return {"prompt": [begin], **found, **label}
+
+    def segments(self, messages, tools, first=0):
+        """The text of a conversation, of which answers from message `first` on are trained."""
+        answers = [i for i, one in enumerate(messages)
+                   if one.get("role") == "assistant" and i >= first]
         if not answers:
             raise BadRow("there is no message of the assistant to train on")
-        tools = row.get("tools")
         try:
             full = self.render(messages, tools)
             spans = [self.span(messages, tools, i, full) for i in answers]
@@ -160,10 +196,10 @@ def main():
             file = sys.stdin if name == "-" else open(name, encoding="utf-8-sig")
             for place, row in rows_of(file):
                 try:
-                    segments = renderer.segments(row)
+                    rendered = renderer.row(row)
                 except BadRow as error:
                     raise BadRow(f"{place}: {error}") from error
-                print(json.dumps({"segments": segments}, ensure_ascii=True))
+                print(json.dumps(rendered, ensure_ascii=True))
         except BadRow as error:
             fail(f"{name}, {error}")
         except (OSError, ValueError) as error:

@@ -32,6 +32,9 @@ def arrow():
     return pyarrow
 
 
+LABELS = {"true": True, "false": False}
+
+
 def rows_of_csv(path, delimiter):
     csv.field_size_limit(1 << 28)
     with open(path, encoding="utf-8-sig", newline="") as file:
@@ -42,7 +45,10 @@ def rows_of_csv(path, delimiter):
         for values in filter(None, reader):
             if len(values) != len(names):
                 fail(f"{path}, line {reader.line_num}: {len(values)} values for {len(names)} columns")
-            yield dict(zip(names, values))
+            row = dict(zip(names, values))
+            if {"completion", "label"} <= row.keys():  # a labelled answer needs true or false
+                row["label"] = LABELS.get(row["label"].lower(), row["label"])
+            yield row
 
 
 def rows_of_parquet(path):

@@ -27,6 +27,7 @@ class AutoTokenizer:
     def apply_chat_template(self, messages, tools=None, tokenize=True, add_generation_prompt=False):
         assert not tokenize
         text = "<s>" + (str(tools) if tools else "")
+        text += str(len(messages)) * (self.kind == "counts")
         for i, one in enumerate(messages):
             is_last = i == len(messages) - 1
             content = one["content"] or "<call>" + one["call"]
@@ -86,6 +87,25 @@ def check(kind, given, expected):
         failures.append(f"{kind}: {found!r}, not {expected!r}")
 
 
+def check_pair(kind, given, expected):
+    """expected: the text of each member, with the answers between braces, and other members."""
+    out, error = run(kind, [given])
+    found = error
+    if out:
+        found = {name: "".join("{" + one["text"] + "}" if one["train"] else one["text"]
+                               for one in member) if isinstance(member, list) else member
+                 for name, member in json.loads(out).items()}
+    if found != expected:
+        failures.append(f"{kind}: {found!r}, not {expected!r}")
+
+
+def pair(prompt=None, **answers):
+    """A row whose members are lists of messages, as row makes them, or other values."""
+    members = {"prompt": prompt, **answers} if prompt else answers
+    return {name: row(*member)["messages"] if isinstance(member, list) else member
+            for name, member in members.items()}
+
+
 def check_refused(kind, rows, expected):
     out, error = run(kind, rows)
     if expected not in error:
@@ -121,6 +141,26 @@ check_refused("alternates", [row("assistant=a")], "-, line 1: the template refus
 check_refused("controls", [good], "-, line 1: the template refuses it: ?[2J??\n")
 check_refused("prompts", [row("assistant>f")], "-, line 1: message 1: the answer cannot be found")
 
+# Pairs: only the answers are trained, and both have one prompt.
+rendered = {"prompt": "<s>[user]q<end>[assistant]", "chosen": "{y<end>}\n", "rejected": "{n<end>}\n"}
+check_pair("plain", pair(["user=q"], chosen=["assistant=y"], rejected=["assistant=n"]), rendered)
+check_pair("plain", pair(chosen=["user=q", "assistant=y"], rejected=["user=q", "assistant=n"]), rendered)
+check_pair("plain", pair("q", chosen=["user=q", "assistant=y"], rejected=["user=q", "assistant=n"]),
+           rendered)
+check_pair("plain", pair(["user=q", "assistant=a", "user=r"], chosen=["assistant=y"],
+                         rejected=["assistant=n", "user=s", "assistant=m"]),
+           {"prompt": "<s>[user]q<end>[assistant]a<end>\n[user]r<end>[assistant]",
+            "chosen": "{y<end>}\n", "rejected": "{n<end>}\n[user]s<end>[assistant]{m<end>}\n"})
+check_pair("plain", pair(["user=q"], completion=["assistant=y"], label=False),
+           {"prompt": "<s>[user]q<end>[assistant]", "completion": "{y<end>}\n", "label": False})
+check_refused("plain", [pair(["user=q"], chosen=["assistant=y"])], '-, line 1: there is no "rejected"')
+check_refused("plain", [pair(["user=q"], chosen="y", rejected="n")], 'line 1: there is no "chosen"')
+check_refused("plain", [pair(["user=q"], chosen=["user=y"], rejected=["assistant=n"])],
+              "-, line 1: there is no message of the assistant")
+check_refused("plain", [pair("q", completion=["assistant=y"], label=True)], 'there is no "prompt"')
+check_refused("counts", [pair(["user=q"], chosen=["assistant=y"],
+                              rejected=["assistant=n", "assistant=m"])],
+              "-, line 1: the template does not begin both answers with the same prompt")
 for failure in failures:
     print(failure)
 print(f"scripts/render_chat.py: {len(failures)} failures")

@@ -49,6 +49,11 @@ def test_csv():
                 [{"completion": "d"}, {"completion": ""}])
     write("a.TSV", b"text\nx, y\n")
     expect_rows("tsv", ["a.TSV"], [{"text": "x, y"}])
+    write("label.csv", b"prompt,completion,label\nq,a,True\nq,b,false\nq,c,1\n")
+    expect_rows("labels", ["label.csv"], [{"prompt": "q", "completion": one, "label": label}
+                                          for one, label in (("a", True), ("b", False), ("c", "1"))])
+    write("class.csv", b"text,label\nx,True\n")
+    expect_rows("labels of other rows", ["class.csv"], [{"text": "x", "label": "True"}])
     write("b.csv", b"a,b\n1,2\n1\n")
     expect_error("a short row", ["b.csv"], "b.csv, line 3: 1 values for 2 columns")
     write("c.csv", b'a,b\n1,"2\n')
@@ -101,6 +106,11 @@ def test_arrow():
     pyarrow.parquet.write_table(pyarrow.table({"text": [b"a\xc3\xa9"], "raw": [b"\xff"]}), "d.parquet")
     expect_rows("bytes of text", ["d.parquet", "--columns", "text"], [{"text": "a\u00e9"}])
     expect_error("bytes of no text", ["d.parquet"], "d.parquet: 'utf-8' codec")
+    pair = {"chosen": messages[0], "rejected": [{"role": "assistant", "content": "n"}], "score": 1.5}
+    label = {"prompt": "q", "completion": "a", "label": False}
+    for name, row in (("pair", pair), ("label", label)):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), "e.parquet")
+        expect_rows(name, ["e.parquet"], [row])
     write("c.parquet", b"x")
     expect_error("a broken file", ["c.parquet"], "c.parquet: ")
 
