@@ -23,7 +23,8 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
     loader->tokens = tokens;
     loader->options = *options;
     if (options->pairs) {
-        if (pairs_open(&loader->pairs, tokens, options->seq_len, error)) return -1;
+        const struct pairs_options pairs = {(uint32_t)options->seq_len, (uint32_t)options->longest};
+        if (pairs_open(&loader->pairs, tokens, &pairs, error)) return -1;
         loader->sequence_count = arrlenu(loader->pairs.first) - 1;
         return 0;
     }

@@ -27,6 +27,7 @@ struct loader_options {
     bool shuffle;
     int vocab_size; /* every token must be smaller */
     bool pairs;     /* sequences of pairs */
+    int longest;    /* with pairs: rows of a document at most, >= 1 */
     bool prompts;   /* with pairs: the targets of the chosen document's prompt are not ignored */
 };
 

@@ -17,7 +17,8 @@ bool pairs_exist(const struct tokens *tokens) {
 bool pairs_labelled(const struct tokens *tokens) {
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
         const struct token_shard *shard = &tokens->shards[i];
-        for (uint64_t token = 0; token_mask_has_pairs(&shard->mask) && token < shard->count; token++)
+        for (uint64_t token = 0; token_mask_has_pairs(&shard->mask) && token < shard->count;
+             token++)
             if (token_mask_is_rejected(&shard->mask, token))
                 return token_mask_has_label(&shard->mask, token);
     }
@@ -63,21 +64,23 @@ static bool cut_document(struct pair *pair, int side, uint32_t limit) {
     return true;
 }
 
-static bool cut_pair(struct pair *pair, uint32_t seq_len) {
+static bool cut_pair(struct pair *pair, uint32_t seq_len, uint32_t longest) {
     const uint32_t rows[] = {pair->rows[0], pair->rows[1]};
     const uint32_t half[] = {seq_len / 2, seq_len - seq_len / 2};
+    const bool fits = rows[0] + (uint64_t)rows[1] <= seq_len;
     bool cut = false;
-    if (rows[0] + (uint64_t)rows[1] <= seq_len) return false;
     for (int side = 0; side < PAIR_SIDES; side++) {
         const int other = 1 - side;
-        cut |= cut_document(pair, side,
-                            rows[other] < half[other] ? seq_len - rows[other] : half[side]);
+        const uint32_t limit = fits                        ? seq_len
+                               : rows[other] < half[other] ? seq_len - rows[other]
+                                                           : half[side];
+        cut |= cut_document(pair, side, MIN(limit, longest));
     }
     return cut;
 }
 
 static int read_shard(struct pairs *pairs, const struct token_shard *shard, uint32_t index,
-                      uint32_t seq_len, struct error *error) {
+                      const struct pairs_options *options, struct error *error) {
     uint64_t next = next_begin(shard, 0);
     if (!token_mask_has_pairs(&shard->mask))
         return shard->count == 0 ? 0
@@ -102,7 +105,7 @@ static int read_shard(struct pairs *pairs, const struct token_shard *shard, uint
                         shard->name);
         pairs->labelled = labelled;
         pair.undesirable = labelled && token_mask_has_label(&shard->mask, begin);
-        pairs->cut += cut_pair(&pair, seq_len);
+        pairs->cut += cut_pair(&pair, options->seq_len, options->longest);
         arrput(pairs->list, pair);
     }
     return 0;
@@ -122,18 +125,19 @@ static void fill_sequences(struct pairs *pairs, uint64_t seq_len) {
     arrput(pairs->first, arrlenu(pairs->list));
 }
 
-int pairs_open(struct pairs *pairs, const struct tokens *tokens, int seq_len, struct error *error) {
+int pairs_open(struct pairs *pairs, const struct tokens *tokens,
+               const struct pairs_options *options, struct error *error) {
     memset(pairs, 0, sizeof *pairs);
-    if (seq_len < PAIR_SIDES)
-        return fail(error, "data.seq_len is %d, but a pair takes at least %d tokens", seq_len,
-                    PAIR_SIDES);
+    if (options->seq_len < PAIR_SIDES)
+        return fail(error, "data.seq_len is %u, but a pair takes at least %d tokens",
+                    options->seq_len, PAIR_SIDES);
     for (size_t i = 0; i < arrlenu(tokens->shards); i++)
-        if (read_shard(pairs, &tokens->shards[i], (uint32_t)i, (uint32_t)seq_len, error)) {
+        if (read_shard(pairs, &tokens->shards[i], (uint32_t)i, options, error)) {
             pairs_close(pairs);
             return -1;
         }
     if (arrlenu(pairs->list) == 0) return fail(error, "there is no pair of answers");
-    fill_sequences(pairs, (uint64_t)seq_len);
+    fill_sequences(pairs, options->seq_len);
     return 0;
 }
 

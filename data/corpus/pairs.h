@@ -5,10 +5,11 @@
  * (data/corpus/token_mask.h). An answer begins with the first token of its document that counts in
  * the loss. A document of L tokens takes L - 1 rows of a sequence: its last token is only a target.
  *
- * Sequences are filled with whole pairs, in order. Documents of a pair that has more than seq_len
- * rows are cut: each may have half of them, and what the other one leaves of its half. Of such a
- * document the end of the answer is left out first. If the prompt takes more than half, its
- * beginning is left out as well, so that the answer's beginning is trained on. */
+ * Sequences are filled with whole pairs, in order. A document with more rows than a model has
+ * positions is cut. So are those of a pair with more rows than a sequence: each may have half of
+ * them, and what the other one leaves of its half. The end of the answer is left out first. If the
+ * prompt takes more than half of what is allowed, its beginning is left out as well, so that the
+ * answer's beginning is trained on. */
 #pragma once
 
 #include <stdbool.h>
@@ -32,16 +33,22 @@ struct pairs {
     uint64_t *first;   /* stb_ds array: index of each sequence's first pair, and their number */
     bool labelled;     /* all are labelled rows, else none is */
     uint64_t cut;      /* pairs of which a document was cut */
-    float *reference; /* [pairs, 2] log-probabilities of the answers under a reference model, from
-                       * malloc; NULL until they are known */
+    float *reference;  /* [pairs, 2] log-probabilities of the answers under a reference model, from
+                        * malloc; NULL until they are known */
 };
 
 /* True if the set has pairs, and if its first one is a labelled row. */
 bool pairs_exist(const struct tokens *tokens);
 bool pairs_labelled(const struct tokens *tokens);
 
-/* Finds all pairs of a set in which every document belongs to one, and fills sequences of seq_len
- * rows. Fails if there is none, if shards with and without pairs are mixed, or if a pair is
- * damaged. On failure nothing is left to close. */
-int pairs_open(struct pairs *pairs, const struct tokens *tokens, int seq_len, struct error *error);
+struct pairs_options {
+    uint32_t seq_len; /* rows of a sequence */
+    uint32_t longest; /* rows of a document at most, >= 1 */
+};
+
+/* Finds all pairs of a set in which every document belongs to one, and fills sequences with them.
+ * Fails if there is none, if shards with and without pairs are mixed, or if a pair is damaged. On
+ * failure nothing is left to close. */
+int pairs_open(struct pairs *pairs, const struct tokens *tokens,
+               const struct pairs_options *options, struct error *error);
 void pairs_close(struct pairs *pairs);

@@ -201,7 +201,9 @@ static int check_model(const struct config_check *check) {
     const struct config *c = check->config;
     int64_t vocabulary = c->model.vocab_size;
     if (check_heads(check)) return -1;
-    if (c->data.seq_len > c->model.n_positions)
+    /* Positions begin anew in each document of a pair, and the loader cuts those that are longer.
+     */
+    if (c->train.objective == CONFIG_OBJECTIVE_LANGUAGE && c->data.seq_len > c->model.n_positions)
         return config_refuse(
             check, later_key(check, "data.seq_len", "model.n_positions"),
             "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "

@@ -49,6 +49,7 @@ int source_open(struct source *source, const struct config *config, const char *
         .shuffle = !validation,
         .vocab_size = (int)config->model.vocab_size,
         .pairs = config->train.objective != CONFIG_OBJECTIVE_LANGUAGE,
+        .longest = (int)config->model.n_positions,
         .prompts = config->train.objective == CONFIG_OBJECTIVE_ORPO,
     };
     int failed = strcmp(what, "tales") != 0 ? tokens_open(&source->tokens, what, error)
