@@ -337,6 +337,7 @@ static int parse_pairs(struct rows *rows, char *row, size_t size, size_t *column
             .of = MESSAGE,
             .or_of = PART,
             .items = rows->items[i]};
+    arrsetcap(rows->original, size + 1); /* never NULL */
     arrsetlen(rows->original, size);
     memcpy(rows->original, row, size);
     int status = jsonl_row(row, size, members + first, JSONL_MEMBERS_MAX - first, column, error);
