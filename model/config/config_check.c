@@ -265,6 +265,11 @@ static int check_data(const struct config_check *check) {
                              "Set data.tokenizer to \"bytes\", or name token shards.",
                              key, config_tokenizer_name(c->data.tokenizer));
     }
+    if (c->train.objective != CONFIG_OBJECTIVE_LANGUAGE && config_given(c, "data.isolate") &&
+        !c->data.isolate)
+        return config_refuse(check, later_key(check, "data.isolate", "train.objective"),
+                             "data.isolate is false, but pairs of answers need it.\n"
+                             "Leave it out, or set train.objective to \"language\".");
     if (c->train.epochs > 0 && config_given_by_flag(c, "train.steps"))
         return config_refuse(check, "train.epochs",
                              "train.steps is given by --set as well.\nGive one of them.");

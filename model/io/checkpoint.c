@@ -444,10 +444,9 @@ int checkpoint_config(struct config *config, const char *path, struct error *err
     if (!file_exists(manifest_path) && !file_exists_in(path, checkpoint_config_name) &&
         !file_exists_in(path, adapter_config_name)) {
         char fetch[300];
-        huggingface_fetch_command(fetch, path);
+        huggingface_fetch_advice(fetch, path);
         if (!file_exists(path))
-            return fail(error, "there is no %.400s (from the current folder)\nfetch a model: %s",
-                        path, fetch);
+            return fail(error, "there is no %.400s (from the current folder)\n%s", path, fetch);
         return fail(error,
                     "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
                     "name a directory such as runs/NAME/checkpoints/step-00001000",

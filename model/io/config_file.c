@@ -98,10 +98,10 @@ static int take_from_model(struct config *config, const struct config_origins *o
     if (!directory[0] || is_complete(config)) return 0;
     if (!file_exists(directory) && !config_given(config, "model.n_layer")) {
         char fetch[300];
-        huggingface_fetch_command(fetch, directory);
+        huggingface_fetch_advice(fetch, directory);
         return config_refuse(
             &check, key,
-            "there is no %.400s (from the current folder)\nfetch it: %s\na run that began with it "
+            "there is no %.400s (from the current folder)\n%s\na run that began with it "
             "resumes without it by --config runs/NAME/config.json --resume",
             directory, fetch);
     }

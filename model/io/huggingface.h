@@ -43,9 +43,9 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer);
 
-/* Writes how to fetch the model that should be in a directory. A name such as Qwen/Qwen2.5-0.5B is
- * that of the Hub, and then the text also says where the model will be. */
-void huggingface_fetch_command(char text[300], const char *directory);
+/* Writes how to get the model that should be in a directory, for a message. A name such as
+ * Qwen/Qwen2.5-0.5B is that of the Hub, and then the text also says where the model will be. */
+void huggingface_fetch_advice(char text[300], const char *directory);
 
 /* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
  * nothing else changes. Supports GPT-2, Llama, Mistral, Qwen2 and Qwen3, in old and new

@@ -390,15 +390,19 @@ static int read_family(struct config_reader *reader) {
     return refuse(reader, "model_type", "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
 }
 
-void huggingface_fetch_command(char text[300], const char *directory) {
+void huggingface_fetch_advice(char text[300], const char *directory) {
     const char *slash = strchr(directory, '/');
+    const bool is_run = strncmp(directory, "runs/", 5) == 0;
     const bool is_name = slash && slash != directory && slash[1] && !strchr(slash + 1, '/') &&
-                         *directory != '.' && strncmp(directory, "datasets/", 9) != 0 &&
-                         strncmp(directory, "runs/", 5) != 0;
+                         *directory != '.' && strncmp(directory, "datasets/", 9) != 0 && !is_run;
     if (is_name)
-        snprintf(text, 300, "scripts/get_model.sh %.100s, which puts it into datasets/%.100s",
+        snprintf(text, 300,
+                 "fetch it: scripts/get_model.sh %.100s, which puts it into datasets/%.100s",
                  directory, slash + 1);
-    else snprintf(text, 300, "scripts/get_model.sh ORG/NAME %.200s", directory);
+    else if (is_run)
+        snprintf(text, 300, "train that run first: ./train --config configs/%.200s.json",
+                 directory + 5);
+    else snprintf(text, 300, "fetch it: scripts/get_model.sh ORG/NAME %.200s", directory);
 }
 
 int huggingface_read_config(struct config *config, const char *directory, struct error *error) {
