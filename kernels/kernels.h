@@ -49,6 +49,7 @@
     S(attention_decode)             \
     S(attention_backward)           \
     X(cross_entropy)                \
+    X(distillation)                 \
     X(cast)                         \
     X(dequantize)                   \
     S(quantize)                     \
@@ -370,6 +371,26 @@ struct cross_entropy_args {
     const float *loss_scale;          /* optional, backend memory */
     const struct step_inputs *inputs; /* given with loss_scale: loss_weight is read */
     const float *weights;             /* optional [N], with loss_scale; NULL: all are 1 */
+    int64_t vocab_size;
+    const struct trace_label *label; /* optional */
+};
+
+/* Cross entropy and the divergence from a teacher (Hinton et al. 2015). With x the logits of row i
+ * and q the softmax of its teacher_logits / T over their K tokens, losses[i] = alpha T^2 sum over K
+ * of q log(q / softmax(x / T)) + (1 - alpha) cross entropy where softmax(x / T) covers the
+ * vocabulary. The gradient, the padding and ignored rows are as in cross_entropy; the teacher's
+ * values of ignored rows are not read. */
+enum { DISTILLATION_TOP_MAX = 1024 };
+struct distillation_args {
+    float *losses;                       /* [N] */
+    const struct tensor *logits;         /* [N, V padded] in, and out if loss_scale is given */
+    const int32_t *targets;              /* [N], each in 0..vocab_size-1, or negative: ignored */
+    const int32_t *teacher_tokens;       /* [N, K], in 0..vocab_size-1, different in a row */
+    const struct tensor *teacher_logits; /* [N, K] in fp16, up to a constant of each row. -inf: the
+                                          * probability is 0; one at least is finite */
+    float alpha, temperature;            /* 0..1; T > 0 */
+    const float *loss_scale;             /* optional, backend memory */
+    const struct step_inputs *inputs;    /* given with loss_scale: loss_weight is read */
     int64_t vocab_size;
     const struct trace_label *label; /* optional */
 };

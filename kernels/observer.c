@@ -28,6 +28,7 @@ const struct trace_label *operation_label(enum operation_id id, const void *args
     case ID_attention_backward: return ((const struct attention_backward_args *)args)->label;
     case ID_dropout: return ((const struct dropout_args *)args)->label;
     case ID_cross_entropy: return ((const struct cross_entropy_args *)args)->label;
+    case ID_distillation: return ((const struct distillation_args *)args)->label;
     default: return NULL;
     }
 }

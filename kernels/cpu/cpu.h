@@ -37,6 +37,9 @@ struct amax cpu_find_amax(const struct tensor *in, struct amax *track_amax, bool
 /* Merges `other` into *track_amax; any thread may call it. */
 void cpu_merge_amax(struct amax *track_amax, struct amax other);
 
+/* Returns the largest of `count` elements, starting at element `offset`; a NaN is no maximum. */
+float cpu_row_max(const struct tensor *tensor, int64_t offset, int64_t count);
+
 /* Adds a tensor's amax to its record. */
 void cpu_note_amax(struct quantize_record *record, const struct amax *all);
 

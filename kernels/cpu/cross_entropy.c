@@ -7,7 +7,7 @@
 
 /* Computes maxima over every 16th element first: compilers that preserve NaN vectorize no other
  * form. */
-static float row_max(const struct tensor *logits, int64_t offset, int64_t count) {
+float cpu_row_max(const struct tensor *logits, int64_t offset, int64_t count) {
     enum { LANES = 16 };
     float buffer[CPU_BLOCK], maxima[LANES];
     for (int lane = 0; lane < LANES; lane++) maxima[lane] = -INFINITY;
@@ -77,7 +77,7 @@ void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args
             ignore_row(args, row);
             continue;
         }
-        float max = row_max(logits, offset, count);
+        float max = cpu_row_max(logits, offset, count);
         float sum = row_exponentials(logits, offset, count, max), target_logit;
         target_logit = *dtype_widen(&target_logit, logits->data, logits->dtype, offset + target, 1);
         args->losses[row] = logf(sum) + max - target_logit;

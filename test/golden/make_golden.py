@@ -21,6 +21,7 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           Qwen3Config, Qwen3ForCausalLM)
 
 import blocks
+import distillation
 import fp8
 import gguf_blocks
 import mx
@@ -173,6 +174,9 @@ def make_operations():
         "adamw": make_adamw(g, 0.1),
         "adamw_no_decay": make_adamw(g, 0.0),
         "scaler": make_scaler(),
+        "distillation": distillation.make_operation(torch.Generator().manual_seed(7), N, V, 0.5, 1),
+        "distillation_soft": distillation.make_operation(torch.Generator().manual_seed(8), N, V,
+                                                         0.7, 2),
     }
     return {f"{group}.{name}": value for group, tensors in groups.items()
             for name, value in tensors.items()}
@@ -552,6 +556,8 @@ def main():
     for family in "gpt", "llama":
         save(f"{family}_isolated_fp32",
              without_base(make_gpt(family, torch.float32, isolated=True)))
+    save("gpt_distilled", distillation.make_steps(lambda: make_model("gpt"), VOCABULARY,
+                                                  (STEPS, MICRO_BATCHES, BATCH, POSITIONS)))
     for family, name in OPTIMIZERS:
         save(f"{family}_{name}", with_final(make_gpt(family, torch.float32, optimizer=name)))
     save("mistral_window_fp32", without_base(make_gpt("mistral", torch.float32)))

@@ -123,6 +123,11 @@ static const struct tolerance table[] = {
     {"cross_entropy_loss", {4, 4, 4}, 1},
     {"cross_entropy_gradient", {4, 4, 4}, 1},
 
+    /* The same at two temperatures, and a sum over the teacher's tokens whose probabilities are
+     * quotients of such sums. alpha is given in fp32. */
+    {"distillation_loss", {5, 5, 5}, 1},
+    {"distillation_gradient", {5, 5, 5}, 1},
+
     /* Summed in fp64; the products with the inverse scale are rounded, the inverse itself is part
      * of the reference. */
     {"gradient_norm", {2, 2, 2}, 1},
