@@ -224,6 +224,14 @@ static int read_pairs(const struct loader *loader, struct loader_arrays *arrays,
     return 0;
 }
 
+static int read_teacher(const struct loader *loader, const struct sample *sample,
+                        const struct loader_arrays *arrays, size_t at, struct error *error) {
+    const size_t first = at * loader->teacher->header.top;
+    return teacher_read(loader->teacher, (size_t)(sample->shard - loader->tokens->shards),
+                        sample->start, sample->length, arrays->teacher_tokens + first,
+                        arrays->teacher_logits + first, error);
+}
+
 int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint64_t first_sample,
                  int count, struct error *error) {
     assert(arrays->first_keys || !(arrays->positions || loader->options.pairs));
@@ -241,6 +249,7 @@ int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint
         if (read_tokens(loader, &sample, tokens, targets, error)) return -1;
         mask_targets(loader, &sample, tokens, targets);
         if (arrays->first_keys) isolate(loader, &sample, arrays, at);
+        if (arrays->teacher_tokens && read_teacher(loader, &sample, arrays, at, error)) return -1;
         arrays->counted += count_targets(&sample);
     }
     return 0;

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "data/corpus/pairs.h"
+#include "data/corpus/teacher_logits.h"
 #include "data/corpus/tokens.h"
 #include "data/util/error.h"
 
@@ -37,6 +38,8 @@ struct loader {
     uint64_t sequence_count;  /* n above, >= 1 */
     uint64_t *first_sequence; /* stb_ds array: number of each shard's first sequence */
     struct pairs pairs;       /* with options.pairs */
+
+    const struct teacher_logits *teacher; /* optional, of these tokens; set after loader_open */
 };
 
 /* Fails if no shard is long enough for one whole sequence, or if no target counts in the loss; with
@@ -65,6 +68,10 @@ struct loader_arrays {
     int64_t window;            /* 0: none */
     uint64_t counted;          /* set by loader_batch: targets that count in the loss, or pairs */
     struct loader_pair *pairs; /* with pairs: [counted], at most half as many as rows */
+
+    /* Optional [count, seq_len, k], of loader->teacher; undefined behind the end of a shard. */
+    int32_t *teacher_tokens;
+    uint16_t *teacher_logits;
 };
 
 /* Reads samples first_sample .. first_sample + count - 1. Fails if a token is not smaller than

@@ -77,6 +77,9 @@ struct activations {
     struct branches branches;
     const struct step_inputs *inputs;    /* backend memory; NULL until there is a batch */
     struct preference_memory preference; /* if the model is trained on pairs */
+
+    const int32_t *teacher_tokens; /* [B T, K] of a teacher, for distillation; backend memory */
+    const void *teacher_logits;    /* the same in fp16 */
 };
 
 struct activation {

@@ -232,6 +232,10 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     report_memory(out, &gpt->memory);
     fputc('\n', out);
     if (train) print_data(out, "data", config->data.train, train, gpt->isolates);
+    if (train && train->teacher)
+        fprintf(out, "  teacher    %s: top %" PRIu32 " logits, alpha %g, temperature %g\n",
+                config->distill.logits, train->teacher->header.top, config->distill.alpha,
+                config->distill.temperature);
     if (val) print_data(out, "validation", config->data.val, val, gpt->isolates);
     print_objective(out, config);
     fputs("  training   ", out);

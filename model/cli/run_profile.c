@@ -209,6 +209,7 @@ int run_profile(const struct config *given, const struct command_line *line, str
     int status = setup_precision(&precision, config, &be, error);
     if (status == 0) status = source_open(&text, config, config->data.train, false, error);
     if (status == 0) status = setup_isolation(&own, &text, error);
+    if (status == 0) status = setup_distillation(&own, &text, error);
     if (status == 0) status = setup_trainer(&trainer, config, &precision, &be, error);
     if (status == 0) trainer_initialize(&trainer);
     if (status == 0) status = profile_run(config, &trainer, &text.loader, line, error);

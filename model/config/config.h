@@ -196,6 +196,10 @@ struct config {
         double beta, label_smoothing, nll_weight, gamma, desirable_weight, undesirable_weight;
     } objective;
     struct {
+        char logits[CONFIG_STRING_MAX]; /* folder that --logits wrote; "": no distillation */
+        double alpha, temperature;
+    } distill;
+    struct {
         enum config_optimizer name;
         double lr, min_lr;
         int64_t warmup_steps;
@@ -291,6 +295,7 @@ struct config {
     bool without_val;            /* eval.every is ignored: the text has no validation part */
     struct config_words removed; /* keys of an earlier version that changed its run */
     int64_t rank_count;          /* processes that train together, set by their launcher; >= 1 */
+    int64_t distill_top;         /* stored logits of a token, set by setup_distillation; 0: none */
     int64_t samples; /* texts that a model for sampling generates at once, set by the command that
                       * opens it; 0 means one */
 

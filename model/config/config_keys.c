@@ -92,6 +92,7 @@ const struct config_block config_blocks[] = {
     {"train", "Length of the run and size of a step.", .training = true},
     {"objective", "Preference tuning; used with train.objective other than language only.",
      .training = true},
+    {"distill", "Distillation from the stored logits of a teacher.", .training = true},
     {"optimizer", "Update rule and learning rate.", .training = true},
     {"autocast", "Operations in 16 bit when precision is not fp32.", .training = true},
     {"fp8", "Quantization of linear layers; used with fp8 only, but for require.",

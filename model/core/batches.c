@@ -12,12 +12,18 @@ static int64_t array_count(const struct gpt *gpt) {
     return 2 + gpt->isolates + has_positions(gpt);
 }
 
+/* Bytes of a batch: its arrays, and behind them either pairs or a teacher's tokens and logits. */
 static size_t slot_bytes(const struct gpt *gpt, int64_t rows) {
     size_t bytes = sizeof(struct batch) + (size_t)(array_count(gpt) * rows) * sizeof(int32_t);
     if (gpt->prefers)
         bytes +=
             sizeof(struct preference_batch) + (size_t)(rows / 2) * sizeof(struct preference_pair);
-    return bytes;
+    return bytes + (size_t)(rows * gpt->distill.top) * (sizeof(int32_t) + sizeof(uint16_t));
+}
+
+/* Returns the teacher's tokens [rows, K] in a batch; their logits follow. */
+static int32_t *teacher_in(const struct gpt *gpt, struct batch *batch, int64_t rows) {
+    return batch->tokens + array_count(gpt) * rows;
 }
 
 /* Bytes for the losses of pairs: two values for each row, and the answers of each pair. */
@@ -123,6 +129,10 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
         .window = gpt->shape.window,
         .pairs = batches->pairs,
     };
+    if (loader->teacher && gpt->distill.top > 0) { /* validation has none */
+        arrays.teacher_tokens = teacher_in(gpt, host, rows);
+        arrays.teacher_logits = (uint16_t *)(arrays.teacher_tokens + rows * gpt->distill.top);
+    }
     if (loader_batch(loader, &arrays, (uint64_t)first_sample, (int)count, error)) return -1;
     repeat_samples(gpt, host->tokens, count);
     batches->counted = arrays.counted;
@@ -136,6 +146,10 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
     gpt->activations.targets = sent->tokens + rows;
     gpt->activations.first_keys = gpt->isolates ? sent->tokens + 2 * rows : gpt->window_keys;
     gpt->activations.positions = has_positions(gpt) ? sent->tokens + 3 * rows : NULL;
+    if (gpt->distill.top > 0) {
+        gpt->activations.teacher_tokens = teacher_in(gpt, sent, rows);
+        gpt->activations.teacher_logits = gpt->activations.teacher_tokens + rows * gpt->distill.top;
+    }
     batches->slot = (slot + 1) % BACKEND_SLOTS;
     return 0;
 }

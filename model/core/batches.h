@@ -10,7 +10,8 @@ struct batch {
     struct step_inputs inputs;
     int32_t tokens[]; /* [2, B, T]: tokens, then targets; with data.isolate also first keys, and
                        * positions if these are learned; then a struct preference_batch if the
-                       * model is trained on pairs */
+                       * model is trained on pairs, or for distillation a teacher's tokens
+                       * [B, T, K] and their logits in fp16 */
 };
 
 struct batches {

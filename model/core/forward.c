@@ -354,6 +354,23 @@ static void loss_backward(struct gpt *gpt, const struct tensor *logits, const st
            .accumulate = gpt->accumulate || first > 0);
 }
 
+/* Replaces logits of rows first and following by the gradient of their losses on the batch and on
+ * its teacher. */
+static void distill(struct gpt *gpt, const struct tensor *logits, int64_t first,
+                    const float *loss_scale, const struct trace_label *label) {
+    const struct activations *a = &gpt->activations;
+    const int64_t rows = tensor_rows(logits), top = gpt->distill.top;
+    struct tensor losses = tensor_range(&a->losses, first, rows);
+    struct tensor teacher = {(void *)a->teacher_logits, DTYPE_F16, 2, {gpt->shape.rows, top}};
+    teacher = tensor_slice(&teacher, first, rows);
+    OP(gpt->be, distillation, .losses = losses.data, .logits = logits,
+       .targets = a->targets ? a->targets + first : NULL,
+       .teacher_tokens = a->teacher_tokens ? a->teacher_tokens + first * top : NULL,
+       .teacher_logits = &teacher, .alpha = gpt->distill.alpha,
+       .temperature = gpt->distill.temperature, .loss_scale = loss_scale, .inputs = a->inputs,
+       .vocab_size = gpt->shape.vocab_size, .label = label);
+}
+
 /* Arguments of a pass over the head. */
 struct head_pass {
     int64_t first;           /* first row */
@@ -379,11 +396,14 @@ static void run_head(struct gpt *gpt, const struct head_pass *pass) {
         if (!pass->has_logits)
             OP(be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true,
                .label = &label);
-        OP(be, cross_entropy, .losses = pass->losses ? pass->losses + first : NULL,
-           .logits = &logits, .targets = a->targets ? a->targets + first : NULL,
-           .loss_scale = pass->loss_scale, .inputs = a->inputs,
-           .weights = pass->weights ? pass->weights + first : NULL, .vocab_size = s->vocab_size,
-           .label = pass->loss_scale ? &dlabel : NULL);
+        if (pass->loss_scale && gpt->distill.top > 0)
+            distill(gpt, &logits, first, pass->loss_scale, &dlabel);
+        else
+            OP(be, cross_entropy, .losses = pass->losses ? pass->losses + first : NULL,
+               .logits = &logits, .targets = a->targets ? a->targets + first : NULL,
+               .loss_scale = pass->loss_scale, .inputs = a->inputs,
+               .weights = pass->weights ? pass->weights + first : NULL, .vocab_size = s->vocab_size,
+               .label = pass->loss_scale ? &dlabel : NULL);
         if (pass->loss_scale) loss_backward(gpt, &logits, &in, first);
     }
 }

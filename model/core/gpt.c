@@ -232,6 +232,9 @@ static void open_training(struct gpt *gpt, const struct config *config) {
                    "the same values");
     gpt->recompute = (enum recompute)config->train.recompute;
     set_objective(gpt, config);
+    gpt->distill.top = config->distill_top;
+    gpt->distill.alpha = (float)config->distill.alpha;
+    gpt->distill.temperature = (float)config->distill.temperature;
     gpt->texts = config->sample.every > 0;
     gpt->has_cache = gpt->recompute == RECOMPUTE_LAYER && gpt->texts > 0;
     gpt->offload = config->offload.optimizer;

@@ -63,6 +63,11 @@ struct gpt {
     bool isolates;  /* batches come with first keys, and with positions if these are learned */
     bool has_cache; /* keys and values are saved in `cache`, because layers share their qkv */
 
+    struct {
+        int64_t top; /* K, stored logits of the teacher for each token; 0: no distillation */
+        float alpha, temperature;
+    } distill;
+
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count;          /* elements of a flat array */
     int64_t trained_count;  /* elements that are trained, which come first: gradients and moments

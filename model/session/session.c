@@ -32,6 +32,16 @@ static int open_data(struct session *session, bool required, struct error *error
     return 0;
 }
 
+/* Opens the teacher's logits. In a dry run an error becomes a note, as for the data. */
+static int open_teacher(struct session *session, struct error *error) {
+    int failed = setup_distillation(&session->config, &session->train, error);
+    if (!failed || !session->planned) return failed;
+    print_notes("note", error->text);
+    print_notes("note", "without them the plan lacks the memory of the teacher's logits");
+    error->text[0] = 0;
+    return 0;
+}
+
 int session_open_tokenizer(struct session *session, const char *from, struct error *error) {
     const struct source *texts[] = {&session->train, &session->val};
     int status = setup_tokenizer(&session->tokenizer, &session->config, from, texts, 2, error);
@@ -136,6 +146,7 @@ int session_open(struct session *session, const struct config *config, enum run_
     if (ranks_agree(ranks, open_data(session, !session->planned, error), error)) return -1;
     if (ranks_agree(ranks, setup_isolation(&session->config, &session->train, error), error))
         return -1;
+    if (ranks_agree(ranks, open_teacher(session, error), error)) return -1;
     return run_ranks_compare_data(ranks, config, &session->train, &session->val, error);
 }
 

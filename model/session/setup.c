@@ -67,6 +67,7 @@ int source_open(struct source *source, const struct config *config, const char *
 
 void source_close(struct source *source) {
     if (!source->open) return;
+    teacher_close(&source->teacher);
     loader_close(&source->loader);
     tokens_close(&source->tokens);
     source->open = false;
@@ -80,6 +81,17 @@ int setup_isolation(struct config *config, const struct source *text, struct err
                 "data.isolate is true, but nothing marks where documents begin in %.600s\nprepare "
                 "the text again from rows or chats, or set data.isolate to false",
                 config->data.train);
+}
+
+int setup_distillation(struct config *config, struct source *text, struct error *error) {
+    _Static_assert((int)TEACHER_TOP_MAX == (int)DISTILLATION_TOP_MAX, "the same limit");
+    if (!config->distill.logits[0] || !text->open) return 0;
+    if (teacher_open(&text->teacher, config->distill.logits, &text->tokens,
+                     config->model.vocab_size, config->data.seq_len, config->data.isolate, error))
+        return -1;
+    text->loader.teacher = &text->teacher;
+    config->distill_top = text->teacher.header.top;
+    return 0;
 }
 
 int setup_backend(struct backend *be, const struct config *config, const char *choices,

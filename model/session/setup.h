@@ -15,6 +15,7 @@
 struct source {
     struct tokens tokens;
     struct loader loader;
+    struct teacher_logits teacher; /* open if loader.teacher is set */
     bool open;
 };
 
@@ -33,6 +34,10 @@ void source_close(struct source *source);
  * documents. Fails if it is given as true and no shard marks them. A text that is not open has
  * none. */
 int setup_isolation(struct config *config, const struct source *text, struct error *error);
+
+/* Opens the teacher's logits in distill.logits for a training text, and sets config->distill_top.
+ * Does nothing without distill.logits or a text. Call it after setup_isolation. */
+int setup_distillation(struct config *config, struct source *text, struct error *error);
 
 /* Opens the backend with the config's device, threads and options. choices, ranks (optional): see
  * backend_options. Without choices nothing is timed; plans of memory still cover what autotune may

@@ -113,6 +113,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
     subject->open = true;
     if (source_open(&subject->text, config, config->data.train, false, error) == 0 &&
         setup_isolation(&subject->config, &subject->text, error) == 0 &&
+        setup_distillation(&subject->config, &subject->text, error) == 0 &&
         open_reference(subject, reference, from, error) == 0 && check_counted(subject, error) == 0)
         return 0;
     subject_close(subject);
