@@ -32,6 +32,7 @@
 #include "model/lab/evaluation/run_choices.h"
 #include "model/cli/rank_output.h"
 #include "model/cli/run_chat.h"
+#include "model/cli/run_logits.h"
 #include "model/cli/run_profile.h"
 #include "model/cli/run.h"
 #include "model/cli/run_sample.h"
@@ -229,6 +230,7 @@ static int run(const struct command_line *line, struct ranks *ranks, int *stderr
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_CHAT) return run_chat(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
+    if (line->command == COMMAND_LOGITS) return run_logits(&config, from, line, error);
     if (line->command == COMMAND_CHOICES) return choices(&config, from, line, error);
     if (line->command == COMMAND_AGREEMENT) return agreement(&config, from, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);

@@ -7,6 +7,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/corpus/teacher_logits.h"
 #include "data/util/program.h"
 #include "kernels/ranks.h"
 #include "model/config/config_keys.h"
@@ -22,12 +23,13 @@ enum {
     EVAL = 1 << COMMAND_EVAL,
     CHOICES = 1 << COMMAND_CHOICES,
     AGREEMENT = 1 << COMMAND_AGREEMENT,
+    LOGITS = 1 << COMMAND_LOGITS,
     EXPORT = 1 << COMMAND_EXPORT,
     AUDIT = 1 << COMMAND_AUDIT,
     PROFILE = 1 << COMMAND_PROFILE,
     BY_CONFIG = TRAIN | DRY_RUN | AUDIT | PROFILE,
     TEXT_COMMANDS = SAMPLE | CHAT,
-    OF_MODEL = TEXT_COMMANDS | EVAL | CHOICES | AGREEMENT,
+    OF_MODEL = TEXT_COMMANDS | EVAL | CHOICES | AGREEMENT | LOGITS,
     ALL = BY_CONFIG | OF_MODEL
 };
 
@@ -211,11 +213,15 @@ static const struct command_flag flags[] = {
          COUNT(samples, 1, 4096)),
     FLAG(SAMPLE, "--json", NULL, "print each text as a line of JSON", SWITCH(json)),
     FLAG(CHAT, "--system", "TEXT", "system message of the conversation", TEXT(system)),
-    FLAG(EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
+    FLAG(EVAL | LOGITS, "--data", "GLOB",
+         "token shards, or tales; default the data.val of the run,\n"
+         "for --logits its data.train",
          HINT("; others take --set data.train=GLOB"), KEY("data.val")),
     FLAG(EVAL | CHOICES | AGREEMENT | AUDIT, "--precision", "LIST",
          "precisions to compare, such as fp32,bf16", HINT("; others take --set precision=NAME"),
          .read = read_precisions),
+    FLAG(LOGITS, "--top", "N", "number of logits to keep for each token; default 64",
+         COUNT(top, 1, TEACHER_TOP_MAX)),
     FLAG(EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", .read = read_dtype),
     FLAG(EXPORT, "--type", "NAME", "for .gguf: f32, the default, f16, bf16, q8_0 or q4_0",
          .read = read_type),
@@ -253,6 +259,10 @@ static const struct command_flag flags[] = {
          SELECTS(CHOICES), TEXT(questions)),
     FLAG(0, "--agreement", NULL, "compare the sampler's probabilities with the trainer's",
          SELECTS(AGREEMENT)),
+    FLAG(0, "--logits", "DIR",
+         "write the largest logits of a teacher for each token of a\n"
+         "text, which distill.logits trains a student on",
+         SELECTS(LOGITS), TEXT(logits)),
     FLAG(0, "--export", "DIR",
          "write a model for Hugging Face tools; or, to FILE.gguf,\n"
          "for llama.cpp",

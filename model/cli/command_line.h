@@ -17,6 +17,7 @@ enum command {
     COMMAND_EVAL,
     COMMAND_CHOICES,
     COMMAND_AGREEMENT,
+    COMMAND_LOGITS,
     COMMAND_EXPORT,
     COMMAND_AUDIT,
     COMMAND_PROFILE,
@@ -50,6 +51,8 @@ struct command_line {
     int precision_count;                                     /* 0: not given */
     const char *out;       /* output directory of a report; NULL: not given */
     int64_t repetitions;   /* micro-batches of --audit, steps of --profile; 0: not given */
+    const char *logits;    /* folder that --logits writes */
+    int64_t top;           /* --top; 0: not given */
     bool sizes;            /* --dry-run --sizes */
     double memory_gib;     /* --dry-run --memory; 0: not given */
     double link;           /* --dry-run --link, GB/s; 0: not given */
