@@ -24,7 +24,7 @@
 
 enum { TEACHER_VERSION = 1, TEACHER_HEADER_BYTES = 256, TEACHER_TOP_MAX = 1024 };
 
-/* What the logits depend on. */
+/* Header of a file: everything that the logits depend on. */
 struct teacher_header {
     char magic[4]; /* "TOPK" */
     uint32_t version;

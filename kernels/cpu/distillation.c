@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
-/* A row: where its logits are, its softmax at both temperatures, and its teacher. */
+/* A row: its logits, its softmax at both temperatures, and its teacher. */
 struct row {
     const struct tensor *logits;
     int64_t offset, count, padded; /* first element, V, V padded */

@@ -1,4 +1,4 @@
-/* Files of a teacher's logits: what is read is what was written, and all else is refused. */
+/* Files of a teacher's logits: records are read as written, all else is refused. */
 #include <unistd.h>
 
 #include "data/corpus/loader.h"

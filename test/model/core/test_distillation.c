@@ -1,9 +1,10 @@
-/* Training on the stored logits of a teacher: against PyTorch, and against itself in other splits.
- */
+/* Training on the stored logits of a teacher, against PyTorch and in other splits of a batch. */
 #include <stdio.h>
 
+#include "model/config/config_check.h"
 #include "test/data/corpus/teacher_fixture.h"
 #include "test/model/trainer_fixture.h"
+#include "test/ranks_world.h"
 #include "test/safetensors_find.h"
 
 TestSuite(distilled_training, .init = make_folder, .fini = remove_folder);
@@ -313,4 +314,63 @@ Test(distilled_training, the_source_as_teacher_is_learned_faster) {
         teacher_close(&teacher);
     }
     cr_expect_lt(losses[1], losses[0] - 0.08, "%g, and %g alone", losses[1], losses[0]);
+}
+
+enum { RANK_STEPS = 4, RANK_SAMPLES = 12 };
+
+/* Steps of all ranks on the files in the test's folder. */
+struct shared {
+    float losses[WORLD_RANKS_MAX][RANK_STEPS];
+};
+
+static void train_rank(const struct ranks *ranks, void *argument) {
+    struct shared *shared = argument;
+    struct rig rig = {0};
+    struct teacher_logits teacher;
+    char note[PRECISION_NOTE_MAX];
+    struct error *reason = &rig.error;
+    const struct backend_options options = {.device = DEVICE_CPU, .threads = 1, .ranks = ranks};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.train.micro_batch_size = 1;
+    rig.config.train.batch_tokens = RANK_SAMPLES * RIG_LENGTH;
+    rig.config.distill_top = TOP;
+    world_requires(config_split_batch(&rig.config, ranks->size, reason) == 0, reason->text);
+    rig_open_data(&rig);
+    world_requires(
+        teacher_open(&teacher, folder, &rig.tokens, RIG_VOCABULARY, RIG_LENGTH, false, reason) == 0,
+        reason->text);
+    rig.loader.teacher = &teacher;
+    world_requires(backend_open(&rig.be, &options, reason) == 0, reason->text);
+    world_requires(precision_resolve(&rig.precision, note, &rig.config, &rig.be, reason) == 0,
+                   reason->text);
+    world_requires(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                TRAINER_INITIALIZED, reason) == 0,
+                   reason->text);
+    for (int i = 0; i < RANK_STEPS; i++) shared->losses[ranks->rank][i] = rig_step(&rig).loss;
+    trainer_wait_for_weights(&rig.trainer);
+    rig_close(&rig);
+    teacher_close(&teacher);
+}
+
+/* Each rank reads the teacher of its own samples. */
+Test(distilled_training, ranks_match_one_rank) {
+    struct rig rig = {0};
+    struct teacher_logits teacher;
+    struct shared one = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig_open_data(&rig);
+    make_teacher(&rig, &teacher);
+    world_run(1, 4096, true, train_rank, &one);
+    for (int size = 2; size <= 3; size++) {
+        struct shared many = {0};
+        world_run(size, 4096, true, train_rank, &many);
+        for (int rank = 0; rank < size; rank++)
+            for (int i = 0; i < RANK_STEPS; i++)
+                cr_expect_float_eq(many.losses[rank][i], one.losses[0][i], 5e-6,
+                                   "rank %d of %d, step %d: %.9g, alone %.9g", rank, size, i,
+                                   many.losses[rank][i], one.losses[0][i]);
+    }
+    teacher_close(&teacher);
+    loader_close(&rig.loader);
+    tokens_close(&rig.tokens);
 }
