@@ -265,6 +265,10 @@ static int check_data(const struct config_check *check) {
                              "Set data.tokenizer to \"bytes\", or name token shards.",
                              key, config_tokenizer_name(c->data.tokenizer));
     }
+    if (c->train.objective != CONFIG_OBJECTIVE_LANGUAGE && c->distill.logits[0])
+        return config_refuse(check, later_key(check, "distill.logits", "train.objective"),
+                             "distill.logits needs train.objective \"language\".\n"
+                             "Leave one of the two out.");
     if (c->train.objective != CONFIG_OBJECTIVE_LANGUAGE && config_given(c, "data.isolate") &&
         !c->data.isolate)
         return config_refuse(check, later_key(check, "data.isolate", "train.objective"),
