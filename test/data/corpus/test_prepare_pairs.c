@@ -392,6 +392,16 @@ Test(prepare_pairs, documents_share_no_tokens) {
     expect("set_train_*.bin", "+ Aq{yA}\n- Aq{nA}\n+ Ar{sA}\n- Ar{tA}\n");
     cr_expect_not_null(strstr(out_text, "--set data.tokenizer=files --set model.vocab_size="), "%s",
                        out_text);
+    write_text("chat/config.json", "{}");
+    write_text("chat/model.safetensors", "");
+    prepare("chat", "",
+            "{\"prompt\":\"q\",\"completion\":\"y\",\"label\":true}\n"
+            "{\"prompt\":\"r\",\"completion\":\"s\",\"label\":true}\n");
+    expect("set_train_*.bin", "+ Aq{yA}\n-kAq{sA}\n+ Ar{sA}\n-kAr{yA}\n");
+    cr_expect_not_null(
+        strstr(out_text, "next: ./train --config dpo.json --set name=mine "
+                         "--set train.objective=kto \\\n    --set 'model.init_from=chat' \\\n"),
+        "%s", out_text);
 }
 
 /* Shards, blocks of 16 MiB and validation are divided between pairs. A pair longer than a block is
