@@ -27,6 +27,7 @@ import gguf_blocks
 import mx
 import nf4
 import optimizers
+import preference_losses
 import sums
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
@@ -177,6 +178,7 @@ def make_operations():
         "distillation": distillation.make_operation(torch.Generator().manual_seed(7), N, V, 0.5, 1),
         "distillation_soft": distillation.make_operation(torch.Generator().manual_seed(8), N, V,
                                                          0.7, 2),
+        "preference": preference_losses.make_operation(),
     }
     return {f"{group}.{name}": value for group, tensors in groups.items()
             for name, value in tensors.items()}
@@ -256,13 +258,18 @@ LORA_TARGETS = {"gpt": ["c_attn", "c_fc", "c_proj"], "llama": "all-linear",
                 "qwen2": ["v_proj", "k_proj", "up_proj", "down_proj"]}
 
 
+def lora_base(family):
+    return make_model(family, **(dict(n_positions=LORA_POSITIONS) if family == "gpt" else LORA_SIZES))
+
+
+def lora_config(family):
+    return LoraConfig(r=5, lora_alpha=8, target_modules=LORA_TARGETS[family], task_type="CAUSAL_LM",
+                      fan_in_fan_out=family == "gpt")
+
+
 def make_lora(family):
     """B is not zero, as it is after some steps, so that all gradients count."""
-    sizes = dict(n_positions=LORA_POSITIONS) if family == "gpt" else LORA_SIZES
-    model = make_model(family, **sizes)
-    config = LoraConfig(r=5, lora_alpha=8, target_modules=LORA_TARGETS[family],
-                        task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt")
-    model = get_peft_model(model, config)
+    model = get_peft_model(lora_base(family), lora_config(family))
     g = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -468,13 +475,17 @@ def print_records(dtype, records):
         print(f"  {step}", " ".join(f"{name} {value:.7g}" for name, value in zip(records, values)))
 
 
-def check_records(dtype, records, four_bits):
+def check_overflows(dtype, records):
     if dtype == torch.float16:
         assert records["skipped"] == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0], records["skipped"]
         assert records["loss_scale"] == [2.0**n for n in (13, 13, 23, 13, 13, 13, 23, 13, 13, 13)]
     else:
         assert not any(records["skipped"]) and set(records["loss_scale"]) == {1.0}
     assert all(math.isfinite(n) != s for n, s in zip(records["gradient_norm"], records["skipped"]))
+
+
+def check_records(dtype, records, four_bits):
+    check_overflows(dtype, records)
     bound = 1e-5 if dtype == torch.float32 else 0.15 if four_bits else 0.05  # fp8 included
     for loss, exact in zip(records["loss"], records["loss_float64"]):
         assert abs(loss - exact) < bound, (loss, exact)
