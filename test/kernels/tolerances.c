@@ -128,6 +128,10 @@ static const struct tolerance table[] = {
     {"distillation_loss", {5, 5, 5}, 1},
     {"distillation_gradient", {5, 5, 5}, 1},
 
+    /* Sums of up to 34 terms on GPUs, and some differences, each of the size of the terms; then
+     * an exponential, a logarithm and a few products. */
+    {"preference", {8, 8, 8}, 1},
+
     /* Summed in fp64; the products with the inverse scale are rounded, the inverse itself is part
      * of the reference. */
     {"gradient_norm", {2, 2, 2}, 1},
