@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "model/config/config.h"
+#include "test/model/core/golden_model.h"
 
 /* How far a precision may be from PyTorch's run of the same precision.
  *
@@ -29,7 +30,6 @@
  * a value near a tie moves by up to a third of itself. Muon's iteration in bf16 rounds each of 15
  * products to 2^-9, and their sums have another order. Tensor cores add 8-bit products with 13
  * bits, so that nothing is equal there; the bounds hold. */
-enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3 };
 struct bounds {
     const char *fixture;
     enum family family;

@@ -8,13 +8,8 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/util/error.h"
 #include "kernels/open/backend_open.h"
-#include "model/config/config_keys.h"
 #include "model/core/forward.h"
-#include "model/io/safetensors.h"
-#include "test/safetensors_find.h"
-#include "model/core/trainer.h"
 #include "test/device.h"
 #ifdef EMULATED
 #include "test/cuda_emulator/control.h"
@@ -22,18 +17,7 @@
 #endif
 #include "test/model/core/gpt_golden_bounds.h"
 
-enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, VOCABULARY = 61 };
-
-/* Tokens of a sequence; fixtures with adapters have odd sizes. */
-enum { LENGTH = 16, LORA_LENGTH = 77 };
-
 enum { SEQUENCES = STEPS * MICRO_BATCHES * BATCH };
-
-/* A file, with the data of each of its tensors. */
-struct fixture {
-    struct safetensors file;
-    void **data; /* [file.count] */
-};
 
 struct setup {
     const struct bounds *bounds;
@@ -49,29 +33,6 @@ struct setup {
     double logits, gradients; /* largest differences found, as in struct bounds */
 };
 
-static void fixture_open(struct fixture *fixture, const char *path) {
-    struct error error;
-    struct safetensors *file = &fixture->file;
-    cr_assert_eq(safetensors_open(file, path, &error), 0, "%s", error.text);
-    fixture->data = calloc((size_t)file->count, sizeof *fixture->data);
-    for (int i = 0; i < file->count; i++)
-        cr_assert_not_null(fixture->data[i] = safetensors_data(file, &file->entries[i]));
-}
-
-static void fixture_close(struct fixture *fixture) {
-    for (int i = 0; i < fixture->file.count; i++) free(fixture->data[i]);
-    free(fixture->data);
-    safetensors_close(&fixture->file);
-}
-
-/* Returns a tensor's data, or NULL. */
-static const void *data_in(const struct fixture *fixture, const char *name,
-                           enum safetensors_dtype dtype) {
-    const struct safetensors_entry *entry = safetensors_find(&fixture->file, name);
-    cr_assert(!entry || entry->dtype == dtype);
-    return entry ? fixture->data[entry - fixture->file.entries] : NULL;
-}
-
 static const void *find(const struct setup *s, const char *name, enum safetensors_dtype dtype) {
     const void *data = data_in(&s->file, name, dtype);
     if (!data && s->bounds->base) data = data_in(&s->base, name, dtype);
@@ -81,13 +42,6 @@ static const void *find(const struct setup *s, const char *name, enum safetensor
 
 static const float *floats(struct setup *s, const char *name) {
     return find(s, name, SAFETENSORS_F32);
-}
-
-enum { NAME_MAX_BYTES = 128 };
-static void name_in_fixture(char name[NAME_MAX_BYTES], const struct setup *s, const char *what,
-                            const struct parameter *parameter) {
-    snprintf(name, NAME_MAX_BYTES, "%s.%s%s", what, s->bounds->family == GPT2 ? "transformer." : "",
-             parameter->name);
 }
 
 /* Packs the flags of sequence i, if the fixture has them, into bits. Returns these, or NULL. */
@@ -116,33 +70,6 @@ static void make_tokens(struct setup *s) {
     }
 }
 
-/* Settings as in make_golden.py. */
-static void make_model(struct config *config, enum family family) {
-    config->model.n_layer = 2;
-    config->model.n_head = 2;
-    config->model.n_embd = 32;
-    config->model.n_positions = LENGTH;
-    config->model.vocab_size = VOCABULARY;
-    bool llama = family == LLAMA || family == MISTRAL;
-    if (family == GPT2) return;
-    config->model.n_head = 6;
-    config->model.n_kv_head = family == QWEN2 ? 1 : 2;
-    config->model.head_dim = family == QWEN2 ? 6 : 8;
-    config->model.n_embd = 36;
-    config->model.n_inner = 88;
-    config->model.norm = NORM_RMSNORM;
-    config->model.norm_eps = llama ? 1e-5 : 1e-6;
-    config->model.positions = POSITIONS_ROPE;
-    config->model.rope_theta = llama ? 1000 : 1e6;
-    config->model.rope_scaling = family == LLAMA ? ROPE_LLAMA3 : ROPE_UNSCALED;
-    config->model.rope_original_positions = 8;
-    config->model.mlp = MLP_SWIGLU;
-    config->model.bias = family == QWEN2 ? BIAS_QKV : BIAS_NONE;
-    config->model.tied_head = !llama;
-    config->model.window = family == MISTRAL ? 6 : 0;
-    config->model.qk_norm = family == QWEN3;
-}
-
 /* Recipes as in RECIPES of make_golden.py. */
 static void make_recipe(struct config *config, const char *recipe) {
     if (strstr(recipe, "delayed")) config->fp8.recipe = CONFIG_RECIPE_DELAYED;
@@ -152,22 +79,6 @@ static void make_recipe(struct config *config, const char *recipe) {
     config->fp8.power_of_two = strcmp(recipe, "e4m3") == 0;
     config->fp8.amax_history_length = 3;
     config->fp8.margin = 1;
-}
-
-/* Adapters and sizes as in make_lora of make_golden.py. */
-static void make_lora(struct config *config, const char *targets) {
-    const struct config_option *option = config_option_of("adapter.targets");
-    config->model.n_positions = LORA_LENGTH;
-    config->adapter.type = CONFIG_ADAPTER_LORA;
-    config->adapter.rank = 5;
-    config->adapter.alpha = 8;
-    for (int i = 0; option->names[i]; i++)
-        if (strstr(targets, option->names[i]))
-            config->adapter.targets.items[config->adapter.targets.count++] = option->names[i];
-    if (config->model.norm == NORM_LAYERNORM) return;
-    config->model.n_head = 9;
-    config->model.n_kv_head = 3;
-    config->model.head_dim = 4;
 }
 
 /* Optimizers as in optimizers.py, by the name of the fixture. */
@@ -190,25 +101,13 @@ static void make_config(struct config *config, const struct bounds *bounds) {
     make_optimizer(config, bounds->fixture);
     config->precision = bounds->precision;
     make_model(config, bounds->family);
-    if (bounds->lora) make_lora(config, bounds->lora);
+    if (bounds->lora) {
+        make_lora_sizes(config);
+        make_lora(config, bounds->lora);
+    }
     if (bounds->recipe) make_recipe(config, bounds->recipe);
     config->data.seq_len = bounds->lora ? LORA_LENGTH : LENGTH;
-    config->train.steps = STEPS;
-    config->train.micro_batch_size = BATCH;
-    config->train.grad_accum_steps = MICRO_BATCHES;
-    config->optimizer.lr = 1e-3;
-    config->optimizer.schedule = CONFIG_SCHEDULE_CONSTANT;
-    config->optimizer.warmup_steps = 0;
-    config->optimizer.beta1 = 0.9;
-    config->optimizer.beta2 = 0.95;
-    config->optimizer.eps = 1e-8;
-    config->optimizer.weight_decay = 0.1;
-    config->optimizer.grad_clip = 1;
-    config->loss_scale.init_scale = 0x1p13;
-    config->loss_scale.growth_factor = 0x1p10;
-    config->loss_scale.backoff_factor = 0x1p-10;
-    config->loss_scale.growth_interval = 3;
-    config->loss_scale.min_scale = 1;
+    make_training(config);
 }
 
 static void open_setup(struct setup *s, const struct bounds *bounds) {
@@ -233,7 +132,7 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
     struct gpt *gpt = &s->trainer.gpt;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s, "initial", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "initial", &gpt->list[i]);
         masters_upload(&gpt->masters, &s->be, floats(s, name), gpt->list[i].offset,
                        parameter_count(&gpt->list[i]));
     }
@@ -249,38 +148,6 @@ static void close_setup(struct setup *s) {
     fixture_close(&s->base);
 }
 
-static double norm_of(const float *values, int64_t count) {
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += (double)values[i] * values[i];
-    return sqrt(sum);
-}
-
-/* Euclidean length of got * scale - expected. */
-static double distance(const float *got, double scale, const float *expected, int64_t count) {
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double difference = got[i] * scale - expected[i];
-        sum += difference * difference;
-    }
-    return sqrt(sum);
-}
-
-/* Returns the values of a tensor as fp32 on the host, to be freed. */
-static float *values_of(struct setup *s, const struct tensor *tensor) {
-    size_t count = (size_t)tensor_count(tensor);
-    void *raw = malloc(tensor_bytes(tensor));
-    float *values = malloc(count * sizeof *values);
-    backend_download(&s->be, raw, tensor->data, tensor_bytes(tensor));
-    const float *wide = dtype_widen(values, raw, tensor->dtype, 0, count);
-    if (wide != values) memcpy(values, wide, count * sizeof *values);
-    free(raw);
-    return values;
-}
-
-static bool verbose(void) {
-    return getenv("CHECK_VERBOSE") != NULL;
-}
-
 static void expect_within(const struct setup *s, const char *what, double got, double bound) {
     if (verbose()) fprintf(stderr, "%s %s: %.3g of %.3g\n", s->bounds->fixture, what, got, bound);
     cr_expect(got <= bound, "%s: %s differs by %g, allowed %g", s->bounds->fixture, what, got,
@@ -291,11 +158,11 @@ static void check_gradients(struct setup *s, double loss_scale) {
     struct gpt *gpt = &s->trainer.gpt;
     for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
         char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s, "gradient", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "gradient", &gpt->list[i]);
         const float *expected = floats(s, name);
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         int64_t count = tensor_count(&view);
-        float *got = values_of(s, &view);
+        float *got = values_of(&s->be, &view);
         double error = distance(got, 1 / loss_scale, expected, count);
         free(got);
         error /= norm_of(expected, count);
@@ -309,9 +176,9 @@ static void check_final_weights(struct setup *s) {
     double difference = 0, movement = 0;
     for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
         char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s, "final", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "final", &gpt->list[i]);
         const float *final = floats(s, name);
-        name_in_fixture(name, s, "initial", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "initial", &gpt->list[i]);
         const float *initial = floats(s, name);
         int64_t count = parameter_count(&gpt->list[i]), third = count / 3;
         /* GPT-2's key biases do not affect softmax: their gradient is rounding noise, which Adam
@@ -361,7 +228,7 @@ static void check_logits(struct setup *s) {
     for (int row = 0; row < rows; row++) {
         gpt_logits(gpt, row, 1);
         struct tensor logits = tensor_range(&gpt->activations.logits, 0, VOCABULARY);
-        float *got = values_of(s, &logits);
+        float *got = values_of(&s->be, &logits);
         for (int v = 0; v < VOCABULARY; v++) {
             double error = fabs(got[v] - expected[row * VOCABULARY + v]);
             double size = fabs(expected[row * VOCABULARY + v]);

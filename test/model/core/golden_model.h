@@ -1,0 +1,157 @@
+/* Whole models as make_golden.py trains them, and the fixtures with what PyTorch computed
+ * (test/golden/fixtures.md). */
+#pragma once
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/util/error.h"
+#include "model/config/config_keys.h"
+#include "model/core/trainer.h"
+#include "model/io/safetensors.h"
+#include "test/safetensors_find.h"
+
+enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3 };
+
+enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, VOCABULARY = 61 };
+
+/* Tokens of a sequence; fixtures with adapters have odd sizes. */
+enum { LENGTH = 16, LORA_LENGTH = 77 };
+
+/* A file, with the data of each of its tensors. */
+struct fixture {
+    struct safetensors file;
+    void **data; /* [file.count] */
+};
+
+static inline void fixture_open(struct fixture *fixture, const char *path) {
+    struct error error;
+    struct safetensors *file = &fixture->file;
+    cr_assert_eq(safetensors_open(file, path, &error), 0, "%s", error.text);
+    fixture->data = calloc((size_t)file->count, sizeof *fixture->data);
+    for (int i = 0; i < file->count; i++)
+        cr_assert_not_null(fixture->data[i] = safetensors_data(file, &file->entries[i]));
+}
+
+static inline void fixture_close(struct fixture *fixture) {
+    for (int i = 0; i < fixture->file.count; i++) free(fixture->data[i]);
+    free(fixture->data);
+    safetensors_close(&fixture->file);
+}
+
+/* Returns a tensor's data, or NULL. */
+static inline const void *data_in(const struct fixture *fixture, const char *name,
+                                  enum safetensors_dtype dtype) {
+    const struct safetensors_entry *entry = safetensors_find(&fixture->file, name);
+    cr_assert(!entry || entry->dtype == dtype);
+    return entry ? fixture->data[entry - fixture->file.entries] : NULL;
+}
+
+enum { NAME_MAX_BYTES = 128 };
+static inline void name_in_fixture(char name[NAME_MAX_BYTES], enum family family, const char *what,
+                                   const struct parameter *parameter) {
+    snprintf(name, NAME_MAX_BYTES, "%s.%s%s", what, family == GPT2 ? "transformer." : "",
+             parameter->name);
+}
+
+/* Settings as in make_golden.py. */
+static inline void make_model(struct config *config, enum family family) {
+    config->model.n_layer = 2;
+    config->model.n_head = 2;
+    config->model.n_embd = 32;
+    config->model.n_positions = LENGTH;
+    config->model.vocab_size = VOCABULARY;
+    bool llama = family == LLAMA || family == MISTRAL;
+    if (family == GPT2) return;
+    config->model.n_head = 6;
+    config->model.n_kv_head = family == QWEN2 ? 1 : 2;
+    config->model.head_dim = family == QWEN2 ? 6 : 8;
+    config->model.n_embd = 36;
+    config->model.n_inner = 88;
+    config->model.norm = NORM_RMSNORM;
+    config->model.norm_eps = llama ? 1e-5 : 1e-6;
+    config->model.positions = POSITIONS_ROPE;
+    config->model.rope_theta = llama ? 1000 : 1e6;
+    config->model.rope_scaling = family == LLAMA ? ROPE_LLAMA3 : ROPE_UNSCALED;
+    config->model.rope_original_positions = 8;
+    config->model.mlp = MLP_SWIGLU;
+    config->model.bias = family == QWEN2 ? BIAS_QKV : BIAS_NONE;
+    config->model.tied_head = !llama;
+    config->model.window = family == MISTRAL ? 6 : 0;
+    config->model.qk_norm = family == QWEN3;
+}
+
+/* Sizes as in LORA_SIZES of make_golden.py. */
+static inline void make_lora_sizes(struct config *config) {
+    config->model.n_positions = LORA_LENGTH;
+    if (config->model.norm == NORM_LAYERNORM) return;
+    config->model.n_head = 9;
+    config->model.n_kv_head = 3;
+    config->model.head_dim = 4;
+}
+
+/* Adapters as in make_lora of make_golden.py. */
+static inline void make_lora(struct config *config, const char *targets) {
+    const struct config_option *option = config_option_of("adapter.targets");
+    config->adapter.type = CONFIG_ADAPTER_LORA;
+    config->adapter.rank = 5;
+    config->adapter.alpha = 8;
+    for (int i = 0; option->names[i]; i++)
+        if (strstr(targets, option->names[i]))
+            config->adapter.targets.items[config->adapter.targets.count++] = option->names[i];
+}
+
+/* Steps, AdamW and loss scales as in make_golden.py. */
+static inline void make_training(struct config *config) {
+    config->train.steps = STEPS;
+    config->train.micro_batch_size = BATCH;
+    config->train.grad_accum_steps = MICRO_BATCHES;
+    config->optimizer.lr = 1e-3;
+    config->optimizer.schedule = CONFIG_SCHEDULE_CONSTANT;
+    config->optimizer.warmup_steps = 0;
+    config->optimizer.beta1 = 0.9;
+    config->optimizer.beta2 = 0.95;
+    config->optimizer.eps = 1e-8;
+    config->optimizer.weight_decay = 0.1;
+    config->optimizer.grad_clip = 1;
+    config->loss_scale.init_scale = 0x1p13;
+    config->loss_scale.growth_factor = 0x1p10;
+    config->loss_scale.backoff_factor = 0x1p-10;
+    config->loss_scale.growth_interval = 3;
+    config->loss_scale.min_scale = 1;
+}
+
+static inline double norm_of(const float *values, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += (double)values[i] * values[i];
+    return sqrt(sum);
+}
+
+/* Euclidean length of got * scale - expected. */
+static inline double distance(const float *got, double scale, const float *expected,
+                              int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double difference = got[i] * scale - expected[i];
+        sum += difference * difference;
+    }
+    return sqrt(sum);
+}
+
+/* Returns the values of a tensor as fp32 on the host, to be freed. */
+static inline float *values_of(struct backend *be, const struct tensor *tensor) {
+    size_t count = (size_t)tensor_count(tensor);
+    void *raw = malloc(tensor_bytes(tensor));
+    float *values = malloc(count * sizeof *values);
+    backend_download(be, raw, tensor->data, tensor_bytes(tensor));
+    const float *wide = dtype_widen(values, raw, tensor->dtype, 0, count);
+    if (wide != values) memcpy(values, wide, count * sizeof *values);
+    free(raw);
+    return values;
+}
+
+static inline bool verbose(void) {
+    return getenv("CHECK_VERBOSE") != NULL;
+}

@@ -1,0 +1,337 @@
+/* Preference tuning compared with TRL: ten steps of each objective on pairs that fill sequences of
+ * 77 rows, with and without adapters. A step has five pairs, three in its first micro-batch and two
+ * in its second. See test/golden/fixtures.md. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "kernels/open/backend_open.h"
+#include "model/core/reference.h"
+#include "test/device.h"
+#include "test/model/core/golden_model.h"
+#include "test/preference_runs.h"
+
+enum { PAIRS = 5, ALL_PAIRS = STEPS * PAIRS, SEQUENCES = STEPS * MICRO_BATCHES * BATCH };
+
+/* How far a run may be from TRL's run of the same precision. In fp32 both sum in their own order.
+ * In 16 bit a loss of DPO or KTO has the roundings of all tokens of its answers: TRL's losses are
+ * up to 0.008 (bf16) and 0.0007 (fp16) of themselves from those in float64. For other bounds see
+ * gpt_golden_bounds.h: they leave at least a third beyond the largest difference. */
+static const struct limits {
+    enum config_precision precision;
+    const char *name;
+    double loss;     /* relative */
+    double norm;     /* relative */
+    double logps;    /* relative, of means over the answers of a side */
+    double rewards;  /* the same, relative to beta times the log-probabilities they come from */
+    double gradient; /* |difference| / |gradient|, Euclidean, of each tensor */
+    double movement; /* |difference of final weights| / |what TRL's training changed| */
+} all_limits[] = {
+    {CONFIG_PRECISION_FP32, "fp32", 5e-6, 5e-6, 1e-6, 1e-6, 5e-6, 2e-5},
+    {CONFIG_PRECISION_BF16, "bf16", 1.2e-2, 1.2e-2, 1.5e-3, 2e-3, 5e-2, 0.1},
+    {CONFIG_PRECISION_FP16, "fp16", 2e-3, 2e-3, 3e-4, 3e-4, 7e-3, 0.04},
+};
+
+struct setup {
+    const struct preference_run *run;
+    const struct limits *limits;
+    enum family family;
+    struct fixture file, base; /* base has the initial weights */
+    char prefix[64];           /* of the run's tensors */
+    struct config config;
+    struct backend be;
+    struct tokens tokens;
+    struct loader loader;
+    struct trainer trainer;
+    struct error error;
+};
+
+static const void *find(const struct setup *s, const char *name, enum safetensors_dtype dtype) {
+    const void *data = data_in(&s->file, name, dtype);
+    cr_assert(data, "no %s", name);
+    return data;
+}
+
+/* Returns a tensor of the run, or NULL. */
+static const float *result(const struct setup *s, const char *name) {
+    char full[2 * NAME_MAX_BYTES];
+    snprintf(full, sizeof full, "%s.%s", s->prefix, name);
+    return data_in(&s->file, full, SAFETENSORS_F32);
+}
+
+static void expect_within(const struct setup *s, const char *what, double got, double bound) {
+    if (verbose())
+        fprintf(stderr, "%d %s %s: %.3g of %.3g\n", s->family, s->prefix, what, got, bound);
+    cr_expect(got <= bound, "%d %s: %s differs by %g, allowed %g", s->family, s->prefix, what, got,
+              bound);
+}
+
+static void make_tokens(struct setup *s) {
+    const bool labelled = s->run->rule.objective == PREFERENCE_KTO;
+    const int32_t *given = find(s, "tokens", SAFETENSORS_I32);
+    const int32_t *lengths = find(s, "lengths", SAFETENSORS_I32);
+    const int32_t *prompts = find(s, "prompts", SAFETENSORS_I32);
+    const int32_t *desirable = find(s, "desirable", SAFETENSORS_I32);
+    size_t count = 0, at = 0;
+    for (int i = 0; i < 2 * ALL_PAIRS; i++) count += (size_t)lengths[i];
+    int32_t *owned = malloc(count * sizeof *owned);
+    uint8_t *marks = calloc(count, 1);
+    memcpy(owned, given, count * sizeof *owned);
+    for (int i = 0; i < 2 * ALL_PAIRS; at += (size_t)lengths[i++]) {
+        const bool rejected = i % 2, label = labelled && (rejected || !desirable[i / 2]);
+        marks[at] = TOKEN_BEGINS | (rejected ? TOKEN_REJECTED : 0) | (label ? TOKEN_LABEL : 0);
+        for (int t = prompts[i / 2]; t < lengths[i]; t++) marks[at + (size_t)t] |= TOKEN_COUNTS;
+    }
+    cr_assert_eq(tokens_from_memory_marked(&s->tokens, owned, marks, count, "the pairs", &s->error),
+                 0, "%s", s->error.text);
+    free(marks);
+}
+
+static void make_config(struct setup *s, bool lora) {
+    struct config *config = &s->config;
+    const struct preference_rule *rule = &s->run->rule;
+    config_defaults(config);
+    config->precision = s->limits->precision;
+    make_model(config, s->family);
+    make_lora_sizes(config);
+    if (lora) make_lora(config, s->family == GPT2 ? "c_attn c_fc c_proj" : "all-linear");
+    make_training(config);
+    config->data.seq_len = LORA_LENGTH;
+    config->data.isolate = true;
+    /* The configuration's first objective has no pairs. */
+    config->train.objective = (enum config_objective)((int)rule->objective + 1);
+    config->objective.beta = (double)rule->beta;
+    config->objective.label_smoothing = (double)rule->label_smoothing;
+    config->objective.nll_weight = (double)rule->nll_weight;
+    config->objective.gamma = (double)rule->gamma;
+    config->objective.desirable_weight = (double)rule->desirable_weight;
+    config->objective.undesirable_weight = (double)rule->undesirable_weight;
+}
+
+static void upload_weights(struct setup *s) {
+    struct gpt *gpt = &s->trainer.gpt;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        char name[NAME_MAX_BYTES];
+        name_in_fixture(name, s->family, "initial", &gpt->list[i]);
+        const float *values = data_in(&s->base, name, SAFETENSORS_F32);
+        cr_assert(values, "no %s", name);
+        masters_upload(&gpt->masters, &s->be, values, gpt->list[i].offset,
+                       parameter_count(&gpt->list[i]));
+    }
+    masters_refresh(&gpt->masters, &s->be);
+}
+
+static void open_setup(struct setup *s, enum family family, const struct preference_run *run,
+                       bool lora, const struct limits *limits) {
+    const char *name = family == GPT2 ? "gpt" : "llama";
+    char path[128], note[PRECISION_NOTE_MAX];
+    struct precision precision;
+    *s = (struct setup){.run = run, .limits = limits, .family = family};
+    snprintf(s->prefix, sizeof s->prefix, "%s%s_%s", lora ? "lora_" : "", run->name, limits->name);
+    snprintf(path, sizeof path, "test/golden/%s_preference.safetensors", name);
+    fixture_open(&s->file, path);
+    snprintf(path, sizeof path, "test/golden/%s_lora_fp32.safetensors", name);
+    fixture_open(&s->base, path);
+    make_config(s, lora);
+    make_tokens(s);
+    const struct loader_options options = {.seq_len = LORA_LENGTH,
+                                           .vocab_size = VOCABULARY,
+                                           .pairs = true,
+                                           .prompts = run->rule.objective == PREFERENCE_ORPO};
+    cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, &s->error), 0, "%s", s->error.text);
+    cr_assert_eq(s->loader.sequence_count, SEQUENCES);
+    cr_assert_eq(s->loader.pairs.cut, 0);
+    const struct backend_options backend = {test_device(), .threads = 2};
+    cr_assert_eq(backend_open(&s->be, &backend, &s->error), 0, "%s", s->error.text);
+    cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, &s->error), 0);
+    cr_assert_eq(
+        trainer_open(&s->trainer, &s->config, &precision, &s->be, TRAINER_INITIALIZED, &s->error),
+        0, "%s", s->error.text);
+    upload_weights(s);
+}
+
+static void close_setup(struct setup *s) {
+    trainer_close(&s->trainer);
+    backend_close(&s->be);
+    loader_close(&s->loader);
+    tokens_close(&s->tokens);
+    fixture_close(&s->file);
+    fixture_close(&s->base);
+}
+
+static void check_reference(struct setup *s) {
+    const float *expected = find(s, "reference", SAFETENSORS_F32);
+    if (!reference_is_read(&s->trainer.gpt)) return;
+    struct evaluator evaluator = trainer_evaluator(&s->trainer);
+    cr_assert_eq(reference_compute(&evaluator, &s->loader, 0, SEQUENCES, &s->error), 0);
+    const float *got = s->loader.pairs.reference;
+    double error = distance(got, 1, expected, 2 * (int64_t)ALL_PAIRS) /
+                   norm_of(expected, 2 * (int64_t)ALL_PAIRS);
+    expect_within(s, "reference", error, s->limits->logps);
+}
+
+/* Sums over the pairs of a step, of values [STEPS, PAIRS, 2]. KTO's are of the labelled answers. */
+static void expected_sums(const struct setup *s, const char *name, int step, double sums[2],
+                          int counts[2]) {
+    const int32_t *desirable = find(s, "desirable", SAFETENSORS_I32);
+    const float *values = result(s, name);
+    memset(sums, 0, 2 * sizeof *sums);
+    memset(counts, 0, 2 * sizeof *counts);
+    for (int pair = step * PAIRS; pair < (step + 1) * PAIRS; pair++)
+        for (int side = 0; side < 2; side++) {
+            const bool kto = s->run->rule.objective == PREFERENCE_KTO;
+            if (kto && side == desirable[pair]) continue;
+            counts[side]++;
+            sums[side] += values[2 * pair + (kto ? 0 : side)];
+        }
+}
+
+/* KTO's divergence, which counts once for each pair of its micro-batch. */
+static void check_kl(const struct setup *s, int step, double got) {
+    const float *kl = result(s, "kl"), *logps = result(s, "logps");
+    double terms = 0;
+    if (!kl) return;
+    for (int pair = step * PAIRS; pair < (step + 1) * PAIRS; pair++)
+        terms += fabs((double)logps[2 * pair + 1]);
+    const double expected = 3 * (double)kl[2 * step] + 2 * (double)kl[2 * step + 1];
+    expect_within(s, "kl", fabs(got - expected) / terms, s->limits->rewards);
+}
+
+/* KTO has no pairs whose accuracy could be counted. */
+static void check_accuracy(const struct setup *s, int step, double got) {
+    const float *rewards = result(s, "rewards");
+    int accurate = 0;
+    if (result(s, "kl") || s->limits->precision != CONFIG_PRECISION_FP32) return;
+    for (int pair = step * PAIRS; pair < (step + 1) * PAIRS; pair++)
+        accurate += rewards[2 * pair] > rewards[2 * pair + 1];
+    cr_expect_eq(got, accurate, "%s, step %d: %g, not %d", s->prefix, step, got, accurate);
+}
+
+static void check_pairs(const struct setup *s, int step, const struct preference_sums *got) {
+    double rewards[2], logps[2];
+    int counts[2];
+    cr_expect_eq(got->pairs, PAIRS);
+    if (!result(s, "rewards")) return;
+    expected_sums(s, "logps", step, logps, counts);
+    expected_sums(s, "rewards", step, rewards, counts);
+    for (int side = 0; side < 2; side++) {
+        cr_expect_eq(got->sides[side], counts[side]);
+        if (counts[side] == 0) continue;
+        const double size = fabs(logps[side]), scaled = (double)s->run->rule.beta * size;
+        expect_within(s, "logps", fabs((double)got->p[side] - logps[side]) / size,
+                      s->limits->logps);
+        expect_within(s, "rewards", fabs((double)got->rewards[side] - rewards[side]) / scaled,
+                      s->limits->rewards);
+    }
+    check_kl(s, step, (double)got->kl);
+    check_accuracy(s, step, (double)got->accurate);
+}
+
+/* Compares the gradients that the fixture has. */
+static void check_gradients(struct setup *s, double loss_scale) {
+    struct gpt *gpt = &s->trainer.gpt;
+    int checked = 0;
+    for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
+        char name[NAME_MAX_BYTES];
+        name_in_fixture(name, s->family, "gradient", &gpt->list[i]);
+        const float *expected = result(s, name);
+        if (!expected) continue;
+        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        const int64_t count = tensor_count(&view);
+        float *got = values_of(&s->be, &view);
+        expect_within(s, name,
+                      distance(got, 1 / loss_scale, expected, count) / norm_of(expected, count),
+                      s->limits->gradient);
+        free(got);
+        checked++;
+    }
+    cr_expect_eq(checked, 2);
+}
+
+static void check_final_weights(struct setup *s) {
+    struct gpt *gpt = &s->trainer.gpt;
+    double difference = 0, movement = 0;
+    for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
+        char name[NAME_MAX_BYTES];
+        const int64_t count = parameter_count(&gpt->list[i]);
+        name_in_fixture(name, s->family, "final", &gpt->list[i]);
+        const float *final = result(s, name);
+        name_in_fixture(name, s->family, "initial", &gpt->list[i]);
+        const float *initial = data_in(&s->base, name, SAFETENSORS_F32);
+        if (!final) continue;
+        float *got = malloc((size_t)count * sizeof *got);
+        masters_download(&gpt->masters, &s->be, got, gpt->list[i].offset, count);
+        difference += pow(distance(got, 1, final, count), 2);
+        movement += pow(distance(initial, 1, final, count), 2);
+        free(got);
+    }
+    cr_assert_gt(movement, 0);
+    expect_within(s, "final weights", sqrt(difference / movement), s->limits->movement);
+}
+
+static void check_run(enum family family, const struct preference_run *run, bool lora,
+                      const struct limits *limits) {
+    struct setup s;
+    char skips[128];
+    open_setup(&s, family, run, lora, limits);
+    check_reference(&s);
+    const float *losses = result(&s, "loss"), *norms = result(&s, "gradient_norm");
+    snprintf(skips, sizeof skips, "%s.skipped", s.prefix);
+    const int32_t *skipped = find(&s, skips, SAFETENSORS_I32);
+    for (int step = 0; step < STEPS; step++) {
+        struct step_report report;
+        cr_assert_eq(trainer_begin_step(&s.trainer, &s.loader, &s.error), 0, "%s", s.error.text);
+        cr_assert_eq(trainer_end_step(&s.trainer, &report, &s.error), 0, "%s", s.error.text);
+        if (step == 0) check_gradients(&s, report.loss_scale);
+        expect_within(&s, "loss", fabs(report.loss / losses[step] - 1), limits->loss);
+        cr_expect_eq(report.skipped, skipped[step], "step %d", step);
+        check_pairs(&s, step, &report.preference);
+        if (!skipped[step])
+            expect_within(&s, "norm", fabs(report.gradient_norm / norms[step] - 1), limits->norm);
+    }
+    check_final_weights(&s);
+    close_setup(&s);
+}
+
+/* Runs that the fixture has, all of them in fp32. */
+static void check_runs(enum family family, bool lora, int limits) {
+    for (int i = 0; i < PREFERENCE_RUNS; i++) {
+        const char *name = preference_runs[i].name;
+        const bool few =
+            strcmp(name, "dpo") == 0 || strcmp(name, "orpo") == 0 || strcmp(name, "kto") == 0;
+        if (limits == 0 || few) check_run(family, &preference_runs[i], lora, &all_limits[limits]);
+    }
+}
+
+Test(preference_golden, gpt_fp32) {
+    check_runs(GPT2, false, 0);
+}
+
+Test(preference_golden, gpt_lora_fp32) {
+    check_runs(GPT2, true, 0);
+}
+
+Test(preference_golden, llama_fp32) {
+    check_runs(LLAMA, false, 0);
+}
+
+Test(preference_golden, llama_lora_fp32) {
+    check_runs(LLAMA, true, 0);
+}
+
+Test(preference_golden, bf16) {
+    for (int lora = 0; lora < 2; lora++) {
+        check_runs(GPT2, lora, 1);
+        check_runs(LLAMA, lora, 1);
+    }
+}
+
+Test(preference_golden, fp16) {
+    for (int lora = 0; lora < 2; lora++) {
+        check_runs(GPT2, lora, 2);
+        check_runs(LLAMA, lora, 2);
+    }
+}
