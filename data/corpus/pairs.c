@@ -1,5 +1,6 @@
 #include "data/corpus/pairs.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,7 @@ static void fill_sequences(struct pairs *pairs, uint64_t seq_len) {
 int pairs_open(struct pairs *pairs, const struct tokens *tokens,
                const struct pairs_options *options, struct error *error) {
     memset(pairs, 0, sizeof *pairs);
+    assert(options->longest >= 1);
     if (options->seq_len < PAIR_SIDES)
         return fail(error, "data.seq_len is %u, but a pair takes at least %d tokens",
                     options->seq_len, PAIR_SIDES);

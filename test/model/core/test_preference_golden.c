@@ -140,6 +140,7 @@ static void open_setup(struct setup *s, enum family family, const struct prefere
     const struct loader_options options = {.seq_len = LORA_LENGTH,
                                            .vocab_size = VOCABULARY,
                                            .pairs = true,
+                                           .longest = LORA_LENGTH,
                                            .prompts = run->rule.objective == PREFERENCE_ORPO};
     cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, &s->error), 0, "%s", s->error.text);
     cr_assert_eq(s->loader.sequence_count, SEQUENCES);
