@@ -29,14 +29,10 @@ struct teaching {
     struct gpt gpt;
     struct batches batches;
     char teacher[SHA256_HEX_MAX]; /* of its weights and precision */
-    /* A chunk of rows, on the host. */
-    void *logits;     /* [logit_rows, V padded] as computed */
-    int32_t *tokens;  /* [logit_rows, k] */
-    uint16_t *values; /* [logit_rows, k] in fp16 */
-    float *held;      /* [logit_rows] probability that the k tokens hold, of measured rows */
-    char *record;
+    void *logits;                 /* host, [logit_rows, V padded] as computed */
+    char *records;                /* [logit_rows] records of the file */
     struct progress progress;
-    double held_sum; /* of `measured` rows */
+    double held; /* sum of the probabilities that the k tokens of `measured` rows hold */
     int64_t measured, written, kept;
     const volatile sig_atomic_t *stop;
 };
@@ -91,10 +87,27 @@ static float select_top(const struct teaching *t, int64_t row, struct candidate 
     return is_nan ? NAN : largest;
 }
 
-/* Returns the part of a row's probability that its k largest logits hold. */
-static float held_by(const struct teaching *t, int64_t row, const struct candidate *top,
-                     float largest) {
+/* Writes the record of a row. Returns false if its largest logit is not finite. */
+static bool pack_row(const struct teaching *t, const struct teacher_header *header, int64_t row) {
+    struct candidate top[TEACHER_TOP_MAX];
+    int32_t tokens[TEACHER_TOP_MAX];
+    float differences[TEACHER_TOP_MAX];
+    uint16_t narrow[TEACHER_TOP_MAX];
+    const float largest = select_top(t, row, top);
+    for (int64_t k = 0; k < t->top; k++) {
+        tokens[k] = top[k].token;
+        differences[k] = top[k].logit - largest;
+    }
+    dtype_store(narrow, DTYPE_F16, 0, differences, (size_t)t->top);
+    teacher_pack(header, t->records + (size_t)row * teacher_record_bytes(header), tokens, narrow);
+    return isfinite(largest);
+}
+
+/* Adds the part of a row's probability that its k largest logits hold. */
+static void measure(struct teaching *t, int64_t row) {
     const struct tensor *logits = &t->gpt.activations.logits;
+    struct candidate top[TEACHER_TOP_MAX];
+    const float largest = select_top(t, row, top);
     double all = 0, held = 0;
     for (int64_t v = 0; v < t->gpt.shape.vocab_size; v++) {
         float value;
@@ -102,22 +115,8 @@ static float held_by(const struct teaching *t, int64_t row, const struct candida
         all += exp(*dtype_widen(&value, t->logits, logits->dtype, at, 1) - largest);
     }
     for (int64_t k = 0; k < t->top; k++) held += exp(top[k].logit - largest);
-    return (float)(held / all);
-}
-
-/* Finds the k tokens of a row, and their logits less the largest one. Returns false if that is not
- * finite. */
-static bool select_row(struct teaching *t, int64_t row) {
-    struct candidate top[TEACHER_TOP_MAX];
-    const float largest = select_top(t, row, top);
-    if (!isfinite(largest)) return false;
-    for (int64_t k = 0; k < t->top; k++) {
-        const float difference = top[k].logit - largest;
-        t->tokens[row * t->top + k] = top[k].token;
-        dtype_store(t->values, DTYPE_F16, (size_t)(row * t->top + k), &difference, 1);
-    }
-    if (row % MEASURED_EVERY == 0) t->held[row] = held_by(t, row, top, largest);
-    return true;
+    t->held += held / all;
+    t->measured++;
 }
 
 /* Writes the records of rows first .. first + rows - 1 of the batch. */
@@ -131,24 +130,17 @@ static int write_rows(struct teaching *t, const struct teacher_header *header,
     backend_download(&t->be, t->logits, logits.data, tensor_bytes(&logits));
     if (t->be.failure.text[0]) return fail(error, "%s", t->be.failure.text);
 #pragma omp parallel for schedule(static) reduction(&& : good)
-    for (int64_t row = 0; row < rows; row++) good = select_row(t, row) && good;
+    for (int64_t row = 0; row < rows; row++) good = pack_row(t, header, row) && good;
     if (!good)
         return fail(error,
                     "%.400s: the teacher's logits are not finite\nuse another checkpoint, or "
                     "--set precision=bf16 or fp32",
                     t->from);
-    for (int64_t row = 0; row < rows; row++) {
-        teacher_pack(header, t->record, t->tokens + row * t->top, t->values + row * t->top);
-        if (file_writer_put(file, t->record, teacher_record_bytes(header), error)) return -1;
-        if (row % MEASURED_EVERY != 0) continue;
-        t->held_sum += (double)t->held[row];
-        t->measured++;
-    }
-    return 0;
+    for (int64_t row = 0; row < rows; row += MEASURED_EVERY) measure(t, row);
+    return file_writer_put(file, t->records, (size_t)rows * teacher_record_bytes(header), error);
 }
 
-/* Writes the records of the sequences first .. first + count - 1, which `left` records begin with.
- */
+/* Writes the records of `count` sequences, of which the file takes at most `left`. */
 static int write_batch(struct teaching *t, const struct teacher_header *header,
                        struct file_writer *file, uint64_t first, int64_t count, uint64_t left,
                        struct error *error) {
@@ -238,18 +230,6 @@ static int hash_teacher(struct teaching *t, struct error *error) {
     return status;
 }
 
-static int allocate(struct teaching *t, struct error *error) {
-    const struct gpt_shape *s = &t->gpt.shape;
-    const size_t rows = (size_t)s->logit_rows, top = (size_t)t->top;
-    t->logits = malloc(tensor_bytes(&t->gpt.activations.logits));
-    t->tokens = malloc(rows * top * sizeof *t->tokens);
-    t->values = malloc(rows * top * sizeof *t->values);
-    t->held = malloc(rows * sizeof *t->held);
-    t->record = malloc(top * (sizeof *t->tokens + sizeof *t->values));
-    if (t->logits && t->tokens && t->values && t->held && t->record) return 0;
-    return fail(error, "out of memory for the logits of %zu tokens", rows);
-}
-
 static int open_model(struct teaching *t, struct error *error) {
     struct precision precision;
     if (setup_backend(&t->be, &t->config, NULL, NULL, error)) return -1;
@@ -262,7 +242,10 @@ static int open_model(struct teaching *t, struct error *error) {
         checkpoint_load_weights(&t->gpt, &t->config, t->from, error) || hash_teacher(t, error) ||
         batches_open(&t->batches, &t->gpt, error))
         return -1;
-    return allocate(t, error);
+    const size_t tops = (size_t)(t->gpt.shape.logit_rows * t->top);
+    t->logits = malloc(tensor_bytes(&t->gpt.activations.logits));
+    t->records = malloc(tops * (sizeof(int32_t) + sizeof(uint16_t)));
+    return t->logits && t->records ? 0 : fail(error, "out of memory for a chunk of logits");
 }
 
 static int open_text(struct teaching *t, const char *data, struct error *error) {
@@ -301,7 +284,7 @@ static int write_all(struct teaching *t, const char *data, struct error *error) 
     printf("files      %" PRId64 " written, %" PRId64 " complete before\n", t->written, t->kept);
     if (t->measured > 0)
         printf("held       %.2f %% of the probability, in the mean of every %dth token\n",
-               100 * t->held_sum / (double)t->measured, MEASURED_EVERY);
+               100 * t->held / (double)t->measured, MEASURED_EVERY);
     if (status != RESULT_STOPPED) return status ? EXIT_FAILED : EXIT_DONE;
     fprintf(stderr, "stopped by %s; the same command continues\n", signal_text((int)*t->stop));
     return EXIT_SIGNAL + (int)*t->stop;
@@ -309,10 +292,7 @@ static int write_all(struct teaching *t, const char *data, struct error *error) 
 
 static void close_all(struct teaching *t) {
     free(t->logits);
-    free(t->tokens);
-    free(t->values);
-    free(t->held);
-    free(t->record);
+    free(t->records);
     if (t->batches.be) batches_close(&t->batches);
     if (t->gpt.be) gpt_close(&t->gpt);
     if (t->backend_open) backend_close(&t->be);
