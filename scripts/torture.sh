@@ -21,7 +21,8 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-precisions=(fp32 bf16 bf16-muon fp16 fp8 nvfp4-switch lora-fp32 lora-bf16 lora-fp16 lora-fp8)
+precisions=(fp32 bf16 bf16-muon bf16-dpo fp16 fp16-dpo fp8 nvfp4-switch lora-fp32 lora-bf16
+    lora-bf16-dpo lora-fp16 lora-fp8)
 kinds=(kill kill_saving nth full_disk file_limit read_only bit cut shard_bit shard_cut two)
 failed_calls=0 # of nth_trial: others end before the n-th call
 declare -A trials ended reported killed wrong_count
@@ -34,16 +35,20 @@ random_choice() { eval "echo \${$((1 + $(random_below $#)))}"; }
 prepare_data() {
     "$prepare" --tokenizer bytes --out "$folder/text" --shard-tokens 20000 README.md \
         model/core/README.md configs/README.md >/dev/null 2>&1
+    awk 'NF { printf "{\"prompt\": \"%d lines\", \"chosen\": \"%d words\", \"rejected\": \"none\"}\n",
+        NR, NF }' README.md >"$folder/pairs.jsonl"
+    "$prepare" --tokenizer bytes --out "$folder/text_pairs" "$folder/pairs.jsonl" >/dev/null 2>&1
     cp -r "$folder"/text_* "$(mkdir -p "$folder/shards" && echo "$folder/shards")"
 }
 
 # configure DIRECTORY PRECISION: lora-NAME trains adapters with dropout on $folder/base; NAME-switch
-# changes to bf16 in the middle; NAME-muon has Muon.
+# changes to bf16 in the middle; NAME-muon has Muon; NAME-dpo learns from pairs.
 configure() {
-    local lora="" precision=${2#lora-} at=0 optimizer=adamw
+    local lora="" precision=${2#lora-} at=0 optimizer=adamw data=text objective=language
     case $precision in
     *-switch) at=0.5 ;;
     *-muon) optimizer=muon ;;
+    *-dpo) data=text_pairs objective=dpo ;;
     esac
     mkdir -p "$1"
     [ "$2" = "${2#lora-}" ] ||
@@ -52,10 +57,10 @@ configure() {
     cat >"$1/run.json" <<END
 {"run_dir": "$1", "name": "run", "device": "cpu", "precision": "${precision%%-*}",
  "model": {"n_layer": 2, "n_head": 2, "n_embd": 48, "n_positions": 64, "vocab_size": 256${lora:+, }$lora},
- "data": {"train": "$folder/shards/text_train_*.bin", "val": "$folder/shards/text_val_*.bin",
+ "data": {"train": "$folder/shards/${data}_train_*.bin", "val": "$folder/shards/${data}_val_*.bin",
           "tokenizer": "bytes", "seq_len": 64},
  "fp8": {"recipe": "delayed"}, "precision_switch": {"at": $at},
- "optimizer": {"name": "$optimizer", "warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
+ "optimizer": {"name": "$optimizer", "warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4, "objective": "$objective"},
  "eval": {"every": 10, "batches": 2}, "sample": {"every": 0},
  "checkpoint": {"every": 4, "keep": 3, "resume": "auto",
                 "on_error": "$(random_choice stop continue)",
