@@ -4,14 +4,15 @@
  * With p the log-probability of an answer, the sum over its n tokens, r that of the reference model
  * for the same answer, and c and j for the chosen and the rejected document:
  *
- *     DPO     x = beta ((p_c - r_c) - (p_j - r_j));  S(x)           Rafailov 2023, arXiv 2305.18290
- *     IPO     ((p_c - r_c) / n_c - (p_j - r_j) / n_j - 1 / (2 beta))^2     Azar 2023, arXiv
- * 2310.12036 SIMPO   x = beta (p_c / n_c - p_j / n_j) - gamma;  S(x)       Meng 2024, arXiv
- * 2405.14734 ORPO    -beta log sigmoid(o(p_c / n_c) - o(p_j / n_j)) with o(a) = a - log(1 - e^a),
- * the log odds                                                   Hong 2024, arXiv 2403.07691 KTO w
- * (1 - sigmoid(+-beta (p_c - r_c - z))), + for a desirable answer, with z = max(0, mean of p_j -
- * r_j over the pairs of the batch), where the second document is the prompt with another row's
- * answer; z has no gradient    Ethayarajh 2024, 2402.01306
+ *     DPO     S(beta ((p_c - r_c) - (p_j - r_j)))                        Rafailov 2023, 2305.18290
+ *     IPO     ((p_c - r_c) / n_c - (p_j - r_j) / n_j - 1 / (2 beta))^2       Azar 2023, 2310.12036
+ *     SIMPO   S(beta (p_c / n_c - p_j / n_j) - gamma)                        Meng 2024, 2405.14734
+ *     ORPO    -beta log sigmoid(o(p_c / n_c) - o(p_j / n_j))                 Hong 2024, 2403.07691
+ *     KTO     w (1 - sigmoid(+-beta (p_c - r_c - z)))                  Ethayarajh 2024, 2402.01306
+ *
+ * with the numbers of arXiv, o(a) = a - log(1 - e^a), the log odds, + for a desirable answer, and
+ * z = max(0, mean of p_j - r_j over the pairs of the batch), where KTO's second document is the
+ * prompt with another row's answer; z has no gradient.
  *
  * S(x) = -(1 - s) log sigmoid(x) - s log sigmoid(-x), where s is the label smoothing. All but KTO
  * add nll_weight times the mean of -log p over the targets of the chosen document. */
@@ -142,12 +143,13 @@ static ON_HOST_AND_DEVICE struct preference_value
 preference_evaluate(const struct preference_rule *rule, const struct preference_answers *answers,
                     const struct preference_pair *pair, float kl) {
     enum { C = PREFERENCE_CHOSEN, J = PREFERENCE_REJECTED };
-    struct preference_value value = {0};
+    struct preference_value value;
     const float beta = rule->beta, n_c = answers->n[C], n_j = answers->n[J];
     float p_c = answers->p[C], p_j = answers->p[J];
     float ratio_c = p_c - pair->reference[C], ratio_j = p_j - pair->reference[J];
     value.chosen = rule->nll_weight / fmaxf(answers->targets, 1.0f);
     value.loss = value.chosen * answers->nll;
+    value.answers[C] = value.answers[J] = 0;
     switch (rule->objective) {
     case PREFERENCE_DPO:
         preference_add_smoothed(&value, beta * (ratio_c - ratio_j), rule->label_smoothing, beta,

@@ -8,13 +8,14 @@ enum { PREFERENCE_THREADS = 512, PREFERENCE_WARPS = PREFERENCE_THREADS / WARP };
 /* Sums -log p over rows [begin, end), and counts their targets; every lane gets both. */
 static __device__ void sum_rows(const struct preference_args *args, int begin, int end, float *sum,
                                 float *targets) {
-    float total = 0, counted = 0;
+    double total = 0;
+    float counted = 0;
     for (int row = begin + (int)threadIdx.x % WARP; row < end; row += WARP) {
         if (args->targets[row] < 0) continue;
-        total += args->losses[row];
+        total += (double)args->losses[row];
         counted += 1;
     }
-    *sum = warp_sum(total);
+    *sum = (float)warp_sum(total);
     *targets = warp_sum(counted);
 }
 
@@ -34,12 +35,12 @@ static __device__ struct preference_answers sum_pair(const struct preference_arg
 /* z of KTO; every thread gets it. */
 static __device__ float find_kl(const struct preference_args *args) {
     const int count = args->batch->count;
-    float total = 0;
+    double total = 0;
     if (args->rule.objective != PREFERENCE_KTO || count == 0) return 0;
     for (int i = (int)threadIdx.x; i < count; i += PREFERENCE_THREADS)
-        total += args->answers[i].p[PREFERENCE_REJECTED] -
-                 args->batch->pairs[i].reference[PREFERENCE_REJECTED];
-    return fmaxf(block_sum<PREFERENCE_THREADS>(total) / (float)count, 0);
+        total += (double)(args->answers[i].p[PREFERENCE_REJECTED] -
+                          args->batch->pairs[i].reference[PREFERENCE_REJECTED]);
+    return fmaxf((float)(block_sum<PREFERENCE_THREADS>(total) / count), 0);
 }
 
 static __device__ void write_weights(const struct preference_args *args,
