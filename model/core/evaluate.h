@@ -14,6 +14,9 @@ struct evaluator {
     struct preference_sums preference; /* result: sums over all pairs */
     float *results[BACKEND_SLOTS];     /* host memory of the backend, one value each */
     const volatile sig_atomic_t *stop; /* optional: nonzero ends the evaluation early */
+    /* Optional: called after each batch of reference_compute, with the sequences done. */
+    void (*progress)(void *context, int64_t done, int64_t count);
+    void *context;
 };
 
 /* Plans the forward pass and the loss. Call it between gpt_open and gpt_allocate, while the backend

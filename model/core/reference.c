@@ -44,6 +44,7 @@ static int run_batches(struct evaluator *evaluator, struct loader *loader, int64
         if (evaluator->stop && *evaluator->stop) status = RESULT_STOPPED;
         else
             status = run_batch(evaluator, loader, first + i, MIN(count - i, batch), answers, error);
+        if (evaluator->progress) evaluator->progress(evaluator->context, i, count);
     }
     if (answers) backend_host_release(gpt->be, answers);
     if (status == 0 && gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);

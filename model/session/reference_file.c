@@ -129,6 +129,16 @@ static int read_for_all(struct session *session, struct loader *loader, const ch
     return 0;
 }
 
+/* Redraws a line on a terminal. */
+static void show_progress(void *began, int64_t done, int64_t count) {
+    char left[32];
+    const double seconds = progress_clock() - *(const double *)began;
+    if (done == 0 || !progress_terminal(stderr)) return;
+    progress_duration(left, seconds / (double)done * (double)(count - done));
+    fprintf(stderr, "\rreference: %" PRId64 " of %" PRId64 " sequences, %s left\033[K", done, count,
+            left);
+}
+
 static int open_values(struct session *session, struct loader *loader, const char *directory,
                        const char *name, struct error *error) {
     char path[FILE_PATH_MAX];
@@ -147,8 +157,11 @@ static int open_values(struct session *session, struct loader *loader, const cha
     if (first)
         fprintf(stderr, "reference: %zu pairs in the %s data\n", arrlenu(loader->pairs.list),
                 loader == &session->train.loader ? "training" : "validation");
+    double began = progress_clock();
     struct evaluator evaluator = trainer_evaluator(trainer);
+    if (first) evaluator.progress = show_progress, evaluator.context = &began;
     status = reference_compute(&evaluator, loader, 0, (int64_t)loader->sequence_count, error);
+    if (first && progress_terminal(stderr)) fputs("\r\033[K", stderr);
     if (status) return status;
     status = first && trainer->state.step == 0 ? write_values(loader, path, &header, error) : 0;
     return ranks_agree(session->ranks, status, error);
