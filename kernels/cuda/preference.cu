@@ -53,7 +53,8 @@ static __device__ void write_weights(const struct preference_args *args,
                                  (row >= pair->answer[side] ? value->answers[side] : 0);
 }
 
-static __global__ void __launch_bounds__(PREFERENCE_THREADS)
+/* The 1 says that one block runs at a time, so that registers are not spilled for more. */
+static __global__ void __launch_bounds__(PREFERENCE_THREADS, 1)
     preference_kernel(struct preference_args args) {
     const struct preference_batch *batch = args.batch;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
