@@ -73,7 +73,8 @@ static void verify_losses(struct check *c, const struct shape *s, const double *
     check_close(c, "cross_entropy_loss", losses, expected, size);
 }
 
-/* x becomes (softmax - one hot) * factor, 0 in the padding. */
+/* x becomes (softmax - one hot) * factor, 0 in the padding. An exponential below 2^-126 may be
+ * flushed to 0, which then counts like an error of 2^-24 of 2^-102. */
 static void verify_gradient(struct check *c, const struct shape *s, double *x,
                             const int32_t *targets, double factor, const struct tensor *logits) {
     double *size = check_doubles(c, s->rows * s->padded);
@@ -83,7 +84,7 @@ static void verify_gradient(struct check *c, const struct shape *s, double *x,
             bool inside = v < s->vocabulary, hit = v == targets[r];
             double p = inside ? exp(row[v] - log_sum) : 0;
             double distance = inside ? fabs(row[v]) + fabs(log_sum) : 0;
-            size[r * s->padded + v] = factor * (p * (1 + distance) + hit);
+            size[r * s->padded + v] = fabs(factor) * (p * (1 + distance) + hit + 0x1p-102);
             row[v] = factor * (p - hit);
         }
     }
@@ -176,6 +177,54 @@ static void ignored(struct check *c, const void *given) {
 Test(cross_entropy, ignored_targets) {
     for
         EACH_SHAPE(s) check_everywhere(ignored, &shapes[s]);
+}
+
+/* Each row's gradient is multiplied by its weight, which is any number; its loss is not. */
+static double weight_of(const struct shape *s, int64_t row) {
+    static const double weights[] = {0, -1.5, 1, 300, 0.25};
+    return weights[(row + s->vocabulary) % 5];
+}
+
+static void weighted_rows(struct check *c, const void *given) {
+    const struct shape *s = given;
+    const double scale = 1024, weight = (float)(1.0 / (double)(3 * s->rows));
+    struct tensor logits = make_logits(c, s, CHECK_WRITE);
+    double *x = check_read(c, &logits), *weights = check_doubles(c, s->rows);
+    const int32_t *tokens;
+    check_tokens(c, s->rows, (int32_t)s->vocabulary, &tokens);
+    int32_t *targets = (int32_t *)(void *)check_doubles(c, s->rows);
+    for (int64_t r = 0; r < s->rows; r++) {
+        targets[r] = r % 7 == 4 ? -1 : tokens[r];
+        weights[r] = weight_of(s, r);
+    }
+    const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
+    struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    struct tensor of_rows = check_tensor(c, CHECK_READ, DTYPE_F32, s->rows, 0, weights);
+    const struct step_inputs *inputs = weighted(c, (float)weight);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
+             .loss_scale = loss_scale.data, .inputs = inputs, .weights = of_rows.data,
+             .vocab_size = s->vocabulary);
+    if (!c->verify) return;
+    double *got = check_read(c, &logits), *loss = check_read(c, &losses);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread};
+        struct tensor row = tensor_slice(&logits, r, 1), row_loss = tensor_range(&losses, r, 1);
+        if (targets[r] >= 0) {
+            verify_losses(c, &one, x + r * s->padded, targets + r, &row_loss);
+            verify_gradient(c, &one, x + r * s->padded, targets + r, scale * weight * weights[r],
+                            &row);
+            continue;
+        }
+        cr_assert(loss[r] == 0, "the loss of row %d", (int)r);
+        for (int64_t v = 0; v < s->padded; v++)
+            cr_assert(got[r * s->padded + v] == 0, "row %d, column %d", (int)r, (int)v);
+    }
+}
+
+Test(cross_entropy, weighted_rows) {
+    for
+        EACH_SHAPE(s) check_everywhere(weighted_rows, &shapes[s]);
 }
 
 /* A row without a gradient keeps its logits; its loss is 0. */
