@@ -27,6 +27,7 @@ DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
     test/model/core/test_trainer.c test/model/core/test_trainer_overflow.c \
     test/model/core/test_recompute.c test/model/core/test_masters.c \
+    test/model/core/test_preference_golden.c test/model/core/test_distillation.c \
     test/model/core/test_sampler.c test/model/core/test_loglikelihood.c) \
   $(if $(filter emulated,$(BUILD)),test/model/cli/test_autotune_program.c)
 
