@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <omp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -112,10 +113,12 @@ static void set_environment(void) {
 }
 
 /* Blocks the signals of a terminal or a user, and mpirun's SIGCHLD, so that signalfd can read them.
- * A SIGHUP that nohup ignores is left out: once blocked, it would still be delivered. */
+ * A SIGHUP that nohup ignores is left out: once blocked, it would still be delivered. Threads of
+ * OpenMP, which reading a model starts, would not block them and would receive them instead. */
 static void block_signals(sigset_t *blocked, sigset_t *before) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     struct sigaction action;
+    omp_pause_resource_all(omp_pause_hard);
     sigemptyset(blocked);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &action) ||
