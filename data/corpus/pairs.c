@@ -26,6 +26,12 @@ bool pairs_labelled(const struct tokens *tokens) {
     return false;
 }
 
+const char *pairs_noun(const struct pairs *pairs) {
+    static const char *const nouns[2][2] = {{"pair", "pairs"},
+                                            {"labelled answer", "labelled answers"}};
+    return nouns[pairs->labelled][arrlenu(pairs->list) != 1];
+}
+
 static int fail_damaged(const struct token_shard *shard, uint64_t token, const char *what,
                         struct error *error) {
     return fail(error,

@@ -41,6 +41,9 @@ struct pairs {
 bool pairs_exist(const struct tokens *tokens);
 bool pairs_labelled(const struct tokens *tokens);
 
+/* Returns "pair", "pairs", "labelled answer" or "labelled answers", as fits the number. */
+const char *pairs_noun(const struct pairs *pairs);
+
 struct pairs_options {
     uint32_t seq_len; /* rows of a sequence */
     uint32_t longest; /* rows of a document at most, >= 1 */

@@ -71,7 +71,7 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     int used = fprintf(out, "  %-10s %s: ", label, name);
     if (loader->options.pairs)
         used += fprintf(out, "%s %s, ", count_text(tokens, (double)arrlenu(loader->pairs.list)),
-                        loader->pairs.labelled ? "labelled answers" : "pairs");
+                        pairs_noun(&loader->pairs));
     used += fprintf(out, "%s tokens, %s sequence%s%s",
                     count_text(tokens, (double)loader->tokens->count),
                     count_text(sequences, (double)loader->sequence_count),
@@ -91,8 +91,9 @@ static void print_data(FILE *out, const char *label, const char *name, const str
         snprintf(notes[3], sizeof *notes, "sequences cut %s of %s documents",
                  count_text(tokens, (double)cut), count_text(sequences, (double)documents));
     if (loader->pairs.cut > 0)
-        snprintf(notes[4], sizeof *notes, "%s pairs cut to data.seq_len",
-                 count_text(tokens, (double)loader->pairs.cut));
+        snprintf(notes[4], sizeof *notes, "documents of %s %s cut",
+                 count_text(tokens, (double)loader->pairs.cut),
+                 loader->pairs.cut == 1 ? "pair" : "pairs");
     for (int i = 0; i < NOTES; i++) {
         if (!notes[i][0]) continue;
         bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;

@@ -280,7 +280,9 @@ static int report_end(const struct run *run) {
         return EXIT_DONE;
     }
     if (stopped(run)) {
-        fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
+        fprintf(stderr, "stopped by %s; %s\n", signal_text(stopped(run)),
+                trainer->state.step > 0 ? "continue with --resume"
+                                        : "no step was taken, so start again without --resume");
         return EXIT_SIGNAL + stopped(run);
     }
     printf("stopped at step %" PRId64 " of %" PRId64 ": ", trainer->state.step,
@@ -315,6 +317,7 @@ static int train_part(struct run *run, bool *next, struct error *error) {
     signals_explain(run->report.terminal ? "\r\033[K" ENDING_TEXT : ENDING_TEXT);
     saving_open(&run->saving, trainer, &run->report, run->directory);
     int failed = session_open_reference(&run->session, run->directory, error);
+    if (failed == RESULT_STOPPED) run->agreed_stop = (int)decide(run).signal;
     if (failed != RESULT_FAILED) failed = train(run, error);
     signals_explain(NULL);
     report_pause(&run->report);

@@ -58,14 +58,15 @@ static void print_line(struct evaluation *evaluation, const char *precision, dou
     const struct config *config = evaluation->config;
     double tokens = (double)(evaluation->sequences * config->data.seq_len);
     const struct preference_sums *pairs = &evaluation->pairs;
-    char bits[32] = "-";
+    char bits[32] = "-"; /* or the right ones of 100 pairs */
     if (evaluation->bytes_per_token > 0)
         snprintf(bits, sizeof bits, "%.4f", loss / log(2) / evaluation->bytes_per_token);
     printf("%-9s  %8.4f  ", precision, loss);
-    if (evaluation->text.loader.options.pairs)
-        printf("%10.4f  %13.1f", preference_margin(pairs),
-               (double)(100 * pairs->accurate / pairs->pairs));
-    else printf("%10.4f  %13s", exp(loss), bits);
+    if (evaluation->text.loader.options.pairs) {
+        if (preference_has_both(pairs))
+            snprintf(bits, sizeof bits, "%.1f", (double)(100 * pairs->accurate / pairs->pairs));
+        printf("%10.4f  %13s", preference_margin(pairs), bits);
+    } else printf("%10.4f  %13s", exp(loss), bits);
     printf("  %8.0f", tokens / seconds);
     if (evaluation->first_loss > 0) printf("  %+.3f %%", 100 * (loss / evaluation->first_loss - 1));
     else evaluation->first_loss = loss;

@@ -1,15 +1,14 @@
 #include "model/session/reference_file.h"
 
-#include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
-#include "data/util/progress.h"
 #include "data/util/sha256.h"
-#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
 #include "model/core/reference.h"
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/tensor_files.h"
@@ -18,9 +17,9 @@ struct header {
     char magic[4];
     uint32_t version;
     uint64_t pairs;
-    char tokens[SHA256_HEX_MAX - 1], model[SHA256_HEX_MAX - 1]; /* without NUL */
+    char tokens[SHA256_HEX_MAX - 1], model[SHA256_HEX_MAX - 1], values[SHA256_HEX_MAX - 1];
 };
-_Static_assert(sizeof(struct header) == 144, "the header is written as it is");
+_Static_assert(sizeof(struct header) == 208, "the header is written as it is");
 
 /* Hashes the tokens that the pairs of a text use. */
 static int hash_tokens(char hex[SHA256_HEX_MAX], const struct loader *loader, struct error *error) {
@@ -45,13 +44,14 @@ static int hash_tokens(char hex[SHA256_HEX_MAX], const struct loader *loader, st
     return status;
 }
 
-/* Hashes what names the reference model: its files, or the seed of its random weights, and its
- * precision. */
+/* Hashes the reference model: its files and the config, of which several keys change its values. */
 static int hash_model(char hex[SHA256_HEX_MAX], const struct session *session,
                       struct error *error) {
     const struct config *config = &session->config;
-    char text[512], fingerprint[SHA256_HEX_MAX] = "";
+    char fingerprint[SHA256_HEX_MAX] = "";
     struct tensor_files files;
+    struct sha256 hash;
+    size_t size;
     if (config->model.init_from[0]) {
         if (tensor_files_open_directory(&files, config->model.init_from, checkpoint_model_stem,
                                         error))
@@ -60,15 +60,18 @@ static int hash_model(char hex[SHA256_HEX_MAX], const struct session *session,
         tensor_files_close(&files);
         if (status) return -1;
     }
-    const int size = snprintf(text, sizeof text, "%s, seed %" PRId64 ", %s, %" PRId64, fingerprint,
-                              config->seed, config_precision_name(config->precision),
-                              shape_parameter_count(&session->trainer.gpt.capacity));
-    sha256_of(hex, text, (size_t)size);
+    char *text = config_json_text(config, &size);
+    if (!text) return fail(error, "out of memory");
+    sha256_begin(&hash);
+    sha256_add(&hash, fingerprint, sizeof fingerprint);
+    sha256_add(&hash, text, size);
+    sha256_end(hex, &hash);
+    free(text);
     return 0;
 }
 
-/* Reads the values if the file has those of the header; RESULT_NONE if there is no such file. Any
- * model will do for a run that has begun, whose file it is. */
+/* Reads the values if the file is intact and has those of the header; otherwise returns
+ * RESULT_NONE. The file of a run that has begun may be of any model. */
 static int read_values(struct loader *loader, const char *path, const struct header *wanted,
                        bool begun, struct error *error) {
     struct error ignored;
@@ -78,9 +81,12 @@ static int read_values(struct loader *loader, const char *path, const struct hea
     if (!file_exists(path)) return RESULT_NONE;
     if (file_read_all(&bytes, &size, path, sizeof *wanted + values, &ignored)) return RESULT_NONE;
     const struct header *found = (const struct header *)bytes;
-    const size_t compared = begun ? offsetof(struct header, model) : sizeof *wanted;
+    const size_t compared = offsetof(struct header, model) + (begun ? 0 : sizeof wanted->model);
+    char hex[SHA256_HEX_MAX];
     int status = RESULT_NONE;
-    if (size == sizeof *wanted + values && memcmp(found, wanted, compared) == 0) {
+    bool same = size == sizeof *wanted + values && memcmp(found, wanted, compared) == 0;
+    if (same) sha256_of(hex, bytes + sizeof *wanted, values);
+    if (same && memcmp(hex, found->values, sizeof found->values) == 0) {
         loader->pairs.reference = malloc(values);
         status = loader->pairs.reference ? 0 : fail(error, "out of memory");
         if (status == 0) memcpy(loader->pairs.reference, bytes + sizeof *wanted, values);
@@ -89,10 +95,13 @@ static int read_values(struct loader *loader, const char *path, const struct hea
     return status;
 }
 
-static int write_values(const struct loader *loader, const char *path, const struct header *header,
+static int write_values(const struct loader *loader, const char *path, struct header *header,
                         struct error *error) {
     struct file_writer writer;
     const size_t values = PAIR_SIDES * (size_t)header->pairs * sizeof(float);
+    char hex[SHA256_HEX_MAX];
+    sha256_of(hex, loader->pairs.reference, values);
+    memcpy(header->values, hex, sizeof header->values);
     return file_writer_open(&writer, path, error) ||
                    file_writer_put(&writer, header, sizeof *header, error) ||
                    file_writer_put(&writer, loader->pairs.reference, values, error) ||
@@ -110,7 +119,7 @@ static int read_for_all(struct session *session, struct loader *loader, const ch
     const bool begun = session->trainer.state.step > 0;
     int status = 0;
     if (ranks->rank == 0) {
-        *header = (struct header){"MREF", 1, arrlenu(loader->pairs.list), {0}, {0}};
+        *header = (struct header){"MREF", 1, arrlenu(loader->pairs.list), {0}, {0}, {0}};
         status = hash_tokens(tokens, loader, error) || (!begun && hash_model(model, session, error))
                      ? -1
                      : 0;
@@ -150,12 +159,13 @@ static int open_values(struct session *session, struct loader *loader, const cha
     if (status != RESULT_NONE) return status;
     if (trainer->state.step > 0 && !shape_has_adapters(&trainer->gpt.shape))
         return fail(error,
-                    "%.600s is missing or belongs to other data: it has what the model answered "
-                    "before step 0, which the loss reads\ncopy it from the run's directory, or "
-                    "begin the run again",
+                    "%.600s is missing or damaged, or belongs to other data: it has the "
+                    "log-probabilities before step 0, which the loss reads\ncopy it from the run's "
+                    "directory, or begin the run again",
                     path);
     if (first)
-        fprintf(stderr, "reference: %zu pairs in the %s data\n", arrlenu(loader->pairs.list),
+        fprintf(stderr, "reference: %zu %s in the %s data\n", arrlenu(loader->pairs.list),
+                pairs_noun(&loader->pairs),
                 loader == &session->train.loader ? "training" : "validation");
     double began = progress_clock();
     struct evaluator evaluator = trainer_evaluator(trainer);

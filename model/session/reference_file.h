@@ -3,9 +3,9 @@
  *
  *     bytes 0 .. 7     "MREF", 1 as a little-endian uint32
  *     bytes 8 .. 15    the number of pairs, a little-endian uint64
- *     bytes 16 .. 143  two SHA-256 digests in hexadecimal: of the pairs' tokens, and of the
- *                      reference model and its precision
- *     bytes 144 ..     two fp32 values for each pair, of the chosen and the rejected answer */
+ *     bytes 16 .. 207  three SHA-256 digests in hexadecimal: of the pairs' tokens, of the
+ *                      reference model's files and the config, and of the values
+ *     bytes 208 ..     two fp32 values for each pair, of the chosen and the rejected answer */
 #pragma once
 
 #include "data/util/error.h"
