@@ -38,7 +38,15 @@ CURVES = {
     "val_loss": ("validation/loss", 1),
     "choices_acc": ("choices/acc", 1),
     "choices_acc_norm": ("choices/acc_norm", 1),
+    "kl": ("train/kl", 1),
+    "val_kl": ("validation/kl", 1),
 }
+# Of runs on pairs of answers, by TRL's names.
+PAIRS = ("rewards_chosen rewards_rejected rewards_margins rewards_accuracies logps_chosen "
+         "logps_rejected").split()
+CURVES |= {key: (key.replace("_", "/", 1), 1) for key in PAIRS}
+CURVES |= {"val_" + key: ("validation/" + key, 1) for key in PAIRS}
+PAIR_COLUMNS = [prefix + key for prefix in ("", "val_") for key in (*PAIRS, "kl")]
 COLUMNS = (
     "step tokens loss lr grad_norm loss_scale skipped step_ms tokens_per_s memory_bytes "
     "fp8_not_finite fp8_zero val_loss choices_acc choices_acc_norm time"
@@ -216,9 +224,11 @@ class TensorBoard(Curves):
 class Table:
     """metrics.csv: a row for each line of metrics.jsonl."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, config):
         self.path = os.path.join(folder, "metrics.csv")
         self.file = None
+        has_pairs = setting(config, "train", "objective", str, "language") != "language"
+        self.columns = COLUMNS + (PAIR_COLUMNS if has_pairs else [])
         self.rewind()
 
     def rewind(self):
@@ -227,7 +237,7 @@ class Table:
         self.last = {"step": -1, "validation": -1, "choices": -1}
         with replaced(self.path) as self.file:
             self.rows = csv.DictWriter(
-                self.file, COLUMNS, extrasaction="ignore", lineterminator="\n"
+                self.file, self.columns, extrasaction="ignore", lineterminator="\n"
             )
             self.rows.writeheader()
 
@@ -324,7 +334,7 @@ def main():
     if options.to == "wandb":
         writer = Wandb(folder, config, options.project)
     else:
-        writer = TensorBoard(folder) if options.to == "tensorboard" else Table(folder)
+        writer = TensorBoard(folder) if options.to == "tensorboard" else Table(folder, config)
     metrics, status = Metrics(folder), 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

@@ -31,10 +31,21 @@ TITLES = {
     "tokens_per_s": "tokens per second",
     "choices_acc": "share of questions answered right",
 }
-SMOOTHED = ("loss", "grad_norm", "tokens_per_s")
+# Of runs on pairs of answers; those of validations have the prefix val_.
+PAIRS = {
+    "rewards_margins": "margin of the rewards",
+    "rewards_accuracies": "share of pairs told apart",
+    "rewards_chosen": "reward of chosen answers",
+    "rewards_rejected": "reward of rejected answers",
+    "logps_chosen": "log-probability of chosen answers",
+    "logps_rejected": "log-probability of rejected answers",
+    "kl": "KL from the reference",
+}
+TITLES |= PAIRS | {f"val_{name}": f"{title}, validation" for name, title in PAIRS.items()}
+SMOOTHED = ("loss", "grad_norm", "tokens_per_s", *PAIRS)
 # Constant values of a run without mixed precision, which "all" leaves out. Drawn as steps.
 RESTING = {"loss_scale": 1, "fp8_not_finite": 0, "fp8_zero": 0}
-MARKED = ("val_loss", "choices_acc")  # have few points
+MARKED = ("val_loss", "choices_acc", *(f"val_{name}" for name in PAIRS))  # have few points
 # One colour for each run.
 COLOURS = "0067a3 c95000 008a63 b0558d a87400 2f9bd6 5f666d 7c7a00".split()
 GREATEST = 1e100  # of a value that gnuplot draws
@@ -216,7 +227,7 @@ class Picture:
             sign = "2 ps 0.8" if metric == "skipped" else f"{i % 4 * 2 + 5} ps 0.6"
             look += " pt " + (sign if self.options.kind else f"'{letter}'")
         every = ""
-        if not self.options.kind and metric == "val_loss" and style == "points":
+        if not self.options.kind and metric.startswith("val_") and style == "points":
             every = f" every {(len(data) + 19) // 20}"  # more marks would cover the curve
         quoted = "'" + title.replace("'", "''") + "'"
         return f"{name}{every} with {style}{look} title {quoted}"
@@ -234,7 +245,8 @@ class Picture:
             if len(run.finite(metric)) == 1:
                 style = "points"
             parts.append(self.curve(i, run, metric, style, run.name))
-        more = {"loss": ("val_loss", "validation"), "loss_scale": ("skipped", "skipped steps")}
+        more = {"loss_scale": ("skipped", "skipped steps")}
+        more |= {name: (f"val_{name}", "validation") for name in ("loss", *PAIRS)}
         extra, title = more.get(metric, ("skipped", ""))
         for i, run in enumerate(self.runs) if metric in more else ():
             if run.finite(extra):
@@ -359,7 +371,8 @@ def read_options(words):
     picture.add_argument("--svg", metavar="FILE", help="draw into FILE instead")
     picture.add_argument("--png", metavar="FILE", help="likewise")
     parser.add_argument("--smooth", type=above_zero(int), default=1, metavar="N",
-                        help="loss, grad_norm, tokens_per_s: mean of the last N steps")
+                        help="loss, grad_norm, tokens_per_s, and values of pairs: mean of the "
+                        "last N steps")
     parser.add_argument("--follow", type=above_zero(float), metavar="SECONDS",
                         help="redraw as the runs grow (every 2 seconds), until all have finished or "
                         "Ctrl-C (exit status 130); waits for runs that have not begun")

@@ -165,6 +165,25 @@ def test_table(run):
         expect("what the link names", file.read(), "kept")
 
 
+def test_pairs(run):
+    """Values of pairs of answers pass, also one that is null; other runs have no such columns."""
+    lines = '{"step": 1, "loss": 1.5, "rewards_margins": 0.5, "logps_chosen": -3, "kl": null}\n'
+    lines += '{"step": 1, "val_loss": 2, "val_rewards_accuracies": 0.75, "val_kl": 0}\n'
+    run.write("metrics.jsonl", lines)
+    run.write("config.json", '{"train": {"steps": 4, "objective": "dpo"}}')
+    sent = [{"step": 1, "train/loss": 1.5, "rewards/margins": 0.5, "logps/chosen": -3}]
+    sent.append({"step": 1, "validation/loss": 2, "validation/rewards_accuracies": 0.75,
+                 "validation/kl": 0})
+    expect("points of pairs", points(run.send()[2]), sent)
+    expect("status of csv", run.send(to="csv")[:2], (0, ""))
+    rows = [{"step": "1", "loss": "1.5", "rewards_margins": "0.5", "logps_chosen": "-3"}]
+    rows.append({"step": "1", "val_loss": "2", "val_rewards_accuracies": "0.75", "val_kl": "0"})
+    expect("rows of pairs", run.rows(), rows)
+    run.write("config.json", '{"train": {"steps": 4, "objective": "language"}}')
+    expect("status of other csv", run.send(to="csv")[:2], (0, ""))
+    expect("other rows", run.rows(), [{"step": "1", "loss": "1.5"}, {"step": "1", "val_loss": "2"}])
+
+
 def test_refusals(run):
     run.write("../fake/wandb.py", "raise ImportError")
     status, messages, _ = run.send()
@@ -233,7 +252,7 @@ def test_real_wandb(run):
     expect("files to sync", [name for name in files if name.endswith(".wandb")] != [], True)
 
 
-tests = [test_once, test_follow, test_table, test_refusals]
+tests = [test_once, test_follow, test_table, test_pairs, test_refusals]
 for package, test in (("tensorboard", test_real_tensorboard), ("wandb", test_real_wandb)):
     if importlib.util.find_spec(package):
         tests.append(test)

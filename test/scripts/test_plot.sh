@@ -79,6 +79,19 @@ runs 0 "$plot" one --metric lr,loss && says "learning rate" && says "validation"
 runs 0 "$plot" --metric all one && says "learning rate" && says "loss scale"
 runs 0 "$plot" --metric lr --metric grad_norm one && says "learning rate" && says "gradient norm"
 
+test_case "values of pairs of answers, with those of validations"
+mkdir -p pairs
+for ((i = 1; i <= 20; i++)); do
+    kl=null && if ((i % 2)); then kl=0.5; fi
+    echo "{\"step\": $i, \"loss\": 0.6, \"rewards_margins\": 0.0$i, \"kl\": $kl}"
+    if ((i % 5 == 0)); then echo "{\"step\": $i, \"val_loss\": 0.7, \"val_rewards_margins\": 0.1}"; fi
+done >pairs/metrics.jsonl
+runs 0 "$plot" pairs --metric rewards_margins && says "margin of the rewards" && fits 80
+says "V  validation"
+runs 0 "$plot" pairs --metric val_rewards_margins && says "margin of the rewards, validation"
+runs 0 "$plot" pairs --metric kl --svg pairs.svg && count 1 "KL from the reference" pairs.svg
+runs 0 "$plot" pairs --svg pairs.svg && count 1 ">margin of the rewards<" pairs.svg
+
 test_case "no chart of a loss scale that is always 1"
 run one 30
 runs 0 "$plot" one --metric all && never_says "loss scale" && says "tokens per second"
