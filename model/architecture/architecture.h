@@ -32,6 +32,10 @@
     X(double, rope_low_freq_factor)     \
     X(double, rope_high_freq_factor)    \
     X(int64_t, rope_original_positions) \
+    X(double, rope_attention_factor)    \
+    X(double, rope_beta_fast)           \
+    X(double, rope_beta_slow)           \
+    X(bool, rope_truncate)              \
     X(bool, qk_norm)                    \
     X(int64_t, window)                  \
     X(enum model_mlp, mlp)              \

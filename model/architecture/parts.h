@@ -21,4 +21,5 @@ bool mlp_is_gated(enum model_mlp mlp);
 
 /* Linear layers with a bias. The kind of norm determines the bias of norms. */
 enum model_bias { BIAS_ALL, BIAS_QKV, BIAS_NONE };
-enum rope_scaling { ROPE_UNSCALED, ROPE_LLAMA3 };
+/* Ways to reach contexts beyond rope_original_positions: model/core/rope.h. */
+enum rope_scaling { ROPE_UNSCALED, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_LLAMA3 };

@@ -32,6 +32,7 @@
 #define FAMILY_LLAMA                                                                        \
     .norm = NORM_RMSNORM, .norm_eps = 1e-5, .positions = POSITIONS_ROPE, .mlp = MLP_SWIGLU, \
     .bias = BIAS_NONE, .tied_head = false, ROPE_DEFAULTS
-#define ROPE_DEFAULTS                                                     \
-    .rope_theta = 10000, .rope_scaling = ROPE_UNSCALED, .rope_factor = 8, \
-    .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_positions = 8192
+#define ROPE_DEFAULTS                                                                       \
+    .rope_theta = 10000, .rope_scaling = ROPE_UNSCALED, .rope_factor = 8,                   \
+    .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_positions = 8192, \
+    .rope_attention_factor = 0, .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_truncate = true

@@ -164,6 +164,29 @@ static int check_name(const struct config_check *check) {
     return 0;
 }
 
+/* Values for which the frequencies of yarn and dynamic scaling would not be finite or in order. A
+ * config.json of Hugging Face has no longest context of a model with dynamic scaling. */
+static int check_rope(const struct config_check *check, const struct gpt_shape *s) {
+    const double longest = s->rope_factor * (double)s->rope_original_positions;
+    if (s->rope_scaling == ROPE_YARN && s->rope_theta <= 1)
+        return config_refuse(check, later_key(check, "model.rope_theta", "model.rope_scaling"),
+                             "yarn scaling needs a model.rope_theta above 1.");
+    if (s->rope_scaling == ROPE_YARN && s->rope_beta_fast < s->rope_beta_slow)
+        return config_refuse(check,
+                             later_key(check, "model.rope_beta_fast", "model.rope_beta_slow"),
+                             "model.rope_beta_fast must be at least model.rope_beta_slow.");
+    if (s->rope_scaling == ROPE_DYNAMIC && s->head_dim <= 2)
+        return config_refuse(check, later_key(check, "model.head_dim", "model.rope_scaling"),
+                             "dynamic scaling needs a head size above 2.");
+    if (s->rope_scaling == ROPE_DYNAMIC && (double)s->n_positions > longest)
+        return config_refuse(check, later_key(check, "model.n_positions", "model.rope_scaling"),
+                             "model.n_positions is %" PRId64
+                             ", but dynamic scaling reaches %.10g positions,\n"
+                             "model.rope_factor * model.rope_original_positions.",
+                             s->n_positions, floor(longest));
+    return 0;
+}
+
 /* Checks the number and size of heads. */
 static int check_heads(const struct config_check *check) {
     const struct config *c = check->config;
@@ -194,7 +217,7 @@ static int check_heads(const struct config_check *check) {
         return config_refuse(
             check, later_key(check, "model.rope_low_freq_factor", "model.rope_high_freq_factor"),
             "model.rope_low_freq_factor must be less than model.rope_high_freq_factor.");
-    return 0;
+    return s.positions == POSITIONS_ROPE ? check_rope(check, &s) : 0;
 }
 
 static int check_model(const struct config_check *check) {

@@ -19,7 +19,7 @@ enum { LLAMA = 1, QWEN2 = 2, QWEN3 = 4, GPT2 = 8, ROPE = LLAMA | QWEN2 | QWEN3 }
 
 /* Returns the architecture, or 0. */
 static int architecture_of(const struct gpt_shape *s) {
-    bool scaled = s->rope_scaling != ROPE_UNSCALED;
+    bool scaled = s->rope_scaling == ROPE_LLAMA3; /* by divisors, which only "llama" has */
     if (shape_is_gpt2(s)) return s->window ? 0 : GPT2;
     if (!shape_is_llama(s)) return 0;
     if (s->qk_norm) return scaled ? 0 : QWEN3;
@@ -33,12 +33,27 @@ static const char *architecture_name(int architecture) {
                                    : "llama";
 }
 
+/* llama.cpp computes yarn with these values, for Llama and Qwen whatever the file has. */
+static bool has_other_yarn(const struct gpt_shape *s) {
+    return s->rope_scaling == ROPE_YARN &&
+           (s->rope_beta_fast != 32 || s->rope_beta_slow != 1 || !s->rope_truncate);
+}
+
 int gguf_check_shape(const struct gpt_shape *shape, struct error *error) {
-    return architecture_of(shape)
+    const int architecture = architecture_of(shape);
+    if (architecture & ROPE && shape->rope_scaling == ROPE_DYNAMIC)
+        return fail(error, "llama.cpp has no rope scaling \"dynamic\"\n"
+                           "export to a folder instead, without .gguf");
+    if (architecture & ROPE && has_other_yarn(shape))
+        return fail(error, "llama.cpp has yarn only with model.rope_beta_fast 32, "
+                           "model.rope_beta_slow 1\nand model.rope_truncate true\n"
+                           "export to a folder instead, without .gguf");
+    return architecture
                ? 0
-               : fail(error, "llama.cpp has no model with these parts: it has GPT-2 without a "
-                             "window, Llama, Mistral,\nQwen2, and Qwen3 without scaled rope\n"
-                             "export to a folder instead, without .gguf");
+               : fail(error,
+                      "llama.cpp has no model with these parts: it has GPT-2 without a "
+                      "window, Llama, Mistral,\nQwen2, and Qwen3 without llama3 rope scaling\n"
+                      "export to a folder instead, without .gguf");
 }
 
 /* ---- metadata */
@@ -69,6 +84,25 @@ static const struct {
     NUMBER("attention.layer_norm_rms_epsilon", norm_eps, ROPE),
 };
 
+/* Adds the pairs of linear and yarn scaling. llama.cpp multiplies the attention factor of the file
+ * by yarn's default. */
+static void put_rope_scaling(struct gguf_writer *writer, const char *name,
+                             const struct gpt_shape *s) {
+    char key[KEY_MAX];
+    const bool yarn = s->rope_scaling == ROPE_YARN;
+    if (!yarn && s->rope_scaling != ROPE_LINEAR) return;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", name);
+    gguf_put_string(writer, key, yarn ? "yarn" : "linear");
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", name);
+    gguf_put_number(writer, key, GGUF_FLOAT32, s->rope_factor);
+    if (!yarn) return;
+    snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", name);
+    gguf_put_number(writer, key, GGUF_UINT32, (double)s->rope_original_positions);
+    snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", name);
+    gguf_put_number(writer, key, GGUF_FLOAT32,
+                    rope_attention_factor(s) / (0.1 * log(s->rope_factor) + 1));
+}
+
 /* Adds the pairs that do not depend on the tokenizer. A window of 0 is left out. */
 static void put_metadata(struct gguf_writer *writer, const struct gguf_model *model,
                          int architecture, enum gguf_type type) {
@@ -88,6 +122,7 @@ static void put_metadata(struct gguf_writer *writer, const struct gguf_model *mo
         snprintf(key, sizeof key, "%s.%s", name, fields[i].key);
         gguf_put_number(writer, key, fields[i].type, value);
     }
+    if (architecture & ROPE) put_rope_scaling(writer, name, &model->shape);
 }
 
 /* ---- tensors */
@@ -265,7 +300,8 @@ static int write_rope(struct job *job) {
     struct gpt_shape plain = *shape;
     plain.rope_scaling = ROPE_UNSCALED;
     for (int64_t i = 0; i < shape->head_dim / 2; i++) {
-        float divisor = rope_frequency(&plain, i) / rope_frequency(shape, i);
+        float divisor = rope_frequency(&plain, i, shape->n_positions) /
+                        rope_frequency(shape, i, shape->n_positions);
         if (gguf_write_data(&job->writer, &divisor, sizeof divisor, job->model->error)) return -1;
     }
     return gguf_write_end_tensor(&job->writer, job->model->error);

@@ -40,6 +40,16 @@ struct huggingface_key {
 extern const struct huggingface_key huggingface_keys[];
 extern const size_t huggingface_key_count;
 
+/* A setting in the object rope_scaling or rope_parameters. */
+struct huggingface_rope {
+    const char *key;
+    unsigned kinds;   /* bits 1 << enum rope_scaling: the kinds that have it */
+    const char *path; /* key of the config, or NULL */
+    /* Values for an absent key and for null, NAN for none. A file need not have the first. */
+    double absent, null;
+};
+extern const struct huggingface_rope huggingface_ropes[]; /* ended by a NULL key */
+
 enum { GPT2_END_OF_TEXT = 50256 };
 
 /* Classes of huggingface/transformers in Llama's family. */

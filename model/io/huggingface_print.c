@@ -103,23 +103,34 @@ static int class_for(const struct config *config, const struct gpt_shape *s) {
     return named || s->window ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
 }
 
+/* Prints the kind of rope and those of its settings that differ from the class's defaults. */
+static void print_rope_members(FILE *out, const struct config *config) {
+    const int kind = (int)config->model.rope_scaling;
+    const char *name = config_option_of("model.rope_scaling")->names[kind];
+    fprintf(out, "\"rope_type\": \"%s\"", kind == ROPE_UNSCALED ? "default" : name);
+    for (const struct huggingface_rope *row = huggingface_ropes; row->key; row++) {
+        if (!row->path || !(row->kinds >> kind & 1)) continue;
+        const struct config_option *option = config_option_of(row->path);
+        if (config_number(config, option) == row->absent) continue;
+        fprintf(out, ", \"%s\": ", row->key);
+        config_print_value(out, config, option);
+    }
+}
+
 /* Prints both spellings, for older and newer versions of transformers. */
-static void print_rope(FILE *out, const struct gpt_shape *s) {
-    char theta[CONFIG_NUMBER_MAX], factor[CONFIG_NUMBER_MAX], low[CONFIG_NUMBER_MAX];
-    char high[CONFIG_NUMBER_MAX], scaling[400] = "\"rope_type\": \"default\"";
-    bool scaled = s->rope_scaling == ROPE_LLAMA3;
-    config_format_number(theta, s->rope_theta);
-    if (scaled)
-        snprintf(scaling, sizeof scaling,
-                 "\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
-                 "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %" PRId64,
-                 config_format_number(factor, s->rope_factor),
-                 config_format_number(low, s->rope_low_freq_factor),
-                 config_format_number(high, s->rope_high_freq_factor), s->rope_original_positions);
-    fprintf(out, "  \"rope_parameters\": {%s, \"rope_theta\": %s},\n", scaling, theta);
-    if (scaled) fprintf(out, "  \"rope_scaling\": {%s},\n", scaling);
-    else fputs("  \"rope_scaling\": null,\n", out);
-    fprintf(out, "  \"rope_theta\": %s,\n", theta);
+static void print_rope(FILE *out, const struct config *config) {
+    char theta[CONFIG_NUMBER_MAX];
+    config_format_number(theta, config->model.rope_theta);
+    fputs("  \"rope_parameters\": {", out);
+    print_rope_members(out, config);
+    fprintf(out, ", \"rope_theta\": %s},\n  \"rope_scaling\": ", theta);
+    if (config->model.rope_scaling == ROPE_UNSCALED) fputs("null", out);
+    else {
+        fputs("{", out);
+        print_rope_members(out, config);
+        fputs("}", out);
+    }
+    fprintf(out, ",\n  \"rope_theta\": %s,\n", theta);
 }
 
 /* Prints the window where the class has one. For Mistral an absent one means 4096. */
@@ -136,6 +147,9 @@ static void print_llama(FILE *out, const struct config *config,
     struct gpt_shape s = config_shape(config);
     int class = class_for(config, &s);
     const char *biased = s.bias == BIAS_ALL ? "true" : "false";
+    /* The only length that transformers' dynamic scaling has. */
+    const bool dynamic = s.rope_scaling == ROPE_DYNAMIC;
+    const int64_t positions = dynamic ? s.rope_original_positions : s.n_positions;
     char eps[CONFIG_NUMBER_MAX];
     fprintf(out, "{\n  \"architectures\": [\"%sForCausalLM\"],\n",
             huggingface_classes[class].family);
@@ -156,9 +170,9 @@ static void print_llama(FILE *out, const struct config *config,
             "  \"num_hidden_layers\": %" PRId64 ",\n"
             "  \"num_key_value_heads\": %" PRId64 ",\n"
             "  \"rms_norm_eps\": %s,\n",
-            s.head_dim, s.n_embd, s.n_inner, s.n_positions, huggingface_classes[class].type,
-            s.n_head, s.n_layer, s.n_kv_head, config_format_number(eps, s.norm_eps));
-    print_rope(out, &s);
+            s.head_dim, s.n_embd, s.n_inner, positions, huggingface_classes[class].type, s.n_head,
+            s.n_layer, s.n_kv_head, config_format_number(eps, s.norm_eps));
+    print_rope(out, config);
     print_window(out, class, s.window);
     fprintf(out,
             "  \"tie_word_embeddings\": %s,\n"

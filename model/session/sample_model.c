@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "data/util/files.h"
+#include "data/util/min_max.h"
 #include "model/config/config_keys.h"
 #include "model/io/checkpoint.h"
 #include "model/session/setup.h"
@@ -41,7 +42,10 @@ void sample_model_close(struct sample_model *model) {
 }
 
 int64_t sample_model_context(const struct config *config) {
-    return config_given(config, "data.seq_len") ? config->data.seq_len : config->model.n_positions;
+    int64_t longest = config->model.n_positions;
+    if (config->model.positions == POSITIONS_ROPE && config->model.rope_scaling == ROPE_DYNAMIC)
+        longest = MIN(longest, config->model.rope_original_positions);
+    return config_given(config, "data.seq_len") ? config->data.seq_len : longest;
 }
 
 void sample_set_ends(struct sample_options *options, const struct huggingface_tokens *tokens,

@@ -23,7 +23,8 @@ int sample_model_open(struct sample_model *model, const struct config *config, c
 void sample_model_close(struct sample_model *model);
 
 /* Returns the longest context: the run's data.seq_len, or n_positions for a model without it, such
- * as one of Hugging Face. */
+ * as one of Hugging Face. Without it dynamic rope scaling has its original positions, for which
+ * frequencies are not scaled. */
 int64_t sample_model_context(const struct config *config);
 
 /* Sets the tokens that end a text: those of the model in `from`, by its config.json and

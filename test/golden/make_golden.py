@@ -28,6 +28,7 @@ import mx
 import nf4
 import optimizers
 import preference_losses
+import rope
 import sums
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
@@ -211,12 +212,14 @@ LLAMA = dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_si
              intermediate_size=88, attention_dropout=0.0, use_cache=False)
 
 
+LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+
+
 def llama_model(**sizes):
     config = LlamaConfig(
         rms_norm_eps=1e-5, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0,
-                         "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                         "original_max_position_embeddings": 8}, **(LLAMA | {"head_dim": 8} | sizes))
+        **(LLAMA | {"head_dim": 8, "rope_parameters": LLAMA3_ROPE} | sizes))
     config._attn_implementation = "sdpa"
     return LlamaForCausalLM(config)
 
@@ -412,8 +415,9 @@ def weights_of(model, prefix, only_trained=False):
             for name, value in model.named_parameters() if value.requires_grad or not only_trained}
 
 
-def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=False, optimizer="adamw"):
-    model = make_lora(family) if lora else make_model(family)
+def make_gpt(family, dtype, masked=False, isolated=False, recipe=None, lora=False, optimizer="adamw",
+             **sizes):
+    model = make_lora(family) if lora else make_model(family, **sizes)
     check_dtypes(model.base_model.model if lora else model, dtype)
     positions = LORA_POSITIONS if lora else POSITIONS
     if recipe:
@@ -522,6 +526,13 @@ RECIPES = {"gpt": {"tensor": lambda: fp8.Recipe("tensor"),
 OPTIMIZERS = [("gpt", "muon"), ("gpt", "muon_bf16"), ("gpt", "lion"), ("gpt", "sgd"),
               ("llama", "muon")]
 
+# Other ropes of llama_fp32, whose sequences have twice the original positions.
+ROPES = {"linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.5}},
+         "dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 2.5},
+                     "max_position_embeddings": POSITIONS // 2},
+         "yarn": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 2.5,
+                                      "original_max_position_embeddings": POSITIONS // 2}}}
+
 MX_PRECISIONS = {"mxfp8": E4M3, "mxfp4": torch.float4_e2m1fn_x2}  # the elements
 
 
@@ -557,6 +568,7 @@ def main():
     save("mx", mx.make_mx())
     save("gguf", gguf_blocks.make_gguf())
     save("sums", sums.make_sums())
+    save("rope", rope.make_rope())
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():
             save(f"{family}_{name}", make_gpt(family, dtype))
@@ -567,6 +579,8 @@ def main():
     for family in "gpt", "llama":
         save(f"{family}_isolated_fp32",
              without_base(make_gpt(family, torch.float32, isolated=True)))
+    for name, sizes in ROPES.items():
+        save(f"llama_{name}_fp32", without_base(make_gpt("llama", torch.float32, **sizes)))
     save("gpt_distilled", distillation.make_steps(lambda: make_model("gpt"), VOCABULARY,
                                                   (STEPS, MICRO_BATCHES, BATCH, POSITIONS)))
     for family, name in OPTIMIZERS:

@@ -36,6 +36,25 @@ static void expect_errors(const struct error_case *cases, size_t count) {
     fixture_close(&fixture);
 }
 
+#define ROPE(scaling, ...) \
+    "{\"model\": {\"positions\": \"rope\", \"rope_scaling\": \"" scaling "\", " __VA_ARGS__ "}}"
+
+Test(config_errors, ropes_that_cannot_be_computed) {
+    static const struct error_case cases[] = {
+        {ROPE("yarn", "\"rope_theta\": 1"), NULL, {"model.rope_theta above 1"}},
+        {ROPE("yarn", "\"rope_beta_slow\": 40"),
+         NULL,
+         {"rope_beta_fast must be at least model.rope_beta_slow"}},
+        {ROPE("dynamic", "\"head_dim\": 2"), NULL, {"a head size above 2"}},
+        {ROPE("dynamic", "\"rope_original_positions\": 100, \"rope_factor\": 2.555"),
+         NULL,
+         {"model.n_positions is 256", "reaches 255 positions"}},
+        {ROPE("longrope", "\"rope_factor\": 2"), NULL, {"rope_scaling", "yarn"}},
+        {NULL, "model.rope_factor=0.5", {"rope_factor"}},
+    };
+    expect_errors(cases, sizeof cases / sizeof *cases);
+}
+
 Test(config_errors, errors_of_grammar) {
     static const struct error_case cases[] = {
         {"", NULL, {"empty", "{}"}},

@@ -83,6 +83,18 @@ static inline void make_model(struct config *config, enum family family) {
     config->model.qk_norm = family == QWEN3;
 }
 
+/* Rope scaling as in ROPES of make_golden.py, by the name of the fixture. */
+static inline void make_rope(struct config *config, const char *fixture) {
+    static const enum rope_scaling kinds[] = {ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN};
+    static const char *const names[] = {"_linear_", "_dynamic_", "_yarn_"};
+    for (int i = 0; i < 3; i++) {
+        if (!strstr(fixture, names[i])) continue;
+        config->model.rope_scaling = kinds[i];
+        config->model.rope_factor = 2.5;
+        config->model.rope_original_positions = LENGTH / 2;
+    }
+}
+
 /* Sizes as in LORA_SIZES of make_golden.py. */
 static inline void make_lora_sizes(struct config *config) {
     config->model.n_positions = LORA_LENGTH;

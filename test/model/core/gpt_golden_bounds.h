@@ -127,4 +127,10 @@ static const struct bounds all_bounds[] = {
      "test/golden/gpt_fp32.safetensors", NULL, NULL},
     {"test/golden/llama_muon.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 2e-6, 2e-6,
      5e-5, "test/golden/llama_fp32.safetensors", NULL, NULL},
+    {"test/golden/llama_linear_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6,
+     2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
+    {"test/golden/llama_dynamic_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6,
+     2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
+    {"test/golden/llama_yarn_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6,
+     2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
 };

@@ -101,6 +101,7 @@ static void make_config(struct config *config, const struct bounds *bounds) {
     make_optimizer(config, bounds->fixture);
     config->precision = bounds->precision;
     make_model(config, bounds->family);
+    make_rope(config, bounds->fixture);
     if (bounds->lora) {
         make_lora_sizes(config);
         make_lora(config, bounds->lora);
@@ -322,6 +323,12 @@ Test(gpt_golden, blocks_on_blackwell) {
 
 Test(gpt_golden, optimizers) {
     enum { FIRST = 35, FIXTURES = 5 };
+    for (int i = 0; i < FIXTURES; i++) check_fixture(FIRST + i);
+}
+
+/* Scaled ropes, at twice the original positions. */
+Test(gpt_golden, ropes) {
+    enum { FIRST = 40, FIXTURES = 3 };
     for (int i = 0; i < FIXTURES; i++) check_fixture(FIRST + i);
 }
 

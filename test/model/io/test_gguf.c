@@ -349,8 +349,61 @@ Test(gguf, variants_of_the_families) {
     config.model.rope_scaling = ROPE_LLAMA3;
     unlink(in_folder("out.gguf"));
     struct parameter *list = put_model();
-    expect_refused("Qwen3 without scaled rope\nexport to a folder instead");
+    expect_refused("Qwen3 without llama3 rope scaling\nexport to a folder instead");
     arrfree(list);
+}
+
+/* llama.cpp multiplies attn_factor by 0.1 ln(factor) + 1. */
+Test(gguf, linear_and_yarn_are_in_the_metadata) {
+    struct read_gguf file;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 1);
+    config.model.rope_factor = 2.5;
+    config.model.rope_scaling = ROPE_LINEAR;
+    expect_family("llama");
+    export_and_read(&file, GGUF_F32);
+    expect_string(&file, "llama.rope.scaling.type", "linear");
+    expect_float32(&file, "llama.rope.scaling.factor", 2.5f);
+    cr_expect_null(find_pair(&file, "llama.rope.scaling.attn_factor"));
+    free(file.bytes);
+    set_family(&config, 5);
+    config.model.rope_scaling = ROPE_YARN;
+    config.model.rope_attention_factor = 0.8;
+    expect_family("qwen3");
+    export_and_read(&file, GGUF_F32);
+    expect_string(&file, "qwen3.rope.scaling.type", "yarn");
+    expect_float32(&file, "qwen3.rope.scaling.factor", 2.5f);
+    expect_uint32(&file, "qwen3.rope.scaling.original_context_length", 16);
+    expect_float32(&file, "qwen3.rope.scaling.attn_factor", (float)(0.8 / (0.1 * log(2.5) + 1)));
+    free(file.bytes);
+    config.model.rope_attention_factor = 0;
+    expect_family("qwen3");
+    export_and_read(&file, GGUF_F32);
+    expect_float32(&file, "qwen3.rope.scaling.attn_factor", 1);
+    free(file.bytes);
+}
+
+Test(gguf, ropes_that_llama_cpp_lacks_are_refused) {
+    static const struct {
+        enum rope_scaling kind;
+        double fast, slow;
+        bool truncate;
+    } cases[] = {{ROPE_DYNAMIC, 32, 1, true},
+                 {ROPE_YARN, 31, 1, true},
+                 {ROPE_YARN, 32, 2, true},
+                 {ROPE_YARN, 32, 1, false}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        subject_config(&config, CONFIG_PRECISION_FP32);
+        set_family(&config, 1);
+        config.model.rope_scaling = cases[i].kind;
+        config.model.rope_beta_fast = cases[i].fast;
+        config.model.rope_beta_slow = cases[i].slow;
+        config.model.rope_truncate = cases[i].truncate;
+        struct parameter *list = put_model();
+        expect_refused(cases[i].kind == ROPE_DYNAMIC ? "no rope scaling \"dynamic\""
+                                                     : "yarn only with model.rope_beta_fast 32");
+        arrfree(list);
+    }
 }
 
 /* Frequencies of Llama 3's rope by hand: head_dim 6, base 10000, 16 original positions. The pairs

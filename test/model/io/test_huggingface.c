@@ -1,5 +1,7 @@
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
+#include "model/core/rope.h"
+#include "test/model/families.h"
 #include "test/model/io/checkpoint_fixture.h"
 
 #include "model/io/huggingface.h"
@@ -318,8 +320,13 @@ static void expect_reads_back(const struct config *config) {
     cr_expect_eq(after.weights_out_in, before.weights_out_in);
     cr_expect_eq(after.norm_eps, before.norm_eps);
     if (before.positions == POSITIONS_ROPE) {
-        cr_expect_eq(after.rope_theta, before.rope_theta);
+        enum { ROWS = 200, SIZE = 64 };
+        float first[ROWS * SIZE], second[ROWS * SIZE];
+        cr_assert_eq(before.head_dim, SIZE);
+        rope_angles(first, &before, ROWS);
+        rope_angles(second, &after, ROWS);
         cr_expect_eq(after.rope_scaling, before.rope_scaling);
+        cr_expect_arr_eq(first, second, sizeof first, "%s", text);
     }
     cr_expect(after.norm == before.norm && after.positions == before.positions &&
               after.mlp == before.mlp && after.bias == before.bias &&
@@ -337,12 +344,95 @@ Test(huggingface, any_parts_read_back) {
         config.model.mlp = (enum model_mlp)(parts / 4 % 2);
         config.model.tied_head = parts / 8 % 2;
         config.model.bias = (enum model_bias)(parts / 16 % 3);
-        config.model.rope_scaling = (enum rope_scaling)(parts / 48 % 2);
+        config.model.rope_scaling = (enum rope_scaling)(parts % 5);
+        config.model.rope_theta = parts % 11 ? 1e4 : 123456.5;
+        config.model.rope_factor = 2.25;
+        config.model.rope_original_positions = 128;
+        config.model.rope_attention_factor = parts % 3 ? 0 : 0.7;
+        config.model.rope_beta_fast = parts % 2 ? 32 : 17.5;
+        config.model.rope_beta_slow = parts % 4 ? 1 : 1.5;
+        config.model.rope_truncate = parts % 3 > 0;
+        config.model.n_positions = 288;
         config.model.qk_norm = parts / 96;
         config.model.norm_eps = parts % 3 ? 1e-6 : 1e-5;
         config.model.n_inner = parts % 5 ? 200 : 0;
         config.model.window = parts % 7 ? 0 : 100;
         expect_reads_back(&config);
+    }
+}
+
+/* Files of own models are older than some keys. */
+Test(huggingface, own_models_may_lack_newer_keys) {
+    static const char *const newer[] = {"rope_attention_factor", "rope_beta_fast", "rope_beta_slow",
+                                        "rope_truncate", "window"};
+    struct config config, back;
+    config_defaults(&config);
+    set_family(&config, 3);
+    char *text = printed_config(&config, NULL, DTYPE_F32);
+    for (size_t i = 0; i < COUNT(newer); i++) {
+        char key[40];
+        snprintf(key, sizeof key, "  \"%s\"", newer[i]);
+        char *line = strstr(text, key);
+        cr_assert_not_null(line, "%s", newer[i]);
+        char *next = strchr(line, '\n') + 1;
+        memmove(line, next, strlen(next) + 1);
+    }
+    put_config(text);
+    free(text);
+    config_defaults(&back);
+    SUCCEEDS(huggingface_read_config(&back, folder, &error));
+    cr_expect(back.model.rope_beta_fast == 32 && back.model.rope_beta_slow == 1);
+    cr_expect(back.model.rope_attention_factor == 0 && back.model.rope_truncate);
+}
+
+/* Both spellings, in the form that transformers 4 and 5 read. Its dynamic scaling takes the
+ * original length from max_position_embeddings. */
+Test(huggingface, scaled_ropes_are_written_in_both_spellings) {
+    static const struct {
+        enum rope_scaling kind;
+        const char *parts[3];
+    } cases[] = {
+        {ROPE_UNSCALED,
+         {"\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000}",
+          "\"rope_scaling\": null", "\"max_position_embeddings\": 32"}},
+        {ROPE_LINEAR,
+         {"\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, "
+          "\"rope_theta\": 10000}",
+          "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}",
+          "\"max_position_embeddings\": 32"}},
+        {ROPE_DYNAMIC,
+         {"\"rope_parameters\": {\"rope_type\": \"dynamic\", \"factor\": 2, "
+          "\"rope_theta\": 10000}",
+          "\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2}",
+          "\"max_position_embeddings\": 16"}},
+        {ROPE_YARN,
+         {"\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, \"beta_slow\": 3, "
+          "\"truncate\": false, \"original_max_position_embeddings\": 16, "
+          "\"rope_theta\": 10000}",
+          "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, \"beta_slow\": 3, "
+          "\"truncate\": false, \"original_max_position_embeddings\": 16}",
+          "\"max_position_embeddings\": 32"}},
+        {ROPE_LLAMA3,
+         {"\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 2, "
+          "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+          "\"original_max_position_embeddings\": 16, \"rope_theta\": 10000}",
+          "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2, "
+          "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+          "\"original_max_position_embeddings\": 16}",
+          "\"max_position_embeddings\": 32"}},
+    };
+    struct config config;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        config_defaults(&config);
+        set_family(&config, 1);
+        config.model.n_positions = 32;
+        config.model.rope_scaling = cases[i].kind;
+        config.model.rope_factor = 2;
+        config.model.rope_beta_slow = 3;
+        config.model.rope_truncate = false;
+        char *text = printed_config(&config, NULL, DTYPE_F32);
+        for (int part = 0; part < 3; part++) expect_text(text, cases[i].parts[part]);
+        free(text);
     }
 }
 

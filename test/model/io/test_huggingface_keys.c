@@ -76,7 +76,7 @@ Test(huggingface_keys, rope_is_read_from_both_objects) {
 
 /* Kinds that are not computed here, or that transformers cannot read, in either object. */
 Test(huggingface_keys, other_ropes_are_refused_by_name) {
-    static const char *const kinds[] = {"linear", "dynamic", "yarn", "longrope", "su", "mrope"};
+    static const char *const kinds[] = {"longrope", "proportional", "none", "su", "mrope"};
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
     static const struct {
         const char *members, *reason;
@@ -108,6 +108,95 @@ Test(huggingface_keys, other_ropes_are_refused_by_name) {
         cr_expect_eq(read_members(&config, "llama", SIZES, others[i].members), -1, "%s",
                      others[i].members);
         expect_text(error.text, others[i].reason);
+    }
+}
+
+#define YARN "\"rope_type\":\"yarn\",\"original_max_position_embeddings\":16"
+
+Test(huggingface_keys, scaled_ropes_are_read) {
+    static const struct {
+        const char *members;
+        enum rope_scaling kind;
+        double theta, factor;
+        int64_t positions, original; /* original 0: not used */
+        double attention, fast, slow;
+        bool truncate;
+    } cases[] = {
+        {",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}", ROPE_LINEAR, 1e4, 4, 64, 0, 0, 32,
+         1, true},
+        {",\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2.55,\"rope_theta\":7}",
+         ROPE_DYNAMIC, 7, 2.55, 163, 64, 0, 32, 1, true},
+        {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", ROPE_YARN, 1e4, 4, 64, 64, 0, 32, 1,
+         true},
+        {",\"rope_scaling\":{" YARN ",\"factor\":4,\"attention_factor\":0.5,\"beta_fast\":16,"
+         "\"beta_slow\":2,\"truncate\":false,\"mscale\":3,\"mscale_all_dim\":2},\"rope_theta\":9",
+         ROPE_YARN, 9, 4, 64, 16, 0.5, 16, 2, false},
+        {",\"rope_parameters\":{" YARN ",\"factor\":null,\"attention_factor\":null,"
+         "\"beta_fast\":null,\"beta_slow\":null,\"truncate\":null,\"finetuned\":null}",
+         ROPE_YARN, 1e4, 4, 64, 16, 0, 32, 1, false},
+        {",\"rope_scaling\":{" YARN ",\"factor\":4,\"mscale\":0.7,\"mscale_all_dim\":1.3}",
+         ROPE_YARN, 1e4, 4, 64, 16, 0.9295234923939468, 32, 1, true},
+        {",\"rope_scaling\":{" YARN ",\"factor\":4,\"mscale\":0.7}", ROPE_YARN, 1e4, 4, 64, 16, 0,
+         32, 1, true},
+        {",\"rope_scaling\":{" YARN ",\"factor\":4,\"mscale\":0.7,\"mscale_all_dim\":0}", ROPE_YARN,
+         1e4, 4, 64, 16, 0, 32, 1, true},
+        {",\"rope_scaling\":{" YARN ",\"factor\":4},\"original_max_position_embeddings\":8",
+         ROPE_YARN, 1e4, 4, 64, 8, 0, 32, 1, true},
+        {",\"rope_scaling\":{\"rope_type\":\"linear\",\"type\":\"yarn\",\"factor\":3},"
+         "\"rope_parameters\":{" YARN ",\"factor\":4,\"rope_theta\":5}",
+         ROPE_LINEAR, 1e4, 3, 64, 0, 0, 32, 1, true},
+    };
+    static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3"};
+    struct config config;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *text = cases[i].members;
+        cr_expect_eq(read_members(&config, types[i % 4], SIZES, text), 0, "%s\n%s", text,
+                     error.text);
+        cr_expect_eq(config.model.rope_scaling, cases[i].kind, "%s", text);
+        cr_expect_eq(config.model.rope_theta, cases[i].theta, "%s", text);
+        cr_expect_eq(config.model.rope_factor, cases[i].factor, "%s", text);
+        cr_expect_eq(config.model.n_positions, cases[i].positions, "%s", text);
+        if (cases[i].original)
+            cr_expect_eq(config.model.rope_original_positions, cases[i].original, "%s", text);
+        cr_expect_float_eq(config.model.rope_attention_factor, cases[i].attention, 1e-15, "%s",
+                           text);
+        cr_expect_eq(config.model.rope_beta_fast, cases[i].fast, "%s", text);
+        cr_expect_eq(config.model.rope_beta_slow, cases[i].slow, "%s", text);
+        cr_expect_eq(config.model.rope_truncate, cases[i].truncate, "%s", text);
+    }
+}
+
+/* Settings that a kind lacks, or whose values it cannot compute with. */
+Test(huggingface_keys, other_settings_of_ropes_are_refused) {
+    static const struct {
+        const char *members, *reason;
+    } cases[] = {
+        {"\"rope_type\":\"linear\"", "rope_scaling.factor is missing"},
+        {"\"rope_type\":\"linear\",\"factor\":0.5", "rope_scaling.factor is 0.5"},
+        {"\"rope_type\":\"linear\",\"factor\":null", "rope_scaling.factor is null"},
+        {"\"rope_type\":\"linear\",\"factor\":2,\"beta_fast\":32", "rope_scaling.beta_fast is 32"},
+        {"\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5",
+         "rope_scaling.partial_rotary_factor is 0.5"},
+        {"\"rope_type\":\"dynamic\",\"factor\":2,\"alpha\":1000", "rope_scaling.alpha is 1000"},
+        {"\"rope_type\":\"dynamic\",\"factor\":2,\"original_max_position_embeddings\":16",
+         "rope_scaling.original_max_position_embeddings is 16"},
+        {"\"rope_type\":\"dynamic\",\"factor\":20000", "rope_scaling.factor is 20000"},
+        {YARN ",\"factor\":4,\"finetuned\":true", "rope_scaling.finetuned is true"},
+        {YARN ",\"factor\":4,\"low_freq_factor\":1", "rope_scaling.low_freq_factor is 1"},
+        {YARN ",\"factor\":4,\"attention_factor\":0", "rope_scaling.attention_factor is 0"},
+        {YARN ",\"factor\":4,\"mscale\":\"x\"", "rope_scaling.mscale is \"x\""},
+        {YARN ",\"factor\":4,\"mscale_all_dim\":-1", "rope_scaling.mscale_all_dim is -1"},
+        {YARN ",\"factor\":4,\"truncate\":1", "rope_scaling.truncate is 1"},
+        {"\"rope_type\":\"yarn\",\"factor\":null,\"original_max_position_embeddings\":128",
+         "rope_scaling.factor is null"},
+        {LLAMA3 ",\"attention_factor\":1", "rope_scaling.attention_factor is 1"},
+    };
+    struct config config;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char members[300];
+        snprintf(members, sizeof members, ",\"rope_scaling\":{%s}", cases[i].members);
+        cr_expect_eq(read_members(&config, "llama", SIZES, members), -1, "%s", members);
+        expect_text(error.text, cases[i].reason);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "data/util/files.h"
 #include "data/corpus/tokenizer_record.h"
 #include "model/config/config_keys.h"
+#include "model/session/sample_model.h"
 #include "model/session/setup.h"
 #include "test/data/corpus/shard_put.h"
 #include "test/scratch.h"
@@ -178,4 +179,22 @@ Test(setup, texts_without_a_record) {
     cr_expect_eq(setup(&tokenizer, &config, NULL, &text), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
     source_close(&text);
+}
+
+/* A model without data.seq_len, such as one of Hugging Face, samples with unscaled frequencies. */
+Test(setup, dynamic_rope_samples_at_its_original_positions) {
+    struct config config;
+    config_defaults(&config);
+    config.model.n_positions = 128;
+    config.model.rope_original_positions = 32;
+    config.model.rope_scaling = ROPE_DYNAMIC;
+    cr_expect_eq(sample_model_context(&config), 128, "positions are learned");
+    config.model.positions = POSITIONS_ROPE;
+    cr_expect_eq(sample_model_context(&config), 32);
+    config.model.rope_scaling = ROPE_YARN;
+    cr_expect_eq(sample_model_context(&config), 128);
+    config.model.rope_scaling = ROPE_DYNAMIC;
+    config.data.seq_len = 100;
+    config.sources[config_option_of("data.seq_len") - config_options] = CONFIG_SOURCE_FILE;
+    cr_expect_eq(sample_model_context(&config), 100);
 }
