@@ -1,5 +1,6 @@
 #include "model/session/reference_file.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
+#include "data/util/progress.h"
 #include "data/util/sha256.h"
 #include "model/config/config_print.h"
 #include "model/core/reference.h"
