@@ -198,6 +198,46 @@ Test(distillation, overflow_shows) {
     for (int i = 0; i < 3; i++) check_everywhere(overflow, &dtypes[i]);
 }
 
+/* A logit of -inf is a probability of 0; the loss is infinite if the teacher expects that token,
+ * and the gradient is finite. A NaN shows in the loss and in each gradient of its row. */
+static void not_finite(struct check *c, const void *given) {
+    enum { COUNT = 64, TOKEN = 7, OTHER = 9, TARGET = 5 };
+    const enum dtype *dtype = given;
+    const int32_t targets[] = {TARGET, TARGET, TARGET}, tokens[] = {TOKEN, TOKEN, TOKEN};
+    const double teacher_logits[3] = {0}, scale = 64;
+    double values[3 * COUNT] = {0};
+    values[OTHER] = values[COUNT + TOKEN] = -INFINITY;
+    values[2 * COUNT + OTHER] = NAN;
+    struct tensor logits = check_tensor(c, CHECK_WRITE, *dtype, 3, COUNT, values);
+    struct tensor teacher = check_tensor(c, CHECK_READ, DTYPE_F16, 3, 1, teacher_logits);
+    struct tensor losses = check_output(c, DTYPE_F32, 3, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs inputs = {.loss_weight = 1};
+    CHECK_OP(c, distillation, .losses = losses.data, .logits = &logits,
+             .targets = check_memory(c, CHECK_READ, targets, sizeof targets),
+             .teacher_tokens = check_memory(c, CHECK_READ, tokens, sizeof tokens),
+             .teacher_logits = &teacher, .alpha = 0.5f, .temperature = 2,
+             .loss_scale = loss_scale.data,
+             .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .vocab_size = COUNT);
+    if (!c->verify) return;
+    const double *got = check_read(c, &logits), *loss = check_read(c, &losses);
+    /* 63 tokens of the same probability: 0.5 T^2 log 63 + 0.5 log 63. */
+    cr_assert_leq(fabs(loss[0] / (2.5 * log(63)) - 1), 8 * 0x1p-24);
+    cr_assert_eq(got[OTHER], 0);
+    cr_assert_eq(loss[1], INFINITY);
+    cr_assert_eq(got[COUNT + TOKEN], -scale * 0.5 * 2);
+    cr_assert(isnan(loss[2]));
+    for (int v = 0; v < COUNT; v++) {
+        cr_assert(isfinite(got[v]) && isfinite(got[COUNT + v]), "column %d", v);
+        cr_assert(isnan(got[2 * COUNT + v]), "column %d", v);
+    }
+}
+
+Test(distillation, not_finite) {
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (int i = 0; i < 3; i++) check_everywhere(not_finite, &dtypes[i]);
+}
+
 struct problem {
     struct shape shape;
     double x[37], t[5];
