@@ -29,6 +29,9 @@ SIZES = {"vocab_size": 600, "max_position_embeddings": 256, "hidden_size": 64,
 GROUPED = SIZES | {"num_key_value_heads": 2, "tie_word_embeddings": False}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64, "rope_theta": 500000.0}
+LINEAR = {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+        "rope_theta": 10000.0}
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
             "{% endfor %}")
 
@@ -114,6 +117,12 @@ MODELS = {
     "mistral": (transformers.MistralConfig(**GROUPED, sliding_window=64), byte_level("tekken")),
     "qwen2": (transformers.Qwen2Config(**GROUPED), byte_level("qwen2")),
     "qwen3": (transformers.Qwen3Config(**GROUPED, head_dim=24), byte_level("gpt-4o")),
+    "llama-linear": (transformers.LlamaConfig(**GROUPED, rope_parameters=LINEAR),
+                     byte_level("llama-bpe")),
+    "qwen2-yarn": (transformers.Qwen2Config(
+        **GROUPED, rope_parameters=YARN | {"attention_factor": 0.8}), byte_level("qwen2")),
+    "qwen3-yarn": (transformers.Qwen3Config(**GROUPED, head_dim=24, rope_parameters=YARN),
+                   byte_level("gpt-4o")),
 }
 
 

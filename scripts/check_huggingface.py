@@ -51,6 +51,13 @@ SIZES = dict(vocab_size=331, hidden_size=72, intermediate_size=200, num_hidden_l
              attention_dropout=0.0)
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+# Scaled ropes, whose original positions are fewer than LENGTH.
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 32}
+OWN_YARN = YARN | {"rope_theta": 1e6, "attention_factor": 0.8, "beta_fast": 16.0, "beta_slow": 2.0,
+                   "truncate": False}
 QWEN = {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 PROMPTS = ["Once upon a time", " the", "It's 12 o'clock,\n\n  and all is", "naïve 世界 🙂"]
 TOKENIZER_FILES = ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
@@ -176,6 +183,17 @@ def families():
     yield "Qwen2", Qwen2ForCausalLM(
         Qwen2Config(**QWEN, **(SIZES | {"num_key_value_heads": 1})))
     yield "Qwen3", Qwen3ForCausalLM(Qwen3Config(head_dim=24, **QWEN, **SIZES))
+    yield "Llama, linear", LlamaForCausalLM(
+        LlamaConfig(tie_word_embeddings=True, rope_parameters=LINEAR, **SIZES))
+    yield "Llama, dynamic", LlamaForCausalLM(LlamaConfig(
+        tie_word_embeddings=True, rope_parameters=DYNAMIC,
+        **(SIZES | {"max_position_embeddings": 32})))
+    yield "Mistral, yarn", MistralForCausalLM(MistralConfig(
+        sliding_window=None, tie_word_embeddings=False, rope_parameters=YARN, **SIZES))
+    yield "Qwen2, yarn", Qwen2ForCausalLM(
+        Qwen2Config(tie_word_embeddings=True, rope_parameters=OWN_YARN, **SIZES))
+    yield "Qwen3, yarn", Qwen3ForCausalLM(
+        Qwen3Config(tie_word_embeddings=True, head_dim=24, rope_parameters=YARN, **SIZES))
 
 
 @torch.no_grad()
