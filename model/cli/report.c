@@ -62,6 +62,18 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
                     (double)memory_part_bytes(plan, part) / mib);
 }
 
+/* Prints those of the parts that are not empty, each behind the separator, on another line where it
+ * would have more than 80 columns. used: columns of the line so far. */
+static void print_parts(FILE *out, int used, char separator, const char parts[][64], int count) {
+    for (int i = 0; i < count; i++) {
+        if (!parts[i][0]) continue;
+        bool fits = used + 2 + (int)strlen(parts[i]) <= COLUMNS;
+        used = fprintf(out, fits ? "%c %s" : "%c\n             %s", separator, parts[i]) +
+               (fits ? used : -2);
+    }
+    fputc('\n', out);
+}
+
 static void print_data(FILE *out, const char *label, const char *name, const struct loader *loader,
                        bool isolates) {
     char tokens[32], sequences[32];
@@ -94,12 +106,7 @@ static void print_data(FILE *out, const char *label, const char *name, const str
         snprintf(notes[4], sizeof *notes, "documents of %s %s cut",
                  count_text(tokens, (double)loader->pairs.cut),
                  loader->pairs.cut == 1 ? "pair" : "pairs");
-    for (int i = 0; i < NOTES; i++) {
-        if (!notes[i][0]) continue;
-        bool fits = used + 2 + (int)strlen(notes[i]) <= COLUMNS;
-        used = fprintf(out, fits ? "; %s" : ";\n             %s", notes[i]) + (fits ? used : -2);
-    }
-    fputc('\n', out);
+    print_parts(out, used, ';', notes, NOTES);
 }
 
 /* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */
@@ -190,17 +197,21 @@ static void print_switch(FILE *out, const struct trainer *trainer) {
 static void print_objective(FILE *out, const struct config *config) {
     const enum config_objective objective = config->train.objective;
     if (objective == CONFIG_OBJECTIVE_LANGUAGE) return;
-    fprintf(out, "  objective  %s: beta %g", config_name_of("train.objective", objective),
-            config->objective.beta);
-    if (objective == CONFIG_OBJECTIVE_SIMPO) fprintf(out, ", gamma %g", config->objective.gamma);
-    if (config->objective.label_smoothing > 0)
-        fprintf(out, ", label smoothing %g", config->objective.label_smoothing);
+    enum { PARTS = 3 };
+    char parts[PARTS][64] = {""};
+    if (objective == CONFIG_OBJECTIVE_SIMPO)
+        snprintf(parts[0], sizeof *parts, "gamma %g", config->objective.gamma);
+    if ((objective == CONFIG_OBJECTIVE_DPO || objective == CONFIG_OBJECTIVE_SIMPO) &&
+        config->objective.label_smoothing > 0)
+        snprintf(parts[1], sizeof *parts, "label smoothing %g", config->objective.label_smoothing);
     if (objective == CONFIG_OBJECTIVE_KTO)
-        fprintf(out, ", weights %g and %g", config->objective.desirable_weight,
-                config->objective.undesirable_weight);
+        snprintf(parts[2], sizeof *parts, "weights %g and %g", config->objective.desirable_weight,
+                 config->objective.undesirable_weight);
     else if (config->objective.nll_weight > 0)
-        fprintf(out, ", plus %g x cross entropy", config->objective.nll_weight);
-    fputc('\n', out);
+        snprintf(parts[2], sizeof *parts, "plus %g x cross entropy", config->objective.nll_weight);
+    const int used = fprintf(out, "  objective  %s: beta %g",
+                             config_name_of("train.objective", objective), config->objective.beta);
+    print_parts(out, used, ',', parts, PARTS);
 }
 
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,

@@ -407,6 +407,21 @@ Test(preference_program, lengths_of_all_kinds) {
     expect_error(RUN "|--set|data.seq_len=1", 1, "data.seq_len is 1");
 }
 
+Test(preference_program, long_settings_take_two_lines) {
+    make_base();
+    expect_exit(RUN "|--dry-run|--set|train.objective=simpo|--set|objective.gamma=1.23456"
+                    "|--set|objective.label_smoothing=0.123456|--set|objective.beta=0.123456"
+                    "|--set|objective.nll_weight=0.333333",
+                0);
+    expect_columns(out_text);
+    expect_text(out_text, "  objective  simpo: beta 0.123456, gamma 1.23456, "
+                          "label smoothing 0.123456,\n"
+                          "             plus 0.333333 x cross entropy\n");
+    /* ipo has no label smoothing. */
+    expect_exit(RUN "|--dry-run|--set|train.objective=ipo|--set|objective.label_smoothing=0.1", 0);
+    expect_text(out_text, "  objective  ipo: beta 0.1\n");
+}
+
 Test(preference_program, mistakes_are_refused) {
     make_base();
     write_pairs("rows_train", 20, 12, true, 3);
