@@ -251,9 +251,14 @@ static int open_model(struct teaching *t, struct error *error) {
 static int open_text(struct teaching *t, const char *data, struct error *error) {
     const struct source *texts[] = {&t->text};
     struct tokenizer tokenizer;
-    if (source_open(&t->text, &t->config, data, false, error) ||
-        setup_isolation(&t->config, &t->text, error))
-        return -1;
+    /* A model that was tuned on pairs reads text here. Its sequences of pairs may have been longer
+     * than its positions, which begin anew in each document. */
+    const bool tuned = t->config.train.objective != CONFIG_OBJECTIVE_LANGUAGE;
+    t->config.train.objective = CONFIG_OBJECTIVE_LANGUAGE;
+    t->config.data.seq_len = MIN(t->config.data.seq_len, t->config.model.n_positions);
+    if (source_open(&t->text, &t->config, data, false, error)) return -1;
+    if (tuned) t->config.data.isolate = loader_has_starts(&t->text.loader);
+    if (setup_isolation(&t->config, &t->text, error)) return -1;
     t->text.loader.options.shuffle = false;
     int status = setup_tokenizer(&tokenizer, &t->config, t->from, texts, 1, error);
     tokenizer_close(&tokenizer);

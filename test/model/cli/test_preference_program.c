@@ -454,3 +454,19 @@ Test(preference_program, dry_run_plans_the_same_memory) {
     expect_text(out_text, planned);
     expect_text(out_text, "  objective  dpo: beta 0.1\n");
 }
+
+/* A tuned model reads text like any other, also as a teacher. */
+Test(preference_program, tuned_models_read_text) {
+    make_base();
+    expect_exit(RUN "|--set|train.steps=1", 0);
+    expect_exit("--logits|top|--data|tiny_train_*.bin|--from|a/run", 0);
+    expect_text(out_text, "tokens, sequences of 32\n");
+    cr_expect_str_eq(names_in("top", ""), "tiny_train_000000.logits");
+    expect_exit(
+        "--config|tiny.json|--set|name=student|--set|distill.logits=top|--set|train.steps=1", 0);
+    expect_error("--eval|--data|tiny_val_*.bin|--from|a/run", 1, "train.objective is dpo");
+    expect_exit("--eval|--data|tiny_val_*.bin|--from|a/run|--set|train.objective=language"
+                "|--set|data.seq_len=32|--set|data.isolate=false",
+                0);
+    expect_text(out_text, "perplexity");
+}
