@@ -60,7 +60,10 @@ static inline void rig_open_data(struct rig *rig) {
                     : (last * 3 + 1) % vocabulary;
         tokens[i] = last;
     }
-    struct loader_options options = {(int)rig->config.data.seq_len, 5, true, vocabulary};
+    struct loader_options options = {.seq_len = (int)rig->config.data.seq_len,
+                                     .seed = 5,
+                                     .shuffle = true,
+                                     .vocab_size = vocabulary};
     cr_assert_eq(tokens_from_memory(&rig->tokens, tokens, RIG_TOKENS, "rig", &rig->error), 0, "%s",
                  rig->error.text);
     cr_assert_eq(loader_open(&rig->loader, &rig->tokens, &options, &rig->error), 0, "%s",

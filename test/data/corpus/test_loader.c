@@ -61,7 +61,11 @@ Test(loader, cuts_sequences_inside_shards) {
 static void isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
                     int64_t window, uint64_t first_sample, int count) {
     int32_t tokens[8 * 16], targets[8 * 16];
-    struct loader_arrays arrays = {tokens, targets, first_keys, positions, window, 0};
+    struct loader_arrays arrays = {.tokens = tokens,
+                                   .targets = targets,
+                                   .first_keys = first_keys,
+                                   .positions = positions,
+                                   .window = window};
     cr_assert_eq(loader_batch(loader, &arrays, first_sample, count, &error), 0, "%s", error.text);
 }
 

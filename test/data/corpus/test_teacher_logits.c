@@ -40,7 +40,8 @@ static void check_samples(int vocabulary) {
     fill(expected, expected_logits, vocabulary);
     SUCCEEDS(teacher_open(&teacher, folder, &set, vocabulary, LENGTH, false, &error));
     cr_assert_eq(teacher.header.top, TOP);
-    const struct loader_options options = {LENGTH, 3, true, vocabulary};
+    const struct loader_options options = {
+        .seq_len = LENGTH, .seed = 3, .shuffle = true, .vocab_size = vocabulary};
     SUCCEEDS(loader_open(&loader, &set, &options, &error));
     loader.teacher = &teacher;
     cr_assert_eq(loader.sequence_count, 6);

@@ -41,8 +41,10 @@ static void train(struct config *config, const char *precision_name, int repetit
     int32_t *text = malloc(count * sizeof *text);
     for (uint64_t i = 0; i < count; i++)
         text[i] = (int32_t)(random_bits(1, 1, i) % (uint64_t)config->model.vocab_size);
-    struct loader_options options = {(int)config->data.seq_len, 1, true,
-                                     (int)config->model.vocab_size};
+    struct loader_options options = {.seq_len = (int)config->data.seq_len,
+                                     .seed = 1,
+                                     .shuffle = true,
+                                     .vocab_size = (int)config->model.vocab_size};
     if (tokens_from_memory(&tokens, text, count, "random tokens", &error) ||
         loader_open(&loader, &tokens, &options, &error) ||
         backend_open(&be,

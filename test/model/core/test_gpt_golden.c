@@ -121,7 +121,7 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
     if (bounds->base) fixture_open(&s->base, bounds->base);
     make_config(&s->config, bounds);
     make_tokens(s);
-    struct loader_options options = {s->length, 0, false, VOCABULARY};
+    struct loader_options options = {.seq_len = s->length, .vocab_size = VOCABULARY};
     cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, &s->error), 0, "%s", s->error.text);
     cr_assert_eq(backend_open(&s->be, &(const struct backend_options){test_device(), .threads = 2},
                               &s->error),

@@ -120,7 +120,7 @@ static void open_data(struct tokens *tokens, struct loader *loader) {
     for (size_t i = 0; i < bytes; i++) values[i] = text[i];
     free(text);
     SUCCEEDS(tokens_from_memory(tokens, values, bytes, "tales", &error));
-    struct loader_options options = {13, 1, true, 300};
+    struct loader_options options = {.seq_len = 13, .seed = 1, .shuffle = true, .vocab_size = 300};
     SUCCEEDS(loader_open(loader, tokens, &options, &error));
 }
 
