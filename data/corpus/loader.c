@@ -195,7 +195,7 @@ static int read_document(const struct loader *loader, const struct loader_arrays
 }
 
 /* Reads the pairs of a sequence into the rows from sequence_begin on. Further rows repeat the last
- * token. */
+ * token, each as a document. */
 static int read_pairs(const struct loader *loader, struct loader_arrays *arrays, uint64_t sample,
                       int32_t sequence_begin, struct error *error) {
     const uint64_t sequence = sequence_of_sample(loader, sample);
@@ -219,8 +219,8 @@ static int read_pairs(const struct loader *loader, struct loader_arrays *arrays,
     for (int32_t row = end; row < sequence_end; row++) {
         arrays->tokens[row] = arrays->tokens[end - 1];
         arrays->targets[row] = -1;
+        isolate_document(arrays, row, row + 1, sequence_begin); /* their positions exist */
     }
-    isolate_document(arrays, end, sequence_end, sequence_begin);
     return 0;
 }
 

@@ -52,6 +52,7 @@ int source_open(struct source *source, const struct config *config, const char *
         .longest = (int)config->model.n_positions,
         .prompts = config->train.objective == CONFIG_OBJECTIVE_ORPO,
     };
+    *source = (struct source){0};
     int failed = strcmp(what, "tales") != 0 ? tokens_open(&source->tokens, what, error)
                  : options.pairs            ? tales_pairs(&source->tokens, validation, error)
                                             : tales_tokens(&source->tokens, validation, error);

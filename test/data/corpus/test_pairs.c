@@ -73,9 +73,9 @@ Test(pairs, fills_sequences_with_whole_pairs) {
                                                25, -1, -1, -1, 30, 31, -1, -1};
     /* In the sequence, not in the batch. */
     static const int32_t expected_keys[] = {0, 0, 0, 0, 4, 4, 4, 7, 7, 7, 10, 10, 10, 10,
-                                            0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7,  7,  12, 12};
+                                            0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7,  7,  12, 13};
     static const int32_t expected_positions[] = {0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 0, 1, 2, 3,
-                                                 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 1};
+                                                 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 0};
     for (int i = 0; i < 28; i++) {
         cr_expect_eq(inputs[i], expected_inputs[i], "row %d: %d", i, inputs[i]);
         cr_expect_eq(targets[i], expected_targets[i], "row %d: %d", i, targets[i]);
@@ -103,7 +103,7 @@ Test(pairs, fills_sequences_with_whole_pairs) {
 Test(pairs, counts_the_prompt_of_the_chosen_answer_on_request) {
     const struct sizes documents[] = {{3, 2}, {3, 1}};
     struct tokens tokens = made_of(documents, 2, TOKEN_REJECTED);
-    struct loader loader = opened(&tokens, 8, 100, true);
+    struct loader loader = opened(&tokens, 8, 4, true);
     int32_t inputs[8], targets[8], keys[8];
     struct loader_pair pairs[4];
     struct loader_arrays arrays = {
@@ -179,5 +179,27 @@ Test(pairs, refuses_sets_without_pairs) {
     cr_expect(!pairs_exist(&tokens) && !pairs_labelled(&tokens));
     cr_expect_eq(loader_open(&loader, &tokens, &options, &error), -1);
     cr_expect(strstr(error.text, "text holds no pairs"), "%s", error.text);
+    tokens_close(&tokens);
+}
+
+/* A model has no positions for rows beyond its longest document, so no row may have such a one. */
+Test(pairs, leaves_no_row_without_a_position) {
+    const struct sizes documents[] = {{3, 2}, {3, 1}};
+    struct tokens tokens = made_of(documents, 2, TOKEN_REJECTED);
+    struct loader loader = opened(&tokens, 40, 4, false);
+    int32_t inputs[40], targets[40], keys[40], positions[40];
+    struct loader_pair pairs[20];
+    struct loader_arrays arrays = {.tokens = inputs,
+                                   .targets = targets,
+                                   .first_keys = keys,
+                                   .positions = positions,
+                                   .pairs = pairs};
+    cr_assert_eq(loader_batch(&loader, &arrays, 0, 1, &error), 0, "%s", error.text);
+    for (int i = 0; i < 40; i++) {
+        cr_expect(positions[i] >= 0 && positions[i] < 4, "row %d: %d", i, positions[i]);
+        cr_expect_eq(keys[i] + positions[i], i);
+        cr_expect(i < 7 || targets[i] == -1);
+    }
+    loader_close(&loader);
     tokens_close(&tokens);
 }
