@@ -292,7 +292,8 @@ static uint64_t cut_documents(const struct token_shard *shard, uint64_t seq_len)
 uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents) {
     uint64_t cut = 0;
     *documents = 0;
-    for (size_t i = 0; i < arrlenu(loader->tokens->shards) && !loader->options.pairs; i++) {
+    if (loader->options.pairs) return 0;
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
         const struct token_shard *shard = &loader->tokens->shards[i];
         if (!token_mask_has_starts(&shard->mask) || shard->count < 2) continue;
         *documents += token_mask_begun(&shard->mask, 0, shard->count - 1);
@@ -303,7 +304,8 @@ uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents) 
 
 uint64_t loader_tail_tokens(const struct loader *loader) {
     uint64_t tokens = 0;
-    for (size_t i = 0; i < arrlenu(loader->tokens->shards) && !loader->options.pairs; i++) {
+    if (loader->options.pairs) return 0;
+    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
         const uint64_t count = loader->tokens->shards[i].count;
         if (count > 0) tokens += (count - 1) % (uint64_t)loader->options.seq_len;
     }

@@ -86,8 +86,9 @@ uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample,
 bool loader_has_starts(const struct loader *loader);
 
 /* Returns how many of the documents that masks mark are divided between sequences; *documents is
- * the number of all. */
+ * the number of all. Both are 0 with pairs. */
 uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents);
 
-/* Returns the number of tokens at the ends of shards that are in sequences filled up. */
+/* Returns the number of tokens at the ends of shards that are in sequences filled up; 0 with
+ * pairs. */
 uint64_t loader_tail_tokens(const struct loader *loader);

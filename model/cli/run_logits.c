@@ -14,6 +14,7 @@
 #include "model/core/evaluate.h"
 #include "model/core/forward.h"
 #include "model/io/checkpoint.h"
+#include "model/io/checkpoint_tensors.h"
 #include "model/io/tensor_files.h"
 #include "model/session/setup.h"
 
@@ -216,7 +217,8 @@ static int write_shard(struct teaching *t, size_t number, struct error *error) {
 static int hash_teacher(struct teaching *t, struct error *error) {
     struct tensor_files files;
     char weights[SHA256_HEX_MAX];
-    const char *stem = shape_has_adapters(&t->gpt.shape) ? "adapter_model" : "model";
+    const char *stem =
+        shape_has_adapters(&t->gpt.shape) ? checkpoint_adapter_stem : checkpoint_model_stem;
     const char *precision = config_precision_name(precision_setting(&t->gpt.precision, &t->config));
     struct sha256 hash;
     if (tensor_files_open_directory(&files, t->from, stem, error)) return -1;
