@@ -31,6 +31,7 @@ struct attention_decode_args {
                                       * parts that keys are split into follow from it and N. Parts
                                       * begin at keys_from on a CPU, at key 0 on a GPU. The scratch
                                       * is enough for fewer queries, too */
+    int64_t window;                  /* a query reads at most this many keys, the last; 0: all */
     int heads;                       /* H */
     int kv_heads;                    /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */
@@ -39,6 +40,12 @@ struct attention_decode_args {
 /* Returns the number of keys of both runs. */
 static ON_HOST_AND_DEVICE int64_t decode_key_count(const struct decode_keys *keys) {
     return (int64_t)keys->prefix_count + keys->count;
+}
+
+/* Returns the first key that a query reads. window: as in struct attention_decode_args. */
+static ON_HOST_AND_DEVICE int64_t decode_first_key(const struct decode_keys *keys, int64_t window) {
+    int64_t first = window > 0 ? decode_key_count(keys) - window : 0;
+    return first > keys->skipped ? first : keys->skipped;
 }
 
 /* Returns the cache row of a query's key. */

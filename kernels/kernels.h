@@ -340,6 +340,7 @@ struct attention_forward_args {
     const int32_t *first_keys; /* optional [B, T], in backend memory: row t of a sequence attends to
                                 * keys first_keys[t]..t; each is in 0..t and at least the one
                                 * before. NULL: all are 0 */
+    int64_t window;            /* the first key is at least t - window + 1; 0: no window */
     int heads;                 /* H */
     int kv_heads;              /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */
@@ -354,6 +355,7 @@ struct attention_backward_args {
     const struct tensor *out;         /* [B, T, H D], of the forward pass */
     const float *lse;                 /* [B, H, T] */
     const int32_t *first_keys;        /* optional [B, T], as in the forward pass */
+    int64_t window;                   /* the same */
     const struct tensor *column_sums; /* optional += [(H + 2 H_kv) D], of dqkv as stored */
     int heads;                        /* H */
     int kv_heads;                     /* H_kv */

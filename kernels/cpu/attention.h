@@ -327,27 +327,38 @@ static inline int64_t round_down(int64_t value, int64_t multiple) {
     return value - value % multiple;
 }
 
-/* Returns the first key of a query, 0 without first_keys. Queries past the end have that of the
- * last one. first_keys: optional [length], of one sequence. */
-static inline int64_t first_key_of(const int32_t *first_keys, int64_t query, int64_t length) {
-    return first_keys ? first_keys[smaller(query, length - 1)] : 0;
+/* Limits of the keys that queries of one sequence read. */
+struct key_limits {
+    const int32_t *first_keys; /* [length], or NULL */
+    int64_t window;            /* 0: none */
+};
+
+/* Returns the limits of one sequence. first_keys: optional [B, length]; row: the sequence's first.
+ */
+static inline struct key_limits key_limits_at(const int32_t *first_keys, int64_t window,
+                                              int64_t row) {
+    return (struct key_limits){first_keys ? first_keys + row : NULL, window};
 }
 
-/* Returns one sequence's part of first_keys [B, length], or NULL without first_keys. */
-static inline const int32_t *first_keys_at(const int32_t *first_keys, int64_t row) {
-    return first_keys ? first_keys + row : NULL;
+/* Returns the first key of a query, 0 without limits. Queries past the end have that of the last
+ * one. */
+static inline int64_t first_key_of(struct key_limits limits, int64_t query, int64_t length) {
+    int64_t row = smaller(query, length - 1);
+    int64_t first = limits.first_keys ? limits.first_keys[row] : 0;
+    int64_t inside = limits.window > 0 ? row - limits.window + 1 : 0;
+    return first > inside ? first : inside;
 }
 
 /* Replaces the scores of keys before a query's first one by -inf, for one pair of vectors of
  * queries and `rows` keys from `key` on. Returns true if a query begins after `key`. Later queries
  * have later first keys. */
 static inline bool mask_first_keys(float *scores, int64_t stride, int64_t rows, int64_t key,
-                                   int64_t query, const int32_t *first_keys, int64_t length) {
-    int64_t last = first_key_of(first_keys, query + PAIR - 1, length) - key;
+                                   int64_t query, struct key_limits limits, int64_t length) {
+    int64_t last = first_key_of(limits, query + PAIR - 1, length) - key;
     int32_t first[PAIR];
     if (last <= 0) return false;
     for (int j = 0; j < PAIR; j++)
-        first[j] = (int32_t)(first_key_of(first_keys, query + j, length) - key);
+        first[j] = (int32_t)(first_key_of(limits, query + j, length) - key);
     for (int64_t i = 0; i < smaller(last, rows); i++)
         for (int c = 0; c < 2; c++) {
             float *at = scores + i * stride + c * LANES;

@@ -46,14 +46,14 @@ struct key_sums {
 /* A head of keys and values, with their gradients. */
 struct key_head {
     struct head_rows k, v, dk, dv;
-    const int32_t *first_keys; /* [T], or NULL */
+    struct key_limits limits;
 };
 
 /* A head of queries, with its gradients, its output and log-sum-exp. */
 struct query_head {
     struct head_rows q, dq, out, dout;
     const float *lse;
-    const int32_t *first_keys; /* [T], or NULL */
+    struct key_limits limits;
 };
 
 static struct sizes sizes_of(const struct attention_backward_args *args) {
@@ -117,7 +117,7 @@ static struct key_head key_head(const struct sizes *sizes,
                              .v = head_rows_at(args->qkv, first, value, size),
                              .dk = head_rows_at(args->dqkv, first, key, size),
                              .dv = head_rows_at(args->dqkv, first, value, size),
-                             .first_keys = first_keys_at(args->first_keys, first)};
+                             .limits = key_limits_at(args->first_keys, args->window, first)};
 }
 
 /* index: in B * H. */
@@ -131,7 +131,7 @@ static struct query_head query_head(const struct sizes *sizes,
                                .out = head_rows_at(args->out, first, column, size),
                                .dout = head_rows_at(args->dout, first, column, size),
                                .lse = args->lse + index * sizes->length,
-                               .first_keys = first_keys_at(args->first_keys, first)};
+                               .limits = key_limits_at(args->first_keys, args->window, first)};
 }
 
 /* Returns the first block of a part, such that parts have about the same number of (query, key)
@@ -142,11 +142,9 @@ static int64_t part_begin(const struct sizes *sizes, int64_t part) {
     return block;
 }
 
-/* Returns the first key that a block of queries reads, rounded down to a block. first_keys: of the
- * sequence. */
-static int64_t block_first_key(const struct sizes *sizes, const int32_t *first_keys,
-                               int64_t block) {
-    return round_down(first_key_of(first_keys, block * BLOCK, sizes->length), BLOCK);
+/* Returns the first key that a block of queries reads, rounded down to a block. */
+static int64_t block_first_key(const struct sizes *sizes, struct key_limits limits, int64_t block) {
+    return round_down(first_key_of(limits, block * BLOCK, sizes->length), BLOCK);
 }
 
 static void block_load(const struct sizes *sizes, const struct buffers *buffers,
@@ -211,12 +209,11 @@ static void key_sums_add(float *sums, int64_t width, const float *weights, int64
 
 /* ends[i] = number of queries of a block that read any key of the i-th tile of rows from `key` on,
  * at most `queries`. They are the first ones, since later queries have later first keys. */
-static void find_ends(int64_t ends[BLOCK / TILE_ROWS], const int32_t *first_keys, int64_t begin,
-                      int64_t queries, int64_t key) {
+static void find_ends(int64_t ends[BLOCK / TILE_ROWS], struct key_limits limits, int64_t begin,
+                      int64_t queries, int64_t key, int64_t length) {
     for (int64_t i = 0, end = 0; i < BLOCK / TILE_ROWS; i++) {
         int64_t next = key + (i + 1) * TILE_ROWS;
-        if (!first_keys) end = queries;
-        while (end < queries && first_keys[begin + end] < next) end++;
+        while (end < queries && first_key_of(limits, begin + end, length) < next) end++;
         ends[i] = end;
     }
 }
@@ -224,13 +221,13 @@ static void find_ends(int64_t ends[BLOCK / TILE_ROWS], const int32_t *first_keys
 /* Gradients of the loaded block of queries, from `begin` on, and the block of keys from `key` on.
  */
 static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
-                     const struct key_sums *sums, const int32_t *first_keys, int64_t begin,
+                     const struct key_sums *sums, struct key_limits limits, int64_t begin,
                      int64_t queries, int64_t key) {
     bool diagonal = key == begin;
     int64_t width = sizes->width, length = sizes->length, ends[BLOCK / TILE_ROWS];
     int64_t all_rows = round_up(smaller(length - key, BLOCK), TILE_ROWS);
     for (int64_t column = 0; column < queries; column += PAIR) {
-        int64_t skipped = first_key_of(first_keys, begin + column, length) - key;
+        int64_t skipped = first_key_of(limits, begin + column, length) - key;
         skipped = skipped > 0 ? round_down(skipped, TILE_ROWS) : 0;
         int64_t rows = (diagonal ? smaller(all_rows, column + PAIR) : all_rows) - skipped;
         if (rows <= 0) continue;
@@ -242,13 +239,13 @@ static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
                        sizes->row.head_size);
         scores_product(dscores, BLOCK, rows, v, width, buffers->dout_transposed + column, BLOCK,
                        sizes->row.head_size);
-        mask_first_keys(weights, BLOCK, rows, key + skipped, begin + column, first_keys, length);
+        mask_first_keys(weights, BLOCK, rows, key + skipped, begin + column, limits, length);
         softmax_backward(weights, dscores, rows, diagonal ? column - skipped : rows,
                          sizes->exponent_scale, buffers->shift + column, buffers->delta + column);
         weighted_product(buffers->dq_transposed + column, BLOCK, sizes->row.head_size, k, width,
                          dscores, BLOCK, rows, START_ADD, NULL);
     }
-    find_ends(ends, first_keys, begin, queries, key);
+    find_ends(ends, limits, begin, queries, key, length);
     key_sums_add(sums->dv + key * width, width, buffers->weights, all_rows, buffers->dout, ends,
                  diagonal);
     key_sums_add(sums->dk + key * width, width, buffers->dscores, all_rows, buffers->q, ends,
@@ -259,10 +256,10 @@ static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
 static void block_run(const struct sizes *sizes, const struct buffers *buffers,
                       const struct key_sums *sums, const struct query_head *head, int64_t block) {
     int64_t begin = block * BLOCK, queries = smaller(sizes->length - begin, BLOCK);
-    int64_t width = sizes->width, key = block_first_key(sizes, head->first_keys, block);
+    int64_t width = sizes->width, key = block_first_key(sizes, head->limits, block);
     block_load(sizes, buffers, head, begin, queries);
     for (; key <= begin; key += BLOCK)
-        run_tile(sizes, buffers, sums, head->first_keys, begin, queries, key);
+        run_tile(sizes, buffers, sums, head->limits, begin, queries, key);
     transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
     head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
 }
@@ -275,7 +272,7 @@ static void part_run(const struct sizes *sizes, const struct buffers *buffers,
     struct key_head keys = key_head(sizes, args, index);
     int64_t width = sizes->width, group = sizes->row.group;
     int64_t first = part_begin(sizes, part), last = part_begin(sizes, part + 1);
-    int64_t begin = block_first_key(sizes, keys.first_keys, first), at = begin * width;
+    int64_t begin = block_first_key(sizes, keys.limits, first), at = begin * width;
     int64_t padded = last * BLOCK - begin, count = smaller(padded, sizes->length - begin);
     head_rows_pack(buffers->k + at, width, keys.k, begin, count, padded);
     head_rows_pack(buffers->v + at, width, keys.v, begin, count, padded);
@@ -297,7 +294,7 @@ static void key_block_store(const struct sizes *sizes, float *sums, const struct
     while (part_begin(sizes, part + 1) <= block) part++;
     struct key_sums total = key_sums_at(sizes, sums, part);
     while (++part < sizes->parts &&
-           block_first_key(sizes, head->first_keys, part_begin(sizes, part)) <= begin) {
+           block_first_key(sizes, head->limits, part_begin(sizes, part)) <= begin) {
         struct key_sums more = key_sums_at(sizes, sums, part);
         for (int64_t i = at; i < at + count * sizes->width; i += LANES) {
             vec_store(total.dk + i, vec_load(total.dk + i) + vec_load(more.dk + i));

@@ -266,7 +266,8 @@ static void query_part(const struct attention_decode_args *args, const struct si
     const struct tensor *q = args->q;
     const struct decode_keys *keys = &args->keys[query];
     struct key_block block = {args->cache, keys, args->stride, from, 0};
-    if (block.first < keys->skipped) block.first = keys->skipped;
+    int64_t first = decode_first_key(keys, args->window);
+    if (block.first < first) block.first = first;
     int64_t end = smaller(to, decode_key_count(keys));
     const float *row = dtype_widen(buffers->q, q->data, q->dtype,
                                    (size_t)(query * tensor_columns(q)), (size_t)sizes->row.columns);

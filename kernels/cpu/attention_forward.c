@@ -103,9 +103,9 @@ static void softmax_update(float *scores, int64_t rows, int64_t diagonal, bool m
 /* Processes one pair of vectors of queries, from `query` on, with the block of keys from `key`
  * on. */
 static void pair_attend(const struct sizes *sizes, const struct buffers *buffers, int64_t column,
-                        int64_t query, int64_t key, int64_t keys, const int32_t *first_keys,
+                        int64_t query, int64_t key, int64_t keys, struct key_limits limits,
                         struct softmax_state *state) {
-    int64_t skipped = first_key_of(first_keys, query, sizes->length) - key;
+    int64_t skipped = first_key_of(limits, query, sizes->length) - key;
     skipped = skipped > 0 ? round_down(skipped, TILE_ROWS) : 0;
     keys = smaller(keys, query + PAIR - key) - skipped;
     if (keys <= 0) return;
@@ -113,8 +113,7 @@ static void pair_attend(const struct sizes *sizes, const struct buffers *buffers
     key += skipped;
     scores_product(buffers->scores, PAIR, rows, buffers->k + packed, sizes->width,
                    buffers->q + column, sizes->group, sizes->row.head_size);
-    bool masked =
-        mask_first_keys(buffers->scores, PAIR, rows, key, query, first_keys, sizes->length);
+    bool masked = mask_first_keys(buffers->scores, PAIR, rows, key, query, limits, sizes->length);
     vec factor[2];
     softmax_update(buffers->scores, rows, query - key, masked, sizes->exponent_scale,
                    state->max + column / LANES, state->sum + column / LANES, factor);
@@ -164,17 +163,17 @@ static void group_attend(const struct sizes *sizes, const struct buffers *buffer
     struct head_rows k = head_rows_at(args->qkv, first, key_column, size);
     struct head_rows v = head_rows_at(args->qkv, first, key_column + row->kv_columns, size);
     struct head_rows out = head_rows_at(args->out, first, head * size, size);
-    const int32_t *first_keys = first_keys_at(args->first_keys, first);
+    struct key_limits limits = key_limits_at(args->first_keys, args->window, first);
     struct softmax_state state;
     group_load(sizes, buffers, q, begin, queries, &state);
     /* At multiples of PAIR, a pair of queries never begins inside a block after its first key. */
-    int64_t first_key = round_down(first_key_of(first_keys, begin, length), PAIR);
+    int64_t first_key = round_down(first_key_of(limits, begin, length), PAIR);
     for (int64_t key = first_key; key < begin + queries; key += BLOCK) {
         int64_t keys = smaller(begin + queries - key, BLOCK);
         head_rows_pack(buffers->k, sizes->width, k, key, keys, round_up(keys, TILE_ROWS));
         head_rows_pack(buffers->v, sizes->width, v, key, keys, round_up(keys, TILE_ROWS));
         for (int64_t column = 0; column < queries; column += PAIR)
-            pair_attend(sizes, buffers, column, begin + column, key, keys, first_keys, &state);
+            pair_attend(sizes, buffers, column, begin + column, key, keys, limits, &state);
     }
     group_store(sizes, buffers, out, args->lse + head_index * length, begin, queries, &state);
 }

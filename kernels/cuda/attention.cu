@@ -38,20 +38,57 @@ static bool backward_on_tensor_cores(const struct backend *be,
            is_aligned(args->dout) && is_aligned(args->dqkv);
 }
 
+enum { LIMIT_THREADS = 256 };
+
+/* to[row] = the first key of a row: that of first_keys (optional), or the first one in its window.
+ */
+static __global__ void __launch_bounds__(LIMIT_THREADS)
+    attention_limits_kernel(int32_t *to, const int32_t *first_keys, int rows, int sequence,
+                            int window) {
+    int row = (int)(blockIdx.x * LIMIT_THREADS + threadIdx.x);
+    if (row >= rows) return;
+    int first = first_keys ? first_keys[row] : 0, inside = row % sequence - window + 1;
+    to[row] = first > inside ? first : inside;
+}
+
+/* Returns the bytes of scratch with the first keys of a window, which come after `bytes` of other
+ * scratch. */
+static size_t with_limits(size_t bytes, const struct attention_shape *shape, int64_t window) {
+    if (window == 0) return bytes;
+    return round_up((int64_t)bytes, ARENA_ALIGNMENT) +
+           (size_t)(shape->batch * shape->sequence) * sizeof(int32_t);
+}
+
+/* Returns first_keys, or with a window an array in the scratch, after `bytes` of it: all kernels
+ * read limits from an array, and skip the tiles before them. */
+static const int32_t *limits(struct backend *be, const int32_t *first_keys, int64_t window,
+                             const struct attention_shape *shape, size_t bytes) {
+    if (window == 0) return first_keys;
+    int64_t rows = shape->batch * shape->sequence;
+    int most = (int)(window < shape->sequence ? window : shape->sequence);
+    char *scratch = (char *)backend_workspace(be, with_limits(bytes, shape, window));
+    int32_t *to = (int32_t *)(scratch + round_up((int64_t)bytes, ARENA_ALIGNMENT));
+    LAUNCH(attention_limits_kernel, (unsigned)blocks_of(rows, LIMIT_THREADS), LIMIT_THREADS, 0,
+           cuda_state(be)->compute, to, first_keys, (int)rows, (int)shape->sequence, most);
+    return to;
+}
+
 size_t cuda_attention_forward_scratch(struct backend *be,
                                       const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
-    attention_is_void(be, &shape, "attention"); /* reports the error before step 0 */
-    return 0;
+    if (attention_is_void(be, &shape, "attention")) return 0; /* reports the error before step 0 */
+    return with_limits(0, &shape, args->window);
 }
 
 void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
+    struct attention_forward_args limited = *args;
     if (attention_is_void(be, &shape, "attention")) return;
-    if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, args, &shape);
+    limited.first_keys = limits(be, args->first_keys, args->window, &shape, 0);
+    if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, &limited, &shape);
     else if (on_warp_groups(be, args->qkv->dtype, &shape))
-        attention_wgmma_forward(be, args, &shape);
-    else attention_mma_forward(be, args, &shape);
+        attention_wgmma_forward(be, &limited, &shape);
+    else attention_mma_forward(be, &limited, &shape);
 }
 
 static size_t larger(size_t a, size_t b) {
@@ -60,29 +97,37 @@ static size_t larger(size_t a, size_t b) {
 
 /* Returns the largest need of all kernels that may be chosen: the choice depends on the tensors'
  * addresses, which are not known yet. */
+static size_t backward_bytes(struct backend *be, const struct attention_backward_args *args,
+                             const struct attention_shape *shape) {
+    struct column_sums_args sums = {args->column_sums, args->dqkv};
+    size_t bytes = larger(attention_simt_backward_bytes(shape),
+                          args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
+    if (!backward_supported(be, args, shape)) return bytes;
+    bytes = larger(bytes, attention_mma_backward_bytes(args, shape));
+    if (!on_warp_groups(be, args->qkv->dtype, shape)) return bytes;
+    return larger(bytes, attention_backward_bytes(args, shape));
+}
+
 size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
-    struct column_sums_args sums = {args->column_sums, args->dqkv};
     if (attention_is_void(be, &shape, "attention")) return 0;
-    size_t bytes = larger(attention_simt_backward_bytes(&shape),
-                          args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
-    if (!backward_supported(be, args, &shape)) return bytes;
-    bytes = larger(bytes, attention_mma_backward_bytes(args, &shape));
-    if (!on_warp_groups(be, args->qkv->dtype, &shape)) return bytes;
-    return larger(bytes, attention_backward_bytes(args, &shape));
+    return with_limits(backward_bytes(be, args, &shape), &shape, args->window);
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
+    struct attention_backward_args limited = *args;
     if (attention_is_void(be, &shape, "attention")) return;
+    limited.first_keys = limits(be, args->first_keys, args->window, &shape,
+                                args->window ? backward_bytes(be, args, &shape) : 0);
     if (backward_on_tensor_cores(be, args, &shape)) {
         if (on_warp_groups(be, args->qkv->dtype, &shape))
-            attention_wgmma_backward(be, args, &shape);
-        else attention_mma_backward(be, args, &shape);
+            attention_wgmma_backward(be, &limited, &shape);
+        else attention_mma_backward(be, &limited, &shape);
         return;
     }
-    attention_simt_backward(be, args, &shape);
+    attention_simt_backward(be, &limited, &shape);
     struct column_sums_args sums = {args->column_sums, args->dqkv};
     if (args->column_sums) cuda_column_sums(be, &sums);
 }

@@ -38,6 +38,7 @@ struct decode_problem {
     int64_t q_stride, stride, key_stride; /* columns of q; of the cache; rows between own keys */
     int heads, kv_heads, width, parts, part_keys;
     int first_part;       /* the part of the first key that is read */
+    int window;           /* number of keys that a query reads at most, or 0 */
     float exponent_scale; /* log2(e) / sqrt(D) */
 };
 
@@ -228,6 +229,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int c = 0; c < L::CHUNKS; c++) unpack(q[c], &query[c]);
     int begin = (problem.first_part + part) * problem.part_keys, end = begin + problem.part_keys;
     if (end > decode_key_count(&own)) end = (int)decode_key_count(&own);
+    int first_key = (int)decode_first_key(&own, problem.window);
     for (int first = begin; first < end; first += L::KEYS) {
         rows k, v;
         bool exists[L::STEPS];
@@ -236,7 +238,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = 0; i < L::STEPS; i++) {
             int key = first + (i * WARPS + warp) * L::GROUPS + lane / L::LANES;
             const T *row = keys + decode_key_row(&own, key, problem.key_stride) * problem.stride;
-            exists[i] = key < end && key >= own.skipped;
+            exists[i] = key < end && key >= first_key;
             row_read<T, W, WHOLE>(k[i], row, exists[i] ? left : 0);
             row_read<T, W, WHOLE>(v[i], row + values, exists[i] ? left : 0);
         }
@@ -360,6 +362,7 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     problem.parts = (int)parts;
     problem.part_keys = (int)keys_of_part;
     problem.first_part = (int)first_part;
+    problem.window = (int)args->window;
     problem.exponent_scale = (float)(M_LOG2E / sqrt((double)shape.width));
     STORAGE_SWITCH(args->cache->dtype, T,
                    parts_launch<T>(be, &problem, (unsigned)(all_heads * parts)));

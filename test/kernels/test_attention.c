@@ -33,15 +33,15 @@ static struct qkv_row row_of(const struct shape *s) {
 
 /* Returns [B, T] first keys on the host, or NULL if queries read all keys up to their own. Lengths
  * of documents vary, and 1 is frequent. */
-static int32_t *first_keys_of(struct check *c, const struct shape *s) {
+static int32_t *first_keys_of(struct check *c, const struct shape *s, int64_t window) {
     int32_t *first = (int32_t *)check_doubles(c, s->batch * s->length);
-    if (!s->document && !s->window) return NULL;
+    if (!s->document && !window) return NULL;
     for (int64_t i = 0, begin = 0, left = 0; i < s->batch * s->length; i++, left--) {
         int64_t t = i % s->length, length = 1 + (int64_t)(random_bits(5, 0, (uint64_t)i) % 97);
         if (t == 0 || left == 0) begin = t, left = length % 3 ? s->document : length;
         if (left > s->document) left = s->document;
         if (!s->document) begin = 0;
-        first[i] = (int32_t)(s->window && t - s->window + 1 > begin ? t - s->window + 1 : begin);
+        first[i] = (int32_t)(window && t - window + 1 > begin ? t - window + 1 : begin);
     }
     return first;
 }
@@ -91,8 +91,9 @@ static struct head head_of(const struct shape *s, const double *qkv, const int32
 
 struct tensors {
     struct tensor qkv, out, lse, dout, dqkv;
-    const int32_t *first_keys; /* on the host, or NULL */
-    const int32_t *sent;       /* the same in backend memory */
+    bool folded;               /* the window is given as first keys */
+    const int32_t *first_keys; /* on the host, those of the window included; or NULL */
+    const int32_t *sent;       /* in backend memory, without a window unless folded; or NULL */
     double *out_exact, *out_size, *lse_exact, *lse_size;
 };
 
@@ -136,11 +137,13 @@ static void run_forward(struct check *c, const struct shape *s, struct tensors *
     t->out = output(c, s, s->dtypes.out, s->heads * s->head_columns);
     t->lse = check_rank3(check_output(c, DTYPE_F32, s->batch * s->heads, s->length), s->batch,
                          s->heads, s->length);
-    t->first_keys = first_keys_of(c, s);
-    size_t bytes = (size_t)(s->batch * s->length) * sizeof *t->first_keys;
-    if (t->first_keys) t->sent = check_memory(c, CHECK_READ, t->first_keys, bytes);
+    t->first_keys = first_keys_of(c, s, s->window);
+    const int32_t *sent = t->folded ? t->first_keys : first_keys_of(c, s, 0);
+    size_t bytes = (size_t)(s->batch * s->length) * sizeof *sent;
+    if (sent) t->sent = check_memory(c, CHECK_READ, sent, bytes);
     CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
-             .first_keys = t->sent, .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
+             .first_keys = t->sent, .window = t->folded ? 0 : s->window, .heads = (int)s->heads,
+             .kv_heads = (int)row_of(s).kv_heads);
 }
 
 static void forward(struct check *c, const void *given) {
@@ -180,7 +183,8 @@ static void run_backward(struct check *c, const struct shape *s, struct tensors 
     struct tensor sums = check_sum(c, DTYPE_F32, row_of(s).columns, 0);
     double *before = check_read(c, &sums);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
-             .out = &t->out, .lse = t->lse.data, .first_keys = t->sent, .heads = (int)s->heads,
+             .out = &t->out, .lse = t->lse.data, .first_keys = t->sent,
+             .window = t->folded ? 0 : s->window, .heads = (int)s->heads,
              .kv_heads = (int)row_of(s).kv_heads, .column_sums = &sums);
     if (c->verify) check_column_sums(c, &sums, before, &t->dqkv);
 }
@@ -296,6 +300,32 @@ Test(attention, first_keys) {
             s.window = kinds[k].window;
             check_on_each_gpu(both, &s);
         }
+}
+
+/* A window has the bits of the same first keys. */
+static void folded(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t[2] = {{.qkv = input_qkv(c, s), .dout = input_dout(c, s)}};
+    t[1] = t[0];
+    for (int i = 0; i < 2; i++) {
+        t[i].folded = i == 1;
+        run_forward(c, s, &t[i]);
+        run_backward(c, s, &t[i]);
+    }
+    const struct tensor *pairs[][2] = {
+        {&t[0].out, &t[1].out}, {&t[0].lse, &t[1].lse}, {&t[0].dqkv, &t[1].dqkv}};
+    for (int p = 0; c->verify && p < 3; p++)
+        cr_expect_arr_eq(check_read(c, pairs[p][0]), check_read(c, pairs[p][1]),
+                         (size_t)tensor_count(pairs[p][0]) * sizeof(double));
+}
+
+Test(attention, windows_equal_first_keys) {
+    static const struct shape given[] = {
+        {2, 77, 3, 24, F32, 1, 0, 0, 20},   {2, 77, 2, 64, BF16, 1, 0, 40, 9},
+        {1, 130, 4, 128, F16, 1, 2, 0, 64}, {1, 150, 2, 64, F16, 1, 1, 97, 400},
+        {3, 13, 4, 10, BF16, 1, 1, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) check_on_each_gpu(folded, &given[i]);
 }
 
 /* "autocast" gives qkv and out separate dtypes; the contract allows any. */

@@ -55,10 +55,14 @@ static const struct decode_keys *keys_of(struct check *c, const struct shape *s)
     struct decode_keys keys[16];
     cr_assert_leq(s->batch, 16);
     for (int64_t b = 0; b < s->batch; b++)
-        keys[b] =
-            (struct decode_keys){0, (int32_t)s->prefix, (int32_t)cache_row(s, b, s->prefix),
-                                 (int32_t)(s->position + 1 - s->prefix), (int32_t)s->first_key};
+        keys[b] = (struct decode_keys){0, (int32_t)s->prefix, (int32_t)cache_row(s, b, s->prefix),
+                                       (int32_t)(s->position + 1 - s->prefix), 0};
     return check_decode_keys(c, keys, s->batch);
+}
+
+/* Returns the window that begins at the first key, or 0 if that is key 0. */
+static int64_t window_of(const struct shape *s) {
+    return s->first_key > 0 ? s->position + 1 - s->first_key : 0;
 }
 
 /* Returns the values of a tensor, or of one with an element before it. */
@@ -129,6 +133,7 @@ static void decode(struct check *c, const struct shape *s, const struct tensor *
                                          .stride = s->prefix ? s->batch : 1,
                                          .keys_to = 1,
                                          .keys_max = s->length,
+                                         .window = window_of(s),
                                          .heads = (int)s->heads,
                                          .kv_heads = (int)row_of(s).kv_heads};
     args.keys = keys_of(c, s);
