@@ -14,7 +14,6 @@ struct trace_label;
 struct decode_keys {
     int32_t prefix, prefix_count; /* rows prefix .. prefix + prefix_count - 1 */
     int32_t first, count;         /* rows first, first + stride, ...: `count` of them */
-    int32_t skipped;              /* the first `skipped` keys of both runs are not read */
 };
 
 /* Rows of attention_forward's result, one for each query over its own keys, for generation and for
@@ -24,7 +23,7 @@ struct attention_decode_args {
     const struct tensor *out;        /* [N, H D] */
     const struct tensor *q;          /* [N, H D or more]: the first columns are read */
     const struct tensor *cache;      /* [R, 2 H_kv D or more], dtype of q */
-    const struct decode_keys *keys;  /* [N], in backend memory: at least one key is not skipped */
+    const struct decode_keys *keys;  /* [N], in backend memory, of at least one key each */
     int64_t stride;                  /* rows from one own key to the next */
     int64_t keys_from, keys_to;      /* no query reads keys before keys_from, or from keys_to on */
     int64_t keys_max;                /* largest keys_to of all calls: scratch and the sizes of the
@@ -44,8 +43,8 @@ static ON_HOST_AND_DEVICE int64_t decode_key_count(const struct decode_keys *key
 
 /* Returns the first key that a query reads. window: as in struct attention_decode_args. */
 static ON_HOST_AND_DEVICE int64_t decode_first_key(const struct decode_keys *keys, int64_t window) {
-    int64_t first = window > 0 ? decode_key_count(keys) - window : 0;
-    return first > keys->skipped ? first : keys->skipped;
+    int64_t outside = decode_key_count(keys) - window;
+    return window > 0 && outside > 0 ? outside : 0;
 }
 
 /* Returns the cache row of a query's key. */

@@ -162,8 +162,7 @@ static void isolate(const struct loader *loader, const struct sample *sample,
         if ((size_t)t <= sample->length && token_mask_begins(mask, sample->start + (uint64_t)t))
             begin = t;
         if (arrays->positions) arrays->positions[at + (size_t)t] = t - begin;
-        const int64_t first = arrays->window > 0 ? t - arrays->window + 1 : 0;
-        arrays->first_keys[at + (size_t)t] = first > begin ? (int32_t)first : begin;
+        arrays->first_keys[at + (size_t)t] = begin;
     }
 }
 
@@ -172,10 +171,8 @@ static void isolate(const struct loader *loader, const struct sample *sample,
 static void isolate_document(const struct loader_arrays *arrays, int32_t begin, int32_t end,
                              int32_t sequence_begin) {
     for (int32_t row = begin; row < end; row++) {
-        const int32_t t = row - begin, first = begin - sequence_begin;
-        const bool outside = arrays->window > 0 && t >= arrays->window;
-        if (arrays->positions) arrays->positions[row] = t;
-        arrays->first_keys[row] = first + (outside ? t - (int32_t)arrays->window + 1 : 0);
+        if (arrays->positions) arrays->positions[row] = row - begin;
+        arrays->first_keys[row] = begin - sequence_begin;
     }
 }
 

@@ -61,11 +61,9 @@ struct loader_arrays {
     int32_t *tokens;
     int32_t *targets; /* the token after each, or -1 if that does not count in the loss */
     /* Optional: in its sequence, the index of the first token that token t may depend on. It is the
-     * first one of the document, or of the sequence if the document began before it; with a window,
-     * at least t - window + 1. */
+     * first one of the document, or of the sequence if the document began before it. */
     int32_t *first_keys;
     int32_t *positions;        /* optional: t minus the first token of the document */
-    int64_t window;            /* 0: none */
     uint64_t counted;          /* set by loader_batch: targets that count in the loss, or pairs */
     struct loader_pair *pairs; /* with pairs: [counted], at most half as many as rows */
 

@@ -73,6 +73,12 @@ static inline bool shape_has_adapters(const struct gpt_shape *s) {
     return s->adapter_rank > 0;
 }
 
+/* Returns the attention window of a layer, or 0 if it attends to all keys. */
+static inline int64_t shape_window(const struct gpt_shape *s, int64_t layer) {
+    (void)layer;
+    return s->window;
+}
+
 static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;
 }

@@ -8,11 +8,12 @@
 
 /* Rows that gpt_extend adds to texts in the cache: one of each text, or several of one. */
 struct added {
-    int64_t rows;               /* at most gpt_added_max */
-    int64_t cache_row;          /* row of the cache for the first row's keys and values; the others
-                                 * follow */
-    int64_t stride;             /* as in struct attention_decode_args */
-    int64_t keys_from, keys_to; /* the same */
+    int64_t rows;       /* at most gpt_added_max */
+    int64_t cache_row;  /* row of the cache for the first row's keys and values; the others
+                         * follow */
+    int64_t stride;     /* as in struct attention_decode_args */
+    int64_t keys_least; /* smallest number of keys of a row, its own included */
+    int64_t keys_to;    /* the largest */
 };
 
 /* Arrays of the rows in memory for them; NULL without memory, while planning. */

@@ -134,7 +134,7 @@ static void attend_backward(struct gpt *gpt, int64_t l, bool prepared) {
     struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
     struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-       .lse = a->lse.data, .first_keys = gpt->activations.first_keys,
+       .lse = a->lse.data, .first_keys = gpt->activations.first_keys, .window = gpt_window(gpt, l),
        .column_sums = prepared ? NULL : optional_tensor(&gpt->dweights.layers[l].qkv_bias),
        .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
 }

@@ -126,7 +126,6 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
         .targets = host->tokens + rows,
         .first_keys = gpt->isolates ? host->tokens + 2 * rows : NULL,
         .positions = has_positions(gpt) ? host->tokens + 3 * rows : NULL,
-        .window = gpt->shape.window,
         .pairs = batches->pairs,
     };
     if (loader->teacher && gpt->distill.top > 0) { /* validation has none */
@@ -144,7 +143,7 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
     gpt->activations.inputs = &sent->inputs;
     gpt->activations.tokens = sent->tokens;
     gpt->activations.targets = sent->tokens + rows;
-    gpt->activations.first_keys = gpt->isolates ? sent->tokens + 2 * rows : gpt->window_keys;
+    gpt->activations.first_keys = gpt->isolates ? sent->tokens + 2 * rows : NULL;
     gpt->activations.positions = has_positions(gpt) ? sent->tokens + 3 * rows : NULL;
     if (gpt->distill.top > 0) {
         gpt->activations.teacher_tokens = teacher_in(gpt, sent, rows);

@@ -122,12 +122,14 @@ static void attend_to_cache(const struct pass *pass, int64_t l) {
     struct gpt *gpt = pass->gpt;
     struct layer_activations *a = &gpt->activations.layers[l];
     const struct added *added = pass->added;
+    const int64_t window = gpt_window(gpt, l), outside = added->keys_least - window;
+    const int64_t from = window > 0 && outside > 0 ? outside : 0;
     struct tensor cache = gpt_cache(gpt, l), q = rows_of(pass, &a->qkv);
     struct tensor out = rows_of(pass, &a->attention_out);
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
     OP(gpt->be, attention_decode, .out = &out, .q = &q, .cache = &cache, .keys = gpt->added,
-       .stride = added->stride, .keys_from = added->keys_from, .keys_to = added->keys_to,
-       .keys_max = gpt->capacity.sequence_length, .heads = (int)gpt->shape.n_head,
+       .stride = added->stride, .keys_from = from, .keys_to = added->keys_to,
+       .keys_max = gpt->capacity.sequence_length, .window = window, .heads = (int)gpt->shape.n_head,
        .kv_heads = (int)gpt->shape.n_kv_head, .label = &label);
 }
 
@@ -140,7 +142,8 @@ static void attend_to_prefixes(const struct pass *pass, int64_t l) {
     struct tensor out = tensor_slice(&a->attention_out, branches->first, branches->rows);
     OP(gpt->be, attention_decode, .out = &out, .q = &q, .cache = &a->qkv, .keys = branches->keys,
        .stride = 1, .keys_to = branches->keys_max, .keys_max = gpt->capacity.sequence_length,
-       .heads = (int)gpt->shape.n_head, .kv_heads = (int)gpt->shape.n_kv_head);
+       .window = gpt_window(gpt, l), .heads = (int)gpt->shape.n_head,
+       .kv_heads = (int)gpt->shape.n_kv_head);
 }
 
 static void attend(const struct pass *pass, int64_t l) {
@@ -152,8 +155,9 @@ static void attend(const struct pass *pass, int64_t l) {
     out = tensor_split(&out, s->batch, pass->rows / s->batch);
     /* Sampling does not isolate documents. */
     OP(pass->gpt->be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
-       .first_keys = pass->stores_kv ? pass->gpt->window_keys : pass->gpt->activations.first_keys,
-       .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+       .first_keys = pass->stores_kv ? NULL : pass->gpt->activations.first_keys,
+       .window = gpt_window(pass->gpt, l), .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
+       .label = &label);
     if (!pass->stores_kv && pass->gpt->activations.branches.rows > 0) attend_to_prefixes(pass, l);
 }
 

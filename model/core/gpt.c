@@ -146,9 +146,9 @@ static void layout_gradients(struct gpt *gpt, void *const *scratch) {
     }
 }
 
-/* True if some token has more tokens before it than the window. */
-static bool has_window(const struct gpt *gpt) {
-    return gpt->shape.window > 0 && gpt->shape.window < gpt->capacity.sequence_length;
+int64_t gpt_window(const struct gpt *gpt, int64_t layer) {
+    int64_t window = shape_window(&gpt->shape, layer);
+    return window < gpt->capacity.sequence_length ? window : 0;
 }
 
 static void layout_activations(struct gpt *gpt, struct arena *arena) {
@@ -162,9 +162,7 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
         gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
                                   s->n_layer * gpt->cache_rows, 2 * shape_kv(s));
     if (gpt->texts) gpt->added = arena_take(arena, added_bytes(gpt_added_max(gpt)));
-    if (has_window(gpt))
-        gpt->window_keys = arena_take(arena, (size_t)gpt->capacity.rows * sizeof(int32_t));
-    a->first_keys = gpt->window_keys;
+    a->first_keys = NULL;
     a->positions = NULL;
     a->branches.rows = 0;
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
@@ -308,20 +306,6 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     return 0;
 }
 
-static int fill_window_keys(struct gpt *gpt, struct error *error) {
-    int64_t rows = gpt->capacity.rows, length = gpt->capacity.sequence_length;
-    size_t bytes = (size_t)rows * sizeof *gpt->window_keys;
-    int32_t *keys = malloc(bytes);
-    if (!keys) return fail(error, "out of memory for the first keys of the window");
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t first = i % length - gpt->shape.window + 1;
-        keys[i] = first > 0 ? (int32_t)first : 0;
-    }
-    backend_upload(gpt->be, gpt->window_keys, keys, bytes);
-    free(keys);
-    return 0;
-}
-
 static size_t parameter_bytes(const struct memory_plan *m) {
     return m->master + m->copies + m->gradients;
 }
@@ -377,7 +361,6 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     layout_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
     quantization_clear(&gpt->quantization);
-    if (gpt->window_keys && fill_window_keys(gpt, error)) return -1;
     return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
 }
 
@@ -397,7 +380,6 @@ void gpt_close(struct gpt *gpt) {
 
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     assert(batch * sequence_length <= gpt->capacity.rows);
-    assert(!gpt->window_keys || batch == 1 || sequence_length == gpt->capacity.sequence_length);
     if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
     set_batch(&gpt->shape, batch, sequence_length, gpt->precision.activation[ACTIVATION_logits],
               gpt->be->device.chunk_bytes);

@@ -87,11 +87,10 @@ struct gpt {
     struct tensor token_table;         /* master weights of wte, which the embedding reads */
     int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
     struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
-    int32_t *window_keys; /* first keys of a window, [capacity's B, T]; NULL: no row needs them */
-    struct tensor cache;  /* [n_layer cache_rows, 2 H_kv D], if has_cache: k | v */
-    int64_t cache_rows;   /* rows of a layer's cache: T of the capacity for each text */
-    int64_t texts;        /* texts that are generated at once */
-    void *added;          /* backend memory for the rows of gpt_extend (model/core/forward.h) */
+    struct tensor cache;               /* [n_layer cache_rows, 2 H_kv D], if has_cache: k | v */
+    int64_t cache_rows; /* rows of a layer's cache: T of the capacity for each text */
+    int64_t texts;      /* texts that are generated at once */
+    void *added;        /* backend memory for the rows of gpt_extend (model/core/forward.h) */
     struct activations activations;
 
     struct memory_plan memory;
@@ -99,6 +98,9 @@ struct gpt {
     void *host_memory;                          /* offloaded remainders, or NULL */
     size_t remainder_bytes;
 };
+
+/* Returns the attention window of a layer, or 0 if no row of the largest batch needs one. */
+int64_t gpt_window(const struct gpt *gpt, int64_t layer);
 
 /* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling

@@ -121,32 +121,31 @@ static bool add(struct packing *packing, const struct scored_text *texts, int64_
 }
 
 /* Writes a beginning of a group as a text of its own. */
-static void write_shared(const struct arrays *to, const struct packing *packing, int64_t window,
+static void write_shared(const struct arrays *to, const struct packing *packing,
                          const int32_t *tokens, int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        int64_t key = window > 0 && i >= window ? i - window + 1 : 0;
         to->tokens[first + i] = tokens[i];
         to->positions[first + i] = (int32_t)i;
-        to->first_keys[first + i] = (int32_t)(first % packing->length + key);
+        to->first_keys[first + i] = (int32_t)(first % packing->length);
     }
 }
 
 /* Writes the rest of a text, whose row `first` continues the shared rows from row `prefix` on. */
-static void write_own(const struct arrays *to, struct decode_keys *keys, int64_t window,
+static void write_own(const struct arrays *to, struct decode_keys *keys,
                       const struct scored_text *text, int64_t first, int64_t prefix) {
     int64_t shared = text->shared;
     for (int64_t t = shared; t < text->count - 1; t++) {
-        int64_t row = first + t - shared, skipped = window > 0 && t >= window ? t - window + 1 : 0;
+        int64_t row = first + t - shared;
         to->tokens[row] = text->tokens[t];
         to->targets[row] = t + 1 >= text->first ? text->tokens[t + 1] : -1;
         to->positions[row] = (int32_t)t;
         *keys++ = (struct decode_keys){(int32_t)prefix, (int32_t)shared, (int32_t)first,
-                                       (int32_t)(t - shared + 1), (int32_t)skipped};
+                                       (int32_t)(t - shared + 1)};
     }
 }
 
 /* Fills the arrays. Returns the largest number of keys of an own row. */
-static int64_t write_batch(const struct arrays *to, const struct packing *packing, int64_t window,
+static int64_t write_batch(const struct arrays *to, const struct packing *packing,
                            const struct scored_text *texts) {
     int64_t prefix = 0, end = 0, row = packing->shared_end, keys_max = 1;
     for (int64_t i = 0; i < packing->rows; i++) { /* rows of no text attend to themselves */
@@ -159,9 +158,9 @@ static int64_t write_batch(const struct arrays *to, const struct packing *packin
         if (i == packing->first || texts[i - 1].group != text->group) {
             prefix = begin_row(packing, end, text->shared);
             end = prefix + text->shared;
-            write_shared(to, packing, window, text->tokens, prefix, text->shared);
+            write_shared(to, packing, text->tokens, prefix, text->shared);
         }
-        write_own(to, to->keys + row - packing->shared_end, window, text, row, prefix);
+        write_own(to, to->keys + row - packing->shared_end, text, row, prefix);
         row += text->count - 1 - text->shared;
         if (text->count - 1 > keys_max) keys_max = text->count - 1;
     }
@@ -187,7 +186,7 @@ static void run_batch(struct scorer *scorer, const struct packing *packing,
     const struct arrays host = arrays_in(scorer->host, packing->rows);
     const struct arrays sent = arrays_in(scorer->sent, packing->rows);
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
-    int64_t keys_max = write_batch(&host, packing, gpt->shape.window, texts);
+    int64_t keys_max = write_batch(&host, packing, texts);
     backend_upload(gpt->be, scorer->sent, scorer->host, batch_bytes(gpt));
     forward_with(gpt, &sent,
                  (struct branches){sent.keys, packing->shared_end, packing->own_rows, keys_max});

@@ -244,17 +244,16 @@ static void read_added(struct sampler *sampler, int64_t rows, int64_t padded) {
     struct added_arrays arrays = added_arrays_in(sampler->added, count);
     for (int64_t i = 0; i < count; i++) {
         int64_t text = texts == 1 ? 0 : i, step = texts == 1 && i < rows ? i : rows - 1;
-        int64_t position = before + step, keys = position + 1 - gpt->shape.window;
-        int64_t skipped = gpt->shape.window > 0 && keys > 0 ? keys : 0;
-        arrays.keys[i] = (struct decode_keys){(int32_t)(sampler->shared ? 0 : text * prefix),
-                                              (int32_t)prefix, (int32_t)(own + text),
-                                              (int32_t)(position + 1 - prefix), (int32_t)skipped};
+        int64_t position = before + step;
+        arrays.keys[i] =
+            (struct decode_keys){(int32_t)(sampler->shared ? 0 : text * prefix), (int32_t)prefix,
+                                 (int32_t)(own + text), (int32_t)(position + 1 - prefix)};
         arrays.tokens[i] = context_of(sampler, text)[position];
         arrays.positions[i] = (int32_t)position;
     }
     backend_upload(gpt->be, gpt->added, sampler->added, added_bytes(count));
-    const struct added added = {count, own + (before - prefix) * texts, texts,
-                                arrays.keys[0].skipped, sampler->length};
+    const struct added added = {count, own + (before - prefix) * texts, texts, before + 1,
+                                sampler->length};
     int64_t row = gpt_extend(gpt, &added);
     fetch_logits(sampler, row + (texts == 1 ? rows - 1 : 0), texts, 0, 0, texts);
 }

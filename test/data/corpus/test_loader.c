@@ -59,13 +59,10 @@ Test(loader, cuts_sequences_inside_shards) {
 
 /* Reads first keys and positions (optional) of at most 8 sequences of at most 16 tokens. */
 static void isolate(const struct loader *loader, int32_t *first_keys, int32_t *positions,
-                    int64_t window, uint64_t first_sample, int count) {
+                    uint64_t first_sample, int count) {
     int32_t tokens[8 * 16], targets[8 * 16];
-    struct loader_arrays arrays = {.tokens = tokens,
-                                   .targets = targets,
-                                   .first_keys = first_keys,
-                                   .positions = positions,
-                                   .window = window};
+    struct loader_arrays arrays = {
+        .tokens = tokens, .targets = targets, .first_keys = first_keys, .positions = positions};
     cr_assert_eq(loader_batch(loader, &arrays, first_sample, count, &error), 0, "%s", error.text);
 }
 
@@ -82,7 +79,7 @@ Test(loader, trains_the_ends_of_shards) {
         for (uint64_t k = 0; k < loader.sequence_count; k++) {
             int real = 0;
             cr_assert_eq(fetch(&loader, inputs, targets, k, 1, &error), 0);
-            isolate(&loader, keys, NULL, 0, k, 1);
+            isolate(&loader, keys, NULL, k, 1);
             for (int t = 0; t < seq_len; t++) {
                 cr_expect(keys[t] >= 0 && keys[t] <= t);
                 if (t > real) cr_expect_eq(inputs[t], inputs[t - 1], "filled with the last token");
@@ -272,16 +269,10 @@ Test(loader, isolates_documents) {
     cr_expect(loader_has_starts(&loader));
     static const int32_t first[5 * 4] = {0, 1, 1, 1, 0, 1, 1, 1, 0, 0,
                                          0, 3, 0, 0, 0, 0, 0, 0, 0, 0};
-    static const int32_t window[5 * 4] = {0, 1, 1, 2, 0, 1, 1, 2, 0, 0,
-                                          1, 3, 0, 0, 1, 2, 0, 0, 1, 2};
     int32_t got[5 * 4], positions[5 * 4];
-    isolate(&loader, got, positions, 0, 0, 5);
+    isolate(&loader, got, positions, 0, 5);
     cr_expect_arr_eq(got, first, sizeof first);
     for (int i = 0; i < 5 * 4; i++) cr_expect_eq(positions[i], i % 4 - first[i]);
-    isolate(&loader, got, NULL, 2, 0, 5);
-    cr_expect_arr_eq(got, window, sizeof window);
-    isolate(&loader, got, NULL, 1, 1, 1);
-    cr_expect_arr_eq(got, ((const int32_t[]){0, 1, 2, 3}), 4 * sizeof *got);
     loader_close(&loader);
     tokens_close(&tokens);
 }

@@ -22,13 +22,11 @@ static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t fir
     for (int64_t i = first; i <= row; i++) {
         _Alignas(struct decode_keys) char memory[64];
         struct added_arrays arrays = added_arrays_in(memory, 1);
-        int64_t window = gpt->shape.window, skipped = i + 1 - window;
-        if (window == 0 || skipped < 0) skipped = 0;
-        arrays.keys[0] = (struct decode_keys){.count = (int32_t)i + 1, .skipped = (int32_t)skipped};
+        arrays.keys[0] = (struct decode_keys){.count = (int32_t)i + 1};
         arrays.tokens[0] = tokens[i];
         arrays.positions[0] = (int32_t)i;
         backend_upload(be, gpt->added, memory, added_bytes(1));
-        added_row = gpt_extend(gpt, &(struct added){1, i, 1, skipped, i + 1});
+        added_row = gpt_extend(gpt, &(struct added){1, i, 1, i + 1, i + 1});
     }
     gpt_logits(gpt, added_row, 1);
     struct tensor logits = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
