@@ -59,6 +59,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
 OWN_YARN = YARN | {"rope_theta": 1e6, "attention_factor": 0.8, "beta_fast": 16.0, "beta_slow": 2.0,
                    "truncate": False}
 QWEN = {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+WINDOW = {"use_sliding_window": True, "sliding_window": 20}
 PROMPTS = ["Once upon a time", " the", "It's 12 o'clock,\n\n  and all is", "naïve 世界 🙂"]
 TOKENIZER_FILES = ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
 
@@ -183,6 +184,11 @@ def families():
     yield "Qwen2", Qwen2ForCausalLM(
         Qwen2Config(**QWEN, **(SIZES | {"num_key_value_heads": 1})))
     yield "Qwen3", Qwen3ForCausalLM(Qwen3Config(head_dim=24, **QWEN, **SIZES))
+    yield "Qwen2, windows from a layer on", Qwen2ForCausalLM(
+        Qwen2Config(max_window_layers=1, **WINDOW, **QWEN, **SIZES))
+    yield "Qwen3, windows by a pattern", Qwen3ForCausalLM(Qwen3Config(
+        head_dim=24, layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding")],
+        **WINDOW, **QWEN, **SIZES))
     yield "Llama, linear", LlamaForCausalLM(
         LlamaConfig(tie_word_embeddings=True, rope_parameters=LINEAR, **SIZES))
     yield "Llama, dynamic", LlamaForCausalLM(LlamaConfig(

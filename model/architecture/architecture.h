@@ -38,6 +38,8 @@
     X(bool, rope_truncate)              \
     X(bool, qk_norm)                    \
     X(int64_t, window)                  \
+    X(int64_t, window_from)             \
+    X(int64_t, window_pattern)          \
     X(enum model_mlp, mlp)              \
     X(enum model_bias, bias)            \
     X(bool, tied_head)

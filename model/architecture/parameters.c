@@ -161,9 +161,18 @@ bool shape_is_gpt2(const struct gpt_shape *s) {
            shape_q(s) == s->n_embd && !s->qk_norm;
 }
 
+int64_t shape_window_layers(const struct gpt_shape *s) {
+    int64_t count = 0;
+    for (int64_t l = 0; l < s->n_layer; l++) count += shape_window(s, l) > 0;
+    return count;
+}
+
+/* Only Qwens may have windows in some layers. */
 bool shape_is_llama(const struct gpt_shape *s) {
+    const int64_t windows = shape_window_layers(s);
     return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU &&
-           (!s->qk_norm || s->bias == BIAS_NONE) && (!s->window || s->bias != BIAS_ALL);
+           (!s->qk_norm || s->bias == BIAS_NONE) && (!windows || s->bias != BIAS_ALL) &&
+           (!windows || windows == s->n_layer || s->qk_norm || s->bias == BIAS_QKV);
 }
 
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {

@@ -75,9 +75,13 @@ static inline bool shape_has_adapters(const struct gpt_shape *s) {
 
 /* Returns the attention window of a layer, or 0 if it attends to all keys. */
 static inline int64_t shape_window(const struct gpt_shape *s, int64_t layer) {
-    (void)layer;
-    return s->window;
+    bool all =
+        layer < s->window_from || (s->window_pattern > 0 && (layer + 1) % s->window_pattern == 0);
+    return all ? 0 : s->window;
 }
+
+/* Returns the number of layers that have the window. */
+int64_t shape_window_layers(const struct gpt_shape *shape);
 
 static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;
@@ -87,7 +91,7 @@ static inline int64_t shape_means(const struct gpt_shape *s) {
  */
 bool shape_is_gpt2(const struct gpt_shape *shape);
 
-/* True if all parts, the window included, are those of a Llama, Mistral or Qwen. */
+/* True if all parts, the windows included, are those of a Llama, Mistral or Qwen. */
 bool shape_is_llama(const struct gpt_shape *shape);
 
 /* The shape of a parameter. */

@@ -230,7 +230,9 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             s->n_layer, s->n_head, shared, s->n_embd,
             count_text(text, (double)shape_parameter_count(s)), s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
-    if (s->window > 0) fprintf(out, ", attention window of %" PRId64 " tokens", s->window);
+    const int64_t windows = shape_window_layers(s);
+    if (windows > 0) fprintf(out, ", attention window of %" PRId64 " tokens", s->window);
+    if (windows > 0 && windows < s->n_layer) fprintf(out, " in %" PRId64 " of the layers", windows);
     print_adapters(out, config, gpt);
     fprintf(out, "\n  precision ");
     precision_print(out, &gpt->precision);

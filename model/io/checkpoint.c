@@ -246,8 +246,16 @@ static const char *const sample_keys[][2] = {
     {"data", "train"}, {"data", "tokenizer"}, {"data", "seq_len"}, {"data", "isolate"}, {NULL},
 };
 static const char *const validation_keys[][2] = {
-    {"data", "val"},     {"data", "tokenizer"},         {"data", "seq_len"}, {"data", "isolate"},
-    {"model", "window"}, {"train", "micro_batch_size"}, {"eval", "batches"}, {NULL},
+    {"data", "val"},
+    {"data", "tokenizer"},
+    {"data", "seq_len"},
+    {"data", "isolate"},
+    {"model", "window"},
+    {"model", "window_from"},
+    {"model", "window_pattern"},
+    {"train", "micro_batch_size"},
+    {"eval", "batches"},
+    {NULL},
 };
 
 static bool settings_differ(const cJSON *saved, const cJSON *now, const char *const keys[][2]) {
@@ -279,6 +287,10 @@ static void note_settings(struct trainer *trainer, const struct checkpoint_manif
                 config->seed);
     note_model(json_member(saved, "model"), "dropout", config->model.dropout, notes);
     note_model(json_member(saved, "model"), "window", (double)config->model.window, notes);
+    note_model(json_member(saved, "model"), "window_from", (double)config->model.window_from,
+               notes);
+    note_model(json_member(saved, "model"), "window_pattern", (double)config->model.window_pattern,
+               notes);
     for (int i = 0; i < config_block_count; i++) {
         const char *block = config_blocks[i].name;
         if (config_blocks[i].training)

@@ -100,7 +100,7 @@ static int class_for(const struct config *config, const struct gpt_shape *s) {
     if (s->qk_norm) return HUGGINGFACE_QWEN3;
     if (s->bias == BIAS_QKV) return HUGGINGFACE_QWEN2;
     bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
-    return named || s->window ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
+    return named || shape_window_layers(s) ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
 }
 
 /* Prints the kind of rope and those of its settings that differ from the class's defaults. */
@@ -133,13 +133,22 @@ static void print_rope(FILE *out, const struct config *config) {
     fprintf(out, ",\n  \"rope_theta\": %s,\n", theta);
 }
 
-/* Prints the window where the class has one. For Mistral an absent one means 4096. */
-static void print_window(FILE *out, int class, int64_t window) {
-    if (class == HUGGINGFACE_MISTRAL && window == 0) fputs("  \"sliding_window\": null,\n", out);
-    if (window == 0) return;
-    fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", window);
-    if (class != HUGGINGFACE_MISTRAL)
-        fputs("  \"max_window_layers\": 0,\n  \"use_sliding_window\": true,\n", out);
+/* Prints the window where the class has one, and Qwen's layers that have it, by the list that newer
+ * versions of transformers read if the number of the first one is not enough. For Mistral an absent
+ * window means 4096. */
+static void print_window(FILE *out, int class, const struct gpt_shape *s) {
+    const bool some = shape_window_layers(s) > 0;
+    if (class == HUGGINGFACE_MISTRAL && !some) fputs("  \"sliding_window\": null,\n", out);
+    if (!some) return;
+    fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", s->window);
+    if (class == HUGGINGFACE_MISTRAL) return;
+    fprintf(out, "  \"max_window_layers\": %" PRId64 ",\n  \"use_sliding_window\": true,\n",
+            s->window_from);
+    if (s->window_pattern == 0) return;
+    fputs("  \"layer_types\": [", out);
+    for (int64_t l = 0; l < s->n_layer; l++)
+        fprintf(out, "%s\"%s_attention\"", l ? ", " : "", shape_window(s, l) ? "sliding" : "full");
+    fputs("],\n", out);
 }
 
 static void print_llama(FILE *out, const struct config *config,
@@ -173,7 +182,7 @@ static void print_llama(FILE *out, const struct config *config,
             s.head_dim, s.n_embd, s.n_inner, positions, huggingface_classes[class].type, s.n_head,
             s.n_layer, s.n_kv_head, config_format_number(eps, s.norm_eps));
     print_rope(out, config);
-    print_window(out, class, s.window);
+    print_window(out, class, &s);
     fprintf(out,
             "  \"tie_word_embeddings\": %s,\n"
             "  \"torch_dtype\": \"%s\",\n"

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -386,26 +387,56 @@ static int check_layers(const struct config_reader *reader) {
                : refuse(reader, key, "\"full_attention\" or \"sliding_attention\" for each layer");
 }
 
-/* Returns the number of layers that use the window: all of Mistral's. Qwen's files have the kind of
- * each layer, or the first layer with a window. */
-static int64_t windowed_layers(const struct config_reader *reader,
-                               const struct huggingface_class *class) {
+/* Sets has[l] if layer l has the window: all of Mistral's do. Qwen's files have the kind of each
+ * layer, or the first layer with a window. Returns the number of layers that have it. */
+static int64_t find_windows(bool *has, const struct config_reader *reader,
+                            const struct huggingface_class *class) {
     int64_t layers = reader->config->model.n_layer, count = 0, first = 28; /* transformers' */
-    const cJSON *types = json_member(reader->root, "layer_types"), *type;
-    if (is_mistral(class)) return layers;
-    cJSON_ArrayForEach(type, types) count += text_is(type, "sliding_attention");
-    if (cJSON_IsArray(types)) return count;
+    const cJSON *types = json_member(reader->root, "layer_types");
+    const cJSON *type = cJSON_IsArray(types) && !is_mistral(class) ? types->child : NULL;
     json_whole(&first, reader->root, "max_window_layers", 0, INT32_MAX);
-    return first < layers ? layers - first : 0;
+    for (int64_t l = 0; l < layers; l++) {
+        has[l] = type ? text_is(type, "sliding_attention") : is_mistral(class) || l >= first;
+        count += has[l];
+        if (type) type = type->next;
+    }
+    return count;
 }
 
-/* Reads the attention window, if the model's longest context exceeds it. If only some layers have a
- * window, it limits the context, since model.window is that of all layers. */
+/* Returns the N for which the layers from `from` on whose number, counted from 1, is a multiple of
+ * N are those without a window, or -1. all: the first of them. */
+static int64_t pattern_of(const bool *has, int64_t from, int64_t all, int64_t layers) {
+    for (int64_t n = 2; n <= all + 1; n++) {
+        bool same = (all + 1) % n == 0;
+        for (int64_t l = from; same && l < layers; l++) same = has[l] == ((l + 1) % n != 0);
+        if (same) return n;
+    }
+    return -1;
+}
+
+/* Sets model.window and the keys that give its layers, of which one or more have it. Returns false
+ * if those keys cannot. */
+static bool set_windows(const struct config_reader *reader, int64_t window, const bool *has) {
+    int64_t layers = reader->config->model.n_layer, from = 0, all = 0;
+    while (!has[from]) from++;
+    for (all = from; all < layers && has[all];) all++;
+    const int64_t pattern = all < layers ? pattern_of(has, from, all, layers) : 0;
+    if (pattern < 0) return false;
+    set(reader, "model.window", (double)window);
+    set(reader, "model.window_from", (double)from);
+    set(reader, "model.window_pattern", (double)pattern);
+    return true;
+}
+
+/* Reads the attention window, if the model's longest context exceeds it. If the keys of the config
+ * cannot name the layers that have it, the window limits the context. */
 static int read_window(const struct config_reader *reader, const struct huggingface_class *class) {
     struct config *config = reader->config;
     bool used = is_mistral(class);
     int64_t window = class->window;
     set(reader, "model.window", 0);
+    set(reader, "model.window_from", 0);
+    set(reader, "model.window_pattern", 0);
     if (window == 0) return 0; /* Llama ignores such keys */
     if (!used && check_layers(reader)) return -1;
     if (!used && read_flag(&used, reader, "use_sliding_window")) return -1;
@@ -413,15 +444,17 @@ static int read_window(const struct config_reader *reader, const struct huggingf
     if (!used || (!absent && is_null(reader, "sliding_window"))) return 0;
     if (!absent && !json_whole(&window, reader->root, "sliding_window", 1, INT64_C(1) << 40))
         return refuse(reader, "sliding_window", "null, or a number of tokens from 1 on");
-    int64_t layers = windowed_layers(reader, class);
-    if (window >= config->model.n_positions || layers == 0) return 0;
-    if (layers == config->model.n_layer) {
-        set(reader, "model.window", (double)window);
-        return 0;
-    }
+    if (window >= config->model.n_positions) return 0;
+    bool *has = calloc((size_t)config->model.n_layer, sizeof *has);
+    if (!has) return fail(reader->error, "out of memory");
+    bool set = find_windows(has, reader, class) == 0 || set_windows(reader, window, has);
+    free(has);
+    if (set) return 0;
     if (window < config->data.seq_len && config_given(config, "data.seq_len"))
-        return refuse(reader, "sliding_window",
-                      "at least data.seq_len, unless all layers have the window");
+        return refuse(
+            reader, "sliding_window",
+            "at least data.seq_len, unless model.window_from and model.window_pattern can "
+            "name the layers that have the window");
     config->model.n_positions = window;
     return 0;
 }
@@ -444,7 +477,8 @@ const char *const huggingface_own_keys[] = {MODEL_SIZES(X) MODEL_PARTS(Y) NULL};
 #undef Y
 
 /* Keys that are no flags and that older files lack, as they may any flag. */
-static const char *const newer_keys[] = {"model.window", "model.rope_attention_factor",
+static const char *const newer_keys[] = {"model.window",         "model.window_from",
+                                         "model.window_pattern", "model.rope_attention_factor",
                                          "model.rope_beta_fast", "model.rope_beta_slow"};
 
 /* An absent key of those means the option's default. */

@@ -377,7 +377,10 @@ Test(report, banner_shows_isolation_and_window) {
     open_plan();
     const char *text = banner(0);
     cr_expect_null(strstr(text, "isolated"), "%s", text);
-    cr_expect_not_null(strstr(text, "attention window of 9 tokens"), "%s", text);
+    cr_expect_not_null(strstr(text, "attention window of 9 tokens\n"), "%s", text);
+    rig.trainer.gpt.capacity.window_pattern = 2;
+    text = banner(0);
+    cr_expect_not_null(strstr(text, "window of 9 tokens in 1 of the layers\n"), "%s", text);
     rig.tokens.shards[0].mask.starts = starts;
     text = banner(0);
     cr_expect_not_null(strstr(text, ";\n             documents isolated"), "%s", text);

@@ -178,6 +178,28 @@ Test(isolation, any_recomputation_gives_the_same_bits) {
     }
 }
 
+Test(isolation, some_layers_have_the_window) {
+    static const struct {
+        int64_t window, from, pattern;
+        int same; /* the case that has windows in the same ones of the two layers */
+    } cases[] = {{0, 0, 0, 0}, {9, 0, 0, 1}, {9, 1, 0, 2}, {9, 0, 2, 3},
+                 {9, 2, 0, 0}, {9, 0, 1, 0}, {9, 0, 3, 1}, {9, 1, 3, 2}};
+    uint8_t starts[RIG_MASK_BYTES];
+    struct digest digests[COUNT(cases)];
+    mark_starts(starts);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        rig_config(&config, CONFIG_PRECISION_FP32);
+        config.model.window = cases[i].window;
+        config.model.window_from = cases[i].from;
+        config.model.window_pattern = cases[i].pattern;
+        digests[i] = train(&config, starts);
+        for (size_t k = 0; k < i; k++)
+            cr_expect_eq(strcmp(digests[i].hex, digests[k].hex) == 0,
+                         cases[i].same == cases[k].same, "%zu and %zu", i, k);
+    }
+}
+
 /* A token depends on the window - 1 tokens before it, and in the second layer on those before
  * these. A window as long as the sequence is none. */
 Test(isolation, a_window_limits_what_a_token_depends_on) {

@@ -51,6 +51,7 @@ static void check_cache(enum config_precision precision, int family, int64_t win
         CONFIG_RECIPE_ROW; /* other recipes' scales depend on the number of rows */
     set_family(&rig.config, family);
     rig.config.model.window = window;
+    rig.config.model.window_pattern = family % 2 ? 2 : 0; /* only the first layer has it */
     open_sampler(&rig, &gpt);
     for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 11 % RIG_VOCABULARY;
     for (int64_t row = 1; row < RIG_LENGTH; row += 20) {

@@ -48,6 +48,7 @@ static void open_texts(struct rig *rig, struct gpt *gpt, struct sampler *sampler
     rig_config(&rig->config, CONFIG_PRECISION_FP32);
     set_family(&rig->config, family);
     rig->config.model.window = window;
+    rig->config.model.window_pattern = family % 2 ? 2 : 0; /* only the first layer has it */
     rig->config.samples = texts;
     rig->config.data.seq_len = rig->config.model.n_positions = length;
     open_sampler(rig, gpt);

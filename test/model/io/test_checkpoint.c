@@ -357,6 +357,7 @@ Test(checkpoint, notes_say_which_settings_changed) {
     subject_config(&loaded.config, CONFIG_PRECISION_FP32);
     loaded.config.optimizer.lr = 0.125;
     loaded.config.model.window = 9;
+    loaded.config.model.window_pattern = 2;
     loaded.config.nvfp4.hadamard = false;
     loaded.config.mx.scales = CONFIG_SCALES_FLOOR;
     loaded.config.ranks.gradients = CONFIG_DTYPE_LOWER;
@@ -366,6 +367,7 @@ Test(checkpoint, notes_say_which_settings_changed) {
     expect_text(notes, "optimizer.lr: ");
     expect_text(notes, "now 0.125\n");
     expect_text(notes, "model.window: 0 in the checkpoint, now 9\n");
+    expect_text(notes, "model.window_pattern: 0 in the checkpoint, now 2\n");
     expect_text(notes, "nvfp4.hadamard: true in the checkpoint, now false\n");
     expect_text(notes, "mx.scales: \"up\" in the checkpoint, now \"floor\"\n");
     expect_text(notes, "ranks.gradients: \"float32\" in the checkpoint, now \"lower\"\n");

@@ -218,37 +218,82 @@ Test(huggingface, a_window_of_all_layers_is_read) {
     }
 }
 
-/* A window of some layers ends the context; a longer one is rejected. That of none is ignored. */
-Test(huggingface, a_window_of_some_layers_ends_the_context) {
+/* The layers that have a window become window_from and window_pattern. */
+Test(huggingface, a_window_of_some_layers_is_read) {
     static const struct {
         const char *layers;
-        int64_t positions;
+        int64_t window, from, pattern;
     } kinds[] = {
-        {"\"max_window_layers\":1", 63},
-        {"\"max_window_layers\":28", 64},
-        {"\"hidden_act\":\"silu\"", 64}, /* absent: 28 */
-        {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]", 63},
-        {"\"layer_types\":[\"full_attention\",\"full_attention\"]", 64},
+        {"\"max_window_layers\":1", 63, 1, 0},
+        {"\"max_window_layers\":28", 0, 0, 0},
+        {"\"hidden_act\":\"silu\"", 0, 0, 0}, /* absent: 28 */
+        {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]", 63, 1, 0},
+        {"\"layer_types\":[\"sliding_attention\",\"full_attention\"]", 63, 0, 2},
+        {"\"layer_types\":[\"full_attention\",\"full_attention\"]", 0, 0, 0},
     };
-    const size_t seq_len = (size_t)config_option_index("data.seq_len", strlen("data.seq_len"));
     for (size_t i = 0; i < COUNT(kinds); i++) {
-        char text[1000];
-        struct config config;
-        snprintf(text, sizeof text,
-                 "{\"model_type\":\"qwen2\"," LLAMA
-                 ",\"num_key_value_heads\":4,\"sliding_window\":63,"
-                 "\"use_sliding_window\":true,%s}",
+        char more[300];
+        snprintf(more, sizeof more,
+                 ",\"num_key_value_heads\":4,\"sliding_window\":63,\"use_sliding_window\":true,%s",
                  kinds[i].layers);
-        put_config(text);
-        SUCCEEDS(checkpoint_config(&config, folder, &error));
-        cr_expect_eq(config.model.n_positions, kinds[i].positions, "%s", kinds[i].layers);
-        cr_expect_eq(config.model.window, 0);
+        struct config config = read_llama("qwen2", more);
+        cr_expect_eq(config.model.n_positions, 64, "%s", kinds[i].layers);
+        cr_expect_eq(config.model.window, kinds[i].window, "%s", kinds[i].layers);
+        cr_expect_eq(config.model.window_from, kinds[i].from, "%s", kinds[i].layers);
+        cr_expect_eq(config.model.window_pattern, kinds[i].pattern, "%s", kinds[i].layers);
+    }
+}
+
+/* Reads a Qwen2 with these layers, F or W each, into a config. Returns its status. */
+static int read_layers(struct config *config, const char *layers) {
+    char text[2000], types[1000] = "";
+    for (const char *l = layers; *l; l++)
+        snprintf(types + strlen(types), sizeof types - strlen(types), "%s\"%s_attention\"",
+                 l == layers ? "" : ",", *l == 'W' ? "sliding" : "full");
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"qwen2\",\"num_hidden_layers\":%d,\"num_attention_heads\":4,"
+             "\"hidden_size\":72,\"intermediate_size\":200,\"max_position_embeddings\":64,"
+             "\"vocab_size\":331,\"num_key_value_heads\":4,\"sliding_window\":63,"
+             "\"use_sliding_window\":true,\"layer_types\":[%s]}",
+             (int)strlen(layers), types);
+    put_config(text);
+    return huggingface_read_config(config, folder, &error);
+}
+
+/* Patterns of up to eight layers are read as they are. A window of other layers ends the context,
+ * and a longer one is rejected. */
+Test(huggingface, other_windows_of_some_layers_end_the_context) {
+    const size_t seq_len = (size_t)config_option_index("data.seq_len", strlen("data.seq_len"));
+    int limited = 0;
+    for (int bits = 1; bits < 256; bits++) {
+        struct config config;
+        char layers[9] = "";
+        for (int l = 0; l < 8; l++) layers[l] = bits >> l & 1 ? 'W' : 'F';
         config_defaults(&config);
-        config.data.seq_len = 64;
-        config.sources[seq_len] = CONFIG_SOURCE_FILE;
-        bool limited = kinds[i].positions == 63;
-        cr_expect_eq(huggingface_read_config(&config, folder, &error), limited ? -1 : 0);
-        if (limited) expect_text(error.text, "sliding_window is 63");
+        SUCCEEDS(read_layers(&config, layers));
+        struct gpt_shape s = config_shape(&config);
+        if (s.window == 0) {
+            limited++;
+            cr_expect_eq(config.model.n_positions, 63, "%s", layers);
+            config_defaults(&config);
+            config.data.seq_len = 64;
+            config.sources[seq_len] = CONFIG_SOURCE_FILE;
+            cr_expect_eq(read_layers(&config, layers), -1);
+            expect_text(error.text, "sliding_window is 63");
+            continue;
+        }
+        cr_expect_eq(config.model.n_positions, 64, "%s", layers);
+        for (int l = 0; l < 8; l++)
+            cr_expect_eq(shape_window(&s, l), layers[l] == 'W' ? 63 : 0, "%s %d", layers, l);
+    }
+    static const char *const read[] = {"WWWWWWWW", "FFFWWWWW", "WWWWWFWW",
+                                       "WFWFWFWF", "FFFFWFWF", "FFWWFWWF"};
+    cr_expect(limited > 0 && limited < 255 - (int)COUNT(read));
+    for (size_t i = 0; i < COUNT(read); i++) {
+        struct config config;
+        config_defaults(&config);
+        SUCCEEDS(read_layers(&config, read[i]));
+        cr_expect_eq(config.model.window, i == 5 ? 0 : 63, "%s", read[i]);
     }
 }
 
@@ -330,8 +375,9 @@ static void expect_reads_back(const struct config *config) {
     }
     cr_expect(after.norm == before.norm && after.positions == before.positions &&
               after.mlp == before.mlp && after.bias == before.bias &&
-              after.tied_head == before.tied_head && after.qk_norm == before.qk_norm &&
-              after.window == before.window);
+              after.tied_head == before.tied_head && after.qk_norm == before.qk_norm);
+    for (int64_t l = 0; l < before.n_layer; l++)
+        cr_expect_eq(shape_window(&after, l), shape_window(&before, l), "%s", text);
     free(text);
 }
 
@@ -357,6 +403,9 @@ Test(huggingface, any_parts_read_back) {
         config.model.norm_eps = parts % 3 ? 1e-6 : 1e-5;
         config.model.n_inner = parts % 5 ? 200 : 0;
         config.model.window = parts % 7 ? 0 : 100;
+        config.model.n_layer = 7;
+        config.model.window_from = parts % 5 ? 0 : 2;
+        config.model.window_pattern = parts % 3 ? 0 : 3;
         expect_reads_back(&config);
     }
 }
@@ -364,7 +413,8 @@ Test(huggingface, any_parts_read_back) {
 /* Files of own models are older than some keys. */
 Test(huggingface, own_models_may_lack_newer_keys) {
     static const char *const newer[] = {"rope_attention_factor", "rope_beta_fast", "rope_beta_slow",
-                                        "rope_truncate", "window"};
+                                        "rope_truncate",         "window",         "window_from",
+                                        "window_pattern"};
     struct config config, back;
     config_defaults(&config);
     set_family(&config, 3);
