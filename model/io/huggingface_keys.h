@@ -1,6 +1,6 @@
 /* The keys of the config classes of huggingface/transformers 5 whose models can be read: those that
  * set one key of the config, and those of which only some values can be computed. Keys of which
- * more is to be said (rope, windows, biases, tokens) have code in huggingface_read.c. Other keys
+ * more is to be said (rope, windows, biases, tokens) have code in huggingface_*.c. Other keys
  * are ignored; none of them is known to change logits. Internal to model/io/huggingface_*.c, like
  * the table of classes below. */
 #pragma once
