@@ -330,17 +330,20 @@ struct qk_norm_backward_args {
     float epsilon;
 };
 
-/* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores are never stored. A
- * row of qkv is q | k | v: H heads of D values, then H_kv, then H_kv. Query head h reads the keys
- * and values of head h / (H / H_kv). Shazeer 2019; Ainslie et al. 2023. */
+/* Causal self-attention, softmax in fp32; the T x T scores are never stored. A row of qkv has
+ * H heads of D values of q, then H_kv of k, then H_kv of v. Query head h reads the keys and values
+ * of head h / (H / H_kv). Shazeer 2019; Ainslie et al. 2023. A score is x = scale * (q . k) or,
+ * with a soft cap c, c tanh(x / c), as in Gemma 2; keys are masked after it. */
 struct attention_forward_args {
     const struct tensor *out;  /* [B, T, H D] */
-    float *lse;                /* [B, H, T]: log of the sum of exponentials of the scaled scores */
+    float *lse;                /* [B, H, T]: log of the sum of exponentials of the scores */
     const struct tensor *qkv;  /* [B, T, (H + 2 H_kv) D] */
     const int32_t *first_keys; /* optional [B, T], in backend memory: row t of a sequence attends to
                                 * keys first_keys[t]..t; each is in 0..t and at least the one
                                 * before. NULL: all are 0 */
     int64_t window;            /* the first key is at least t - window + 1; 0: no window */
+    float scale;               /* of the scores; 0 stands for 1 / sqrt(D) */
+    float softcap;             /* c; 0: none */
     int heads;                 /* H */
     int kv_heads;              /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */
@@ -356,6 +359,7 @@ struct attention_backward_args {
     const float *lse;                 /* [B, H, T] */
     const int32_t *first_keys;        /* optional [B, T], as in the forward pass */
     int64_t window;                   /* the same */
+    float scale, softcap;             /* the same */
     const struct tensor *column_sums; /* optional += [(H + 2 H_kv) D], of dqkv as stored */
     int heads;                        /* H */
     int kv_heads;                     /* H_kv */

@@ -16,7 +16,9 @@
 #endif
 
 #include "kernels/arena.h"
+#include "kernels/attention_score.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/vector.h"
 
 /* Bytes of a vector, and rows of the register tile: TILE_ROWS x 2 sums, 2 vectors of the right
  * side and a broadcast number must fit in the registers (32 with AVX-512, else 16). */
@@ -187,6 +189,14 @@ static inline void scores_product(float *scores, int64_t stride, int64_t rows, c
     for (int64_t i = 0; i < rows; i += TILE_ROWS)
         tile_product(2, scores + i * stride, stride, k + i * width, width, 1, q_transposed,
                      q_stride, head_size, START_ZERO, NULL);
+}
+
+/* Replaces scores by tanh(inner scores), for a soft cap. */
+static inline void cap_scores(float *scores, int64_t stride, int64_t rows, int64_t columns,
+                              float inner) {
+    for (int64_t i = 0; i < rows; i++, scores += stride)
+#pragma omp simd
+        for (int64_t j = 0; j < columns; j++) scores[j] = tanh_f32(scores[j] * inner);
 }
 
 /* out[d][query] = start + sum over keys of v[key][d] weights[key][query], for one pair. */

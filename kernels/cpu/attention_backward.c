@@ -6,6 +6,8 @@
  *     dscore = weight (dweight - delta) / sqrt D         dk = dscore^T q
  *     delta = sum over d of dout * out
  *
+ * With a soft cap dscore is multiplied by 1 - tanh^2.
+ *
  * A task processes one head of keys, and the blocks of queries of each head that reads it. For each
  * block it computes dq, and adds to the sums of dk and dv of all keys from the first one of its
  * queries up to the block. If there are few heads of keys, the blocks are divided into parts, whose
@@ -22,10 +24,11 @@ enum { TASKS_ENOUGH = 64, BLOCKS_PER_PART_MIN = 2 };
 struct sizes {
     int64_t batch, length; /* B, T */
     struct row_sizes row;
-    int64_t width;               /* D rounded up to LANES: floats of a packed row */
-    int64_t padded_length;       /* T rounded up to BLOCK */
-    int64_t blocks, parts;       /* blocks of queries of a head, and parts of these blocks */
-    float scale, exponent_scale; /* 1 / sqrt D, log2 e / sqrt D */
+    int64_t width;         /* D rounded up to LANES: floats of a packed row */
+    int64_t padded_length; /* T rounded up to BLOCK */
+    int64_t blocks, parts; /* blocks of queries of a head, and parts of these blocks */
+    struct attention_score score;
+    float exponent_scale; /* scores to powers of 2 */
 };
 
 /* Buffers of one thread. */
@@ -59,7 +62,7 @@ struct query_head {
 static struct sizes sizes_of(const struct attention_backward_args *args) {
     int64_t batch = args->qkv->shape[0], length = args->qkv->shape[1];
     struct row_sizes row = row_sizes(args->qkv, args->heads, args->kv_heads);
-    double head_size = (double)row.head_size;
+    struct attention_score score = attention_score(args->scale, args->softcap, row.head_size);
     assert(row.head_size <= HEAD_SIZE_MAX && args->out->shape[2] == row.columns);
     assert(args->dout->shape[2] == row.columns && args->dqkv->shape[2] == row.stride);
     int64_t blocks = blocks_of(length, BLOCK);
@@ -71,8 +74,8 @@ static struct sizes sizes_of(const struct attention_backward_args *args) {
                           .padded_length = blocks * BLOCK,
                           .blocks = blocks,
                           .parts = parts < 1 ? 1 : parts,
-                          .scale = (float)(1 / sqrt(head_size)),
-                          .exponent_scale = (float)(M_LOG2E / sqrt(head_size))};
+                          .score = score,
+                          .exponent_scale = (float)(M_LOG2E / score.divisor)};
 }
 
 static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
@@ -168,10 +171,10 @@ static void block_load(const struct sizes *sizes, const struct buffers *buffers,
     memset(buffers->dq_transposed, 0, (size_t)(width * BLOCK) * sizeof(float));
 }
 
-/* Replaces scores by weights, and dweights by dscores sqrt D, for one pair of vectors of queries.
- * Keys after a query, which start at row `diagonal`, get weight 0. */
+/* Replaces scores by weights, and dweights by dscores without their scale, for one pair of vectors
+ * of queries. Keys after a query, which start at row `diagonal`, get weight 0. */
 static void softmax_backward(float *weights, float *dscores, int64_t rows, int64_t diagonal,
-                             float scale, const float *shift, const float *delta) {
+                             float scale, bool capped, const float *shift, const float *delta) {
     for (int64_t i = diagonal; i < rows; i++)
         for (int c = 0; c < 2; c++) {
             float *at = weights + i * BLOCK + c * LANES;
@@ -181,11 +184,15 @@ static void softmax_backward(float *weights, float *dscores, int64_t rows, int64
     for (int64_t i = 0; i < rows; i++)
         for (int c = 0; c < 2; c++) {
             int64_t at = i * BLOCK + c * LANES;
-            vec weight = vec_exp2(
-                vec_fma(vec_load(weights + at), scale_vector, vec_load(shift + c * LANES)));
+            vec score = vec_load(weights + at);
+            vec weight = vec_exp2(vec_fma(score, scale_vector, vec_load(shift + c * LANES)));
+            vec dscore = weight * (vec_load(dscores + at) - vec_load(delta + c * LANES));
+            if (capped) { /* a masked score is -inf, and its weight 0 */
+                score = vec_max(vec_splat(-1), score);
+                dscore *= 1 - score * score;
+            }
             vec_store(weights + at, weight);
-            vec_store(dscores + at,
-                      weight * (vec_load(dscores + at) - vec_load(delta + c * LANES)));
+            vec_store(dscores + at, dscore);
         }
 }
 
@@ -239,9 +246,11 @@ static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
                        sizes->row.head_size);
         scores_product(dscores, BLOCK, rows, v, width, buffers->dout_transposed + column, BLOCK,
                        sizes->row.head_size);
+        if (sizes->score.inner != 0) cap_scores(weights, BLOCK, rows, PAIR, sizes->score.inner);
         mask_first_keys(weights, BLOCK, rows, key + skipped, begin + column, limits, length);
         softmax_backward(weights, dscores, rows, diagonal ? column - skipped : rows,
-                         sizes->exponent_scale, buffers->shift + column, buffers->delta + column);
+                         sizes->exponent_scale, sizes->score.inner != 0, buffers->shift + column,
+                         buffers->delta + column);
         weighted_product(buffers->dq_transposed + column, BLOCK, sizes->row.head_size, k, width,
                          dscores, BLOCK, rows, START_ADD, NULL);
     }
@@ -261,7 +270,7 @@ static void block_run(const struct sizes *sizes, const struct buffers *buffers,
     for (; key <= begin; key += BLOCK)
         run_tile(sizes, buffers, sums, head->limits, begin, queries, key);
     transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
-    head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
+    head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->score.scale);
 }
 
 /* Processes one part of the `index`-th head of keys: dq of its queries, one head after another, and
@@ -301,7 +310,7 @@ static void key_block_store(const struct sizes *sizes, float *sums, const struct
             vec_store(total.dv + i, vec_load(total.dv + i) + vec_load(more.dv + i));
         }
     }
-    head_rows_store(head->dk, begin, count, total.dk + at, sizes->width, sizes->scale);
+    head_rows_store(head->dk, begin, count, total.dk + at, sizes->width, sizes->score.scale);
     head_rows_store(head->dv, begin, count, total.dv + at, sizes->width, 1);
 }
 

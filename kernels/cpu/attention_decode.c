@@ -26,7 +26,8 @@ struct sizes {
     struct row_sizes row;
     int64_t part_keys, parts_max; /* keys of a task; tasks of a query with keys_max keys */
     int64_t partial_floats, buffer_floats;
-    float exponent_scale; /* log2 e / sqrt D: scores to powers of 2 */
+    float inner;          /* as in struct attention_score */
+    float exponent_scale; /* scores to powers of 2 */
 };
 
 /* Partial result of a part of the keys. The sums are relative to max. */
@@ -56,6 +57,7 @@ static struct sizes sizes_of(const struct attention_decode_args *args) {
     int64_t tasks = queries < TASKS ? TASKS / queries : 1;
     int64_t size = tensor_columns(args->out) / args->heads;
     struct row_sizes row = head_sizes(size, args->heads, args->kv_heads);
+    struct attention_score score = attention_score(args->scale, args->softcap, size);
     assert(tensor_columns(args->out) == row.columns && tensor_columns(args->q) >= row.columns);
     assert(tensor_rows(args->q) == queries && tensor_columns(cache) >= 2 * row.kv_columns);
     assert(args->q->dtype == cache->dtype);
@@ -70,7 +72,8 @@ static struct sizes sizes_of(const struct attention_decode_args *args) {
         .buffer_floats =
             round_up(row.columns + ROWS * row.kv_columns + row.heads * KEYS, LINE_FLOATS) +
             partial_floats,
-        .exponent_scale = (float)(M_LOG2E / sqrt((double)row.head_size)),
+        .inner = score.inner,
+        .exponent_scale = (float)(M_LOG2E / score.divisor),
     };
 }
 
@@ -279,6 +282,8 @@ static void query_part(const struct attention_decode_args *args, const struct si
     for (const struct partial *into = partial; block.first < end; block.first += KEYS) {
         block.count = block_length(block.first, end, KEYS);
         block_scores(&sizes->row, buffers, row, &block);
+        if (sizes->inner != 0)
+            cap_scores(buffers->weights, KEYS, sizes->row.heads, block.count, sizes->inner);
         block_softmax(sizes, buffers->weights, into, block.count);
         block_values(&sizes->row, buffers, into->out, &block);
         if (into != partial) merge(sizes, partial, into);

@@ -19,7 +19,8 @@ struct sizes {
     struct row_sizes row;
     int64_t width;         /* D rounded up to LANES: floats of a packed row */
     int64_t group, groups; /* queries of a task, tasks of a head */
-    float exponent_scale;  /* log2 e / sqrt D: scores to powers of 2 */
+    struct attention_score score;
+    float exponent_scale; /* scores to powers of 2 */
 };
 
 /* Buffers of one thread. Columns are queries of the group. */
@@ -39,7 +40,7 @@ struct softmax_state {
 static struct sizes sizes_of(const struct attention_forward_args *args) {
     int64_t batch = args->qkv->shape[0], length = args->qkv->shape[1];
     struct row_sizes row = row_sizes(args->qkv, args->heads, args->kv_heads);
-    double head_size = (double)row.head_size;
+    struct attention_score score = attention_score(args->scale, args->softcap, row.head_size);
     assert(row.head_size <= HEAD_SIZE_MAX && args->out->shape[2] == row.columns);
     int64_t tasks = batch * row.heads * blocks_of(length, GROUP_MAX);
     int64_t group = tasks < TASKS_ENOUGH ? GROUP_MAX / 2 : GROUP_MAX;
@@ -49,7 +50,8 @@ static struct sizes sizes_of(const struct attention_forward_args *args) {
                           .width = round_up(row.head_size, LANES),
                           .group = group,
                           .groups = blocks_of(length, group),
-                          .exponent_scale = (float)(M_LOG2E / sqrt(head_size))};
+                          .score = score,
+                          .exponent_scale = (float)(M_LOG2E / score.divisor)};
 }
 
 static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
@@ -113,6 +115,7 @@ static void pair_attend(const struct sizes *sizes, const struct buffers *buffers
     key += skipped;
     scores_product(buffers->scores, PAIR, rows, buffers->k + packed, sizes->width,
                    buffers->q + column, sizes->group, sizes->row.head_size);
+    if (sizes->score.inner != 0) cap_scores(buffers->scores, PAIR, rows, PAIR, sizes->score.inner);
     bool masked = mask_first_keys(buffers->scores, PAIR, rows, key, query, limits, sizes->length);
     vec factor[2];
     softmax_update(buffers->scores, rows, query - key, masked, sizes->exponent_scale,
@@ -146,7 +149,7 @@ static void group_store(const struct sizes *sizes, const struct buffers *buffers
             int64_t query = begin + column + lane;
             head_rows_store(out, query, 1, buffers->rows + lane * sizes->width, sizes->width,
                             1.0f / sum);
-            lse[query] = max / sqrtf((float)sizes->row.head_size) + logf(sum);
+            lse[query] = max / (float)sizes->score.divisor + logf(sum);
         }
     }
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "test/kernels/soft_cap.h"
+
 enum { LENGTH_MAX = 400 };
 
 /* One query head with the keys and values that it reads, in fp64; rows are `stride` apart. */
@@ -11,29 +13,30 @@ struct head {
     int64_t length, columns, stride;
     const double *q, *k, *v;
     const int32_t *first_keys; /* [length], or NULL */
+    double scale, cap;         /* of scores; cap 0: none */
 };
 
 static inline int64_t first_key(const struct head *head, int64_t i) {
     return head->first_keys ? head->first_keys[i] : 0;
 }
 
-/* Returns the scaled score of query i with key j; *size is set to the sum of its absolute terms. */
-static inline double score(const struct head *head, int64_t i, int64_t j, double *size) {
-    double sum = 0, scale = 1 / sqrt((double)head->columns);
-    *size = 0;
+/* Returns the score of query i with key j. Its size is the sum of its absolute terms. */
+static inline struct capped score(const struct head *head, int64_t i, int64_t j) {
+    double sum = 0, size = 0;
     for (int64_t d = 0; d < head->columns; d++) {
-        double term = head->q[i * head->stride + d] * head->k[j * head->stride + d] * scale;
+        double term = head->q[i * head->stride + d] * head->k[j * head->stride + d] * head->scale;
         sum += term;
-        *size += fabs(term);
+        size += fabs(term);
     }
-    return sum;
+    return soft_capped(sum, size, head->cap);
 }
 
 /* Computes the scores of query i with its keys, their sizes, and log(sum(exp(scores))). */
 static inline double scores_of(const struct head *head, int64_t i, double *scores, double *sizes) {
     double max = -INFINITY, sum = 0;
     for (int64_t j = first_key(head, i); j <= i; j++) {
-        scores[j] = score(head, i, j, &sizes[j]);
+        struct capped capped = score(head, i, j);
+        scores[j] = capped.score, sizes[j] = capped.size;
         max = fmax(max, scores[j]);
     }
     for (int64_t j = first_key(head, i); j <= i; j++) sum += exp(scores[j] - max);
@@ -72,14 +75,16 @@ struct backward_head {
 static inline void backward_pair(const struct backward_head *w, int64_t i, int64_t j, double delta,
                                  double delta_size) {
     const struct head *head = &w->head;
-    double size, s = score(head, i, j, &size), p = exp(s - w->lse[i]), dp = 0, dp_size = 0;
-    double scale = 1 / sqrt((double)head->columns), unsure = 1 + size + fabs(w->lse[i]);
+    struct capped s = score(head, i, j);
+    double p = exp(s.score - w->lse[i]), dp = 0, dp_size = 0;
+    double unsure = 1 + s.size + fabs(w->lse[i]), slope_size = s.slope * unsure + s.slope_size;
     for (int64_t d = 0; d < head->columns; d++) {
         double term = w->dout[i * w->out_stride + d] * head->v[j * head->stride + d];
         dp += term;
         dp_size += fabs(term);
     }
-    double ds = p * (dp - delta) * scale, ds_size = p * (dp_size + delta_size) * scale * unsure;
+    double ds = p * (dp - delta) * head->scale * s.slope;
+    double ds_size = p * (dp_size + delta_size) * head->scale * slope_size;
     for (int64_t d = 0; d < head->columns; d++) {
         int64_t qi = i * head->stride + d, kj = j * head->stride + d;
         double dout = w->dout[i * w->out_stride + d];

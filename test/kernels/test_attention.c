@@ -8,6 +8,9 @@
 #include "test/kernels/golden.h"
 #include "test/kernels/qkv_row.h"
 
+/* Fields that a case does not name are 0. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
 struct dtypes {
     enum dtype qkv, out, dout, dqkv;
 };
@@ -25,6 +28,7 @@ struct shape {
     int64_t kv_heads; /* H_kv; 0: same as H */
     int64_t document; /* largest length of isolated documents; 0: one for all */
     int64_t window;   /* keys that a query reads at most; 0: all */
+    float scale, cap; /* of scores; scale 0: 1 / sqrt(D), cap 0: none */
 };
 
 static struct qkv_row row_of(const struct shape *s) {
@@ -86,7 +90,9 @@ static struct head head_of(const struct shape *s, const double *qkv, const int32
                          .q = first + h * row.width,
                          .k = first + key_column(row, h),
                          .v = first + value_column(row, h),
-                         .first_keys = first_keys ? first_keys + b * s->length : NULL};
+                         .first_keys = first_keys ? first_keys + b * s->length : NULL,
+                         .scale = s->scale != 0 ? s->scale : 1 / sqrt((double)row.width),
+                         .cap = s->cap};
 }
 
 struct tensors {
@@ -142,8 +148,8 @@ static void run_forward(struct check *c, const struct shape *s, struct tensors *
     size_t bytes = (size_t)(s->batch * s->length) * sizeof *sent;
     if (sent) t->sent = check_memory(c, CHECK_READ, sent, bytes);
     CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
-             .first_keys = t->sent, .window = t->folded ? 0 : s->window, .heads = (int)s->heads,
-             .kv_heads = (int)row_of(s).kv_heads);
+             .first_keys = t->sent, .window = t->folded ? 0 : s->window, .scale = s->scale,
+             .softcap = s->cap, .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
 }
 
 static void forward(struct check *c, const void *given) {
@@ -184,8 +190,8 @@ static void run_backward(struct check *c, const struct shape *s, struct tensors 
     double *before = check_read(c, &sums);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
              .out = &t->out, .lse = t->lse.data, .first_keys = t->sent,
-             .window = t->folded ? 0 : s->window, .heads = (int)s->heads,
-             .kv_heads = (int)row_of(s).kv_heads, .column_sums = &sums);
+             .window = t->folded ? 0 : s->window, .scale = s->scale, .softcap = s->cap,
+             .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads, .column_sums = &sums);
     if (c->verify) check_column_sums(c, &sums, before, &t->dqkv);
 }
 
@@ -302,6 +308,29 @@ Test(attention, first_keys) {
         }
 }
 
+/* Scales and soft caps, from one that hardly changes a score to one that most scores reach, with
+ * documents and windows, for every kind of kernel. */
+Test(attention, soft_caps) {
+    static const struct {
+        int64_t document, window;
+        float scale, cap;
+    } kinds[] = {{0, 0, 0, 50}, {0, 0, 0.1f, 0},   {0, 0, 0.3f, 2},
+                 {40, 9, 0, 1}, {0, 33, 1, 20.5f}, {7, 0, 0.0625f, 0.5f}};
+    static const struct shape given[] = {{2, 77, 4, 256, F32, 1, 1},  {1, 77, 4, 80, F32, 1, 2},
+                                         {1, 77, 2, 64, F32, 1.5, 0}, {1, 150, 6, 128, F32, 1, 2},
+                                         {2, 77, 3, 24, F32, 1, 1},   {3, 13, 4, 10, F32, 1.5, 1},
+                                         {1, 150, 2, 256, F32, 1, 2}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            struct shape s = given[i];
+            if (test_leaves_out(i + k)) continue;
+            s.dtypes = plain[(i + k) % 3];
+            s.document = kinds[k].document, s.window = kinds[k].window;
+            s.scale = kinds[k].scale, s.cap = kinds[k].cap;
+            check_on_each_gpu(both, &s);
+        }
+}
+
 /* A window has the bits of the same first keys. */
 static void folded(struct check *c, const void *given) {
     const struct shape *s = given;
@@ -392,6 +421,7 @@ Test(attention, finite_differences) {
     check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 0, 0});
     check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2, 0, 0});
     check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0, 3, 2});
+    check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2, 3, 4, 0.4f, 0.7f});
 }
 
 /* Scores up to hundreds: exponentials overflow unless the maximum is subtracted first. */

@@ -6,6 +6,7 @@
 #include "test/device.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
+#include "test/kernels/soft_cap.h"
 
 struct shape {
     int64_t batch, length, heads, head_columns, position; /* B, T, H, D */
@@ -14,8 +15,9 @@ struct shape {
     bool odd;         /* tensors start one element past a vector's alignment */
     int64_t kv_heads; /* H_kv; 0: same as H */
     int64_t first_key;
-    int64_t prefix; /* keys that come from a run of rows, the same for all queries, before the
-                     * queries' own keys, whose rows alternate */
+    int64_t prefix;   /* keys that come from a run of rows, the same for all queries, before the
+                       * queries' own keys, whose rows alternate */
+    float scale, cap; /* of scores; scale 0: 1 / sqrt(D), cap 0: none */
 };
 
 static struct qkv_row row_of(const struct shape *s) {
@@ -134,6 +136,8 @@ static void decode(struct check *c, const struct shape *s, const struct tensor *
                                          .keys_to = 1,
                                          .keys_max = s->length,
                                          .window = window_of(s),
+                                         .scale = s->scale,
+                                         .softcap = s->cap,
                                          .heads = (int)s->heads,
                                          .kv_heads = (int)row_of(s).kv_heads};
     args.keys = keys_of(c, s);
@@ -146,20 +150,19 @@ static void decode(struct check *c, const struct shape *s, const struct tensor *
     check_finished(c, "attention_decode");
 }
 
-/* Returns the score of key j for the query of head h. first: the sequence's first row; *size:
- * the sum of the score's absolute terms. */
-static double score(const struct shape *s, const double *first, int64_t h, int64_t j,
-                    double *size) {
+/* Returns the score of key j for the query of head h. first: the sequence's first row. Its size is
+ * the sum of its absolute terms. */
+static struct capped score(const struct shape *s, const double *first, int64_t h, int64_t j) {
     struct qkv_row row = row_of(s);
     const double *q = first + s->position * row.columns + h * row.width;
     const double *k = first + j * row.columns + key_column(row, h);
-    double sum = 0, scale = 1 / sqrt((double)s->head_columns);
-    *size = 0;
+    double sum = 0, size = 0, scale = s->scale;
+    if (s->scale == 0) scale = 1 / sqrt((double)s->head_columns);
     for (int64_t d = 0; d < s->head_columns; d++) {
         sum += q[d] * k[d] * scale;
-        *size += fabs(q[d] * k[d] * scale);
+        size += fabs(q[d] * k[d] * scale);
     }
-    return sum;
+    return soft_capped(sum, size, s->cap);
 }
 
 /* One head in fp64. An absolute fp32 error in a score is a relative error of exp(score), so each
@@ -171,7 +174,8 @@ static void reference_head(struct check *c, const struct shape *s, const double 
     double *scores = check_doubles(c, keys), *sizes = check_doubles(c, keys);
     double max = -INFINITY, sum = 0, size_max = 0;
     for (int64_t j = s->first_key; j < keys; j++) {
-        scores[j] = score(s, first, h, j, &sizes[j]);
+        struct capped capped = score(s, first, h, j);
+        scores[j] = capped.score, sizes[j] = capped.size;
         max = fmax(max, scores[j]);
         size_max = fmax(size_max, sizes[j]);
     }
@@ -298,6 +302,22 @@ Test(attention_decode, first_keys) {
     struct shape longer = plain_shape(1, 1100, 2, 64, 1090, DTYPE_BF16);
     for (longer.first_key = 3; longer.first_key < 1091; longer.first_key += 400)
         check_everywhere(exact, &longer);
+}
+
+/* Scales and soft caps, from one that hardly changes a score to one that most scores reach. */
+Test(attention_decode, soft_caps) {
+    static const float kinds[][2] = {{0, 50}, {0.1f, 0},  {0.3f, 2},
+                                     {0, 1},  {1, 20.5f}, {0.0625f, 0.5f}};
+    static const int64_t widths[] = {256, 80, 64, 5};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            enum dtype dtype = (enum dtype)((w + k) % 3);
+            struct shape shape = plain_shape(2, 200, 4, widths[w], k % 2 ? 199 : 76, dtype);
+            shape.kv_heads = 1 + (int64_t)w % 2;
+            shape.first_key = k % 3 ? 33 : 0;
+            shape.scale = kinds[k][0], shape.cap = kinds[k][1];
+            check_everywhere(exact, &shape);
+        }
 }
 
 /* A prefix that queries share, with its end inside and between blocks of keys, and first keys
