@@ -50,6 +50,7 @@
     S(attention_backward)           \
     X(cross_entropy)                \
     X(distillation)                 \
+    X(softcap)                      \
     X(cast)                         \
     X(dequantize)                   \
     S(quantize)                     \
@@ -99,9 +100,9 @@ struct step_inputs {
     int64_t first_row;       /* index of the batch's first row, of all rows of the run */
 };
 
-/* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows;
- * without a position table only the token's row. With a remainder the token table is split master
- * weights (kernels/rounding.h). */
+/* out[i] = token_scale * token_table[tokens[i]] + position_table[i % sequence_length], for N = B *
+ * T rows; without a position table only the token's row. With a remainder the token table is split
+ * master weights (kernels/rounding.h). */
 struct embedding_forward_args {
     const struct tensor *out;            /* [N, C] */
     const int32_t *tokens;               /* [N], each in 0..V-1 */
@@ -110,6 +111,7 @@ struct embedding_forward_args {
     const struct tensor *position_table; /* optional [T or more, C] */
     const int32_t *positions;            /* optional [N]: rows of position_table. NULL: i % T */
     int64_t sequence_length;             /* T */
+    float token_scale;                   /* factor of the token's row; 0 stands for 1 */
     const struct trace_label *label;     /* optional */
 };
 
@@ -121,11 +123,12 @@ struct embedding_backward_args {
     const int32_t *tokens;                /* [N] */
     const int32_t *positions;             /* optional [N], as in the forward pass */
     int64_t sequence_length;              /* T */
+    float token_scale;                    /* as in the forward pass */
 };
 
-/* sum = in + residual; out = (sum - mean) * rstd * weight + bias, along rows. Without residual, sum
- * is in itself and is not written. Ba, Kiros, Hinton 2016. Without mean and bias it is RMS norm,
- * out = sum * rstd * weight, where rstd is computed with a mean of zero. Zhang, Sennrich 2019. */
+/* sum = in + residual; out = (sum - mean) * rstd * (weight + weight_offset) + bias, along rows.
+ * Without residual, sum is in itself and is not written. Ba, Kiros, Hinton 2016. Without mean and
+ * bias it is RMS norm, where rstd is computed with a mean of zero. Zhang, Sennrich 2019. */
 struct layernorm_forward_args {
     const struct tensor *out;      /* [N, C] */
     const struct tensor *sum;      /* optional [N, C]; may be in or residual itself */
@@ -135,6 +138,7 @@ struct layernorm_forward_args {
     const struct tensor *residual; /* optional [N, C]; given exactly when sum is */
     const struct tensor *weight;   /* [C] fp32 */
     const struct tensor *bias;     /* optional [C] fp32 */
+    float weight_offset;           /* the factor is weight + weight_offset: 0, or 1 as in Gemma */
     struct amax *track_amax;       /* optional, of out */
     float epsilon;
     const struct trace_label *label; /* optional */
@@ -151,6 +155,7 @@ struct layernorm_backward_args {
     const struct tensor *in;          /* [N, C], the normalized tensor of the forward pass */
     const float *mean, *rstd;         /* [N]; mean optional */
     const struct tensor *weight;      /* [C] fp32 */
+    float weight_offset;              /* as in the forward pass */
     const struct tensor *dresidual;   /* optional [N, C] */
     struct amax *track_amax;          /* optional, of din_lower, or of din without it */
     const struct tensor *column_sums; /* optional += [C], of the same tensor as stored: the gradient
@@ -261,11 +266,15 @@ struct gelu_backward_args {
     const struct trace_label *label;  /* optional */
 };
 
-/* out = silu(gate) * up, where silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up
- * is gate | up. Shazeer 2020. */
+/* silu(x) = x / (1 + exp(-x)), or the gelu above. */
+enum gate_function { GATE_SILU, GATE_GELU };
+
+/* out = f(gate) * up, where f is the gate function: a gated linear unit. A row of gate_up is gate |
+ * up. Shazeer 2020. */
 struct gated_forward_args {
     const struct tensor *out;        /* [N, I] */
     const struct tensor *gate_up;    /* [N, 2 I] */
+    enum gate_function gate;         /* f */
     struct amax *track_amax;         /* optional, of out */
     const struct trace_label *label; /* optional */
 };
@@ -274,6 +283,7 @@ struct gated_backward_args {
     const struct tensor *dgate_up;   /* [N, 2 I]; may be gate_up itself */
     const struct tensor *dout;       /* [N, I] */
     const struct tensor *gate_up;    /* [N, 2 I] */
+    enum gate_function gate;         /* f */
     struct amax *track_amax;         /* optional, of dgate_up */
     const struct trace_label *label; /* optional */
 };
@@ -302,8 +312,8 @@ struct rope_args {
 
 /* RMS norm of each head of q and k, in place: the first (H + H_kv) groups of D columns of each row
  * are each divided by the root of their mean square + epsilon, and multiplied by the weight of
- * queries or of keys. Henry et al. 2020, as in Qwen3. With angles the result is rotated as by rope,
- * without rounding in between. */
+ * queries or of keys, plus weight_offset. Henry et al. 2020, as in Qwen3. With angles the result is
+ * rotated as by rope, without rounding in between. */
 struct qk_norm_forward_args {
     const struct tensor *inout; /* [N, at least (H + H_kv) D] */
     const struct tensor *raw;   /* [N, (H + H_kv) D], written: the input of the norm; same dtype */
@@ -314,6 +324,7 @@ struct qk_norm_forward_args {
     int heads;                                /* H */
     int kv_heads;                             /* H_kv */
     float epsilon;
+    float weight_offset;             /* as in layernorm_forward */
     const struct trace_label *label; /* optional */
 };
 
@@ -328,6 +339,7 @@ struct qk_norm_backward_args {
     int heads;                                  /* H */
     int kv_heads;                               /* H_kv */
     float epsilon;
+    float weight_offset; /* as in the forward pass */
 };
 
 /* Causal self-attention, softmax in fp32; the T x T scores are never stored. A row of qkv has
@@ -378,6 +390,8 @@ struct cross_entropy_args {
     const struct step_inputs *inputs; /* given with loss_scale: loss_weight is read */
     const float *weights;             /* optional [N], with loss_scale; NULL: all are 1 */
     int64_t vocab_size;
+    float softcap; /* the logits are results of softcap with this cap, and the gradient is that of
+                    * its input; 0: none */
     const struct trace_label *label; /* optional */
 };
 
@@ -398,6 +412,15 @@ struct distillation_args {
     const float *loss_scale;             /* optional, backend memory */
     const struct step_inputs *inputs;    /* given with loss_scale: loss_weight is read */
     int64_t vocab_size;
+    float softcap;                   /* as in cross_entropy */
+    const struct trace_label *label; /* optional */
+};
+
+/* x becomes cap * tanh(x / cap), in place: small values hardly change, and none exceeds the cap.
+ * Bello et al. 2016, as in Gemma 2. */
+struct softcap_args {
+    const struct tensor *inout;
+    float cap;                       /* > 0 */
     const struct trace_label *label; /* optional */
 };
 

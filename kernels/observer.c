@@ -29,6 +29,7 @@ const struct trace_label *operation_label(enum operation_id id, const void *args
     case ID_dropout: return ((const struct dropout_args *)args)->label;
     case ID_cross_entropy: return ((const struct cross_entropy_args *)args)->label;
     case ID_distillation: return ((const struct distillation_args *)args)->label;
+    case ID_softcap: return ((const struct softcap_args *)args)->label;
     default: return NULL;
     }
 }

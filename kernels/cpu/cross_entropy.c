@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/softcap.h"
 
 /* Computes maxima over every 16th element first: compilers that preserve NaN vectorize no other
  * form. */
@@ -39,17 +40,23 @@ static float row_exponentials(const struct tensor *logits, int64_t offset, int64
     return total;
 }
 
-/* logits = (softmax - one_hot(target)) * scale, in place, and 0 in the padding. */
-static void row_gradient(const struct tensor *logits, int64_t offset, int64_t count, int64_t padded,
-                         int64_t target, float max, float sum, float scale) {
+/* logits = (softmax - one_hot(target)) * scale, in place, and 0 in the padding; times the slope of
+ * softcap, if there is one. */
+static void row_gradient(const struct cross_entropy_args *args, int64_t row, float max, float sum,
+                         float scale) {
+    const struct tensor *logits = args->logits;
+    int64_t padded = tensor_columns(logits), count = args->vocab_size, offset = row * padded;
+    int64_t target = args->targets[row];
     float buffer[CPU_BLOCK], gradient[CPU_BLOCK];
-    float factor = scale / sum;
+    float factor = scale / sum, inverse_cap = args->softcap > 0 ? 1 / args->softcap : 0;
     for (int64_t v = 0; v < count; v += CPU_BLOCK) {
         int64_t n = block_length(v, count, CPU_BLOCK);
         const float *x = dtype_widen(buffer, logits->data, logits->dtype, offset + v, n);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) gradient[i] = exp_f32(x[i] - max) * factor;
         if (target >= v && target < v + n) gradient[target - v] -= scale;
+        if (inverse_cap > 0)
+            for (int64_t i = 0; i < n; i++) gradient[i] *= softcap_slope(x[i], inverse_cap);
         dtype_store(logits->data, logits->dtype, offset + v, gradient, n);
     }
     size_t bytes = dtype_bytes(logits->dtype);
@@ -82,7 +89,7 @@ void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args
         target_logit = *dtype_widen(&target_logit, logits->data, logits->dtype, offset + target, 1);
         args->losses[row] = logf(sum) + max - target_logit;
         if (args->loss_scale)
-            row_gradient(logits, offset, count, padded, target, max, sum,
+            row_gradient(args, row, max, sum,
                          *args->loss_scale * args->inputs->loss_weight *
                              (args->weights ? args->weights[row] : 1));
     }

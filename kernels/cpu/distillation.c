@@ -4,13 +4,14 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/softcap.h"
 
 /* A row: its logits, its softmax at both temperatures, and its teacher. */
 struct row {
     const struct tensor *logits;
     int64_t offset, count, padded; /* first element, V, V padded */
     int64_t target, top;           /* top: K */
-    float inverse;                 /* 1 / T */
+    float inverse, inverse_cap;    /* 1 / T, and 1 / softcap or 0 */
     float max, sum, soft_sum;      /* sums of exp(x - max) and of exp((x - max) / T) */
     const int32_t *tokens;         /* [K] */
     float teacher[DISTILLATION_TOP_MAX], student[DISTILLATION_TOP_MAX]; /* [K] q, and logits */
@@ -74,6 +75,8 @@ static void row_gradient(const struct row *row, const struct factors *f) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) gradient[i] = softmax_part(x[i], row, f);
         if (row->target >= v && row->target < v + n) gradient[row->target - v] -= f->target;
+        if (row->inverse_cap > 0)
+            for (int64_t i = 0; i < n; i++) gradient[i] *= softcap_slope(x[i], row->inverse_cap);
         dtype_store(logits->data, logits->dtype, row->offset + v, gradient, n);
     }
     /* The teacher's tokens again, from the logits as they were, so that each is rounded once. */
@@ -81,6 +84,7 @@ static void row_gradient(const struct row *row, const struct factors *f) {
         float value = softmax_part(row->student[k], row, f);
         if (row->tokens[k] == row->target) value -= f->target;
         value -= row->teacher[k] * f->teacher;
+        if (row->inverse_cap > 0) value *= softcap_slope(row->student[k], row->inverse_cap);
         dtype_store(logits->data, logits->dtype, row->offset + row->tokens[k], &value, 1);
     }
     memset((char *)logits->data + (size_t)(row->offset + row->count) * bytes, 0,
@@ -92,6 +96,7 @@ static void compute_row(const struct distillation_args *args, int64_t i) {
     struct row row = {.logits = args->logits, .offset = i * padded, .count = args->vocab_size};
     row.padded = padded, row.top = top, row.target = args->targets[i];
     row.tokens = args->teacher_tokens + i * top, row.inverse = 1 / args->temperature;
+    row.inverse_cap = args->softcap > 0 ? 1 / args->softcap : 0;
     if (row.target < 0) {
         const size_t bytes = (size_t)padded * dtype_bytes(args->logits->dtype);
         args->losses[i] = 0;

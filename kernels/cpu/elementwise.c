@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
 
 void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *values,
                     int64_t count) {
@@ -67,6 +68,23 @@ void cpu_cast(struct backend *be, const struct cast_args *args) {
         const float *x = dtype_widen(buffer, in->data, in->dtype, first, n);
         if (args->masters) copy_masters(out->data, out->dtype, first, x, n);
         else dtype_store(out->data, out->dtype, first, x, n);
+    }
+}
+
+void cpu_softcap(struct backend *be, const struct softcap_args *args) {
+    (void)be;
+    const struct tensor *x = args->inout;
+    int64_t count = tensor_count(x);
+    const float cap = args->cap;
+    assert(cap > 0 && !dtype_is_quantized(x->dtype));
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
+        float buffer[CPU_BLOCK], values[CPU_BLOCK];
+        int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
+        const float *in = dtype_widen(buffer, x->data, x->dtype, first, n);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) values[i] = cap * tanh_f32(in[i] / cap);
+        dtype_store(x->data, x->dtype, first, values, n);
     }
 }
 

@@ -20,6 +20,7 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
     const struct tensor *out = args->out, *token = args->token_table,
                         *position = args->position_table;
     int64_t rows = tensor_rows(out), columns = tensor_columns(out);
+    const float scale = args->token_scale != 0 ? args->token_scale : 1;
     assert(tensor_columns(token) == columns && (!position || tensor_columns(position) == columns));
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
 #pragma omp parallel for schedule(static)
@@ -34,9 +35,13 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
             if (position) {
                 const float *p = dtype_widen(position_buffer, position->data, position->dtype,
                                              position_at + c, n);
-                for (int64_t i = 0; i < n; i++) sum[i] = t[i] + p[i];
+                for (int64_t i = 0; i < n; i++) sum[i] = scale * t[i] + p[i];
+                t = sum;
+            } else if (scale != 1) {
+                for (int64_t i = 0; i < n; i++) sum[i] = scale * t[i];
+                t = sum;
             }
-            dtype_store(out->data, out->dtype, row * columns + c, position ? sum : t, n);
+            dtype_store(out->data, out->dtype, row * columns + c, t, n);
         }
     }
 }
@@ -61,22 +66,24 @@ static void add_row(float *sum, const struct tensor *dout, int64_t row, int64_t 
     for (int64_t i = 0; i < n; i++) sum[i] += d[i];
 }
 
-/* Adds n columns of the sorted rows of dout to a table. Rows with the same index are summed in fp32
- * first and added once: in a 16-bit table each small addition to a large sum would be lost. */
-static void add_sorted(const struct tensor *table, const struct tensor *dout,
+/* Adds n columns of the sorted rows of dout, times scale, to a table. Rows with the same index are
+ * summed in fp32 first and added once: in a 16-bit table each small addition to a large sum would
+ * be lost. */
+static void add_sorted(const struct tensor *table, const struct tensor *dout, float scale,
                        const struct indexed_row *sorted, int64_t c, int64_t n) {
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
     for (int64_t i = 0; i < rows;) {
         float sum[COLUMN_BLOCK] = {0};
         int32_t index = sorted[i].index;
         for (; i < rows && sorted[i].index == index; i++) add_row(sum, dout, sorted[i].row, c, n);
+        for (int64_t k = 0; k < n; k++) sum[k] *= scale;
         cpu_accumulate(table, index * columns + c, sum, n);
     }
 }
 
-/* table[indices[row]] += dout[row]. Two rows may have the same index, so threads divide the
+/* table[indices[row]] += scale * dout[row]. Two rows may have the same index, so threads divide the
  * columns, not the rows. sorted: [N] of scratch memory. */
-static void indices_backward(const struct tensor *table, const struct tensor *dout,
+static void indices_backward(const struct tensor *table, const struct tensor *dout, float scale,
                              const int32_t *indices, struct indexed_row *sorted) {
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
     for (int64_t row = 0; row < rows; row++)
@@ -85,7 +92,7 @@ static void indices_backward(const struct tensor *table, const struct tensor *do
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
         int64_t c = block * COLUMN_BLOCK;
-        add_sorted(table, dout, sorted, c, block_length(c, columns, COLUMN_BLOCK));
+        add_sorted(table, dout, scale, sorted, c, block_length(c, columns, COLUMN_BLOCK));
     }
 }
 
@@ -112,9 +119,10 @@ size_t cpu_embedding_backward_scratch(struct backend *be,
 
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
     struct indexed_row *sorted = backend_workspace(be, cpu_embedding_backward_scratch(be, args));
-    indices_backward(args->dtoken_table, args->dout, args->tokens, sorted);
+    const float scale = args->token_scale != 0 ? args->token_scale : 1;
+    indices_backward(args->dtoken_table, args->dout, scale, args->tokens, sorted);
     if (!args->dposition_table) return;
     if (args->positions)
-        indices_backward(args->dposition_table, args->dout, args->positions, sorted);
+        indices_backward(args->dposition_table, args->dout, 1, args->positions, sorted);
     else positions_backward(args);
 }

@@ -1,10 +1,21 @@
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/gelu.h"
 
 static inline float logistic(float x) {
     return 1.0f / (1.0f + exp_f32(-x));
+}
+
+/* out = f(gate) * up. */
+static void forward(float *out, const float *gate, const float *up, int64_t n,
+                    enum gate_function f) {
+    if (f == GATE_GELU)
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) out[k] = gelu(gate[k]) * up[k];
+    else
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) out[k] = gate[k] * logistic(gate[k]) * up[k];
 }
 
 void cpu_gated_forward(struct backend *be, const struct gated_forward_args *args) {
@@ -20,14 +31,30 @@ void cpu_gated_forward(struct backend *be, const struct gated_forward_args *args
         int64_t n = block_length(c, columns, CPU_BLOCK), at = row * 2 * columns + c;
         const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
         const float *up = dtype_widen(up_buffer, in->data, in->dtype, at + columns, n);
-#pragma omp simd
-        for (int64_t k = 0; k < n; k++) values[k] = gate[k] * logistic(gate[k]) * up[k];
+        forward(values, gate, up, n, args->gate);
         dtype_store(out->data, out->dtype, row * columns + c, values, n);
         cpu_track_amax(args->track_amax, out, row * columns + c, n);
     }
 }
 
 /* silu'(x) = s + x s (1 - s), where s is the logistic function. */
+static void backward(float *dgate, float *dup, const float *d, const float *gate, const float *up,
+                     int64_t n, enum gate_function f) {
+    if (f == GATE_GELU)
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) {
+            dup[k] = d[k] * gelu(gate[k]);
+            dgate[k] = d[k] * up[k] * gelu_derivative(gate[k]);
+        }
+    else
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) {
+            float s = logistic(gate[k]);
+            dup[k] = d[k] * gate[k] * s;
+            dgate[k] = d[k] * up[k] * (s + gate[k] * s * (1.0f - s));
+        }
+}
+
 void cpu_gated_backward(struct backend *be, const struct gated_backward_args *args) {
     (void)be;
     const struct tensor *in = args->gate_up, *dout = args->dout, *din = args->dgate_up;
@@ -44,12 +71,7 @@ void cpu_gated_backward(struct backend *be, const struct gated_backward_args *ar
         const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
         const float *up = dtype_widen(up_buffer, in->data, in->dtype, at + columns, n);
         const float *d = dtype_widen(dout_buffer, dout->data, dout->dtype, row * columns + c, n);
-#pragma omp simd
-        for (int64_t k = 0; k < n; k++) {
-            float s = logistic(gate[k]);
-            dup[k] = d[k] * gate[k] * s;
-            dgate[k] = d[k] * up[k] * (s + gate[k] * s * (1.0f - s));
-        }
+        backward(dgate, dup, d, gate, up, n, args->gate);
         dtype_store(din->data, din->dtype, at, dgate, n);
         dtype_store(din->data, din->dtype, at + columns, dup, n);
         cpu_track_amax(args->track_amax, din, at, n);

@@ -51,6 +51,7 @@ void cpu_layernorm_forward(struct backend *be, const struct layernorm_forward_ar
     int64_t rows = tensor_rows(a->out), columns = tensor_columns(a->out);
     const struct tensor *normalized = a->residual ? a->sum : a->in;
     const float *weight = a->weight->data, *bias = a->bias ? a->bias->data : NULL;
+    const float weight_offset = a->weight_offset;
     assert(!a->residual == !a->sum && a->weight->dtype == DTYPE_F32 && !a->mean == !a->bias);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
@@ -68,22 +69,24 @@ void cpu_layernorm_forward(struct backend *be, const struct layernorm_forward_ar
                 dtype_widen(buffer, normalized->data, normalized->dtype, offset + c, n);
             if (bias)
                 for (int64_t i = 0; i < n; i++)
-                    out[i] = (x[i] - mean) * rstd * weight[c + i] + bias[c + i];
+                    out[i] = (x[i] - mean) * rstd * (weight[c + i] + weight_offset) + bias[c + i];
             else
-                for (int64_t i = 0; i < n; i++) out[i] = x[i] * rstd * weight[c + i];
+                for (int64_t i = 0; i < n; i++)
+                    out[i] = x[i] * rstd * (weight[c + i] + weight_offset);
             dtype_store(a->out->data, a->out->dtype, offset + c, out, n);
         }
         cpu_track_amax(a->track_amax, a->out, offset, columns);
     }
 }
 
-/* With d = dout * weight and h = (in - mean) * rstd, the gradient of a row is rstd * (d - mean(d) -
- * h * mean(d * h)), for RMS norm without mean(d). Computes the two means, and adds dweight and
- * dbias of the row to the partial sums of its row block. */
+/* With d = dout * (weight + weight_offset) and h = (in - mean) * rstd, the gradient of a row is
+ * rstd * (d - mean(d) - h * mean(d * h)), for RMS norm without mean(d). Computes the two means, and
+ * adds dweight and dbias of the row to the partial sums of its row block. */
 static void backward_sums(const struct layernorm_backward_args *a, int64_t row, int64_t columns,
                           float *partial, float *mean_d, float *mean_dh) {
     float dout_buffer[CPU_BLOCK], in_buffer[CPU_BLOCK];
     const float *weight = a->weight->data;
+    const float weight_offset = a->weight_offset;
     float mean = a->mean ? a->mean[row] : 0, rstd = a->rstd[row], total_d = 0, total_dh = 0;
     for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
         int64_t n = block_length(c, columns, CPU_BLOCK), at = row * columns + c;
@@ -93,7 +96,7 @@ static void backward_sums(const struct layernorm_backward_args *a, int64_t row, 
         float sum_d = 0, sum_dh = 0;
 #pragma omp simd reduction(+ : sum_d, sum_dh)
         for (int64_t i = 0; i < n; i++) {
-            float h = (in[i] - mean) * rstd, d = dout[i] * weight[c + i];
+            float h = (in[i] - mean) * rstd, d = dout[i] * (weight[c + i] + weight_offset);
             sum_d += d;
             sum_dh += d * h;
             dweight[i] += dout[i] * h;
@@ -110,13 +113,14 @@ static void backward_row(const struct layernorm_backward_args *a, int64_t row, i
                          float mean_d, float mean_dh) {
     float dout_buffer[CPU_BLOCK], in_buffer[CPU_BLOCK], residual_buffer[CPU_BLOCK], din[CPU_BLOCK];
     const float *weight = a->weight->data;
+    const float weight_offset = a->weight_offset;
     float mean = a->mean ? a->mean[row] : 0, rstd = a->rstd[row];
     for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
         int64_t n = block_length(c, columns, CPU_BLOCK), at = row * columns + c;
         const float *dout = dtype_widen(dout_buffer, a->dout->data, a->dout->dtype, at, n);
         const float *in = dtype_widen(in_buffer, a->in->data, a->in->dtype, at, n);
         for (int64_t i = 0; i < n; i++) {
-            float h = (in[i] - mean) * rstd, d = dout[i] * weight[c + i];
+            float h = (in[i] - mean) * rstd, d = dout[i] * (weight[c + i] + weight_offset);
             din[i] = rstd * (d - mean_d - h * mean_dh);
         }
         if (a->dresidual) {

@@ -13,10 +13,10 @@ static float head_rstd(const float *x, int64_t size, float epsilon) {
 }
 
 /* Norm, weight and rotation of one head, in place. */
-static void head_forward(float *x, const float *weight, const float *angles, int64_t size,
-                         float epsilon) {
+static void head_forward(float *x, const float *weight, float weight_offset, const float *angles,
+                         int64_t size, float epsilon) {
     float rstd = head_rstd(x, size, epsilon);
-    for (int64_t i = 0; i < size; i++) x[i] *= rstd * weight[i];
+    for (int64_t i = 0; i < size; i++) x[i] *= rstd * (weight[i] + weight_offset);
     if (angles) head_rotate(x, angles, size, 1);
 }
 
@@ -37,27 +37,29 @@ void cpu_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args *
             dtype_store(raw->data, raw->dtype, (row * all + first) * size, heads.values, heads.n);
             for (int64_t i = 0; i < heads.count; i++) {
                 const struct tensor *w = first + i < args->heads ? args->q_weight : args->k_weight;
-                head_forward(heads.values + i * size, w->data, angles, size, args->epsilon);
+                head_forward(heads.values + i * size, w->data, args->weight_offset, angles, size,
+                             args->epsilon);
             }
             heads_write(&heads, x);
         }
     }
 }
 
-/* With d = dout * weight and h = in * rstd, the gradient is rstd * (d - h * mean(d * h)). It
- * replaces dout; the weight's gradient of this head is added to dweight [D]. */
+/* With d = dout * (weight + weight_offset) and h = in * rstd, the gradient is rstd * (d - h *
+ * mean(d * h)). It replaces dout; the weight's gradient of this head is added to dweight [D]. */
 static void head_backward(float *dout, float *dweight, const float *in, const float *weight,
-                          const float *angles, int64_t size, float epsilon) {
+                          float weight_offset, const float *angles, int64_t size, float epsilon) {
     float rstd = head_rstd(in, size, epsilon), sum = 0;
     if (angles) head_rotate(dout, angles, size, -1);
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < size; i++) {
         float h = in[i] * rstd;
         dweight[i] += dout[i] * h;
-        sum += dout[i] * weight[i] * h;
+        sum += dout[i] * (weight[i] + weight_offset) * h;
     }
     float mean = sum / (float)size;
-    for (int64_t i = 0; i < size; i++) dout[i] = rstd * (dout[i] * weight[i] - in[i] * rstd * mean);
+    for (int64_t i = 0; i < size; i++)
+        dout[i] = rstd * (dout[i] * (weight[i] + weight_offset) - in[i] * rstd * mean);
 }
 
 /* Backward pass of one row; adds to dweights [2, D], of queries and of keys. */
@@ -71,7 +73,8 @@ static void row_backward(const struct qk_norm_backward_args *a, float *dweights,
         for (int64_t i = 0; i < d.count; i++) {
             bool key = first + i >= a->heads;
             head_backward(d.values + i * size, dweights + key * size, raw.values + i * size,
-                          (key ? a->k_weight : a->q_weight)->data, angles, size, a->epsilon);
+                          (key ? a->k_weight : a->q_weight)->data, a->weight_offset, angles, size,
+                          a->epsilon);
         }
         heads_write(&d, a->dinout);
     }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/softcap.h"
 
 #include <limits.h>
 
@@ -85,10 +86,11 @@ static __device__ __forceinline__ struct partial partial_sum(const T *row, struc
 
 struct row {
     int columns, vocab_size, target;
-    float offset, sum, scale;
+    float offset, sum, scale, inverse_cap; /* inverse_cap: 1 / softcap, or 0 */
 };
 
-/* (softmax - one_hot(target)) * scale for the chunk at column `at`, 0 in the padding. */
+/* (softmax - one_hot(target)) * scale for the chunk at column `at`, 0 in the padding; times the
+ * slope of softcap, if there is one. */
 template <typename T, int N>
 static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<T, N> *from,
                                                       const struct row *row, int at) {
@@ -98,6 +100,11 @@ static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<
     if (row->target >= at && row->target < at + N)
         for (int i = 0; i < N; i++)
             if (at + i == row->target) x[i] -= row->scale;
+    if (row->inverse_cap > 0) {
+        float y[N];
+        unpack(y, from);
+        for (int i = 0; i < N; i++) x[i] *= softcap_slope(y[i], row->inverse_cap);
+    }
     if (at + N > row->vocab_size)
         for (int i = 0; i < N; i++)
             if (at + i >= row->vocab_size) x[i] = 0;
@@ -141,12 +148,12 @@ static __global__ void __launch_bounds__(THREADS)
                          const float *__restrict__ loss_scale,
                          const struct step_inputs *__restrict__ inputs,
                          const float *__restrict__ weights, int columns, int vocab_size,
-                         bool keep) {
+                         float inverse_cap, bool keep) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, shared);
     kept_chunk *kept = keep ? shared : NULL;
     T *values = logits + (int64_t)blockIdx.x * columns;
-    struct row row = {columns, vocab_size, targets[blockIdx.x], 0, 0, 0};
+    struct row row = {columns, vocab_size, targets[blockIdx.x], 0, 0, 0, inverse_cap};
     if (row.target < 0) { /* the same for the whole block */
         ignore_row<T, N, THREADS>(values, losses + blockIdx.x, columns, loss_scale != NULL);
         return;
@@ -196,11 +203,11 @@ static __global__ void __launch_bounds__(THREADS)
                               const float *__restrict__ loss_scale,
                               const struct step_inputs *__restrict__ inputs,
                               const float *__restrict__ weights, int64_t rows, int columns,
-                              int vocab_size) {
+                              int vocab_size, float inverse_cap) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, kept);
     const float scale = *loss_scale * inputs->loss_weight;
-    struct row row = {columns, vocab_size, -1, 0, 0, scale};
+    struct row row = {columns, vocab_size, -1, 0, 0, scale, inverse_cap};
     T *current = NULL;
     for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
         T *next = logits + r * columns;
@@ -222,6 +229,10 @@ static __global__ void __launch_bounds__(THREADS)
     gradient_and_sum<T, N, THREADS>(NULL, current, NULL, kept, &row);
 }
 
+static float inverse_cap_of(const struct cross_entropy_args *args) {
+    return args->softcap > 0 ? 1 / args->softcap : 0;
+}
+
 /* As many blocks as the GPU holds at once, but fewer if there are few rows. */
 template <typename T, int N, int THREADS>
 static void launch_kept(struct backend *be, const struct cross_entropy_args *args) {
@@ -240,7 +251,8 @@ static void launch_kept(struct backend *be, const struct cross_entropy_args *arg
         blocks = (int64_t)held * cuda->multiprocessors;
     LAUNCH((kept_cross_entropy_kernel<T, N, THREADS>), (unsigned)blocks, THREADS, bytes,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->inputs, args->weights, rows, (int)columns, (int)args->vocab_size);
+           args->inputs, args->weights, rows, (int)columns, (int)args->vocab_size,
+           inverse_cap_of(args));
 }
 
 template <typename T, int N, int THREADS>
@@ -255,7 +267,8 @@ static void launch(struct backend *be, const struct cross_entropy_args *args) {
     if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
     LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->inputs, args->weights, (int)columns, (int)args->vocab_size, keep);
+           args->inputs, args->weights, (int)columns, (int)args->vocab_size, inverse_cap_of(args),
+           keep);
 }
 
 template <typename T, int N>

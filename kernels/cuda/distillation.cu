@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/storage.h"
+#include "kernels/softcap.h"
 
 #include <limits.h>
 
@@ -13,7 +14,7 @@ enum { THREADS = 512 };
 /* Arguments that are the same for all rows. */
 struct distillation {
     int columns, vocab_size, top;
-    float alpha, temperature;
+    float alpha, temperature, inverse_cap; /* inverse_cap: 1 / softcap, or 0 */
 };
 
 /* The softmax of a row at both temperatures, and the factors of the gradient's parts. */
@@ -34,13 +35,18 @@ gradient(T *logits, const struct distillation *d, const struct row *row, int tar
          const int32_t *tokens, const float *q, const float *student) {
     for (int v = (int)threadIdx.x; v < d->columns; v += THREADS) {
         float value = v < d->vocab_size ? softmax_part(widen(logits[v]), row) : 0;
-        logits[v] = narrow<T>(v == target ? value - row->target : value);
+        if (v == target) value -= row->target;
+        if (d->inverse_cap > 0 && v < d->vocab_size)
+            value *= softcap_slope(widen(logits[v]), d->inverse_cap);
+        logits[v] = narrow<T>(value);
     }
     __syncthreads();
     for (int k = (int)threadIdx.x; k < d->top; k += THREADS) {
         float value = softmax_part(student[k], row);
         if (tokens[k] == target) value -= row->target;
-        logits[tokens[k]] = narrow<T>(value - q[k] * row->teacher);
+        value -= q[k] * row->teacher;
+        if (d->inverse_cap > 0) value *= softcap_slope(student[k], d->inverse_cap);
+        logits[tokens[k]] = narrow<T>(value);
     }
 }
 
@@ -108,8 +114,9 @@ void cuda_distillation(struct backend *be, const struct distillation_args *args)
     assert(args->vocab_size <= columns && columns <= INT_MAX / 2);
     assert(tensor_columns(teacher) <= DISTILLATION_TOP_MAX && teacher->dtype == DTYPE_F16);
     if (rows == 0) return;
-    struct distillation d = {(int)columns, (int)args->vocab_size, (int)tensor_columns(teacher),
-                             args->alpha, args->temperature};
+    struct distillation d = {
+        (int)columns, (int)args->vocab_size, (int)tensor_columns(teacher),
+        args->alpha,  args->temperature,     args->softcap > 0 ? 1 / args->softcap : 0};
     STORAGE_SWITCH(logits->dtype, T, {
         LAUNCH(distillation_kernel<T>, (unsigned)rows, THREADS, 2 * (size_t)d.top * sizeof(float),
                cuda_state(be)->compute, args->losses, (T *)logits->data, args->targets,

@@ -1,4 +1,5 @@
-/* Simple passes over arrays: casts, copies, zeros, and the mean loss. */
+/* Simple passes over arrays: casts, soft caps, copies, zeros, and the mean loss. */
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/rounding.h"
@@ -53,6 +54,32 @@ void cuda_cast(struct backend *be, const struct cast_args *args) {
             STORAGE_SWITCH(args->in->dtype, From, (cast<To, From>(be, args->out, args->in))));
     }
     cuda_launched(be, "cast");
+}
+
+/* A pack for each thread. Columns are those of the array as a whole. */
+template <bool PACKED, typename T>
+static __global__ void __launch_bounds__(CAST_THREADS)
+    softcap_kernel(T *inout, int64_t columns, float cap, float inverse_cap) {
+    int64_t column = ((int64_t)blockIdx.x * CAST_THREADS + threadIdx.x) * PACK;
+    int count = columns_from(column, columns);
+    float x[PACK];
+    if (count <= 0) return;
+    load_columns<PACKED>(x, inout + column, count);
+    for (int i = 0; i < PACK; i++) x[i] = cap * tanhf(x[i] * inverse_cap);
+    store_columns<PACKED>(inout + column, x, count);
+}
+
+void cuda_softcap(struct backend *be, const struct softcap_args *args) {
+    const struct tensor *inout = args->inout;
+    int64_t count = tensor_count(inout);
+    assert(args->cap > 0);
+    if (count == 0) return;
+    STORAGE_SWITCH(
+        inout->dtype, T,
+        LAUNCH((rows_are_packed(inout) ? softcap_kernel<true, T> : softcap_kernel<false, T>),
+               (unsigned)blocks_of(count, (int64_t)CAST_THREADS * PACK), CAST_THREADS, 0,
+               cuda_state(be)->compute, (T *)inout->data, count, args->cap, 1 / args->cap));
+    cuda_launched(be, "softcap");
 }
 
 /* Copies in units of 16 bytes where rows consist of them, else of one value. */

@@ -132,6 +132,7 @@ struct token_sums {
     const struct token_row *token_rows; /* [N], sorted */
     int64_t rows, columns;
     int64_t chunk_rows;
+    float scale; /* factor of dout */
 };
 
 /* Grid: chunks x tiles of columns. */
@@ -165,7 +166,7 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4)
                     store_columns<PACKED>(a.leading + border, sum, count);
                 } else {
                     load_columns<PACKED>(table, dtable + token * a.columns, count);
-                    for (int i = 0; i < PACK; i++) table[i] += sum[i];
+                    for (int i = 0; i < PACK; i++) table[i] = fmaf(a.scale, sum[i], table[i]);
                     store_columns<PACKED>(dtable + token * a.columns, table, count);
                 }
                 token = token_row[j].token, continued = false;
@@ -179,7 +180,7 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4)
         store_columns<PACKED>((continued ? a.leading : a.trailing) + border, sum, count);
     } else {
         load_columns<PACKED>(table, dtable + token * a.columns, count);
-        for (int i = 0; i < PACK; i++) table[i] += sum[i];
+        for (int i = 0; i < PACK; i++) table[i] = fmaf(a.scale, sum[i], table[i]);
         store_columns<PACKED>(dtable + token * a.columns, table, count);
     }
 }
@@ -221,6 +222,7 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX) long_runs_kernel(struc
         for (int j = 0; j < ROWS_AT_ONCE; j++)
             for (int i = 0; i < PACK; i++) sum[i] += values[j][i];
     }
+    for (int i = 0; i < PACK; i++) sum[i] *= a.scale;
     add_to_array(a.dtable, token * a.columns + column, sum, count);
 }
 
@@ -319,16 +321,16 @@ static unsigned column_tiles(int64_t columns, unsigned threads) {
     return (unsigned)blocks_of(columns, (int64_t)threads * PACK);
 }
 
-/* Adds row i of dout to row tokens[i] of dtable. */
+/* Adds row i of dout, times scale, to row tokens[i] of dtable. */
 static void tokens_backward(struct backend *be, const struct embedding_backward_args *args,
-                            const struct tensor *dtable, const int32_t *tokens) {
+                            const struct tensor *dtable, const int32_t *tokens, float scale) {
     const struct tensor *dout = args->dout;
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
     const struct workspace w =
         lay_out(dout, backend_workspace(be, cuda_embedding_backward_scratch(be, args)));
     struct token_sums a = {
-        array_of(dtable), w.leading,           w.trailing, dout->data, NULL, rows,
-        columns,          sum_chunk_rows(rows)};
+        array_of(dtable),     w.leading, w.trailing, dout->data, NULL, rows, columns,
+        sum_chunk_rows(rows), scale};
     a.token_rows = sort_by_token(be, &w, tokens, rows, tensor_rows(dtable));
     cuda_launched(be, "embedding_backward");
     if (be->failure.text[0]) return; /* the kernels below would index with unsorted rows */
@@ -365,9 +367,10 @@ void cuda_embedding_backward(struct backend *be, const struct embedding_backward
     int64_t rows = tensor_rows(args->dout);
     assert(rows <= INT32_MAX);
     if (rows == 0) return;
-    tokens_backward(be, args, args->dtoken_table, args->tokens);
+    tokens_backward(be, args, args->dtoken_table, args->tokens,
+                    args->token_scale != 0 ? args->token_scale : 1.0f);
     if (args->dposition_table && args->positions)
-        tokens_backward(be, args, args->dposition_table, args->positions);
+        tokens_backward(be, args, args->dposition_table, args->positions, 1);
     else if (args->dposition_table) positions_backward(be, args);
     cuda_launched(be, "embedding_backward");
 }

@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(FORWARD_WARPS *WARP)
     embedding_kernel(struct array out, const int32_t *__restrict__ tokens, struct array token_table,
                      const int16_t *__restrict__ token_remainder, struct array position_table,
                      const int32_t *__restrict__ positions, int64_t rows, int64_t columns,
-                     int64_t sequence_length) {
+                     int64_t sequence_length, float token_scale) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t row = (int64_t)blockIdx.x * FORWARD_WARPS + warp;
     if (row >= rows) return;
@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(FORWARD_WARPS *WARP)
         if (position_table.data) load_array(more, position_table, position + c, count);
         load_tokens(values, (const Token *)token_table.data, token_remainder, token + c, packed,
                     count);
-        for (int i = 0; i < PACK; i++) values[i] += more[i];
+        for (int i = 0; i < PACK; i++) values[i] = fmaf(token_scale, values[i], more[i]);
         if (packed) store_pack(to + c, values);
         else store_some(to + c, values, count);
     }
@@ -68,7 +68,7 @@ static void launch(struct backend *be, const struct embedding_forward_args *args
     LAUNCH((embedding_kernel<Out, Token>), (unsigned)blocks_of(rows, FORWARD_WARPS),
            FORWARD_WARPS * WARP, 0, cuda_state(be)->compute, array_of(args->out), args->tokens,
            token, args->token_remainder, array_of(args->position_table), args->positions, rows,
-           columns, args->sequence_length);
+           columns, args->sequence_length, args->token_scale != 0 ? args->token_scale : 1.0f);
 }
 
 void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {

@@ -1,7 +1,7 @@
-/* The gradients of layer norm. With d = dout * weight and h = (in - mean) * rstd, the gradient of a
- * row is rstd * (d - mean(d) - h * mean(d * h)); those of weight and bias are the column sums of
- * dout * h and dout. The column sums of the result can be computed too: they are the gradient of
- * the bias of the previous addition to the residual stream.
+/* The gradients of layer norm. With d = dout * (weight + weight_offset) and h = (in - mean) * rstd,
+ * the gradient of a row is rstd * (d - mean(d) - h * mean(d * h)); those of weight and bias are the
+ * column sums of dout * h and dout. The column sums of the result can be computed too: they are the
+ * gradient of the bias of the previous addition to the residual stream.
  *
  * Bytes per element: each tensor once in its dtype; for bf16 branches on an fp32 stream 2 + 4 + 4
  * read, 4 + 2 written. The limit is memory bandwidth.
@@ -36,6 +36,7 @@ struct backward {
     struct sums sums;    /* dweight, dbias and column_sums, the last two if requested */
     int dbias, column_sums; /* their indices in sums; 0: none */
     const float *mean, *rstd, *weight;
+    float weight_offset;
     struct amax *track_amax; /* optional */
     float per_column;        /* 1 / C */
     float per_column_d;      /* the same for mean(d); 0 for RMS norm, which has no mean */
@@ -183,6 +184,7 @@ static __device__ __forceinline__ void backward_group(const struct backward &a) 
     struct own_sums sums = {{0}, {0}, {0}};
     float weight[QUAD] = {0};
     if (inside) load_flat<true, QUAD>(weight, a.weight + column, QUAD);
+    for (int i = 0; i < QUAD; i++) weight[i] += a.weight_offset;
     for (int s = 0; s < STAGES; s++) {
         clear(own + s, a, inside);
         fetch(own + s, a, at + s * a.columns, inside && s < rows);
@@ -241,8 +243,8 @@ general_row(struct magnitudes *seen, const struct backward &a, int64_t row, floa
             if (i >= count) continue;
             dweight[c + i] += dout[i] * h[i];
             if (a.dbias) dweight[a.dbias * columns + c + i] += dout[i];
-            sum_d += dout[i] * a.weight[c + i];
-            sum_dh += dout[i] * a.weight[c + i] * h[i];
+            sum_d += dout[i] * (a.weight[c + i] + a.weight_offset);
+            sum_dh += dout[i] * (a.weight[c + i] + a.weight_offset) * h[i];
         }
     }
     float mean_d = block_sum<GENERAL_THREADS>(sum_d) * a.per_column_d;
@@ -252,7 +254,7 @@ general_row(struct magnitudes *seen, const struct backward &a, int64_t row, floa
         general_read(dout, h, a, row, c, count);
         if (a.dresidual.data) load_array(more, a.dresidual, row * columns + c, count);
         for (int i = 0; i < PACK; i++) {
-            float d = i < count ? dout[i] * a.weight[c + i] : 0;
+            float d = i < count ? dout[i] * (a.weight[c + i] + a.weight_offset) : 0;
             din[i] = a.rstd[row] * (d - mean_d - h[i] * mean_dh) + more[i];
         }
         store_array(a.din, row * columns + c, din, count);
@@ -338,6 +340,7 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
+        .weight_offset = args->weight_offset,
         .track_amax = args->track_amax,
         .per_column = 1.0f / (float)tensor_columns(args->din),
         .per_column_d = args->mean ? 1.0f / (float)tensor_columns(args->din) : 0,

@@ -26,7 +26,7 @@ struct forward {
     const float *weight, *bias;
     struct amax *track_amax;
     int64_t rows, columns;
-    float per_column, epsilon; /* per_column: 1 / C */
+    float weight_offset, per_column, epsilon; /* per_column: 1 / C */
 };
 
 /* Sums over each row of `values`, in every thread. `part` must not have been read since the last
@@ -111,6 +111,7 @@ static __global__ void __launch_bounds__(THREADS_MAX, 1) forward_kernel(struct f
     float weight[PACK] = {0}, bias[PACK] = {0};
     if (inside) load_pack(weight, a.weight + column);
     if (inside && a.bias) load_pack(bias, a.bias + column);
+    for (int i = 0; i < PACK; i++) weight[i] += a.weight_offset;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < PACK; i++)
@@ -156,7 +157,8 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
         load_array(x, from, start + c, count);
         for (int i = 0; i < PACK; i++)
             if (i < count)
-                x[i] = (x[i] - mean) * rstd * a.weight[c + i] + (a.bias ? a.bias[c + i] : 0);
+                x[i] = (x[i] - mean) * rstd * (a.weight[c + i] + a.weight_offset) +
+                       (a.bias ? a.bias[c + i] : 0);
         store_array(a.out, start + c, x, count);
         if (a.track_amax) track_array(&own, a.out, x, count);
     }
@@ -189,6 +191,7 @@ void cuda_layernorm_forward(struct backend *be, const struct layernorm_forward_a
         .track_amax = args->track_amax,
         .rows = tensor_rows(args->out),
         .columns = tensor_columns(args->out),
+        .weight_offset = args->weight_offset,
         .per_column = 1.0f / (float)tensor_columns(args->out),
         .epsilon = args->epsilon,
     };

@@ -22,7 +22,7 @@ struct qk_norm {
     float *partials;                  /* backward: [groups, 2, D] */
     int64_t rows, columns, group_rows, sequence_length;
     int heads, all_heads, size, half, team; /* half: columns of the lower half */
-    float per_column, epsilon;
+    float weight_offset, per_column, epsilon;
 };
 
 /* Sum over a team, in each of its lanes. */
@@ -70,6 +70,15 @@ static __device__ __forceinline__ void store_head(T *to, const float x[2][PACK],
     if (p.high > 0) store_columns<PACKED>(to + half + p.column, x[1], p.high);
 }
 
+/* Loads the lane's columns of the head's weight, plus weight_offset. */
+template <bool PACKED>
+static __device__ __forceinline__ void
+load_weight(float weight[2][PACK], const struct lane_columns &p, const struct qk_norm &a) {
+    load_head<PACKED>(weight, p.head < a.heads ? a.q_weight : a.k_weight, p, a.half);
+    for (int part = 0; part < 2; part++)
+        for (int i = 0; i < PACK; i++) weight[part][i] += a.weight_offset;
+}
+
 static __device__ __forceinline__ float head_rstd(const float x[2][PACK], const struct qk_norm &a) {
     float squares = 0;
     for (int i = 0; i < PACK; i++) squares += x[0][i] * x[0][i] + x[1][i] * x[1][i];
@@ -99,7 +108,7 @@ static __global__ void __launch_bounds__(THREADS)
     T *out = inout + p.row * a.columns + p.head * a.size;
     float x[2][PACK], weight[2][PACK];
     load_head<PACKED>(x, out, p, a.half);
-    load_head<PACKED>(weight, p.head < a.heads ? a.q_weight : a.k_weight, p, a.half);
+    load_weight<PACKED>(weight, p, a);
     float rstd = head_rstd(x, a);
     store_head<PACKED>(raw + index * a.size, x, p, a.half);
     for (int part = 0; part < 2; part++)
@@ -108,8 +117,8 @@ static __global__ void __launch_bounds__(THREADS)
     store_head<PACKED>(out, x, p, a.half);
 }
 
-/* With d = dout * weight and h = in * rstd, the gradient is rstd * (d - h * mean(d * h)); dweight
- * becomes dout * h. */
+/* With d = dout * (weight + weight_offset) and h = in * rstd, the gradient is rstd * (d - h *
+ * mean(d * h)); dweight becomes dout * h. */
 template <bool PACKED, typename T>
 static __device__ __forceinline__ void head_backward(float dweight[2][PACK], T *dinout,
                                                      const T *raw, const struct lane_columns &p,
@@ -117,7 +126,7 @@ static __device__ __forceinline__ void head_backward(float dweight[2][PACK], T *
     float d[2][PACK], h[2][PACK], weight[2][PACK], sum = 0;
     load_head<PACKED>(d, dinout, p, a.half);
     load_head<PACKED>(h, raw, p, a.half);
-    load_head<PACKED>(weight, p.head < a.heads ? a.q_weight : a.k_weight, p, a.half);
+    load_weight<PACKED>(weight, p, a);
     rotate<PACKED>(d, p, a, -1);
     float rstd = head_rstd(h, a);
     for (int part = 0; part < 2; part++)
@@ -211,6 +220,7 @@ static struct qk_norm prepare(const struct tensor *inout, const struct tensor *r
         .size = size,
         .half = half,
         .team = team,
+        .weight_offset = 0,
         .per_column = 1.0f / (float)size,
         .epsilon = 0,
     };
@@ -230,6 +240,7 @@ void cuda_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args 
     bool packed = is_packed(args->inout, args->raw, args->q_weight, args->k_weight, args->angles);
     a.positions = args->positions;
     a.sequence_length = args->sequence_length;
+    a.weight_offset = args->weight_offset;
     a.epsilon = args->epsilon;
     if (a.rows == 0) return;
     unsigned blocks = (unsigned)blocks_of(a.rows * a.all_heads * a.team, THREADS);
@@ -253,6 +264,7 @@ void cuda_qk_norm_backward(struct backend *be, const struct qk_norm_backward_arg
     if (a.rows == 0) return;
     unsigned groups = (unsigned)groups_of(a.rows);
     a.sequence_length = args->sequence_length;
+    a.weight_offset = args->weight_offset;
     a.epsilon = args->epsilon;
     a.partials = (float *)backend_workspace(be, cuda_qk_norm_backward_scratch(be, args));
     STORAGE_SWITCH(args->dinout->dtype, T,

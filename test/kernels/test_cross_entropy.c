@@ -7,30 +7,38 @@ struct shape {
     int64_t rows, vocabulary, padded;
     enum dtype dtype;
     double spread; /* standard deviation of the logits */
+    double cap;    /* of softcap; 0: none */
 };
 
 static const struct shape shapes[] = {
-    {26, 37, 64, DTYPE_F32, 3},
-    {1, 1, 1, DTYPE_F32, 1},
-    {77, 61, 64, DTYPE_BF16, 3},
-    {33, 61, 128, DTYPE_F16, 3},
-    {5, 50257, 50304, DTYPE_F32, 4},
-    {3, 50257, 50304, DTYPE_BF16, 4},
-    {3, 50257, 50304, DTYPE_F16, 4},
-    {9, 513, 513, DTYPE_F32, 100},
-    {9, 512, 1024, DTYPE_BF16, 100},
+    {26, 37, 64, DTYPE_F32, 3, 0},
+    {1, 1, 1, DTYPE_F32, 1, 0},
+    {77, 61, 64, DTYPE_BF16, 3, 0},
+    {33, 61, 128, DTYPE_F16, 3, 0},
+    {5, 50257, 50304, DTYPE_F32, 4, 0},
+    {3, 50257, 50304, DTYPE_BF16, 4, 0},
+    {3, 50257, 50304, DTYPE_F16, 4, 0},
+    {9, 513, 513, DTYPE_F32, 100, 0},
+    {9, 512, 1024, DTYPE_BF16, 100, 0},
     /* Sizes around the border between few and many threads, rows that cannot be read in packs,
      * and one that is too long for a GPU's shared memory. */
-    {2, 4096, 4096, DTYPE_F16, 3},
-    {2, 4097, 4104, DTYPE_BF16, 3},
-    {2, 50257, 50257, DTYPE_BF16, 4},
-    {3, 1023, 1028, DTYPE_BF16, 3},
-    {2, 70001, 70016, DTYPE_F32, 3},
-    {1, 50304, 50304, DTYPE_BF16, 4},
-    {2, 128256, 128256, DTYPE_BF16, 4},
+    {2, 4096, 4096, DTYPE_F16, 3, 0},
+    {2, 4097, 4104, DTYPE_BF16, 3, 0},
+    {2, 50257, 50257, DTYPE_BF16, 4, 0},
+    {3, 1023, 1028, DTYPE_BF16, 3, 0},
+    {2, 70001, 70016, DTYPE_F32, 3, 0},
+    {1, 50304, 50304, DTYPE_BF16, 4, 0},
+    {2, 128256, 128256, DTYPE_BF16, 4, 0},
     /* More rows than blocks that a GPU holds, with columns for some threads only. */
-    {300, 77, 80, DTYPE_BF16, 3},
-    {300, 4, 4, DTYPE_F32, 3},
+    {300, 77, 80, DTYPE_BF16, 3, 0},
+    {300, 4, 4, DTYPE_F32, 3, 0},
+    /* Logits with a soft cap, from far below it to far above. */
+    {26, 37, 64, DTYPE_F32, 40, 30},
+    {33, 61, 128, DTYPE_F16, 20, 30},
+    {3, 1023, 1028, DTYPE_BF16, 10, 30},
+    {2, 50257, 50304, DTYPE_BF16, 20, 30},
+    {3, 4097, 4097, DTYPE_F32, 5, 7.3f},
+    {2, 70001, 70016, DTYPE_F32, 20, 30},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -38,8 +46,10 @@ static const struct shape shapes[] = {
 static struct tensor make_logits(struct check *c, const struct shape *s, enum check_use use) {
     struct tensor random = check_normal(c, DTYPE_F32, s->rows, s->padded, s->spread);
     double *values = check_read(c, &random);
-    for (int64_t i = 0; i < s->rows * s->padded; i++)
+    for (int64_t i = 0; i < s->rows * s->padded; i++) {
+        if (s->cap > 0) values[i] = s->cap * tanh(values[i] / s->cap);
         if (i % s->padded >= s->vocabulary) values[i] = i % 2 ? NAN : 60000;
+    }
     return check_tensor(c, use, s->dtype, s->rows, s->padded, values);
 }
 
@@ -73,8 +83,9 @@ static void verify_losses(struct check *c, const struct shape *s, const double *
     check_close(c, "cross_entropy_loss", losses, expected, size);
 }
 
-/* x becomes (softmax - one hot) * factor, 0 in the padding. An exponential below 2^-126 may be
- * flushed to 0, which then counts like an error of 2^-24 of 2^-102. */
+/* x becomes (softmax - one hot) * factor, times the slope of softcap, and 0 in the padding. An
+ * exponential below 2^-126 may be flushed to 0, which then counts like an error of 2^-24 of 2^-102.
+ */
 static void verify_gradient(struct check *c, const struct shape *s, double *x,
                             const int32_t *targets, double factor, const struct tensor *logits) {
     double *size = check_doubles(c, s->rows * s->padded);
@@ -85,7 +96,9 @@ static void verify_gradient(struct check *c, const struct shape *s, double *x,
             double p = inside ? exp(row[v] - log_sum) : 0;
             double distance = inside ? fabs(row[v]) + fabs(log_sum) : 0;
             size[r * s->padded + v] = fabs(factor) * (p * (1 + distance) + hit + 0x1p-102);
-            row[v] = factor * (p - hit);
+            double y = s->cap > 0 && inside ? row[v] / s->cap : 0;
+            size[r * s->padded + v] *= 1 + y * y;
+            row[v] = factor * (p - hit) * (1 - y * y);
         }
     }
     check_close(c, "cross_entropy_gradient", logits, x, size);
@@ -101,7 +114,7 @@ static void forward_only(struct check *c, const void *given) {
     const int32_t *place = check_tokens(c, s->rows, (int32_t)s->vocabulary, &targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .vocab_size = s->vocabulary);
+             .vocab_size = s->vocabulary, .softcap = (float)s->cap);
     if (c->verify) verify_losses(c, s, check_read(c, &logits), targets, &losses);
 }
 
@@ -121,7 +134,8 @@ static void backward(struct check *c, const void *given) {
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
     const struct step_inputs *inputs = weighted(c, (float)weight);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary,
+             .softcap = (float)s->cap);
     if (!c->verify) return;
     verify_losses(c, s, x, targets, &losses);
     verify_gradient(c, s, x, targets, scale * weight, &logits);
@@ -135,7 +149,7 @@ Test(cross_entropy, backward) {
 /* A row of GPT-2's vocabulary in 16 bits stays in the 99 KB that a block of sm_86, sm_89 and sm_120
  * can have: a multiprocessor then holds one such block. */
 Test(cross_entropy, row_kept_in_99_KB) {
-    const struct shape gpt2 = {2, 50257, 50304, DTYPE_BF16, 4};
+    const struct shape gpt2 = {2, 50257, 50304, DTYPE_BF16, 4, 0};
     cr_assert_eq(check_on_gpu(86, 1, backward, &gpt2), 1);
 }
 
@@ -157,11 +171,12 @@ static void ignored(struct check *c, const void *given) {
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
     const struct step_inputs *inputs = weighted(c, (float)weight);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary,
+             .softcap = (float)s->cap);
     if (!c->verify) return;
     double *got = check_read(c, &logits), *loss = check_read(c, &losses);
     for (int64_t r = 0; r < s->rows; r++) {
-        struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread};
+        struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread, s->cap};
         struct tensor row = tensor_slice(&logits, r, 1), row_loss = tensor_range(&losses, r, 1);
         if (targets[r] >= 0) {
             verify_losses(c, &one, x + r * s->padded, targets + r, &row_loss);
@@ -204,11 +219,11 @@ static void weighted_rows(struct check *c, const void *given) {
     const struct step_inputs *inputs = weighted(c, (float)weight);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
              .loss_scale = loss_scale.data, .inputs = inputs, .weights = of_rows.data,
-             .vocab_size = s->vocabulary);
+             .vocab_size = s->vocabulary, .softcap = (float)s->cap);
     if (!c->verify) return;
     double *got = check_read(c, &logits), *loss = check_read(c, &losses);
     for (int64_t r = 0; r < s->rows; r++) {
-        const struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread};
+        const struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread, s->cap};
         struct tensor row = tensor_slice(&logits, r, 1), row_loss = tensor_range(&losses, r, 1);
         if (targets[r] >= 0) {
             verify_losses(c, &one, x + r * s->padded, targets + r, &row_loss);
@@ -236,7 +251,7 @@ static void ignored_forward(struct check *c, const void *given) {
     const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .vocab_size = s->vocabulary);
+             .vocab_size = s->vocabulary, .softcap = (float)s->cap);
     if (c->verify) check_equal(c, "ignored losses", &losses, check_doubles(c, s->rows));
 }
 
@@ -275,7 +290,7 @@ Test(cross_entropy, impossible_tokens) {
 
 /* Rows of an even length that start at an odd offset. */
 static void odd_place(struct check *c, const void *given) {
-    const struct shape s = {3, 61, 64, *(const enum dtype *)given, 3};
+    const struct shape s = {3, 61, 64, *(const enum dtype *)given, 3, 0};
     const double scale = 1024;
     struct tensor all = check_sum(c, s.dtype, 3 * 64 + 1, 0);
     struct tensor range = tensor_range(&all, 1, 3 * 64), logits = tensor_view(&range, 3, 64);
@@ -320,35 +335,39 @@ Test(cross_entropy, overflow_shows) {
 }
 
 struct problem {
-    double logits[37];
+    double logits[37], cap;
     int32_t target;
 };
 
 static double objective(const void *state) {
-    const struct problem *p = state;
-    return 1024.0 * (row_of(p->logits, 37).log_sum - p->logits[p->target]);
+    struct problem p = *(const struct problem *)state;
+    for (int i = 0; p.cap > 0 && i < 37; i++) p.logits[i] = p.cap * tanh(p.logits[i] / p.cap);
+    return 1024.0 * (row_of(p.logits, 37).log_sum - p.logits[p.target]);
 }
 
+/* The gradient of the logits, or with a cap that of the logits before softcap. */
 static void differences(struct check *c, const void *given) {
-    (void)given;
-    const double scale = 1024;
+    const double scale = 1024, cap = *(const double *)given;
     struct tensor logits = check_sum(c, DTYPE_F32, 1, 37);
-    struct problem p = {.target = 11};
+    struct problem p = {.target = 11, .cap = cap};
     double *before = check_read(c, &logits), expected[37];
     for (int i = 0; i < 37; i++) p.logits[i] = before[i];
     struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
     struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
     const int32_t *targets = check_memory(c, CHECK_READ, &p.target, sizeof p.target);
     const struct step_inputs *inputs = weighted(c, 1);
+    if (cap > 0) CHECK_OP(c, softcap, .inout = &logits, .cap = (float)cap);
     CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
-             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = 37);
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = 37,
+             .softcap = (float)cap);
     if (!c->verify) return;
     for (int i = 0; i < 37; i++) expected[i] = check_derivative(objective, &p, &p.logits[i]);
     check_close(c, "differences", &logits, expected, NULL);
 }
 
 Test(cross_entropy, finite_differences) {
-    check_everywhere(differences, NULL);
+    check_everywhere(differences, &(const double){0});
+    check_everywhere(differences, &(const double){1.5});
 }
 
 static void golden(struct check *c, const void *given) {

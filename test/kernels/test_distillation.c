@@ -10,20 +10,24 @@ struct shape {
     enum dtype dtype;
     double spread; /* standard deviation of the logits */
     double alpha, temperature;
+    double cap; /* of softcap; 0: none */
 };
 
 static const struct shape shapes[] = {
-    {26, 37, 64, 5, DTYPE_F32, 3, 0.5, 1},
-    {26, 37, 64, 37, DTYPE_F32, 3, 0.7, 2}, /* the teacher's whole vocabulary */
-    {1, 1, 1, 1, DTYPE_F32, 1, 0.5, 1},
-    {77, 61, 64, 8, DTYPE_BF16, 3, 0.3, 4},
-    {33, 61, 128, 1, DTYPE_F16, 3, 0.5, 0.5},
-    {9, 513, 513, 300, DTYPE_F32, 100, 0.5, 3},
-    {3, 2049, 2049, 1024, DTYPE_BF16, 3, 0.5, 1.5}, /* the most tokens of a teacher */
-    {2, 50257, 50304, 64, DTYPE_BF16, 4, 0.5, 1},
-    {2, 50257, 50304, 64, DTYPE_F16, 4, 0.5, 2},
-    {5, 600, 640, 64, DTYPE_F32, 3, 1, 2}, /* the teacher alone */
-    {5, 600, 640, 64, DTYPE_F32, 3, 0, 2}, /* the data alone */
+    {26, 37, 64, 5, DTYPE_F32, 3, 0.5, 1, 0},
+    {26, 37, 64, 37, DTYPE_F32, 3, 0.7, 2, 0}, /* the teacher's whole vocabulary */
+    {1, 1, 1, 1, DTYPE_F32, 1, 0.5, 1, 0},
+    {77, 61, 64, 8, DTYPE_BF16, 3, 0.3, 4, 0},
+    {33, 61, 128, 1, DTYPE_F16, 3, 0.5, 0.5, 0},
+    {9, 513, 513, 300, DTYPE_F32, 100, 0.5, 3, 0},
+    {3, 2049, 2049, 1024, DTYPE_BF16, 3, 0.5, 1.5, 0}, /* the most tokens of a teacher */
+    {2, 50257, 50304, 64, DTYPE_BF16, 4, 0.5, 1, 0},
+    {2, 50257, 50304, 64, DTYPE_F16, 4, 0.5, 2, 0},
+    {5, 600, 640, 64, DTYPE_F32, 3, 1, 2, 0}, /* the teacher alone */
+    {5, 600, 640, 64, DTYPE_F32, 3, 0, 2, 0}, /* the data alone */
+    {26, 37, 64, 5, DTYPE_F32, 40, 0.5, 1, 30},
+    {9, 513, 520, 64, DTYPE_BF16, 20, 0.7, 2, 30},
+    {33, 61, 128, 8, DTYPE_F16, 5, 0.5, 2, 7.25},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -64,9 +68,11 @@ static struct arguments make(struct check *c, const struct shape *s, bool ignore
         if (s->top > 2 && r % 4 == 1) a.t[r * s->top + 1] = -INFINITY;
         a.targets[r] = r % 2 == 0 ? a.tokens[r * s->top + s->top / 2] : drawn[r];
         if (ignores && r % 3 == 0) a.targets[r] = -1 - (int32_t)r;
-        for (int64_t v = 0; v < s->padded; v++)
-            if (v >= s->vocabulary || a.targets[r] < 0)
-                values[r * s->padded + v] = v % 2 ? NAN : 60000;
+        for (int64_t v = 0; v < s->padded; v++) {
+            double *x = values + r * s->padded + v;
+            if (s->cap > 0) *x = s->cap * tanh(*x / s->cap);
+            if (v >= s->vocabulary || a.targets[r] < 0) *x = v % 2 ? NAN : 60000;
+        }
     }
     a.logits = check_tensor(c, use, s->dtype, s->rows, s->padded, values);
     a.x = check_read(c, &a.logits);
@@ -110,6 +116,10 @@ static double define(const struct shape *s, const double *x, const double *t, co
         if (g) g[tokens[k]] -= scale * alpha * T * q;
         if (g) g_size[tokens[k]] += scale * alpha * T * q * (1 + fabs(t[k] / T) + fabs(teacher));
     }
+    for (int64_t v = 0; g && s->cap > 0 && v < s->vocabulary; v++) {
+        g[v] *= 1 - x[v] / s->cap * (x[v] / s->cap);
+        g_size[v] *= 1 + x[v] / s->cap * (x[v] / s->cap);
+    }
     *size = alpha * T * T * terms + (1 - alpha) * (fabs(hard) + fabs(x[target]) + 1);
     return alpha * T * T * divergence + (1 - alpha) * (hard - x[target]);
 }
@@ -142,7 +152,8 @@ static void run(struct check *c, const struct shape *s, bool ignores, bool gradi
              .targets = a.targets_given, .teacher_tokens = a.tokens_given,
              .teacher_logits = &a.teacher, .alpha = (float)s->alpha,
              .temperature = (float)s->temperature, .loss_scale = gradient ? a.scale.data : NULL,
-             .inputs = gradient ? a.inputs : NULL, .vocab_size = s->vocabulary);
+             .inputs = gradient ? a.inputs : NULL, .vocab_size = s->vocabulary,
+             .softcap = (float)s->cap);
     if (c->verify) verify(c, s, &a, gradient);
 }
 
@@ -271,8 +282,8 @@ static void differences(struct check *c, const void *given) {
 }
 
 Test(distillation, finite_differences) {
-    static const struct shape cases[] = {{1, 37, 37, 5, DTYPE_F32, 3, 0.5, 1},
-                                         {1, 37, 37, 5, DTYPE_F32, 3, 0.75, 2}};
+    static const struct shape cases[] = {{1, 37, 37, 5, DTYPE_F32, 3, 0.5, 1, 0},
+                                         {1, 37, 37, 5, DTYPE_F32, 3, 0.75, 2, 0}};
     for (int i = 0; i < 2; i++) check_everywhere(differences, &cases[i]);
 }
 

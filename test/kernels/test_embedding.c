@@ -7,39 +7,51 @@ struct shape {
     int64_t batch, length, positions, columns;
     int32_t vocabulary;
     enum dtype table, out;
-    bool restarts; /* positions are given for each row */
+    bool restarts;     /* positions are given for each row */
+    float token_scale; /* 0: none */
 };
 
 static const struct shape shapes[] = {
-    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false},
-    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, false},
-    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32, false},
-    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16, false},
-    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16, false},
-    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16, false},
-    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32, false},
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false, 0},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, false, 0},
+    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32, false, 0},
+    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16, false, 0},
+    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16, false, 0},
+    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16, false, 0},
+    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32, false, 0},
     /* One token everywhere; few tokens over many chunks of rows; token numbers of two and of
      * three bytes. */
-    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32, false},
-    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32, false},
-    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false},
-    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32, false},
-    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false},
-    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false},
-    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false},
+    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32, false, 0},
+    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32, false, 0},
+    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false, 0},
+    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32, false, 0},
+    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false, 0},
+    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false, 0},
+    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false, 0},
     /* Enough rows for larger chunks of them. */
-    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false},
+    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false, 0},
     /* Embedding without a table of positions. */
-    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false},
-    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false},
+    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false, 0},
+    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false, 0},
     /* Positions of each row: one for all, few, more than sequence_length, and many. */
-    {2, 13, 1, 40, 37, DTYPE_F32, DTYPE_F32, true},
-    {3, 77, 5, 72, 331, DTYPE_BF16, DTYPE_BF16, true},
-    {9, 7, 300, 33, 61, DTYPE_F16, DTYPE_F32, true},
-    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, true},
-    {64, 33, 70000, 8, 300, DTYPE_F32, DTYPE_BF16, true},
+    {2, 13, 1, 40, 37, DTYPE_F32, DTYPE_F32, true, 0},
+    {3, 77, 5, 72, 331, DTYPE_BF16, DTYPE_BF16, true, 0},
+    {9, 7, 300, 33, 61, DTYPE_F16, DTYPE_F32, true, 0},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, true, 0},
+    {64, 33, 70000, 8, 300, DTYPE_F32, DTYPE_BF16, true, 0},
+    /* Scaled rows of tokens: without positions, with them, and with few tokens over many rows. */
+    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false, 25.25f},
+    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false, 33.94113f},
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false, 0.1f},
+    {9, 7, 300, 33, 61, DTYPE_F16, DTYPE_F16, true, 25.298221f},
+    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false, 25.298221f},
+    {3, 32, 0, 264, 1, DTYPE_BF16, DTYPE_F32, false, -3.7f},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+static double scale_of(const struct shape *s) {
+    return s->token_scale != 0 ? (double)s->token_scale : 1;
+}
 
 /* Positions of rows: NULL for the operation where they repeat with the sequence. */
 struct places {
@@ -68,18 +80,18 @@ static void forward(struct check *c, const void *given) {
     struct tensor out = check_output(c, s->out, rows, columns);
     CHECK_OP(c, embedding_forward, .out = &out, .tokens = place, .token_table = &token_table,
              .position_table = s->positions ? &position_table : NULL, .positions = places.given,
-             .sequence_length = s->length);
+             .sequence_length = s->length, .token_scale = s->token_scale);
     if (!c->verify) return;
     double *token = check_read(c, &token_table), *position = check_read(c, &position_table);
     double *sum = check_doubles(c, rows * columns), *size = check_doubles(c, rows * columns);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
-        double a = token[tokens[row] * columns + column];
+        double a = scale_of(s) * token[tokens[row] * columns + column];
         double b = s->positions ? position[places.rows[row] * columns + column] : 0;
         sum[i] = a + b;
         size[i] = fabs(a) + fabs(b);
     }
-    check_close(c, "embedding_forward", &out, sum, size);
+    check_close(c, s->token_scale != 0 ? "embedding_scaled" : "embedding_forward", &out, sum, size);
 }
 
 Test(embedding, forward) {
@@ -132,7 +144,8 @@ static void backward(struct check *c, const void *given) {
     double *token = check_read(c, &dtoken), *position = check_read(c, &dposition);
     CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken,
              .dposition_table = s->positions ? &dposition : NULL, .dout = &dout, .tokens = place,
-             .positions = places.given, .sequence_length = s->length);
+             .positions = places.given, .sequence_length = s->length,
+             .token_scale = s->token_scale);
     if (!c->verify) return;
     double *d = check_read(c, &dout);
     double *token_size = check_doubles(c, s->vocabulary * columns);
@@ -142,8 +155,8 @@ static void backward(struct check *c, const void *given) {
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
         int64_t t = tokens[row] * columns + column, p = places.rows[row] * columns + column;
-        token[t] += d[i];
-        token_size[t] += fabs(d[i]);
+        token[t] += scale_of(s) * d[i];
+        token_size[t] += fabs(scale_of(s) * d[i]);
         if (s->positions) position[p] += d[i];
         position_size[p] += fabs(d[i]);
     }

@@ -26,6 +26,7 @@ static void rows_and_columns(struct check *c, const void *given) {
     CHECK_OP(c, column_sums, .sums = &sums, .in = &in);
     CHECK_OP(c, rope, .inout = &out, .angles = &angles, .sequence_length = 4, .heads = HEADS);
     CHECK_OP(c, cast, .out = &out, .in = &in);
+    CHECK_OP(c, softcap, .inout = &out, .cap = 30);
     CHECK_OP(c, copy_last_columns, .out = &out, .in = &wide_in);
     CHECK_OP(c, weighted_sum, .out = &out, .a = &in, .b = &in, .columns = C, .alpha = 1, .beta = 1);
     CHECK_OP(c, normalize, .out = &out, .in = &in, .epsilon = 1e-7f);

@@ -3,21 +3,45 @@
 
 #include "test/kernels/bench.h"
 #include "test/kernels/check.h"
+#include "test/kernels/reference.h"
 
 struct shape {
     int64_t rows, columns; /* shape of the result */
     enum dtype in, out;
+    enum gate_function gate;
 };
 
 static const struct shape shapes[] = {
-    {1, 1, DTYPE_F32, DTYPE_F32},       {77, 200, DTYPE_F32, DTYPE_F32},
-    {26, 1536, DTYPE_BF16, DTYPE_BF16}, {13, 201, DTYPE_F16, DTYPE_F16},
-    {5, 516, DTYPE_F32, DTYPE_BF16},    {9, 40, DTYPE_F16, DTYPE_F32},
+    {1, 1, DTYPE_F32, DTYPE_F32, GATE_SILU},       {77, 200, DTYPE_F32, DTYPE_F32, GATE_SILU},
+    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_SILU}, {13, 201, DTYPE_F16, DTYPE_F16, GATE_SILU},
+    {5, 516, DTYPE_F32, DTYPE_BF16, GATE_SILU},    {9, 40, DTYPE_F16, DTYPE_F32, GATE_SILU},
+    {1, 1, DTYPE_F32, DTYPE_F32, GATE_GELU},       {77, 200, DTYPE_F32, DTYPE_F32, GATE_GELU},
+    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_GELU}, {13, 201, DTYPE_F16, DTYPE_F16, GATE_GELU},
+    {5, 516, DTYPE_F32, DTYPE_BF16, GATE_GELU},    {9, 40, DTYPE_F16, DTYPE_F32, GATE_GELU},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
 static double logistic(double x) {
     return 1 / (1 + exp(-x));
+}
+
+/* The gate function at x and its derivative, and the sizes of their terms. The relative error of an
+ * exponential is the absolute error of its argument: hence 1 + |x| for silu. */
+struct gate {
+    double value, slope, value_size, slope_size;
+};
+
+static struct gate gate_at(enum gate_function function, double x) {
+    if (function == GATE_GELU)
+        return (struct gate){reference_gelu(x), reference_gelu_derivative(x), fabs(x),
+                             reference_gelu_sensitivity(x)};
+    const double p = logistic(x), bell = p * (1 - p);
+    return (struct gate){x * p, p + x * bell, fabs(x * p) * (1 + fabs(x)),
+                         (p + fabs(x) * bell + fabs(x) * 0x1p-24) * (1 + fabs(x))};
+}
+
+static const char *kind_of(const struct shape *s) {
+    return s->gate == GATE_GELU ? "gated_gelu" : "gated";
 }
 
 /* Values near zero, where most are, and large ones, where exponentials overflow. */
@@ -29,12 +53,11 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
     return check_tensor(c, CHECK_READ, s->in, s->rows, 2 * s->columns, values);
 }
 
-/* The relative error of an exponential is the absolute error of its argument: hence 1 + |x|. */
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
     struct amax *amax = check_amax(c, 0, false);
-    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = amax);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .gate = s->gate, .track_amax = amax);
     if (!c->verify) return;
     check_amax_covers(c, amax, 0, false, &out);
     int64_t count = s->rows * s->columns;
@@ -42,10 +65,11 @@ static void forward(struct check *c, const void *given) {
     double *size = check_doubles(c, count);
     for (int64_t i = 0; i < count; i++) {
         const double *gate = x + i / s->columns * 2 * s->columns + i % s->columns;
-        expected[i] = *gate * logistic(*gate) * gate[s->columns];
-        size[i] = fabs(expected[i]) * (1 + fabs(*gate));
+        const struct gate g = gate_at(s->gate, *gate);
+        expected[i] = g.value * gate[s->columns];
+        size[i] = g.value_size * fabs(gate[s->columns]);
     }
-    check_close(c, "gated", &out, expected, size);
+    check_close(c, kind_of(s), &out, expected, size);
 }
 
 Test(gated, forward) {
@@ -60,7 +84,7 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     struct tensor din = in_place ? in : check_output(c, s->in, rows, 2 * columns);
     double *x = check_read(c, &in), *d = check_read(c, &dout);
     struct amax *amax = in_place ? NULL : check_amax(c, 0, false);
-    CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in,
+    CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in, .gate = s->gate,
              .track_amax = amax);
     if (!c->verify) return;
     if (amax) check_amax_covers(c, amax, 0, false, &din);
@@ -68,14 +92,13 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     double *size = check_doubles(c, 2 * rows * columns);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t at = i / columns * 2 * columns + i % columns;
-        double gate = x[at], up = x[at + columns], p = logistic(gate);
-        expected[at] = d[i] * up * (p + gate * p * (1 - p));
-        expected[at + columns] = d[i] * gate * p;
-        size[at] = fabs(d[i] * up) * (p + fabs(gate) * p * (1 - p) + fabs(gate) * 0x1p-24) *
-                   (1 + fabs(gate));
-        size[at + columns] = fabs(expected[at + columns]) * (1 + fabs(gate));
+        const struct gate g = gate_at(s->gate, x[at]);
+        expected[at] = d[i] * x[at + columns] * g.slope;
+        expected[at + columns] = d[i] * g.value;
+        size[at] = fabs(d[i] * x[at + columns]) * g.slope_size;
+        size[at + columns] = fabs(d[i]) * g.value_size;
     }
-    check_close(c, "gated", &din, expected, size);
+    check_close(c, kind_of(s), &din, expected, size);
 }
 
 static void backward(struct check *c, const void *given) {

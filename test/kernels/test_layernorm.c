@@ -117,6 +117,52 @@ Test(layernorm, forward) {
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
+struct offset_shape {
+    int64_t rows, columns;
+    enum dtype in, out;
+    bool has_bias; /* and a mean */
+};
+
+/* weight_offset gives the bits of a weight that holds the sum. */
+static void offset(struct check *c, const void *given) {
+    const struct offset_shape *s = given;
+    int64_t rows = s->rows, columns = s->columns;
+    struct tensor in = check_normal(c, s->in, rows, columns, 1.0);
+    struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
+    struct tensor bias = check_normal(c, DTYPE_F32, columns, 0, 1.0);
+    struct tensor weights[2] = {check_normal(c, DTYPE_F32, columns, 0, 1.0)}, out[2], din[2], dw[2];
+    double *sums = check_read(c, &weights[0]), *zeros = check_doubles(c, columns);
+    for (int64_t i = 0; i < columns; i++) sums[i] = (float)(sums[i] + 1);
+    weights[1] = check_tensor(c, CHECK_READ, DTYPE_F32, columns, 0, sums);
+    for (int k = 0; k < 2; k++) {
+        struct tensor mean = check_output(c, DTYPE_F32, rows, 0);
+        struct tensor rstd = check_output(c, DTYPE_F32, rows, 0);
+        struct tensor dbias = check_tensor(c, CHECK_WRITE, DTYPE_F32, columns, 0, zeros);
+        out[k] = check_output(c, s->out, rows, columns);
+        din[k] = check_output(c, s->in, rows, columns);
+        dw[k] = check_tensor(c, CHECK_WRITE, DTYPE_F32, columns, 0, zeros);
+        CHECK_OP(c, layernorm_forward, .out = &out[k], .mean = s->has_bias ? mean.data : NULL,
+                 .rstd = rstd.data, .in = &in, .weight = &weights[k],
+                 .bias = s->has_bias ? &bias : NULL, .weight_offset = k == 0 ? 1 : 0,
+                 .epsilon = (float)EPSILON);
+        CHECK_OP(c, layernorm_backward, .din = &din[k], .dweight = &dw[k],
+                 .dbias = s->has_bias ? &dbias : NULL, .dout = &dout, .in = &in,
+                 .mean = s->has_bias ? mean.data : NULL, .rstd = rstd.data, .weight = &weights[k],
+                 .weight_offset = k == 0 ? 1 : 0);
+    }
+    check_equal(c, "out", &out[0], check_read(c, &out[1]));
+    check_equal(c, "din", &din[0], check_read(c, &din[1]));
+    check_equal(c, "dweight", &dw[0], check_read(c, &dw[1]));
+}
+
+Test(layernorm, weight_offset) {
+    static const struct offset_shape cases[] = {
+        {7, 33, DTYPE_F32, DTYPE_F32, false},     {7, 33, DTYPE_F32, DTYPE_F32, true},
+        {77, 264, DTYPE_F32, DTYPE_BF16, false},  {77, 264, DTYPE_F32, DTYPE_BF16, true},
+        {33, 515, DTYPE_BF16, DTYPE_BF16, false}, {5, 4104, DTYPE_F32, DTYPE_F16, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_everywhere(offset, &cases[i]);
+}
+
 /* A mean of a thousand deviations: one pass over squares would lose all digits. */
 static void far_from_zero(struct check *c, const void *given) {
     (void)given;

@@ -185,6 +185,45 @@ Test(qk_norm, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
+/* weight_offset gives the bits of weights that hold the sum. */
+static void offset(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct operands o = make(c, s);
+    const int64_t n = tensor_columns(&o.inout);
+    struct tensor weights[2][2] = {{o.q_weight, o.k_weight}}, out[2], din[2], dq[2], dk[2];
+    double *x = check_read(c, &o.inout), *zeros = check_doubles(c, s->size);
+    for (int k = 0; k < 2; k++) {
+        double *sums = check_read(c, &weights[0][k]);
+        for (int64_t i = 0; i < s->size; i++) sums[i] = (float)(sums[i] + 1);
+        weights[1][k] = check_tensor(c, CHECK_READ, DTYPE_F32, s->size, 0, sums);
+    }
+    for (int k = 0; k < 2; k++) {
+        struct tensor raw = check_output(c, s->dtype, s->rows, o.heads * s->size);
+        out[k] = check_tensor(c, CHECK_WRITE, s->dtype, s->rows, n, x);
+        din[k] = check_tensor(c, CHECK_WRITE, s->dtype, s->rows, n, x);
+        dq[k] = check_tensor(c, CHECK_WRITE, s->parameter, s->size, 0, zeros);
+        dk[k] = check_tensor(c, CHECK_WRITE, s->parameter, s->size, 0, zeros);
+        CHECK_OP(c, qk_norm_forward, .inout = &out[k], .raw = &raw, .q_weight = &weights[k][0],
+                 .k_weight = &weights[k][1], .weight_offset = k == 0 ? 1 : 0,
+                 .angles = o.turns ? &o.angles : NULL, .sequence_length = s->length,
+                 .heads = s->heads, .kv_heads = s->kv_heads, .epsilon = (float)EPSILON);
+        CHECK_OP(c, qk_norm_backward, .dinout = &din[k], .dq_weight = &dq[k], .dk_weight = &dk[k],
+                 .raw = &raw, .q_weight = &weights[k][0], .k_weight = &weights[k][1],
+                 .weight_offset = k == 0 ? 1 : 0, .angles = o.turns ? &o.angles : NULL,
+                 .sequence_length = s->length, .heads = s->heads, .kv_heads = s->kv_heads,
+                 .epsilon = (float)EPSILON);
+    }
+    check_equal(c, "out", &out[0], check_read(c, &out[1]));
+    check_equal(c, "din", &din[0], check_read(c, &din[1]));
+    check_equal(c, "dq_weight", &dq[0], check_read(c, &dq[1]));
+    check_equal(c, "dk_weight", &dk[0], check_read(c, &dk[1]));
+}
+
+Test(qk_norm, weight_offset) {
+    for
+        EACH_SHAPE(s) check_everywhere(offset, &shapes[s]);
+}
+
 /* sum(dout * result) of one query head and one key head. */
 enum { WIDTH = 6 };
 struct problem {

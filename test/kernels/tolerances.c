@@ -19,6 +19,8 @@
 static const struct tolerance table[] = {
     /* One addition. To fp32 it is the rounding of the output; 16 bits are rounded from fp32. */
     {"embedding_forward", {0, 1, 1}, 1},
+    /* A product before it. */
+    {"embedding_scaled", {1, 2, 2}, 1},
     {"residual_sum", {0, 1, 1}, 1},
 
     /* Sums, as above; rounded to the output once, at the end. */
@@ -48,6 +50,11 @@ static const struct tolerance table[] = {
     /* An exponential, a reciprocal and four products of one sign each; see the test for how the
      * argument's error enters. CUDA's approximations are within 2 ulp, 4 u each. */
     {"gated", {12, 12, 12}, 1},
+    /* gelu_forward's or gelu_backward's error, and up to two products. */
+    {"gated_gelu", {6, 6, 6}, 1},
+    /* x / cap is off by up to 2 u, which tanh does not amplify; tanh is within 2.6 ulp. The product
+     * with the cap is the rounding of the output in fp32. */
+    {"softcap", {8, 9, 9}, 1},
     /* A rounded factor and a product, which may be added. */
     {"dropout", {2, 2, 2}, 1},
     /* Four stages, each of which rounds sums that are at most the sum of all magnitudes. */
