@@ -28,8 +28,8 @@ from safetensors.torch import save_file
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.functional import cross_entropy
 from transformers import (
-    AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-    LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    AutoConfig, AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM,
+    Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
     Qwen3Config, Qwen3ForCausalLM)
 from transformers.utils import logging
 
@@ -60,6 +60,10 @@ OWN_YARN = YARN | {"rope_theta": 1e6, "attention_factor": 0.8, "beta_fast": 16.0
                    "truncate": False}
 QWEN = {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 WINDOW = {"use_sliding_window": True, "sliding_window": 20}
+GEMMA = {"head_dim": 24, "query_pre_attn_scalar": 20, "sliding_window": 20,
+         "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding")]}
+GEMMA3_ROPE = {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.5},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
 PROMPTS = ["Once upon a time", " the", "It's 12 o'clock,\n\n  and all is", "naïve 世界 🙂"]
 TOKENIZER_FILES = ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
 
@@ -189,6 +193,9 @@ def families():
     yield "Qwen3, windows by a pattern", Qwen3ForCausalLM(Qwen3Config(
         head_dim=24, layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding")],
         **WINDOW, **QWEN, **SIZES))
+    yield "Gemma 2", Gemma2ForCausalLM(Gemma2Config(
+        attn_logit_softcapping=5.0, final_logit_softcapping=8.0, **GEMMA, **SIZES))
+    yield "Gemma 3", Gemma3ForCausalLM(Gemma3TextConfig(rope_parameters=GEMMA3_ROPE, **GEMMA, **SIZES))
     yield "Llama, linear", LlamaForCausalLM(
         LlamaConfig(tie_word_embeddings=True, rope_parameters=LINEAR, **SIZES))
     yield "Llama, dynamic", LlamaForCausalLM(LlamaConfig(
@@ -207,7 +214,8 @@ def randomize(model, seed):
     """Makes every parameter random, so that predictions differ clearly."""
     generator = torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
-        centre = 1.0 if re.search(r"(ln_.*|norm)\.weight", name) else 0.0
+        gemma = model.config.model_type.startswith("gemma")  # its factors are 1 + the weights
+        centre = 1.0 if re.search(r"(ln_.*|norm)\.weight", name) and not gemma else 0.0
         parameter.copy_(centre + 0.15 * torch.randn(parameter.shape, generator=generator))
     return model.eval()
 

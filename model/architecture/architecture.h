@@ -25,8 +25,11 @@
 #define MODEL_PARTS(X)                  \
     X(enum model_norm, norm)            \
     X(double, norm_eps)                 \
+    X(bool, norm_zero_centered)         \
+    X(bool, post_norm)                  \
     X(enum model_positions, positions)  \
     X(double, rope_theta)               \
+    X(double, rope_theta_window)        \
     X(enum rope_scaling, rope_scaling)  \
     X(double, rope_factor)              \
     X(double, rope_low_freq_factor)     \
@@ -37,6 +40,10 @@
     X(double, rope_beta_slow)           \
     X(bool, rope_truncate)              \
     X(bool, qk_norm)                    \
+    X(double, query_pre_attn_scalar)    \
+    X(double, attention_softcap)        \
+    X(double, logit_softcap)            \
+    X(bool, scale_embedding)            \
     X(int64_t, window)                  \
     X(int64_t, window_from)             \
     X(int64_t, window_pattern)          \
@@ -67,8 +74,9 @@
  *   extent: MATRIX, VECTOR or TABLE of model/architecture/parameters.h, or IF(condition, extent)
  *   site: of autocast, SITE_...
  *   group: of the optimizer, GROUP_...: DECAYED, as usual only matrices, NOT_DECAYED or FROZEN
- *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
- *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
+ *   init: the standard deviation of a normal distribution, or INIT_ONE, INIT_ZERO, or INIT_NORM,
+ *         for which the factors of a norm are 1. Projections onto the residual stream start
+ *         smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
  *   gradient: MATMUL: a matmul, so the first micro-batch of a step replaces it; ADDED: always
  *             accumulated; FUSED_WITH_PREVIOUS: like the previous parameter, which it follows
  *             without a gap, so that operations read both as one tensor (the first's field) */
@@ -84,14 +92,14 @@
          TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions")),                   \
       SITE_EMBEDDING, DECAYED, 0.02f, ADDED)                                                       \
     X(lnf_weight, "ln_f.weight", "model.norm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,           \
-      NOT_DECAYED, INIT_ONE, ADDED)                                                                \
+      NOT_DECAYED, INIT_NORM(s), ADDED)                                                            \
     X(lnf_bias, "ln_f.bias", "model.norm.bias", IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)),  \
       SITE_LAYERNORM, NOT_DECAYED, INIT_ZERO, ADDED)
 
 /* The same for each layer. GPT-2's names follow "h.LAYER.", Llama's "model.layers.LAYER.". */
 #define LAYER_PARAMETERS(X)                                                                       \
     X(ln1_weight, "ln_1.weight", "input_layernorm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,     \
-      NOT_DECAYED, INIT_ONE, ADDED)                                                               \
+      NOT_DECAYED, INIT_NORM(s), ADDED)                                                           \
     X(ln1_bias, "ln_1.bias", "input_layernorm.bias",                                              \
       IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, NOT_DECAYED, INIT_ZERO,   \
       ADDED)                                                                                      \
@@ -110,18 +118,22 @@
     X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),       \
       SITE_QKV, NOT_DECAYED, INIT_ZERO, FUSED_WITH_PREVIOUS)                                      \
     X(q_norm_weight, NONE, "self_attn.q_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),        \
-      SITE_LAYERNORM, NOT_DECAYED, INIT_ONE, ADDED)                                               \
+      SITE_LAYERNORM, NOT_DECAYED, INIT_NORM(s), ADDED)                                           \
     X(k_norm_weight, NONE, "self_attn.k_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),        \
-      SITE_LAYERNORM, NOT_DECAYED, INIT_ONE, ADDED)                                               \
+      SITE_LAYERNORM, NOT_DECAYED, INIT_NORM(s), ADDED)                                           \
     X(attention_projection_weight, "attn.c_proj.weight", "self_attn.o_proj.weight",               \
       MATRIX(shape_q(s), s->n_embd), SITE_ATTENTION_PROJECTION, DECAYED,                          \
       0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                            \
     X(attention_projection_bias, "attn.c_proj.bias", "self_attn.o_proj.bias",                     \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_ATTENTION_PROJECTION, NOT_DECAYED,         \
       INIT_ZERO, ADDED)                                                                           \
-    X(ln2_weight, "ln_2.weight", "post_attention_layernorm.weight", VECTOR(s->n_embd),            \
-      SITE_LAYERNORM, NOT_DECAYED, INIT_ONE, ADDED)                                               \
-    X(ln2_bias, "ln_2.bias", "post_attention_layernorm.bias",                                     \
+    X(post_attention_norm_weight, NONE, "post_attention_layernorm.weight",                        \
+      IF(s->post_norm, VECTOR(s->n_embd)), SITE_LAYERNORM, NOT_DECAYED, INIT_NORM(s), ADDED)      \
+    X(ln2_weight, "ln_2.weight",                                                                  \
+      s->post_norm ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight",      \
+      VECTOR(s->n_embd), SITE_LAYERNORM, NOT_DECAYED, INIT_NORM(s), ADDED)                        \
+    X(ln2_bias, "ln_2.bias",                                                                      \
+      s->post_norm ? "pre_feedforward_layernorm.bias" : "post_attention_layernorm.bias",          \
       IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, NOT_DECAYED, INIT_ZERO,   \
       ADDED)                                                                                      \
     X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),    \
@@ -139,7 +151,9 @@
       0.02f / sqrtf(2.0f * (float)s->n_layer), MATMUL)                                            \
     X(mlp_projection_bias, "mlp.c_proj.bias", "mlp.down_proj.bias",                               \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_MLP_PROJECTION, NOT_DECAYED, INIT_ZERO,    \
-      ADDED)
+      ADDED)                                                                                      \
+    X(post_mlp_norm_weight, NONE, "post_feedforward_layernorm.weight",                            \
+      IF(s->post_norm, VECTOR(s->n_embd)), SITE_LAYERNORM, NOT_DECAYED, INIT_NORM(s), ADDED)
 
 /* X(field, name in an audit, dtype, rows, columns, memory, gradient), in the order of the forward
  * pass. The gradient has the tensor's dtype and shape.
@@ -161,6 +175,9 @@
       OWN(RECOMPUTE_LAYER), NO_GRADIENT)                                                          \
     X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s),  \
       OWN(RECOMPUTE_LAYER), GRADIENT_IN(dnorm))                                                   \
+    X(attention_projection_raw, "attention_projection_raw",                                       \
+      BETWEEN(ATTENTION_PROJECTION, LAYERNORM), s->post_norm ? s->rows : 0, s->n_embd,            \
+      OWN(RECOMPUTE_LAYER), GRADIENT_IN(dqkv))                                                    \
     X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),     \
       s->rows, s->n_embd, IN(branch, RECOMPUTE_LAYER), GRADIENT_IN(dbranch))                      \
     X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(RECOMPUTE_LAYER),    \
@@ -171,6 +188,8 @@
       GRADIENT_IN(dhidden))                                                                       \
     X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, s->n_inner,                       \
       READ_ONCE(RECOMPUTE_GELU), NO_GRADIENT)                                                     \
+    X(mlp_projection_raw, "mlp_projection_raw", BETWEEN(MLP_PROJECTION, LAYERNORM),               \
+      s->post_norm ? s->rows : 0, s->n_embd, OWN(RECOMPUTE_LAYER), GRADIENT_IN(dqkv))             \
     X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd,   \
       IN(branch, RECOMPUTE_NOT_SAVED), GRADIENT_IN(dbranch))
 
@@ -185,12 +204,14 @@
 
 /* X(field, elements, level): fp32 vectors of statistics, for each layer or for the model: means
  * and reciprocal standard deviations of norms, log-sum-exps of attention, losses of tokens. */
-#define LAYER_STATISTICS(X)                      \
-    X(ln1_mean, shape_means(s), RECOMPUTE_LAYER) \
-    X(ln1_rstd, s->rows, RECOMPUTE_LAYER)        \
-    X(lse, s->rows * s->n_head, RECOMPUTE_LAYER) \
-    X(ln2_mean, shape_means(s), RECOMPUTE_LAYER) \
-    X(ln2_rstd, s->rows, RECOMPUTE_LAYER)
+#define LAYER_STATISTICS(X)                                                  \
+    X(ln1_mean, shape_means(s), RECOMPUTE_LAYER)                             \
+    X(ln1_rstd, s->rows, RECOMPUTE_LAYER)                                    \
+    X(lse, s->rows * s->n_head, RECOMPUTE_LAYER)                             \
+    X(post_attention_norm_rstd, s->post_norm ? s->rows : 0, RECOMPUTE_LAYER) \
+    X(ln2_mean, shape_means(s), RECOMPUTE_LAYER)                             \
+    X(ln2_rstd, s->rows, RECOMPUTE_LAYER)                                    \
+    X(post_mlp_norm_rstd, s->post_norm ? s->rows : 0, RECOMPUTE_LAYER)
 #define MODEL_STATISTICS(X)                     \
     X(lnf_mean, shape_means(s), RECOMPUTE_NONE) \
     X(lnf_rstd, s->rows, RECOMPUTE_NONE)        \

@@ -155,10 +155,17 @@ bool mlp_is_gated(enum model_mlp mlp) {
     return gated[mlp];
 }
 
+/* True if a model has parts that neither GPT-2 nor Llama has. */
+static bool has_other_parts(const struct gpt_shape *s) {
+    return s->norm_zero_centered || s->post_norm || s->scale_embedding ||
+           s->rope_theta_window > 0 || s->query_pre_attn_scalar > 0 || s->attention_softcap > 0 ||
+           s->logit_softcap > 0;
+}
+
 bool shape_is_gpt2(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM && s->positions == POSITIONS_LEARNED && s->mlp == MLP_GELU &&
            s->bias == BIAS_ALL && s->tied_head && s->n_kv_head == s->n_head &&
-           shape_q(s) == s->n_embd && !s->qk_norm;
+           shape_q(s) == s->n_embd && !s->qk_norm && !has_other_parts(s);
 }
 
 int64_t shape_window_layers(const struct gpt_shape *s) {
@@ -172,7 +179,16 @@ bool shape_is_llama(const struct gpt_shape *s) {
     const int64_t windows = shape_window_layers(s);
     return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU &&
            (!s->qk_norm || s->bias == BIAS_NONE) && (!windows || s->bias != BIAS_ALL) &&
-           (!windows || windows == s->n_layer || s->qk_norm || s->bias == BIAS_QKV);
+           (!windows || windows == s->n_layer || s->qk_norm || s->bias == BIAS_QKV) &&
+           !has_other_parts(s);
+}
+
+/* Gemma 2 has soft caps, and Gemma 3 norms of q and k. */
+bool shape_is_gemma(const struct gpt_shape *s) {
+    return s->norm == NORM_RMSNORM && s->norm_zero_centered && s->post_norm &&
+           s->positions == POSITIONS_ROPE && s->mlp == MLP_GEGLU && s->bias == BIAS_NONE &&
+           s->scale_embedding &&
+           (s->qk_norm ? s->attention_softcap == 0 : s->rope_theta_window == 0);
 }
 
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {

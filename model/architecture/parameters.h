@@ -83,6 +83,11 @@ static inline int64_t shape_window(const struct gpt_shape *s, int64_t layer) {
 /* Returns the number of layers that have the window. */
 int64_t shape_window_layers(const struct gpt_shape *shape);
 
+/* Returns what is added to the weights of norms. */
+static inline float shape_weight_offset(const struct gpt_shape *s) {
+    return s->norm_zero_centered ? 1.0f : 0.0f;
+}
+
 static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;
 }
@@ -93,6 +98,9 @@ bool shape_is_gpt2(const struct gpt_shape *shape);
 
 /* True if all parts, the windows included, are those of a Llama, Mistral or Qwen. */
 bool shape_is_llama(const struct gpt_shape *shape);
+
+/* The same for Gemma 2 and, with norms of q and k, Gemma 3. */
+bool shape_is_gemma(const struct gpt_shape *shape);
 
 /* The shape of a parameter. */
 struct extent {
@@ -107,8 +115,9 @@ struct extent {
 #define TABLE(padded, in_files, columns, key) ((struct extent){in_files, columns, padded, key})
 #define IF(condition, present)                ((condition) ? (present) : (struct extent){0, 0, 0, ""})
 
-#define INIT_ZERO 0.0f
-#define INIT_ONE  (-1.0f)
+#define INIT_ZERO    0.0f
+#define INIT_ONE     (-1.0f)
+#define INIT_NORM(s) ((s)->norm_zero_centered ? INIT_ZERO : INIT_ONE)
 
 /* One tensor for each parameter. */
 #define X(field, ...) struct tensor field;

@@ -8,10 +8,12 @@
 enum model_norm { NORM_LAYERNORM, NORM_RMSNORM };
 enum model_positions { POSITIONS_LEARNED, POSITIONS_ROPE };
 
-/* MLPs: X(NAME, name in a config, true if gated). One that is not gated is a GELU. */
-#define MLPS(X)            \
-    X(GELU, "gelu", false) \
-    X(SWIGLU, "swiglu", true)
+/* MLPs: X(NAME, name in a config, true if gated). One that is not gated is a GELU; swiglu and geglu
+ * have a SiLU or a GELU of the gate. */
+#define MLPS(X)               \
+    X(GELU, "gelu", false)    \
+    X(SWIGLU, "swiglu", true) \
+    X(GEGLU, "geglu", true)
 enum model_mlp {
 #define X(NAME, ...) MLP_##NAME,
     MLPS(X)

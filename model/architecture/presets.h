@@ -19,6 +19,8 @@
       .tied_head = true, .rope_theta = 500000, .rope_scaling = ROPE_LLAMA3, .rope_factor = 32)  \
     X(LLAMA_3_1_8B, "llama-3.1-8b", FAMILY_LLAMA, 32, 32, 8, 128, 4096, 14336, 131072, 128256,  \
       .rope_theta = 500000, .rope_scaling = ROPE_LLAMA3)                                        \
+    X(GEMMA_3_270M, "gemma-3-270m", FAMILY_GEMMA3, 18, 4, 1, 256, 640, 2048, 32768, 262144, )   \
+    X(GEMMA_3_1B, "gemma-3-1b", FAMILY_GEMMA3, 26, 4, 1, 256, 1152, 6912, 32768, 262144, )      \
     X(LLAMA_2_7B, "llama-2-7b", FAMILY_LLAMA, 32, 32, 32, 128, 4096, 11008, 4096, 32000, )      \
     X(LLAMA_2_13B, "llama-2-13b", FAMILY_LLAMA, 40, 40, 40, 128, 5120, 13824, 4096, 32000, )    \
     X(LLAMA_2_70B, "llama-2-70b", FAMILY_LLAMA, 80, 64, 8, 128, 8192, 28672, 4096, 32000, )     \
@@ -32,6 +34,11 @@
 #define FAMILY_LLAMA                                                                        \
     .norm = NORM_RMSNORM, .norm_eps = 1e-5, .positions = POSITIONS_ROPE, .mlp = MLP_SWIGLU, \
     .bias = BIAS_NONE, .tied_head = false, ROPE_DEFAULTS
+#define FAMILY_GEMMA3                                                                          \
+    .norm = NORM_RMSNORM, .norm_eps = 1e-6, .norm_zero_centered = true, .post_norm = true,     \
+    .positions = POSITIONS_ROPE, ROPE_DEFAULTS, .rope_theta = 1e6, .rope_theta_window = 10000, \
+    .window = 512, .window_pattern = 6, .qk_norm = true, .query_pre_attn_scalar = 256,         \
+    .scale_embedding = true, .mlp = MLP_GEGLU, .bias = BIAS_NONE, .tied_head = true
 #define ROPE_DEFAULTS                                                                       \
     .rope_theta = 10000, .rope_scaling = ROPE_UNSCALED, .rope_factor = 8,                   \
     .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_positions = 8192, \

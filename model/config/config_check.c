@@ -220,10 +220,19 @@ static int check_heads(const struct config_check *check) {
     return s.positions == POSITIONS_ROPE ? check_rope(check, &s) : 0;
 }
 
+static int check_norms(const struct config_check *check) {
+    const struct config *c = check->config;
+    const char *key = c->model.post_norm ? "model.post_norm" : "model.norm_zero_centered";
+    if (c->model.norm == NORM_RMSNORM || !(c->model.post_norm || c->model.norm_zero_centered))
+        return 0;
+    return config_refuse(check, later_key(check, "model.norm", key),
+                         "%s needs the norm that Gemma has: model.norm \"rmsnorm\".", key);
+}
+
 static int check_model(const struct config_check *check) {
     const struct config *c = check->config;
     int64_t vocabulary = c->model.vocab_size;
-    if (check_heads(check)) return -1;
+    if (check_heads(check) || check_norms(check)) return -1;
     /* Positions begin anew in each document of a pair, and the loader cuts those that are longer.
      */
     if (c->train.objective == CONFIG_OBJECTIVE_LANGUAGE && c->data.seq_len > c->model.n_positions)

@@ -71,7 +71,8 @@ static void add_and_normalize(const struct pass *pass, const struct add_and_norm
     OP(pass->gpt->be, layernorm_forward, .out = &out, .sum = &sum,
        .mean = means_of(pass, args->mean), .rstd = statistics_of(pass, args->rstd), .in = &branch,
        .residual = &residual, .weight = args->weight, .bias = optional_tensor(args->bias),
-       .epsilon = (float)pass->gpt->shape.norm_eps, .track_amax = args->track_amax,
+       .epsilon = (float)pass->gpt->shape.norm_eps,
+       .weight_offset = shape_weight_offset(&pass->gpt->shape), .track_amax = args->track_amax,
        .label = &args->label);
 }
 
@@ -94,7 +95,7 @@ static int64_t length_of(const struct pass *pass) {
 static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     const struct gpt_shape *s = &pass->gpt->shape;
     const struct layer_parameters *w = &pass->gpt->weights.layers[l];
-    const struct tensor *angles = s->positions == POSITIONS_ROPE ? &pass->gpt->angles : NULL;
+    const struct tensor *angles = gpt_angles(pass->gpt, l);
     struct tensor raw;
     if (s->qk_norm) {
         raw = rows_of(pass, &pass->gpt->activations.layers[l].qk_raw);
@@ -102,7 +103,8 @@ static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int
         OP(pass->gpt->be, qk_norm_forward, .inout = qkv, .raw = &raw, .q_weight = &w->q_norm_weight,
            .k_weight = &w->k_norm_weight, .angles = angles, .positions = pass->positions,
            .sequence_length = length_of(pass), .heads = (int)s->n_head,
-           .kv_heads = (int)s->n_kv_head, .epsilon = (float)s->norm_eps, .label = &label);
+           .kv_heads = (int)s->n_kv_head, .epsilon = (float)s->norm_eps,
+           .weight_offset = shape_weight_offset(s), .label = &label);
     } else if (angles) {
         OP(pass->gpt->be, rope, .inout = qkv, .angles = angles, .positions = pass->positions,
            .sequence_length = length_of(pass), .heads = (int)(s->n_head + s->n_kv_head));
@@ -129,8 +131,9 @@ static void attend_to_cache(const struct pass *pass, int64_t l) {
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
     OP(gpt->be, attention_decode, .out = &out, .q = &q, .cache = &cache, .keys = gpt->added,
        .stride = added->stride, .keys_from = from, .keys_to = added->keys_to,
-       .keys_max = gpt->capacity.sequence_length, .window = window, .heads = (int)gpt->shape.n_head,
-       .kv_heads = (int)gpt->shape.n_kv_head, .label = &label);
+       .keys_max = gpt->capacity.sequence_length, .window = window,
+       .scale = gpt_attention_scale(gpt), .softcap = (float)gpt->shape.attention_softcap,
+       .heads = (int)gpt->shape.n_head, .kv_heads = (int)gpt->shape.n_kv_head, .label = &label);
 }
 
 /* Attention of the batch's last rows to prefixes elsewhere in the batch. */
@@ -142,7 +145,8 @@ static void attend_to_prefixes(const struct pass *pass, int64_t l) {
     struct tensor out = tensor_slice(&a->attention_out, branches->first, branches->rows);
     OP(gpt->be, attention_decode, .out = &out, .q = &q, .cache = &a->qkv, .keys = branches->keys,
        .stride = 1, .keys_to = branches->keys_max, .keys_max = gpt->capacity.sequence_length,
-       .window = gpt_window(gpt, l), .heads = (int)gpt->shape.n_head,
+       .window = gpt_window(gpt, l), .scale = gpt_attention_scale(gpt),
+       .softcap = (float)gpt->shape.attention_softcap, .heads = (int)gpt->shape.n_head,
        .kv_heads = (int)gpt->shape.n_kv_head);
 }
 
@@ -156,8 +160,9 @@ static void attend(const struct pass *pass, int64_t l) {
     /* Sampling does not isolate documents. */
     OP(pass->gpt->be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
        .first_keys = pass->stores_kv ? NULL : pass->gpt->activations.first_keys,
-       .window = gpt_window(pass->gpt, l), .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
-       .label = &label);
+       .window = gpt_window(pass->gpt, l), .scale = gpt_attention_scale(pass->gpt),
+       .softcap = (float)s->attention_softcap, .heads = (int)s->n_head,
+       .kv_heads = (int)s->n_kv_head, .label = &label);
     if (!pass->stores_kv && pass->gpt->activations.branches.rows > 0) attend_to_prefixes(pass, l);
 }
 
@@ -179,8 +184,8 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
                         .track_amax = gated ? NULL : track_amax, .label = &label));
     if (!gated) return;
     const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
-    OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden, .track_amax = track_amax,
-       .label = &gate_label);
+    OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
+       .gate = gpt_gate(&pass->gpt->shape), .track_amax = track_amax, .label = &gate_label);
 }
 
 /* Computes the first norm of a layer from its stored input. */
@@ -192,6 +197,7 @@ static void normalize_in(const struct pass *pass, int64_t l) {
     OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = means_of(pass, &a->ln1_mean),
        .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
        .bias = optional_tensor(&w->ln1_bias), .epsilon = (float)pass->gpt->shape.norm_eps,
+       .weight_offset = shape_weight_offset(&pass->gpt->shape),
        .track_amax = amax_of(pass, SITE_QKV, l), .label = &label);
 }
 
@@ -202,6 +208,7 @@ static void embed(const struct pass *pass) {
     const struct trace_label label = label_one(pass, ACTIVATION_residual_in, 0);
     OP(gpt->be, embedding_forward, .out = &residual, .tokens = pass->tokens,
        .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
+       .token_scale = gpt_embedding_scale(gpt),
        .position_table = learned ? &gpt->weights.wpe : NULL,
        .positions = learned ? pass->positions : NULL, .sequence_length = length_of(pass),
        .label = &label);
@@ -241,6 +248,35 @@ static void linear(const struct pass *pass, enum activation_id id,
     linear_forward(pass->gpt, &labelled);
 }
 
+/* A linear layer that writes to the residual stream: its output is `branch` or, with a norm of this
+ * weight after it, `raw`, which the norm turns into the branch. */
+struct branch_args {
+    struct linear_forward_args linear; /* out is set here */
+    enum activation_id raw, branch;
+    const struct tensor *weight; /* [C], or rank 0: no norm */
+    const struct tensor *rstd;   /* [N] of the batch */
+    enum dropout_use dropout;
+};
+
+static void project_branch(const struct pass *pass, const struct branch_args *args) {
+    struct gpt *gpt = pass->gpt;
+    const int64_t l = args->linear.layer;
+    const struct tensor branch =
+        scratch_of(pass, activation_tensor(&gpt->activations, args->branch, l));
+    const struct trace_label label = label_one(pass, args->branch, l);
+    struct linear_forward_args projection = args->linear;
+    struct tensor raw = branch;
+    if (gpt->shape.post_norm)
+        raw = rows_of(pass, activation_tensor(&gpt->activations, args->raw, l));
+    projection.out = &raw;
+    linear(pass, gpt->shape.post_norm ? args->raw : args->branch, &projection);
+    if (gpt->shape.post_norm)
+        OP(gpt->be, layernorm_forward, .out = &branch, .rstd = statistics_of(pass, args->rstd),
+           .in = &raw, .weight = args->weight, .epsilon = (float)gpt->shape.norm_eps,
+           .weight_offset = shape_weight_offset(&gpt->shape), .label = &label);
+    drop(pass, &branch, args->dropout, l);
+}
+
 /* Runs layer l on N rows, from residual_in and its norm ln1_out to those of the next layer. H heads
  * of size D read H_kv heads of keys and values; F is the width of the MLP. The order is mirrored by
  * layer_backward. */
@@ -249,9 +285,7 @@ static void layer_forward(const struct pass *pass, int64_t l) {
     const struct layer_activations *a = &pass->gpt->activations.layers[l];
     const struct tensor ln1_out = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
     const struct tensor attention_out = rows_of(pass, &a->attention_out);
-    const struct tensor attention_projection = scratch_of(pass, &a->attention_projection);
     const struct tensor mlp_gelu = rows_of(pass, &a->mlp_gelu);
-    const struct tensor mlp_projection = scratch_of(pass, &a->mlp_projection);
 
     /* 1. qkv [N, (H + 2 H_kv) D] of ln1_out [N, C] */
     linear(pass, ACTIVATION_qkv,
@@ -264,11 +298,16 @@ static void layer_forward(const struct pass *pass, int64_t l) {
     if (pass->added) attend_to_cache(pass, l);
     else attend(pass, l);
     /* 4. attention_projection [N, C] */
-    linear(pass, ACTIVATION_attention_projection,
-           ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
-                .out = &attention_projection, .in = &attention_out,
-                .weight = &w->attention_projection_weight, .bias = &w->attention_projection_bias));
-    drop(pass, &attention_projection, DROPOUT_ATTENTION, l);
+    project_branch(pass, ARGS(branch,
+                              .linear = {.site = SITE_ATTENTION_PROJECTION,
+                                         .layer = l,
+                                         .in = &attention_out,
+                                         .weight = &w->attention_projection_weight,
+                                         .bias = &w->attention_projection_bias},
+                              .raw = ACTIVATION_attention_projection_raw,
+                              .branch = ACTIVATION_attention_projection,
+                              .weight = &w->post_attention_norm_weight,
+                              .rstd = &a->post_attention_norm_rstd, .dropout = DROPOUT_ATTENTION));
     /* 5. residual_mid = residual_in + attention_projection, and its norm ln2_out [N, C] */
     add_and_normalize(
         pass, ARGS(add_and_normalize, .out = &a->ln2_out, .sum = &a->residual_mid,
@@ -278,13 +317,20 @@ static void layer_forward(const struct pass *pass, int64_t l) {
                    .label = label_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l)));
     /* 6. mlp_fc [N, F], or [N, 2 F] if gated, and mlp_gelu [N, F] */
     mlp_hidden(pass, l);
-    if (pass->recomputing) return; /* the backward pass reads nothing of the rest */
+    /* The backward pass reads nothing of the rest but the input of a last norm. */
+    if (pass->recomputing && !pass->gpt->shape.post_norm) return;
     /* 7. mlp_projection [N, C] */
-    linear(pass, ACTIVATION_mlp_projection,
-           ARGS(linear_forward, .site = SITE_MLP_PROJECTION, .layer = l, .out = &mlp_projection,
-                .in = &mlp_gelu, .weight = &w->mlp_projection_weight,
-                .bias = &w->mlp_projection_bias));
-    drop(pass, &mlp_projection, DROPOUT_MLP, l);
+    project_branch(pass,
+                   ARGS(branch,
+                        .linear = {.site = SITE_MLP_PROJECTION,
+                                   .layer = l,
+                                   .in = &mlp_gelu,
+                                   .weight = &w->mlp_projection_weight,
+                                   .bias = &w->mlp_projection_bias},
+                        .raw = ACTIVATION_mlp_projection_raw, .branch = ACTIVATION_mlp_projection,
+                        .weight = &w->post_mlp_norm_weight, .rstd = &a->post_mlp_norm_rstd,
+                        .dropout = DROPOUT_MLP));
+    if (pass->recomputing) return;
     /* 8. the next layer's residual_in = residual_mid + mlp_projection, and its norm */
     normalize_out(pass, l);
 }
@@ -310,7 +356,8 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
         normalize_in(&pass, layer);
         layer_forward(&pass, layer);
     } else if (mlp_is_gated(gpt->shape.mlp)) {
-        OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc);
+        OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
+           .gate = gpt_gate(&gpt->shape));
     } else if (!gpt_gelu_is_fused(&gpt->shape, &gpt->precision, gpt->be, layer)) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
@@ -372,7 +419,17 @@ static void distill(struct gpt *gpt, const struct tensor *logits, int64_t first,
        .teacher_tokens = a->teacher_tokens ? a->teacher_tokens + first * top : NULL,
        .teacher_logits = &teacher, .alpha = gpt->distill.alpha,
        .temperature = gpt->distill.temperature, .loss_scale = loss_scale, .inputs = a->inputs,
-       .vocab_size = gpt->shape.vocab_size, .label = label);
+       .softcap = (float)gpt->shape.logit_softcap, .vocab_size = gpt->shape.vocab_size,
+       .label = label);
+}
+
+/* Computes logits of the head's input, rows of lnf_out. */
+static void compute_logits(struct gpt *gpt, const struct tensor *logits, const struct tensor *in,
+                           const struct trace_label *label) {
+    const float cap = (float)gpt->shape.logit_softcap;
+    OP(gpt->be, matmul, .out = logits, .a = in, .b = gpt->head, .transpose_b = true,
+       .label = cap > 0 ? NULL : label);
+    if (cap > 0) OP(gpt->be, softcap, .inout = logits, .cap = cap, .label = label);
 }
 
 /* Arguments of a pass over the head. */
@@ -397,16 +454,15 @@ static void run_head(struct gpt *gpt, const struct head_pass *pass) {
         struct tensor logits = tensor_slice(&a->logits, 0, rows);
         const struct trace_label label = label_rows(ACTIVATION_logits, false, first, rows);
         const struct trace_label dlabel = label_rows(ACTIVATION_logits, true, first, rows);
-        if (!pass->has_logits)
-            OP(be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true,
-               .label = &label);
+        if (!pass->has_logits) compute_logits(gpt, &logits, &in, &label);
         if (pass->loss_scale && gpt->distill.top > 0)
             distill(gpt, &logits, first, pass->loss_scale, &dlabel);
         else
             OP(be, cross_entropy, .losses = pass->losses ? pass->losses + first : NULL,
                .logits = &logits, .targets = a->targets ? a->targets + first : NULL,
                .loss_scale = pass->loss_scale, .inputs = a->inputs,
-               .weights = pass->weights ? pass->weights + first : NULL, .vocab_size = s->vocab_size,
+               .weights = pass->weights ? pass->weights + first : NULL,
+               .softcap = (float)s->logit_softcap, .vocab_size = s->vocab_size,
                .label = pass->loss_scale ? &dlabel : NULL);
         if (pass->loss_scale) loss_backward(gpt, &logits, &in, first);
     }
@@ -446,5 +502,5 @@ void gpt_logits(struct gpt *gpt, int64_t first, int64_t rows) {
     struct tensor in = tensor_slice(&gpt->activations.lnf_out, first, rows);
     struct tensor logits = tensor_slice(&gpt->activations.logits, 0, rows);
     masters_cast(&gpt->masters, gpt->be, -1);
-    OP(gpt->be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true);
+    compute_logits(gpt, &logits, &in, NULL);
 }

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +152,26 @@ int64_t gpt_window(const struct gpt *gpt, int64_t layer) {
     return window < gpt->capacity.sequence_length ? window : 0;
 }
 
+const struct tensor *gpt_angles(const struct gpt *gpt, int64_t layer) {
+    if (gpt->shape.positions != POSITIONS_ROPE) return NULL;
+    bool others = gpt->window_angles.rank && shape_window(&gpt->shape, layer) > 0;
+    return others ? &gpt->window_angles : &gpt->angles;
+}
+
+float gpt_attention_scale(const struct gpt *gpt) {
+    double scalar = gpt->shape.query_pre_attn_scalar;
+    return scalar > 0 ? (float)(1 / sqrt(scalar)) : 0.0f;
+}
+
+/* transformers rounds the factor to the dtype of the table. */
+float gpt_embedding_scale(const struct gpt *gpt) {
+    float scale = (float)sqrt((double)gpt->shape.n_embd), stored, widened;
+    if (!gpt->shape.scale_embedding) return 0;
+    if (gpt->token_remainder) return scale;
+    dtype_store(&stored, gpt->token_table.dtype, 0, &scale, 1);
+    return *dtype_widen(&widened, &stored, gpt->token_table.dtype, 0, 1);
+}
+
 static void layout_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
@@ -158,6 +179,9 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     /* These come first, so that their addresses do not depend on the batch. */
     if (s->positions == POSITIONS_ROPE)
         gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
+    if (s->positions == POSITIONS_ROPE && s->rope_theta_window > 0 && s->window > 0)
+        gpt->window_angles =
+            arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
     if (gpt->has_cache)
         gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
                                   s->n_layer * gpt->cache_rows, 2 * shape_kv(s));
@@ -310,11 +334,20 @@ static size_t parameter_bytes(const struct memory_plan *m) {
     return m->master + m->copies + m->gradients;
 }
 
+/* Layers with a window may have another base, and then no scaling. */
 static int fill_angles(struct gpt *gpt, struct error *error) {
-    float *angles = malloc(tensor_bytes(&gpt->angles));
+    const size_t bytes = tensor_bytes(&gpt->angles);
+    struct gpt_shape windows = gpt->shape;
+    float *angles = malloc(bytes);
     if (!angles) return fail(error, "out of memory for the angles of rope");
+    windows.rope_theta = windows.rope_theta_window;
+    windows.rope_scaling = ROPE_UNSCALED;
     rope_angles(angles, &gpt->shape, tensor_rows(&gpt->angles));
-    backend_upload(gpt->be, gpt->angles.data, angles, tensor_bytes(&gpt->angles));
+    backend_upload(gpt->be, gpt->angles.data, angles, bytes);
+    if (gpt->window_angles.rank) {
+        rope_angles(angles, &windows, tensor_rows(&gpt->angles));
+        backend_upload(gpt->be, gpt->window_angles.data, angles, bytes);
+    }
     free(angles);
     return 0;
 }

@@ -87,6 +87,7 @@ struct gpt {
     struct tensor token_table;         /* master weights of wte, which the embedding reads */
     int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
     struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
+    struct tensor window_angles;       /* the same of layers with a window, or rank 0: no others */
     struct tensor cache;               /* [n_layer cache_rows, 2 H_kv D], if has_cache: k | v */
     int64_t cache_rows; /* rows of a layer's cache: T of the capacity for each text */
     int64_t texts;      /* texts that are generated at once */
@@ -101,6 +102,14 @@ struct gpt {
 
 /* Returns the attention window of a layer, or 0 if no row of the largest batch needs one. */
 int64_t gpt_window(const struct gpt *gpt, int64_t layer);
+
+/* Returns the angles of rope in a layer, or NULL without rope. */
+const struct tensor *gpt_angles(const struct gpt *gpt, int64_t layer);
+
+/* Returns the factor of attention scores, 0: that of the head size; and that of token embeddings,
+ * 0: one. */
+float gpt_attention_scale(const struct gpt *gpt);
+float gpt_embedding_scale(const struct gpt *gpt);
 
 /* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
@@ -150,6 +159,11 @@ static inline bool gpt_gelu_is_fused(const struct gpt_shape *shape,
         precision_quantizes_forward(precision, SITE_MLP_FC, layer) && precision->recipe.scaled;
     return !mlp_is_gated(shape->mlp) && !be->device.gelu_of_stored &&
            !shape_adapts(shape, SITE_MLP_FC) && !scaled;
+}
+
+/* Returns the function of a gated MLP's gate. */
+static inline enum gate_function gpt_gate(const struct gpt_shape *shape) {
+    return shape->mlp == MLP_GEGLU ? GATE_GELU : GATE_SILU;
 }
 
 /* Returns a parameter's part of a flat array, without padding rows. */

@@ -114,7 +114,7 @@ static int read_json(struct json_file *file, const char *directory, const char *
     return json_file_open_in(file, directory, name, error);
 }
 
-/* True if the config has the sizes and parts of the model in a directory. */
+/* Stores whether the config has the sizes and parts of the model in a directory. */
 static int compare_shape(bool *same, const struct config *config, const char *model,
                          struct error *error) {
     struct config read = *config;
@@ -132,12 +132,14 @@ static int compare_shape(bool *same, const struct config *config, const char *mo
 
 static int read_model(struct base_files *base, const struct config *config, const char *model,
                       struct error *error) {
-    return read_json(&base->config, model, config_name, error) ||
-                   read_json(&base->generation, model, generation_name, error) ||
-                   huggingface_read_tokens(&base->tokens, config, model, error) ||
-                   compare_shape(&base->same_shape, config, model, error)
-               ? -1
-               : 0;
+    if (read_json(&base->config, model, config_name, error) ||
+        read_json(&base->generation, model, generation_name, error) ||
+        huggingface_read_tokens(&base->tokens, config, model, error) ||
+        compare_shape(&base->same_shape, config, model, error))
+        return -1;
+    /* The text's part of a model of images and text has a config.json of its own. */
+    base->same_shape &= !json_member(base->config.root, "text_config");
+    return 0;
 }
 
 /* True if the tokenizer keeps the file itself. */

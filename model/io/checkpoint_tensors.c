@@ -86,10 +86,25 @@ struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum
 
 const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
                                                    const char *name) {
-    char full[SAVED_NAME_MAX];
-    snprintf(full, sizeof full, "%s%s", gpt2_prefix, name);
-    const struct stored_tensor *tensor = tensor_files_find(files, full);
-    return tensor ? tensor : tensor_files_find(files, name);
+    static const char model[] = "model.";
+    const bool in_model = strncmp(name, model, strlen(model)) == 0;
+    const struct {
+        const char *prefix, *name;
+    } forms[] = {
+        {gpt2_prefix, name},
+        {"", name},
+        /* Models of images and text (Gemma 3), as older and newer versions of transformers name
+         * their tensors. */
+        {"language_model.", name},
+        {in_model ? "model.language_model." : "", in_model ? name + strlen(model) : name},
+    };
+    const struct stored_tensor *tensor = NULL;
+    for (size_t i = 0; !tensor && i < sizeof forms / sizeof *forms; i++) {
+        char full[SAVED_NAME_MAX];
+        snprintf(full, sizeof full, "%s%s", forms[i].prefix, forms[i].name);
+        tensor = tensor_files_find(files, full);
+    }
+    return tensor;
 }
 
 const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,

@@ -18,9 +18,12 @@ enum {
     IN_MISTRAL = 4,
     IN_QWEN2 = 8,
     IN_QWEN3 = 16,
+    IN_GEMMA2 = 32,
+    IN_GEMMA3 = 64,
     IN_QWEN = IN_QWEN2 | IN_QWEN3,
+    IN_GEMMA = IN_GEMMA2 | IN_GEMMA3,
     IN_LLAMAS = IN_LLAMA | IN_MISTRAL | IN_QWEN,
-    IN_ALL = IN_GPT2 | IN_LLAMAS
+    IN_ALL = IN_GPT2 | IN_LLAMAS | IN_GEMMA
 };
 
 struct huggingface_key {
@@ -52,12 +55,14 @@ extern const struct huggingface_rope huggingface_ropes[]; /* ended by a NULL key
 
 enum { GPT2_END_OF_TEXT = 50256 };
 
-/* Classes of huggingface/transformers in Llama's family. */
+/* Classes of huggingface/transformers in Llama's family, in which Gemma's are. */
 enum {
     HUGGINGFACE_LLAMA,
     HUGGINGFACE_MISTRAL,
     HUGGINGFACE_QWEN2,
     HUGGINGFACE_QWEN3,
+    HUGGINGFACE_GEMMA2,
+    HUGGINGFACE_GEMMA3,
     HUGGINGFACE_CLASSES
 };
 
@@ -66,7 +71,8 @@ struct huggingface_class {
     int keys;                  /* its bit in the table above */
     enum model_bias bias;
     bool qk_norm;
-    int64_t window; /* if config.json has none; 0: a class without windows */
+    int64_t window;         /* if config.json has none; 0: a class without windows */
+    int64_t window_pattern; /* the same: every N-th layer has no window; 0: not the class's way */
 };
 
 extern const struct huggingface_class huggingface_classes[HUGGINGFACE_CLASSES];

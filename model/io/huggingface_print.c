@@ -97,6 +97,7 @@ static void print_gpt2(FILE *out, const struct config *config,
  * file can be read back. Only Qwen3 normalizes heads, and only Qwen2
  * has biases of q, k and v alone; Mistral has no biases, and Llama no window. */
 static int class_for(const struct config *config, const struct gpt_shape *s) {
+    if (shape_is_gemma(s)) return s->qk_norm ? HUGGINGFACE_GEMMA3 : HUGGINGFACE_GEMMA2;
     if (s->qk_norm) return HUGGINGFACE_QWEN3;
     if (s->bias == BIAS_QKV) return HUGGINGFACE_QWEN2;
     bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
@@ -117,13 +118,22 @@ static void print_rope_members(FILE *out, const struct config *config) {
     }
 }
 
-/* Prints both spellings, for older and newer versions of transformers. */
-static void print_rope(FILE *out, const struct config *config) {
-    char theta[CONFIG_NUMBER_MAX];
+/* Prints both spellings, for older and newer versions of transformers. kinds: of layers, each of
+ * which has a base of its own (Gemma 3). */
+static void print_rope(FILE *out, const struct config *config, bool kinds) {
+    char theta[CONFIG_NUMBER_MAX], window[CONFIG_NUMBER_MAX];
+    const double theta_window = config->model.rope_theta_window;
     config_format_number(theta, config->model.rope_theta);
-    fputs("  \"rope_parameters\": {", out);
+    config_format_number(window, theta_window > 0 ? theta_window : config->model.rope_theta);
+    fprintf(out, "  \"rope_parameters\": {%s", kinds ? "\"full_attention\": {" : "");
     print_rope_members(out, config);
-    fprintf(out, ", \"rope_theta\": %s},\n  \"rope_scaling\": ", theta);
+    fprintf(out, ", \"rope_theta\": %s", theta);
+    if (kinds)
+        fprintf(out, "}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %s}",
+                window);
+    fputs("},\n", out);
+    if (kinds) fprintf(out, "  \"rope_local_base_freq\": %s,\n", window);
+    fputs("  \"rope_scaling\": ", out);
     if (config->model.rope_scaling == ROPE_UNSCALED) fputs("null", out);
     else {
         fputs("{", out);
@@ -133,22 +143,44 @@ static void print_rope(FILE *out, const struct config *config) {
     fprintf(out, ",\n  \"rope_theta\": %s,\n", theta);
 }
 
-/* Prints the window where the class has one, and Qwen's layers that have it, by the list that newer
- * versions of transformers read if the number of the first one is not enough. For Mistral an absent
- * window means 4096. */
+/* Prints the window where the class has one, and the layers of Qwen and Gemma that have it: by the
+ * list that newer versions of transformers read, if Qwen's number of the first one is not enough.
+ * For Mistral an absent window means 4096, and Gemma has to have a number. */
 static void print_window(FILE *out, int class, const struct gpt_shape *s) {
     const bool some = shape_window_layers(s) > 0;
+    const bool gemma = huggingface_classes[class].keys & IN_GEMMA;
     if (class == HUGGINGFACE_MISTRAL && !some) fputs("  \"sliding_window\": null,\n", out);
-    if (!some) return;
-    fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", s->window);
+    if (!some && !gemma) return;
+    fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", some ? s->window : s->n_positions);
     if (class == HUGGINGFACE_MISTRAL) return;
-    fprintf(out, "  \"max_window_layers\": %" PRId64 ",\n  \"use_sliding_window\": true,\n",
-            s->window_from);
-    if (s->window_pattern == 0) return;
+    if (!gemma)
+        fprintf(out, "  \"max_window_layers\": %" PRId64 ",\n  \"use_sliding_window\": true,\n",
+                s->window_from);
+    if (s->window_pattern == 0 && !gemma) return;
     fputs("  \"layer_types\": [", out);
     for (int64_t l = 0; l < s->n_layer; l++)
         fprintf(out, "%s\"%s_attention\"", l ? ", " : "", shape_window(s, l) ? "sliding" : "full");
     fputs("],\n", out);
+}
+
+/* Prints the keys that only Gemma has. A cap of 0 is none. */
+static void print_gemma(FILE *out, int class, const struct gpt_shape *s) {
+    const struct {
+        const char *key;
+        double value;
+    } rows[] = {
+        {"query_pre_attn_scalar",
+         s->query_pre_attn_scalar > 0 ? s->query_pre_attn_scalar : (double)s->head_dim},
+        {"final_logit_softcapping", s->logit_softcap},
+        {"attn_logit_softcapping", s->attention_softcap},
+    };
+    if (!(huggingface_classes[class].keys & IN_GEMMA)) return;
+    fputs("  \"hidden_activation\": \"gelu_pytorch_tanh\",\n", out);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char number[CONFIG_NUMBER_MAX] = "null";
+        if (rows[i].value > 0) config_format_number(number, rows[i].value);
+        fprintf(out, "  \"%s\": %s,\n", rows[i].key, number);
+    }
 }
 
 static void print_llama(FILE *out, const struct config *config,
@@ -162,14 +194,15 @@ static void print_llama(FILE *out, const struct config *config,
     char eps[CONFIG_NUMBER_MAX];
     fprintf(out, "{\n  \"architectures\": [\"%sForCausalLM\"],\n",
             huggingface_classes[class].family);
-    if (class == HUGGINGFACE_LLAMA || class == HUGGINGFACE_QWEN3)
+    if (class == HUGGINGFACE_LLAMA || class == HUGGINGFACE_QWEN3 || shape_is_gemma(&s))
         fprintf(out, "  \"attention_bias\": %s,\n", biased);
     if (class == HUGGINGFACE_LLAMA) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
     fputs("  \"attention_dropout\": 0.0,\n", out);
     print_tokens(out, tokens, true);
+    print_gemma(out, class, &s);
     fprintf(out,
             "  \"head_dim\": %" PRId64 ",\n"
-            "  \"hidden_act\": \"silu\",\n"
+            "  \"hidden_act\": \"%s\",\n"
             "  \"hidden_size\": %" PRId64 ",\n"
             "  \"initializer_range\": 0.02,\n"
             "  \"intermediate_size\": %" PRId64 ",\n"
@@ -179,9 +212,10 @@ static void print_llama(FILE *out, const struct config *config,
             "  \"num_hidden_layers\": %" PRId64 ",\n"
             "  \"num_key_value_heads\": %" PRId64 ",\n"
             "  \"rms_norm_eps\": %s,\n",
-            s.head_dim, s.n_embd, s.n_inner, positions, huggingface_classes[class].type, s.n_head,
-            s.n_layer, s.n_kv_head, config_format_number(eps, s.norm_eps));
-    print_rope(out, config);
+            s.head_dim, shape_is_gemma(&s) ? "gelu_pytorch_tanh" : "silu", s.n_embd, s.n_inner,
+            positions, huggingface_classes[class].type, s.n_head, s.n_layer, s.n_kv_head,
+            config_format_number(eps, s.norm_eps));
+    print_rope(out, config, class == HUGGINGFACE_GEMMA3);
     print_window(out, class, &s);
     fprintf(out,
             "  \"tie_word_embeddings\": %s,\n"
@@ -209,7 +243,8 @@ void huggingface_print_config(FILE *out, const struct config *config,
                               const struct huggingface_tokens *tokens, enum dtype dtype) {
     struct gpt_shape shape = config_shape(config);
     if (shape_is_gpt2(&shape) && !shape.window) print_gpt2(out, config, tokens, dtype_names[dtype]);
-    else if (shape_is_llama(&shape)) print_llama(out, config, tokens, dtype_names[dtype]);
+    else if (shape_is_llama(&shape) || shape_is_gemma(&shape))
+        print_llama(out, config, tokens, dtype_names[dtype]);
     else print_own(out, config, tokens, dtype_names[dtype]);
 }
 

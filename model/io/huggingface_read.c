@@ -58,12 +58,33 @@ const struct huggingface_key huggingface_keys[] = {
     SET("hidden_size", IN_LLAMAS, "model.n_embd"),
     SET("intermediate_size", IN_LLAMAS, "model.n_inner"),
     SET("max_position_embeddings", IN_LLAMAS, "model.n_positions"),
-    SET("vocab_size", IN_ALL, "model.vocab_size"),
+    SET("vocab_size", IN_GPT2 | IN_LLAMAS, "model.vocab_size"),
     SET_OR("rms_norm_eps", IN_LLAMAS, "model.norm_eps", 1e-6, NAN),
     SET_OR("tie_word_embeddings", IN_LLAMAS, "model.tied_head", 0, NAN),
     NEED("hidden_act", IN_LLAMAS, "\"silu\" \"swish\""),
     NEED("pretraining_tp", IN_LLAMA, "null 1"),
-    NEED("attention_bias", IN_QWEN3, "false"),
+    NEED("attention_bias", IN_QWEN3 | IN_GEMMA, "false"),
+
+    /* Gemma2Config, Gemma3TextConfig */
+    SET_OR("num_hidden_layers", IN_GEMMA, "model.n_layer", 26, NAN),
+    SET_OR("num_attention_heads", IN_GEMMA, "model.n_head", 8, NAN),
+    SET_OR("num_key_value_heads", IN_GEMMA, "model.n_kv_head", 4, NAN),
+    SET_OR("head_dim", IN_GEMMA, "model.head_dim", 256, NAN),
+    SET_OR("hidden_size", IN_GEMMA, "model.n_embd", 2304, NAN),
+    SET_OR("intermediate_size", IN_GEMMA, "model.n_inner", 9216, NAN),
+    SET_OR("max_position_embeddings", IN_GEMMA2, "model.n_positions", 8192, NAN),
+    SET_OR("max_position_embeddings", IN_GEMMA3, "model.n_positions", 131072, NAN),
+    SET_OR("vocab_size", IN_GEMMA2, "model.vocab_size", 256000, NAN),
+    SET_OR("vocab_size", IN_GEMMA3, "model.vocab_size", 262208, NAN),
+    SET_OR("rms_norm_eps", IN_GEMMA, "model.norm_eps", 1e-6, NAN),
+    SET_OR("tie_word_embeddings", IN_GEMMA, "model.tied_head", 1, NAN),
+    SET_OR("query_pre_attn_scalar", IN_GEMMA, "model.query_pre_attn_scalar", 256, NAN),
+    SET_OR("attn_logit_softcapping", IN_GEMMA2, "model.attention_softcap", 50, 0),
+    NEED("attn_logit_softcapping", IN_GEMMA3, "null"),
+    SET_OR("final_logit_softcapping", IN_GEMMA2, "model.logit_softcap", 30, 0),
+    SET_OR("final_logit_softcapping", IN_GEMMA3, "model.logit_softcap", 0, 0),
+    NEED("hidden_activation", IN_GEMMA, "\"gelu_pytorch_tanh\" null"),
+    NEED("use_bidirectional_attention", IN_GEMMA, "false null"),
 };
 /* clang-format on */
 
@@ -114,10 +135,12 @@ static int read_table(const struct config_reader *reader, int class) {
 /* ---- Llama's family */
 
 const struct huggingface_class huggingface_classes[] = {
-    [HUGGINGFACE_LLAMA] = {"llama", "Llama", IN_LLAMA, BIAS_NONE, false, 0},
-    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", IN_MISTRAL, BIAS_NONE, false, 4096},
-    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", IN_QWEN2, BIAS_QKV, false, 4096},
-    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", IN_QWEN3, BIAS_NONE, true, 4096},
+    [HUGGINGFACE_LLAMA] = {"llama", "Llama", IN_LLAMA, BIAS_NONE, false, 0, 0},
+    [HUGGINGFACE_MISTRAL] = {"mistral", "Mistral", IN_MISTRAL, BIAS_NONE, false, 4096, 0},
+    [HUGGINGFACE_QWEN2] = {"qwen2", "Qwen2", IN_QWEN2, BIAS_QKV, false, 4096, 0},
+    [HUGGINGFACE_QWEN3] = {"qwen3", "Qwen3", IN_QWEN3, BIAS_NONE, true, 4096, 0},
+    [HUGGINGFACE_GEMMA2] = {"gemma2", "Gemma2", IN_GEMMA2, BIAS_NONE, false, 4096, 2},
+    [HUGGINGFACE_GEMMA3] = {"gemma3_text", "Gemma3", IN_GEMMA3, BIAS_NONE, true, 4096, 6},
 };
 
 /* Llama's attention_bias covers all four matrices of attention, and mlp_bias all three of the MLP.
@@ -134,12 +157,21 @@ static int read_bias(const struct config_reader *reader, const struct huggingfac
 }
 
 static int read_llama(const struct config_reader *reader, const struct huggingface_class *class) {
-    reader_set(reader, "model.type",
-               huggingface_is_mistral(class) ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
+    const bool gemma = huggingface_is_gemma(class), mistral = huggingface_is_mistral(class);
+    reader_set(reader, "model.type", mistral ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO);
     reader_set(reader, "model.norm", NORM_RMSNORM);
     reader_set(reader, "model.qk_norm", class->qk_norm);
-    reader_set(reader, "model.mlp", MLP_SWIGLU);
-    if (read_table(reader, class->keys) || read_bias(reader, class) || reader_rope(reader))
+    reader_set(reader, "model.mlp", gemma ? MLP_GEGLU : MLP_SWIGLU);
+    reader_set(reader, "model.norm_zero_centered", gemma);
+    reader_set(reader, "model.post_norm", gemma);
+    reader_set(reader, "model.scale_embedding", gemma);
+    reader_set(reader, "model.query_pre_attn_scalar", 0);
+    reader_set(reader, "model.attention_softcap", 0);
+    reader_set(reader, "model.logit_softcap", 0);
+    reader_set(reader, "model.rope_theta_window", 0);
+    const bool kinds = class->keys == IN_GEMMA3;
+    if (read_table(reader, class->keys) || read_bias(reader, class) ||
+        (kinds ? reader_rope_of_kinds(reader) : reader_rope(reader)))
         return -1;
     return reader_window(reader, class);
 }
@@ -152,19 +184,14 @@ const char *const huggingface_own_keys[] = {MODEL_SIZES(X) MODEL_PARTS(Y) NULL};
 #undef X
 #undef Y
 
-/* Keys that are no flags and that older files lack, as they may any flag. */
-static const char *const newer_keys[] = {"model.window",         "model.window_from",
-                                         "model.window_pattern", "model.rope_attention_factor",
-                                         "model.rope_beta_fast", "model.rope_beta_slow"};
-
-/* An absent key of those means the option's default. */
+/* Older files lack some of the parts: an absent flag, number or window means the option's default.
+ */
 static int read_own(const struct config_reader *reader) {
     for (const char *const *path = huggingface_own_keys; *path; path++) {
         const struct config_option *option = config_option_of(*path);
-        bool newer = option->type == CONFIG_BOOLEAN;
-        for (size_t i = 0; i < sizeof newer_keys / sizeof *newer_keys; i++)
-            newer |= strcmp(*path, newer_keys[i]) == 0;
-        double absent = newer ? option->initial : NAN;
+        bool needed = option->type == CONFIG_ENUM ||
+                      (option->type == CONFIG_INTEGER && !strstr(*path, "window"));
+        double absent = needed ? NAN : option->initial;
         if (reader_key(reader, config_option_name(option), *path, absent, NAN)) return -1;
     }
     return 0;
@@ -172,11 +199,30 @@ static int read_own(const struct config_reader *reader) {
 
 /* ---- the file */
 
+/* A model of images and text, whose text is modelled by a Gemma3ForCausalLM. */
+static const char image_model[] = "gemma3";
+
+/* Returns the object of the text's model, or NULL if the file is of such a model without one. */
+static const cJSON *text_config(const cJSON *root) {
+    const cJSON *text = json_member(root, "text_config");
+    if (!reader_is_text(json_member(root, "model_type"), image_model)) return root;
+    return cJSON_IsObject(text) ? text : NULL;
+}
+
 static int read_family(struct config_reader *reader) {
     const cJSON *type = json_member(reader->root, "model_type");
     if (reader_is_text(type, "gpt2")) return read_table(reader, IN_GPT2);
     reader->family = "own model";
     if (reader_is_text(type, "mantissa")) return read_own(reader);
+    if (reader_is_text(type, image_model)) {
+        if (!text_config(reader->root))
+            return reader_refuse(reader, "text_config", "an object with the model of the text");
+        reader->root = text_config(reader->root);
+        reader->inside = "text_config.";
+        type = json_member(reader->root, "model_type");
+        reader->family = "Gemma3";
+        if (!type) return read_llama(reader, &huggingface_classes[HUGGINGFACE_GEMMA3]);
+    }
     for (int i = 0; i < HUGGINGFACE_CLASSES; i++) {
         const struct huggingface_class *class = &huggingface_classes[i];
         reader->family = class->family;
@@ -240,20 +286,31 @@ static int add_ends(struct huggingface_tokens *tokens, const struct json_file *f
     return 0;
 }
 
+/* Tokens of classes in transformers, where a file has none; ended by those of other classes. */
+static const struct class_tokens {
+    const char *type;
+    int64_t begin, end, pad;
+} class_tokens[] = {
+    {"gpt2", GPT2_END_OF_TEXT, GPT2_END_OF_TEXT, -1},
+    {"llama", 1, 2, -1},
+    {"mistral", 1, 2, -1},
+    {"gemma2", 2, 1, 0},
+    {"gemma3_text", 2, 1, 0},
+    {NULL, -1, -1, -1},
+};
+
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error) {
     struct json_file file;
     if (json_file_open_in(&file, directory, "config.json", error)) return -1;
-    const cJSON *type = json_member(file.root, "model_type");
-    bool gpt2 = reader_is_text(type, "gpt2"),
-         llama = reader_is_text(type, "llama") || reader_is_text(type, "mistral");
-    int64_t begin = gpt2 ? GPT2_END_OF_TEXT : llama ? 1 : -1;
-    int64_t end = gpt2 ? GPT2_END_OF_TEXT : llama ? 2 : -1;
+    const cJSON *root = text_config(file.root), *type = json_member(root, "model_type");
+    const struct class_tokens *of_class = class_tokens;
+    while (of_class->type && !reader_is_text(type, of_class->type)) of_class++;
     *tokens = (struct huggingface_tokens){
-        .begin = read_token(file.root, "bos_token_id", begin, config),
-        .pad = read_token(file.root, "pad_token_id", -1, config),
+        .begin = read_token(root, "bos_token_id", of_class->begin, config),
+        .pad = read_token(root, "pad_token_id", of_class->pad, config),
     };
-    huggingface_add_end(tokens, read_token(file.root, "eos_token_id", end, config));
+    huggingface_add_end(tokens, read_token(root, "eos_token_id", of_class->end, config));
     int status = add_ends(tokens, &file, config, error);
     json_file_close(&file);
     if (status || json_file_open_optional(&file, directory, "generation_config.json", error))

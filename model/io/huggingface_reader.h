@@ -53,9 +53,20 @@ int reader_key(const struct config_reader *reader, const char *key, const char *
  * object may be of a kind that cannot be computed, since other programs may prefer the other. */
 int reader_rope(const struct config_reader *reader);
 
+/* The same for Gemma 3, which has the base and scaling of layers without a window, and the base of
+ * those with one: in objects of rope_parameters or, in older files, in rope_theta with rope_scaling
+ * and in rope_local_base_freq. */
+int reader_rope_of_kinds(const struct config_reader *reader);
+
 /* Reads the attention window, if the model's longest context exceeds it, and the layers that have
- * it. If the keys of the config cannot name these, the window limits the context. */
+ * it. If the keys of the config cannot name these, the window limits the context. Gemma's kinds of
+ * layers differ in more than the window, so it is always read, and such layers are an error. */
 int reader_window(const struct config_reader *reader, const struct huggingface_class *class);
+
+/* True for Gemma 2 and 3. */
+static inline bool huggingface_is_gemma(const struct huggingface_class *class) {
+    return class->keys & IN_GEMMA;
+}
 
 /* True for Mistral, all of whose layers have the window. */
 static inline bool huggingface_is_mistral(const struct huggingface_class *class) {

@@ -143,3 +143,34 @@ int reader_rope(const struct config_reader *reader) {
     return reader_key(reader_lacks(inner, "rope_theta") ? reader : inner, "rope_theta",
                       "model.rope_theta", 10000, NAN);
 }
+
+int reader_rope_of_kinds(const struct config_reader *reader) {
+    struct config_reader kinds = *reader, older, all, windows;
+    int older_kind, kind, windows_kind;
+    kinds.root = json_member(reader->root, "rope_parameters");
+    kinds.inside = "rope_parameters.";
+    if (!reader_is_null(reader, "rope_parameters") && !cJSON_IsObject(kinds.root))
+        return reader_refuse(reader, "rope_parameters", "an object");
+    if (open_rope(&older, &older_kind, reader, "rope_scaling", "rope_scaling.") ||
+        open_rope(&all, &kind, &kinds, "full_attention", "rope_parameters.full_attention.") ||
+        open_rope(&windows, &windows_kind, &kinds, "sliding_attention",
+                  "rope_parameters.sliding_attention."))
+        return -1;
+    if (windows_kind != ROPE_UNSCALED)
+        return reader_refuse(&windows, "rope_type", "\"default\" in layers with a window");
+    const bool is_older = older.root && older.root->child;
+    reader_set(reader, "model.positions", POSITIONS_ROPE);
+    reader_set(reader, "model.rope_scaling", ROPE_UNSCALED);
+    if ((is_older ? older_kind : kind) != ROPE_UNSCALED &&
+        read_scaling(reader, is_older ? &older : &all, is_older ? older_kind : kind))
+        return -1;
+    if (is_older && !reader_lacks(&older, "rope_theta")) all = older;
+    return reader_key(reader_lacks(&all, "rope_theta") ? reader : &all, "rope_theta",
+                      "model.rope_theta", 1e6, NAN) ||
+                   (reader_lacks(&windows, "rope_theta")
+                        ? reader_key(reader, "rope_local_base_freq", "model.rope_theta_window",
+                                     10000, NAN)
+                        : reader_key(&windows, "rope_theta", "model.rope_theta_window", NAN, NAN))
+               ? -1
+               : 0;
+}

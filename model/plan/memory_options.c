@@ -140,10 +140,13 @@ static int64_t adapter_multiply_adds(const struct gpt_shape *shape, enum autocas
 static int64_t recomputed_multiply_adds(const struct gpt_shape *shape,
                                         const struct config *config) {
     bool recomputing[AUTOCAST_SITE_COUNT] = {false};
+    struct gpt_shape row = *shape;
     int64_t total = 0;
-    for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
+    row.rows = row.logit_rows = 1;
+    for (enum activation_id i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
         const struct activation *a = &activation_table[i];
-        if (!a->layered || a->residual || (int)a->recomputed > (int)config->train.recompute)
+        if (!a->layered || a->residual || (int)a->recomputed > (int)config->train.recompute ||
+            activation_extent(i, &row).rows == 0)
             continue;
         recomputing[a->writer] = true;
     }

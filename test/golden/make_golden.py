@@ -10,13 +10,15 @@ give the same files.
 import copy
 import math
 import pathlib
+import re
 import sys
 
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM)
 
@@ -249,8 +251,32 @@ def qwen3_model(**sizes):
     return Qwen3ForCausalLM(config)
 
 
+# Three layers, the second with all keys and the others with a window of 6. Small caps bend much.
+GEMMA = LLAMA | dict(num_hidden_layers=3, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
+                     sliding_window=6, pad_token_id=None,
+                     layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+
+
+def gemma2_model(**sizes):
+    config = Gemma2Config(
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        attn_logit_softcapping=1.5, final_logit_softcapping=2.0, **(GEMMA | sizes))
+    config._attn_implementation = "eager"  # SDPA has no caps
+    return Gemma2ForCausalLM(config)
+
+
+def gemma3_model(**sizes):
+    config = Gemma3TextConfig(
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}},
+        **(GEMMA | sizes))
+    config._attn_implementation = "sdpa"
+    return Gemma3ForCausalLM(config)
+
+
 MODELS = {"gpt": gpt2_model, "llama": llama_model, "mistral": mistral_model, "qwen2": qwen2_model,
-          "qwen3": qwen3_model}
+          "qwen3": qwen3_model, "gemma2": gemma2_model, "gemma3": gemma3_model}
 
 
 # Adapters on a model with odd sizes: three heads of keys and values, a rank of 5, 77 tokens.
@@ -288,8 +314,9 @@ def make_model(family, **sizes):
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.copy_(normal(g, *parameter.shape, scale=0.1))
-            elif parameter.dim() == 1:
-                parameter.copy_(1 + normal(g, *parameter.shape, scale=0.1))
+            elif parameter.dim() == 1:  # Gemma's factors are 1 + the weights
+                centre = 0 if family.startswith("gemma") else 1
+                parameter.copy_(centre + normal(g, *parameter.shape, scale=0.1))
             else:
                 parameter.copy_(normal(g, *parameter.shape, scale=0.15))
     tied = model.lm_head.weight is model.get_input_embeddings().weight
@@ -332,10 +359,15 @@ def check_dtypes(model, dtype):
     for hook in hooks:
         hook.remove()
     # Llama's q and k come from the rotation in float32, and are cast by the attention itself.
-    assert len(attention) == 2 and {out for _, out in attention} == {dtype}, attention
+    layers = model.config.num_hidden_layers
+    capped = getattr(model.config, "attn_logit_softcapping", None)
+    assert capped or len(attention) == layers and {out for _, out in attention} == {dtype}, attention
     assert not gpt2 or {q for q, _ in attention} == {dtype}, attention
+    gemma = "gemma" in model.config.model_type
     for name, (given, got) in seen.items():
-        if "q_norm" in name or "k_norm" in name:  # reads what a linear layer gave
+        if gemma and re.search(r"[qk]_norm|post_\w+_layernorm", name):  # these, and round as Gemma's do
+            assert (given, got) == (dtype, dtype), (name, given, got)
+        elif "q_norm" in name or "k_norm" in name:  # reads what a linear layer gave
             assert (given, got) == (dtype, torch.float32), (name, given, got)
         elif "ln_" in name or "norm" in name or name == "block":
             assert (given, got) == (torch.float32, torch.float32), (name, given, got)
@@ -507,7 +539,8 @@ def save(name, tensors):
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}, "qwen3": DTYPES}
+FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}, "qwen3": DTYPES,
+            "gemma2": {"fp32": torch.float32}, "gemma3": {"fp32": torch.float32}}
 
 
 LORA_FIXTURES = {"gpt": {"fp32": torch.float32}, "llama": DTYPES, "qwen2": DTYPES}
@@ -575,6 +608,9 @@ def main():
     for family, dtypes in LORA_FIXTURES.items():
         for name, dtype in dtypes.items():
             save(f"{family}_lora_{name}", make_lora_fixture(family, dtype))
+    for family in "gemma2", "gemma3":
+        for name in "bf16", "fp16":
+            save(f"{family}_{name}", without_base(make_gpt(family, DTYPES[name])))
     save("llama_masked_fp32", make_gpt("llama", torch.float32, masked=True))
     for family in "gpt", "llama":
         save(f"{family}_isolated_fp32",

@@ -13,7 +13,7 @@
 #include "model/io/safetensors.h"
 #include "test/safetensors_find.h"
 
-enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3 };
+enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3 };
 
 enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, VOCABULARY = 61 };
 
@@ -56,6 +56,24 @@ static inline void name_in_fixture(char name[NAME_MAX_BYTES], enum family family
              parameter->name);
 }
 
+/* What Gemma's models have beside the sizes that all share. */
+static inline void make_gemma(struct config *config, bool third) {
+    config->model.n_layer = 3;
+    config->model.norm_zero_centered = config->model.post_norm = true;
+    config->model.scale_embedding = true;
+    config->model.mlp = MLP_GEGLU;
+    config->model.query_pre_attn_scalar = 12;
+    config->model.window = 6;
+    config->model.window_pattern = 2;
+    config->model.rope_theta = third ? 1e6 : 1000;
+    config->model.rope_scaling = third ? ROPE_LINEAR : ROPE_UNSCALED;
+    config->model.rope_factor = 2.5;
+    config->model.rope_theta_window = third ? 1000 : 0;
+    config->model.attention_softcap = third ? 0 : 1.5;
+    config->model.logit_softcap = third ? 0 : 2;
+    config->model.qk_norm = third;
+}
+
 /* Settings as in make_golden.py. */
 static inline void make_model(struct config *config, enum family family) {
     config->model.n_layer = 2;
@@ -81,6 +99,7 @@ static inline void make_model(struct config *config, enum family family) {
     config->model.tied_head = !llama;
     config->model.window = family == MISTRAL ? 6 : 0;
     config->model.qk_norm = family == QWEN3;
+    if (family == GEMMA2 || family == GEMMA3) make_gemma(config, family == GEMMA3);
 }
 
 /* Rope scaling as in ROPES of make_golden.py, by the name of the fixture. */

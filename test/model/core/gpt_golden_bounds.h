@@ -17,19 +17,20 @@
  * weights. The gradient of qwen2's biases of keys is small for its terms: of a bias softmax sees
  * only what the rotation makes of it. transformers rounds what Qwen3's heads are normalized to
  * before the weight, where ours are rounded after the rotation only; of their weights' gradients
- * the terms cancel more. A loss of 4 has units of 4.8e-7; short documents were 5 of them off.
- * The order of sums is another with every level of instructions, ours and oneDNN's: the bounds
- * leave at least a third beyond the largest difference that was seen with any of them. Adapters:
- * there are ten times as many logits, whose largest difference is larger; and PEFT rounds an
- * adapter's product, the scaled product and its sum with the layer's, where ours is rounded when it
- * is added. fp8: the reference rounds where we round, and sums of products of 8-bit values are
- * exact, so that logits and first gradients are equal to 2e-7, until something near a tie is
- * rounded to the other side: that is a sixteenth, and moves scales and with them everything.
- * Perturbing the reference's weights by 1e-5 of themselves does it too, and moves logits by up to
- * 0.075: hence the bounds, and beside them that most recipes are equal to the reference. In 4 bits
- * a value near a tie moves by up to a third of itself. Muon's iteration in bf16 rounds each of 15
- * products to 2^-9, and their sums have another order. Tensor cores add 8-bit products with 13
- * bits, so that nothing is equal there; the bounds hold. */
+ * the terms cancel more. It rounds Gemma 2's scores and logits three times on their way through the
+ * caps, ours once, and the caps make all logits small. A loss of 4 has units of 4.8e-7; short
+ * documents were 5 of them off. The order of sums is another with every level of instructions, ours
+ * and oneDNN's: the bounds leave at least a third beyond the largest difference that was seen with
+ * any of them. Adapters: there are ten times as many logits, whose largest difference is larger;
+ * and PEFT rounds an adapter's product, the scaled product and its sum with the layer's, where ours
+ * is rounded when it is added. fp8: the reference rounds where we round, and sums of products of
+ * 8-bit values are exact, so that logits and first gradients are equal to 2e-7, until something
+ * near a tie is rounded to the other side: that is a sixteenth, and moves scales and with them
+ * everything. Perturbing the reference's weights by 1e-5 of themselves does it too, and moves
+ * logits by up to 0.075: hence the bounds, and beside them that most recipes are equal to the
+ * reference. In 4 bits a value near a tie moves by up to a third of itself. Muon's iteration in
+ * bf16 rounds each of 15 products to 2^-9, and their sums have another order. Tensor cores add
+ * 8-bit products with 13 bits, so that nothing is equal there; the bounds hold. */
 struct bounds {
     const char *fixture;
     enum family family;
@@ -133,4 +134,16 @@ static const struct bounds all_bounds[] = {
      2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
     {"test/golden/llama_yarn_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6,
      2e-6, 0, "test/golden/llama_fp32.safetensors", NULL, NULL},
+    {"test/golden/gemma2_fp32.safetensors", GEMMA2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6, 5e-6,
+     5e-5, NULL, NULL, NULL},
+    {"test/golden/gemma2_bf16.safetensors", GEMMA2, CONFIG_PRECISION_BF16, 4e-2, 5e-3, 1e-2, 6e-2,
+     0, "test/golden/gemma2_fp32.safetensors", NULL, NULL},
+    {"test/golden/gemma2_fp16.safetensors", GEMMA2, CONFIG_PRECISION_FP16, 5e-3, 1e-3, 2e-3, 6e-3,
+     0, "test/golden/gemma2_fp32.safetensors", NULL, NULL},
+    {"test/golden/gemma3_fp32.safetensors", GEMMA3, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6, 5e-6,
+     5e-5, NULL, NULL, NULL},
+    {"test/golden/gemma3_bf16.safetensors", GEMMA3, CONFIG_PRECISION_BF16, 3e-2, 5e-3, 1e-2, 4e-2,
+     0, "test/golden/gemma3_fp32.safetensors", NULL, NULL},
+    {"test/golden/gemma3_fp16.safetensors", GEMMA3, CONFIG_PRECISION_FP16, 2.5e-3, 1e-3, 2e-3, 6e-3,
+     0, "test/golden/gemma3_fp32.safetensors", NULL, NULL},
 };

@@ -332,6 +332,14 @@ Test(gpt_golden, ropes) {
     for (int i = 0; i < FIXTURES; i++) check_fixture(FIRST + i);
 }
 
+/* Windows in some layers, norms after branches, caps (2) and norms and ropes of heads (3). */
+FIXTURE(gemma2_fp32, 43)
+FIXTURE(gemma2_bf16, 44)
+FIXTURE(gemma2_fp16, 45)
+FIXTURE(gemma3_fp32, 46)
+FIXTURE(gemma3_bf16, 47)
+FIXTURE(gemma3_fp16, 48)
+
 /* Adapters on a frozen model, as PEFT trains them. */
 Test(gpt_golden, lora) {
     enum { FIRST = 18, FIXTURES = 7 };

@@ -221,7 +221,8 @@ Test(checkpoint_manifest, the_best_validation_is_kept) {
     SUCCEEDS(checkpoint_manifest_open(&manifest, file, &error));
     cr_expect_eq(manifest.state.best.step, 0, "there was no validation");
     checkpoint_manifest_close(&manifest);
-    subject.trainer.state.best = (struct best_validation){1.0 / 3, .step = 5, .since = 2, .last = 7};
+    subject.trainer.state.best =
+        (struct best_validation){1.0 / 3, .step = 5, .since = 2, .last = 7};
     save_step(&subject, folder, 7, path);
     snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
     SUCCEEDS(checkpoint_manifest_open(&manifest, file, &error));

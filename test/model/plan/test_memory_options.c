@@ -1,4 +1,5 @@
 /* Memory options: their keys, savings, costs and names. */
+#include "test/model/families.h"
 #include "test/model/plan/memory_fixture.h"
 
 #include "model/plan/memory_options.h"
@@ -217,13 +218,14 @@ static double count_products(const struct config *config) {
 
 Test(memory_options, recomputed_part_is_what_a_walk_counts) {
     static const char *const targets[] = {"c_attn", "mlp.c_proj", "c_fc"};
-    for (int variant = 0; variant < 32; variant++) {
+    for (int variant = 0; variant < 36; variant++) {
         open_tiny(variant & 4 ? CONFIG_PRECISION_FP8 : CONFIG_PRECISION_BF16);
+        if (variant >= 32) set_family(&rig.config, 7); /* norms after branches */
         rig.config.model.n_layer = variant & 1 ? 5 : 1;
         if (variant & 2) rig.config.model.vocab_size = 1000;
         rig.config.autocast.lower16_first = 2; /* with fp8 GELU is fused only in these */
-        if (variant >> 3 > 0) rig.config.adapter.type = CONFIG_ADAPTER_LORA;
-        for (int i = 0; i < variant >> 3; i++)
+        if (variant >> 3 > 0 && variant < 32) rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+        for (int i = 0; i < variant >> 3 && variant < 32; i++)
             rig.config.adapter.targets.items[rig.config.adapter.targets.count++] = targets[i];
         cr_expect_eq(memory_recomputed_part(&rig.config, &rig.be), 0);
         double all = count_products(&rig.config);
