@@ -164,6 +164,42 @@ def characters(first, cuts, byte_fallback=True, fuse=True, strip=True):
     return tokenizer
 
 
+def gemma(tab_for_byte=False):
+    """Like transformers' conversion of Gemma's tokenizer.model: every pair of tokens that together
+    are a token has a merge, in the order of tokens. Runs of white space and tags of HTML are added
+    tokens that are not special; one token has a space inside."""
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", MARK)
+    trained.pre_tokenizer = pre_tokenizers.Split(MARK, "merged_with_next")
+    train(trained, list("abcdefghijklmnopqrstuvwxyz中世가>/"), [])
+    words = sorted(trained.get_vocab(), key=trained.get_vocab().get)
+    runs = [text * count for text in ("\n", MARK, "\t") for count in range(1 + (text == MARK), 32)]
+    added = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<unused{i}>" for i in range(99)),
+             "<start_of_turn>", "<end_of_turn>", *runs, "<table>", "</table>", "<s>", "</s>"]
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    if tab_for_byte:  # transformers does so if the vocabulary has no tab
+        added = [text for text in added if "\t" not in text]
+        pieces[9] = "\t"
+    pieces = dict.fromkeys(added + pieces + words + [f">{MARK}</", f">{MARK}", "</"])
+    vocabulary = {text: token for token, text in enumerate(pieces)}
+    merges = [(text[:cut], text[cut:]) for text in pieces for cut in range(1, len(text))
+              if text[:cut] in vocabulary and text[cut:] in vocabulary]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True,
+                                     byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", MARK)
+    if not tab_for_byte:
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(),
+                                           decoders.Fuse()])
+    special = added[:5] + ["<start_of_turn>", "<end_of_turn>"]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added
+                          if text not in special])
+    tokenizer.add_special_tokens(special + ["<image_soft_token>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", vocabulary["<bos>"])])
+    return tokenizer
+
+
 def kinds():
     metaspace = pre_tokenizers.Metaspace
     llama2 = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
@@ -182,6 +218,8 @@ def kinds():
     yield "Metaspace, split", characters(None, metaspace(prepend_scheme="always", split=True))
     yield "Metaspace, never", characters(None, metaspace(prepend_scheme="never", split=False),
                                          strip=False)
+    yield "Gemma", gemma()
+    yield "Gemma, a tab for a byte", gemma(tab_for_byte=True)
     yield "unknown, fused", characters(llama2, None, byte_fallback=False)
     yield "unknown, one by one", characters(llama2, None, byte_fallback=False, fuse=False)
 
@@ -237,7 +275,8 @@ def check(name, path, folder):
     if path.is_file():
         (folder / "one").mkdir(exist_ok=True)
         path = pathlib.Path(shutil.copy(path, folder / "one" / "tokenizer.json")).parent
-    extra = theirs.added[:40] + ["caf\u1eb9", "cafe\u0323", "cafe\u0323!"]
+    extra = [text for text in theirs.added if "<unused" not in text][:200]
+    extra += ["caf\u1eb9", "cafe\u0323", "cafe\u0323!"]
     for title, text in (("hostile", hostile(1, extra)), ("prose", prose())):
         source, tokens, back = (folder / name for name in ("text", "tokens", "back"))
         source.write_bytes(text.encode())

@@ -211,7 +211,11 @@ static int find_bytes(struct subwords_builder *builder, bool byte_fallback) {
         if (!subwords->byte_level && !byte_fallback) continue;
         subwords->bytes.tokens[byte] =
             subwords_find(subwords, (const uint8_t *)name, subwords->byte_level ? 1 : 6);
-        if (subwords->bytes.tokens[byte] < 0)
+        /* Byte tokens spell characters without a token. The byte of an ASCII character that has one
+         * is never needed: some of Gemma's files replace <0x09> by a tab. */
+        const uint8_t character = (uint8_t)byte;
+        const bool is_needed = byte >= 0x80 || subwords_find(subwords, &character, 1) < 0;
+        if (subwords->bytes.tokens[byte] < 0 && is_needed)
             return json_reader_fail(builder->reader, ": there is no token for the byte 0x%02x",
                                     (unsigned)byte);
     }

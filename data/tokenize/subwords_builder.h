@@ -52,7 +52,8 @@ void subwords_builder_number(struct subwords_builder *builder, const char *name,
  * the vocabulary or added before, or else the next one. They ignore the number in the file. */
 int32_t subwords_builder_added_number(struct subwords_builder *builder, const char *text);
 
-/* Call it once after the last token. byte_fallback: each byte must have a token <0xXX>. */
+/* Call it once after the last token. byte_fallback: each byte must have a token <0xXX>, except
+ * those of ASCII characters that are tokens. */
 int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback);
 
 /* Next come the merges, by rank, and the tries of the added tokens. The normalizer must be set by

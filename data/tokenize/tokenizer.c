@@ -208,9 +208,10 @@ int tokenizer_special(const struct tokenizer *tokenizer, const void *name, size_
     return tokenizer->subwords ? find_added(tokenizer->subwords, name, size, true) : -1;
 }
 
-/* Returns the added token that ends a text by its name, or -1. */
+/* Returns the added token that ends a text by its name, or -1. Where there is <eos>, </s> is a tag
+ * of HTML. */
 static int named_end(const struct subwords *subwords) {
-    static const char *const names[] = {SUBWORDS_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
+    static const char *const names[] = {SUBWORDS_END_OF_TEXT, "<|end_of_text|>", "<eos>", "</s>"};
     int token = -1;
     for (size_t i = 0; i < sizeof names / sizeof *names && token < 0; i++)
         token = find_added(subwords, names[i], strlen(names[i]), false);

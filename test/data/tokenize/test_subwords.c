@@ -238,6 +238,49 @@ Test(subwords, characters_with_a_space_before) {
     cr_expect_not(subwords_cuts_before(&subwords, ' '));
 }
 
+/* Spaces are marked, but none is put before a text, and added tokens of white space are not
+ * special. Expected tokens are those of Hugging Face's tokenizers 0.23. */
+Test(subwords, characters_of_gemma) {
+    struct parts parts = {CHARACTERS,
+                          .normalizer = "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "
+                                        "\"content\": \"\\u2581\"}"};
+    parts.pre = "{\"type\": \"Split\", \"pattern\": {\"String\": \" \"}, \"behavior\": "
+                "\"MergedWithPrevious\", \"invert\": false}";
+    parts.decoder = "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": "
+                    "{\"String\": \"\\u2581\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, "
+                    "{\"type\": \"Fuse\"}]}";
+    parts.added = ADDED(264, "\\u2581\\u2581", "") "," ADDED(265, "\\n", "") "," ADDED(
+        266, "\\n\\n", "") "," ADDED(267, "<i>", "") "," ADDED(268, "<eos>", ", \"special\": true");
+    open_parts(parts);
+    expect_tokens("ab ab", true, "262 263");
+    expect_tokens(" ab   ab", true, "263 264 263");
+    expect_tokens("ab\n\n\n ab", true, "262 266 265 263");
+    expect_tokens("\u2581\u2581ab", true, "264 262");
+    expect_tokens("<eos><i>\t\u00e4", true, "268 267 12 198 167");
+    expect_tokens("<i>", false, "267");
+    expect_bytes(264, "  ");
+    cr_expect_not(subwords.strips_space);
+}
+
+/* A byte that only an ASCII character with a token of its own has is not needed. */
+Test(subwords, a_character_can_replace_its_byte) {
+    char *vocabulary;
+    size_t size;
+    FILE *out = open_memstream(&vocabulary, &size);
+    print_characters(out);
+    cr_assert_eq(fclose(out), 0);
+    struct parts parts = {CHARACTERS, .normalizer = LLAMA2_FORM, .pre = "null"};
+    parts.vocabulary = vocabulary;
+    memcpy(strstr(vocabulary, "\"<0x09>\""), "\"\\t\"    ", 8);
+    open_parts(parts);
+    expect_tokens("\t\u00e4", true, "259 12 198 167");
+    expect_bytes(12, "\t");
+    memcpy(strstr(vocabulary, "\"<0x0A>\""), "\"<0x0a>\"", 8);
+    cr_expect_eq(read_parts(parts), -1);
+    cr_expect_not_null(strstr(error.text, "no token for the byte 0x0a"), "%s", error.text);
+    free(vocabulary);
+}
+
 Test(subwords, characters_without_tokens) {
     struct parts parts = {CHARACTERS, .normalizer = LLAMA2_FORM, .pre = "null"};
     parts.options = "\"unk_token\": \"<unk>\", \"fuse_unk\": true";

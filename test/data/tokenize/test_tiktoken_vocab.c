@@ -191,6 +191,28 @@ static void write_text(const char *name, const char *text) {
     cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0);
 }
 
+/* Gemma's tokenizers have </s> as a tag of HTML. */
+Test(tiktoken_vocab, texts_end_with_eos_rather_than_s) {
+    static const struct {
+        const char *special;
+        int stop;
+    } rows[] = {{"\"</s>\": 300, \"<eos>\": 301", 301}, {"\"</s>\": 300, \"<s>\": 301", 300}};
+    char *ranks = bytes_and("");
+    write_text("ranks.tiktoken", ranks);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tokenizer tokenizer;
+        char json[200];
+        snprintf(json, sizeof json, "{\"pattern\": \"a\", \"special_tokens\": {%s}}",
+                 rows[i].special);
+        write_text("tiktoken.json", json);
+        cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_FILES, folder, &error), 0, "%s",
+                     error.text);
+        cr_expect_eq(tokenizer.stop, rows[i].stop, "%d", tokenizer.stop);
+        tokenizer_close(&tokenizer);
+    }
+    free(ranks);
+}
+
 Test(tiktoken_vocab, a_folder_of_them_is_a_tokenizer) {
     struct tokenizer tokenizer;
     char *ranks = bytes_and(usual_more);
