@@ -37,6 +37,8 @@ KINDS = {
             OWN),
     "llama3": (["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
                 "<|eot_id|>"], "<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>", None),
+    "gemma": (["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"], "<bos>",
+              "<end_of_turn>", "<eos>", None),
     "mistral": (["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], "<s>", "</s>", "</s>", None),
 }
 

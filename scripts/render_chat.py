@@ -13,9 +13,9 @@ and the special tokens that end them are trained.
 Pairs for preference tuning are {"prompt", "chosen", "rejected"} or {"chosen", "rejected"} with lists
 of messages, labelled answers {"prompt", "completion", "label"}. Each list becomes one of segments.
 
-Needs transformers: pip install transformers jinja2. ./prepare renders ChatML, Llama 3 and Mistral
-7B v0.3 itself. After an error the output ends in a line that is not a row, so that ./prepare fails
-too.
+Needs transformers: pip install transformers jinja2. ./prepare renders ChatML, Llama 3, Mistral 7B
+v0.3 and Gemma itself. After an error the output ends in a line that is not a row, so that ./prepare
+fails too.
 """
 import argparse
 import itertools

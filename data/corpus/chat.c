@@ -17,6 +17,10 @@ struct turn {
     const char *begin, *end;
 };
 
+/* Where system messages go: where they are, or into a turn of the user. In the latter case only the
+ * first message can be one, and user and assistant take turns. */
+enum system_place { SYSTEM_IN_PLACE, SYSTEM_IN_FIRST_TURN, SYSTEM_IN_LAST_TURN };
+
 struct chat_template {
     const char *name;
     const char *tokens[4]; /* special tokens that a tokenizer for it has */
@@ -27,9 +31,7 @@ struct chat_template {
     const char *lead;  /* before the assistant's content: counts in the loss, as turns[].end */
     const char *after; /* after turns[].end of the assistant: does not count */
     bool trims[ROLES]; /* contents are used without the white space around them */
-    /* Users and the assistant take turns. A system message, which can only be the first message, is
-     * part of the last turn of the user. */
-    bool alternates;
+    enum system_place system;
     const char *jinja; /* the template for transformers */
 };
 
@@ -68,7 +70,7 @@ static const struct chat_template templates[] = {
      .lead = " ",
      .after = "",
      .trims = {false, false, true},
-     .alternates = true,
+     .system = SYSTEM_IN_LAST_TURN,
      .jinja = "{% set ns = namespace(system='', last=-1) %}{% for message in messages %}{% if "
               "message['role'] == 'system' %}{% set ns.system = message['content'] + '\\n\\n' %}"
               "{% elif message['role'] == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
@@ -76,6 +78,22 @@ static const struct chat_template templates[] = {
               "'user' %}{{ '[INST] ' + (ns.system if loop.index0 == ns.last else '') + "
               "message['content'] + '[/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' ' + "
               "message['content'] | trim + '</s>' }}{% endif %}{% endfor %}"},
+    {.name = "Gemma",
+     .tokens = {"<bos>", "<start_of_turn>", "<end_of_turn>"},
+     .begin = "<bos>",
+     .turns = {{"", "\n\n"},
+               {"<start_of_turn>user\n", "<end_of_turn>\n"},
+               {"<start_of_turn>model\n", "<end_of_turn>"}},
+     .lead = "",
+     .after = "\n",
+     .trims = {false, true, true},
+     .system = SYSTEM_IN_FIRST_TURN,
+     .jinja = "{% set ns = namespace(system='') %}{{ '<bos>' }}{% for message in messages %}{% if "
+              "message['role'] == 'system' %}{% set ns.system = message['content'] + '\\n\\n' %}"
+              "{% else %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else "
+              "message['role']) + '\\n' + ns.system + message['content'] | trim + "
+              "'<end_of_turn>\\n' }}{% set ns.system = '' %}{% endif %}{% endfor %}{% if "
+              "add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"},
 };
 
 static bool has_token(const struct tokenizer *tokenizer, const char *name) {
@@ -135,7 +153,7 @@ static int check(const struct chat_template *chat, const struct jsonl_member *va
                         i + 1, values[2 * i].size < 50 ? (int)values[2 * i].size : 50,
                         values[2 * i].text);
         const enum role turn = (i - has_system) % 2 == 0 ? USER : ASSISTANT;
-        if (chat->alternates && role != turn && !(i == 0 && has_system))
+        if (chat->system != SYSTEM_IN_PLACE && role != turn && !(i == 0 && has_system))
             return fail(error,
                         "message %zu: the role is %s where the tokenizer's chat template needs %s; "
                         "after an optional system message, user and assistant take turns",
@@ -155,10 +173,10 @@ static void put(struct segment **segments, const char *text, bool in_loss) {
 /* Appends messages, which may begin with one of the system. Those before `first` do not count. */
 static void put_messages(const struct chat_template *chat, const struct jsonl_member *values,
                          size_t count, size_t first, struct segment **segments) {
-    const bool moves_system = chat->alternates && role_of(&values[0]) == SYSTEM;
-    size_t last_user = 0;
-    for (size_t i = 0; i < count; i++)
-        if (role_of(&values[2 * i]) == USER) last_user = i;
+    const bool moves_system = chat->system != SYSTEM_IN_PLACE && role_of(&values[0]) == SYSTEM;
+    size_t host = 1; /* the user's message that the system message is moved into */
+    for (size_t i = 0; i < count && chat->system == SYSTEM_IN_LAST_TURN; i++)
+        if (role_of(&values[2 * i]) == USER) host = i;
     for (size_t i = moves_system; i < count; i++) {
         const enum role role = role_of(&values[2 * i]);
         const struct turn *turn = &chat->turns[role];
@@ -167,7 +185,7 @@ static void put_messages(const struct chat_template *chat, const struct jsonl_me
         if (chat->trims[role]) segment = trimmed(content);
         segment.in_loss = role == ASSISTANT && i >= first;
         put(segments, turn->begin, false);
-        if (moves_system && i == last_user) {
+        if (moves_system && i == host) {
             arrput(*segments, ((struct segment){values[1].text, values[1].size, false}));
             put(segments, chat->turns[SYSTEM].end, false);
         }

@@ -1,5 +1,5 @@
-/* Renders conversations as the chat templates of models do: ChatML, Llama 3's and Mistral's. The
- * special tokens of a tokenizer decide between them. */
+/* Renders conversations as the chat templates of models do: ChatML, Llama 3's, Mistral's and
+ * Gemma's. The special tokens of a tokenizer decide between them. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,8 +31,8 @@ bool chat_is_assistant(const struct jsonl_member *role);
  * each message in turn. Only the contents of the assistant and the tokens that end them count in
  * the loss. Segments refer to the values' text.
  *
- * Fails, with the number of the message, if a role is unknown or, for Mistral, not in turn, if an
- * answer of the assistant is blank, and if there is none. */
+ * Fails, with the number of the message, if a role is unknown or, for Mistral and Gemma, not in
+ * turn, if an answer of the assistant is blank, and if there is none. */
 int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
                 struct segment **segments, struct error *error);
 
@@ -48,7 +48,7 @@ int chat_render_from(const struct chat_template *chat, const struct jsonl_member
 void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
                char **text);
 
-/* Returns "ChatML", "Llama 3" or "Mistral 7B v0.3". */
+/* Returns "ChatML", "Llama 3", "Mistral 7B v0.3" or "Gemma". */
 const char *chat_template_name(const struct chat_template *chat);
 
 /* Returns the template in Jinja, for tokenizers of transformers. */

@@ -226,7 +226,7 @@ static int find_template(struct rows *rows, struct error *error) {
     if (has_template(rows)) return 0;
     return fail(error,
                 "the row has \"%s\", but the tokenizer has the special tokens of no known chat "
-                "template (ChatML, Llama 3, Mistral 7B v0.3)\nrender the file with "
+                "template (ChatML, Llama 3, Mistral 7B v0.3, Gemma)\nrender the file with "
                 "scripts/render_chat.py, which uses the model's own template",
                 rows_are_pairs(rows) ? "messages" : rows->names[0]);
 }

@@ -152,7 +152,7 @@ int run_chat(const struct config *config, const char *from, const struct command
     else
         fail(error,
              "%s: its tokenizer has the special tokens of no known chat template (ChatML, "
-             "Llama 3, Mistral)\n./train --sample TEXT continues a text instead",
+             "Llama 3, Mistral, Gemma)\n./train --sample TEXT continues a text instead",
              from);
     tokenizer_close(&tokenizer);
     return status;

@@ -23,4 +23,5 @@ static inline void write_tokenizer(const char *special) {
 static const char CHATML[] = ", \"<|im_start|>\": 260, \"<|im_end|>\": 261";
 static const char LLAMA3[] = ", \"<|begin_of_text|>\": 260, \"<|start_header_id|>\": 261, "
                              "\"<|end_header_id|>\": 262, \"<|eot_id|>\": 263";
+static const char GEMMA[] = ", \"<bos>\": 260, \"<start_of_turn>\": 261, \"<end_of_turn>\": 262";
 static const char MISTRAL[] = ", \"<s>\": 260, \"</s>\": 261, \"[INST]\": 262, \"[/INST]\": 263";

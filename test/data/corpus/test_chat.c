@@ -6,7 +6,7 @@
 
 #include <stb/stb_ds.h>
 
-enum { CHATML, LLAMA3, MISTRAL, TEMPLATES };
+enum { CHATML, LLAMA3, MISTRAL, GEMMA, TEMPLATES };
 
 static struct jsonl_member member(const char *text) {
     return (struct jsonl_member){.text = (char *)text, .size = strlen(text)};
@@ -61,7 +61,7 @@ static void expect_same(int template, const char *system, int count) {
     char *turns = by_turns(template, system, contents, count);
     cr_expect_eq(strncmp(whole, turns, strlen(turns)), 0, "template %d: \"%s\", rendered \"%s\"",
                  template, turns, whole);
-    cr_expect_leq(strlen(whole) - strlen(turns), strlen("<|im_end|>\n"), "%s", whole);
+    cr_expect_leq(strlen(whole) - strlen(turns), strlen("<end_of_turn>\n"), "%s", whole);
     arrfree(whole);
     arrfree(turns);
 }

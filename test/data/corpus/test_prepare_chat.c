@@ -87,6 +87,22 @@ Test(prepare_chat, mistral_moves_the_system_message_to_the_last_question) {
     expect("set_train_*.bin", "^EG  qH{ aF}G sNrH{ bF}");
 }
 
+/* Expected as transformers renders the template of Gemma 3. */
+Test(prepare_chat, gemma_moves_the_system_message_to_the_first_question) {
+    write_tokenizer(GEMMA);
+    prepare(
+        "{\"messages\":[{\"role\":\"system\",\"content\":\" s\\n\"},"
+        "{\"role\":\"user\",\"content\":\" q\"},{\"role\":\"assistant\",\"content\":\"\\n a \"},"
+        "{\"role\":\"user\",\"content\":\"r\\n\"},{\"role\":\"assistant\",\"content\":\"b\"}]}\n"
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},"
+        "{\"role\":\"assistant\",\"content\":\"c\"}]}\n");
+    expect("set_train_*.bin", "^EFuser\n sN\nqG\nFmodel\n{aG}\nFuser\nrG\nFmodel\n{bG}\n"
+                              "^EFuser\nG\nFmodel\n{cG}\n");
+    write_text("a.jsonl", "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}");
+    cr_expect_eq(run("--tokenizer chat --force --out set a.jsonl"), 1);
+    cr_expect_not_null(strstr(error_text, "chat template needs user"), "%s", error_text);
+}
+
 Test(prepare_chat, other_tokenizers_are_refused) {
     const char *const others[] = {
         "", ", \"<|im_start|>\": 260",
