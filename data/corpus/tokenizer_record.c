@@ -189,7 +189,7 @@ int tokenizer_record_check(const struct tokenizer_record *record, const struct t
         return fail(error, "the shards of %.*s were made with tokenizer %s, not %s\n%s", NAME_SHOWN,
                     record->path, tokenizer_kind_name(record->kind),
                     tokenizer_kind_name(tokenizer->kind), remedy);
-    if (record->vocab_size != tokenizer->vocab_size)
+    if (record->vocab_size != tokenizer->vocab_size + tokenizer->left_out)
         return fail(error,
                     "the shards of %.*s were made with a vocabulary of %d tokens, not %d\n%s",
                     NAME_SHOWN, record->path, record->vocab_size, tokenizer->vocab_size, remedy);

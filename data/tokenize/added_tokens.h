@@ -22,7 +22,8 @@ struct added_tree {
     int32_t roots[256];       /* node of a first byte; 0: no token begins with it */
 };
 
-/* Adds a text under `index`. Adding the same text again replaces its index. */
+/* Adds a text under `index`. Adding the same text again replaces its index; with -1 it is no longer
+ * found. */
 void added_tree_add(struct added_tree *tree, const uint8_t *text, size_t size, int index);
 void added_tree_free(struct added_tree *tree);
 

@@ -112,6 +112,33 @@ const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, si
     return text_of(subwords->decoded.starts ? &subwords->decoded : &subwords->names, token, size);
 }
 
+/* True if an added token can be left out: pieces do not become it, and nothing puts it around a
+ * text. */
+static bool is_optional(const struct subwords *subwords, const struct added_token *added) {
+    bool around = false;
+    for (int i = 0; i < subwords->begin_count; i++) around |= subwords->begins[i] == added->token;
+    for (int i = 0; i < subwords->end_count; i++) around |= subwords->ends[i] == added->token;
+    return !around && !added->normalized &&
+           subwords_find(subwords, (const uint8_t *)added->text, added->size) != added->token;
+}
+
+int subwords_leave_out(struct subwords *subwords, int64_t vocab_size) {
+    const size_t count = arrlenu(subwords->added);
+    size_t kept = count;
+    while (kept > 0 && subwords->added[kept - 1].token >= vocab_size &&
+           is_optional(subwords, &subwords->added[kept - 1]))
+        kept--;
+    if (kept == count || subwords->vocab_size - vocab_size != (int64_t)(count - kept)) return 0;
+    for (size_t i = kept; i < count; i++) {
+        const struct added_token *added = &subwords->added[i];
+        added_tree_add(&subwords->raw, (const uint8_t *)added->text, added->size, -1);
+        free(added->text);
+    }
+    arrsetlen(subwords->added, kept);
+    subwords->vocab_size = (int)vocab_size;
+    return (int)(count - kept);
+}
+
 /* True if a token contains a possible cut, or its match includes the white space after it. */
 static bool contains_cut(const struct added_token *added) {
     for (size_t i = 1; i < added->size; i++)

@@ -104,6 +104,11 @@ int32_t subwords_find_piece(const struct subwords *subwords, const struct piece 
 /* Prefetches the memory that subwords_find_piece reads first. */
 void subwords_fetch(const struct subwords *subwords, const struct piece *piece);
 
+/* Leaves out the added tokens from number vocab_size on, so that their texts are ordinary text, and
+ * returns how many. Returns 0, without a change, if there are none or if other tokens have such
+ * numbers, too, or a text begins or ends with one. */
+int subwords_leave_out(struct subwords *subwords, int64_t vocab_size);
+
 /* Normalizes a text: *text and *size become one of the stb_ds arrays in forms, or stay unchanged.
  * Fails if the normal form is too long for the size of the text. */
 int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,

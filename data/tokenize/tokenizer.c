@@ -232,15 +232,27 @@ static int stop_of(const struct subwords *subwords) {
     return named >= 0 ? named : separator_of(subwords);
 }
 
+static void set_ends(struct tokenizer *tokenizer) {
+    tokenizer->vocab_size = tokenizer->subwords->vocab_size;
+    tokenizer->end_of_text = separator_of(tokenizer->subwords);
+    tokenizer->stop = stop_of(tokenizer->subwords);
+}
+
+int tokenizer_leave_out(struct tokenizer *tokenizer, int64_t vocab_size) {
+    if (tokenizer->kind != TOKENIZER_FILES) return 0;
+    const int count = subwords_leave_out(tokenizer->subwords, vocab_size);
+    if (count > 0) set_ends(tokenizer);
+    tokenizer->left_out += count;
+    return count;
+}
+
 /* Sets the members that follow from tokens, merges and files. */
 static void finish_subwords(struct tokenizer *tokenizer) {
     const struct subwords *subwords = tokenizer->subwords;
     struct sha256 hash;
     char *cut = tokenizer->cuts_before;
     tokenizer->kind = subwords->is_gpt2 ? TOKENIZER_GPT2 : TOKENIZER_FILES;
-    tokenizer->vocab_size = subwords->vocab_size;
-    tokenizer->end_of_text = separator_of(subwords);
-    tokenizer->stop = stop_of(subwords);
+    set_ends(tokenizer);
     for (const char *space = CUT_SPACES; *space; space++)
         if (subwords_cuts_before(subwords, *space)) *cut++ = *space;
     sha256_begin(&hash);

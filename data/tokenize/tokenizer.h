@@ -41,6 +41,7 @@ struct subwords; /* data/tokenize/subwords.h */
 struct tokenizer {
     enum tokenizer_kind kind;
     int vocab_size; /* tokens are 0 .. vocab_size - 1, at most VOCABULARY_MAX */
+    int left_out;   /* further tokens that tokenizer_leave_out took away */
     /* The token <|endoftext|>, or another tokenizer's token before a text, or -1. */
     int end_of_text;
     /* The token that ends an answer: end_of_text, or another tokenizer's token after a text, or
@@ -73,6 +74,11 @@ struct tokenizer {
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error);
 void tokenizer_close(struct tokenizer *tokenizer);
+
+/* Leaves out the added tokens that a model of vocab_size tokens lacks, like Gemma 3's
+ * <image_soft_token>: their texts become ordinary text. Returns how many. Returns 0, without a
+ * change, if the model lacks none, or other tokens, too. */
+int tokenizer_leave_out(struct tokenizer *tokenizer, int64_t vocab_size);
 
 /* True if a directory holds files that tokenizer_open would read. */
 bool tokenizer_in_directory(const char *directory);

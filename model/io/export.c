@@ -372,6 +372,7 @@ static int write_gguf(struct job *job, const char *to, const struct export_optio
         free(chat_template);
         return -1;
     }
+    if (has_tokenizer) tokenizer_leave_out(&tokenizer, job->config.model.vocab_size);
     name = strdup(slash ? slash + 1 : to);
     if (name) name[strlen(name) - strlen(gguf_suffix)] = '\0';
     const struct gguf_model model = {

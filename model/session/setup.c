@@ -164,8 +164,13 @@ static const char *find_directory(const struct config *config, const char *from,
     return NULL;
 }
 
-static int check_vocabulary(const struct tokenizer *tokenizer, const struct config *config,
+static int check_vocabulary(struct tokenizer *tokenizer, const struct config *config,
                             const char *directory, struct error *error) {
+    if (tokenizer_leave_out(tokenizer, config->model.vocab_size) > 0)
+        fprintf(stderr,
+                "note: %.500s: the model lacks the added tokens from number %" PRId64
+                " on, which are ordinary text\n",
+                directory, config->model.vocab_size);
     if (tokenizer->vocab_size <= config->model.vocab_size) return 0;
     return fail(error,
                 "the tokenizer in %.500s has %d tokens, but model.vocab_size is %" PRId64

@@ -223,6 +223,10 @@ Test(tokenizer_record, differences_are_named) {
     changed = record;
     changed.vocab_size = 50257;
     expect_mismatch(&changed, &tokenizer, "50257 tokens, not 1200");
+    changed.vocab_size = 1202;
+    tokenizer.left_out = 2;
+    cr_expect_eq(tokenizer_record_check(&changed, &tokenizer, &error), 0, "%s", error.text);
+    tokenizer.left_out = 0;
     changed = record;
     changed.files[1].sha256[5] ^= 1;
     cr_expect_eq(tokenizer_record_check(&changed, &tokenizer, &error), 0,

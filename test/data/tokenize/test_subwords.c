@@ -196,6 +196,23 @@ Test(subwords, added_twins_of_the_vocabulary) {
     cr_expect_eq(subwords.vocab_size, 261);
 }
 
+Test(subwords, added_tokens_that_a_model_lacks_are_left_out) {
+    open_parts((struct parts){.added = ENDTEXT "," ADDED(260, "<a>", "") "," ADDED(
+                                  261, "<ab>", "") "," ADDED(262, "<c>", ", \"special\": true")});
+    cr_expect_eq(subwords_leave_out(&subwords, 263), 0, "there are none");
+    cr_expect_eq(subwords_leave_out(&subwords, 258), 0, "\" the\" is no added token");
+    cr_expect_eq(subwords_leave_out(&subwords, 261), 2);
+    cr_expect_eq(subwords.vocab_size, 261);
+    expect_tokens("the<ab><a><c>", true, "257 60 97 98 62 260 60 99 62");
+    expect_bytes(261, "");
+    open_parts((struct parts){
+        .added = ENDTEXT,
+        .post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+                "\"X\"}}, {\"Sequence\": {}}], \"special_tokens\": {\"X\": {\"ids\": [259]}}}"});
+    cr_expect_eq(subwords_leave_out(&subwords, 259), 0, "a text begins with it");
+    cr_expect_eq(subwords.vocab_size, 260);
+}
+
 /* transformers sets both anew for each text. */
 Test(subwords, saved_truncation_and_padding_are_ignored) {
     open_parts((struct parts){
