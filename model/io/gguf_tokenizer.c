@@ -111,12 +111,16 @@ static void append(struct job *job, const void *text, size_t size) {
     if (size > 0) memcpy(arraddnptr(job->text, size), text, size);
 }
 
-/* Appends a token as the files of its kind write it: byte-level ones by letters. */
+/* Appends a token as the files of its kind write it: byte-level ones by letters. llama.cpp matches
+ * user-defined tokens before it marks spaces, so those of characters have spaces instead. */
 static void append_token(struct job *job, int32_t token) {
     char letter[BYTE_ALPHABET_TEXT_MAX];
     size_t size;
     const uint8_t *name = name_of(job->subwords, token, &size);
-    if (job->added[token]) {
+    if (!job->subwords->byte_level && job->types[token] == USER_DEFINED) {
+        name = subwords_bytes(job->subwords, token, &size);
+        append(job, name, size);
+    } else if (job->added[token]) {
         append(job, job->added[token], strlen(job->added[token]));
     } else if (!job->subwords->byte_level) {
         append(job, name, size);
@@ -191,8 +195,11 @@ static int check_characters(const struct job *job) {
             return refuse(job, "the normalizer changes more than spaces");
         marks |= replaces;
     }
-    for (int byte = 0; byte < 256; byte++)
-        if (subwords->bytes.tokens[byte] < 0) return refuse(job, "some bytes have no token");
+    for (int byte = 0; byte < 256; byte++) {
+        const uint8_t character = (uint8_t)byte; /* llama.cpp uses its token instead */
+        if (subwords->bytes.tokens[byte] < 0 && subwords_find(subwords, &character, 1) < 0)
+            return refuse(job, "some bytes have no token");
+    }
     if (!marks || subwords->cuts_at_marks)
         return refuse(job, "spaces are not marked as by SentencePiece");
     return 0;

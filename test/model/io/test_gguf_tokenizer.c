@@ -260,6 +260,23 @@ Test(gguf_tokenizer, characters_have_scores) {
     free(file.bytes);
 }
 
+/* As in Gemma's tokenizers. */
+Test(gguf_tokenizer, white_space_among_characters) {
+    struct read_gguf file;
+    put_characters("], \"normalizer\"",
+                   ", {\"id\": 267, \"content\": \"\\u2581\\u2581\", \"normalized\": false, "
+                   "\"special\": false}], \"normalizer\"");
+    put_and_read(&file, 300);
+    expect_item(&file, tokens_key, 267, "  ");
+    cr_expect_eq(type_of(&file, 267), (uint32_t)USER_DEFINED);
+    free(file.bytes);
+    put_characters("\"<0x09>\"", "\"\\t\"");
+    put_and_read(&file, 300);
+    expect_item(&file, tokens_key, 3 + 9, "\t");
+    cr_expect_eq(type_of(&file, 3 + 9), (uint32_t)NORMAL);
+    free(file.bytes);
+}
+
 Test(gguf_tokenizer, characters_that_scores_cannot_express) {
     static const char *const replaced[][3] = {
         {", [\"b\", \"c\"]", "", "scores of tokens cannot express the merges"},
