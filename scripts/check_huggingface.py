@@ -323,14 +323,14 @@ def raw_text(tokenizer, ids):
 
 def check_greedy(checks, name, folder, count):
     model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    made = 0
+    made, positions = 0, model.config.max_position_embeddings  # GPT-2's n_positions, too
     for prompt in PROMPTS:
         ids = tokenizer(prompt).input_ids
-        new = their_ids(model, ids, min(count, model.config.n_positions - len(ids)))
+        new = their_ids(model, ids, min(count, positions - len(ids)))
         if new and new[-1] == model.config.eos_token_id:
             new.pop()
         theirs = as_terminal(prompt.encode() + raw_text(tokenizer, new)) + "\n"
-        ours = our_text(folder, prompt, min(count, model.config.n_positions - len(ids)))
+        ours = our_text(folder, prompt, min(count, positions - len(ids)))
         made += len(new)
         if ours != theirs:
             checks.equal(f"{name}: greedy text after {prompt!r}", ours, theirs, "")
@@ -530,6 +530,22 @@ def check_with_tokenizer(checks, name, tokenizer, work):
     checks.group(check_finetune, name, folder, work, "bf16", 64)
 
 
+def check_cached_windows(checks, tokenizer, work):
+    """Greedy text of models whose layers have windows, caps and ropes of their own."""
+    sizes = GEMMA | SIZES | {"vocab_size": 700, "bos_token_id": 0, "eos_token_id": 0,
+                             "tie_word_embeddings": False}  # tied, a random model repeats itself
+    for name, model in [
+            ("Gemma 2", Gemma2ForCausalLM(Gemma2Config(
+                attn_logit_softcapping=5.0, final_logit_softcapping=8.0, **sizes))),
+            ("Gemma 3", Gemma3ForCausalLM(Gemma3TextConfig(rope_parameters=GEMMA3_ROPE, **sizes)))]:
+        folder = fresh(work / f"cached {name}")
+        for file in TOKENIZER_FILES[:2]:
+            shutil.copy(tokenizer / file, folder)
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+        randomize(model, 3).save_pretrained(folder)
+        checks.group(check_greedy, name, folder, 60)
+
+
 def check_bytes(checks, work):
     """A model with the byte tokenizer, trained from scratch."""
     checkpoint, _ = train(work, "bytes", "fp32.json", {
@@ -556,7 +572,9 @@ def main():
     for name, model in families():
         checks.group(check_family, name, model, work)
     checks.group(check_bytes, work)
-    checks.group(check_with_tokenizer, "tokenizer of here", train_tokenizer(work / "bpe"), work)
+    trained = train_tokenizer(work / "bpe")
+    checks.group(check_with_tokenizer, "tokenizer of here", trained, work)
+    check_cached_windows(checks, trained, work)
     for tokenizer in sorted(path for path in FIXTURES.glob("small*") if path.is_dir()):
         checks.group(check_with_tokenizer, f"tokenizer {tokenizer.name}", tokenizer, work)
     if "GPT2_DIR" in os.environ:
