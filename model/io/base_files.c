@@ -137,8 +137,8 @@ static int read_model(struct base_files *base, const struct config *config, cons
         huggingface_read_tokens(&base->tokens, config, model, error) ||
         compare_shape(&base->same_shape, config, model, error))
         return -1;
-    /* The text's part of a model of images and text has a config.json of its own. */
-    base->same_shape &= !json_member(base->config.root, "text_config");
+    /* The text's part of a model of images and text gets a config.json of its own. */
+    if (json_member(base->config.root, "text_config")) json_file_close(&base->config);
     return 0;
 }
 

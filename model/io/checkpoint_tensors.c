@@ -320,7 +320,7 @@ static int compare_values(bool *same, const struct stored_tensor *a, const struc
 
 static int check_head(const struct parameter *list, const struct tensor_files *files,
                       struct error *error) {
-    const struct stored_tensor *head = tensor_files_find(files, "lm_head.weight");
+    const struct stored_tensor *head = checkpoint_find_weight(files, "lm_head.weight");
     const struct parameter *wte = parameter_wte(list);
     if (!head || parameter_head(list) != wte) return 0;
     if (check_tensor(wte, head, error)) return -1;
@@ -333,9 +333,15 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
                 head->file->reader.path);
 }
 
+/* Buffers, the head of tied embeddings, and what a model of images and text has for images. */
 static bool is_extra(const char *name) {
+    static const char *const images[] = {"vision_tower.", "multi_modal_projector."};
+    const char *part = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+    for (int i = 0; i < 2; i++)
+        if (strncmp(part, images[i], strlen(images[i])) == 0) return true;
     return text_ends(name, ".attn.bias") || text_ends(name, ".attn.masked_bias") ||
-           text_ends(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
+           text_ends(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0 ||
+           strcmp(name, "language_model.lm_head.weight") == 0;
 }
 
 /* Fails on tensors that are neither weights of the model nor allowed extras. matched[i]: tensor i

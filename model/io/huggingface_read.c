@@ -274,10 +274,10 @@ static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
     return token_of(json_member(root, key) ? member : &value, config);
 }
 
-/* Adds the tokens of "eos_token_id", which is one or a list. */
+/* Adds the tokens of "eos_token_id" in an object of a file, which is one or a list. */
 static int add_ends(struct huggingface_tokens *tokens, const struct json_file *file,
-                    const struct config *config, struct error *error) {
-    const cJSON *member = json_member(file->root, "eos_token_id");
+                    const cJSON *object, const struct config *config, struct error *error) {
+    const cJSON *member = json_member(object, "eos_token_id");
     const cJSON *value = cJSON_IsArray(member) ? member->child : member;
     for (; value; value = cJSON_IsArray(member) ? value->next : NULL)
         if (!huggingface_add_end(tokens, token_of(value, config)))
@@ -303,19 +303,24 @@ int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct conf
                             const char *directory, struct error *error) {
     struct json_file file;
     if (json_file_open_in(&file, directory, "config.json", error)) return -1;
-    const cJSON *root = text_config(file.root), *type = json_member(root, "model_type");
     const struct class_tokens *of_class = class_tokens;
-    while (of_class->type && !reader_is_text(type, of_class->type)) of_class++;
+    const cJSON *root = text_config(file.root);
+    const char *type = json_text(root, "model_type");
+    if (!type && root != file.root) type = huggingface_classes[HUGGINGFACE_GEMMA3].type;
+    while (of_class->type && !(type && strcmp(type, of_class->type) == 0)) of_class++;
     *tokens = (struct huggingface_tokens){
         .begin = read_token(root, "bos_token_id", of_class->begin, config),
         .pad = read_token(root, "pad_token_id", of_class->pad, config),
     };
     huggingface_add_end(tokens, read_token(root, "eos_token_id", of_class->end, config));
-    int status = add_ends(tokens, &file, config, error);
+    int status = add_ends(tokens, &file, root, config, error) ||
+                         add_ends(tokens, &file, file.root, config, error)
+                     ? -1
+                     : 0;
     json_file_close(&file);
     if (status || json_file_open_optional(&file, directory, "generation_config.json", error))
         return -1;
-    status = add_ends(tokens, &file, config, error);
+    status = add_ends(tokens, &file, file.root, config, error);
     json_file_close(&file);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Files beside the weights that training does not change, in exports and checkpoints. */
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
+#include "test/model/families.h"
 #include "test/model/io/checkpoint_fixture.h"
 
 #include <string.h>
@@ -60,6 +61,33 @@ static void expect_refused(const char *reason) {
     error.text[0] = '\0';
     cr_expect_eq(export_from("refused", "", DTYPE_F32), -1);
     expect_text(error.text, reason);
+}
+
+/* The text of a model with images is a model of its own, with a config.json that has no images. */
+Test(base_files, the_text_of_a_model_with_images_gets_a_config_json) {
+    static const struct foreign_format plain = {.dtype = SAFETENSORS_F32,
+                                                .prefix = "language_model."};
+    struct config config;
+    int64_t count;
+    char *text;
+    size_t size;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 7);
+    const struct gpt_shape shape = config_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count);
+    put_weights(list, &plain);
+    arrfree(list);
+    put_text("config.json",
+             "{\"model_type\":\"gemma3\",\"vision_config\":{},\"text_config\":{"
+             "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+             "\"head_dim\":6,\"hidden_size\":24,\"intermediate_size\":72,\"vocab_size\":300,"
+             "\"max_position_embeddings\":16,\"eos_token_id\":[1,106]}}");
+    export_to("text", "", DTYPE_F32);
+    SUCCEEDS(file_read_all(&text, &size, in_folder("text/config.json"), 100000, &error));
+    expect_text(text, "\"model_type\": \"gemma3_text\"");
+    expect_text(text, "\"eos_token_id\": [1, 106]");
+    cr_expect(!strstr(text, "vision") && !strstr(text, "text_config"), "%s", text);
+    free(text);
 }
 
 /* config.json keeps every byte but the dtype, in both spellings. */

@@ -1,3 +1,4 @@
+#include "test/model/families.h"
 #include "test/model/io/checkpoint_fixture.h"
 
 #include <unistd.h>
@@ -50,6 +51,38 @@ Test(checkpoint_match, weights_of_others_are_read) {
         cr_assert_eq(checkpoint_load_weights(gpt, NULL, folder, &error), 0, "%zu: %s", i,
                      error.text);
         expect_values(gpt);
+        subject_close(&subject);
+    }
+}
+
+/* Gemma 3 with images: the text's weights begin with language_model, in place of the first part of
+ * their names or before it, and the others are those of images. */
+Test(checkpoint_match, the_text_of_a_model_with_images_is_read) {
+    static const char *const extras[] = {
+        "vision_tower.vision_model.post_layernorm.weight",
+        "model.multi_modal_projector.mm_input_projection_weight",
+        "language_model.lm_head.weight",
+        "audio_tower.weight",
+    };
+    for (size_t i = 0; i < COUNT(extras); i++) {
+        const struct foreign_format format = {
+            .dtype = SAFETENSORS_F32, .prefix = "language_model.", .extra = extras[i]};
+        struct subject subject;
+        subject_config(&subject.config, CONFIG_PRECISION_FP32);
+        set_family(&subject.config, 7);
+        subject_open(&subject);
+        struct gpt *gpt = &subject.trainer.gpt;
+        struct parameter *list = NULL;
+        for (ptrdiff_t k = 0; k < arrlen(gpt->list); k++) arrput(list, gpt->list[k]);
+        for (ptrdiff_t k = 0; i == 1 && k < arrlen(list); k++) /* model.language_model.layers. */
+            memmove(list[k].name, list[k].name + 6, strlen(list[k].name + 6) + 1);
+        struct foreign_format put = format;
+        if (i == 1) put.prefix = "model.language_model.";
+        put_weights(list, &put);
+        int status = checkpoint_load_weights(gpt, NULL, folder, &error);
+        cr_expect_eq(status, i >= 2 ? -1 : 0, "%s: %s", extras[i], status ? error.text : "");
+        if (status == 0) expect_values(gpt);
+        arrfree(list);
         subject_close(&subject);
     }
 }
