@@ -379,18 +379,23 @@ def check_dtypes(model, dtype):
             assert got == dtype, (name, got)
 
 
-def isolation_of(starts):
-    """The mask and the positions of documents that begin at these tokens."""
+def isolation_of(starts, window=None):
+    """The mask and the positions of documents that begin at these tokens; with a window a mask for
+    each kind of layer."""
     index = torch.arange(POSITIONS)
     first = torch.where(starts[:, :-1] > 0, index, 0).cummax(1).values
     same = first[:, :, None] == first[:, None, :]
-    return {"attention_mask": (same & (index[:, None] >= index))[:, None],
-            "position_ids": index - first}
+    mask = (same & (index[:, None] >= index))[:, None]
+    if window:
+        mask = {"full_attention": mask,
+                "sliding_attention": mask & (index[:, None] - index < window)}
+    return {"attention_mask": mask, "position_ids": index - first}
 
 
 def loss_of(model, tokens, dtype, counts=None, starts=None):
     """The mean; with counts, the sum over the targets that count; with starts, of documents."""
-    isolation = {} if starts is None else isolation_of(starts)
+    window = getattr(model.config, "sliding_window", None)
+    isolation = {} if starts is None else isolation_of(starts, window)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype not in (torch.float32, torch.float64)):
         logits = model(tokens[:, :-1], **isolation).logits
     targets = tokens[:, 1:]
@@ -612,7 +617,7 @@ def main():
         for name in "bf16", "fp16":
             save(f"{family}_{name}", without_base(make_gpt(family, DTYPES[name])))
     save("llama_masked_fp32", make_gpt("llama", torch.float32, masked=True))
-    for family in "gpt", "llama":
+    for family in "gpt", "llama", "gemma3":
         save(f"{family}_isolated_fp32",
              without_base(make_gpt(family, torch.float32, isolated=True)))
     for name, sizes in ROPES.items():

@@ -146,4 +146,6 @@ static const struct bounds all_bounds[] = {
      0, "test/golden/gemma3_fp32.safetensors", NULL, NULL},
     {"test/golden/gemma3_fp16.safetensors", GEMMA3, CONFIG_PRECISION_FP16, 2.5e-3, 1e-3, 2e-3, 6e-3,
      0, "test/golden/gemma3_fp32.safetensors", NULL, NULL},
+    {"test/golden/gemma3_isolated_fp32.safetensors", GEMMA3, CONFIG_PRECISION_FP32, 2e-6, 4e-6,
+     3e-6, 5e-6, 0, "test/golden/gemma3_fp32.safetensors", NULL, NULL},
 };

@@ -339,6 +339,7 @@ FIXTURE(gemma2_fp16, 45)
 FIXTURE(gemma3_fp32, 46)
 FIXTURE(gemma3_bf16, 47)
 FIXTURE(gemma3_fp16, 48)
+FIXTURE(gemma3_isolated_fp32, 49)
 
 /* Adapters on a frozen model, as PEFT trains them. */
 Test(gpt_golden, lora) {
