@@ -29,16 +29,19 @@ SIZES = {"context_length": "max_position_embeddings", "embedding_length": "hidde
          "attention.value_length": "head_dim", "rope.dimension_count": "head_dim",
          "attention.sliding_window": "sliding_window",
          "attention.layer_norm_epsilon": "layer_norm_epsilon", "rope.freq_base": "rope_theta",
-         "attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+         "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+         "attn_logit_softcapping": "attn_logit_softcapping",
+         "final_logit_softcapping": "final_logit_softcapping",
+         "attention.sliding_window_pattern": "other_pattern", "rope.freq_base_swa": "other_theta"}
 ROLES = {"pad": "padding", "unk": "unknown"}
 TYPES = gguf.GGMLQuantizationType
 TEXT = ("I'll can't WE'RE 'tis they've  two  spaces\t\ttabs \n\n\n lines\r\nCRLF   \n12345 x1y2 ½ ²³"
         " naïve Привет 世界你好 한국어 हिन्दी שלום 👩‍👩‍👧‍👦 ... !?!? (a)[b]{c} aaaaaaaaaaaa         end")
 # Of logits, relative to the largest: rounding units of the types, in which llama.cpp also rounds
 # activations (those of Q4_0 to Q8_0), times 16 for the matrices and the sums of two layers. On CPUs
-# it rounds GPT-2's gelu to fp16.
+# it rounds GPT-2's and Gemma's gelu to fp16.
 TOLERANCES = {"F32": 2**-20, "F16": 2**-7, "BF16": 2**-4, "Q8_0": 2**-4, "Q4_0": 1}
-GPT2_TOLERANCE = TOLERANCES["F16"]
+GELU_TOLERANCE = TOLERANCES["F16"]
 
 
 def interleave(weight, heads):
@@ -62,6 +65,8 @@ def expected_tensors(folder, config, architecture):
                 for part, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
                     if architecture == "llama" and f".{part}_proj." in key:
                         value = interleave(value, config[heads])
+                if architecture.startswith("gemma") and key.endswith("norm.weight"):
+                    value = value + numpy.float32(1)
                 tensors[names.get_name(key, try_suffixes=(".weight", ".bias"))] = value
     rope = config.get("rope_parameters", {})
     if rope.get("rope_type") == "llama3":
@@ -104,7 +109,8 @@ def check_tensors(reader, tensors, file_type):
 def expected_fields(folder, config, architecture, tokenizer):
     fields = {f"{architecture}.{key}": config[name] for key, name in SIZES.items()
               if config.get(name) is not None}
-    fields = {key: float(numpy.float32(value)) if key.endswith(("epsilon", "base")) else value
+    floats = ("epsilon", "base", "swa", "capping")
+    fields = {key: float(numpy.float32(value)) if key.endswith(floats) else value
               for key, value in fields.items()}
     special = gguf.SpecialVocab(folder, load_merges=True,
                                 special_token_types=("bos", "eos", "unk", "pad"))
@@ -115,6 +121,9 @@ def expected_fields(folder, config, architecture, tokenizer):
     if special.chat_template:
         fields["tokenizer.chat_template"] = special.chat_template
     texts = {token: text for text, token in tokenizer.get_vocab().items()}
+    if tokenizer.backend_tokenizer.model.byte_fallback:
+        texts |= {token: added.content.replace("▁", " ")
+                  for token, added in tokenizer.added_tokens_decoder.items() if not added.special}
     fields["tokenizer.ggml.tokens"] = [texts.get(i, f"[PAD{i}]")
                                        for i in range(config["vocab_size"])]
     if special.merges and not tokenizer.backend_tokenizer.model.byte_fallback:
@@ -123,8 +132,11 @@ def expected_fields(folder, config, architecture, tokenizer):
 
 
 def check_with_llama_cpp(path, folder, config, tokenizer, file_type):
-    """Compares the tokens of a text, and logits of random tokens in a whole context."""
-    length = min(config["max_position_embeddings"], config.get("sliding_window") or 256, 256)
+    """Compares the tokens of a text, and logits of random tokens in a whole context. llama.cpp has
+    the windows of Gemma only."""
+    length = min(config["max_position_embeddings"], 256)
+    if not config["model_type"].startswith("gemma"):
+        length = min(length, config.get("sliding_window") or length)
     model = llama_cpp.Llama(str(path), n_ctx=length, n_batch=length, logits_all=True, verbose=False,
                             type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)
     made = model.tokenize(TEXT.encode(), add_bos=True)
@@ -137,10 +149,20 @@ def check_with_llama_cpp(path, folder, config, tokenizer, file_type):
         logits = reference(torch.tensor([tokens])).logits[0].numpy()
     difference = abs(model.scores[:length] - logits).max()
     limit = TOLERANCES[file_type.name] * max(1, abs(logits).max())
-    if config["model_type"] == "gpt2":
-        limit = max(limit, GPT2_TOLERANCE * max(1, abs(logits).max()))
+    if config["model_type"].startswith(("gpt2", "gemma")):
+        limit = max(limit, GELU_TOLERANCE * max(1, abs(logits).max()))
     assert difference <= limit, f"logits differ by {difference:.1e}, more than {limit:.0e}"
     return f"; llama.cpp: logits differ by {difference:.1e}, the same {len(made)} tokens of a text"
+
+
+def other_layers(config):
+    """What differs from the layers of the released Gemmas."""
+    full = [i for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    theta = config["rope_parameters"].get("sliding_attention", {}).get("rope_theta", 10000)
+    period = 2 if config["model_type"] == "gemma2" else 6
+    usual = full == list(range(period - 1, config["num_hidden_layers"], period))
+    return {"other_theta": None if theta == 10000 else theta,
+            "other_pattern": None if usual else full[0] + 1 if full else 0}
 
 
 def read_config(folder):
@@ -148,7 +170,10 @@ def read_config(folder):
     whole = transformers.AutoConfig.from_pretrained(folder)
     config = whole.to_dict()
     config |= {name: getattr(whole, name) for name in SIZES.values() if hasattr(whole, name)}
-    config |= config.get("rope_parameters") or {}
+    rope = config.get("rope_parameters") or {}
+    config |= rope.get("full_attention", rope)
+    if whole.model_type.startswith("gemma"):
+        config |= other_layers(config)
     if whole.model_type == "gpt2":
         config["intermediate_size"] = whole.n_inner or 4 * whole.n_embd
     elif not config.get("head_dim"):

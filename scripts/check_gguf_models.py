@@ -79,7 +79,7 @@ def all_bytes():
     return tokenizer
 
 
-def sentencepiece():
+def sentencepiece(special=("<unk>", "<s>", "</s>"), added=(), first=("▁",)):
     """Characters with byte_fallback, as transformers converts a Llama 2's tokenizer.model: every
     pair of tokens whose texts together are a token has a merge, in the order of scores."""
     trained = tokenizers.Tokenizer(models.BPE())
@@ -88,20 +88,40 @@ def sentencepiece():
     trained.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=300, show_progress=False))
     texts = [text for text, _ in sorted(trained.get_vocab().items(), key=lambda item: item[1])]
     texts.sort(key=lambda text: len(text) == 1)  # merges first, characters last
-    vocabulary = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + texts
+    texts = [*added, *(text for text in texts if text not in added)]
+    vocabulary = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *texts]
     numbers = {text: token for token, text in enumerate(vocabulary)}
     merges = [(text[:cut], text[cut:]) for text in texts for cut in range(1, len(text))
               if text[:cut] in numbers and text[cut:] in numbers]
     tokenizer = tokenizers.Tokenizer(models.BPE(numbers, merges, unk_token="<unk>", fuse_unk=True,
                                                 byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"),
+    tokenizer.normalizer = normalizers.Sequence([*map(normalizers.Prepend, first),
                                                  normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(),
-                                           decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    tokenizer.post_processor = begin_with("<s>", 1)
+    tokenizer.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+        *(decoders.Strip(" ", 1, 0) for _ in first)])
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in added])
+    begin = "<bos>" if "<bos>" in special else "<s>"
+    tokenizer.post_processor = begin_with(begin, numbers[begin])
     return tokenizer
 
+
+def gemma():
+    """Without a space before a text; runs of white space and tags of HTML are added tokens."""
+    runs = [text * count for text in "\n▁\t" for count in range(1 + (text == "▁"), 32)]
+    tokenizer = sentencepiece(
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"),
+        [*runs, "<table>", "<s>", "</s>"], ())
+    tokenizer.add_special_tokens(["<image_soft_token>"])
+    return tokenizer
+
+
+# The models lack the last token, which stands for images.
+GEMMA = SIZES | {"num_key_value_heads": 2, "tie_word_embeddings": True, "head_dim": 24,
+                 "query_pre_attn_scalar": 24, "sliding_window": 64,
+                 "vocab_size": gemma().get_vocab_size() - 1}
+ALTERNATING = ["sliding_attention", "full_attention"]
 
 MODELS = {
     "gpt2": (transformers.GPT2Config(vocab_size=600, n_positions=256, n_embd=64, n_layer=2,
@@ -123,12 +143,21 @@ MODELS = {
         **GROUPED, rope_parameters=YARN | {"attention_factor": 0.8}), byte_level("qwen2")),
     "qwen3-yarn": (transformers.Qwen3Config(**GROUPED, head_dim=24, rope_parameters=YARN),
                    byte_level("gpt-4o")),
+    "gemma2": (transformers.Gemma2Config(**GEMMA | {"num_hidden_layers": 3},
+                                         attn_logit_softcapping=20.0,
+                                         final_logit_softcapping=10.0), gemma()),
+    "gemma3": (transformers.Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}), gemma()),
+    "gemma3-linear": (transformers.Gemma3TextConfig(
+        **GEMMA | {"num_hidden_layers": 3}, layer_types=(2 * ALTERNATING)[:3],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                         "full_attention": LINEAR}), gemma()),
 }
 
 
 def write(folder, config, tokenizer):
     end, begin = (next((text for text in texts if tokenizer.token_to_id(text) is not None), None)
-                  for texts in (("<|endoftext|>", "</s>"), ("<|endoftext|>", "<s>")))
+                  for texts in (("<|endoftext|>", "<eos>", "</s>"),
+                                ("<|endoftext|>", "<bos>", "<s>")))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": begin, "eos_token": end}
     if tokenizer.token_to_id("<|im_end|>"):
         settings["chat_template"] = TEMPLATE

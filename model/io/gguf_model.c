@@ -15,22 +15,53 @@ enum { KEY_MAX = 80, QUANTIZATION_VERSION = 2 };
 
 /* ---- architectures */
 
-enum { LLAMA = 1, QWEN2 = 2, QWEN3 = 4, GPT2 = 8, ROPE = LLAMA | QWEN2 | QWEN3 };
+enum {
+    LLAMA = 1,
+    QWEN2 = 2,
+    QWEN3 = 4,
+    GPT2 = 8,
+    GEMMA2 = 16,
+    GEMMA3 = 32,
+    GEMMA = GEMMA2 | GEMMA3,
+    ROPE = LLAMA | QWEN2 | QWEN3 | GEMMA
+};
+
+/* Layers of the models whose scale of scores llama.cpp derives from n_embd. */
+enum { GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
+
+/* True if llama.cpp computes a Gemma as it is here. It takes the scale of scores from other sizes,
+ * needs a layer with a window, caps scores and logits of Gemma 2 only, and scales positions of
+ * Gemma 3 only in layers without a window. */
+static bool fits_gemma(const struct gpt_shape *s) {
+    const bool gemma3 = s->qk_norm;
+    const bool largest = s->n_layer == (gemma3 ? GEMMA3_27B_LAYERS : GEMMA2_27B_LAYERS);
+    const int64_t scale = largest ? s->n_embd / s->n_head : s->head_dim;
+    const bool scaled = s->rope_scaling != ROPE_UNSCALED;
+    const double own =
+        s->query_pre_attn_scalar > 0 ? s->query_pre_attn_scalar : (double)s->head_dim;
+    if (own != (double)scale || s->window_from > 0 || shape_window_layers(s) == 0) return false;
+    if (scaled && s->rope_scaling != ROPE_LINEAR) return false;
+    return gemma3 ? s->logit_softcap == 0 && (!scaled || s->rope_theta_window > 0)
+                  : s->attention_softcap > 0 && s->logit_softcap > 0 && s->tied_head;
+}
 
 /* Returns the architecture, or 0. */
 static int architecture_of(const struct gpt_shape *s) {
     bool scaled = s->rope_scaling == ROPE_LLAMA3; /* by divisors, which only "llama" has */
     if (shape_is_gpt2(s)) return s->window ? 0 : GPT2;
+    if (shape_is_gemma(s)) return !fits_gemma(s) ? 0 : s->qk_norm ? GEMMA3 : GEMMA2;
     if (!shape_is_llama(s)) return 0;
     if (s->qk_norm) return scaled ? 0 : QWEN3;
     return s->bias == BIAS_QKV && !scaled && shape_q(s) == s->n_embd ? QWEN2 : LLAMA;
 }
 
 static const char *architecture_name(int architecture) {
-    return architecture == GPT2    ? "gpt2"
-           : architecture == QWEN2 ? "qwen2"
-           : architecture == QWEN3 ? "qwen3"
-                                   : "llama";
+    return architecture == GPT2     ? "gpt2"
+           : architecture == QWEN2  ? "qwen2"
+           : architecture == QWEN3  ? "qwen3"
+           : architecture == GEMMA2 ? "gemma2"
+           : architecture == GEMMA3 ? "gemma3"
+                                    : "llama";
 }
 
 /* llama.cpp computes yarn with these values, for Llama and Qwen whatever the file has. */
@@ -50,10 +81,11 @@ int gguf_check_shape(const struct gpt_shape *shape, struct error *error) {
                            "export to a folder instead, without .gguf");
     return architecture
                ? 0
-               : fail(error,
-                      "llama.cpp has no model with these parts: it has GPT-2 without a "
-                      "window, Llama, Mistral,\nQwen2, and Qwen3 without llama3 rope scaling\n"
-                      "export to a folder instead, without .gguf");
+               : fail(error, "llama.cpp has no model with these parts: it has GPT-2 without a "
+                             "window, Llama, Mistral,\nQwen2, Gemma 2 and 3 with their usual "
+                             "parts, and Qwen3 "
+                             "without llama3 rope scaling\n"
+                             "export to a folder instead, without .gguf");
 }
 
 /* ---- metadata */
@@ -82,6 +114,8 @@ static const struct {
     NUMBER("rope.freq_base", rope_theta, ROPE),
     NUMBER("attention.layer_norm_epsilon", norm_eps, GPT2),
     NUMBER("attention.layer_norm_rms_epsilon", norm_eps, ROPE),
+    NUMBER("attn_logit_softcapping", attention_softcap, GEMMA2),
+    NUMBER("final_logit_softcapping", logit_softcap, GEMMA2),
 };
 
 /* Adds the pairs of linear and yarn scaling. llama.cpp multiplies the attention factor of the file
@@ -101,6 +135,28 @@ static void put_rope_scaling(struct gguf_writer *writer, const char *name,
     snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", name);
     gguf_put_number(writer, key, GGUF_FLOAT32,
                     rope_attention_factor(s) / (0.1 * log(s->rope_factor) + 1));
+}
+
+/* True if every layer has a window but each `period`-th. */
+static bool has_period(const struct gpt_shape *s, int64_t period) {
+    bool same = true;
+    for (int64_t layer = 0; layer < s->n_layer; layer++)
+        same &= (shape_window(s, layer) > 0) == ((layer + 1) % period > 0);
+    return same;
+}
+
+/* Adds the windows and the base of a Gemma whose layers are not like those of the released models,
+ * for which llama.cpp's converter writes neither. */
+static void put_layers(struct gguf_writer *writer, const char *name, const struct gpt_shape *s) {
+    char key[KEY_MAX];
+    const double theta = s->rope_theta_window > 0 ? s->rope_theta_window : s->rope_theta;
+    if (!has_period(s, s->qk_norm ? 6 : 2)) {
+        snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", name);
+        gguf_put_number(writer, key, GGUF_UINT32, (double)s->window_pattern);
+    }
+    if (!s->qk_norm || theta == 10000) return;
+    snprintf(key, sizeof key, "%s.rope.freq_base_swa", name);
+    gguf_put_number(writer, key, GGUF_FLOAT32, theta);
 }
 
 /* Adds the pairs that do not depend on the tokenizer. A window of 0 is left out. */
@@ -123,6 +179,7 @@ static void put_metadata(struct gguf_writer *writer, const struct gguf_model *mo
         gguf_put_number(writer, key, fields[i].type, value);
     }
     if (architecture & ROPE) put_rope_scaling(writer, name, &model->shape);
+    if (architecture & GEMMA) put_layers(writer, name, &model->shape);
 }
 
 /* ---- tensors */
@@ -155,10 +212,16 @@ static const struct kind {
     {"self_attn.q_norm", "attn_q_norm", SAME},
     {"self_attn.k_norm", "attn_k_norm", SAME},
     {"post_attention_layernorm", "ffn_norm", SAME},
+    {"pre_feedforward_layernorm", "ffn_norm", SAME},
+    {"post_feedforward_layernorm", "post_ffw_norm", SAME},
     {"mlp.gate_proj", "ffn_gate", SAME},
     {"mlp.up_proj", "ffn_up", SAME},
     {"mlp.down_proj", "ffn_down", SAME},
 };
+
+/* Gemma's norm after attention, which has the name of Llama's norm before the MLP. */
+static const struct kind gemma_post_attention = {"post_attention_layernorm", "post_attention_norm",
+                                                 SAME};
 
 /* A tensor of the file. */
 struct output {
@@ -180,12 +243,14 @@ struct job {
     FILE *notes;            /* or NULL */
 };
 
-static const struct kind *kind_of(const struct parameter *parameter) {
+static const struct kind *kind_of(const struct parameter *parameter, int architecture) {
     const char *end = strrchr(parameter->kind, '.');
     size_t length = (size_t)(end - parameter->kind);
     const struct kind *kind = kinds;
     while (strlen(kind->from) != length || strncmp(kind->from, parameter->kind, length) != 0)
-        kind++; /* all kinds of GPT-2 and Llama are in the table */
+        kind++; /* all kinds of GPT-2, Llama and Gemma are in the table */
+    if (architecture & GEMMA && strcmp(kind->from, gemma_post_attention.from) == 0)
+        return &gemma_post_attention;
     return kind;
 }
 
@@ -208,7 +273,7 @@ static enum gguf_type type_of(const struct job *job, const struct output *output
 }
 
 static void list_output(struct job *job, const struct parameter *parameter) {
-    const struct kind *kind = kind_of(parameter);
+    const struct kind *kind = kind_of(parameter, job->architecture);
     const struct gpt_shape *s = &job->model->shape;
     const struct extent *extent = &parameter->extent;
     struct output output = {.parameter = parameter, .rows = 1, .columns = extent->rows};
@@ -274,6 +339,16 @@ static int write_rows(struct job *job, const struct output *output, float *value
     return gguf_write_end_tensor(&job->writer, error);
 }
 
+/* Reads a whole parameter. llama.cpp multiplies by the weights of norms as they are. */
+static int read_whole(const struct job *job, float *values, const struct output *output) {
+    const struct gguf_model *model = job->model;
+    const int64_t count = output->rows * output->columns;
+    if (model->read(model->context, values, output->parameter, 0, count)) return -1;
+    for (int64_t i = 0; i < count && !output->parameter->extent.columns; i++)
+        values[i] += shape_weight_offset(&model->shape);
+    return 0;
+}
+
 static int write_output(struct job *job, const struct output *output) {
     const struct gguf_model *model = job->model;
     const int64_t count = output->rows * output->columns;
@@ -284,7 +359,7 @@ static int write_output(struct job *job, const struct output *output) {
     int status = -1;
     if (!values || !row || (needs_whole && !whole))
         fail(model->error, "out of memory for a tensor");
-    else if (!whole || model->read(model->context, whole, output->parameter, 0, count) == 0)
+    else if (!whole || read_whole(job, whole, output) == 0)
         status = write_rows(job, output, values, row, whole);
     free(values);
     free(row);
@@ -332,7 +407,7 @@ int gguf_write_model(const char *path, enum gguf_type type, const struct gguf_mo
                       .architecture = architecture_of(&model->shape),
                       .notes = notes};
     if (gguf_check_shape(&model->shape, model->error)) return -1;
-    if (notes && model->shape.window)
+    if (notes && model->shape.window && !(job.architecture & GEMMA))
         fprintf(notes,
                 "note: llama.cpp ignores the sliding window; its results differ in texts of more "
                 "than %" PRId64 " tokens\n",

@@ -4,6 +4,8 @@
  *   gpt2         GPT-2; matrices transposed from [in, out] to [out, in]
  *   qwen3        with qk_norm
  *   qwen2        with biases of q, k and v alone
+ *   gemma2       Gemma 2, and
+ *   gemma3       Gemma 3: 1 is added to the weights of norms, which llama.cpp takes as factors
  *   llama        Llama, Mistral, and any of that family that the others cannot express; llama.cpp
  *                rotates neighbours there, so rows of q and k are reordered
  *

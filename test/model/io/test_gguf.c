@@ -212,13 +212,20 @@ static const struct expected llama_tensors[] = {
     {"blk.1.attn_k_norm.weight", LAYER("self_attn.k_norm.weight"), '='},
     {"blk.1.attn_output.weight", LAYER("self_attn.o_proj.weight"), '='},
     {"blk.1.attn_output.bias", LAYER("self_attn.o_proj.bias"), '='},
-    {"blk.1.ffn_norm.weight", LAYER("post_attention_layernorm.weight"), '='},
     {"blk.1.ffn_gate.weight", LAYER("mlp.gate_proj.weight"), '='},
     {"blk.1.ffn_gate.bias", LAYER("mlp.gate_proj.bias"), '='},
     {"blk.1.ffn_up.weight", LAYER("mlp.up_proj.weight"), '='},
     {"blk.1.ffn_up.bias", LAYER("mlp.up_proj.bias"), '='},
     {"blk.1.ffn_down.weight", LAYER("mlp.down_proj.weight"), '='},
     {"blk.1.ffn_down.bias", LAYER("mlp.down_proj.bias"), '='},
+    /* Last, since Gemma has gemma_norms instead. */
+    {"blk.1.ffn_norm.weight", LAYER("post_attention_layernorm.weight"), '='},
+};
+
+static const struct expected gemma_norms[] = {
+    {"blk.1.post_attention_norm.weight", LAYER("post_attention_layernorm.weight"), '='},
+    {"blk.1.ffn_norm.weight", LAYER("pre_feedforward_layernorm.weight"), '='},
+    {"blk.1.post_ffw_norm.weight", LAYER("post_feedforward_layernorm.weight"), '='},
 };
 #undef LAYER
 
@@ -234,6 +241,7 @@ static void expect_tensor(const struct read_info *info, const struct expected *e
     const struct extent *extent = &parameter->extent;
     const int64_t rows = extent->rows, columns = extent->columns ? extent->columns : 1;
     const bool transposed = expected->order == 'T';
+    const float offset = config.model.norm_zero_centered && !extent->columns ? 1 : 0;
     cr_expect_eq(info->dimensions, extent->columns ? 2u : 1u);
     cr_assert_eq(info->shape[0], (uint64_t)(transposed || !extent->columns ? rows : columns));
     if (extent->columns) cr_assert_eq(info->shape[1], (uint64_t)(transposed ? columns : rows));
@@ -244,8 +252,8 @@ static void expect_tensor(const struct read_info *info, const struct expected *e
             int64_t at = transposed ? column * rows + row : to * columns + column;
             float value;
             memcpy(&value, info->data + 4 * at, 4);
-            cr_assert_eq(value, value_of(id, row * columns + column), "%s[%d, %d]", expected->name,
-                         (int)row, (int)column);
+            cr_assert_eq(value, value_of(id, row * columns + column) + offset, "%s[%d, %d]",
+                         expected->name, (int)row, (int)column);
         }
 }
 
@@ -304,11 +312,13 @@ static void expect_family(const char *architecture) {
     struct parameter *list = put_model();
     const bool gpt2 = strcmp(architecture, "gpt2") == 0;
     const bool scaled = config.model.rope_scaling == ROPE_LLAMA3;
+    const bool gemma = config.model.post_norm;
     export_and_read(&file, GGUF_F32);
     expect_sizes(&file, architecture);
     uint64_t found = gpt2 ? expect_tensors(&file, gpt2_tensors, COUNT(gpt2_tensors), list, false)
-                          : expect_tensors(&file, llama_tensors, COUNT(llama_tensors), list,
+                          : expect_tensors(&file, llama_tensors, COUNT(llama_tensors) - gemma, list,
                                            strcmp(architecture, "llama") == 0);
+    if (gemma) found += expect_tensors(&file, gemma_norms, COUNT(gemma_norms), list, false);
     cr_expect_eq(file.info_count, found + scaled, "%s", architecture);
     arrfree(list);
     free(file.bytes);
@@ -316,7 +326,9 @@ static void expect_family(const char *architecture) {
 
 Test(gguf, each_family_has_its_names_orders_and_sizes) {
     static const char *const architectures[FAMILIES] = {
-        "gpt2", "llama", "llama", NULL, NULL, "qwen3"}; /* number 2 has the rope of Llama 3 */
+        "gpt2", "llama", "llama", NULL,
+        NULL,   "qwen3"}; /* number 2 has the rope of Llama 3, and
+                             Gemmas scale scores differently here */
     for (int family = 0; family < FAMILIES; family++) {
         subject_config(&config, CONFIG_PRECISION_FP32);
         set_family(&config, family);
@@ -351,6 +363,58 @@ Test(gguf, variants_of_the_families) {
     struct parameter *list = put_model();
     expect_refused("Qwen3 without llama3 rope scaling\nexport to a folder instead");
     arrfree(list);
+}
+
+static void set_gemma_of_llama_cpp(bool third) {
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, third ? 7 : 6);
+    config.model.query_pre_attn_scalar = 6; /* head_dim */
+    if (third) config.model.logit_softcap = 0;
+}
+
+Test(gguf, gemma_2_and_3) {
+    struct read_gguf file;
+    set_gemma_of_llama_cpp(false);
+    expect_family("gemma2");
+    export_and_read(&file, GGUF_F32);
+    expect_float32(&file, "gemma2.attn_logit_softcapping", 2);
+    expect_float32(&file, "gemma2.final_logit_softcapping", 3);
+    cr_expect_null(find_pair(&file, "gemma2.attention.sliding_window_pattern"));
+    free(file.bytes);
+    set_gemma_of_llama_cpp(true);
+    expect_family("gemma3");
+    export_and_read(&file, GGUF_F32);
+    expect_uint32(&file, "gemma3.attention.sliding_window_pattern", 2);
+    expect_float32(&file, "gemma3.rope.freq_base_swa", 100);
+    cr_expect_null(find_pair(&file, "gemma3.final_logit_softcapping"));
+    free(file.bytes);
+    config.model.window_pattern = 6;
+    config.model.rope_theta_window = 10000;
+    config.model.query_pre_attn_scalar = 0;
+    config.model.rope_scaling = ROPE_LINEAR;
+    expect_family("gemma3");
+    export_and_read(&file, GGUF_F32);
+    cr_expect_null(find_pair(&file, "gemma3.attention.sliding_window_pattern"));
+    cr_expect_null(find_pair(&file, "gemma3.rope.freq_base_swa"));
+    expect_string(&file, "gemma3.rope.scaling.type", "linear");
+    free(file.bytes);
+}
+
+Test(gguf, gemmas_that_llama_cpp_computes_otherwise_are_refused) {
+    for (int i = 0; i < 9; i++) {
+        set_gemma_of_llama_cpp(i >= 5);
+        if (i == 0 || i == 5) config.model.query_pre_attn_scalar = 7;
+        if (i == 1) config.model.attention_softcap = 0;
+        if (i == 2) config.model.logit_softcap = 0;
+        if (i == 3) config.model.tied_head = false;
+        if (i == 4 || i == 6) config.model.window = 0;
+        if (i == 7) config.model.logit_softcap = 3;
+        if (i == 8) config.model.rope_scaling = ROPE_YARN;
+        unlink(in_folder("out.gguf"));
+        struct parameter *list = put_model();
+        expect_refused("Gemma 2 and 3 with their usual parts");
+        arrfree(list);
+    }
 }
 
 /* llama.cpp multiplies attn_factor by 0.1 ln(factor) + 1. */
@@ -519,6 +583,12 @@ Test(gguf, notes_say_what_differs) {
     text = notes_of(GGUF_F32);
     expect_text(text,
                 "ignores the sliding window; its results differ in texts of more than 9 tokens");
+    free(text);
+    arrfree(list);
+    set_gemma_of_llama_cpp(true); /* whose windows it has */
+    list = put_model();
+    text = notes_of(GGUF_F32);
+    cr_expect_str_eq(text, "note: no tokenizer found; the file works with token numbers only\n");
     free(text);
     arrfree(list);
 }
