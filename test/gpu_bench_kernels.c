@@ -149,6 +149,10 @@ static void cross_entropy_body(const struct subject *s) {
        .vocab_size = s->bench->vocabulary);
 }
 
+static void softcap_body(const struct subject *s) {
+    OP(s->be, softcap, .inout = &s->t[0], .cap = 30);
+}
+
 /* AdamW on split masters: upper halves and remainders. */
 static void adamw_body(const struct subject *s) {
     OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
@@ -408,6 +412,7 @@ static const struct {
     {"gelu_forward", gelu_forward_body, make_gelu},
     {"gelu_backward", gelu_backward_body, make_gelu},
     {"cross_entropy", cross_entropy_body, make_cross_entropy},
+    {"softcap", softcap_body, make_cross_entropy},
     {"adamw", adamw_body, make_update},
     {"adamw_lower", adamw_body, make_lower_update},
     {"gradient_norm", gradient_norm_body, make_gradient_norm},

@@ -89,9 +89,9 @@ struct row {
     float offset, sum, scale, inverse_cap; /* inverse_cap: 1 / softcap, or 0 */
 };
 
-/* (softmax - one_hot(target)) * scale for the chunk at column `at`, 0 in the padding; times the
- * slope of softcap, if there is one. */
-template <typename T, int N>
+/* (softmax - one_hot(target)) * scale for the chunk at column `at`, 0 in the padding; if CAPPED,
+ * times the slope of softcap, for which the chunk takes registers longer. */
+template <bool CAPPED, typename T, int N>
 static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<T, N> *from,
                                                       const struct row *row, int at) {
     float x[N], factor = row->scale / row->sum;
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<
     if (row->target >= at && row->target < at + N)
         for (int i = 0; i < N; i++)
             if (at + i == row->target) x[i] -= row->scale;
-    if (row->inverse_cap > 0) {
+    if (CAPPED) {
         float y[N];
         unpack(y, from);
         for (int i = 0; i < N; i++) x[i] *= softcap_slope(y[i], row->inverse_cap);
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<
 }
 
 /* Each thread processes the chunks that it loaded, and kept, in partial_sum. */
-template <typename T, int N, int THREADS>
+template <bool CAPPED, typename T, int N, int THREADS>
 static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T, N> *kept,
                                                 const struct row *row) {
     for (int first = (int)threadIdx.x * N; first < row->columns;
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T,
         }
         for (int c = 0; c < GRADIENT_CHUNKS; c++) {
             int at = first + c * THREADS * N;
-            if (at < row->columns) store_gradient(logits, &chunks[c], row, at);
+            if (at < row->columns) store_gradient<CAPPED>(logits, &chunks[c], row, at);
         }
     }
 }
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void ignore_row(T *logits, float *loss, int co
         store_chunk<N>(logits + at, zeros);
 }
 
-template <typename T, int N, int THREADS>
+template <bool CAPPED, typename T, int N, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     cross_entropy_kernel(float *__restrict__ losses, T *logits, const int32_t *__restrict__ targets,
                          const float *__restrict__ loss_scale,
@@ -166,13 +166,13 @@ static __global__ void __launch_bounds__(THREADS)
         losses[blockIdx.x] = logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset);
     if (!loss_scale) return;
     row.scale = *loss_scale * inputs->loss_weight * (weights ? weights[blockIdx.x] : 1.0f);
-    gradient<T, N, THREADS>(values, kept, &row);
+    gradient<CAPPED, T, N, THREADS>(values, kept, &row);
 }
 
 /* One pass over two rows: replaces the logits of `current` by their gradient, chunk by chunk, while
  * the chunks of `next` take their place in shared memory, and adds up those. Either can be NULL. A
  * thread reads only chunks that it copied itself, so no barrier separates copies from uses. */
-template <typename T, int N, int THREADS>
+template <bool CAPPED, typename T, int N, int THREADS>
 static __device__ __forceinline__ void gradient_and_sum(struct partial *sum, T *current,
                                                         const T *next, struct chunk<T, N> *kept,
                                                         const struct row *row) {
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void gradient_and_sum(struct partial *sum, T *
         bool inside = at < row->columns;
         if (current && inside) {
             if (row->target < 0 || at >= row->vocab_size) store_chunk<N>(current + at, zeros);
-            else store_gradient(current, &kept[at / N], row, at);
+            else store_gradient<CAPPED>(current, &kept[at / N], row, at);
         }
         if (next && at < row->vocab_size) cp_async_16(&kept[at / N], next + at);
         cp_async_commit();
@@ -196,7 +196,7 @@ static __device__ __forceinline__ void gradient_and_sum(struct partial *sum, T *
 
 /* The rows blockIdx.x, blockIdx.x + gridDim.x, ..., kept in shared memory. A row is read while the
  * gradient of the one before is written. */
-template <typename T, int N, int THREADS>
+template <bool CAPPED, typename T, int N, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     kept_cross_entropy_kernel(float *__restrict__ losses, T *logits,
                               const int32_t *__restrict__ targets,
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(THREADS)
         bool counts = target >= 0;                             /* the same for the whole block */
         float target_logit = counts ? widen(next[target]) : 0; /* before any thread writes there */
         struct partial own = {LOWEST, 0};
-        gradient_and_sum<T, N, THREADS>(&own, current, counts ? next : NULL, kept, &row);
+        gradient_and_sum<CAPPED, T, N, THREADS>(&own, current, counts ? next : NULL, kept, &row);
         if (counts) {
             row.offset = block_max<THREADS>(own.offset);
             row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
@@ -226,7 +226,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (weights) row.scale = scale * weights[r];
         current = next;
     }
-    gradient_and_sum<T, N, THREADS>(NULL, current, NULL, kept, &row);
+    gradient_and_sum<CAPPED, T, N, THREADS>(NULL, current, NULL, kept, &row);
 }
 
 static float inverse_cap_of(const struct cross_entropy_args *args) {
@@ -234,13 +234,13 @@ static float inverse_cap_of(const struct cross_entropy_args *args) {
 }
 
 /* As many blocks as the GPU holds at once, but fewer if there are few rows. */
-template <typename T, int N, int THREADS>
+template <bool CAPPED, typename T, int N, int THREADS>
 static void launch_kept(struct backend *be, const struct cross_entropy_args *args) {
     const struct cuda_state *cuda = cuda_state(be);
     int64_t rows = tensor_rows(args->logits), columns = tensor_columns(args->logits);
     int64_t blocks = blocks_of(rows, BLOCK_ROWS_MIN);
     size_t bytes = (size_t)columns * sizeof(T);
-    const void *kernel = (const void *)kept_cross_entropy_kernel<T, N, THREADS>;
+    const void *kernel = (const void *)kept_cross_entropy_kernel<CAPPED, T, N, THREADS>;
     int held = 1;
     if (!cuda_shared(be, kernel, bytes, "cross_entropy")) return;
     if (cuda_failed(be,
@@ -249,32 +249,41 @@ static void launch_kept(struct backend *be, const struct cross_entropy_args *arg
         return;
     if (blocks > (int64_t)held * cuda->multiprocessors)
         blocks = (int64_t)held * cuda->multiprocessors;
-    LAUNCH((kept_cross_entropy_kernel<T, N, THREADS>), (unsigned)blocks, THREADS, bytes,
+    LAUNCH((kept_cross_entropy_kernel<CAPPED, T, N, THREADS>), (unsigned)blocks, THREADS, bytes,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
            args->inputs, args->weights, rows, (int)columns, (int)args->vocab_size,
            inverse_cap_of(args));
 }
 
-template <typename T, int N, int THREADS>
+template <bool CAPPED, typename T, int N, int THREADS>
 static void launch(struct backend *be, const struct cross_entropy_args *args) {
     const struct cuda_state *cuda = cuda_state(be);
     int64_t rows = tensor_rows(args->logits), columns = tensor_columns(args->logits);
     size_t row_bytes = (size_t)columns * sizeof(T);
     bool keep = args->loss_scale && row_bytes + STATIC_SHARED <= cuda->shared_bytes;
-    const void *kernel = (const void *)cross_entropy_kernel<T, N, THREADS>;
+    const void *kernel = (const void *)cross_entropy_kernel<CAPPED, T, N, THREADS>;
     if constexpr (N > 1)
-        if (keep) return launch_kept<T, N, THREADS>(be, args);
+        if (keep) return launch_kept<CAPPED, T, N, THREADS>(be, args);
     if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
-    LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
-           cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->inputs, args->weights, (int)columns, (int)args->vocab_size, inverse_cap_of(args),
-           keep);
+    LAUNCH((cross_entropy_kernel<CAPPED, T, N, THREADS>), (unsigned)rows, THREADS,
+           keep ? row_bytes : 0, cuda->compute, args->losses, (T *)args->logits->data,
+           args->targets, args->loss_scale, args->inputs, args->weights, (int)columns,
+           (int)args->vocab_size, inverse_cap_of(args), keep);
 }
 
-template <typename T, int N>
+template <bool CAPPED, typename T, int N>
 static void launch_for_width(struct backend *be, const struct cross_entropy_args *args) {
-    if (args->vocab_size <= SHORT_COLUMNS) launch<T, N, SHORT_THREADS>(be, args);
-    else launch<T, N, long_row_threads(sizeof(T))>(be, args);
+    if (args->vocab_size <= SHORT_COLUMNS) launch<CAPPED, T, N, SHORT_THREADS>(be, args);
+    else launch<CAPPED, T, N, long_row_threads(sizeof(T))>(be, args);
+}
+
+template <bool CAPPED, typename T>
+static void launch_for_alignment(struct backend *be, const struct cross_entropy_args *args) {
+    constexpr int N = chunk_values(sizeof(T));
+    const struct tensor *logits = args->logits;
+    if (tensor_columns(logits) % N == 0 && aligned_to(logits->data, N * sizeof(T)))
+        launch_for_width<CAPPED, T, N>(be, args);
+    else launch_for_width<CAPPED, T, 1>(be, args);
 }
 
 void cuda_cross_entropy(struct backend *be, const struct cross_entropy_args *args) {
@@ -283,10 +292,8 @@ void cuda_cross_entropy(struct backend *be, const struct cross_entropy_args *arg
     assert(args->vocab_size <= columns && columns <= INT_MAX / 2);
     if (tensor_rows(logits) == 0) return;
     STORAGE_SWITCH(logits->dtype, T, {
-        constexpr int N = chunk_values(sizeof(T));
-        if (columns % N == 0 && aligned_to(logits->data, N * sizeof(T)))
-            launch_for_width<T, N>(be, args);
-        else launch_for_width<T, 1>(be, args);
+        if (args->softcap > 0) launch_for_alignment<true, T>(be, args);
+        else launch_for_alignment<false, T>(be, args);
     });
     cuda_launched(be, "cross_entropy");
 }

@@ -184,7 +184,8 @@ static __device__ __forceinline__ void backward_group(const struct backward &a) 
     struct own_sums sums = {{0}, {0}, {0}};
     float weight[QUAD] = {0};
     if (inside) load_flat<true, QUAD>(weight, a.weight + column, QUAD);
-    for (int i = 0; i < QUAD; i++) weight[i] += a.weight_offset;
+    if (THREADS == WIDE_THREADS)
+        for (int i = 0; i < QUAD; i++) weight[i] += a.weight_offset;
     for (int s = 0; s < STAGES; s++) {
         clear(own + s, a, inside);
         fetch(own + s, a, at + s * a.columns, inside && s < rows);
@@ -215,7 +216,8 @@ static __global__ void __launch_bounds__(NARROW_THREADS, 2) backward_kernel(stru
     backward_group<Dout, Stream, NARROW_THREADS>(a);
 }
 
-/* The same for wider rows, of which a multiprocessor holds one. */
+/* The same for wider rows, of which a multiprocessor holds one, and for weights with an offset, for
+ * which the other kernel has no register left. */
 template <typename Dout, typename Stream>
 static __global__ void __launch_bounds__(WIDE_THREADS) wide_backward_kernel(struct backward a) {
     backward_group<Dout, Stream, WIDE_THREADS>(a);
@@ -296,7 +298,7 @@ static void launch_packed(struct backend *be, const struct backward *a) {
     const struct cuda_state *cuda = cuda_state(be);
     unsigned groups = (unsigned)groups_of(a->rows), threads = (unsigned)threads_for(a);
     size_t shared = stage_bytes(a);
-    bool wide = threads > NARROW_THREADS;
+    bool wide = threads > NARROW_THREADS || a->weight_offset != 0;
     const void *kernel = wide ? (const void *)wide_backward_kernel<Dout, Stream>
                               : (const void *)backward_kernel<Dout, Stream>;
     if (!cuda_shared(be, kernel, shared, "layernorm_backward")) return;

@@ -159,7 +159,8 @@ Test(layernorm, weight_offset) {
     static const struct offset_shape cases[] = {
         {7, 33, DTYPE_F32, DTYPE_F32, false},     {7, 33, DTYPE_F32, DTYPE_F32, true},
         {77, 264, DTYPE_F32, DTYPE_BF16, false},  {77, 264, DTYPE_F32, DTYPE_BF16, true},
-        {33, 515, DTYPE_BF16, DTYPE_BF16, false}, {5, 4104, DTYPE_F32, DTYPE_F16, false}};
+        {33, 515, DTYPE_BF16, DTYPE_BF16, false}, {5, 2568, DTYPE_F32, DTYPE_BF16, false},
+        {5, 4104, DTYPE_F32, DTYPE_F16, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_everywhere(offset, &cases[i]);
 }
 
