@@ -16,10 +16,12 @@ static bool forward_on_tensor_cores(const struct backend *be,
            is_aligned(args->out) && attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
-/* True if Hopper's kernels can run on tensors that tensor cores can read. */
-static bool on_warp_groups(const struct backend *be, enum dtype dtype,
+/* True if Hopper's kernels can run on tensors that tensor cores can read. They have no soft caps,
+ * which only Gemma 2 needs, mostly with heads of 256 values: their sums would fill the registers.
+ */
+static bool on_warp_groups(const struct backend *be, enum dtype dtype, float softcap,
                            const struct attention_shape *shape) {
-    return attention_wgmma_supports(cuda_state(be), dtype, shape->width);
+    return softcap == 0 && attention_wgmma_supports(cuda_state(be), dtype, shape->width);
 }
 
 /* True if tensor cores can compute it, provided the tensors are aligned. */
@@ -51,6 +53,12 @@ static __global__ void __launch_bounds__(LIMIT_THREADS)
     to[row] = first > inside ? first : inside;
 }
 
+/* Returns the window that makes limits necessary, or 0. With a soft cap tensor cores always have
+ * limits, so that there are fewer kernels. */
+static int64_t limiting_window(int64_t window, float softcap, const struct attention_shape *shape) {
+    return window == 0 && softcap != 0 ? shape->sequence : window;
+}
+
 /* Returns the bytes of scratch with the first keys of a window, which come after `bytes` of other
  * scratch. */
 static size_t with_limits(size_t bytes, const struct attention_shape *shape, int64_t window) {
@@ -77,16 +85,17 @@ size_t cuda_attention_forward_scratch(struct backend *be,
                                       const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (attention_is_void(be, &shape, "attention")) return 0; /* reports the error before step 0 */
-    return with_limits(0, &shape, args->window);
+    return with_limits(0, &shape, limiting_window(args->window, args->softcap, &shape));
 }
 
 void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     struct attention_forward_args limited = *args;
     if (attention_is_void(be, &shape, "attention")) return;
-    limited.first_keys = limits(be, args->first_keys, args->window, &shape, 0);
+    int64_t window = limiting_window(args->window, args->softcap, &shape);
+    limited.first_keys = limits(be, args->first_keys, window, &shape, 0);
     if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, &limited, &shape);
-    else if (on_warp_groups(be, args->qkv->dtype, &shape))
+    else if (on_warp_groups(be, args->qkv->dtype, args->softcap, &shape))
         attention_wgmma_forward(be, &limited, &shape);
     else attention_mma_forward(be, &limited, &shape);
 }
@@ -104,7 +113,7 @@ static size_t backward_bytes(struct backend *be, const struct attention_backward
                           args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
     if (!backward_supported(be, args, shape)) return bytes;
     bytes = larger(bytes, attention_mma_backward_bytes(args, shape));
-    if (!on_warp_groups(be, args->qkv->dtype, shape)) return bytes;
+    if (!on_warp_groups(be, args->qkv->dtype, args->softcap, shape)) return bytes;
     return larger(bytes, attention_backward_bytes(args, shape));
 }
 
@@ -112,17 +121,19 @@ size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (attention_is_void(be, &shape, "attention")) return 0;
-    return with_limits(backward_bytes(be, args, &shape), &shape, args->window);
+    return with_limits(backward_bytes(be, args, &shape), &shape,
+                       limiting_window(args->window, args->softcap, &shape));
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     struct attention_backward_args limited = *args;
     if (attention_is_void(be, &shape, "attention")) return;
-    limited.first_keys = limits(be, args->first_keys, args->window, &shape,
-                                args->window ? backward_bytes(be, args, &shape) : 0);
+    int64_t window = limiting_window(args->window, args->softcap, &shape);
+    limited.first_keys =
+        limits(be, args->first_keys, window, &shape, window ? backward_bytes(be, args, &shape) : 0);
     if (backward_on_tensor_cores(be, args, &shape)) {
-        if (on_warp_groups(be, args->qkv->dtype, &shape))
+        if (on_warp_groups(be, args->qkv->dtype, args->softcap, &shape))
             attention_wgmma_backward(be, &limited, &shape);
         else attention_mma_backward(be, &limited, &shape);
         return;

@@ -1,7 +1,7 @@
 /* Shared by the attention files. attention.cu picks an implementation:
  *
  *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64 or 128 values
- *     attention_mma_*    tensor cores of sm_80 and later: the same
+ *     attention_mma_*    tensor cores of sm_80 and later: the same, heads of 256, and soft caps
  *     attention_simt_*   anything else: fp32 arithmetic in plain threads
  *
  * attention_mma_*.cu use warp-level mma.sync, which Ampere, Hopper and later GPUs all run. Hopper
@@ -11,6 +11,7 @@
 
 #include <assert.h>
 
+#include "kernels/attention_score.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
@@ -45,7 +46,7 @@ static inline bool attention_is_void(struct backend *be, const struct attention_
 bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
 /* All tensors have the same 16-bit dtype and start at multiples of 16 bytes, and
- * attention_mma_supports returned true. */
+ * attention_mma_supports returned true. With a soft cap, first_keys are given. */
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape);
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
@@ -55,7 +56,7 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* Compute the same; they also require attention_wgmma_supports. */
+/* Compute the same without a soft cap; they also require attention_wgmma_supports. */
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,

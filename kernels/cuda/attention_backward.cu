@@ -102,7 +102,7 @@ struct backward attention_backward_begin(struct backend *be,
     b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
     b.stride = (b.heads + 2 * b.kv_heads) * width;
     b.out_stride = b.heads * width;
-    b.scale = 1 / sqrtf((float)width);
+    b.scale = attention_score(args->scale, 0, width).scale;
     b.factor = b.scale * LOG2_OF_E;
     BY_TYPE_AND_WIDTH(prepare, args->qkv->dtype, width, be, &b);
     return b;

@@ -45,7 +45,7 @@ struct backward {
     int tiles;              /* number of BLOCK_KEYS rows in a sequence */
     int kv_group;           /* for attention_work */
     int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
-    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
+    float scale, factor;    /* of the scores; the same times log2(e) */
 };
 
 /* ---- on the host */

@@ -39,7 +39,8 @@ struct decode_problem {
     int heads, kv_heads, width, parts, part_keys;
     int first_part;       /* the part of the first key that is read */
     int window;           /* number of keys that a query reads at most, or 0 */
-    float exponent_scale; /* log2(e) / sqrt(D) */
+    float inner;          /* as in struct attention_score */
+    float exponent_scale; /* scores to powers of 2 */
 };
 
 /* Layout of rows of up to W values over lanes. */
@@ -88,7 +89,8 @@ template <typename T, int W>
 static __device__ __forceinline__ void
 scores(float s[row_layout<T, W>::STEPS],
        const struct chunk<T, row_layout<T, W>::N> k[][row_layout<T, W>::CHUNKS],
-       const float q[][row_layout<T, W>::N], const bool *exists, float exponent_scale) {
+       const float q[][row_layout<T, W>::N], const bool *exists,
+       const struct decode_problem *problem) {
     constexpr int N = row_layout<T, W>::N;
 #pragma unroll
     for (int i = 0; i < row_layout<T, W>::STEPS; i++) {
@@ -107,8 +109,10 @@ scores(float s[row_layout<T, W>::STEPS],
         for (int i = 0; i < row_layout<T, W>::STEPS; i++)
             s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
 #pragma unroll
-    for (int i = 0; i < row_layout<T, W>::STEPS; i++)
-        s[i] = exists[i] ? s[i] * exponent_scale : -INFINITY;
+    for (int i = 0; i < row_layout<T, W>::STEPS; i++) {
+        if (problem->inner != 0) s[i] = tanhf(s[i] * problem->inner);
+        s[i] = exists[i] ? s[i] * problem->exponent_scale : -INFINITY;
+    }
 }
 
 /* Turns scores into weights and adds the weighted values. */
@@ -242,7 +246,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
             row_read<T, W, WHOLE>(k[i], row, exists[i] ? left : 0);
             row_read<T, W, WHOLE>(v[i], row + values, exists[i] ? left : 0);
         }
-        scores<T, W>(s, k, q, exists, problem.exponent_scale);
+        scores<T, W>(s, k, q, exists, &problem);
         attend<T, W>(&state, s, v);
     }
     merge_groups<L::GROUPS>(&state);
@@ -363,7 +367,9 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     problem.part_keys = (int)keys_of_part;
     problem.first_part = (int)first_part;
     problem.window = (int)args->window;
-    problem.exponent_scale = (float)(M_LOG2E / sqrt((double)shape.width));
+    struct attention_score score = attention_score(args->scale, args->softcap, shape.width);
+    problem.inner = score.inner;
+    problem.exponent_scale = (float)(M_LOG2E / score.divisor);
     STORAGE_SWITCH(args->cache->dtype, T,
                    parts_launch<T>(be, &problem, (unsigned)(all_heads * parts)));
     unsigned threads = shape.width <= PARTS_MAX ? PARTS_MAX : padded_width(shape.width);

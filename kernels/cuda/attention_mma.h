@@ -143,16 +143,27 @@ static __device__ __forceinline__ void store_column_sums(float *to, float own[PA
     if (lane < CHUNKS) store_pack(to + lane * PACK, own);
 }
 
-/* Calls function<T, D> with the arguments that follow, for 16 bits and heads of 64 or 128 values.
- */
-#define BY_TYPE_AND_WIDTH(function, dtype, width, ...)                                 \
-    do {                                                                               \
-        bool half_ = (dtype) == DTYPE_F16;                                             \
-        assert((half_ || (dtype) == DTYPE_BF16) && ((width) == 64 || (width) == 128)); \
-        if (half_ && (width) == 64) function<__half, 64>(__VA_ARGS__);                 \
-        else if (half_) function<__half, 128>(__VA_ARGS__);                            \
-        else if ((width) == 64) function<__nv_bfloat16, 64>(__VA_ARGS__);              \
-        else function<__nv_bfloat16, 128>(__VA_ARGS__);                                \
+/* Calls function<T, D> with the arguments that follow, for 16 bits. */
+#define BY_TYPE(function, dtype, D, ...)                            \
+    do {                                                            \
+        assert((dtype) == DTYPE_F16 || (dtype) == DTYPE_BF16);      \
+        if ((dtype) == DTYPE_F16) function<__half, D>(__VA_ARGS__); \
+        else function<__nv_bfloat16, D>(__VA_ARGS__);               \
+    } while (0)
+
+/* The same for heads of 64 or 128 values. */
+#define BY_TYPE_AND_WIDTH(function, dtype, width, ...)                \
+    do {                                                              \
+        assert((width) == 64 || (width) == 128);                      \
+        if ((width) == 64) BY_TYPE(function, dtype, 64, __VA_ARGS__); \
+        else BY_TYPE(function, dtype, 128, __VA_ARGS__);              \
+    } while (0)
+
+/* The same for heads of 256 values, too. */
+#define BY_TYPE_AND_ANY_WIDTH(function, dtype, width, ...)              \
+    do {                                                                \
+        if ((width) == 256) BY_TYPE(function, dtype, 256, __VA_ARGS__); \
+        else BY_TYPE_AND_WIDTH(function, dtype, width, __VA_ARGS__);    \
     } while (0)
 
 /* Tile and head of piece `number` of the work. Heads come in groups whose keys and values stay in

@@ -10,8 +10,8 @@
  *
  * Reason for two kernels: one kernel computes 5 products instead of 7, but dQ must then be summed
  * over blocks, in order (attention_backward.h). With mma.sync each warp waits for its turn and for
- * the sums in memory beside its products, and dS passes through shared memory: by a simulation of the
- * machine code such a kernel gains nothing.
+ * the sums in memory beside its products, and dS passes through shared memory: by a simulation of
+ * the machine code such a kernel gains nothing.
  *
  * The limit of mma.sync is the rate of ldmatrix from shared memory: a product of 16 rows needs a
  * fragment of 512 bytes (4 cycles of the multiprocessor) for 2 mma; four quarters of it finish an
@@ -19,6 +19,12 @@
  * operands stay in registers as A fragments: 1 ldmatrix for 4 mma, half of the available rate. Sums
  * for 32 rows of dK and dV take 128 registers, the held fragments 64, scores 32. At D = 128 the
  * same registers hold 16 rows: 1 ldmatrix for 2 mma.
+ *
+ * At D = 256 they hold one operand and one sum for 16 rows. The other operand stays in shared
+ * memory (2 ldmatrix for 2 mma), and the keys take two kernels: one for dV, one for dK. 128 held
+ * rows and two stages of 16 streamed rows fit the 99 KB of a block on sm_86, sm_89 and sm_120.
+ *
+ * With a soft cap S is its tanh (struct attention_score), and dS is multiplied by 1 - S^2.
  *
  * Scores are computed with the held rows down, so that P and dS leave the accumulators as the A
  * fragments of the next product and never touch shared memory. */
@@ -51,32 +57,36 @@ static __device__ __forceinline__ void find_values(query_values *values, query_v
 
 /* dq += dS K for STEP keys; the warp's first query is `ahead` after the first of them, `key`.
  * LIMITED: queries have first keys. */
-template <typename T, int D, bool DIAGONAL, bool LIMITED>
+template <typename T, int D, bool DIAGONAL, bool LIMITED, bool CAPPED>
 static __device__ __forceinline__ void
 query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t dout[][D / 16][4],
-           const query_values rows[][2], shared_pointer along, shared_pointer down, int ahead,
-           const struct backward<T> &b, int batch, int key) {
+           shared_pointer held, const query_values rows[][2], shared_pointer along,
+           shared_pointer down, int ahead, const struct backward<T> &b, int batch, int key) {
     const int bands = backward_tiles<D>::BANDS;
     float s[bands][2][4], ds[bands][2][4];
-    product<T, D>(s, q, along);
+    product<T, D, false>(s, q, held, along);
+    if (CAPPED) cap<D>(s, b.inner);
     if (DIAGONAL) mask<D, false>(s, ahead);
     if (LIMITED) mask_before<T, D, false>(s, b, batch, key + ahead, key);
-    product<T, D>(ds, dout, along + backward_tiles<D>::SECOND);
+    product<T, D, backward_tiles<D>::WIDE>(ds, dout, held, along + backward_tiles<D>::SECOND);
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
         float p = exp2_approx(s[band][n][j] * b.factor + rows[band][j / 2].x);
         ds[band][n][j] = p * (ds[band][n][j] - rows[band][j / 2].y);
+        if (CAPPED) ds[band][n][j] *= cap_slope(s[band][n][j]);
     }
     accumulate<T, D>(dq, ds, down);
 }
 
 /* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
-template <typename T, int D, bool LIMITED>
+template <typename T, int D, bool LIMITED, bool CAPPED>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     query_gradients_kernel(struct backward<T> b) {
     typedef struct backward_tiles<D> tiles;
-    DYNAMIC_SHARED(T, stages);
+    const int STREAM_ROWS = tiles::STREAM_ROWS, STAGES = tiles::STAGES;
+    DYNAMIC_SHARED(T, shared);
+    T *stages = shared + tiles::HELD;
     query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
     struct attention_work work =
         attention_work((int)blockIdx.x, b.tiles, b.batch * b.heads, b.group);
@@ -92,54 +102,55 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     if (LIMITED)
         begin = b.first_keys[(int64_t)of.batch * b.sequence + first] / STREAM_ROWS * STREAM_ROWS;
 
-    load_tile<T, D, HELD_ROWS, tiles::THREADS>(
-        stages + tiles::STAGE, b.qkv + query_offset<T, D>(b, of, first), b.stride, valid);
-    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, b.dout + out_at,
-                                               b.out_stride, valid);
-    cp_async_commit();
+    uint32_t q[tiles::BANDS][D / 16][4], dout[tiles::BANDS][D / 16][4];
+    load_held<T, D>(q, shared, b.qkv + query_offset<T, D>(b, of, first), b.stride, b.dout + out_at,
+                    b.out_stride, valid);
     fetch<T, D, true>(stages, 0, b, keys, begin);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
-    uint32_t q[tiles::BANDS][D / 16][4], dout[tiles::BANDS][D / 16][4];
-    hold<T, D>(q, stages + tiles::STAGE);
-    hold<T, D>(dout, stages + 2 * tiles::STAGE);
-    find_values<T, D>(values, b.values + values_offset<T>(b, of, first), stages + 2 * tiles::STAGE,
-                      b.out + out_at, b.out_stride, b.lse + (int64_t)work.head * b.sequence + first,
-                      valid);
+    const T *held_dout = shared + (tiles::WIDE ? 0 : 2 * tiles::STAGE);
+    if (!tiles::WIDE) {
+        hold<T, D>(q, shared + tiles::STAGE);
+        hold<T, D>(dout, held_dout);
+    }
+    find_values<T, D>(values, b.values + values_offset<T>(b, of, first), held_dout, b.out + out_at,
+                      b.out_stride, b.lse + (int64_t)work.head * b.sequence + first, valid);
     query_values rows[tiles::BANDS][2];
 #pragma unroll
     for (int i = 0; i < tiles::BANDS * 2; i++)
         rows[i / 2][i % 2] = values[warp_row + i * 8 + lane / 4];
     __syncthreads();
-    if (begin + STREAM_ROWS < end) fetch<T, D, true>(stages, 1, b, keys, begin + STREAM_ROWS);
-    cp_async_commit();
+    if (STAGES > 2 && begin + STREAM_ROWS < end)
+        fetch<T, D, true>(stages, 1, b, keys, begin + STREAM_ROWS);
+    if (STAGES > 2) cp_async_commit();
 
     struct stream_lanes lanes = stream_lanes<D>(stages);
+    shared_pointer held = held_lanes<D>(shared);
     float dq[tiles::BANDS][D / 8][4] = {};
     for (int at = begin, stage = 0; at < end; at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
-        cp_async_wait<1>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
-        int next = at + 2 * STREAM_ROWS;
-        if (next < end) fetch<T, D, true>(stages, (stage + 2) % STAGES, b, keys, next);
+        int next = at + (STAGES - 1) * STREAM_ROWS;
+        if (next < end) fetch<T, D, true>(stages, (stage + STAGES - 1) % STAGES, b, keys, next);
         cp_async_commit();
         int ahead = query - at, offset = stage * tiles::STAGE * 2;
         if (ahead >= STREAM_ROWS - 1) {
 #pragma unroll 2
             for (int row = 0; row < STREAM_ROWS; row += STEP)
-                query_step<T, D, false, LIMITED>(
-                    dq, q, dout, rows, lanes.along + (offset + row * D * 2),
+                query_step<T, D, false, LIMITED, CAPPED>(
+                    dq, q, dout, held, rows, lanes.along + (offset + row * D * 2),
                     lanes.down + (offset + row * D * 2), ahead - row, b, of.batch, at + row);
         } else {
 #pragma unroll 1
             for (int row = 0; row < STREAM_ROWS && row < ahead + tiles::ROWS; row += STEP)
-                query_step<T, D, true, LIMITED>(
-                    dq, q, dout, rows, lanes.along + (offset + row * D * 2),
+                query_step<T, D, true, LIMITED, CAPPED>(
+                    dq, q, dout, held, rows, lanes.along + (offset + row * D * 2),
                     lanes.down + (offset + row * D * 2), ahead - row, b, of.batch, at + row);
         }
     }
     __syncthreads();
-    store_sums<T, D>(b.dqkv + query_offset<T, D>(b, of, first), b.stride, valid, stages, dq,
+    store_sums<T, D>(b.dqkv + query_offset<T, D>(b, of, first), b.stride, valid, shared, dq,
                      b.scale, warp_sums<T, D>(b, of, of.head * D));
 }
 
@@ -150,34 +161,42 @@ static __device__ __forceinline__ void fetch_queries(T *stages, query_values *va
                                                      int at) {
     int i = reread_thread_index() * 2;
     fetch<T, D, false>(stages, stage, b, of, at);
+    const int STREAM_ROWS = backward_tiles<D>::STREAM_ROWS;
     if (i < STREAM_ROWS)
         cp_async_16(values + stage * STREAM_ROWS + i, b.values + values_offset<T>(b, of, at + i));
 }
 
 /* dv += P' dO and dk += dS' Q for STEP queries; `columns` are the values of this lane's first
  * column. The first query is `ahead` after the warp's first key. Scores come first and dP after
- * them, so that exponentials overlap with products. */
-template <typename T, int D, bool LIMITED>
+ * them, so that exponentials overlap with products. SUMS: which of the two. */
+template <typename T, int D, bool LIMITED, bool CAPPED, int SUMS>
 static __device__ __forceinline__ void
 key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][4],
-         const uint32_t v[][D / 16][4], const query_values *columns, shared_pointer along,
-         shared_pointer down, int ahead, const struct backward<T> &b, int batch, int key) {
+         const uint32_t v[][D / 16][4], shared_pointer held, const query_values *columns,
+         shared_pointer along, shared_pointer down, int ahead, const struct backward<T> &b,
+         int batch, int key) {
     const int bands = backward_tiles<D>::BANDS, second = backward_tiles<D>::SECOND;
     float p[bands][2][4], ds[bands][2][4];
-    product<T, D>(p, k, along);
+    product<T, D, false>(p, k, held, along);
+    if (CAPPED) cap<D>(p, b.inner);
     if (ahead < backward_tiles<D>::ROWS - 1) mask<D, true>(p, ahead);
     if (LIMITED) mask_before<T, D, true>(p, b, batch, key + ahead, key);
-    product<T, D>(ds, v, along + second);
+    if (SUMS & KEY_SUMS) product<T, D, backward_tiles<D>::WIDE>(ds, v, held, along + second);
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
-        p[band][n][j] = exp2_approx(p[band][n][j] * b.factor + columns[n * 8 + j % 2].x);
+        float score = p[band][n][j];
+        p[band][n][j] = exp2_approx(score * b.factor + columns[n * 8 + j % 2].x);
+        if (CAPPED && (SUMS & KEY_SUMS))
+            ds[band][n][j] = (ds[band][n][j] - columns[n * 8 + j % 2].y) * cap_slope(score);
     }
-    accumulate<T, D>(dv, p, down + second);
+    if (SUMS & VALUE_SUMS) accumulate<T, D>(dv, p, down + second);
+    if (!(SUMS & KEY_SUMS)) return;
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
-        ds[band][n][j] = p[band][n][j] * (ds[band][n][j] - columns[n * 8 + j % 2].y);
+        float change = CAPPED ? ds[band][n][j] : ds[band][n][j] - columns[n * 8 + j % 2].y;
+        ds[band][n][j] = p[band][n][j] * change;
     }
     accumulate<T, D>(dk, ds, down);
 }
@@ -187,9 +206,10 @@ key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][
 struct streamed {
     int head, at; /* head: index in the group */
 };
+template <int D>
 static __device__ __forceinline__ struct streamed next_of(struct streamed now, int first,
                                                           int sequence) {
-    struct streamed next = {now.head, now.at + STREAM_ROWS};
+    struct streamed next = {now.head, now.at + backward_tiles<D>::STREAM_ROWS};
     if (next.at >= sequence) next.head++, next.at = first;
     return next;
 }
@@ -203,12 +223,14 @@ static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *v
     if (what.head < readers_of(b)) fetch_queries<T, D>(stages, values, stage, b, of, what.at);
 }
 
-/* dK and dV of HELD_ROWS keys; queries and dout are streamed. */
-template <typename T, int D, bool LIMITED>
+/* dK and dV of HELD_ROWS keys, or one of them; queries and dout are streamed. */
+template <typename T, int D, bool LIMITED, bool CAPPED, int SUMS>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     key_gradients_kernel(struct backward<T> b) {
     typedef struct backward_tiles<D> tiles;
-    DYNAMIC_SHARED(T, stages);
+    const int STREAM_ROWS = tiles::STREAM_ROWS, STAGES = tiles::STAGES;
+    DYNAMIC_SHARED(T, shared);
+    T *stages = shared + tiles::HELD;
     query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
     struct attention_work work =
         attention_work((int)blockIdx.x, b.tiles, b.batch * b.kv_heads, b.kv_group);
@@ -222,60 +244,65 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     const int end =
         LIMITED ? last_reader(first_keys, first, b.sequence, first + HELD_ROWS) : b.sequence;
 
-    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + tiles::STAGE, k_rows, b.stride, valid);
-    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.kv_heads * D,
-                                               b.stride, valid);
-    cp_async_commit();
+    uint32_t k[tiles::BANDS][D / 16][4], v[tiles::BANDS][D / 16][4];
+    load_held<T, D>(k, shared, k_rows, b.stride, k_rows + b.kv_heads * D, b.stride, valid);
     struct streamed now = {0, first};
     fetch_streamed<T, D>(stages, values, 0, b, of, now);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
-    uint32_t k[tiles::BANDS][D / 16][4], v[tiles::BANDS][D / 16][4];
-    hold<T, D>(k, stages + tiles::STAGE);
-    hold<T, D>(v, stages + 2 * tiles::STAGE);
+    if (!tiles::WIDE) {
+        hold<T, D>(k, shared + tiles::STAGE);
+        hold<T, D>(v, shared + 2 * tiles::STAGE);
+    }
     __syncthreads();
-    fetch_streamed<T, D>(stages, values, 1, b, of, next_of(now, first, end));
-    cp_async_commit();
+    if (STAGES > 2) {
+        fetch_streamed<T, D>(stages, values, 1, b, of, next_of<D>(now, first, end));
+        cp_async_commit();
+    }
 
     struct stream_lanes lanes = stream_lanes<D>(stages);
+    shared_pointer held = held_lanes<D>(shared);
     float dk[tiles::BANDS][D / 8][4] = {}, dv[tiles::BANDS][D / 8][4] = {};
     for (int stage = 0; now.head < readers_of(b); stage = (stage + 1) % STAGES) {
-        cp_async_wait<1>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
         of = reload(kept);
         first = of.tile * HELD_ROWS;
-        struct streamed next = next_of(now, first, end);
-        fetch_streamed<T, D>(stages, values, (stage + 2) % STAGES, b, of,
-                             next_of(next, first, end));
+        struct streamed next = next_of<D>(now, first, end);
+        if (STAGES > 2) next = next_of<D>(next, first, end);
+        fetch_streamed<T, D>(stages, values, (stage + STAGES - 1) % STAGES, b, of, next);
         cp_async_commit();
 #pragma unroll 1
         for (int row = 0; row < STREAM_ROWS; row += STEP) {
             int offset = (stage * tiles::STAGE + row * D) * 2;
             if (now.at + row + STEP > key)
-                key_step<T, D, LIMITED>(dk, dv, k, v,
-                                        values + stage * STREAM_ROWS + row +
-                                            reread_thread_index() % 4 * 2,
-                                        lanes.along + offset, lanes.down + offset,
-                                        now.at + row - key, b, of.batch, key);
+                key_step<T, D, LIMITED, CAPPED, SUMS>(dk, dv, k, v, held,
+                                                      values + stage * STREAM_ROWS + row +
+                                                          reread_thread_index() % 4 * 2,
+                                                      lanes.along + offset, lanes.down + offset,
+                                                      now.at + row - key, b, of.batch, key);
         }
-        now = next_of(now, reload(kept).tile * HELD_ROWS, end);
+        now = next_of<D>(now, reload(kept).tile * HELD_ROWS, end);
     }
     __syncthreads();
     of = reload(kept);
     first = of.tile * HELD_ROWS;
     T *dk_rows = b.dqkv + key_offset<T, D>(b, of, first);
     float *sums = warp_sums<T, D>(b, of, b.out_stride + of.head * D);
-    store_sums<T, D>(dk_rows, b.stride, b.sequence - first, stages, dk, b.scale, sums);
-    store_sums<T, D>(dk_rows + b.kv_heads * D, b.stride, b.sequence - first, stages + tiles::STAGE,
-                     dv, 1.0f, sums ? sums + b.kv_heads * D : NULL);
+    if (SUMS & KEY_SUMS)
+        store_sums<T, D>(dk_rows, b.stride, b.sequence - first, shared, dk, b.scale, sums);
+    if (SUMS & VALUE_SUMS)
+        store_sums<T, D>(dk_rows + b.kv_heads * D, b.stride, b.sequence - first,
+                         shared + (tiles::WIDE ? 0 : tiles::STAGE), dv, 1.0f,
+                         sums ? sums + b.kv_heads * D : NULL);
 }
 
 static int held_tiles(const struct attention_shape *shape) {
     return (int)blocks_of(shape->sequence, HELD_ROWS);
 }
 
-/* Number of groups of rows, one for each warp. */
+/* Number of groups of rows, one for each warp, which has 16 of them with 128 or 256 values. */
 static int64_t row_groups(const struct attention_shape *shape) {
     int rows = shape->width == 64 ? (int)backward_tiles<64>::ROWS : (int)backward_tiles<128>::ROWS;
     return shape->batch * held_tiles(shape) * (HELD_ROWS / rows);
@@ -299,9 +326,23 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
     return lay_out(&b, args, shape, NULL);
 }
 
-template <typename T, int D, bool LIMITED>
+/* Launches the kernel for keys. */
+template <typename T, int D, bool LIMITED, bool CAPPED, int SUMS>
+static void launch_keys(struct backend *be, const struct backward<T> &b) {
+    typedef struct backward_tiles<D> tiles;
+    size_t bytes = (tiles::HELD + tiles::STAGES * tiles::STAGE) * sizeof(T) +
+                   tiles::STAGES * tiles::STREAM_ROWS * sizeof(query_values) + sizeof(struct held);
+    const void *kernel = (const void *)key_gradients_kernel<T, D, LIMITED, CAPPED, SUMS>;
+    unsigned blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
+    if (!cuda_shared(be, kernel, bytes, "attention_backward")) return;
+    LAUNCH((key_gradients_kernel<T, D, LIMITED, CAPPED, SUMS>), blocks, tiles::THREADS, bytes,
+           cuda_state(be)->compute, b);
+}
+
+template <typename T, int D, bool LIMITED, bool CAPPED>
 static void launch_with(struct backend *be, const struct attention_backward_args *args,
                         const struct attention_shape *shape) {
+    typedef struct backward_tiles<D> tiles;
     struct backward<T> b;
     b.dqkv = (T *)args->dqkv->data;
     b.dout = (const T *)args->dout->data;
@@ -319,23 +360,21 @@ static void launch_with(struct backend *be, const struct attention_backward_args
     b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
     b.stride = (b.heads + 2 * b.kv_heads) * D;
     b.out_stride = b.heads * D;
-    b.scale = 1 / sqrtf((float)D);
-    b.factor = b.scale * LOG2_OF_E;
+    struct attention_score score = attention_score(args->scale, args->softcap, D);
+    b.scale = score.scale;
+    b.inner = score.inner;
+    b.factor = (float)(LOG2_OF_E / score.divisor);
     unsigned query_blocks = (unsigned)(b.tiles * b.batch * b.heads);
-    unsigned key_blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
-    unsigned threads = backward_tiles<D>::THREADS;
-    size_t stages = STAGES * backward_tiles<D>::STAGE * sizeof(T);
     /* With D = 64, two of these blocks fit the 100 KB of sm_86, sm_89 and sm_120. */
-    size_t query_bytes = stages + HELD_ROWS * sizeof(query_values);
-    size_t key_bytes = stages + STAGES * STREAM_ROWS * sizeof(query_values) + sizeof(struct held);
-    cudaStream_t stream = cuda_state(be)->compute;
+    size_t bytes =
+        (tiles::HELD + tiles::STAGES * tiles::STAGE) * sizeof(T) + HELD_ROWS * sizeof(query_values);
     const char *what = "attention_backward";
-    if (query_blocks == 0) return;
-    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D, LIMITED>, query_bytes, what) ||
-        !cuda_shared(be, (const void *)key_gradients_kernel<T, D, LIMITED>, key_bytes, what))
-        return;
-    LAUNCH((query_gradients_kernel<T, D, LIMITED>), query_blocks, threads, query_bytes, stream, b);
-    LAUNCH((key_gradients_kernel<T, D, LIMITED>), key_blocks, threads, key_bytes, stream, b);
+    const void *kernel = (const void *)query_gradients_kernel<T, D, LIMITED, CAPPED>;
+    if (query_blocks == 0 || !cuda_shared(be, kernel, bytes, what)) return;
+    LAUNCH((query_gradients_kernel<T, D, LIMITED, CAPPED>), query_blocks, tiles::THREADS, bytes,
+           cuda_state(be)->compute, b);
+    launch_keys<T, D, LIMITED, CAPPED, tiles::WIDE ? VALUE_SUMS : KEY_SUMS | VALUE_SUMS>(be, b);
+    if constexpr (tiles::WIDE) launch_keys<T, D, LIMITED, CAPPED, KEY_SUMS>(be, b);
     if (b.sums) {
         struct sums sums = sums_of(args->column_sums);
         add_partials(be, &sums, b.sums, row_groups(shape));
@@ -346,12 +385,14 @@ static void launch_with(struct backend *be, const struct attention_backward_args
 template <typename T, int D>
 static void launch(struct backend *be, const struct attention_backward_args *args,
                    const struct attention_shape *shape) {
-    if (args->first_keys) launch_with<T, D, true>(be, args, shape);
-    else launch_with<T, D, false>(be, args, shape);
+    assert(args->softcap == 0 || args->first_keys);
+    if (args->softcap != 0) launch_with<T, D, true, true>(be, args, shape);
+    else if (args->first_keys) launch_with<T, D, true, false>(be, args, shape);
+    else launch_with<T, D, false, false>(be, args, shape);
 }
 
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
                             const struct attention_shape *shape) {
     assert(args->dqkv->dtype == args->qkv->dtype && args->dout->dtype == args->qkv->dtype);
-    BY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
+    BY_TYPE_AND_ANY_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

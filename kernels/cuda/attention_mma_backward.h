@@ -6,20 +6,25 @@
 #include "kernels/cuda/attention_mma.h"
 
 enum {
-    HELD_ROWS = 128,  /* rows that a block sums gradients for */
-    STREAM_ROWS = 64, /* rows of a streamed tile */
-    STEP = 16,        /* streamed rows that are multiplied at once */
-    STAGES = 3,       /* one tile is read, two are in flight: one barrier per tile is enough */
+    HELD_ROWS = 128, /* rows that a block sums gradients for */
+    STEP = 16,       /* streamed rows that are multiplied at once */
 };
+
+/* Sums of the kernel for keys. */
+enum { KEY_SUMS = 1, VALUE_SUMS = 2 };
 
 template <int D> struct backward_tiles {
     enum {
-        BANDS = 128 / D, /* bands of 16 held rows that a warp has */
+        WIDE = D > 128,             /* the second held tile stays in shared memory */
+        BANDS = WIDE ? 1 : 128 / D, /* bands of 16 held rows that a warp has */
         ROWS = 16 * BANDS,
         THREADS = HELD_ROWS / ROWS * WARP,
         BLOCKS = 256 / THREADS, /* blocks that a multiprocessor has registers for, 255 a thread */
-        STAGE = 2 * STREAM_ROWS * D,  /* values: two streamed tiles or one held tile */
-        SECOND = STREAM_ROWS * D * 2, /* bytes to the second streamed tile */
+        STREAM_ROWS = WIDE ? 16 : 64, /* rows of a streamed tile */
+        STAGES = WIDE ? 2 : 3,        /* one is read, the others are in flight: one barrier each */
+        HELD = WIDE ? HELD_ROWS * D : 0, /* values before the stages: the second held tile */
+        STAGE = 2 * STREAM_ROWS * D,     /* two streamed tiles or, if not WIDE, one held tile */
+        SECOND = STREAM_ROWS * D * 2,    /* bytes to the second streamed tile */
     };
 };
 
@@ -36,7 +41,8 @@ template <typename T> struct backward {
     int sequence, heads, kv_heads, batch, tiles;
     int group, kv_group;    /* for attention_work, of query heads and of key heads */
     int stride, out_stride; /* row stride of qkv and dqkv, of out and dout */
-    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
+    float scale, inner;     /* as in struct attention_score */
+    float factor;           /* scores to powers of 2 */
 };
 
 /* Number of query heads that read the same keys. */
@@ -85,6 +91,26 @@ static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *ti
         }
 }
 
+/* Starts to copy the held tiles: to stages 1 and 2, from where hold() loads them. If WIDE, the
+ * first one is loaded here, and the second one takes its place. */
+template <typename T, int D>
+static __device__ __forceinline__ void load_held(uint32_t a[][D / 16][4], T *shared, const T *first,
+                                                 int64_t stride, const T *second,
+                                                 int64_t second_stride, int valid) {
+    typedef struct backward_tiles<D> tiles;
+    T *to = shared + (tiles::WIDE ? 0 : tiles::STAGE);
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(to, first, stride, valid);
+    if (tiles::WIDE) {
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+        hold<T, D>(a, to);
+        __syncthreads();
+    } else to += tiles::STAGE;
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(to, second, second_stride, valid);
+    cp_async_commit();
+}
+
 /* Addresses in stage 0 of this lane's rows for ldmatrix: for the first 16 x 16 values of a streamed
  * tile, with the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
  * columns are an exclusive or away, because chunks are stored by one and rows are multiples of 128
@@ -98,24 +124,32 @@ static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stag
                                  down_then_right<D>(stages).at[0]};
     return lanes;
 }
+/* The same for the warp's rows of the second held tile, with WIDE heads. */
+template <int D, typename T>
+static __device__ __forceinline__ shared_pointer held_lanes(const T *tile) {
+    int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
+    return down_then_right<D>(tile + first * D).at[0];
+}
 static __device__ __forceinline__ shared_pointer column_from(shared_pointer rows, int column) {
     return (shared_pointer)((uintptr_t)rows ^ (uintptr_t)(column % 64 * 2)) + column / 64 * 128;
 }
 
-/* s = a A': the warp's held rows times STEP streamed rows. */
-template <typename T, int D>
+/* s = a A': the warp's held rows times STEP streamed rows. HELD: the held rows are not in `a`, but
+ * in shared memory, at `held`. */
+template <typename T, int D, bool HELD>
 static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / 16][4],
-                                               shared_pointer rows) {
+                                               shared_pointer held, shared_pointer rows) {
     const int bands = backward_tiles<D>::BANDS;
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
-        uint32_t streamed[4];
+        uint32_t streamed[4], loaded[4];
         ldmatrix_x4(streamed, column_from(rows, k * 16));
+        if (HELD) ldmatrix_x4(loaded, column_from(held, k * 16));
 #pragma unroll
         for (int i = 0; i < bands * 2; i++)
-            multiply_add(s[i / 2][i % 2], a[i / 2][k], streamed + i % 2 * 2, T());
+            multiply_add(s[i / 2][i % 2], HELD ? loaded : a[i / 2][k], streamed + i % 2 * 2, T());
     }
 }
 
@@ -135,6 +169,19 @@ static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const f
         for (int i = 0; i < bands * 2; i++)
             multiply_add(sum[i / 2][n + i % 2], a[i / 2], streamed + i % 2 * 2, T());
     }
+}
+
+/* Replaces the warp's scores by their tanh, for a soft cap. */
+template <int D> static __device__ __forceinline__ void cap(float s[][2][4], float inner) {
+#pragma unroll
+    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++)
+        s[i / 8][i / 4 % 2][i % 4] = tanhf(s[i / 8][i / 4 % 2][i % 4] * inner);
+}
+
+/* Returns the derivative of a capped score by the one before. A masked score is -inf: 0. */
+static __device__ __forceinline__ float cap_slope(float tanh) {
+    float t = fmaxf(tanh, -1.0f);
+    return 1 - t * t;
 }
 
 /* Masks the scores of keys after the query. The first of the warp's queries is `ahead` after the
@@ -235,7 +282,7 @@ static __device__ __forceinline__ void fetch(T *stages, int stage, const struct 
     shared_pointer to = shared_pointer_to(stages + tile_offset<D>(row, chunk)) +
                         stage * backward_tiles<D>::STAGE * 2;
 #pragma unroll
-    for (int i = 0; i < STREAM_ROWS; i += rows_at_once) {
+    for (int i = 0; i < backward_tiles<D>::STREAM_ROWS; i += rows_at_once) {
         bool exists = at + row + i < b.sequence;
         cp_async_16(to + i * D * 2, from, exists);
         cp_async_16(to + i * D * 2 + backward_tiles<D>::SECOND, other, exists);

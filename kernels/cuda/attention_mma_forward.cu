@@ -18,25 +18,32 @@
  * tile: 64 keys would spill registers, and 32 would keep shared memory busy for 94 % of the time of
  * the products on Hopper, instead of 83 %.
  *
+ * With D = 256 the output of 16 rows takes as many registers as that of 32 rows with D = 128. A
+ * block then has eight warps with 16 rows each, and a multiprocessor one block: as many warps.
+ *
+ * With a soft cap the scores become their tanh (struct attention_score) before they are masked.
+ *
  * Keys and values stream through a ring of three tiles: while one is used, the next is ready or in
  * flight, and the third, which no warp uses any more, is being filled. With D = 128, two such
  * blocks do not fit the 100 KB of sm_86, sm_89 and sm_120. There the ring has two slots of 32 keys:
- * a tile is fetched while the other slot's is used. (FlashAttention-2 does the same.) */
+ * a tile is fetched while the other slot's is used. (FlashAttention-2 does the same.) So it is with
+ * D = 256, where one block has to fit. */
 #include "kernels/cuda/attention_mma.h"
 
-enum {
-    QUERIES = 128,
-    WARPS = 4,
-    THREADS = WARPS * WARP,
-    WARP_ROWS = QUERIES / WARPS,
-    ROW_TILES = WARP_ROWS / 16,
-    SLACK = 8
-};
+enum { QUERIES = 128, SLACK = 8 };
+
+template <int D> static constexpr int ROW_TILES = D <= 128 ? 2 : 1; /* 16 rows each, of a warp */
+template <int D> static constexpr int WARP_ROWS = 16 * ROW_TILES<D>;
+template <int D> static constexpr int THREADS = QUERIES / WARP_ROWS<D> *WARP;
 
 /* Keys of a tile, by the slots of the ring. */
 template <int D, int SLOTS, bool LIMITED>
 static __device__ __host__ __forceinline__ constexpr int tile_keys() {
-    return LIMITED ? (D <= 64 ? 48 : 32) : D <= 64 ? 64 : SLOTS == 2 ? 32 : 48;
+    return D > 128 && SLOTS == 2 ? 16
+           : LIMITED || D > 128  ? (D <= 64 ? 48 : 32)
+           : D <= 64             ? 64
+           : SLOTS == 2          ? 32
+                                 : 48;
 }
 
 /* Shared memory of a block. */
@@ -45,9 +52,9 @@ template <typename T, int D, int SLOTS, bool LIMITED> static constexpr size_t sh
 }
 
 /* Rows that a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
-struct softmax_rows {
-    float shift[ROW_TILES][2]; /* used instead of the maximum; of factor q k' */
-    float sum[ROW_TILES][2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
+template <int D> struct softmax_rows {
+    float shift[ROW_TILES<D>][2]; /* used instead of the maximum; of factor q k' */
+    float sum[ROW_TILES<D>][2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
 };
 
 template <int D, bool LIMITED>
@@ -55,26 +62,26 @@ static __device__ __forceinline__ constexpr bool queries_in_registers() {
     return D <= 64 && !LIMITED;
 }
 
-static __device__ __forceinline__ int warp_row() {
-    return (int)threadIdx.x / WARP * WARP_ROWS;
+template <int D> static __device__ __forceinline__ int warp_row() {
+    return (int)threadIdx.x / WARP * WARP_ROWS<D>;
 }
 
 /* s = q k' */
 template <typename T, int D, int KEYS, bool LIMITED>
-static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8][4],
-                                                     const uint32_t q[ROW_TILES][D / 16][4],
+static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES<D>][KEYS / 8][4],
+                                                     const uint32_t q[ROW_TILES<D>][D / 16][4],
                                                      const T *queries, const T *keys) {
     struct tile_lanes lanes = right_then_down<D>(keys);
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < ROW_TILES<D>; i++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0;
-    struct tile_lanes query_lanes = down_then_right<D>(queries + warp_row() * D);
+    struct tile_lanes query_lanes = down_then_right<D>(queries + warp_row<D>() * D);
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
-        uint32_t a[ROW_TILES][4], b[4];
+        uint32_t a[ROW_TILES<D>][4], b[4];
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++) {
+        for (int i = 0; i < ROW_TILES<D>; i++) {
             if (!queries_in_registers<D, LIMITED>())
                 fragment_a<D>(a[i], &query_lanes, i * 16, k * 16);
             else
@@ -84,7 +91,7 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8
         for (int n = 0; n < KEYS / 16; n++) {
             fragments_b<D>(b, &lanes, k * 16, n * 16);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) {
+            for (int i = 0; i < ROW_TILES<D>; i++) {
                 multiply_add(s[i][2 * n], a[i], b, T());
                 multiply_add(s[i][2 * n + 1], a[i], b + 2, T());
             }
@@ -92,12 +99,23 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8
     }
 }
 
+/* Replaces scores by their tanh, for a soft cap. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void cap(float s[ROW_TILES<D>][KEYS / 8][4], float inner) {
+#pragma unroll
+    for (int i = 0; i < ROW_TILES<D>; i++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[i][n][e] = tanhf(s[i][n][e] * inner);
+}
+
 /* Masks the scores above the diagonal. The warp's first row is `ahead` after the first key. */
-template <int KEYS>
-static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int ahead) {
+template <int D, int KEYS>
+static __device__ __forceinline__ void mask(float s[ROW_TILES<D>][KEYS / 8][4], int ahead) {
     int lane = reread_thread_index() % WARP, last = ahead + lane / 4 - lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < ROW_TILES<D>; i++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -107,13 +125,13 @@ static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int
 
 /* Masks the scores of keys before each row's first. first_keys: of the block's rows, in shared
  * memory; key: the tile's first. */
-template <int KEYS>
-static __device__ __forceinline__ void mask_before(float s[ROW_TILES][KEYS / 8][4],
+template <int D, int KEYS>
+static __device__ __forceinline__ void mask_before(float s[ROW_TILES<D>][KEYS / 8][4],
                                                    const int *first_keys, int key) {
     int thread = reread_thread_index(), lane = thread % WARP;
-    first_keys += thread / WARP * WARP_ROWS + lane / 4;
+    first_keys += thread / WARP * WARP_ROWS<D> + lane / 4;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < ROW_TILES<D>; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int before = first_keys[i * 16 + half * 8] - key - lane % 4 * 2;
@@ -130,12 +148,12 @@ static __device__ __forceinline__ void mask_before(float s[ROW_TILES][KEYS / 8][
  * overflows, relative errors are the same, and most tiles do not touch the outputs. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void
-follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
-              const float s[ROW_TILES][KEYS / 8][4], float factor) {
-    float shrink[ROW_TILES][2];
+follow_maxima(struct softmax_rows<D> *rows, float o[ROW_TILES<D>][D / 8][4],
+              const float s[ROW_TILES<D>][KEYS / 8][4], float factor) {
+    float shrink[ROW_TILES<D>][2];
     bool any = false;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < ROW_TILES<D>; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float max = -INFINITY, shift = rows->shift[i][half];
@@ -152,7 +170,7 @@ follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
         }
     if (!__any_sync(0xffffffffu, any)) return;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < ROW_TILES<D>; i++)
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -160,10 +178,10 @@ follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
 }
 
 /* exp2(factor s - shift) for 16 columns, added to the sums, and rounded to p. */
-template <typename T>
-static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softmax_rows *rows, int i,
-                                                    const float left[4], const float right[4],
-                                                    float factor) {
+template <typename T, int D>
+static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softmax_rows<D> *rows,
+                                                    int i, const float left[4],
+                                                    const float right[4], float factor) {
     float values[8];
 #pragma unroll
     for (int e = 0; e < 8; e++) {
@@ -179,20 +197,20 @@ static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softma
  * with the products of the 16 keys before. */
 template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void
-multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
-                const float s[ROW_TILES][KEYS / 8][4], const T *values, float factor) {
+multiply_values(float o[ROW_TILES<D>][D / 8][4], struct softmax_rows<D> *rows,
+                const float s[ROW_TILES<D>][KEYS / 8][4], const T *values, float factor) {
     struct tile_lanes lanes = down_then_right<D>(values);
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
-        uint32_t p[ROW_TILES][4], b[4];
+        uint32_t p[ROW_TILES<D>][4], b[4];
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++)
-            exponentials<T>(p[i], rows, i, s[i][2 * k], s[i][2 * k + 1], factor);
+        for (int i = 0; i < ROW_TILES<D>; i++)
+            exponentials<T, D>(p[i], rows, i, s[i][2 * k], s[i][2 * k + 1], factor);
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             fragments_b_trans<D>(b, &lanes, k * 16, n * 16);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) {
+            for (int i = 0; i < ROW_TILES<D>; i++) {
                 multiply_add(o[i][2 * n], p[i], b, T());
                 multiply_add(o[i][2 * n + 1], p[i], b + 2, T());
             }
@@ -212,20 +230,22 @@ template <typename T> struct stream {
 template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct stream<T> *in,
                                              int first) {
-    load_tile<T, D, KEYS, THREADS>(to, rows + first * in->stride, in->stride, in->sequence - first);
+    load_tile<T, D, KEYS, THREADS<D>>(to, rows + first * in->stride, in->stride,
+                                      in->sequence - first);
 }
 
 /* Processes one tile of keys from `first` on; this warp's queries start `ahead` after it. LIMITED:
- * queries have first keys. */
-template <typename T, int D, int SLOTS, bool DIAGONAL, bool LIMITED>
+ * queries have first keys, as all with a soft cap have. */
+template <typename T, int D, int SLOTS, bool DIAGONAL, bool LIMITED, bool CAPPED>
 static __device__ __forceinline__ void
-attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T> *in,
-       const uint32_t q[ROW_TILES][D / 16][4], const T *queries, const int *first_keys, int first,
-       int ahead, bool more, float factor) {
+attend(float o[ROW_TILES<D>][D / 8][4], struct softmax_rows<D> *rows, struct stream<T> *in,
+       const uint32_t q[ROW_TILES<D>][D / 16][4], const T *queries, const int *first_keys,
+       int first, int ahead, bool more, float factor, float inner) {
     const int KEYS = tile_keys<D, SLOTS, LIMITED>();
-    float s[ROW_TILES][KEYS / 8][4];
-    bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* the warp has a pair below the diagonal */
-    if (LIMITED) seen = seen && first + KEYS > first_keys[reread_thread_index() / WARP * WARP_ROWS];
+    float s[ROW_TILES<D>][KEYS / 8][4];
+    bool seen = !DIAGONAL || ahead > -WARP_ROWS<D>; /* the warp has a pair below the diagonal */
+    if (LIMITED)
+        seen = seen && first + KEYS > first_keys[reread_thread_index() / WARP * WARP_ROWS<D>];
     cp_async_wait<SLOTS - 2>();
     __syncthreads(); /* keys are ready; the previous values are no longer read */
     if (SLOTS == 2) fetch<T, D, KEYS>(in->now_values, in->values, in, first);
@@ -233,8 +253,9 @@ attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T>
     cp_async_commit();
     if (seen) {
         multiply_keys<T, D, KEYS, LIMITED>(s, q, queries, in->now_keys);
-        if (DIAGONAL) mask<KEYS>(s, ahead);
-        if (LIMITED) mask_before<KEYS>(s, first_keys, first);
+        if (CAPPED) cap<D, KEYS>(s, inner);
+        if (DIAGONAL) mask<D, KEYS>(s, ahead);
+        if (LIMITED) mask_before<D, KEYS>(s, first_keys, first);
         follow_maxima<D, KEYS>(rows, o, s, factor);
     }
     cp_async_wait<SLOTS - 2>();
@@ -257,14 +278,14 @@ attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T>
  * queries), so that whole chunks are written. `valid` of the block's rows exist. */
 template <typename T, int D>
 static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float *lse, int valid,
-                                              T *staged, const float o[ROW_TILES][D / 8][4],
-                                              const struct softmax_rows *rows) {
+                                              T *staged, const float o[ROW_TILES<D>][D / 8][4],
+                                              const struct softmax_rows<D> *rows) {
     int lane = (int)threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < ROW_TILES<D>; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int row = warp_row() + i * 16 + half * 8 + lane / 4;
+            int row = warp_row<D>() + i * 16 + half * 8 + lane / 4;
             float sum = rows->sum[i][half];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
@@ -279,20 +300,21 @@ static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float 
     __syncwarp();
     const int chunks = D / PACK;
 #pragma unroll
-    for (int i = 0; i < WARP_ROWS * chunks; i += WARP) {
-        int row = warp_row() + (i + lane) / chunks, chunk = (i + lane) % chunks;
+    for (int i = 0; i < WARP_ROWS<D> * chunks; i += WARP) {
+        int row = warp_row<D>() + (i + lane) / chunks, chunk = (i + lane) % chunks;
         if (row < valid)
             *(uint4 *)(out + row * out_stride + chunk * PACK) =
                 *(const uint4 *)(staged + tile_offset<D>(row, chunk));
     }
 }
 
-/* factor: scale * log2(e). The grid: B H times the tiles of 128 queries, see attention_work. */
-template <typename T, int D, int SLOTS, bool LIMITED>
-static __global__ void __launch_bounds__(THREADS, 2)
+/* factor: scores to powers of 2; inner: of struct attention_score. The grid: B H times the tiles of
+ * 128 queries, see attention_work. */
+template <typename T, int D, int SLOTS, bool LIMITED, bool CAPPED>
+static __global__ void __launch_bounds__(THREADS<D>, 256 / THREADS<D>)
     attention_forward_kernel(T *__restrict__ out, float *__restrict__ lse,
                              const T *__restrict__ qkv, const int32_t *__restrict__ all_first_keys,
-                             struct attention_shape shape, int group, float factor) {
+                             struct attention_shape shape, int group, float factor, float inner) {
     const int KEYS = tile_keys<D, SLOTS, LIMITED>();
     DYNAMIC_SHARED(T, queries);
     T *ring = queries + QUERIES * D;
@@ -315,13 +337,14 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (LIMITED) {
         const int32_t *from = all_first_keys + batch * sequence + begin;
         int row = (int)threadIdx.x;
-        static_assert(QUERIES == THREADS, "a row for each thread");
-        first_keys[row] = begin + row < sequence ? from[row] : 0;
+        static_assert(QUERIES <= THREADS<D>, "a thread for each row");
+        if (THREADS<D> == QUERIES || row < QUERIES)
+            first_keys[row] = begin + row < sequence ? from[row] : 0;
         first = from[0] / KEYS * KEYS;
     }
 
-    load_tile<T, D, QUERIES, THREADS>(queries, q_rows + begin * in.stride, in.stride,
-                                      sequence - begin);
+    load_tile<T, D, QUERIES, THREADS<D>>(queries, q_rows + begin * in.stride, in.stride,
+                                         sequence - begin);
     cp_async_commit();
     fetch<T, D, KEYS>(in.now_keys, in.keys, &in, first);
     cp_async_commit();
@@ -330,12 +353,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
     cp_async_wait<SLOTS - 1>();
     __syncthreads();
 
-    struct tile_lanes lanes = down_then_right<D>(queries + warp_row() * D);
-    uint32_t q[ROW_TILES][D / 16][4];
-    float o[ROW_TILES][D / 8][4] = {};
-    struct softmax_rows rows;
+    struct tile_lanes lanes = down_then_right<D>(queries + warp_row<D>() * D);
+    uint32_t q[ROW_TILES<D>][D / 16][4];
+    float o[ROW_TILES<D>][D / 8][4] = {};
+    struct softmax_rows<D> rows;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++) {
+    for (int i = 0; i < ROW_TILES<D>; i++) {
         /* A row may see no key of the first tiles: a finite shift then leaves its sum 0. */
         rows.shift[i][0] = rows.shift[i][1] = LIMITED ? -1e30f : -INFINITY;
         rows.sum[i][0] = rows.sum[i][1] = 0;
@@ -345,50 +368,63 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 
     int end = begin + QUERIES < sequence ? begin + QUERIES : sequence;
-    int ahead = begin + warp_row();
+    int ahead = begin + warp_row<D>();
     int whole = begin / KEYS * KEYS; /* keys in tiles that all queries see */
     for (; first < whole; first += KEYS)
-        attend<T, D, SLOTS, false, LIMITED>(o, &rows, &in, q, queries, first_keys, first,
-                                            ahead - first, true, factor);
+        attend<T, D, SLOTS, false, LIMITED, CAPPED>(o, &rows, &in, q, queries, first_keys, first,
+                                                    ahead - first, true, factor, inner);
     for (; first < end; first += KEYS)
-        attend<T, D, SLOTS, true, LIMITED>(o, &rows, &in, q, queries, first_keys, first,
-                                           ahead - first, first + KEYS < end, factor);
+        attend<T, D, SLOTS, true, LIMITED, CAPPED>(o, &rows, &in, q, queries, first_keys, first,
+                                                   ahead - first, first + KEYS < end, factor,
+                                                   inner);
     finish<T, D>(out + (batch * sequence + begin) * all + head * D, all,
                  lse + (int64_t)work.head * sequence + begin, sequence - begin, queries, o, &rows);
 }
 
 bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width) {
-    return cuda->major >= 8 && dtype != DTYPE_F32 && (width == 64 || width == 128);
+    return cuda->major >= 8 && dtype != DTYPE_F32 && (width == 64 || width == 128 || width == 256);
 }
 
-template <typename T, int D, int SLOTS, bool LIMITED>
+template <typename T, int D, int SLOTS, bool LIMITED, bool CAPPED>
 static void launch_with(struct backend *be, const struct attention_forward_args *args,
                         const struct attention_shape *shape) {
     int64_t blocks = shape->batch * shape->heads * blocks_of(shape->sequence, QUERIES);
     size_t shared = shared_bytes<T, D, SLOTS, LIMITED>();
-    float factor = (float)(LOG2_OF_E / sqrt((double)D));
-    const void *kernel = (const void *)attention_forward_kernel<T, D, SLOTS, LIMITED>;
+    struct attention_score score = attention_score(args->scale, args->softcap, D);
+    const void *kernel = (const void *)attention_forward_kernel<T, D, SLOTS, LIMITED, CAPPED>;
     if (blocks == 0) return;
     if (!cuda_shared(be, kernel, shared, "attention_forward")) return;
-    LAUNCH((attention_forward_kernel<T, D, SLOTS, LIMITED>), (unsigned)blocks, THREADS, shared,
-           cuda_state(be)->compute, (T *)args->out->data, args->lse, (const T *)args->qkv->data,
-           args->first_keys, *shape, attention_group(shape, shape->batch * shape->heads), factor);
+    LAUNCH((attention_forward_kernel<T, D, SLOTS, LIMITED, CAPPED>), (unsigned)blocks, THREADS<D>,
+           shared, cuda_state(be)->compute, (T *)args->out->data, args->lse,
+           (const T *)args->qkv->data, args->first_keys, *shape,
+           attention_group(shape, shape->batch * shape->heads), (float)(LOG2_OF_E / score.divisor),
+           score.inner);
     cuda_launched(be, "attention_forward");
+}
+
+template <typename T, int D, int SLOTS>
+static void launch_slots(struct backend *be, const struct attention_forward_args *args,
+                         const struct attention_shape *shape) {
+    assert(args->softcap == 0 || args->first_keys);
+    if (args->softcap != 0) launch_with<T, D, SLOTS, true, true>(be, args, shape);
+    else if (args->first_keys) launch_with<T, D, SLOTS, true, false>(be, args, shape);
+    else launch_with<T, D, SLOTS, false, false>(be, args, shape);
 }
 
 template <typename T, int D>
 static void launch(struct backend *be, const struct attention_forward_args *args,
                    const struct attention_shape *shape) {
     constexpr int FEWER = D == 64 ? 3 : 2;
-    bool fits = D == 64 || cuda_two_blocks_fit(cuda_state(be), shared_bytes<T, D, 3, false>());
-    if (fits && args->first_keys) launch_with<T, D, 3, true>(be, args, shape);
-    else if (fits) launch_with<T, D, 3, false>(be, args, shape);
-    else if (args->first_keys) launch_with<T, D, FEWER, true>(be, args, shape);
-    else launch_with<T, D, FEWER, false>(be, args, shape);
+    const struct cuda_state *cuda = cuda_state(be);
+    size_t bytes = shared_bytes<T, D, 3, false>();
+    bool fits =
+        D == 64 || (D == 128 ? cuda_two_blocks_fit(cuda, bytes) : bytes <= cuda->shared_bytes);
+    if (fits) launch_slots<T, D, 3>(be, args, shape);
+    else launch_slots<T, D, FEWER>(be, args, shape);
 }
 
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape) {
     assert(args->out->dtype == args->qkv->dtype);
-    BY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
+    BY_TYPE_AND_ANY_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

@@ -41,8 +41,8 @@ struct simt_problem {
     float *lse, *delta;                               /* [B, H, T] */
     const int32_t *first_keys;                        /* [B, T], or NULL */
     int length, heads, kv_heads, group, width, tiles; /* group: H / H_kv */
-    float scale;                                      /* 1 / sqrt(D) */
-    float exponent_scale;                             /* log2(e) / sqrt(D): scores to powers of 2 */
+    float scale, inner;                               /* as in struct attention_score */
+    float exponent_scale;                             /* scores to powers of 2 */
 };
 
 /* Rows of one head: row t starts at element first + t * stride. */
@@ -214,6 +214,17 @@ static __device__ __forceinline__ void scores(float s[A / ROW_GROUPS][B / COLUMN
         }
 }
 
+/* Replaces scores by their tanh, with a soft cap. */
+template <int ROWS, int COLUMNS>
+static __device__ __forceinline__ void cap_scores(float s[ROWS][COLUMNS],
+                                                  const struct simt_problem *problem) {
+    if (problem->inner == 0) return;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) s[i][j] = tanhf(s[i][j] * problem->inner);
+}
+
 /* Stores s for accumulate, as a tile of A rows of B values. */
 template <int A, int B>
 static __device__ __forceinline__ void
@@ -273,7 +284,8 @@ static inline struct simt_tensor simt_tensor(const struct tensor *tensor,
     return result;
 }
 
-static inline struct simt_problem simt_problem(const struct attention_shape *shape) {
+static inline struct simt_problem simt_problem(const struct attention_shape *shape,
+                                               struct attention_score score) {
     struct simt_problem problem;
     memset(&problem, 0, sizeof problem);
     problem.length = (int)shape->sequence;
@@ -281,7 +293,8 @@ static inline struct simt_problem simt_problem(const struct attention_shape *sha
     problem.kv_heads = (int)shape->kv_heads;
     problem.group = (int)(shape->heads / shape->kv_heads);
     problem.width = (int)shape->width;
-    problem.scale = (float)(1 / sqrt((double)shape->width));
-    problem.exponent_scale = (float)(M_LOG2E / sqrt((double)shape->width));
+    problem.scale = score.scale;
+    problem.inner = score.inner;
+    problem.exponent_scale = (float)(M_LOG2E / score.divisor);
     return problem;
 }

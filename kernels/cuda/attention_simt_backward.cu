@@ -3,6 +3,8 @@
  *     P = exp(S - lse), dP = dO V', delta = sum(dO * O), dS = P * (dP - delta)
  *     dV = P' dO, dK = dS' Q / sqrt(D), dQ = dS K / sqrt(D)       (FlashAttention, appendix B)
  *
+ * With a soft cap S is the tanh, and dS is multiplied by 1 - S^2.
+ *
  * There are three kernels: delta; dK and dV per tile of keys, over the queries that see it, one
  * query head after another; dQ per tile of queries, over the keys that it sees. S and dP are
  * computed twice, 7 products instead of 5, and in return every sum is computed by one block in one
@@ -67,10 +69,13 @@ static __device__ __forceinline__ void query_rows_load(struct query_rows<ROWS> *
 
 /* Replaces a score by its weight, and the gradient of the weight by the gradient of the score. */
 static __device__ __forceinline__ void softmax_backward(float *s, float *dp, float lse, float delta,
-                                                        bool visible, float exponent_scale) {
-    float p = exp2f(*s * exponent_scale - lse);
+                                                        bool visible,
+                                                        const struct simt_problem *problem) {
+    float p = exp2f(*s * problem->exponent_scale - lse), t = fmaxf(*s, -1.0f); /* not -inf */
+    float ds = p * (*dp - delta);
+    if (problem->inner != 0) ds *= 1 - t * t;
     *s = visible ? p : 0;
-    *dp = visible ? p * (*dp - delta) : 0;
+    *dp = visible ? ds : 0;
 }
 
 /* Masks the scores of keys before the first of each query; rows are keys, or queries. query, key:
@@ -134,6 +139,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         __syncthreads();
         scores<W, KEYS, QUERIES>(s, k, q, problem.width);
         scores<W, KEYS, QUERIES>(dp, v, dout, problem.width);
+        cap_scores<rows, columns>(s, &problem);
         int key = tile.begin + row_group();
         if (LIMITED)
             mask_before<rows, columns, true>(s, &problem, tile.kv_head / problem.kv_heads, query,
@@ -145,7 +151,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
                 int this_query = query + j * COLUMN_GROUPS;
                 bool visible = key + i * ROW_GROUPS <= this_query && this_query < problem.length;
                 softmax_backward(&s[i][j], &dp[i][j], saved.lse[j], saved.delta[j], visible,
-                                 problem.exponent_scale);
+                                 &problem);
             }
         scores_share<KEYS, QUERIES>(p, s);
         accumulate<W, KEYS, QUERIES>(dv, p, dout);
@@ -201,6 +207,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         __syncthreads();
         scores<W, QUERIES, KEYS>(s, q, k, problem.width);
         scores<W, QUERIES, KEYS>(dp, dout, v, problem.width);
+        cap_scores<rows, columns>(s, &problem);
         if (LIMITED)
             mask_before<rows, columns, false>(s, &problem, head / problem.heads, query, key);
 #pragma unroll
@@ -210,7 +217,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
                 int this_query = query + i * ROW_GROUPS;
                 bool visible = key + j * COLUMN_GROUPS <= this_query && this_query < problem.length;
                 softmax_backward(&s[i][j], &dp[i][j], saved.lse[i], saved.delta[i], visible,
-                                 problem.exponent_scale);
+                                 &problem);
             }
         scores_share<QUERIES, KEYS>(p, dp);
         accumulate<W, QUERIES, KEYS>(dq, p, k);
@@ -255,7 +262,8 @@ size_t attention_simt_backward_bytes(const struct attention_shape *shape) {
 
 void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
                              const struct attention_shape *shape) {
-    struct simt_problem problem = simt_problem(shape);
+    struct simt_problem problem =
+        simt_problem(shape, attention_score(args->scale, args->softcap, shape->width));
     int64_t batch = shape->batch, rows = batch * shape->heads * shape->sequence;
     problem.qkv = simt_tensor(args->qkv, shape);
     problem.out = simt_tensor(args->out, shape);

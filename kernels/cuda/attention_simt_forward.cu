@@ -101,6 +101,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         tile_load<W, KEYS>(v, &values, key, &problem);
         __syncthreads();
         scores<W, QUERIES, KEYS>(s, q, k, problem.width);
+        cap_scores<rows, KEYS / COLUMN_GROUPS>(s, &problem);
         softmax_update<W, QUERIES, KEYS>(s, out, &state, first_keys, problem.exponent_scale,
                                          begin + row_group(), key + column_group());
         __syncthreads();
@@ -130,7 +131,8 @@ static void run(struct backend *be, struct simt_problem problem, int64_t all_hea
 
 void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
                             const struct attention_shape *shape) {
-    struct simt_problem problem = simt_problem(shape);
+    struct simt_problem problem =
+        simt_problem(shape, attention_score(args->scale, args->softcap, shape->width));
     int64_t all_heads = shape->batch * shape->heads;
     problem.qkv = simt_tensor(args->qkv, shape);
     problem.out = simt_tensor(args->out, shape);

@@ -65,7 +65,7 @@ static const struct shape shapes[] = {
 /* True if tensor cores can multiply these tensors. P and dS are then rounded to 16 bits as well. */
 static bool suits_tensor_cores(const struct shape *s, enum dtype dtype) {
     return test_device() == DEVICE_CUDA && dtype != DTYPE_F32 &&
-           (s->head_columns == 64 || s->head_columns == 128);
+           (s->head_columns == 64 || s->head_columns == 128 || s->head_columns == 256);
 }
 
 static const char *forward_kind(const struct shape *s) {

@@ -469,7 +469,7 @@ Test(attention_decode, nan_spreads) {
 /* If attention_forward multiplies on tensor cores, its weights are rounded to 16 bits. */
 static const char *row_kind(const struct shape *s) {
     bool lower = test_device() == DEVICE_CUDA && s->qkv == s->out && s->qkv != DTYPE_F32 &&
-                 (s->head_columns == 64 || s->head_columns == 128);
+                 (s->head_columns == 64 || s->head_columns == 128 || s->head_columns == 256);
     return lower ? "attention_decode_row_mma" : "attention_decode_row";
 }
 
@@ -503,7 +503,7 @@ Test(attention_decode, rows_of_forward) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
         check_shape(rows_of_forward, 2, 77, 3, 24, 0, dtype);
         check_shape(rows_of_forward, 1, 130, 2, 64, 0, dtype);
-        struct shape grouped = plain_shape(2, 40, 6, 64, 0, dtype);
+        struct shape grouped = plain_shape(2, 40, 6, dtype == DTYPE_F16 ? 64 : 256, 0, dtype);
         grouped.kv_heads = 2;
         check_everywhere(rows_of_forward, &grouped);
     }

@@ -102,6 +102,7 @@ Test(attention_mma, lengths) {
         enum dtype one = i % 2 ? DTYPE_F16 : DTYPE_BF16, other = i % 2 ? DTYPE_BF16 : DTYPE_F16;
         check_on_each_gpu(forward, &(const struct shape){1, lengths[i], 1, 64, one, 1, 0});
         check_on_each_gpu(forward, &(const struct shape){1, lengths[i], 1, 128, other, 1, 0});
+        check_on_each_gpu(forward, &(const struct shape){1, lengths[i], 2, 256, one, 1, 1});
     }
 }
 
@@ -121,6 +122,8 @@ Test(attention_mma, two_blocks_in_100_KB) {
         enum dtype dtype = i % 2 ? DTYPE_F16 : DTYPE_BF16;
         const struct shape wide = {1, lengths[i], 2, 128, dtype, 1, 1};
         cr_assert_geq(check_on_gpu(86, 2, forward, &wide), 2);
+        const struct shape widest = {1, lengths[i], 2, 256, dtype, 1, 1};
+        cr_assert_eq(check_on_gpu(86, 1, forward, &widest), 1);
     }
     const struct shape narrow = {1, 150, 1, 64, DTYPE_BF16, 1, 0};
     cr_assert_geq(check_on_gpu(120, 2, forward, &narrow), 2);

@@ -19,7 +19,7 @@ struct shape {
     int64_t kv_heads; /* H_kv; 0: same as H */
 };
 
-enum { LENGTH_MAX = 400, WIDTH_MAX = 128 };
+enum { LENGTH_MAX = 400, WIDTH_MAX = 256 };
 
 /* Host data of a test: values that are exact in the dtype, or in fp32. */
 struct host {
@@ -196,6 +196,7 @@ Test(attention_mma_backward, short_sequences) {
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         backward_of(1, lengths[i], 2, 64);
         backward_of(1, lengths[i], 1, 128);
+        backward_of(1, lengths[i], 1, 256);
     }
 }
 
@@ -204,6 +205,7 @@ Test(attention_mma_backward, edges_of_tiles) {
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         backward_of(1, lengths[i], 1, 64);
         backward_of(1, lengths[i], 1, 128);
+        backward_of(1, lengths[i], 1, 256);
     }
 }
 
@@ -213,6 +215,7 @@ Test(attention_mma_backward, many_tiles) {
     check_on_each_gpu(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1, 0});
     check_on_each_gpu(backward, &(const struct shape){1, 200, 1, 128, DTYPE_BF16, 1, 0});
     check_on_each_gpu(backward, &(const struct shape){1, 320, 1, 128, DTYPE_F16, 1, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 270, 1, 256, DTYPE_F16, 1, 0});
 }
 
 Test(attention_mma_backward, batches_and_heads) {
@@ -230,6 +233,12 @@ Test(attention_mma_backward, grouped) {
     check_on_each_gpu(backward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
     check_on_each_gpu(backward, &(const struct shape){1, 300, 4, 64, DTYPE_BF16, 1, 2});
     check_on_each_gpu(backward, &(const struct shape){1, 5, 2, 64, DTYPE_F16, 1, 1});
+    check_on_each_gpu(backward, &(const struct shape){2, 150, 6, 256, DTYPE_BF16, 1, 2});
+}
+/* Where a block has 99 KB of shared memory. */
+Test(attention_mma_backward, widest_in_100_KB) {
+    const struct shape s = {1, 150, 2, 256, DTYPE_BF16, 1, 1};
+    cr_assert_eq(check_on_gpu(86, 1, backward, &s), 1);
 }
 
 /* Scores of tens: P is 1 in places, 0 in others. */
