@@ -58,12 +58,13 @@ static int by_index(const void *a, const void *b) {
                                 : (x->row > y->row) - (x->row < y->row);
 }
 
-/* sum += n columns of a row of dout. */
-static void add_row(float *sum, const struct tensor *dout, int64_t row, int64_t c, int64_t n) {
+/* sum += scale * n columns of a row of dout. */
+static void add_row(float *sum, const struct tensor *dout, float scale, int64_t row, int64_t c,
+                    int64_t n) {
     float buffer[COLUMN_BLOCK];
     int64_t at = row * tensor_columns(dout) + c;
     const float *d = dtype_widen(buffer, dout->data, dout->dtype, at, n);
-    for (int64_t i = 0; i < n; i++) sum[i] += d[i];
+    for (int64_t i = 0; i < n; i++) sum[i] += scale * d[i];
 }
 
 /* Adds n columns of the sorted rows of dout, times scale, to a table. Rows with the same index are
@@ -75,8 +76,8 @@ static void add_sorted(const struct tensor *table, const struct tensor *dout, fl
     for (int64_t i = 0; i < rows;) {
         float sum[COLUMN_BLOCK] = {0};
         int32_t index = sorted[i].index;
-        for (; i < rows && sorted[i].index == index; i++) add_row(sum, dout, sorted[i].row, c, n);
-        for (int64_t k = 0; k < n; k++) sum[k] *= scale;
+        for (; i < rows && sorted[i].index == index; i++)
+            add_row(sum, dout, scale, sorted[i].row, c, n);
         cpu_accumulate(table, index * columns + c, sum, n);
     }
 }
@@ -105,7 +106,7 @@ static void positions_backward(const struct embedding_backward_args *args) {
         for (int64_t t = 0; t < args->sequence_length && t < rows; t++) {
             float sum[COLUMN_BLOCK] = {0};
             for (int64_t row = t; row < rows; row += args->sequence_length)
-                add_row(sum, args->dout, row, c, n);
+                add_row(sum, args->dout, 1, row, c, n);
             cpu_accumulate(args->dposition_table, t * columns + c, sum, n);
         }
     }
