@@ -325,10 +325,9 @@ static void expect_family(const char *architecture) {
 }
 
 Test(gguf, each_family_has_its_names_orders_and_sizes) {
-    static const char *const architectures[FAMILIES] = {
-        "gpt2", "llama", "llama", NULL,
-        NULL,   "qwen3"}; /* number 2 has the rope of Llama 3, and
-                             Gemmas scale scores differently here */
+    /* Number 2 has the rope of Llama 3, and the Gemmas here another scale of scores. */
+    static const char *const architectures[FAMILIES] = {"gpt2", "llama", "llama",
+                                                        NULL,   NULL,    "qwen3"};
     for (int family = 0; family < FAMILIES; family++) {
         subject_config(&config, CONFIG_PRECISION_FP32);
         set_family(&config, family);
