@@ -1,5 +1,6 @@
-/* Attention on tensor cores: 16 bits, heads of 64 or 128 values, lengths at the borders of tiles
- * (16 rows of a matmul, 32 of a warp, 64 keys, 128 queries). test_attention.c has the rest. */
+/* Attention on tensor cores: 16 bits, heads of 64, 128 or 256 values, lengths at the borders of
+ * tiles (16 rows of a matmul, 32 of a warp, 64 keys, 128 queries). test_attention.c has the rest.
+ */
 #include <criterion/criterion.h>
 #include <math.h>
 

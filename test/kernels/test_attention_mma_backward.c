@@ -1,4 +1,4 @@
-/* attention_backward on a GPU's tensor cores: 16 bits, heads of 64 and 128 values, and lengths
+/* attention_backward on a GPU's tensor cores: 16 bits, heads of 64, 128 and 256 values, and lengths
  * around the edges of its tiles (64 and 128) and fragments (8 and 16).
  *
  * The saved results of the forward pass come from its rounded fp64 reference, not from the
