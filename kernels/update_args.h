@@ -6,10 +6,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/moment_code.h"
 #include "kernels/tensor.h"
 
 struct step_inputs;
 struct step_state;
+
+/* What moments in 8 bits (kernels/moment_code.h) have besides their codes. Those are DYNAMIC8 in a
+ * tensor, P is a multiple of MOMENT_BLOCK, and element 0 begins a block. Rounding to the nearest
+ * code, as in torchao, or stochastic, with the random bits that moments in bf16 have. */
+struct moment_scales {
+    float *of[2]; /* [P / MOMENT_BLOCK] of each moment; unsigned codes in AdamW's second one */
+    bool stochastic;
+};
+
+/* Asserts that a moment of `count` elements is in 8 bits exactly if it has scales. */
+static inline void moment_check(const struct tensor *moment, const float *scales, int64_t count) {
+    const bool coded = moment->dtype == DTYPE_DYNAMIC8;
+    assert(tensor_count(moment) == count && coded == (scales != NULL));
+    assert(!coded || count % MOMENT_BLOCK == 0);
+    (void)coded, (void)scales, (void)count;
+}
 
 /* One AdamW step (Loshchilov, Hutter 2019; PyTorch's formula with one division instead of two, see
  * kernels/cpu/adamw.c) on the master weights; unscales and clips the gradient in the same pass, and
@@ -19,7 +36,8 @@ struct step_state;
 struct adamw_args {
     const struct tensor *master; /* [P] fp32; bf16: upper halves of split master weights */
     int16_t *remainder;          /* [P], given exactly when master weights are split */
-    const struct tensor *moment1, *moment2; /* [P] both fp32 or both bf16 */
+    const struct tensor *moment1, *moment2; /* [P] both fp32, both bf16, or both in 8 bits */
+    struct moment_scales scales;            /* with moments in 8 bits */
     const struct tensor *copy;              /* optional [P] 16 bit, of fp32 master weights */
     const struct tensor *gradients;         /* [P], scaled */
     const struct step_state *state;
@@ -34,7 +52,8 @@ static inline void adamw_check(const struct adamw_args *args) {
     const int64_t count = tensor_count(args->master);
     assert(args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
     assert(args->moment1->dtype == args->moment2->dtype && args->moment1->dtype != DTYPE_F16);
-    assert(tensor_count(args->moment1) == count && tensor_count(args->moment2) == count);
+    moment_check(args->moment1, args->scales.of[0], count);
+    moment_check(args->moment2, args->scales.of[1], count);
     assert(!(args->copy && args->remainder) && tensor_count(args->gradients) == count);
     (void)count;
 }
@@ -59,7 +78,8 @@ struct momentum_args {
     const struct tensor *master;    /* [P], not with DIRECTION: as in adamw */
     int16_t *remainder;             /* as in adamw */
     const struct tensor *copy;      /* as in adamw */
-    const struct tensor *moment;    /* [P] fp32 or bf16, not with APPLY */
+    const struct tensor *moment;    /* [P] fp32, bf16 or 8 bits, not with APPLY */
+    struct moment_scales scales;    /* with a moment in 8 bits; only the first is read */
     const struct tensor *gradients; /* [P], scaled; not with APPLY */
     const struct tensor *direction; /* [P], with DIRECTION, which writes it, and APPLY */
     const struct step_state *state;
@@ -81,6 +101,7 @@ static inline void momentum_check(const struct momentum_args *args) {
     assert(!weights || args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
     assert(!args->moment == !moment && !args->gradients == !moment);
     assert(!moment || args->moment->dtype != DTYPE_F16);
+    if (moment) moment_check(args->moment, args->scales.of[0], tensor_count(args->moment));
     assert(!args->direction == (args->rule < MOMENTUM_DIRECTION) &&
            !(args->copy && args->remainder));
     (void)weights, (void)moment;

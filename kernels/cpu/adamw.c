@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/moment_blocks.h"
 #include "kernels/cpu/vector.h"
 
 /* The scalars of one step, computed in fp64, then rounded once. The correction of the second
@@ -36,11 +37,13 @@ static struct scalars step_scalars(const struct adamw_args *a) {
     };
 }
 
-/* Updates the elements of one block. The flags are constants after inlining, so that each
- * combination has a loop of its own in which loads, divisions and stores overlap. */
+/* Updates the elements of one block, with moments in `coded` if that is given. The flags are
+ * constants after inlining, so that each combination has a loop of its own in which loads,
+ * divisions and stores overlap. */
 static inline __attribute__((always_inline)) void
 update_block(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n,
-             const bool split, const bool bf16_moments, const bool bf16_gradients) {
+             float *coded[2], const bool split, const bool bf16_moments,
+             const bool bf16_gradients) {
     float buffer[CPU_BLOCK];
     const struct tensor *gradients = a->gradients;
     const float *gradient = buffer;
@@ -50,8 +53,8 @@ update_block(const struct adamw_args *a, const struct scalars *s, int64_t first,
     float *restrict master = (float *)a->master->data + first;
     uint16_t *restrict upper = (uint16_t *)a->master->data + first;
     int16_t *restrict remainder = a->remainder + first;
-    float *restrict moment1 = (float *)a->moment1->data + first;
-    float *restrict moment2 = (float *)a->moment2->data + first;
+    float *restrict moment1 = coded ? coded[0] : (float *)a->moment1->data + first;
+    float *restrict moment2 = coded ? coded[1] : (float *)a->moment2->data + first;
     uint16_t *restrict moment1_bf16 = (uint16_t *)a->moment1->data + first;
     uint16_t *restrict moment2_bf16 = (uint16_t *)a->moment2->data + first;
     const struct rounding_key key = a->inputs->key;
@@ -83,17 +86,30 @@ update_block(const struct adamw_args *a, const struct scalars *s, int64_t first,
     }
 }
 
-static void update(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n) {
+static void update(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n,
+                   float *coded[2]) {
     bool split = a->remainder != NULL, bf16_gradients = a->gradients->dtype == DTYPE_BF16;
     bool bf16_moments = a->moment1->dtype == DTYPE_BF16;
-    if (split && bf16_moments && bf16_gradients) update_block(a, s, first, n, true, true, true);
-    else if (split && bf16_moments) update_block(a, s, first, n, true, true, false);
-    else if (split) update_block(a, s, first, n, true, false, false);
-    else if (bf16_moments) update_block(a, s, first, n, false, true, false);
-    else update_block(a, s, first, n, false, false, false);
+    if (split && bf16_moments && bf16_gradients)
+        update_block(a, s, first, n, NULL, true, true, true);
+    else if (split && bf16_moments) update_block(a, s, first, n, NULL, true, true, false);
+    else if (split) update_block(a, s, first, n, coded, true, false, false);
+    else if (bf16_moments) update_block(a, s, first, n, NULL, false, true, false);
+    else update_block(a, s, first, n, coded, false, false, false);
     if (a->copy)
         copy_masters(a->copy->data, a->copy->dtype, (size_t)first,
                      (const float *)a->master->data + first, (size_t)n);
+}
+
+/* The same with moments in 8 bits, between reading and writing their codes. */
+static void update_coded(const struct adamw_args *a, const struct scalars *s,
+                         const struct moment_blocks moments[2], int64_t first, int64_t n) {
+    float values[2][CPU_BLOCK];
+    for (int i = 0; i < 2; i++) moment_blocks_load(values[i], &moments[i], first, n);
+    update(a, s, first, n, (float *[]){values[0], values[1]});
+    for (int i = 0; i < 2; i++)
+        moment_blocks_store(&moments[i], values[i], first, n, a->inputs->key,
+                            (uint32_t)(a->first + first));
 }
 
 void cpu_adamw(struct backend *be, const struct adamw_args *args) {
@@ -102,9 +118,16 @@ void cpu_adamw(struct backend *be, const struct adamw_args *args) {
     int64_t count = tensor_count(args->master);
     adamw_check(args);
     struct scalars scalars = step_scalars(args);
+    const bool coded = args->scales.of[0] != NULL;
+    struct moment_blocks moments[2];
+    for (int i = 0; coded && i < 2; i++)
+        moments[i] = (struct moment_blocks){(i ? args->moment2 : args->moment1)->data,
+                                            args->scales.of[i], i, args->scales.stochastic};
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
         int64_t first = block * CPU_BLOCK;
-        update(args, &scalars, first, block_length(first, count, CPU_BLOCK));
+        const int64_t n = block_length(first, count, CPU_BLOCK);
+        if (coded) update_coded(args, &scalars, moments, first, n);
+        else update(args, &scalars, first, n, NULL);
     }
 }

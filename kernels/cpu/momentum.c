@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu.h"
+#include "kernels/moment_blocks.h"
 
 /* The scalars of one step, computed in fp64, then rounded once. */
 struct scalars {
@@ -49,11 +50,13 @@ static inline __attribute__((always_inline)) float step(const struct scalars *s,
     return 0;
 }
 
-/* Updates a block. The flags are constants after inlining, so that each combination has a loop of
- * its own. source: gradients, or with APPLY the direction. */
+/* Updates a block, with moments in `coded` if that is given. The flags are constants after
+ * inlining, so that each combination has a loop of its own. source: gradients, or with APPLY the
+ * direction. */
 static inline __attribute__((always_inline)) void
 update_block(const struct momentum_args *a, const struct scalars *s, int64_t first, int64_t n,
-             const enum momentum_rule rule, const bool split, const bool bf16_moment) {
+             float *coded, const enum momentum_rule rule, const bool split,
+             const bool bf16_moment) {
     float buffer[CPU_BLOCK], directions[CPU_BLOCK];
     const bool weights = rule != MOMENTUM_DIRECTION, has_moment = rule != MOMENTUM_APPLY;
     const struct tensor *source = has_moment ? a->gradients : a->direction;
@@ -61,7 +64,7 @@ update_block(const struct momentum_args *a, const struct scalars *s, int64_t fir
     float *restrict master = weights ? (float *)a->master->data + first : NULL;
     uint16_t *restrict upper = weights ? (uint16_t *)a->master->data + first : NULL;
     int16_t *restrict remainder = split ? a->remainder + first : NULL;
-    float *restrict moment = has_moment ? (float *)a->moment->data + first : NULL;
+    float *restrict moment = coded ? coded : has_moment ? (float *)a->moment->data + first : NULL;
     uint16_t *restrict moment_bf16 = has_moment ? (uint16_t *)a->moment->data + first : NULL;
     const struct rounding_key key = a->inputs->key;
     const uint32_t index = (uint32_t)(a->first + first);
@@ -90,16 +93,16 @@ update_block(const struct momentum_args *a, const struct scalars *s, int64_t fir
         copy_masters(a->copy->data, a->copy->dtype, (size_t)first, master, (size_t)n);
 }
 
-static void update(const struct momentum_args *a, const struct scalars *s, int64_t first,
-                   int64_t n) {
+static void update(const struct momentum_args *a, const struct scalars *s, int64_t first, int64_t n,
+                   float *coded) {
     const bool split = a->remainder != NULL;
     const bool bf16 = a->moment && a->moment->dtype == DTYPE_BF16;
-#define FORMS(rule)                                                        \
-    case rule:                                                             \
-        if (split && bf16) update_block(a, s, first, n, rule, true, true); \
-        else if (split) update_block(a, s, first, n, rule, true, false);   \
-        else if (bf16) update_block(a, s, first, n, rule, false, true);    \
-        else update_block(a, s, first, n, rule, false, false);             \
+#define FORMS(rule)                                                              \
+    case rule:                                                                   \
+        if (split && bf16) update_block(a, s, first, n, NULL, rule, true, true); \
+        else if (split) update_block(a, s, first, n, coded, rule, true, false);  \
+        else if (bf16) update_block(a, s, first, n, NULL, rule, false, true);    \
+        else update_block(a, s, first, n, coded, rule, false, false);            \
         break;
     switch (a->rule) {
         FORMS(MOMENTUM_SGD)
@@ -110,15 +113,31 @@ static void update(const struct momentum_args *a, const struct scalars *s, int64
 #undef FORMS
 }
 
+/* The same with a moment in 8 bits, between reading and writing its codes. */
+static void update_coded(const struct momentum_args *a, const struct scalars *s,
+                         const struct moment_blocks *moments, int64_t first, int64_t n) {
+    float values[CPU_BLOCK];
+    moment_blocks_load(values, moments, first, n);
+    update(a, s, first, n, values);
+    moment_blocks_store(moments, values, first, n, a->inputs->key, (uint32_t)(a->first + first));
+}
+
 void cpu_momentum(struct backend *be, const struct momentum_args *args) {
     (void)be;
     if (args->state->found_inf) return;
     momentum_check(args);
     struct scalars scalars = step_scalars(args);
     int64_t count = momentum_count(args);
+    const bool coded = args->scales.of[0] != NULL;
+    struct moment_blocks moments;
+    if (coded)
+        moments = (struct moment_blocks){args->moment->data, args->scales.of[0], 0,
+                                         args->scales.stochastic};
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
         int64_t first = block * CPU_BLOCK;
-        update(args, &scalars, first, block_length(first, count, CPU_BLOCK));
+        const int64_t n = block_length(first, count, CPU_BLOCK);
+        if (coded) update_coded(args, &scalars, &moments, first, n);
+        else update(args, &scalars, first, n, NULL);
     }
 }
