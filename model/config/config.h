@@ -87,7 +87,8 @@ enum config_newton_schulz {
     CONFIG_NEWTON_SCHULZ_F32,
     CONFIG_NEWTON_SCHULZ_F16
 };
-enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
+enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16, CONFIG_MOMENTS_INT8 };
+enum config_rounding { CONFIG_ROUNDING_NEAREST, CONFIG_ROUNDING_STOCHASTIC };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
 /* fp8 recipes: X(NAME, name, scales, element of the forward pass, of gradients, dtype of scales,
  * rows and columns of a block of elements that share a scale, rows in weights, rounding, true if
@@ -214,6 +215,9 @@ struct config {
         int64_t newton_schulz_steps;
         enum config_newton_schulz newton_schulz_dtype;
         enum config_moments moments;
+        int64_t min_8bit_size; /* with int8: elements of the smallest tensor that has them */
+        bool embeddings_8bit;
+        enum config_rounding rounding_8bit;
     } optimizer;
     struct {
         bool enabled;

@@ -130,20 +130,45 @@ void exchange_close(struct exchange *exchange) {
     memset(exchange, 0, sizeof *exchange);
 }
 
+/* Copies each rank's part of a bucket's elements to all ranks; data has all elements. */
+static uint64_t gather_bucket(const struct exchange *exchange, const struct bucket *bucket,
+                              void *data, size_t element_bytes) {
+    const struct collectives *c = exchange->collectives;
+    uint64_t ticket = 0;
+    for (int64_t done = 0, count; done < bucket->count; done += count) {
+        count = shards_sent(bucket, done, c->ranks->size);
+        ticket = collectives_all_gather(c, (char *)data + (size_t)done * element_bytes,
+                                        element_bytes, count);
+    }
+    return ticket;
+}
+
+/* Sums each rank's part of a bucket's elements over all ranks. */
+static uint64_t reduce_bucket(const struct exchange *exchange, const struct bucket *bucket,
+                              const struct tensor *data) {
+    const struct collectives *c = exchange->collectives;
+    uint64_t ticket = 0;
+    for (int64_t done = 0, count; done < bucket->count; done += count) {
+        count = shards_sent(bucket, done, c->ranks->size);
+        struct tensor piece = tensor_range(data, done, count);
+        ticket = collectives_reduce_scatter(c, piece.data, piece.dtype, count);
+    }
+    return ticket;
+}
+
 /* Reduces the gradients of a bucket: each rank gets the sum of its own part, or of all if the
  * optimizer is not sharded. */
 static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct bucket *bucket = &exchange->shards.buckets[i];
-    const struct collectives *c = exchange->collectives;
     struct tensor data = tensor_range(exchange->gradients, bucket->first, bucket->count);
     if (casts_gradients(exchange)) {
         struct tensor lower = tensor_range(&exchange->wire, bucket->first, bucket->count);
         OP(exchange->be, cast, .out = &lower, .in = &data);
         data = lower;
     }
-    uint64_t ticket = collectives_reduce_scatter(c, data.data, data.dtype, bucket->count);
+    uint64_t ticket = reduce_bucket(exchange, bucket, &data);
     if (!exchange->shards.divided)
-        ticket = collectives_all_gather(c, data.data, dtype_bytes(data.dtype), bucket->count);
+        ticket = gather_bucket(exchange, bucket, data.data, dtype_bytes(data.dtype));
     exchange->gradient_tickets[i] = ticket;
 }
 
@@ -251,7 +276,7 @@ static uint64_t gather(const struct exchange *exchange, const struct bucket *buc
                        size_t element_bytes) {
     const struct master_group *group = &exchange->masters->groups[bucket->group];
     char *first = (char *)array + (size_t)(bucket->first - group->first) * element_bytes;
-    return collectives_all_gather(exchange->collectives, first, element_bytes, bucket->count);
+    return gather_bucket(exchange, bucket, first, element_bytes);
 }
 
 /* True if operations read the fp32 master weights of a group although it has 16-bit copies: wte and
@@ -272,11 +297,11 @@ void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {
         *ticket = gather(exchange, bucket, group->remainder, sizeof *group->remainder);
 }
 
-void exchange_directions(struct exchange *exchange, const struct tensor *directions) {
+void exchange_directions(struct exchange *exchange, const struct bucket *bucket,
+                         const struct tensor *directions) {
     if (!exchange->shards.divided || idle(exchange)) return;
     wait_for(exchange,
-             collectives_all_gather(exchange->collectives, directions->data,
-                                    dtype_bytes(directions->dtype), tensor_count(directions)));
+             gather_bucket(exchange, bucket, directions->data, dtype_bytes(directions->dtype)));
 }
 
 void exchange_weights_arrived(struct exchange *exchange, int64_t layer) {

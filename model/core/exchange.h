@@ -79,7 +79,8 @@ void exchange_sums(struct exchange *exchange, struct step_state *state, bool pai
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket);
 
 /* Gathers the directions of a bucket, of which each rank has its own part, and waits for them. */
-void exchange_directions(struct exchange *exchange, const struct tensor *directions);
+void exchange_directions(struct exchange *exchange, const struct bucket *bucket,
+                         const struct tensor *directions);
 
 /* After this call, operations see the updated weights of a layer; -1: all vectors, and the weights
  * outside the layers. */

@@ -6,6 +6,7 @@
 
 #include "data/util/min_max.h"
 #include "data/util/random.h"
+#include "kernels/moment_blocks.h"
 #include "model/core/schedule.h"
 
 /* The partial sums of the norm stay in the workspace between two operations, so neither may use it
@@ -31,6 +32,11 @@ static void assign_memory(struct optimizer *optimizer, struct arena *arena) {
     for (int moment = 0; moment < MOMENTS_MAX; moment++)
         optimizer->moments[moment] =
             arena_tensor(arena, optimizer->gpt->precision.moments, counts[moment], 0);
+    const int64_t *coded = optimizer->exchange.shards.coded_count;
+    for (int moment = 0; moment < MOMENTS_MAX; moment++) {
+        optimizer->codes[moment] = arena_tensor(arena, DTYPE_DYNAMIC8, coded[moment], 0);
+        optimizer->scales[moment] = arena_tensor(arena, DTYPE_F32, coded[moment] / MOMENT_BLOCK, 0);
+    }
 }
 
 static bool is_in(const struct bucket *bucket, const struct parameter *p) {
@@ -65,6 +71,9 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     if (gpt->offload && gpt->be->collectives->ranks->size > 1)
         return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
                            "anyway (ranks.shard)\nleave it out");
+    if (config->optimizer.moments == CONFIG_MOMENTS_INT8 && gpt->be->device.kind != BACKEND_CPU)
+        return fail(error, "optimizer.moments: \"int8\" is for CPUs only\n"
+                           "use \"bfloat16\", or \"device\": \"cpu\"");
     *optimizer = (struct optimizer){.gpt = gpt, .config = config};
     if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
                       &gpt->masters, &gpt->gradients, error))
@@ -116,71 +125,131 @@ void optimizer_close(struct optimizer *optimizer) {
     memset(optimizer, 0, sizeof *optimizer);
 }
 
-/* Returns the address of element `at` of the array of own elements. */
-static char *moment_at(const struct optimizer *optimizer, int moment, int64_t at) {
-    const struct tensor *tensor = &optimizer->moments[moment];
-    return (char *)tensor->data + (size_t)at * dtype_bytes(tensor->dtype);
+size_t optimizer_moment_bytes(const struct optimizer *optimizer, enum moment_array array,
+                              int64_t count) {
+    if (array == MOMENT_VALUES) return dtype_size(optimizer->gpt->precision.moments, count);
+    return array == MOMENT_CODES ? (size_t)count : (size_t)(count / MOMENT_BLOCK) * sizeof(float);
 }
 
-/* Returns the part of a range that this rank owns in bucket i, and stores its index in the array of
- * own elements in *at. */
+char *optimizer_moment_at(const struct optimizer *optimizer, const struct bucket *bucket,
+                          int moment, enum moment_array array, int64_t first) {
+    const struct tensor *const arrays[] = {optimizer->moments, optimizer->codes, optimizer->scales};
+    const int64_t at = bucket->place[moment] + first - bucket->own.first;
+    return (char *)arrays[array][moment].data + optimizer_moment_bytes(optimizer, array, at);
+}
+
+/* Returns the part of a range that this rank owns in bucket i. */
 static struct rank_part own_part(const struct optimizer *optimizer, int moment, ptrdiff_t i,
-                                 int64_t first, int64_t count, int64_t *at) {
+                                 int64_t first, int64_t count) {
     const struct shards *shards = &optimizer->exchange.shards;
     const struct ranks *ranks = optimizer->gpt->be->collectives->ranks;
     struct rank_part part = shards_overlap(shards, i, ranks, ranks->rank, first, count);
-    const struct bucket *bucket = &shards->buckets[i];
-    if (moment >= bucket->rule->moments) part.count = 0;
-    *at = bucket->place[moment] + part.first - bucket->own.first;
+    if (moment >= shards->buckets[i].rule->moments) part.count = 0;
     return part;
+}
+
+enum { PIECE = 8192 /* elements of a part that are converted at a time */ };
+
+/* Codes and scales of a piece on the host. */
+struct coded_piece {
+    uint8_t codes[PIECE];
+    float scales[PIECE / MOMENT_BLOCK];
+};
+
+/* Moves `count` elements in 8 bits between this rank's part and fp32 values on the host. */
+static void move_coded(const struct optimizer *optimizer, const struct bucket *bucket, int moment,
+                       int64_t first, int64_t count, float *to, const float *from) {
+    struct coded_piece p;
+    struct backend *be = optimizer->gpt->be;
+    const struct moment_blocks blocks = {p.codes, p.scales, moment, false};
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = MIN(count - done, PIECE);
+        char *codes = optimizer_moment_at(optimizer, bucket, moment, MOMENT_CODES, first + done);
+        char *scales = optimizer_moment_at(optimizer, bucket, moment, MOMENT_SCALES, first + done);
+        const size_t bytes = optimizer_moment_bytes(optimizer, MOMENT_SCALES, n);
+        if (from) {
+            moment_blocks_store(&blocks, from + done, 0, n, (struct rounding_key){0}, 0);
+            backend_upload(be, codes, p.codes, (size_t)n);
+            backend_upload(be, scales, p.scales, bytes);
+        } else {
+            backend_download(be, p.codes, codes, (size_t)n);
+            backend_download(be, p.scales, scales, bytes);
+            moment_blocks_load(to + done, &blocks, 0, n);
+        }
+    }
 }
 
 void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
                         int64_t count) {
-    size_t bytes = dtype_bytes(optimizer->moments[moment].dtype);
-    int64_t at;
     for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
-        struct rank_part part = own_part(optimizer, moment, i, first, count, &at);
-        char *to = (char *)values + (size_t)(part.first - first) * bytes;
-        if (part.count > 0)
-            backend_download(optimizer->gpt->be, to, moment_at(optimizer, moment, at),
-                             (size_t)part.count * bytes);
+        const struct bucket *bucket = &optimizer->exchange.shards.buckets[i];
+        struct rank_part part = own_part(optimizer, moment, i, first, count);
+        if (part.count == 0) continue;
+        char *to =
+            (char *)values + optimizer_moment_bytes(optimizer, MOMENT_VALUES, part.first - first);
+        if (bucket->coded)
+            move_coded(optimizer, bucket, moment, part.first, part.count, (float *)to, NULL);
+        else
+            backend_download(
+                optimizer->gpt->be, to,
+                optimizer_moment_at(optimizer, bucket, moment, MOMENT_VALUES, part.first),
+                optimizer_moment_bytes(optimizer, MOMENT_VALUES, part.count));
     }
 }
 
-static void upload(const struct optimizer *optimizer, int moment, const float *values, int64_t at,
-                   int64_t count) {
-    enum { PIECE = 8192 };
+static void upload(const struct optimizer *optimizer, const struct bucket *bucket, int moment,
+                   const float *values, int64_t first, int64_t count) {
     float stored[PIECE];
     struct backend *be = optimizer->gpt->be;
     enum dtype dtype = optimizer->moments[moment].dtype;
-    for (int64_t done = 0; done < count; done += PIECE) {
-        int64_t n = count - done < PIECE ? count - done : PIECE;
-        size_t bytes = (size_t)n * dtype_bytes(dtype);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = MIN(count - done, PIECE);
         dtype_store(stored, dtype, 0, values + done, (size_t)n);
-        backend_upload(be, moment_at(optimizer, moment, at + done), stored, bytes);
+        backend_upload(be,
+                       optimizer_moment_at(optimizer, bucket, moment, MOMENT_VALUES, first + done),
+                       stored, optimizer_moment_bytes(optimizer, MOMENT_VALUES, n));
     }
 }
 
 void optimizer_upload(const struct optimizer *optimizer, int moment, const float *values,
                       int64_t first, int64_t count) {
-    int64_t at;
     for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
-        struct rank_part part = own_part(optimizer, moment, i, first, count, &at);
-        if (part.count > 0)
-            upload(optimizer, moment, values + (part.first - first), at, part.count);
+        const struct bucket *bucket = &optimizer->exchange.shards.buckets[i];
+        struct rank_part part = own_part(optimizer, moment, i, first, count);
+        const float *from = values + (part.first - first);
+        if (part.count == 0) continue;
+        if (bucket->coded)
+            move_coded(optimizer, bucket, moment, part.first, part.count, NULL, from);
+        else upload(optimizer, bucket, moment, from, part.first, part.count);
+    }
+}
+
+void optimizer_upload_codes(const struct optimizer *optimizer, int moment, const uint8_t *codes,
+                            const float *scales, int64_t first, int64_t count) {
+    struct backend *be = optimizer->gpt->be;
+    for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
+        const struct bucket *bucket = &optimizer->exchange.shards.buckets[i];
+        struct rank_part part = own_part(optimizer, moment, i, first, count);
+        if (part.count == 0) continue;
+        backend_upload(be, optimizer_moment_at(optimizer, bucket, moment, MOMENT_CODES, part.first),
+                       codes + (part.first - first), (size_t)part.count);
+        backend_upload(be,
+                       optimizer_moment_at(optimizer, bucket, moment, MOMENT_SCALES, part.first),
+                       scales + (part.first - first) / MOMENT_BLOCK,
+                       optimizer_moment_bytes(optimizer, MOMENT_SCALES, part.count));
     }
 }
 
 /* Operands of the update of a range of elements in a bucket's own part. */
 struct update_range {
     struct tensor master, gradients, moments[MOMENTS_MAX];
-    struct tensor copies;      /* 16 bit */
-    const struct tensor *copy; /* copies, or NULL without them */
-    int16_t *remainder;        /* NULL unless master weights are split */
-    int64_t first;             /* index of element 0 in the flat order */
-    double weight_decay;       /* for this group */
-    double lr_factor;          /* factor of the learning rate */
+    struct moment_scales scales; /* of moments in 8 bits */
+    struct tensor copies;        /* 16 bit */
+    const struct tensor *copy;   /* copies, or NULL without them */
+    int16_t *remainder;          /* NULL unless master weights are split */
+    int64_t first;               /* index of element 0 in the flat order */
+    double weight_decay;         /* for this group */
+    double lr_factor;            /* factor of the learning rate */
 };
 
 static void range_of(struct update_range *range, const struct optimizer *optimizer,
@@ -193,9 +262,15 @@ static void range_of(struct update_range *range, const struct optimizer *optimiz
     bool own_rate = bucket->rule->name == CONFIG_OPTIMIZER_ADAMW && rate > 0;
     range->master = tensor_range(&group->master, first, part.count);
     range->gradients = tensor_range(&gpt->gradients, part.first, part.count);
-    for (int i = 0; i < bucket->rule->moments; i++)
-        range->moments[i] =
-            tensor_range(&optimizer->moments[i], bucket->place[i] + in_own, part.count);
+    range->scales = (struct moment_scales){.stochastic = config->optimizer.rounding_8bit ==
+                                                         CONFIG_ROUNDING_STOCHASTIC};
+    for (int i = 0; i < bucket->rule->moments; i++) {
+        const struct tensor *array = bucket->coded ? optimizer->codes : optimizer->moments;
+        const int64_t at = bucket->place[i] + in_own;
+        range->moments[i] = tensor_range(&array[i], at, part.count);
+        if (bucket->coded)
+            range->scales.of[i] = (float *)optimizer->scales[i].data + at / MOMENT_BLOCK;
+    }
     range->copies = tensor_range(&group->copy, first, part.count);
     range->copy = group->form == MASTERS_KEPT ? &range->copies : NULL;
     range->remainder = group->remainder ? group->remainder + first : NULL;
@@ -213,9 +288,9 @@ static void find_direction(const struct optimizer *optimizer, const struct bucke
     if (part.count == 0) return;
     range_of(&range, optimizer, bucket, part);
     OP(gpt->be, momentum, .rule = MOMENTUM_DIRECTION, .direction = direction,
-       .moment = &range.moments[0], .gradients = &range.gradients, .state = optimizer->state,
-       .inputs = gpt->activations.inputs, .first = range.first, .beta1 = config->optimizer.momentum,
-       .nesterov = config->optimizer.nesterov, .lr_factor = 1);
+       .moment = &range.moments[0], .scales = range.scales, .gradients = &range.gradients,
+       .state = optimizer->state, .inputs = gpt->activations.inputs, .first = range.first,
+       .beta1 = config->optimizer.momentum, .nesterov = config->optimizer.nesterov, .lr_factor = 1);
 }
 
 /* Orthogonalizes the momentum of a matrix and updates `part` of its weights. */
@@ -245,7 +320,7 @@ static void update_matrices(struct optimizer *optimizer, const struct bucket *bu
         struct tensor own =
             tensor_range(&all, bucket->own.first - bucket->first, bucket->own.count);
         find_direction(optimizer, bucket, bucket->own, &own);
-        exchange_directions(&optimizer->exchange, &all);
+        exchange_directions(&optimizer->exchange, bucket, &all);
     }
     for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
         const struct parameter *p = &list[i];
@@ -267,9 +342,9 @@ static void update_momentum(const struct optimizer *optimizer, const struct upda
     const bool lion = rule == CONFIG_OPTIMIZER_LION;
     OP(optimizer->gpt->be, momentum, .rule = lion ? MOMENTUM_LION : MOMENTUM_SGD,
        .master = &range->master, .remainder = range->remainder, .copy = range->copy,
-       .moment = &range->moments[0], .gradients = &range->gradients, .state = optimizer->state,
-       .inputs = optimizer->gpt->activations.inputs, .first = range->first,
-       .beta1 = lion ? config->optimizer.beta1 : config->optimizer.momentum,
+       .moment = &range->moments[0], .scales = range->scales, .gradients = &range->gradients,
+       .state = optimizer->state, .inputs = optimizer->gpt->activations.inputs,
+       .first = range->first, .beta1 = lion ? config->optimizer.beta1 : config->optimizer.momentum,
        .beta2 = config->optimizer.beta2, .nesterov = !lion && config->optimizer.nesterov,
        .weight_decay = range->weight_decay, .lr_factor = range->lr_factor);
 }
@@ -277,8 +352,8 @@ static void update_momentum(const struct optimizer *optimizer, const struct upda
 static void update_adamw(const struct optimizer *optimizer, const struct update_range *range) {
     const struct config *config = optimizer->config;
     OP(optimizer->gpt->be, adamw, .master = &range->master, .remainder = range->remainder,
-       .moment1 = &range->moments[0], .moment2 = &range->moments[1], .copy = range->copy,
-       .gradients = &range->gradients, .state = optimizer->state,
+       .moment1 = &range->moments[0], .moment2 = &range->moments[1], .scales = range->scales,
+       .copy = range->copy, .gradients = &range->gradients, .state = optimizer->state,
        .inputs = optimizer->gpt->activations.inputs, .first = range->first,
        .beta1 = config->optimizer.beta1, .beta2 = config->optimizer.beta2,
        .epsilon = config->optimizer.eps, .weight_decay = range->weight_decay,

@@ -1,7 +1,5 @@
 #include "model/core/shards.h"
 
-#include <assert.h>
-
 #include <stb/stb_ds.h>
 
 static int group_of(const struct masters *masters, int64_t element) {
@@ -26,12 +24,19 @@ static int count_layers(const struct parameter *list) {
 
 static bool same_bucket(const struct bucket *bucket, const struct bucket *next) {
     return bucket->group == next->group && bucket->rule == next->rule &&
-           bucket->layer == next->layer && bucket->embedding == next->embedding;
+           bucket->layer == next->layer && bucket->embedding == next->embedding &&
+           bucket->coded == next->coded;
+}
+
+/* Returns how many of `count` elements `ranks` ranks divide evenly, in whole blocks if coded. */
+static int64_t even_count(int64_t count, bool coded, int ranks) {
+    const int64_t unit = (int64_t)ranks * MOMENT_BLOCK;
+    return coded ? count / unit * unit : count;
 }
 
 static void list_buckets(struct shards *shards, const struct config *config,
-                         const struct parameter *list, const struct masters *masters,
-                         bool several_ranks) {
+                         const struct parameter *list, const struct masters *masters, int ranks) {
+    const bool several_ranks = ranks > 1;
     for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
         const struct parameter *p = &list[i];
         struct bucket next = {p->offset,
@@ -39,16 +44,22 @@ static void list_buckets(struct shards *shards, const struct config *config,
                               group_of(masters, p->offset),
                               update_rule_of(config, p),
                               .layer = several_ranks ? layer_of(list, p, shards->head) : -1,
-                              .embedding = several_ranks && p == parameter_wte(list)};
+                              .embedding = several_ranks && p == parameter_wte(list),
+                              .coded = update_rule_in_8bit(config, p)};
         struct bucket *last = arrlen(shards->buckets) ? &arrlast(shards->buckets) : NULL;
         if (last && same_bucket(last, &next)) last->count += next.count;
         else arrput(shards->buckets, next);
     }
+    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
+        struct bucket *bucket = &shards->buckets[i];
+        bucket->even = even_count(bucket->count, bucket->coded, ranks);
+    }
 }
 
 static struct rank_part part_of(const struct bucket *bucket, const struct ranks *ranks, int rank) {
-    struct rank_part part = ranks_part(bucket->count, ranks->size, rank);
+    struct rank_part part = ranks_part(bucket->even, ranks->size, rank);
     part.first += bucket->first;
+    if (rank + 1 == ranks->size) part.count += bucket->count - bucket->even;
     return part;
 }
 
@@ -91,25 +102,28 @@ static void order_buckets(struct shards *shards) {
 void shards_open(struct shards *shards, const struct config *config, const struct parameter *list,
                  const struct masters *masters, const struct ranks *ranks, bool divide) {
     *shards = (struct shards){.divided = divide && ranks->size > 1, .head = count_layers(list)};
-    list_buckets(shards, config, list, masters, ranks->size > 1);
+    list_buckets(shards, config, list, masters, ranks->size);
     order_buckets(shards);
     for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
         struct bucket *bucket = &shards->buckets[i];
         bucket->own = owned(shards, bucket, ranks, ranks->rank);
         for (int moment = 0; moment < bucket->rule->moments; moment++) {
-            bucket->place[moment] = shards->moment_count[moment];
-            assert(bucket->place[moment] % RANKS_ALIGNMENT == 0);
-            shards->moment_count[moment] += bucket->own.count;
+            int64_t *count = &(bucket->coded ? shards->coded_count : shards->moment_count)[moment];
+            bucket->place[moment] = *count;
+            *count += round_up(bucket->own.count, RANKS_ALIGNMENT);
         }
         if (bucket->count > shards->largest) shards->largest = bucket->count;
     }
 }
 
-int64_t shards_moments(const struct shards *shards) {
-    int64_t count = 0;
-    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++)
-        count += shards->buckets[i].count * shards->buckets[i].rule->moments;
-    return count;
+size_t shards_moment_bytes(const struct shards *shards, enum dtype dtype) {
+    size_t bytes = 0;
+    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
+        const struct bucket *bucket = &shards->buckets[i];
+        bytes += (size_t)bucket->rule->moments * (bucket->coded ? shards_coded_bytes(bucket->count)
+                                                                : dtype_size(dtype, bucket->count));
+    }
+    return bytes;
 }
 
 void shards_close(struct shards *shards) {

@@ -49,11 +49,10 @@ bool snapshot_wanted(const struct config *config) {
 /* The plan divides the moments evenly among ranks. Their files have about as much each. */
 void snapshot_plan(struct trainer *trainer) {
     struct gpt *gpt = &trainer->gpt;
-    int64_t count =
-        shards_moments(&trainer->optimizer.exchange.shards) / trainer->be->collectives->ranks->size;
+    size_t bytes = shards_moment_bytes(&trainer->optimizer.exchange.shards, gpt->precision.moments);
     if (snapshot_wanted(trainer->config))
         gpt->memory.snapshot =
-            bytes_of(trainer, (size_t)count * dtype_bytes(gpt->precision.moments));
+            bytes_of(trainer, bytes / (size_t)trainer->be->collectives->ranks->size);
 }
 
 /* First-touch page faults cost more than the copy itself, so a thread touches the pages early. */

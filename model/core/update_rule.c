@@ -1,5 +1,7 @@
 #include "model/core/update_rule.h"
 
+#include "kernels/moment_code.h"
+
 static const struct update_rule rules[] = {
     [CONFIG_OPTIMIZER_ADAMW] = {CONFIG_OPTIMIZER_ADAMW, 2, {"exp_avg.", "exp_avg_sq."}},
     [CONFIG_OPTIMIZER_MUON] = {CONFIG_OPTIMIZER_MUON, 1, {"momentum_buffer."}},
@@ -14,4 +16,17 @@ const struct update_rule *update_rule_of(const struct config *config,
     enum config_optimizer name = config->optimizer.name;
     bool matrix = parameter->layer >= 0 && parameter->extent.columns > 0;
     return &rules[name == CONFIG_OPTIMIZER_MUON && !matrix ? CONFIG_OPTIMIZER_ADAMW : name];
+}
+
+static bool is_embedding(const struct parameter *p) {
+    return p->layer < 0 && (p->field == offsetof(struct parameters, wte) ||
+                            p->field == offsetof(struct parameters, wpe));
+}
+
+bool update_rule_in_8bit(const struct config *config, const struct parameter *parameter) {
+    const int64_t count = parameter_count(parameter);
+    if (config->optimizer.moments != CONFIG_MOMENTS_INT8) return false;
+    if (parameter->extent.columns == 0 || count < config->optimizer.min_8bit_size) return false;
+    if (is_embedding(parameter) && !config->optimizer.embeddings_8bit) return false;
+    return count % MOMENT_BLOCK == 0 && parameter->elements % MOMENT_BLOCK == 0;
 }

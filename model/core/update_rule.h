@@ -22,3 +22,7 @@ struct update_rule {
 /* Returns the rule that updates a parameter. */
 const struct update_rule *update_rule_of(const struct config *config,
                                          const struct parameter *parameter);
+
+/* True if the moments of a parameter are in 8 bits (kernels/moment_code.h), in blocks that begin
+ * with the parameter. Like in bitsandbytes, vectors, embeddings and small tensors are in fp32. */
+bool update_rule_in_8bit(const struct config *config, const struct parameter *parameter);

@@ -74,6 +74,9 @@ static int print_config(FILE *out, const struct config *config, struct error *er
 
 /* Returns the oldest format that can represent the checkpoint. */
 static int format_of(const struct trainer *trainer, const struct stored_file *files) {
+    const struct bucket *buckets = trainer->optimizer.exchange.shards.buckets;
+    for (ptrdiff_t i = 0; i < arrlen(buckets); i++)
+        if (buckets[i].coded) return CHECKPOINT_FORMAT_CODES;
     if (shape_has_adapters(&trainer->gpt.shape)) return CHECKPOINT_FORMAT_ADAPTERS;
     for (ptrdiff_t i = 0; i < arrlen(files); i++)
         if (strstr(files[i].name, ".index.json")) return CHECKPOINT_FORMAT_SHARDS;
@@ -146,12 +149,12 @@ static int check_hash(const struct manifest_reader *reader, const struct json_fi
     int64_t format = 0;
     if (!json_whole(&format, reader->root, "format", 0, WHOLE_MAX))
         return missing_key(reader, "format");
-    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_ADAPTERS)
+    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_CODES)
         return fail(
             reader->error,
             "%s: its format is %" PRId64 ", this mantissa (%s) reads formats %d to %d\nuse the "
             "mantissa that wrote it",
-            reader->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_ADAPTERS);
+            reader->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_CODES);
     size_t body = file->size > HASH_LINE_BYTES ? file->size - HASH_LINE_BYTES : 0;
     make_hash_line(hash_line, file->text, body);
     if (body > 0 && memcmp(file->text + body, hash_line, HASH_LINE_BYTES) == 0) return 0;

@@ -2,8 +2,8 @@
  *
  * It is written last, has the size and SHA-256 of every other file, and ends with its own SHA-256:
  *
- *     format         1 (2: moments in bf16, 3: several files, 4: adapters; older versions reject
- *                    these)
+ *     format         1 (2: moments in bf16, 3: several files, 4: adapters, 5: moments in 8 bits;
+ *                    older versions reject these)
  *     mantissa       version that wrote it, "0.1.0"
  *     step, tokens, next_sample, seed, micro_batch_size, grad_accum_steps, seq_len
  *     precision      effective precision, "fp16"
@@ -28,6 +28,7 @@ enum {
     CHECKPOINT_FORMAT_MOMENTS = 2,  /* moments are in bf16 */
     CHECKPOINT_FORMAT_SHARDS = 3,   /* weights or moments are in several files */
     CHECKPOINT_FORMAT_ADAPTERS = 4, /* weights are those of adapters */
+    CHECKPOINT_FORMAT_CODES = 5,    /* some moments are in 8 bits */
     CHECKPOINT_FILES_MAX = 2 * (TENSOR_FILES_MAX + 1) + 10,
 };
 

@@ -7,7 +7,7 @@
 #include "data/util/min_max.h"
 #include "kernels/collectives.h"
 
-enum { PIECE = 1 << 16 /* elements of a tensor that a rank writes at a time */ };
+enum { PIECE = 1 << 16 /* elements of a tensor that a rank writes at a time, whole blocks */ };
 
 /* Position in a file: element `first` of an entry. */
 struct moment_cursor {
@@ -18,6 +18,7 @@ struct moment_cursor {
 /* The next elements of a tensor in a file. */
 struct piece {
     int moment;
+    enum moment_array array;
     int64_t first, count; /* in the order of the flat arrays */
     ptrdiff_t bucket;     /* the bucket that contains all of them */
 };
@@ -72,11 +73,12 @@ void moment_files_close(struct moment_files *files) {
 }
 
 size_t moment_files_bytes(const struct moment_files *files) {
-    int64_t elements = 0;
+    size_t bytes = 0;
     for (int file = files->ranks->rank; file < file_count(files); file += files->ranks->size)
         for (int i = first_entry(files, file); i < files->division.ends[file]; i++)
-            elements += parameter_count(files->moments[i].parameter);
-    return (size_t)elements * files->element_bytes;
+            bytes += optimizer_moment_bytes(files->optimizer, files->moments[i].array,
+                                            parameter_count(files->moments[i].parameter));
+    return bytes;
 }
 
 /* ---- pieces */
@@ -100,6 +102,7 @@ static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
     const struct parameter *p = files->moments[cursor->entry].parameter;
     int64_t left = parameter_count(p) - cursor->first;
     *piece = (struct piece){.moment = files->moments[cursor->entry].moment,
+                            .array = files->moments[cursor->entry].array,
                             .first = p->offset + cursor->first,
                             .count = MIN(left, PIECE)};
     while (piece->first >= buckets[piece->bucket].first + buckets[piece->bucket].count)
@@ -123,37 +126,38 @@ static void copy_part(const struct moment_files *files, const struct piece *piec
                       struct rank_part part, char *to, struct snapshot *snapshot) {
     const struct optimizer *optimizer = files->optimizer;
     const struct bucket *bucket = &optimizer->exchange.shards.buckets[piece->bucket];
-    const char *moments = optimizer->moments[piece->moment].data;
-    int64_t at = bucket->place[piece->moment] + part.first - bucket->own.first;
-    if (!snapshot) optimizer_download(optimizer, piece->moment, to, part.first, part.count);
-    else
-        snapshot_add(snapshot, to, moments + (size_t)at * files->element_bytes,
-                     (size_t)part.count * files->element_bytes);
+    const char *from =
+        optimizer_moment_at(optimizer, bucket, piece->moment, piece->array, part.first);
+    const size_t bytes = optimizer_moment_bytes(optimizer, piece->array, part.count);
+    if (snapshot) snapshot_add(snapshot, to, from, bytes);
+    else backend_download(optimizer->gpt->be, to, from, bytes);
 }
 
 /* Sends the next piece of each file of the round to the rank that writes it. This rank receives
- * *count elements at `to`. With a snapshot, snapshot_take copies the rank's own part. Returns false
+ * *bytes bytes at `to`. With a snapshot, snapshot_take copies the rank's own part. Returns false
  * at the end of all files. */
-static bool move_pieces(struct moment_files *files, char *to, int64_t *count,
+static bool move_pieces(struct moment_files *files, char *to, size_t *bytes,
                         struct snapshot *snapshot) {
+    const struct optimizer *optimizer = files->optimizer;
     int size = files->ranks->size, rank = files->ranks->rank, outs = 0, ins = 0;
-    size_t bytes = files->element_bytes;
     bool any = false;
     struct piece piece;
-    *count = 0;
+    *bytes = 0;
     for (int writer = 0; writer < size; writer++) {
         if (!next_piece(&piece, &files->cursors[writer], files)) continue;
         bool own = writer == rank;
-        char *begin = own ? to : files->sent + (size_t)writer * PIECE * bytes;
+        char *begin = own ? to : files->sent + (size_t)writer * PIECE * files->element_bytes;
         any = true;
-        if (own) *count = piece.count;
+        if (own) *bytes = optimizer_moment_bytes(optimizer, piece.array, piece.count);
         /* This rank receives all parts of its own piece, and sends its part of other pieces. */
         for (int from = own ? 0 : rank; from < (own ? size : rank + 1); from++) {
             struct rank_part part = part_of(files, &piece, from, writer);
             if (part.count == 0) continue;
-            struct rank_message message = {own ? from : writer,
-                                           begin + (size_t)(part.first - piece.first) * bytes,
-                                           (size_t)part.count * bytes};
+            const size_t before =
+                optimizer_moment_bytes(optimizer, piece.array, part.first - piece.first);
+            struct rank_message message = {
+                own ? from : writer, begin + before,
+                optimizer_moment_bytes(optimizer, piece.array, part.count)};
             if (from == rank) copy_part(files, &piece, part, message.data, own ? snapshot : NULL);
             if (from != rank) files->in[ins++] = message;
             else if (!own) files->out[outs++] = message;
@@ -169,8 +173,7 @@ void moment_files_copy(struct moment_files *files, struct snapshot *snapshot) {
     char *to = snapshot->moments;
     for (int first = 0; first < file_count(files); first += files->ranks->size) {
         begin_round(files, first);
-        for (int64_t count; move_pieces(files, to, &count, snapshot);)
-            to += (size_t)count * files->element_bytes;
+        for (size_t bytes; move_pieces(files, to, &bytes, snapshot);) to += bytes;
     }
 }
 
@@ -183,10 +186,9 @@ static int write_data(struct moment_files *files, struct safetensors_writer *wri
         if (status == 0) *copy += writer->announced;
         return status;
     }
-    for (int64_t count; move_pieces(files, files->piece, &count, NULL);)
-        if (status == 0 && count > 0)
-            status = safetensors_write_data(writer, files->piece,
-                                            (size_t)count * files->element_bytes, error);
+    for (size_t bytes; move_pieces(files, files->piece, &bytes, NULL);)
+        if (status == 0 && bytes > 0)
+            status = safetensors_write_data(writer, files->piece, bytes, error);
     return status;
 }
 

@@ -22,7 +22,7 @@ struct moment_files {
     struct saved_tensor *moments;      /* stb_ds array, in the order of entries */
     struct safetensors_entry *entries; /* stb_ds array */
     struct tensor_division division;
-    size_t element_bytes;
+    size_t element_bytes;          /* most bytes of an element */
     struct stored_file *written;   /* stb_ds array: the files that this rank has written */
     struct moment_cursor *cursors; /* [ranks]: positions in the files that ranks write */
     struct rank_message *out, *in; /* [ranks] */

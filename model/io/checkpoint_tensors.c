@@ -10,6 +10,7 @@
 
 #include "data/util/json.h"
 #include "data/util/utf8.h"
+#include "kernels/moment_blocks.h"
 
 enum {
     SHAPE_TEXT_MAX = 64,
@@ -41,10 +42,14 @@ static const char *prefix_of(const struct parameter *list, bool adapters) {
     return is_gpt2(list) ? "base_model.model.transformer." : "base_model.model.";
 }
 
+/* Ends the names of scales. */
+static const char scales_suffix[] = ".absmax";
+
 static void add_tensor(struct saved_tensor **tensors, const struct parameter *parameter, int moment,
-                       const char *moment_name, const char *prefix) {
-    struct saved_tensor tensor = {.parameter = parameter, .moment = moment};
-    snprintf(tensor.name, sizeof tensor.name, "%s%s%s", moment_name, prefix, parameter->name);
+                       enum moment_array array, const char *moment_name, const char *prefix) {
+    struct saved_tensor tensor = {.parameter = parameter, .moment = moment, .array = array};
+    snprintf(tensor.name, sizeof tensor.name, "%s%s%s%s", moment_name, prefix, parameter->name,
+             array == MOMENT_SCALES ? scales_suffix : "");
     arrput(*tensors, tensor);
 }
 
@@ -52,7 +57,7 @@ struct saved_tensor *saved_weights(const struct parameter *list, bool adapters) 
     struct saved_tensor *tensors = NULL;
     const ptrdiff_t count = parameter_adapter_count(list);
     for (ptrdiff_t i = adapters ? 0 : count; i < (adapters ? count : arrlen(list)); i++)
-        add_tensor(&tensors, &list[i], SAVED_WEIGHT, "", prefix_of(list, adapters));
+        add_tensor(&tensors, &list[i], SAVED_WEIGHT, MOMENT_VALUES, "", prefix_of(list, adapters));
     return tensors;
 }
 
@@ -63,8 +68,13 @@ struct saved_tensor *saved_moments(const struct optimizer *optimizer) {
     for (int moment = 0; moment < MOMENTS_MAX; moment++)
         for (ptrdiff_t i = 0; i < parameter_trained_count(list); i++) {
             const struct update_rule *rule = update_rule_of(optimizer->config, &list[i]);
-            if (moment < rule->moments)
-                add_tensor(&tensors, &list[i], moment, rule->moment_names[moment], prefix);
+            const bool coded = update_rule_in_8bit(optimizer->config, &list[i]);
+            if (moment >= rule->moments) continue;
+            add_tensor(&tensors, &list[i], moment, coded ? MOMENT_CODES : MOMENT_VALUES,
+                       rule->moment_names[moment], prefix);
+            if (coded)
+                add_tensor(&tensors, &list[i], moment, MOMENT_SCALES, rule->moment_names[moment],
+                           prefix);
         }
     return tensors;
 }
@@ -73,12 +83,17 @@ struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum
     struct safetensors_entry *entries = NULL;
     for (ptrdiff_t i = 0; i < arrlen(tensors); i++) {
         const struct extent *extent = &tensors[i].parameter->extent;
-        const struct safetensors_entry entry = {
+        const enum moment_array array = tensors[i].array;
+        struct safetensors_entry entry = {
             .name = tensors[i].name,
-            .dtype = stored[dtype],
+            .dtype = array == MOMENT_CODES ? SAFETENSORS_U8 : stored[dtype],
             .rank = extent->columns ? 2 : 1,
             .shape = {(uint64_t)extent->rows, (uint64_t)extent->columns},
         };
+        if (array == MOMENT_SCALES) {
+            entry.dtype = SAFETENSORS_F32, entry.rank = 1;
+            entry.shape[0] = (uint64_t)(parameter_count(tensors[i].parameter) / MOMENT_BLOCK);
+        }
         arrput(entries, entry);
     }
     return entries;
@@ -254,8 +269,32 @@ static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, 
     return text;
 }
 
+/* Returns the scales of a moment whose codes are `tensor`, or NULL. */
+static const struct stored_tensor *find_scales(const struct tensor_files *files,
+                                               const struct stored_tensor *tensor) {
+    char name[SAVED_NAME_MAX + sizeof scales_suffix];
+    if (tensor->entry->dtype != SAFETENSORS_U8) return NULL;
+    snprintf(name, sizeof name, "%.*s%s", SAVED_NAME_MAX, tensor->entry->name, scales_suffix);
+    return tensor_files_find(files, name);
+}
+
+static int check_scales(const struct parameter *parameter, const struct stored_tensor *codes,
+                        const struct stored_tensor *scales, struct error *error) {
+    const struct safetensors_entry *entry = scales->entry;
+    const int64_t count = parameter_count(parameter);
+    if (entry->dtype == SAFETENSORS_F32 && entry->rank == 1 && count % MOMENT_BLOCK == 0 &&
+        entry->shape[0] == (uint64_t)(count / MOMENT_BLOCK))
+        return 0;
+    return fail(error,
+                "%.400s: tensor %s does not have an F32 scale for each %d elements of %s\n"
+                "use another file",
+                scales->file->reader.path, json_text_shown(entry->name).text, MOMENT_BLOCK,
+                json_text_shown(codes->entry->name).text);
+}
+
+/* scales: those of codes of a moment, or NULL. */
 static int check_tensor(const struct parameter *parameter, const struct stored_tensor *tensor,
-                        struct error *error) {
+                        const struct stored_tensor *scales, struct error *error) {
     const struct safetensors_entry *entry = tensor->entry;
     const struct extent *extent = &parameter->extent;
     const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
@@ -270,6 +309,7 @@ static int check_tensor(const struct parameter *parameter, const struct stored_t
                     shape_text(wanted_text, wanted, rank), tensor_key_of_shape(parameter, entry));
     }
     if (dtype_of_entry(entry) >= 0) return 0;
+    if (scales) return check_scales(parameter, tensor, scales, error);
     return fail(error,
                 "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
                 "file to F32",
@@ -323,7 +363,7 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
     const struct stored_tensor *head = checkpoint_find_weight(files, "lm_head.weight");
     const struct parameter *wte = parameter_wte(list);
     if (!head || parameter_head(list) != wte) return 0;
-    if (check_tensor(wte, head, error)) return -1;
+    if (check_tensor(wte, head, NULL, error)) return -1;
     bool same;
     if (compare_values(&same, head, checkpoint_find_weight(files, wte->name), error)) return -1;
     if (same) return 0;
@@ -362,9 +402,13 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
 static int match(const struct saved_tensor *tensors, const struct tensor_files *files,
                  bool *matched, struct error *error) {
     for (ptrdiff_t i = 0; i < arrlen(tensors); i++) {
+        if (tensors[i].array == MOMENT_SCALES)
+            continue; /* checked with the codes, if these exist */
         const struct stored_tensor *tensor = find(files, &tensors[i]);
         if (!tensor) return saved_missing(files, &tensors[i], error);
-        if (check_tensor(tensors[i].parameter, tensor, error)) return -1;
+        const struct stored_tensor *scales =
+            is_moment(&tensors[i]) ? find_scales(files, tensor) : NULL;
+        if (check_tensor(tensors[i].parameter, tensor, scales, error)) return -1;
         if (matched) matched[tensor - files->tensors] = true;
     }
     return 0;
@@ -439,29 +483,65 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
     return status;
 }
 
+/* Where a tensor is read from. */
+struct stored_source {
+    const struct stored_tensor *tensor, *scales; /* scales: of codes of a moment, or NULL */
+};
+
+/* Reads elements of a moment in 8 bits. Uploads them as they are if the optimizer has codes, else
+ * computes their values. */
+static int read_codes(float *values, const struct optimizer *optimizer,
+                      const struct saved_tensor *tensor, const struct stored_source *from,
+                      int64_t first, int64_t count, struct error *error) {
+    uint8_t codes[CHUNK];
+    float scales[CHUNK / MOMENT_BLOCK];
+    const struct moment_blocks blocks = {codes, scales, tensor->moment, false};
+    const struct stored_tensor *c = from->tensor, *s = from->scales;
+    const uint64_t block = (uint64_t)(first / MOMENT_BLOCK) * sizeof *scales;
+    if (safetensors_read(codes, c->file, c->entry, (uint64_t)first, (size_t)count, error) ||
+        safetensors_read(scales, s->file, s->entry, block,
+                         (size_t)(count / MOMENT_BLOCK) * sizeof *scales, error))
+        return -1;
+    if (tensor->array == MOMENT_CODES)
+        optimizer_upload_codes(optimizer, tensor->moment, codes, scales,
+                               tensor->parameter->offset + first, count);
+    else moment_blocks_load(values, &blocks, 0, count);
+    return 0;
+}
+
+static int read_piece(const struct gpt *gpt, const struct optimizer *optimizer,
+                      const struct saved_tensor *tensor, const struct stored_source *from,
+                      int64_t first, int64_t count, struct error *error) {
+    float values[CHUNK];
+    const int64_t at = tensor->parameter->offset + first;
+    if (from->scales ? read_codes(values, optimizer, tensor, from, first, count, error)
+                     : checkpoint_widen(values, from->tensor, first, count, error))
+        return -1;
+    if (!is_moment(tensor)) masters_upload(&gpt->masters, gpt->be, values, at, count);
+    else if (!from->scales || tensor->array != MOMENT_CODES)
+        optimizer_upload(optimizer, tensor->moment, values, at, count);
+    return 0;
+}
+
 /* Reads the values of a tensor piece by piece and uploads each piece. All threads do so for a CPU,
  * one thread for a device. */
 static int read_tensor(const struct gpt *gpt, const struct optimizer *optimizer,
-                       const struct saved_tensor *tensor, const struct stored_tensor *from,
+                       const struct saved_tensor *tensor, const struct stored_source *from,
                        struct error *error) {
-    const struct parameter *p = tensor->parameter;
-    int64_t total = parameter_count(p);
+    int64_t total = parameter_count(tensor->parameter);
     bool parallel = gpt->be->device.kind == BACKEND_CPU;
     int status = 0;
 #pragma omp parallel for schedule(static) if (parallel)
     for (int64_t first = 0; first < total; first += CHUNK) {
-        float values[CHUNK];
         struct error failure;
-        int64_t count = total - first < CHUNK ? total - first : CHUNK, at = p->offset + first;
-        if (checkpoint_widen(values, from, first, count, &failure)) {
+        int64_t count = total - first < CHUNK ? total - first : CHUNK;
+        if (read_piece(gpt, optimizer, tensor, from, first, count, &failure)) {
 #pragma omp critical(failure_of_a_piece)
             {
                 status = -1;
                 *error = failure;
             }
-        } else if (is_moment(tensor))
-            optimizer_upload(optimizer, tensor->moment, values, at, count);
-        else masters_upload(&gpt->masters, gpt->be, values, at, count);
+        }
     }
     return status;
 }
@@ -473,8 +553,11 @@ int checkpoint_read(struct gpt *gpt, const struct optimizer *optimizer,
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(tensors); i++) {
         const struct saved_tensor *tensor = &tensors[i];
         const bool weight = !is_moment(tensor);
+        if (tensor->array == MOMENT_SCALES) continue; /* read with the codes */
+        struct stored_source from = {.tensor = find(files, tensor)};
+        if (!weight) from.scales = find_scales(files, from.tensor);
         if (weight) status = masters_upload_begin(&gpt->masters, tensor->parameter, error);
-        if (status == 0) status = read_tensor(gpt, optimizer, tensor, find(files, tensor), error);
+        if (status == 0) status = read_tensor(gpt, optimizer, tensor, &from, error);
         if (weight && status == 0) masters_upload_end(&gpt->masters, gpt->be, tensor->parameter);
     }
     arrfree(tensors);

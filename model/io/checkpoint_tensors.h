@@ -4,7 +4,11 @@
  * Names are Hugging Face's: "transformer." before parameter.name for a GPT-2, and PEFT's
  * "base_model.model." before those of adapters. Moments have a prefix before the name of their
  * weight, such as "exp_avg." (model/core/update_rule.h). Shapes are those of struct parameter, so
- * the padding of the vocabulary is not saved. */
+ * the padding of the vocabulary is not saved.
+ *
+ * A moment in 8 bits has its codes under that name, in U8, and beside them, with ".absmax" after
+ * the name, as in bitsandbytes, the scales of its blocks [elements / MOMENT_BLOCK] in F32. Files
+ * may have moments in other dtypes than the optimizer: reading converts them. */
 #pragma once
 
 #include "data/util/error.h"
@@ -23,6 +27,7 @@ struct saved_tensor {
     const struct parameter *parameter;
     int moment;                /* a moment of the parameter, or SAVED_WEIGHT */
     char name[SAVED_NAME_MAX]; /* in files, such as "exp_avg.transformer.wte.weight" */
+    enum moment_array array;   /* of a moment in 8 bits: its codes or scales */
 };
 
 /* Return the tensors of a model whose parameters are `list` (an stb_ds array), in the order of
@@ -31,7 +36,8 @@ struct saved_tensor {
 struct saved_tensor *saved_weights(const struct parameter *list, bool adapters);
 struct saved_tensor *saved_moments(const struct optimizer *optimizer);
 
-/* Returns their entries in files, an stb_ds array. The names belong to the tensors. */
+/* Returns their entries in files, an stb_ds array. The names belong to the tensors. dtype: of all
+ * but moments in 8 bits. */
 struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum dtype dtype);
 
 /* Fails because the files lack a tensor. If they have its name after another prefix, as files of

@@ -114,9 +114,9 @@ static const char *size_text(char text[32], double bytes) {
 int checkpoint_check_disk_space(const struct trainer *trainer, const char *run_directory,
                                 int64_t count, struct error *error) {
     const struct gpt *gpt = &trainer->gpt;
-    double moments = (double)shards_moments(&trainer->optimizer.exchange.shards);
-    double wanted = (double)count * ((double)gpt->trained_count * sizeof(float) +
-                                     moments * (double)dtype_bytes(gpt->precision.moments));
+    double moments =
+        (double)shards_moment_bytes(&trainer->optimizer.exchange.shards, gpt->precision.moments);
+    double wanted = (double)count * ((double)gpt->trained_count * sizeof(float) + moments);
     struct statvfs disk;
     char path[FILE_PATH_MAX], needed[32], available[32];
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;

@@ -177,11 +177,9 @@ static inline void rig_hash_masters(struct sha256 *hash, const struct gpt *gpt) 
 
 static inline void rig_hash_moments(struct sha256 *hash, const struct optimizer *optimizer) {
     for (int moment = 0; moment < 2; moment++) {
-        size_t bytes = tensor_bytes(&optimizer->moments[moment]);
-        void *values = malloc(bytes);
-        optimizer_download(optimizer, moment, values, 0, optimizer->gpt->count);
-        sha256_add(hash, values, bytes);
-        free(values);
+        rig_hash(hash, optimizer->gpt->be, &optimizer->moments[moment]);
+        rig_hash(hash, optimizer->gpt->be, &optimizer->codes[moment]);
+        rig_hash(hash, optimizer->gpt->be, &optimizer->scales[moment]);
     }
 }
 

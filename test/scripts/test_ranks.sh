@@ -80,6 +80,13 @@ expect again 'sample at step 8 ---'
 equal r2-bf16 again
 train 2 whole --set precision=bf16 --set ranks.shard=none && equal r2-bf16 whole
 train 2 whole16 --set precision=fp16 --set ranks.shard=none && equal r2-fp16 whole16
+# Moments in 8 bits: ranks divide whole blocks, and the last one has the rest.
+for ranks in 2 3; do
+    coded=(--set optimizer.moments=int8 --set optimizer.min_8bit_size=0)
+    train "$ranks" "coded$ranks" "${coded[@]}"
+    train "$ranks" "coded$ranks-whole" "${coded[@]}" --set ranks.shard=none
+    equal "coded$ranks" "coded$ranks-whole"
+done
 train 2 kept --set precision=bf16 --set weights.copy=kept && equal r2-bf16 kept
 train 2 cast --set precision=bf16 --set weights.copy=cast && equal r2-bf16 cast
 train 2 lower --set precision=bf16 --set ranks.gradients=lower || fail "lower gradients"

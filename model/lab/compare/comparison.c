@@ -292,6 +292,7 @@ static bool has_other_optimizer(const struct run_record *a, const struct run_rec
     cJSON_ArrayForEach(member, json_member(a->config.root, "optimizer")) {
         const cJSON *value = json_member(other, member->string);
         bool arithmetic = strcmp(member->string, "moments") == 0 ||
+                          strstr(member->string, "8bit") ||
                           strcmp(member->string, "newton_schulz_dtype") == 0;
         if (value && !arithmetic && !cJSON_Compare(member, value, true)) return true;
     }

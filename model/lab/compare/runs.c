@@ -185,7 +185,8 @@ static bool all_same(cJSON *const *settings, int count, const char *key) {
 static const char *weight_of(const char *key) {
     if (strcmp(key, "precision") == 0) return "expected";
     /* Exceptions in the blocks train and optimizer: they change only storage or arithmetic. */
-    if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0)
+    if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0 ||
+        (begins(key, "optimizer.") && strstr(key, "8bit")))
         return "arithmetic";
     if (begins(key, "eval.")) return "validation";
     if (begins(key, "model.") || begins(key, "data.") || begins(key, "train.") ||

@@ -72,6 +72,7 @@ static inline void subject_open_tiny(struct subject *subject, enum config_precis
 static inline void subject_open_moments(struct subject *subject, enum config_moments moments) {
     subject_config(&subject->config, CONFIG_PRECISION_BF16);
     subject->config.optimizer.moments = moments;
+    subject->config.optimizer.min_8bit_size = 0; /* matrices of a tiny model too */
     subject_open(subject);
 }
 
@@ -140,9 +141,12 @@ static inline void expect_same(const struct subject *a, const struct subject *b)
     for (ptrdiff_t i = 0; i < arrlen(left->masters.groups); i++)
         expect_same_bytes(&left->masters.groups[i].copy, &right->masters.groups[i].copy,
                           "16-bit weights");
-    for (int moment = 0; moment < 2; moment++)
-        expect_same_bytes(&a->trainer.optimizer.moments[moment],
-                          &b->trainer.optimizer.moments[moment], "moments");
+    const struct optimizer *of_a = &a->trainer.optimizer, *of_b = &b->trainer.optimizer;
+    for (int moment = 0; moment < 2; moment++) {
+        expect_same_bytes(&of_a->moments[moment], &of_b->moments[moment], "moments");
+        expect_same_bytes(&of_a->codes[moment], &of_b->codes[moment], "codes of moments");
+        expect_same_bytes(&of_a->scales[moment], &of_b->scales[moment], "scales of moments");
+    }
     const struct training_state *p = &a->trainer.state, *q = &b->trainer.state;
     cr_expect_eq(p->step, q->step);
     cr_expect_eq(p->tokens, q->tokens);

@@ -6,6 +6,7 @@
 
 #include "data/corpus/loader.h"
 #include "data/corpus/tales.h"
+#include "kernels/moment_blocks.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 #include "model/io/checkpoint_manifest.h"
@@ -208,17 +209,30 @@ Test(checkpoint, resuming_with_a_larger_batch_continues_with_the_next_sample) {
     tokens_close(&r.tokens);
 }
 
-/* Stochastic rounding draws by the step, so a resumed run draws the same bits. */
-Test(checkpoint, resuming_keeps_moments_in_bf16) {
+static void resume_with(enum config_moments moments, enum config_rounding rounding) {
     struct resumed r;
+    struct subject *const subjects[] = {&r.whole, &r.first, &r.second};
     open_data(&r.tokens, &r.loader);
-    subject_open_moments(&r.whole, CONFIG_MOMENTS_BFLOAT16);
-    subject_open_moments(&r.first, CONFIG_MOMENTS_BFLOAT16);
-    subject_open_moments(&r.second, CONFIG_MOMENTS_BFLOAT16);
+    for (int i = 0; i < 3; i++) {
+        subject_open_moments(subjects[i], moments);
+        subjects[i]->config.optimizer.rounding_8bit = rounding;
+    }
+    cr_expect_eq(tensor_count(&r.whole.trainer.optimizer.codes[1]) > 0,
+                 moments == CONFIG_MOMENTS_INT8);
     resume(&r, 4, 5, "");
     close_resumed(&r);
     loader_close(&r.loader);
     tokens_close(&r.tokens);
+}
+
+/* Stochastic rounding draws by the step, so a resumed run draws the same bits. */
+Test(checkpoint, resuming_keeps_moments_in_bf16) {
+    resume_with(CONFIG_MOMENTS_BFLOAT16, CONFIG_ROUNDING_NEAREST);
+}
+
+Test(checkpoint, resuming_keeps_moments_in_8_bits) {
+    resume_with(CONFIG_MOMENTS_INT8, CONFIG_ROUNDING_NEAREST);
+    resume_with(CONFIG_MOMENTS_INT8, CONFIG_ROUNDING_STOCHASTIC);
 }
 
 /* Samples are counted in sequences, which are shorter now: as many tokens come before. */
@@ -267,59 +281,90 @@ Test(checkpoint, of_another_optimizer_are_refused_by_name) {
     tokens_close(&tokens);
 }
 
-static void expect_moments(const struct subject *subject, const float *wanted, int moment) {
+/* Returns all values of a moment in fp32, to be freed. */
+static float *moment_values(const struct subject *subject, int moment) {
     int64_t count = subject->trainer.gpt.count;
-    float *stored = malloc((size_t)count * sizeof *stored);
-    float *values = malloc((size_t)count * sizeof *values);
+    float *stored = calloc((size_t)count, sizeof *stored);
+    float *values = calloc((size_t)count, sizeof *values);
     enum dtype dtype = subject->precision.moments;
     optimizer_download(&subject->trainer.optimizer, moment, stored, 0, count);
     const float *found = dtype_widen(values, stored, dtype, 0, (size_t)count);
-    for (int64_t i = 0; i < count; i++) {
-        float value = dtype == DTYPE_F32 ? wanted[i] : f32_from_bf16(bf16_from_f32(wanted[i]));
-        cr_assert_eq(found[i], value, "moment %d of %d", (int)i, moment);
-    }
+    if (found != values) memcpy(values, found, (size_t)count * sizeof *values);
     free(stored);
-    free(values);
+    return values;
 }
 
-/* Files keep the dtype of the moments; resuming in another dtype converts them. */
+/* Rounds the values of a moment as the optimizer of a subject stores them. */
+static void round_moment(float *values, const struct subject *subject, int moment) {
+    const struct gpt *gpt = &subject->trainer.gpt;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        float *at = values + p->offset;
+        int64_t count = parameter_count(p);
+        if (update_rule_in_8bit(&subject->config, p)) {
+            uint8_t *codes = malloc((size_t)count);
+            float *scales = malloc((size_t)count);
+            const struct moment_blocks blocks = {codes, scales, moment, false};
+            moment_blocks_store(&blocks, at, 0, count, (struct rounding_key){0}, 0);
+            moment_blocks_load(at, &blocks, 0, count);
+            free(codes), free(scales);
+        } else if (subject->precision.moments == DTYPE_BF16)
+            for (int64_t k = 0; k < count; k++) at[k] = f32_from_bf16(bf16_from_f32(at[k]));
+    }
+}
+
+static void resume_moments(enum config_moments from, enum config_moments to) {
+    static const char *const formats[] = {"\"format\": 1,", "\"format\": 2,", "\"format\": 5,"};
+    struct subject saved, loaded;
+    struct safetensors file;
+    size_t size;
+    subject_open_moments(&saved, from);
+    subject_open_moments(&loaded, to);
+    int64_t count = saved.trainer.gpt.count;
+    float *given = calloc((size_t)count, sizeof *given);
+    for (ptrdiff_t i = 0; i < arrlen(saved.trainer.gpt.list); i++) {
+        const struct parameter *p = &saved.trainer.gpt.list[i];
+        for (int64_t k = 0; k < parameter_count(p); k++)
+            given[p->offset + k] =
+                fabsf((float)random_normal(3, 0, (uint64_t)(p->offset + k))) + 1e-3f;
+    }
+    for (int moment = 0; moment < 2; moment++)
+        optimizer_upload(&saved.trainer.optimizer, moment, given, 0, count);
+    SUCCEEDS(checkpoint_save(&saved.trainer, folder, path, &error));
+    SUCCEEDS(safetensors_open(&file, in_checkpoints(folder, "step-00000000/optimizer.safetensors"),
+                              &error));
+    cr_expect_eq(file.entries[0].dtype,
+                 from == CONFIG_MOMENTS_BFLOAT16 ? SAFETENSORS_BF16 : SAFETENSORS_F32);
+    const struct safetensors_entry *codes =
+        safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight");
+    const struct safetensors_entry *scales =
+        safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight.absmax");
+    cr_expect_eq(codes->dtype == SAFETENSORS_U8, from == CONFIG_MOMENTS_INT8);
+    cr_expect_eq(scales != NULL, from == CONFIG_MOMENTS_INT8, "from %d: %d entries", (int)from,
+                 file.count);
+    safetensors_close(&file);
+    char *text = read_text(path, "trainer.json", &size), *notes = load_noting(&loaded, path);
+    expect_text(text, formats[from]);
+    if (from == to) cr_expect_str_eq(notes, "");
+    else expect_text(notes, "optimizer.moments: ");
+    if (from == to) expect_same(&saved, &loaded);
+    for (int moment = 0; moment < 2; moment++) {
+        float *wanted = moment_values(&saved, moment), *found = moment_values(&loaded, moment);
+        if (from != to) round_moment(wanted, &loaded, moment);
+        for (int64_t i = 0; i < count; i++)
+            cr_assert_eq(found[i], wanted[i], "moment %d of %d", (int)i, moment);
+        free(wanted), free(found);
+    }
+    free(text), free(notes), free(given);
+    subject_close(&saved);
+    subject_close(&loaded);
+}
+
+/* Files have the moments as they are; resuming in another storage converts them. */
 Test(checkpoint, moments_resume_in_another_dtype) {
-    for (int from = CONFIG_MOMENTS_FLOAT32; from <= CONFIG_MOMENTS_BFLOAT16; from++)
-        for (int to = CONFIG_MOMENTS_FLOAT32; to <= CONFIG_MOMENTS_BFLOAT16; to++) {
-            struct subject saved, loaded;
-            struct safetensors file;
-            subject_open_moments(&saved, (enum config_moments)from);
-            subject_open_moments(&loaded, (enum config_moments)to);
-            int64_t count = saved.trainer.gpt.count;
-            float *wanted = calloc((size_t)count, sizeof *wanted);
-            for (ptrdiff_t i = 0; i < arrlen(saved.trainer.gpt.list); i++) {
-                const struct parameter *p = &saved.trainer.gpt.list[i];
-                for (int64_t k = 0; k < parameter_count(p); k++) {
-                    float value = (float)random_normal(3, 0, (uint64_t)(p->offset + k));
-                    bool bf16 = from == CONFIG_MOMENTS_BFLOAT16;
-                    wanted[p->offset + k] = bf16 ? f32_from_bf16(bf16_from_f32(value)) : value;
-                }
-            }
-            for (int moment = 0; moment < 2; moment++)
-                optimizer_upload(&saved.trainer.optimizer, moment, wanted, 0, count);
-            SUCCEEDS(checkpoint_save(&saved.trainer, folder, path, &error));
-            SUCCEEDS(safetensors_open(
-                &file, in_checkpoints(folder, "step-00000000/optimizer.safetensors"), &error));
-            cr_expect_eq(file.entries[0].dtype, from ? SAFETENSORS_BF16 : SAFETENSORS_F32);
-            safetensors_close(&file);
-            size_t size;
-            char *text = read_text(path, "trainer.json", &size);
-            expect_text(text, from ? "\"format\": 2," : "\"format\": 1,");
-            free(text);
-            char *notes = load_noting(&loaded, path);
-            if (from == to) cr_expect_str_eq(notes, "");
-            else expect_text(notes, "optimizer.moments: ");
-            for (int moment = 0; moment < 2; moment++) expect_moments(&loaded, wanted, moment);
-            free(notes);
-            free(wanted);
-            subject_close(&saved);
-            subject_close(&loaded);
-        }
+    for (int from = CONFIG_MOMENTS_FLOAT32; from <= CONFIG_MOMENTS_INT8; from++)
+        for (int to = CONFIG_MOMENTS_FLOAT32; to <= CONFIG_MOMENTS_INT8; to++)
+            resume_moments((enum config_moments)from, (enum config_moments)to);
 }
 
 Test(checkpoint, resumes_in_another_precision) {

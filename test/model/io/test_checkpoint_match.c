@@ -300,6 +300,41 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     subject_close(&subject);
 }
 
+/* Codes of moments without scales, or with scales of another count or dtype. */
+Test(checkpoint_match, codes_of_moments_need_their_scales) {
+    static const char *const reasons[] = {NULL, "is U8, but only F32, F16 and BF16",
+                                          "does not have an F32 scale for each 256",
+                                          "does not have an F32 scale for each 256"};
+    struct subject subject;
+    subject_open_moments(&subject, CONFIG_MOMENTS_INT8);
+    struct saved_tensor *tensors = saved_moments(&subject.trainer.optimizer);
+    ptrdiff_t scales = 0;
+    while (tensors[scales].array != MOMENT_SCALES) scales++;
+    for (int defect = 0; defect < (int)COUNT(reasons); defect++) {
+        struct safetensors_writer writer;
+        struct tensor_files files;
+        struct safetensors_entry *entries = saved_entries(tensors, DTYPE_F32);
+        if (defect == 1) entries[scales].name = "others";
+        if (defect == 2) entries[scales].shape[0]--;
+        if (defect == 3) entries[scales].dtype = SAFETENSORS_I32;
+        SUCCEEDS(safetensors_write_begin(&writer, in_folder("optimizer.safetensors"), entries,
+                                         (int)arrlen(entries), &error));
+        char *zeros = calloc(1, writer.announced);
+        SUCCEEDS(safetensors_write_data(&writer, zeros, writer.announced, &error));
+        SUCCEEDS(safetensors_write_end(&writer, &error));
+        SUCCEEDS(tensor_files_open_directory(&files, folder, checkpoint_optimizer_stem, &error));
+        error.text[0] = '\0';
+        int status = checkpoint_check_moments(&subject.trainer.optimizer, &files, &error);
+        cr_expect_eq(status, defect ? -1 : 0, "defect %d: %s", defect, error.text);
+        if (defect) expect_text(error.text, reasons[defect]);
+        tensor_files_close(&files);
+        free(zeros);
+        arrfree(entries);
+    }
+    arrfree(tensors);
+    subject_close(&subject);
+}
+
 /* A shard that ends early at any offset (here some of them) is named in the message. */
 Test(checkpoint_match, cut_shards_are_refused) {
     static const struct foreign_format sharded = {
