@@ -38,17 +38,27 @@ static ON_HOST_AND_DEVICE float moment_larger(float a, float b) {
     return a > b ? a : b;
 }
 
+/* Returns a * b + c. GPUs round it once, also where multiply-adds are not fused by themselves. */
+static ON_HOST_AND_DEVICE float moment_line(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    return fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* Returns the magnitude of a level: a code that counts from zero up. `is_signed` is a constant in
  * callers. */
 static ON_HOST_AND_DEVICE float moment_magnitude(int level, const int is_signed) {
     const int factor = is_signed ? 1 : 2;
     const float p = (float)(level + factor - 1);
     float value = 0;
-#define X(intervals, power)                                                            \
-    {                                                                                  \
-        const double n = (intervals)*factor;                                           \
-        const float slope = (float)(0.9 / n / (power));                                \
-        value = moment_larger(value, slope * p + (float)((0.45 / n - 0.8) / (power))); \
+#define X(intervals, power)                                          \
+    {                                                                \
+        const double n = (intervals)*factor;                         \
+        const float slope = (float)(0.9 / n / (power)),              \
+                    height = (float)((0.45 / n - 0.8) / (power));    \
+        value = moment_larger(value, moment_line(slope, p, height)); \
     }
     MOMENT_DECADES(X)
 #undef X
@@ -67,17 +77,17 @@ static ON_HOST_AND_DEVICE int moment_level(float magnitude, const int is_signed)
     {                                                                              \
         const double n = (intervals)*factor;                                       \
         const float slope = (float)((power)*n / 0.9), height = (float)(n * 8 / 9); \
-        p = moment_smaller(slope * magnitude + height, p);                         \
+        p = moment_smaller(moment_line(slope, magnitude, height), p);              \
     }
     MOMENT_DECADES(X)
 #undef X
     /* The border of p = 2n is one interval after the decade; the slope is a third of its own. */
-#define X(intervals, power)                                      \
-    {                                                            \
-        const double n = (intervals)*factor;                     \
-        const float slope = (float)((power)*n / 2.7);            \
-        const float height = (float)(2 * n - n / 2.7 - 1 / 3.0); \
-        p = moment_smaller(slope * magnitude + height, p);       \
+#define X(intervals, power)                                           \
+    {                                                                 \
+        const double n = (intervals)*factor;                          \
+        const float slope = (float)((power)*n / 2.7);                 \
+        const float height = (float)(2 * n - n / 2.7 - 1 / 3.0);      \
+        p = moment_smaller(moment_line(slope, magnitude, height), p); \
     }
     MOMENT_BORDERS(X)
 #undef X

@@ -5,6 +5,7 @@
  * found_inf, the loss scale, the clip factor, the learning rate and the number of updates are in
  * device memory. Each block computes the scalars that depend on them, in fp64, as PyTorch does. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/moments.h"
 #include "kernels/cuda/rounding.h"
 
 /* A thread has one chunk of each of four arrays in flight, as many bytes as four chunks of one
@@ -74,6 +75,7 @@ template <typename Gradient, typename Master, typename Copy, typename Moment> st
     Copy *copy; /* 16-bit copy, or NULL */
     const Gradient *gradients;
     uint32_t first;
+    struct moment_scales scales; /* of moments in 8 bits */
 };
 
 template <bool WHOLE, int N>
@@ -99,20 +101,64 @@ store_moments(const float *values1, const float *values2, __nv_bfloat16 *moment1
     store_bits<WHOLE, N>((uint16_t *)moment2, bits2, left);
 }
 
+/* Updates one chunk of weights at `at`, and its moments in registers. */
+template <bool WHOLE, int N, typename Arrays>
+static __device__ __forceinline__ void update_weights(const Arrays *a, int64_t at, int64_t left,
+                                                      const struct scalars *s, float *moment1,
+                                                      float *moment2) {
+    float gradient[N], master[N];
+    load_flat<WHOLE, N>(gradient, a->gradients + at, left);
+    load_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
+    for (int i = 0; i < N; i++) update(&master[i], &moment1[i], &moment2[i], gradient[i], s);
+    store_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
+    if (a->copy) store_flat<WHOLE, N>(a->copy + at, master, left);
+}
+
 /* One chunk at `at`. */
 template <bool WHOLE, int N, typename Arrays>
 static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at, int64_t left,
                                                     const struct scalars *s) {
-    float gradient[N], master[N], moment1[N], moment2[N];
-    load_flat<WHOLE, N>(gradient, a->gradients + at, left);
-    load_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
+    float moment1[N], moment2[N];
     load_flat<WHOLE, N>(moment1, a->moment1 + at, left);
     load_flat<WHOLE, N>(moment2, a->moment2 + at, left);
-    for (int i = 0; i < N; i++) update(&master[i], &moment1[i], &moment2[i], gradient[i], s);
-    store_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
-    if (a->copy) store_flat<WHOLE, N>(a->copy + at, master, left);
+    update_weights<WHOLE, N>(a, at, left, s, moment1, moment2);
     store_moments<WHOLE, N>(moment1, moment2, a->moment1 + at, a->moment2 + at, left, s->key,
                             a->first + (uint32_t)at);
+}
+
+/* A block of moments in 8 bits. All lanes of a warp call it. */
+template <bool WHOLE, int N, typename Arrays>
+static __device__ __forceinline__ void update_block(const Arrays *a, int64_t block, int64_t count,
+                                                    const struct scalars *s) {
+    constexpr int CHUNKS = chunks_of_a_block<N>();
+    const struct coded *const codes[2] = {a->moment1, a->moment2};
+    const int64_t first = block * MOMENT_BLOCK + (int64_t)(threadIdx.x % WARP) * N;
+    float values[2][CHUNKS * N];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        const int64_t at = first + (int64_t)c * WARP * N;
+        load_codes<N>(&values[0][c * N], codes[0] + at, a->scales.of[0][block], true);
+        load_codes<N>(&values[1][c * N], codes[1] + at, a->scales.of[1][block], false);
+        update_weights<WHOLE, N>(a, at, count - at, s, &values[0][c * N], &values[1][c * N]);
+    }
+    for (int moment = 0; moment < 2; moment++) {
+        const float scale = block_scale<CHUNKS * N>(values[moment]);
+        if (threadIdx.x % WARP == 0) a->scales.of[moment][block] = scale;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            const int64_t at = first + (int64_t)c * WARP * N;
+            const struct code_rounding rounding = {a->scales.stochastic, s->key,
+                                                   a->first + (uint32_t)at};
+            store_codes<N>((moment ? a->moment2 : a->moment1) + at, &values[moment][c * N],
+                           1 / scale, moment == 0, &rounding);
+        }
+    }
+}
+
+/* Number of values of a chunk: a warp has a block of codes, in as many chunks as it takes. */
+template <typename Gradient, typename Master, typename Moment>
+static constexpr __host__ __device__ int values_of_a_chunk() {
+    return chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment) == 1 ? 2 : sizeof(Moment));
 }
 
 template <typename Gradient, typename Master, typename Copy, typename Moment>
@@ -121,8 +167,8 @@ static __global__ void __launch_bounds__(THREADS)
                  const struct step_state *__restrict__ state,
                  const struct step_inputs *__restrict__ inputs, struct scalars given,
                  struct rates rates) {
-    constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
-    constexpr int STEP = THREADS * N;
+    constexpr int N = values_of_a_chunk<Gradient, Master, Moment>();
+    constexpr int STEP = THREADS * N, WARPS = THREADS / WARP;
     __shared__ struct scalars shared;
     if (state->found_inf) return; /* the same for all threads of all blocks */
     if (threadIdx.x == 0) {
@@ -135,7 +181,12 @@ static __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < ITERATIONS; i++) {
         int64_t first = ((int64_t)blockIdx.x * ITERATIONS + i) * STEP;
         int64_t at = first + (int64_t)threadIdx.x * N;
-        if (aligned && first + STEP <= count)
+        if constexpr (sizeof(Moment) == 1) {
+            int64_t block = ((int64_t)blockIdx.x * ITERATIONS + i) * WARPS + threadIdx.x / WARP;
+            if (block * MOMENT_BLOCK >= count) return; /* the same for all lanes */
+            if (aligned) update_block<true, N>(&arrays, block, count, &scalars);
+            else update_block<false, N>(&arrays, block, count, &scalars);
+        } else if (aligned && first + STEP <= count)
             update_chunk<true, N>(&arrays, at, count - at, &scalars);
         else update_chunk<false, N>(&arrays, at, count - at, &scalars);
     }
@@ -143,12 +194,12 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <typename Gradient, typename Master, typename Copy, typename Moment>
 static void launch(struct backend *be, const struct adamw_args *a) {
-    constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
+    constexpr int N = values_of_a_chunk<Gradient, Master, Moment>();
     Copy *copy = a->copy ? (Copy *)a->copy->data : NULL;
     struct arrays<Gradient, Master, Copy, Moment> arrays = {
         (Master *)a->master->data, (uint16_t *)a->remainder, (Moment *)a->moment1->data,
             (Moment *)a->moment2->data, copy, (const Gradient *)a->gradients->data,
-            (uint32_t)a->first
+            (uint32_t)a->first, a->scales
     };
     struct rates rates = {a->beta1, a->beta2, a->epsilon, a->weight_decay, a->lr_factor};
     struct scalars given = {};
@@ -162,9 +213,11 @@ static void launch(struct backend *be, const struct adamw_args *a) {
                    aligned_to(arrays.moment2, N * sizeof(Moment)) &&
                    aligned_to(arrays.gradients, N * sizeof(Gradient)) &&
                    aligned_to(copy, N * sizeof(Copy));
+    constexpr int64_t STEP =
+        sizeof(Moment) == 1 ? (int64_t)THREADS / WARP * MOMENT_BLOCK : (int64_t)THREADS * N;
     LAUNCH((adamw_kernel<Gradient, Master, Copy, Moment>),
-           (unsigned)blocks_of(count, (int64_t)THREADS * N * ITERATIONS), THREADS, 0,
-           cuda_state(be)->compute, arrays, count, aligned, a->state, a->inputs, given, rates);
+           (unsigned)blocks_of(count, STEP * ITERATIONS), THREADS, 0, cuda_state(be)->compute,
+           arrays, count, aligned, a->state, a->inputs, given, rates);
 }
 
 template <typename Gradient, typename Moment>
@@ -180,7 +233,8 @@ void cuda_adamw(struct backend *be, const struct adamw_args *args) {
     adamw_check(args);
     if (tensor_count(args->master) == 0) return;
     STORAGE_SWITCH(args->gradients->dtype, Gradient, {
-        if (moments == DTYPE_BF16) choose<Gradient, __nv_bfloat16>(be, args);
+        if (moments == DTYPE_DYNAMIC8) choose<Gradient, struct coded>(be, args);
+        else if (moments == DTYPE_BF16) choose<Gradient, __nv_bfloat16>(be, args);
         else choose<Gradient, float>(be, args);
     });
     cuda_launched(be, "adamw");

@@ -2,6 +2,7 @@
  * the direction of whole matrices in between. Scalars depend on values in device memory, as in
  * adamw.cu. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/moments.h"
 #include "kernels/cuda/rounding.h"
 
 enum { THREADS = 256, ITERATIONS = 4 };
@@ -61,6 +62,7 @@ template <typename Gradient, typename Master, typename Copy, typename Moment> st
     Moment *moment;
     const Gradient *gradients;
     uint32_t first;
+    struct moment_scales scales; /* of a moment in 8 bits */
 };
 
 template <bool WHOLE, int N>
@@ -81,14 +83,14 @@ static __device__ __forceinline__ void store_moment(const float *values, __nv_bf
     store_bits<WHOLE, N>((uint16_t *)moment, bits, left);
 }
 
-/* One chunk of SGD or LION at `at`. */
+/* One chunk of SGD or LION at `at`, with its moment in registers. */
 template <bool WHOLE, int N, enum momentum_rule RULE, typename Arrays>
-static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at, int64_t left,
-                                                    const struct scalars *s, bool nesterov) {
-    float gradient[N], master[N], moment[N];
+static __device__ __forceinline__ void update_weights(const Arrays *a, int64_t at, int64_t left,
+                                                      const struct scalars *s, bool nesterov,
+                                                      float *moment) {
+    float gradient[N], master[N];
     load_flat<WHOLE, N>(gradient, a->gradients + at, left);
     load_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
-    load_flat<WHOLE, N>(moment, a->moment + at, left);
     for (int i = 0; i < N; i++) {
         float g = gradient[i] * s->unscale * s->clip;
         float d = step<RULE>(s, g, master[i], &moment[i], nesterov);
@@ -96,7 +98,6 @@ static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at,
     }
     store_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
     if (a->copy) store_flat<WHOLE, N>(a->copy + at, master, left);
-    store_moment<WHOLE, N>(moment, a->moment + at, left, s->key, a->first + (uint32_t)at);
 }
 
 /* One chunk of APPLY; the gradients are the direction. */
@@ -111,18 +112,61 @@ static __device__ __forceinline__ void apply_chunk(const Arrays *a, int64_t at, 
     if (a->copy) store_flat<WHOLE, N>(a->copy + at, master, left);
 }
 
-/* One chunk of DIRECTION; the direction is in place of the copy. */
+/* One chunk of DIRECTION, with its moment in registers; the direction is in place of the copy. */
 template <bool WHOLE, int N, typename Arrays>
-static __device__ __forceinline__ void direction_chunk(const Arrays *a, int64_t at, int64_t left,
-                                                       const struct scalars *s, bool nesterov) {
-    float gradient[N], moment[N], direction[N];
+static __device__ __forceinline__ void find_direction(const Arrays *a, int64_t at, int64_t left,
+                                                      const struct scalars *s, bool nesterov,
+                                                      float *moment) {
+    float gradient[N], direction[N];
     load_flat<WHOLE, N>(gradient, a->gradients + at, left);
-    load_flat<WHOLE, N>(moment, a->moment + at, left);
     for (int i = 0; i < N; i++)
         direction[i] = step<MOMENTUM_DIRECTION>(s, gradient[i] * s->unscale * s->clip, 0,
                                                 &moment[i], nesterov);
     store_flat<WHOLE, N>(a->copy + at, direction, left);
+}
+
+/* One chunk of a rule with a moment, which is in registers. */
+template <bool WHOLE, int N, enum momentum_rule RULE, typename Arrays>
+static __device__ __forceinline__ void rule_chunk(const Arrays *a, int64_t at, int64_t left,
+                                                  const struct scalars *s, bool nesterov,
+                                                  float *moment) {
+    if constexpr (RULE == MOMENTUM_DIRECTION)
+        find_direction<WHOLE, N>(a, at, left, s, nesterov, moment);
+    else update_weights<WHOLE, N, RULE>(a, at, left, s, nesterov, moment);
+}
+
+/* The same at `at`. */
+template <bool WHOLE, int N, enum momentum_rule RULE, typename Arrays>
+static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at, int64_t left,
+                                                    const struct scalars *s, bool nesterov) {
+    float moment[N];
+    load_flat<WHOLE, N>(moment, a->moment + at, left);
+    rule_chunk<WHOLE, N, RULE>(a, at, left, s, nesterov, moment);
     store_moment<WHOLE, N>(moment, a->moment + at, left, s->key, a->first + (uint32_t)at);
+}
+
+/* A block of moments in 8 bits. All lanes of a warp call it. */
+template <bool WHOLE, int N, enum momentum_rule RULE, typename Arrays>
+static __device__ __forceinline__ void update_block(const Arrays *a, int64_t block, int64_t count,
+                                                    const struct scalars *s, bool nesterov) {
+    constexpr int CHUNKS = chunks_of_a_block<N>();
+    const int64_t first = block * MOMENT_BLOCK + (int64_t)(threadIdx.x % WARP) * N;
+    float values[CHUNKS * N];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        const int64_t at = first + (int64_t)c * WARP * N;
+        load_codes<N>(&values[c * N], a->moment + at, a->scales.of[0][block], true);
+        rule_chunk<WHOLE, N, RULE>(a, at, count - at, s, nesterov, &values[c * N]);
+    }
+    const float scale = block_scale<CHUNKS * N>(values);
+    if (threadIdx.x % WARP == 0) a->scales.of[0][block] = scale;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        const int64_t at = first + (int64_t)c * WARP * N;
+        const struct code_rounding rounding = {a->scales.stochastic, s->key,
+                                               a->first + (uint32_t)at};
+        store_codes<N>(a->moment + at, &values[c * N], 1 / scale, true, &rounding);
+    }
 }
 
 /* DIRECTION has no master weights, and stores the direction in place of the copy. */
@@ -130,7 +174,8 @@ template <enum momentum_rule RULE, typename Gradient, typename Master, typename 
           typename Moment>
 static constexpr __host__ __device__ int values_of_a_chunk() {
     return chunk_values(sizeof(Gradient),
-                        RULE == MOMENTUM_DIRECTION ? sizeof(Copy) : sizeof(Master), sizeof(Moment));
+                        RULE == MOMENTUM_DIRECTION ? sizeof(Copy) : sizeof(Master),
+                        sizeof(Moment) == 1 ? 2 : sizeof(Moment));
 }
 
 template <enum momentum_rule RULE, typename Gradient, typename Master, typename Copy,
@@ -155,12 +200,15 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t first = ((int64_t)blockIdx.x * ITERATIONS + i) * STEP;
         int64_t at = first + (int64_t)threadIdx.x * N, left = count - at;
         bool whole = aligned && first + STEP <= count;
-        if (RULE == MOMENTUM_APPLY) {
+        if constexpr (sizeof(Moment) == 1) { /* a warp has a block, in as many chunks as it takes */
+            constexpr int WARPS = THREADS / WARP;
+            int64_t block = ((int64_t)blockIdx.x * ITERATIONS + i) * WARPS + threadIdx.x / WARP;
+            if (block * MOMENT_BLOCK >= count) return; /* the same for all lanes */
+            if (aligned) update_block<true, N, RULE>(&arrays, block, count, &s, nesterov);
+            else update_block<false, N, RULE>(&arrays, block, count, &s, nesterov);
+        } else if constexpr (RULE == MOMENTUM_APPLY) {
             if (whole) apply_chunk<true, N>(&arrays, at, left, &s);
             else apply_chunk<false, N>(&arrays, at, left, &s);
-        } else if (RULE == MOMENTUM_DIRECTION) {
-            if (whole) direction_chunk<true, N>(&arrays, at, left, &s, nesterov);
-            else direction_chunk<false, N>(&arrays, at, left, &s, nesterov);
         } else {
             if (whole) update_chunk<true, N, RULE>(&arrays, at, left, &s, nesterov);
             else update_chunk<false, N, RULE>(&arrays, at, left, &s, nesterov);
@@ -182,6 +230,7 @@ static void launch(struct backend *be, const struct momentum_args *a) {
     arrays.remainder = (uint16_t *)a->remainder;
     arrays.gradients = (const Gradient *)source->data;
     arrays.first = (uint32_t)a->first;
+    arrays.scales = a->scales;
     struct rates rates = {a->weight_decay, a->lr_factor, RULE == MOMENTUM_SGD};
     struct scalars given = {};
     given.beta1 = (float)a->beta1, given.beta1_rest = (float)(1 - a->beta1);
@@ -193,10 +242,11 @@ static void launch(struct backend *be, const struct momentum_args *a) {
                    aligned_to(arrays.moment, N * sizeof(Moment)) &&
                    aligned_to(arrays.gradients, N * sizeof(Gradient)) &&
                    aligned_to(arrays.copy, N * sizeof(Copy));
+    constexpr int64_t STEP =
+        sizeof(Moment) == 1 ? (int64_t)THREADS / WARP * MOMENT_BLOCK : (int64_t)THREADS * N;
     LAUNCH((momentum_kernel<RULE, Gradient, Master, Copy, Moment>),
-           (unsigned)blocks_of(count, (int64_t)THREADS * N * ITERATIONS), THREADS, 0,
-           cuda_state(be)->compute, arrays, count, aligned, a->state, a->inputs, given, rates,
-           a->nesterov);
+           (unsigned)blocks_of(count, STEP * ITERATIONS), THREADS, 0, cuda_state(be)->compute,
+           arrays, count, aligned, a->state, a->inputs, given, rates, a->nesterov);
 }
 
 /* Chooses the form of the master weights. */
@@ -226,7 +276,10 @@ void cuda_momentum(struct backend *be, const struct momentum_args *args) {
                        (choose<MOMENTUM_APPLY, Direction, __nv_bfloat16>(be, args)));
     else
         STORAGE_SWITCH(args->gradients->dtype, Gradient, {
-            if (args->moment->dtype == DTYPE_BF16) choose_rule<Gradient, __nv_bfloat16>(be, args);
+            if (args->moment->dtype == DTYPE_DYNAMIC8)
+                choose_rule<Gradient, struct coded>(be, args);
+            else if (args->moment->dtype == DTYPE_BF16)
+                choose_rule<Gradient, __nv_bfloat16>(be, args);
             else choose_rule<Gradient, float>(be, args);
         });
     cuda_launched(be, "momentum");

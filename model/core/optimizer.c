@@ -71,9 +71,6 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     if (gpt->offload && gpt->be->collectives->ranks->size > 1)
         return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
                            "anyway (ranks.shard)\nleave it out");
-    if (config->optimizer.moments == CONFIG_MOMENTS_INT8 && gpt->be->device.kind != BACKEND_CPU)
-        return fail(error, "optimizer.moments: \"int8\" is for CPUs only\n"
-                           "use \"bfloat16\", or \"device\": \"cpu\"");
     *optimizer = (struct optimizer){.gpt = gpt, .config = config};
     if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
                       &gpt->masters, &gpt->gradients, error))
