@@ -4,12 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <stb/stb_ds.h>
+
 #include "data/util/min_max.h"
 #include "data/util/table.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/core/gpt.h"
 #include "model/core/precision.h"
+#include "model/core/update_rule.h"
 #include "model/plan/memory_plan.h"
 
 static const struct row {
@@ -26,6 +29,7 @@ static const struct row {
         "gradients rounded to 16 bit"),
     ROW(MOMENTS, "optimizer.moments", CONFIG_MOMENTS_BFLOAT16, LESS_EXACT,
         "moments rounded to bf16"),
+    ROW(CODES, "optimizer.moments", CONFIG_MOMENTS_INT8, LESS_EXACT, "moments in 8-bit codes"),
     ROW(CAST, "weights.copy", CONFIG_COPY_CAST, SAME_BITS, "same bits; weights cast each pass"),
     ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
     ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
@@ -38,6 +42,21 @@ static const struct row {
 
 /* ---- effect of an option */
 
+/* True if int8 moments would change a run: if some are not in 8 bits yet that could be. */
+static bool codes_moments(const struct config *config) {
+    struct config other = *config;
+    struct gpt_shape shape = config_shape(config);
+    int64_t count;
+    bool found = false;
+    if (config->optimizer.moments == CONFIG_MOMENTS_INT8) return false;
+    other.optimizer.moments = CONFIG_MOMENTS_INT8;
+    struct parameter *list = parameter_list(&shape, &count);
+    for (ptrdiff_t i = 0; i < parameter_trained_count(list) && !found; i++)
+        found = update_rule_in_8bit(&other, &list[i]);
+    arrfree(list);
+    return found;
+}
+
 /* True if the option would change a run of config, whose resolved precision is p. */
 static bool has_effect(enum memory_option option, const struct config *config,
                        const struct precision *p, const struct backend *be) {
@@ -48,7 +67,8 @@ static bool has_effect(enum memory_option option, const struct config *config,
     case MEMORY_RECOMPUTE_GELU:
     case MEMORY_RECOMPUTE_LAYER: return config->train.recompute < rows[option].value;
     case MEMORY_GRADIENTS: return lower && p->gradients == DTYPE_F32;
-    case MEMORY_MOMENTS: return p->moments == DTYPE_F32;
+    case MEMORY_MOMENTS: return config->optimizer.moments == CONFIG_MOMENTS_FLOAT32;
+    case MEMORY_CODES: return codes_moments(config);
     case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
     case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
     case MEMORY_BASE:

@@ -27,6 +27,7 @@ enum memory_option {
     MEMORY_RECOMPUTE_LAYER,
     MEMORY_GRADIENTS, /* in 16 bit */
     MEMORY_MOMENTS,   /* in 16 bit */
+    MEMORY_CODES,     /* moments in 8 bits */
     MEMORY_CAST,      /* fp16 weights are cast in each pass instead of kept as a copy */
     MEMORY_OFFLOAD,   /* optimizer state in host memory */
     MEMORY_MICRO_BATCH,

@@ -196,9 +196,10 @@ Test(memory_peak, sixteen_bit_gradients_and_samples) {
 }
 
 /* A large table, in the forms that take the least memory: upper halves and remainders in bf16, a
- * temporary copy in fp16; and 16-bit moments. For matmuls this wide the library takes its own
- * buffers, up to 40 MiB without AVX2, so only the rise of a second run is compared; 13 MiB of
- * those buffers stay. The smallest array that could be counted twice is a 16-bit table, 32 MiB. */
+ * temporary copy in fp16; and 16-bit moments, or with it 8-bit ones. For matmuls this wide the
+ * library takes its own buffers, up to 40 MiB without AVX2, so only the rise of a second run is
+ * compared; 13 MiB of those buffers stay. The smallest array that could be counted twice is a
+ * 16-bit table, 32 MiB. */
 Test(memory_peak, weights_and_moments_in_sixteen_bit) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     for (int fp16 = 0; fp16 < 2; fp16++) {
@@ -211,7 +212,8 @@ Test(memory_peak, weights_and_moments_in_sixteen_bit) {
         config.model.n_positions = LENGTH;
         config.train.micro_batch_size = 4;
         config.gradients.dtype = CONFIG_DTYPE_LOWER;
-        config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+        config.optimizer.moments = fp16 ? CONFIG_MOMENTS_INT8 : CONFIG_MOMENTS_BFLOAT16;
+        config.optimizer.embeddings_8bit = true;
         config.weights.copy = fp16 ? CONFIG_COPY_CAST : CONFIG_COPY_SPLIT;
         struct peak peak = measure(&config);
         check_second(&peak, &config, "state in 16 bit", 0x1.8p24);

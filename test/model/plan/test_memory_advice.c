@@ -6,7 +6,7 @@
 
 TestSuite(memory_advice, .fini = close_rig);
 
-enum { CANDIDATES_MAX = 400 };
+enum { CANDIDATES_MAX = 600 };
 
 /* Configs in order of cost, and the bytes of their plans. */
 struct candidates {
@@ -24,13 +24,13 @@ static void add_cheap(const struct config *config, enum config_recompute level) 
     bool unsplit =
         config->precision == CONFIG_PRECISION_BF16 && config->weights.copy == CONFIG_COPY_KEPT;
     for (int cast = 0; cast <= fp16; cast++)
-        for (int moments = 0; moments <= 1; moments++)
+        for (int moments = CONFIG_MOMENTS_FLOAT32; moments <= CONFIG_MOMENTS_INT8; moments++)
             for (int gradients = 0; gradients <= lower; gradients++)
                 for (int recompute = (int)level; recompute < 3; recompute++)
                     for (int split = 0; split <= unsplit; split++) {
                         struct config other = *config;
                         if (cast) other.weights.copy = CONFIG_COPY_CAST;
-                        if (moments) other.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+                        other.optimizer.moments = (enum config_moments)moments;
                         if (gradients) other.gradients.dtype = CONFIG_DTYPE_LOWER;
                         other.train.recompute = levels[recompute];
                         if (split) other.weights.copy = CONFIG_COPY_SPLIT;
@@ -168,7 +168,12 @@ Test(memory_advice, order_of_cost) {
     config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
     memory = total_of(&config);
     cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
-    cr_expect(advice.chosen[MEMORY_MOMENTS] && !advice.chosen[MEMORY_CAST]);
+    cr_expect(advice.chosen[MEMORY_MOMENTS] && !advice.chosen[MEMORY_CODES]);
+    config.optimizer.moments = CONFIG_MOMENTS_INT8;
+    memory = total_of(&config);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+    cr_expect(advice.chosen[MEMORY_CODES] && !advice.chosen[MEMORY_MOMENTS] &&
+              !advice.chosen[MEMORY_CAST]);
     cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_CAST] && !advice.chosen[MEMORY_MICRO_BATCH]);
 }

@@ -28,6 +28,13 @@ Test(memory_options, set_their_keys_once) {
     expect_applies(MEMORY_MOMENTS, true);
     cr_expect_eq(config->optimizer.moments, CONFIG_MOMENTS_BFLOAT16);
     expect_applies(MEMORY_MOMENTS, false);
+    config->optimizer.min_8bit_size = INT64_MAX; /* no tensor is large enough */
+    expect_applies(MEMORY_CODES, false);
+    config->optimizer.min_8bit_size = 0;
+    expect_applies(MEMORY_CODES, true);
+    cr_expect_eq(config->optimizer.moments, CONFIG_MOMENTS_INT8);
+    expect_applies(MEMORY_CODES, false);
+    expect_applies(MEMORY_MOMENTS, false);
     expect_applies(MEMORY_RESIDUAL, true);
     cr_expect_eq(config->autocast.residual, CONFIG_DTYPE_LOWER);
     expect_applies(MEMORY_RESIDUAL, false);

@@ -145,6 +145,11 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         cr_expect_eq(plan_of(&rig.config).gradients, (lower ? 2 : 4) * ELEMENTS);
         rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
         cr_expect_eq(plan_of(&rig.config).moments, 4 * ELEMENTS);
+        /* Codes with a scale for 256, of the matrices of layers; 4 bytes of all others. */
+        rig.config.optimizer.moments = CONFIG_MOMENTS_INT8;
+        const size_t coded = LAYERS * MATRICES;
+        cr_expect_eq(plan_of(&rig.config).moments,
+                     2 * (coded + coded / 64 + 4 * (ELEMENTS - coded)));
         rig.config.weights.copy = CONFIG_COPY_CAST;
         cr_expect_eq(plan_of(&rig.config).copies, lower ? 2 * (VECTORS + MATRICES) : 0);
     }

@@ -133,6 +133,7 @@ Test(memory_text, what_options_save) {
          "different summation order; 4 per step"},
         {"gradients.dtype=lower", NULL, "gradients rounded to 16 bit"},
         {"optimizer.moments=bfloat16", NULL, "moments rounded to bf16"},
+        {"optimizer.moments=int8", NULL, "moments in 8-bit codes"},
         {"weights.copy=cast", NULL, "same bits; weights cast each pass"},
         {"autocast.residual=lower", NULL, "residual stream in 16 bit"},
     };
@@ -166,7 +167,7 @@ Test(memory_text, only_options_with_effect) {
     cr_expect_not_null(strstr(text, "\ntrain.recompute=layer "));
     for (size_t i = 0; i < COUNT(absent); i++) cr_expect_null(strstr(text, absent[i]));
     rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
-    rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+    rig.config.optimizer.moments = CONFIG_MOMENTS_INT8;
     rig.config.autocast.enabled = false;
     cr_expect_null(strstr(print(memory_print_run, 30, 0), "saves"));
 }
@@ -232,7 +233,7 @@ Test(memory_text, fits_or_names_options) {
     cr_expect_not_null(strstr(print(memory_print_run, (double)own / 0x1p30, 0), fits));
     expect_advice(layer, 1, "with the same bits");
     rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
-    rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+    rig.config.optimizer.moments = CONFIG_MOMENTS_INT8;
     expect_advice(lower, 1, "but is less exact");
     rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
     expect_advice(batch, 2, "with the same steps but for the order of sums");
