@@ -82,7 +82,8 @@ train 2 whole --set precision=bf16 --set ranks.shard=none && equal r2-bf16 whole
 train 2 whole16 --set precision=fp16 --set ranks.shard=none && equal r2-fp16 whole16
 # Moments in 8 bits: ranks divide whole blocks, and the last one has the rest.
 for ranks in 2 3; do
-    coded=(--set optimizer.moments=int8 --set optimizer.min_8bit_size=0)
+    coded=(--set optimizer.moments=int8 --set optimizer.min_8bit_size=0 --set model.n_embd=80
+        --set model.n_head=4 --set model.n_inner=256) # 260 blocks in a layer
     train "$ranks" "coded$ranks" "${coded[@]}"
     train "$ranks" "coded$ranks-whole" "${coded[@]}" --set ranks.shard=none
     equal "coded$ranks" "coded$ranks-whole"
