@@ -209,7 +209,7 @@ Test(checkpoint_damage, odd_texts_are_refused) {
         ODD("{\"format\": 1.5}", "\"format\""),
         ODD("{\"format\": 1, \"format\": 1}", "\"format\""),
         ODD("{\"format\": 0}", "format is 0"),
-        ODD("{\"format\": 5}", "format is 5"),
+        ODD("{\"format\": 6}", "format is 6"),
         ODD("{\"format\": 1e300}", "\"format\""),
         ODD("{\"format\": 1, \"step\": 5}", "changed after it was written"),
 #undef ODD
