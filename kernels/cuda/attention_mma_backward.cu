@@ -191,14 +191,15 @@ key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][
             ds[band][n][j] = (ds[band][n][j] - columns[n * 8 + j % 2].y) * cap_slope(score);
     }
     if (SUMS & VALUE_SUMS) accumulate<T, D>(dv, p, down + second);
-    if (!(SUMS & KEY_SUMS)) return;
+    if constexpr ((SUMS & KEY_SUMS) != 0) {
 #pragma unroll
-    for (int i = 0; i < bands * 8; i++) {
-        int band = i / 8, n = i / 4 % 2, j = i % 4;
-        float change = CAPPED ? ds[band][n][j] : ds[band][n][j] - columns[n * 8 + j % 2].y;
-        ds[band][n][j] = p[band][n][j] * change;
+        for (int i = 0; i < bands * 8; i++) {
+            int band = i / 8, n = i / 4 % 2, j = i % 4;
+            float change = CAPPED ? ds[band][n][j] : ds[band][n][j] - columns[n * 8 + j % 2].y;
+            ds[band][n][j] = p[band][n][j] * change;
+        }
+        accumulate<T, D>(dk, ds, down);
     }
-    accumulate<T, D>(dk, ds, down);
 }
 
 /* Tile of queries that is streamed: the tiles of one head from the diagonal on, then those of the
