@@ -470,6 +470,7 @@ void run(const launch &what, void (*body)(void *), void *argument,
     }
     std::shared_ptr<void> kept = keep(argument);
     record(
+        what.stream,
         [=](cudaStream_t stream) {
             launch later = what;
             later.stream = stream;

@@ -30,7 +30,11 @@ cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
         return emu::runtime_error(cudaErrorUnknown, "cudaEventRecord was told to fail");
     event *e = (event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
-    if (spoils_recording_on(handle, "cudaEventRecord")) return last_error;
+    if (recording(handle)) {
+        record_event(handle, e);
+        return cudaSuccess;
+    }
+    e->graph = 0;
     e->on = stream_of(handle);
     e->number = next_number();
     e->time = now();
@@ -43,6 +47,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
         return emu::runtime_error(cudaErrorLaunchFailure, "cudaEventSynchronize was told to fail");
     const event *e = (const event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventSynchronize");
+    if (e->graph) return runtime_error(cudaErrorCapturedEvent, "cudaEventSynchronize");
     if (e->on && exists(e->on)) block_for(e->on, e->number);
     return last_error;
 }
@@ -52,7 +57,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
 cudaError_t cudaEventQuery(cudaEvent_t mark) {
     enum { LAG = 8 };
     event *e = (event *)mark;
-    if (!e || !e->on || !exists(e->on) || !is_pending(e->on, e->number))
+    if (!e || e->graph || !e->on || !exists(e->on) || !is_pending(e->on, e->number))
         return cudaEventSynchronize(mark);
     if (++e->queries > LAG) advance(e->on, e->number);
     return cudaErrorNotReady;

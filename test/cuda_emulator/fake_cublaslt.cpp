@@ -489,6 +489,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     if (!emu::recording(stream)) return multiply(p, chosen, with, workspace_bytes, stream);
     operation described = *p.op; /* the current state */
     emu::record(
+        stream,
         [=](cudaStream_t on) {
             problem later = p;
             later.op = &described;

@@ -2,9 +2,11 @@
  *
  * Recorded work runs when the graph is launched and not before, so memory that it writes is
  * unchanged until then. As on a GPU, a node stores the values of its parameters, not the data
- * they point to: launching a graph after that memory was freed is an error. The nodes of a graph
- * run in the order of recording; waits for other streams are not emulated and invalidate the
- * graph. */
+ * they point to: launching a graph after that memory was freed is an error.
+ *
+ * A stream that waits for an event of the recording joins it (a fork), and must be waited for by
+ * the first stream before the recording ends (a join). Nodes are queued in the order of recording,
+ * those of other streams on streams of the graph's own, which lag as all do. */
 #include "test/cuda_emulator/graphs.h"
 
 #include <set>
@@ -13,26 +15,91 @@
 #include <vector>
 
 #include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/streams.h"
 
 namespace emu {
 
+enum node_kind { WORK, MARK, WAIT };
+
+/* Work, or an event recorded or waited for, of one of the streams: 0 is that of the launch. */
+struct node {
+    node_kind kind;
+    size_t stream;
+    std::function<void(cudaStream_t)> run; /* WORK */
+    size_t mark;                           /* number of the event */
+};
+
+/* A stream of the recording. */
+struct participant {
+    cudaStream_t handle;
+    size_t nodes, joined; /* number of its nodes, and of those that the first stream waits for */
+};
+
+/* An event of the recording, and the number of its stream's nodes up to it. */
+struct mark {
+    size_t stream, nodes;
+};
+
 struct graph {
-    std::vector<std::function<void(cudaStream_t)>> nodes;
+    std::vector<node> nodes;
+    size_t marks;
+    std::vector<cudaStream_t> streams; /* its own, made for the first launch */
+    size_t participants;
     std::vector<const char *> pointers; /* in the arguments of all nodes */
     const void *lost;                   /* one of them, whose memory was freed; else NULL */
 };
 
-static graph *recorded;             /* NULL: none is recorded */
-static std::set<graph *> instances; /* all that can be launched */
-static cudaStream_t recorded_on;
+static graph *recorded;                       /* NULL: none is recorded */
+static std::set<graph *> instances;           /* all that can be launched */
+static std::vector<participant> participants; /* streams of the recording, in order of joining it */
+static std::vector<mark> marks;
+static uint64_t recordings; /* the number of this one, from 1 */
 static bool spoiled;
 
-bool recording(cudaStream_t stream) {
-    return recorded && stream == recorded_on;
+/* Returns the number of a stream in the recording; that of all if it takes no part. */
+static size_t participant_of(cudaStream_t stream) {
+    size_t i = 0;
+    while (i < participants.size() && participants[i].handle != stream) i++;
+    return i;
 }
 
-void record(std::function<void(cudaStream_t)> run, const void *arguments, size_t bytes) {
-    recorded->nodes.push_back(run);
+bool recording(cudaStream_t stream) {
+    return recorded && participant_of(stream) < participants.size();
+}
+
+static void append(size_t stream, node_kind kind, size_t number) {
+    recorded->nodes.push_back({kind, stream, nullptr, number});
+    participants[stream].nodes++;
+}
+
+void record_event(cudaStream_t stream, event *e) {
+    size_t at = participant_of(stream);
+    append(at, MARK, marks.size());
+    e->on = NULL;
+    e->graph = recordings;
+    e->mark = (int)marks.size();
+    marks.push_back({at, participants[at].nodes});
+}
+
+cudaError_t record_wait(cudaStream_t stream, const event *e) {
+    if (!recorded || e->graph != recordings) {
+        if (!spoils_recording_on(stream, "cudaStreamWaitEvent of an event from elsewhere"))
+            runtime_error(cudaErrorStreamCaptureIsolation, "cudaStreamWaitEvent");
+        return cudaErrorStreamCaptureIsolation;
+    }
+    size_t at = participant_of(stream);
+    const mark &seen = marks[(size_t)e->mark];
+    if (at == participants.size()) participants.push_back({stream, 0, 0});
+    append(at, WAIT, (size_t)e->mark);
+    participant *waited_for = &participants[seen.stream];
+    if (at == 0 && waited_for->joined < seen.nodes) waited_for->joined = seen.nodes;
+    return cudaSuccess;
+}
+
+void record(cudaStream_t stream, std::function<void(cudaStream_t)> run, const void *arguments,
+            size_t bytes) {
+    append(participant_of(stream), WORK, 0);
+    recorded->nodes.back().run = run;
     for (size_t at = 0; at + sizeof(char *) <= bytes; at += sizeof(char *)) {
         const char *word;
         memcpy(&word, (const char *)arguments + at, sizeof word);
@@ -66,6 +133,27 @@ static cudaError_t told_to_fail(const char *call, cudaError_t error) {
     return runtime_error(error, text);
 }
 
+/* Queues the nodes. */
+static void run_nodes(graph *instance, cudaStream_t stream) {
+    std::vector<event> events(instance->marks);
+    while (instance->streams.size() + 1 < instance->participants) {
+        cudaStream_t own = NULL;
+        cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
+        instance->streams.push_back(own);
+    }
+    for (const node &n : instance->nodes) {
+        cudaStream_t on = n.stream ? instance->streams[n.stream - 1] : stream;
+        switch (n.kind) {
+        case WORK: n.run(on); break;
+        case MARK:
+            events[n.mark].on = stream_of(on);
+            events[n.mark].number = next_number();
+            break;
+        case WAIT: cudaStreamWaitEvent(on, (cudaEvent_t)&events[n.mark], 0); break;
+        }
+    }
+}
+
 } // namespace emu
 
 using namespace emu;
@@ -79,25 +167,32 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
         return runtime_error(cudaErrorStreamCaptureUnsupported, "cudaStreamBeginCapture");
     stats.recordings++;
     recorded = new graph();
-    recorded_on = stream;
+    recordings++;
+    participants.assign(1, {stream, 0, 0});
+    marks.clear();
     spoiled = false;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     *out = NULL;
-    if (!recording(stream))
+    if (!recording(stream) || participant_of(stream) != 0)
         return runtime_error(cudaErrorIllegalState, "cudaStreamEndCapture: nothing is recorded");
     graph *done = recorded;
     recorded = NULL;
-    bool fails = must_fail("cudaStreamEndCapture");
-    if (!spoiled && !fails) {
+    done->marks = marks.size();
+    done->participants = participants.size();
+    bool fails = must_fail("cudaStreamEndCapture"), unjoined = false;
+    for (size_t i = 1; i < participants.size(); i++)
+        unjoined = unjoined || participants[i].joined < participants[i].nodes;
+    if (!spoiled && !fails && !unjoined) {
         *out = (cudaGraph_t)done;
         return cudaSuccess;
     }
     delete done;
-    return fails ? told_to_fail("cudaStreamEndCapture", cudaErrorUnknown)
-                 : runtime_error(cudaErrorStreamCaptureInvalidated, "cudaStreamEndCapture");
+    if (fails) return told_to_fail("cudaStreamEndCapture", cudaErrorUnknown);
+    return unjoined ? runtime_error(cudaErrorStreamCaptureUnjoined, "cudaStreamEndCapture")
+                    : runtime_error(cudaErrorStreamCaptureInvalidated, "cudaStreamEndCapture");
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t from,
@@ -113,11 +208,11 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t from
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (must_fail("cudaGraphLaunch")) return told_to_fail("cudaGraphLaunch", cudaErrorUnknown);
     if (spoils_recording("cudaGraphLaunch")) return cudaErrorStreamCaptureUnsupported;
-    const graph *instance = (const graph *)exec;
+    graph *instance = (graph *)exec;
     if (instance->lost)
         return runtime_error(cudaErrorInvalidValue, "cudaGraphLaunch: memory of a node was freed");
     uint64_t host_launches = stats.host_launches;
-    for (const std::function<void(cudaStream_t)> &run : instance->nodes) run(stream);
+    run_nodes(instance, stream);
     stats.host_launches = host_launches + 1;
     stats.graph_launches++;
     return cudaSuccess;
@@ -129,8 +224,10 @@ cudaError_t cudaGraphDestroy(cudaGraph_t from) {
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-    instances.erase((graph *)exec);
-    delete (graph *)exec;
+    graph *instance = (graph *)exec;
+    instances.erase(instance);
+    for (cudaStream_t stream : instance->streams) cudaStreamDestroy(stream);
+    delete instance;
     return cudaSuccess;
 }
 

@@ -374,9 +374,19 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (emu::must_fail("cudaMemcpyAsync"))
         return emu::runtime_error(cudaErrorInvalidValue, "cudaMemcpyAsync was told to fail");
     stream *s = stream_of(handle);
-    if (spoils_recording_on(handle, "cudaMemcpy")) return cudaErrorStreamCaptureUnsupported;
+    bool resolved = resolve(to, from, bytes, &kind);
+    bool prefetches = resolved && kind == cudaMemcpyHostToDevice && pinned_range(from, bytes);
+    if (!prefetches && spoils_recording_on(handle, "cudaMemcpy"))
+        return cudaErrorStreamCaptureUnsupported;
     if (bytes == 0) return cudaSuccess;
-    if (!resolve(to, from, bytes, &kind)) return runtime_error(cudaErrorInvalidValue, WRONG_COPY);
+    if (!resolved) return runtime_error(cudaErrorInvalidValue, WRONG_COPY);
+    if (recording(handle)) {
+        const void *const pointers[] = {to, from};
+        record(
+            handle, [=](cudaStream_t on) { cudaMemcpyAsync(to, from, bytes, kind, on); }, pointers,
+            sizeof pointers);
+        return cudaSuccess;
+    }
     if (kind == cudaMemcpyHostToHost) {
         settle(s, ALL);
         memmove(to, from, bytes);
@@ -409,7 +419,9 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t hand
     if (!device_range(to, bytes))
         return runtime_error(cudaErrorInvalidValue, "cudaMemset: outside of device memory");
     if (recording(handle)) {
-        record([=](cudaStream_t on) { cudaMemsetAsync(to, value, bytes, on); }, &to, sizeof to);
+        record(
+            handle, [=](cudaStream_t on) { cudaMemsetAsync(to, value, bytes, on); }, &to,
+            sizeof to);
         return cudaSuccess;
     }
     stats.host_launches++;
@@ -493,7 +505,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned) {
     const event *e = (const event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent");
-    if (spoils_recording_on(handle, "cudaStreamWaitEvent")) return last_error;
+    if (recording(handle) || e->graph) return record_wait(handle, e);
     if (!e->on) return cudaSuccess; /* as in CUDA, an unrecorded event needs no wait */
     task wait = {};
     wait.kind = WAIT;

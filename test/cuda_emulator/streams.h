@@ -15,6 +15,8 @@ struct event {
     bool timed;
     double time; /* in milliseconds */
     int queries; /* since it was recorded */
+    int mark;    /* its number in the graph of that number, if it was recorded in one */
+    uint64_t graph;
 };
 
 stream *stream_of(cudaStream_t handle);

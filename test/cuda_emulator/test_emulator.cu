@@ -390,9 +390,11 @@ int main(int count, char **arguments) {
     run_group("numbers", test_numbers);
     run_group("streams", test_streams);
     run_group("graphs", test_graphs);
+    run_group("graphs of two streams", test_graphs_of_two_streams);
     run_group("Hopper", in_all_orders<test_hopper>);
 #ifndef __CUDACC__
     if (!SEES_MISSING_WAITS) run_group("missing waits", test_missing_waits);
+    run_group("unjoined graphs", test_unjoined_graphs);
     run_group("spoiled graphs", test_spoiled_graphs);
     run_group("stale graphs", test_stale_graphs);
     run_group("Hopper, mistakes", in_all_orders<test_hopper_mistakes>);

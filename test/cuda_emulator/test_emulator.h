@@ -51,6 +51,8 @@ void test_numbers(); /* test_numbers.cu: rounding, functions, packs */
 void test_hopper(); /* test_hopper.cu */
 void test_hopper_mistakes();
 void test_graphs(); /* test_graphs.cu */
+void test_graphs_of_two_streams();
+void test_unjoined_graphs();
 void test_spoiled_graphs();
 void test_stale_graphs();
 void test_streams(); /* test_streams.cu */
