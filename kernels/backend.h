@@ -98,6 +98,8 @@ struct device_functions {
     void (*sent)(struct backend *be, int slot);
     void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
     void (*fetched)(struct backend *be, int slot);
+    void (*prefetch)(struct backend *be, int slot, void *to, const void *host, size_t bytes);
+    void (*prefetched)(struct backend *be, int slot);
     void (*snapshot)(struct backend *be, const struct transfer *transfers, int count);
     void (*snapshot_guard)(struct backend *be);
     bool (*snapshot_ready)(struct backend *be, bool wait);
@@ -189,6 +191,20 @@ static inline void backend_fetched(struct backend *be, int slot) {
     be->functions->fetched(be, slot);
 }
 
+/* Asynchronous copies to the device within the work of backend_graph, in slots of their own. The
+ * copy begins once the operations called before prefetch are done, so they may read `to`, and runs
+ * concurrently with operations called later. Those called after prefetched come after the copy.
+ * Work that calls prefetch calls prefetched for the slot, too. `host` is memory of
+ * backend_host_allocate. The host never waits. */
+static inline void backend_prefetch(struct backend *be, int slot, void *to, const void *host,
+                                    size_t bytes) {
+    be->functions->prefetch(be, slot, to, host, bytes);
+}
+
+static inline void backend_prefetched(struct backend *be, int slot) {
+    be->functions->prefetched(be, slot);
+}
+
 /* Copies memory to the host as operations called before have left it, in pieces, concurrently with
  * operations called later. Later operations that change this memory come after a snapshot_guard:
  * they wait on the device until it is copied. snapshot_ready returns true if the copy is complete;
@@ -206,11 +222,11 @@ static inline bool backend_snapshot_ready(struct backend *be, bool wait) {
     return be->functions->snapshot_ready(be, wait);
 }
 
-/* Calls work(argument), which calls operations and does no transfers. If the device supports
- * graphs, the operations are recorded once and later launched as one, without calling work. So the
- * operations of an owner for each `which`, 0 to BACKEND_GRAPHS - 1, must have the same arguments
- * each time, as long as no memory of the backend is released. If recording fails, work may be
- * called twice. */
+/* Calls work(argument), which calls operations and does no transfers but prefetches. If the device
+ * supports graphs, the operations are recorded once and later launched as one, without calling
+ * work. So the operations of an owner for each `which`, 0 to BACKEND_GRAPHS - 1, must have the same
+ * arguments each time, as long as no memory of the backend is released. If recording fails, work
+ * may be called twice. */
 static inline void backend_graph(struct backend *be, int which, const void *owner,
                                  void (*work)(void *), void *argument) {
     be->functions->graph(be, which, owner, work, argument);

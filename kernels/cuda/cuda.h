@@ -51,6 +51,9 @@ struct cuda_state {
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
     bool looked_for_encode;
     struct cuda_products *products;
+    cudaStream_t prefetch;                 /* copies of backend_prefetch */
+    cudaEvent_t vacated[BACKEND_SLOTS];    /* marks the position in `compute` of the prefetch */
+    cudaEvent_t prefetched[BACKEND_SLOTS]; /* the slot's prefetch is done */
 };
 
 /* True if the GPU has tensor cores for 8-bit operands (Ada and later). */

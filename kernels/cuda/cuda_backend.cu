@@ -211,6 +211,25 @@ static void cuda_fetched(struct backend *be, int slot) {
     await(be, cuda_state(be)->fetched[slot], "fetching the state of a step");
 }
 
+/* ---- prefetches, on a stream of their own: on that of the batches, a batch would wait for the
+ * prefetches of the step before. While a graph is recorded, the first event makes the stream part
+ * of the recording, and the wait for the last one ends that. */
+
+static void cuda_prefetch(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "prefetching weights";
+    cuda_failed(be, cudaEventRecord(cuda->vacated[slot], cuda->compute), what);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->prefetch, cuda->vacated[slot], 0), what);
+    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->prefetch), what);
+    cuda_failed(be, cudaEventRecord(cuda->prefetched[slot], cuda->prefetch), what);
+}
+
+static void cuda_prefetched(struct backend *be, int slot) {
+    struct cuda_state *cuda = cuda_state(be);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->prefetched[slot], 0),
+                "waiting for prefetched weights");
+}
+
 /* ---- snapshots of the state, copied during training in pieces, so that a step's fetch waits for
  * one piece at most */
 
@@ -292,11 +311,14 @@ static void cuda_close(struct backend *be) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
+        if (cuda->vacated[slot]) cudaEventDestroy(cuda->vacated[slot]);
+        if (cuda->prefetched[slot]) cudaEventDestroy(cuda->prefetched[slot]);
     }
     if (cuda->settled) cudaEventDestroy(cuda->settled);
     if (cuda->snapshot_begun) cudaEventDestroy(cuda->snapshot_begun);
     if (cuda->snapshot_taken) cudaEventDestroy(cuda->snapshot_taken);
     if (cuda->snapshot) cudaStreamDestroy(cuda->snapshot);
+    if (cuda->prefetch) cudaStreamDestroy(cuda->prefetch);
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
     free(cuda);
@@ -309,12 +331,14 @@ static void open_streams(struct backend *be) {
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->snapshot, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->prefetch, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->settled, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_begun, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_taken, flags), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
-        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
-        for (int i = 0; i < 3; i++)
+        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot],
+                                 &cuda->vacated[slot], &cuda->prefetched[slot]};
+        for (int i = 0; i < 5; i++)
             cuda_failed(be, cudaEventCreateWithFlags(events[i], flags), what);
     }
 }
@@ -427,6 +451,8 @@ static const struct device_functions cuda_functions = {
     .sent = cuda_sent,
     .fetch = cuda_fetch,
     .fetched = cuda_fetched,
+    .prefetch = cuda_prefetch,
+    .prefetched = cuda_prefetched,
     .snapshot = cuda_snapshot,
     .snapshot_guard = cuda_snapshot_guard,
     .snapshot_ready = cuda_snapshot_ready,

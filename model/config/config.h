@@ -254,7 +254,7 @@ struct config {
         bool keep_quantized;
     } weights;
     struct {
-        bool optimizer;
+        bool optimizer, weights;
     } offload;
     struct {
         enum config_shard shard;

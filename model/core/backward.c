@@ -281,7 +281,7 @@ void gpt_backward(struct gpt *gpt) {
                   .label = label_of_norm(gpt, ACTIVATION_residual_final, 0,
                                          ACTIVATION_mlp_projection, last)));
     for (int64_t l = last; l >= 0; l--) {
-        masters_cast(&gpt->masters, gpt->be, l);
+        masters_ready(&gpt->masters, gpt->be, l, l - 1);
         gpt_recompute(gpt, l);
         layer_backward(gpt, l);
         exchange_gradients(exchange, l);

@@ -337,11 +337,12 @@ static void layer_forward(const struct pass *pass, int64_t l) {
 
 static void run(const struct pass *pass) {
     quantization_begin_pass(&pass->gpt->quantization);
+    masters_begin_pass(&pass->gpt->masters);
     exchange_weights_arrived(pass->gpt->exchange, -1);
     embed(pass);
     for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
         exchange_weights_arrived(pass->gpt->exchange, l);
-        masters_cast(&pass->gpt->masters, pass->gpt->be, l);
+        masters_ready(&pass->gpt->masters, pass->gpt->be, l, l + 1);
         layer_forward(pass, l);
     }
 }
@@ -447,7 +448,7 @@ static void run_head(struct gpt *gpt, const struct head_pass *pass) {
     struct activations *a = &gpt->activations;
     const struct gpt_shape *s = &gpt->shape;
     exchange_weights_arrived(gpt->exchange, s->n_layer);
-    masters_cast(&gpt->masters, be, -1);
+    masters_ready(&gpt->masters, be, -1, -1);
     for (int64_t first = pass->first; first < s->rows; first += s->logit_rows) {
         int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
         struct tensor in = tensor_slice(&a->lnf_out, first, rows);
@@ -501,6 +502,6 @@ void gpt_losses(struct gpt *gpt, int64_t first) {
 void gpt_logits(struct gpt *gpt, int64_t first, int64_t rows) {
     struct tensor in = tensor_slice(&gpt->activations.lnf_out, first, rows);
     struct tensor logits = tensor_slice(&gpt->activations.logits, 0, rows);
-    masters_cast(&gpt->masters, gpt->be, -1);
+    masters_ready(&gpt->masters, gpt->be, -1, -1);
     compute_logits(gpt, &logits, &in, NULL);
 }

@@ -291,10 +291,27 @@ static int open_layers(struct gpt *gpt, struct error *error) {
 static void plan_memory(struct gpt *gpt) {
     struct arena measure = {0}, host = {0};
     layout_parameters(gpt, &measure, &host);
-    gpt->memory.host = gpt->remainder_bytes = host.used;
+    gpt->host_bytes = host.used;
+    gpt->memory.streamed = masters_streamed_bytes(&gpt->masters);
+    gpt->memory.host = host.used - gpt->memory.streamed;
     size_t parameters = measure.used;
     layout_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
+}
+
+/* Weights are streamed in each use, but a CPU evaluates and samples without. */
+static int check_offload(const struct gpt *gpt, const struct config *config, struct error *error) {
+    const bool host = gpt->be->device.host_memory, trains = gpt->use == GPT_TRAINING;
+    const bool weights = config->offload.weights && (trains || !host);
+    if (host && (gpt->offload || weights))
+        return fail(error,
+                    "offload.%s: there is no GPU whose memory it could save\n"
+                    "leave it out, or use device \"cuda\"",
+                    gpt->offload ? "optimizer" : "weights");
+    if (weights && !shape_has_adapters(&gpt->shape))
+        return fail(error, "offload.weights: it streams frozen weights, and this run has none\n"
+                           "leave it out, or train adapters (adapter.type)");
+    return 0;
 }
 
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
@@ -321,10 +338,11 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->list = parameter_list(&gpt->shape, &gpt->count);
     for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++)
         gpt->trained_count = gpt->list[i].offset + gpt->list[i].elements;
-    if (gpt->offload && be->device.host_memory)
-        return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"
-                           "leave it out, or use device \"cuda\"");
-    masters_open(&gpt->masters, gpt->list, &gpt->precision, gpt->offload);
+    if (check_offload(gpt, config, error)) return -1;
+    masters_open(
+        &gpt->masters, gpt->list, &gpt->precision,
+        (struct masters_offload){.remainders = gpt->offload,
+                                 .layers = config->offload.weights && !be->device.host_memory});
     if (open_quantization(gpt, config, error) || open_layers(gpt, error)) return -1;
     plan_memory(gpt);
     return 0;
@@ -377,18 +395,19 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
                     "lower train.micro_batch_size (and raise train.grad_accum_steps) or "
                     "data.seq_len",
                     m->activations >> 20);
-    if (gpt->remainder_bytes) {
-        gpt->host_memory = backend_host_allocate(be, gpt->remainder_bytes);
+    if (gpt->host_bytes) {
+        const char *key = m->streamed ? "weights" : "optimizer";
+        gpt->host_memory = backend_host_allocate(be, gpt->host_bytes);
         if (!gpt->host_memory)
             return fail(error,
-                        "out of memory of the host: offload.optimizer needs %zu MiB; at least 2 "
+                        "out of memory of the host: offload.%s needs %zu MiB; at least 2 "
                         "GiB and 10 %% of the memory stay free\n"
-                        "leave out offload.optimizer, or choose a smaller model",
-                        m->host >> 20);
-        memset(gpt->host_memory, 0, gpt->remainder_bytes);
+                        "leave out offload.%s, or choose a smaller model",
+                        key, (m->streamed ? m->streamed : m->host) >> 20, key);
+        memset(gpt->host_memory, 0, gpt->host_bytes);
     }
     struct arena arena = {gpt->parameter_memory, 0, parameters};
-    struct arena host = {gpt->host_memory, 0, gpt->remainder_bytes};
+    struct arena host = {gpt->host_memory, 0, gpt->host_bytes};
     layout_parameters(gpt, &arena, &host);
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
     layout_activations(gpt, &arena);

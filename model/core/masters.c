@@ -47,31 +47,35 @@ static size_t scratch_offset(const struct masters *masters, const struct paramet
 static bool joins(const struct master_group *last, const struct master_group *next) {
     return last && last->form == next->form && last->group == next->group &&
            last->offloaded == next->offloaded && last->master.dtype == next->master.dtype &&
+           last->streamed == next->streamed &&
+           (!next->streamed || last->parameter->layer == next->parameter->layer) &&
            last->format == WEIGHT_PLAIN && next->format == WEIGHT_PLAIN;
 }
 
 void masters_open(struct masters *masters, const struct parameter *list,
-                  const struct precision *precision, bool offload) {
+                  const struct precision *precision, struct masters_offload offload) {
     *masters = (struct masters){.precision = precision, .list = list};
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct parameter *p = &list[i];
         enum master_form form = form_of(precision, p);
         struct master_group *last = arrlen(masters->groups) ? &arrlast(masters->groups) : NULL;
-        struct master_group next = {.first = p->offset,
-                                    .group = p->group,
-                                    .form = form,
-                                    .format = format_of(precision, p),
-                                    .offloaded = offload && form == MASTERS_SPLIT &&
-                                                 p != parameter_wte(list),
-                                    .master.dtype = form == MASTERS_SPLIT ? DTYPE_BF16
-                                                    : is_frozen_matrix(p) ? precision->frozen
-                                                                          : DTYPE_F32,
-                                    .parameter = p};
+        struct master_group next = {
+            .first = p->offset,
+            .group = p->group,
+            .form = form,
+            .format = format_of(precision, p),
+            .offloaded = offload.remainders && form == MASTERS_SPLIT && p != parameter_wte(list),
+            .streamed = offload.layers && is_frozen_matrix(p) && p->layer >= 0,
+            .master.dtype = form == MASTERS_SPLIT ? DTYPE_BF16
+                            : is_frozen_matrix(p) ? precision->frozen
+                                                  : DTYPE_F32,
+            .parameter = p};
         if (!joins(last, &next)) {
             arrput(masters->groups, next);
             last = &arrlast(masters->groups);
         }
         last->count = p->offset + p->elements - last->first;
+        if (last->streamed) masters->stream.layers = p->layer + 1;
         size_t end = scratch_offset(masters, p) + scratch_bytes(precision, p);
         if (end > masters->scratch_bytes) masters->scratch_bytes = end;
     }
@@ -88,20 +92,59 @@ void masters_close(struct masters *masters) {
     *masters = (struct masters){0};
 }
 
-void masters_layout(struct masters *masters, struct arena *arena, struct arena *host) {
+/* Lays out the weights of a group. */
+static void take_weights(struct tensor *master, struct quantized_weight *quantized,
+                         const struct master_group *group, struct arena *arena) {
+    const struct extent *extent = &group->parameter->extent;
+    if (group->format == WEIGHT_PLAIN)
+        *master = arena_tensor(arena, group->master.dtype, group->count, 0);
+    else
+        *quantized =
+            quantized_weight_take(arena, group->format, extent->padded_rows, extent->columns);
+}
+
+static struct arena layer_arena(char *base, int64_t index, size_t bytes) {
+    return (struct arena){base ? base + index * (int64_t)bytes : NULL, 0, bytes};
+}
+
+/* Lays out the layers in host memory and in their buffers alike, so one copy moves a layer. */
+static void layout_layers(struct masters *masters) {
+    const struct weight_stream *stream = &masters->stream;
+    struct arena host = {0}, buffer = {0};
+    int64_t layer = -1;
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
-        const struct extent *extent = &group->parameter->extent;
-        if (group->format != WEIGHT_PLAIN) {
-            group->quantized =
-                quantized_weight_take(arena, group->format, extent->padded_rows, extent->columns);
-            continue;
+        if (!group->streamed) continue;
+        if (group->parameter->layer != layer) {
+            layer = group->parameter->layer;
+            host = layer_arena(stream->host, layer, stream->bytes);
+            buffer = layer_arena(stream->buffers, layer % BACKEND_SLOTS, stream->bytes);
         }
-        group->master = arena_tensor(arena, group->master.dtype, group->count, 0);
+        take_weights(&group->master, &group->quantized, group, &host);
+        take_weights(&group->buffered.master, &group->buffered.quantized, group, &buffer);
+        masters->stream.bytes = MAX(stream->bytes, host.used);
+    }
+}
+
+void masters_layout(struct masters *masters, struct arena *arena, struct arena *host) {
+    struct weight_stream *stream = &masters->stream;
+    if (stream->bytes == 0) layout_layers(masters); /* measures a layer */
+    stream->host = arena_take(host, (size_t)stream->layers * stream->bytes);
+    stream->buffers = arena_take(arena, (size_t)MIN(stream->layers, BACKEND_SLOTS) * stream->bytes);
+    layout_layers(masters);
+    masters_begin_pass(masters);
+    for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
+        struct master_group *group = &masters->groups[i];
+        if (group->streamed) continue;
+        take_weights(&group->master, &group->quantized, group, arena);
         if (group->form == MASTERS_SPLIT)
             group->remainder = arena_take(group->offloaded ? host : arena,
                                           (size_t)group->count * sizeof *group->remainder);
     }
+}
+
+size_t masters_streamed_bytes(const struct masters *masters) {
+    return (size_t)masters->stream.layers * masters->stream.bytes;
 }
 
 void masters_layout_copies(struct masters *masters, struct arena *arena) {
@@ -138,13 +181,18 @@ struct tensor masters_tensor(const struct masters *masters, const struct paramet
     return shaped(&group->master, first, parameter);
 }
 
+/* Returns the weights of a group where operations read them. */
+static const struct tensor *read_master(const struct master_group *group) {
+    return group->streamed ? &group->buffered.master : &group->master;
+}
+
 struct tensor masters_read_tensor(const struct masters *masters,
                                   const struct parameter *parameter) {
     const struct master_group *group = group_of(masters, parameter->offset);
     int64_t first = parameter->offset - group->first;
     bool float32 = masters->precision->site[parameter->site] == DTYPE_F32;
     if (group->form == MASTERS_KEPT && !float32) return shaped(&group->copy, first, parameter);
-    if (group->form != MASTERS_CAST) return shaped(&group->master, first, parameter);
+    if (group->form != MASTERS_CAST) return shaped(read_master(group), first, parameter);
     struct tensor copy = {
         NULL, masters->precision->site[parameter->site], 1, {parameter->elements}};
     if (masters->scratch) copy.data = (char *)masters->scratch + scratch_offset(masters, parameter);
@@ -331,7 +379,8 @@ void masters_refresh(const struct masters *masters, struct backend *be) {
     }
 }
 
-void masters_cast(const struct masters *masters, struct backend *be, int64_t layer) {
+/* Copies the CAST matrices of a layer to scratch. */
+static void cast_layer(const struct masters *masters, struct backend *be, int64_t layer) {
     if (masters->scratch_bytes == 0) return;
     for (ptrdiff_t i = 0; i < arrlen(masters->list); i++) {
         const struct parameter *p = &masters->list[i];
@@ -339,10 +388,35 @@ void masters_cast(const struct masters *masters, struct backend *be, int64_t lay
         const struct master_group *group = group_of(masters, p->offset);
         struct tensor copy = masters_read_tensor(masters, p);
         if (group->format != WEIGHT_PLAIN) {
-            OP(be, dequantize, .out = &copy, .in = &group->quantized);
+            OP(be, dequantize, .out = &copy,
+               .in = group->streamed ? &group->buffered.quantized : &group->quantized);
             continue;
         }
-        struct tensor master = shaped(&group->master, p->offset - group->first, p);
+        struct tensor master = shaped(read_master(group), p->offset - group->first, p);
         OP(be, cast, .out = &copy, .in = &master, .masters = master.dtype == DTYPE_F32);
     }
+}
+
+void masters_begin_pass(struct masters *masters) {
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) masters->stream.buffered[slot] = -1;
+}
+
+/* Begins to copy a layer to its buffer, whose layer no later operation reads. */
+static void prefetch(struct weight_stream *stream, struct backend *be, int64_t layer) {
+    if (layer < 0 || layer >= stream->layers) return;
+    const int slot = (int)(layer % BACKEND_SLOTS);
+    if (stream->buffered[slot] == layer) return;
+    stream->buffered[slot] = layer;
+    backend_prefetch(be, slot, stream->buffers + (size_t)slot * stream->bytes,
+                     stream->host + (size_t)layer * stream->bytes, stream->bytes);
+}
+
+void masters_ready(struct masters *masters, struct backend *be, int64_t layer, int64_t next) {
+    struct weight_stream *stream = &masters->stream;
+    if (layer >= 0 && layer < stream->layers && !backend_plans(be)) {
+        prefetch(stream, be, layer);
+        prefetch(stream, be, next);
+        backend_prefetched(be, (int)(layer % BACKEND_SLOTS));
+    }
+    cast_layer(masters, be, layer);
 }

@@ -14,7 +14,10 @@
  * Frozen matrices are stored as precision->frozen and frozen_format say, in fp32, 16 bit or a
  * format of kernels/weight_format.h, instead of fp32. They are DIRECT where operations read that
  * dtype, and CAST elsewhere: then each layer is cast or dequantized. A quantized matrix is a group
- * of its own. */
+ * of its own.
+ *
+ * Frozen matrices of the layers may be streamed: they are in host memory, and a pass copies each
+ * layer to one of BACKEND_SLOTS buffers while the layer before it runs. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,11 +34,25 @@ struct master_group {
     enum master_form form;
     enum weight_format format; /* WEIGHT_PLAIN, unless frozen */
     bool offloaded;            /* the remainders are in host memory */
+    bool streamed;             /* all of it is in host memory */
     struct tensor master;      /* [count] fp32; bf16 if SPLIT; 16 bit if frozen so; or no data */
     int16_t *remainder;        /* [count] if SPLIT, else NULL */
     struct tensor copy;        /* [count] if KEPT */
-    const struct parameter *parameter; /* the one that `quantized` holds */
+    const struct parameter *parameter; /* the first one, and the only one if it is quantized */
     struct quantized_weight quantized; /* unless the format is WEIGHT_PLAIN, instead of master */
+    struct {
+        struct tensor master;
+        struct quantized_weight quantized;
+    } buffered; /* if streamed: the same in a buffer of the device, where operations read it */
+};
+
+/* Streamed layers. */
+struct weight_stream {
+    int64_t layers; /* their number; 0: none is streamed */
+    size_t bytes;   /* of one layer */
+    char *host;     /* all layers, one after another */
+    char *buffers;  /* BACKEND_SLOTS layers on the device: layer l in l % BACKEND_SLOTS */
+    int64_t buffered[BACKEND_SLOTS]; /* layer in each buffer, or on its way there; -1: none */
 };
 
 struct masters {
@@ -45,23 +62,32 @@ struct masters {
     size_t scratch_bytes;
     void *scratch;  /* copies of one layer, or of wte and head, as operations read them, if CAST */
     float *staging; /* between masters_upload_begin and _end: values of a quantized parameter */
+    struct weight_stream stream;
 };
 
-/* Groups the parameters of a list. The caller keeps owning list and precision. With offload,
- * remainders are in host memory, except those that the embedding reads. */
+/* State in host memory. */
+struct masters_offload {
+    bool remainders; /* except those that the embedding reads */
+    bool layers;     /* frozen matrices of layers are streamed */
+};
+
+/* Groups the parameters of a list. The caller keeps owning list and precision. */
 void masters_open(struct masters *masters, const struct parameter *list,
-                  const struct precision *precision, bool offload);
+                  const struct precision *precision, struct masters_offload offload);
 void masters_close(struct masters *masters);
 
 /* Drops the frozen groups, for a copy of the rest on the host. */
 void masters_drop_frozen(struct masters *masters);
 
-/* Lays out the master weights and frozen weights, with offloaded remainders in `host`. Called once
- * to measure and once to assign addresses. */
+/* Lays out the master weights and frozen weights, with offloaded and streamed ones in `host`.
+ * Called once to measure and once to assign addresses. */
 void masters_layout(struct masters *masters, struct arena *arena, struct arena *host);
 
 /* The same for the 16-bit copies. */
 void masters_layout_copies(struct masters *masters, struct arena *arena);
+
+/* Returns the bytes of streamed weights in host memory, once they are laid out. */
+size_t masters_streamed_bytes(const struct masters *masters);
 
 /* Returns the tensor that operations read for a parameter, with rows of padding. */
 struct tensor masters_read_tensor(const struct masters *masters, const struct parameter *parameter);
@@ -89,6 +115,12 @@ void masters_upload_end(struct masters *masters, struct backend *be,
 /* Updates the 16-bit copies of KEPT groups from the master weights. */
 void masters_refresh(const struct masters *masters, struct backend *be);
 
-/* Copies the CAST matrices of a layer (-1: of the model) to scratch, before operations read them.
- * The copies are valid until the next call. */
-void masters_cast(const struct masters *masters, struct backend *be, int64_t layer);
+/* Called before a forward pass: forgets what the buffers of streamed layers hold, because a pass
+ * may be recorded as a graph, which does not run after the same passes each time. */
+void masters_begin_pass(struct masters *masters);
+
+/* Called before operations read the matrices of a layer (-1: those of the model): waits on the
+ * device for a streamed layer, begins to copy layer `next` if it is streamed, and copies CAST
+ * matrices to scratch. The layer is valid until the next call. Every `next` must be the layer of
+ * the next call for a layer; one that does not exist is ignored. */
+void masters_ready(struct masters *masters, struct backend *be, int64_t layer, int64_t next);

@@ -11,6 +11,7 @@
  *   exchange   buffers for gradients and sums sent between ranks
  *   library    memory that libraries and the driver take themselves; an estimate
  *   host       offloaded tensors
+ *   streamed   weights of layers that are streamed from the host
  *   snapshot   copy that checkpoints are written from (model/core/snapshot.h); optional, so a run
  *              continues without it if memory is short */
 #define MEMORY_DEVICE_PARTS(X)                 \
@@ -23,8 +24,9 @@
     X(WORKSPACE, workspace, "workspace")       \
     X(EXCHANGE, exchange, "exchange")          \
     X(LIBRARY, library, "library")
-#define MEMORY_HOST_PARTS(X)         \
-    X(HOST, host, "and of the host") \
+#define MEMORY_HOST_PARTS(X)                        \
+    X(HOST, host, "and of the host")                \
+    X(STREAMED, streamed, "and layers of the host") \
     X(SNAPSHOT, snapshot, "and for saving")
 
 /* Sizes in bytes. */

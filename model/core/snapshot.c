@@ -26,7 +26,8 @@ static void lay_out(struct snapshot *snapshot, const struct trainer *trainer, si
 static void open_masters(struct masters *masters, const struct trainer *trainer) {
     const struct gpt *gpt = &trainer->gpt;
     if (trainer->be->collectives->ranks->rank != 0) return;
-    masters_open(masters, gpt->list, &gpt->precision, gpt->offload);
+    masters_open(masters, gpt->list, &gpt->precision,
+                 (struct masters_offload){gpt->offload, false});
     masters_drop_frozen(masters);
 }
 

@@ -1,6 +1,6 @@
-/* Traffic between host and device while operations run: slots used in turns, and host state that
- * operations change. Under ThreadSanitizer the emulated GPU also detects a missing wait (make
- * test-races). */
+/* Traffic between host and device while operations run: slots used in turns, prefetches, and host
+ * state that operations change. Under ThreadSanitizer the emulated GPU also detects a missing wait
+ * (make test-races). */
 #include <criterion/criterion.h>
 
 #include "kernels/open/backend_open.h"
@@ -13,8 +13,9 @@ static struct backend be;
 static void open_it(void) {
     struct error error;
     cr_assert_eq(
-        backend_open(&be, &(const struct backend_options){.device = test_device()}, &error), 0,
-        "%s", error.text);
+        backend_open(&be, &(const struct backend_options){.device = test_device(), .graphs = true},
+                     &error),
+        0, "%s", error.text);
 }
 
 static void close_it(void) {
@@ -67,6 +68,53 @@ Test(traffic, slots_take_turns) {
         backend_release(&be, in[i].data);
     }
     backend_release(&be, out.data);
+}
+
+struct layers {
+    float *host[STEPS];
+    struct tensor buffers[BACKEND_SLOTS], out[STEPS];
+};
+
+static void prefetch_layer(const struct layers *layers, int layer) {
+    int slot = layer % BACKEND_SLOTS;
+    backend_prefetch(&be, slot, layers->buffers[slot].data, layers->host[layer],
+                     COUNT * sizeof(float));
+}
+
+static void read_layers(void *argument) {
+    const struct layers *layers = argument;
+    prefetch_layer(layers, 0);
+    for (int layer = 0; layer < STEPS; layer++) {
+        if (layer + 1 < STEPS) prefetch_layer(layers, layer + 1);
+        backend_prefetched(&be, layer % BACKEND_SLOTS);
+        OP(&be, cast, .out = &layers->out[layer], .in = &layers->buffers[layer % BACKEND_SLOTS]);
+    }
+}
+
+/* Like the layers of a pass: the next one is copied while an operation reads this one. Called
+ * directly, and recorded and started as a graph. */
+Test(traffic, prefetches_alternate) {
+    enum { ROUNDS = 4 };
+    struct layers layers;
+    float values[COUNT];
+    for (int i = 0; i < BACKEND_SLOTS; i++) layers.buffers[i] = on_device(DTYPE_F32);
+    for (int i = 0; i < STEPS; i++)
+        layers.host[i] = on_host(), layers.out[i] = on_device(DTYPE_F32);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < STEPS; i++) fill(layers.host[i], round * STEPS + i);
+        backend_graph(&be, 0, &layers, read_layers, &layers);
+        for (int i = 0; i < STEPS; i++) {
+            backend_download(&be, values, layers.out[i].data, sizeof values);
+            for (int k = 0; k < COUNT; k++)
+                cr_assert_eq(values[k], (float)((round * STEPS + i) * COUNT + k), "round %d",
+                             round);
+        }
+    }
+    for (int i = 0; i < BACKEND_SLOTS; i++) backend_release(&be, layers.buffers[i].data);
+    for (int i = 0; i < STEPS; i++) {
+        backend_host_release(&be, layers.host[i]);
+        backend_release(&be, layers.out[i].data);
+    }
 }
 
 /* Host state that several operations change in place before it is read. */

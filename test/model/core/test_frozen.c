@@ -1,4 +1,5 @@
 /* Frozen models stored in each dtype and format, under adapters. */
+#include "data/util/min_max.h"
 #include "model/core/snapshot.h"
 #include "test/model/trainer_fixture.h"
 
@@ -187,4 +188,134 @@ Test(frozen, is_not_copied_for_saving) {
     cr_expect_leq(gpt->memory.snapshot, trained_bytes + 3 * ARENA_ALIGNMENT, "%zu for %zu",
                   gpt->memory.snapshot, trained_bytes);
     rig_close(&rig);
+}
+
+/* Makes the backend one whose memory is not the host's, as streaming needs. */
+static void open_separate(struct rig *rig) {
+    rig_open_data(rig);
+    rig_open_backend(rig, test_device(), 2);
+    rig->be.device.host_memory = false;
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_INITIALIZED, &rig->error),
+                 0, "%s", rig->error.text);
+    fill_adapters(&rig->trainer.gpt);
+}
+
+/* Trains with validations in between, which end with other layers in the buffers than a step. The
+ * steps before and after have graphs where the device supports them. */
+static struct digest train(const struct config *config, bool streams, struct memory_plan *plan) {
+    struct rig rig = {.config = *config};
+    struct sha256 hash;
+    struct digest digest;
+    double losses[3];
+    rig.config.offload.weights = streams;
+    open_separate(&rig);
+    *plan = rig.trainer.gpt.memory;
+    for (size_t i = 0; i < COUNT(losses); i++) {
+        rig_steps(&rig, 1 + (int)i);
+        cr_expect_eq(trainer_evaluate(&rig.trainer, &losses[i], &rig.loader, 4, &rig.error), 0);
+    }
+    cr_expect_str_eq(rig.be.failure.text, "");
+    const struct digest weights = rig_digest(&rig);
+    sha256_begin(&hash);
+    sha256_add(&hash, losses, sizeof losses);
+    sha256_add(&hash, weights.hex, sizeof weights.hex);
+    sha256_end(digest.hex, &hash);
+    rig_close(&rig);
+    return digest;
+}
+
+/* Buffers for two layers take the place of all, with one layer, two, and more of both parities. */
+static void expect_streams(const struct config *config, const char *what) {
+    struct memory_plan here, streamed;
+    const struct digest expected = train(config, false, &here);
+    expect_same_digest(expected, train(config, true, &streamed), what);
+    const size_t layer = streamed.streamed / (size_t)config->model.n_layer;
+    cr_expect_gt(layer, 0);
+    cr_expect_eq(here.streamed, 0);
+    cr_expect_eq(here.host, streamed.host);
+    cr_expect_eq(here.master + (size_t)MIN(config->model.n_layer, BACKEND_SLOTS) * layer,
+                 streamed.master + streamed.streamed, "%s", what);
+}
+
+Test(frozen, streams_layers_with_the_same_bits) {
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (int base = CONFIG_BASE_AUTO; base <= CONFIG_BASE_FP8; base++) {
+            struct config config;
+            char what[80];
+            set_up(&config, rig_precisions[p], (base + 1) % 2, (enum config_base)base);
+            config.model.n_layer = 1 + ((int)p + base) % 5;
+            config.train.recompute = (enum config_recompute)(base % 3);
+            if (test_leaves_out(p + (size_t)base)) continue;
+            snprintf(what, sizeof what, "precision %zu, base %d, %d layers", p, base,
+                     (int)config.model.n_layer);
+            expect_streams(&config, what);
+        }
+}
+
+/* Moments of adapters in host memory beside the streamed layers. */
+Test(frozen, streams_layers_beside_offloaded_moments) {
+    struct config config;
+    struct memory_plan plan;
+    set_up(&config, CONFIG_PRECISION_BF16, 1, CONFIG_BASE_NF4);
+    config.model.n_layer = 3;
+    const struct digest expected = train(&config, false, &plan);
+    config.offload.optimizer = true;
+    expect_same_digest(expected, train(&config, true, &plan), "both");
+    cr_expect_gt(plan.host, 0);
+    cr_expect_gt(plan.streamed, 0);
+}
+
+/* Each pass copies each layer once; the backward pass finds the last ones in the buffers. */
+static int prefetches, at_once, at_once_most;
+
+static void count_prefetch(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
+    (void)be, (void)slot;
+    memcpy(to, host, bytes);
+    prefetches++, at_once++;
+    if (at_once > at_once_most) at_once_most = at_once;
+}
+
+static void count_prefetched(struct backend *be, int slot) {
+    (void)be, (void)slot;
+    at_once = 0;
+}
+
+Test(frozen, copies_each_layer_once_in_a_pass) {
+    struct rig rig = {.trainer.gpt.be = NULL};
+    if (test_device() != DEVICE_CPU) return;
+    set_up(&rig.config, CONFIG_PRECISION_BF16, 1, CONFIG_BASE_NF4);
+    rig.config.model.n_layer = 5;
+    rig.config.offload.weights = true;
+    open_separate(&rig);
+    struct device_functions functions = *rig.be.functions;
+    functions.prefetch = count_prefetch;
+    functions.prefetched = count_prefetched;
+    rig.be.functions = &functions;
+    prefetches = at_once = at_once_most = 0;
+    rig_step(&rig);
+    cr_expect_eq(prefetches, 2 * (5 + 5 - BACKEND_SLOTS), "%d", prefetches);
+    cr_expect_eq(at_once_most, 2, "the next layer is copied while one runs");
+    rig_close(&rig);
+}
+
+static void expect_refused(struct config *config, bool host_memory, const char *text) {
+    struct rig rig = {.config = *config};
+    rig_open_data(&rig);
+    rig_open_backend(&rig, DEVICE_CPU, 1);
+    rig.be.device.host_memory = host_memory;
+    cr_expect_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                              TRAINER_INITIALIZED, &rig.error),
+                 -1);
+    cr_expect(strstr(rig.error.text, text), "%s", rig.error.text);
+    rig_close(&rig);
+}
+
+Test(frozen, streaming_needs_a_gpu_and_frozen_weights) {
+    struct config config;
+    set_up(&config, CONFIG_PRECISION_BF16, 0, CONFIG_BASE_AUTO);
+    config.offload.weights = true;
+    expect_refused(&config, true, "offload.weights: there is no GPU");
+    config.adapter.type = CONFIG_ADAPTER_NONE;
+    expect_refused(&config, false, "offload.weights: it streams frozen weights");
 }

@@ -123,7 +123,7 @@ static void expect_read(const struct tensor *tensor, const char *name, enum auto
     cr_expect_eq(tensor_count(tensor), extent(gpt, p), "%s", name);
     cr_expect_eq(tensor_columns(tensor), p->extent.columns ? p->extent.columns : p->extent.rows,
                  "%s", name);
-    masters_cast(&gpt->masters, gpt->be, p->layer);
+    masters_ready(&gpt->masters, gpt->be, p->layer, p->layer);
     float *values = rig_floats(gpt->be, tensor);
     for (int64_t i = 0; i < tensor_count(tensor); i++)
         cr_assert_eq(values[i], rounded(value_at(p->offset + i), tensor->dtype), "%s[%d]", name,

@@ -62,6 +62,7 @@ Test(launches, of_a_step) {
 struct variant {
     enum config_precision precision;
     bool offload;
+    bool streams;   /* frozen layers, under adapters */
     bool masked;    /* the weight of the loss differs from step to step */
     bool evaluates; /* after each step, which takes a slot */
 };
@@ -78,6 +79,9 @@ static void configure(struct rig *rig, const struct variant *variant, bool graph
     if (variant->precision == CONFIG_PRECISION_BF16)
         rig->config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
     rig->config.offload.optimizer = variant->offload;
+    rig->config.offload.weights = variant->streams;
+    if (variant->streams) rig->config.adapter.type = CONFIG_ADAPTER_LORA;
+    if (variant->streams) rig->config.model.n_layer = 3;
 }
 
 /* Queues a step, and waits until at most `unfinished` are left. */
@@ -124,6 +128,9 @@ Test(launches, graphs_change_no_bit) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         expect_same_bits(&(struct variant){.precision = rig_precisions[p]}, "graphs");
     expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .offload = true}, "offload");
+    expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .streams = true}, "streams");
+    expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .streams = true, .evaluates = true},
+                     "streams and evaluates");
     expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .masked = true}, "masks");
     expect_same_bits(&(struct variant){CONFIG_PRECISION_BF16, .evaluates = true}, "evaluation");
 }
