@@ -32,6 +32,7 @@ static const struct row {
     ROW(CODES, "optimizer.moments", CONFIG_MOMENTS_INT8, LESS_EXACT, "moments in 8-bit codes"),
     ROW(CAST, "weights.copy", CONFIG_COPY_CAST, SAME_BITS, "same bits; weights cast each pass"),
     ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
+    ROW(STREAM, "offload.weights", true, SAME_BITS, NULL),
     ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
     ROW(RESIDUAL, "autocast.residual", CONFIG_DTYPE_LOWER, LESS_EXACT, "residual stream in 16 bit"),
     ROW(BASE, "adapter.base", CONFIG_BASE_NF4, LESS_EXACT, "frozen layers in 4 bits (QLoRA)"),
@@ -70,6 +71,9 @@ static bool has_effect(enum memory_option option, const struct config *config,
     case MEMORY_MOMENTS: return config->optimizer.moments == CONFIG_MOMENTS_FLOAT32;
     case MEMORY_CODES: return codes_moments(config);
     case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
+    case MEMORY_STREAM:
+        return !config->offload.weights && !be->device.host_memory &&
+               config->adapter.type != CONFIG_ADAPTER_NONE;
     case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
     case MEMORY_BASE:
         return config->adapter.type != CONFIG_ADAPTER_NONE && p->frozen_format != WEIGHT_NF4;
@@ -127,6 +131,9 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
     else if (option == MEMORY_OFFLOAD)
         snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of traffic a step",
                  1e3 * memory_offload_seconds(to, be));
+    else if (option == MEMORY_STREAM)
+        snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of copies a step",
+                 1e3 * memory_stream_seconds(to, be));
     else if (option == MEMORY_MICRO_BATCH)
         snprintf(text, MEMORY_COST_MAX, "different summation order; %" PRId64 " per step",
                  to->train.grad_accum_steps);
@@ -142,6 +149,21 @@ double memory_offload_seconds(const struct config *config, struct backend *be) {
     struct error ignored;
     if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
     return (double)plan.host / be->device.link;
+}
+
+/* A forward pass copies all layers; the backward pass finds the last ones in the buffers. */
+double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config) {
+    const int64_t layers = config_shape(config).n_layer;
+    const int64_t copied = layers + MAX(layers - BACKEND_SLOTS, 0);
+    return (double)(plan->streamed / (size_t)layers) * (double)copied *
+           (double)config->train.grad_accum_steps;
+}
+
+double memory_stream_seconds(const struct config *config, struct backend *be) {
+    struct memory_plan plan;
+    struct error ignored;
+    if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
+    return memory_streamed_bytes(&plan, config) / be->device.link;
 }
 
 /* ---- cost of recomputing */
@@ -481,6 +503,19 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
+static int print_streamed(FILE *out, const struct memory_request *request,
+                          const struct config *config, struct error *error) {
+    struct memory_plan plan;
+    char text[AMOUNT_MAX];
+    if (memory_plan_of(&plan, config, request->be, error)) return -1;
+    fprintf(out,
+            "A step copies %s of streamed layers while it computes: %.3g ms at %g GB/s, an\n"
+            "estimate.\n",
+            amount(text, (size_t)memory_streamed_bytes(&plan, config)),
+            1e3 * memory_stream_seconds(config, request->be), 1e-9 * request->be->device.link);
+    return 0;
+}
+
 int memory_print_run(FILE *out, const struct memory_request *request, struct error *error) {
     struct config config = *request->config, configs[COLUMNS];
     char texts[COLUMNS][16];
@@ -510,6 +545,7 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
         fprintf(out, "Offloaded state takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
                 1e3 * memory_offload_seconds(&config, request->be),
                 1e-9 * request->be->device.link);
+    if (config.offload.weights && print_streamed(out, request, &config, error)) return -1;
     if (print_options(out, request, NULL, error)) return -1;
     table_column(&batches.table, "", TABLE_LEFT);
     table_columns(&batches.table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);

@@ -30,6 +30,7 @@ enum memory_option {
     MEMORY_CODES,     /* moments in 8 bits */
     MEMORY_CAST,      /* fp16 weights are cast in each pass instead of kept as a copy */
     MEMORY_OFFLOAD,   /* optimizer state in host memory */
+    MEMORY_STREAM,    /* frozen layers in host memory, copied in each pass */
     MEMORY_MICRO_BATCH,
     MEMORY_RESIDUAL,  /* in 16 bit */
     MEMORY_BASE,      /* frozen linear layers in 4 bits */
@@ -56,6 +57,12 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
 /* Returns the seconds per step in which the state offloaded by config crosses be->device.link, both
  * directions at once. A step takes at least this long, and about this much longer. */
 double memory_offload_seconds(const struct config *config, struct backend *be);
+
+/* Returns the bytes of streamed layers that a step copies to the device, and the seconds that they
+ * take at be->device.link. They are copied beside the computation: a step takes at least this long,
+ * and longer by it only if it computes for less. */
+double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config);
+double memory_stream_seconds(const struct config *config, struct backend *be);
 
 /* Returns the multiply-adds of recomputing as a fraction of those of a step without it, in matmuls
  * and attention. The last layer needs no recomputing. */

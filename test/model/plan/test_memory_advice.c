@@ -177,3 +177,23 @@ Test(memory_advice, order_of_cost) {
     cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_CAST] && !advice.chosen[MEMORY_MICRO_BATCH]);
 }
+
+/* The layers of a frozen model leave the device before a micro-batch is divided. */
+Test(memory_advice, streams_frozen_layers) {
+    struct memory_advice advice;
+    open_run(CONFIG_PRECISION_BF16);
+    rig.be.device.host_memory = false;
+    rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+    rig.config.model.n_layer = 8;
+    struct config config = rig.config;
+    config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    config.gradients.dtype = CONFIG_DTYPE_LOWER;
+    config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+    config.offload.optimizer = config.offload.weights = true;
+    const size_t memory = total_of(&config);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+    cr_expect(advice.chosen[MEMORY_STREAM] && !advice.chosen[MEMORY_MICRO_BATCH]);
+    cr_expect(advice.config.offload.weights);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, &rig.error), 0);
+    cr_expect(advice.chosen[MEMORY_MICRO_BATCH]);
+}

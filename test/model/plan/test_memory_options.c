@@ -102,6 +102,31 @@ Test(memory_options, offload_needs_separate_device_memory) {
                        1e-9);
 }
 
+/* Buffers for two layers take the place of six. A micro-batch copies six layers, then four. */
+Test(memory_options, streaming_needs_frozen_layers_and_a_device) {
+    open_tiny(CONFIG_PRECISION_BF16);
+    with_link();
+    expect_applies(MEMORY_STREAM, false);
+    rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+    rig.config.model.n_layer = 6;
+    rig.config.train.grad_accum_steps = 3;
+    rig.be.device.host_memory = true;
+    expect_applies(MEMORY_STREAM, false);
+    rig.be.device.host_memory = false;
+    const struct memory_plan before = plan_of(&rig.config);
+    cr_expect_eq(memory_stream_seconds(&rig.config, &rig.be), 0);
+    expect_applies(MEMORY_STREAM, true);
+    expect_applies(MEMORY_STREAM, false);
+    const struct memory_plan after = plan_of(&rig.config);
+    enum { LAYER = 12 * WIDTH * WIDTH * 2 /* bf16 */ };
+    cr_expect_eq(after.streamed, 6 * LAYER);
+    cr_expect_eq(memory_total(&before) - memory_total(&after), (6 - 2) * LAYER);
+    cr_expect_eq(after.host, 0);
+    cr_expect_float_eq(memory_streamed_bytes(&after, &rig.config), 3.0 * (6 + 4) * LAYER, 0.5);
+    cr_expect_float_eq(memory_stream_seconds(&rig.config, &rig.be), 3e-6 * (6 + 4) * LAYER, 1e-9);
+    cr_expect_eq(memory_offload_seconds(&rig.config, &rig.be), 0);
+}
+
 /* The next smaller size that divides the sequences of a step. */
 Test(memory_options, smaller_micro_batches) {
     static const int64_t pairs[][2] = {{15, 2}, {10, 3}, {6, 5}, {5, 6}, {3, 10}, {2, 15}, {1, 30}};
@@ -128,8 +153,8 @@ Test(memory_options, save_memory) {
         open_tiny(precision);
         rig.config.train.micro_batch_size = 64;
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
-        if (option == MEMORY_OFFLOAD) with_link();
-        if (option == MEMORY_BASE) {
+        if (option == MEMORY_OFFLOAD || option == MEMORY_STREAM) with_link();
+        if (option == MEMORY_BASE || option == MEMORY_STREAM) {
             expect_applies(option, false);
             rig.config.adapter.type = CONFIG_ADAPTER_LORA;
             rig.config.model.n_layer = 8; /* one is dequantized at a time */
@@ -137,7 +162,7 @@ Test(memory_options, save_memory) {
         size_t before = total_of(&rig.config);
         expect_applies(option, true);
         cr_expect_lt(total_of(&rig.config), before, "%d", (int)option);
-        if (option == MEMORY_BASE) expect_applies(option, false);
+        if (option == MEMORY_BASE || option == MEMORY_STREAM) expect_applies(option, false);
     }
 }
 
