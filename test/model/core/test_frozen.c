@@ -266,6 +266,31 @@ Test(frozen, streams_layers_beside_offloaded_moments) {
     cr_expect_gt(plan.streamed, 0);
 }
 
+/* Training takes the memory of the plan, which is smaller by the layers that are not in buffers. */
+Test(frozen, streamed_layers_leave_the_device) {
+    double peaks[2];
+    if (test_device() == DEVICE_CPU) return; /* the peak of the whole process */
+    for (int streams = 0; streams < 2; streams++) {
+        struct rig rig = {.trainer.gpt.be = NULL};
+        set_up(&rig.config, CONFIG_PRECISION_BF16, 1, CONFIG_BASE_BFLOAT16);
+        rig.config.model.n_layer = 8;
+        rig.config.offload.weights = streams;
+        open_separate(&rig);
+        rig_steps(&rig, 2);
+        const struct memory_plan *plan = &rig.trainer.gpt.memory;
+        const double planned = (double)(memory_total(plan) - plan->library);
+        peaks[streams] = (double)backend_peak_bytes(&rig.be);
+        cr_expect_float_eq(peaks[streams], planned, 0.02 * planned, "%g of %g", peaks[streams],
+                           planned);
+        if (streams) {
+            const double left = (double)plan->streamed * (8 - BACKEND_SLOTS) / 8;
+            cr_expect_float_eq(peaks[0] - peaks[1], left, 0.02 * left, "%g, not %g",
+                               peaks[0] - peaks[1], left);
+        }
+        rig_close(&rig);
+    }
+}
+
 /* Each pass copies each layer once; the backward pass finds the last ones in the buffers. */
 static int prefetches, at_once, at_once_most;
 
