@@ -242,7 +242,7 @@ static const struct command_flag flags[] = {
          SWITCH(fit), NUMBER(fit_gib, 1e-6, INFINITY)),
     FLAG(DRY_RUN, "--link", "GB/S",
          "speed of the link to the host each way, for the cost of\n"
-         "offload.optimizer; default 25",
+         "offloading; default 25",
          NUMBER(link, 1e-6, 1e6)),
     FLAG(0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
          SELECTS(DRY_RUN)),
