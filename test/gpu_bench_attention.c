@@ -109,6 +109,7 @@ void bench_attention(struct bench *bench) {
         {DTYPE_F32, 16, 12, 12, 1024, 64},
         {DTYPE_BF16, 16, 9, 3, 1024, 64},
         {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* the Llama family */
+        {DTYPE_BF16, 8, 4, 1, 4096, 256},  /* Gemma 3 1B */
     };
     bench_json_begin(bench, "attention");
     bool choice = bench_attention_cases(bench, list, sizeof list / sizeof *list);

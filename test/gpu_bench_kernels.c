@@ -160,6 +160,14 @@ static void adamw_body(const struct subject *s) {
        .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);
 }
 
+/* The same with moments in 8 bits. */
+static void adamw_8bit_body(const struct subject *s) {
+    OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
+       .moment2 = &s->t[2], .scales = {.of = {s->t[5].data, s->t[6].data}}, .gradients = &s->t[4],
+       .state = s->state, .inputs = s->inputs, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
+       .weight_decay = 0.1, .lr_factor = 1);
+}
+
 static void gradient_norm_body(const struct subject *s) {
     OP(s->be, gradient_squares, .squares = s->scratch, .gradients = &s->t[4], .state = s->state);
     OP(s->be, gradient_norm, .state = s->state, .squares = s->scratch,
@@ -302,7 +310,7 @@ static double make_cross_entropy(struct subject *s, int64_t N, int64_t C) {
 
 static int64_t parameters_of(const struct subject *s, int64_t C) {
     int64_t count = 12 * s->bench->layers * C * C + s->bench->vocabulary * C;
-    return (count + 127) / 128 * 128;
+    return (count + MOMENT_BLOCK - 1) / MOMENT_BLOCK * MOMENT_BLOCK;
 }
 
 /* Split master weights, with moments and gradients of one dtype. */
@@ -325,6 +333,18 @@ static double make_update(struct subject *s, int64_t N, int64_t C) {
 static double make_lower_update(struct subject *s, int64_t N, int64_t C) {
     (void)N;
     return make_split_update(s, C, DTYPE_BF16);
+}
+
+static double make_8bit_update(struct subject *s, int64_t N, int64_t C) {
+    int64_t count = parameters_of(s, C), blocks = count / MOMENT_BLOCK;
+    (void)N;
+    make(s, 0, DTYPE_BF16, count, 0, 0.02);
+    for (int i = 1; i < 3; i++) make(s, i, DTYPE_DYNAMIC8, count, 0, 0);
+    make(s, 3, DTYPE_BF16, count, 0, 0);
+    make(s, 4, DTYPE_F32, count, 0, 1e-3);
+    for (int i = 5; i < 7; i++) make(s, i, DTYPE_F32, blocks, 0, 0);
+    make_state(s);
+    return (double)count * (2 * 4 + 4 + 2 * 2) + (double)blocks * 2 * 2 * 4;
 }
 
 static double make_gradient_norm(struct subject *s, int64_t N, int64_t C) {
@@ -415,6 +435,7 @@ static const struct {
     {"softcap", softcap_body, make_cross_entropy},
     {"adamw", adamw_body, make_update},
     {"adamw_lower", adamw_body, make_lower_update},
+    {"adamw_8bit", adamw_8bit_body, make_8bit_update},
     {"gradient_norm", gradient_norm_body, make_gradient_norm},
     {"attention_decode", attention_decode_body, make_attention_decode},
     {"attention_decode_grouped", attention_decode_body, make_grouped_decode},
