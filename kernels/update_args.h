@@ -12,9 +12,9 @@
 struct step_inputs;
 struct step_state;
 
-/* What moments in 8 bits (kernels/moment_code.h) have besides their codes. Those are DYNAMIC8 in a
- * tensor, P is a multiple of MOMENT_BLOCK, and element 0 begins a block. Rounding to the nearest
- * code, as in torchao, or stochastic, with the random bits that moments in bf16 have. */
+/* The scales of moments in 8 bits (kernels/moment_code.h), and their rounding. Codes are DYNAMIC8
+ * in a tensor, P is a multiple of MOMENT_BLOCK, and element 0 begins a block. Rounding to the
+ * nearest code, as in torchao, or stochastic, with the random bits that moments in bf16 have. */
 struct moment_scales {
     float *of[2]; /* [P / MOMENT_BLOCK] of each moment; unsigned codes in AdamW's second one */
     bool stochastic;

@@ -17,7 +17,7 @@ struct turn {
     const char *begin, *end;
 };
 
-/* Where system messages go: where they are, or into a turn of the user. In the latter case only the
+/* Places of system messages: where they are, or in a turn of the user. With the latter only the
  * first message can be one, and user and assistant take turns. */
 enum system_place { SYSTEM_IN_PLACE, SYSTEM_IN_FIRST_TURN, SYSTEM_IN_LAST_TURN };
 

@@ -483,7 +483,7 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
     return status;
 }
 
-/* Where a tensor is read from. */
+/* The stored tensors that a tensor is read from. */
 struct stored_source {
     const struct stored_tensor *tensor, *scales; /* scales: of codes of a moment, or NULL */
 };

@@ -10,9 +10,9 @@
 #include "data/util/table.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-#include "model/core/gpt.h"
 #include "model/core/precision.h"
 #include "model/core/update_rule.h"
+#include "model/plan/memory_costs.h"
 #include "model/plan/memory_plan.h"
 
 static const struct row {
@@ -140,96 +140,6 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
     else if (more > 0)
         snprintf(text, MEMORY_COST_MAX, "same bits; %.1f %% more arithmetic", 100 * more);
     else snprintf(text, MEMORY_COST_MAX, "same bits; GELU once more");
-}
-
-/* ---- cost of offloading */
-
-double memory_offload_seconds(const struct config *config, struct backend *be) {
-    struct memory_plan plan;
-    struct error ignored;
-    if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
-    return (double)plan.host / be->device.link;
-}
-
-/* A forward pass copies all layers; the backward pass finds the last ones in the buffers. */
-double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config) {
-    const int64_t layers = config_shape(config).n_layer;
-    const int64_t copied = layers + MAX(layers - BACKEND_SLOTS, 0);
-    return (double)(plan->streamed / (size_t)layers) * (double)copied *
-           (double)config->train.grad_accum_steps;
-}
-
-double memory_stream_seconds(const struct config *config, struct backend *be) {
-    struct memory_plan plan;
-    struct error ignored;
-    if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
-    return memory_streamed_bytes(&plan, config) / be->device.link;
-}
-
-/* ---- cost of recomputing */
-
-/* Returns the multiply-adds of a site's adapters for one row, in matmuls with A [R, inputs] and
- * with B [outputs, R] (model/core/adapter.h). */
-static int64_t adapter_multiply_adds(const struct gpt_shape *shape, enum autocast_site site,
-                                     int64_t with_a, int64_t with_b) {
-    enum adapter_target targets[ADAPTER_FUSED_MAX];
-    int64_t ranks = adapter_targets_of(targets, shape, site) * shape->adapter_rank;
-    return ranks * (with_a * site_inputs(shape, site) + with_b * site_outputs(shape, site));
-}
-
-/* Returns the multiply-adds that recomputing adds per row of a layer: those of the matmuls whose
- * output is recomputed. */
-static int64_t recomputed_multiply_adds(const struct gpt_shape *shape,
-                                        const struct config *config) {
-    bool recomputing[AUTOCAST_SITE_COUNT] = {false};
-    struct gpt_shape row = *shape;
-    int64_t total = 0;
-    row.rows = row.logit_rows = 1;
-    for (enum activation_id i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
-        const struct activation *a = &activation_table[i];
-        if (!a->layered || a->residual || (int)a->recomputed > (int)config->train.recompute ||
-            activation_extent(i, &row).rows == 0)
-            continue;
-        recomputing[a->writer] = true;
-    }
-    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        if (recomputing[i])
-            total += shape_layer_multiply_adds(shape, i) + adapter_multiply_adds(shape, i, 1, 1);
-    return total;
-}
-
-/* Returns the number of layers that recompute a GELU together with the matmul before it. */
-static int64_t fused_count(const struct gpt_shape *shape, const struct config *config,
-                           const struct backend *be) {
-    struct precision precision;
-    struct error ignored;
-    int64_t count = 0;
-    if (config->train.recompute != CONFIG_RECOMPUTE_GELU ||
-        precision_resolve(&precision, NULL, config, be, &ignored))
-        return 0;
-    for (int64_t layer = 0; layer + 1 < shape->n_layer; layer++)
-        count += gpt_gelu_is_fused(shape, &precision, be, layer);
-    return count;
-}
-
-/* Each matrix takes part in three matmuls of a step. Frozen ones have no gradient, so only in two.
- */
-double memory_recomputed_part(const struct config *config, const struct backend *be) {
-    struct gpt_shape shape = config_shape(config);
-    double layers = (double)shape.n_layer, matmuls = shape_has_adapters(&shape) ? 2 : 3;
-    double products = matmuls * (double)shape_layer_multiply_adds(&shape, AUTOCAST_SITE_COUNT);
-    double head = matmuls * (double)(shape.padded_vocab * shape.n_embd);
-    /* The backward pass repeats the matmul with A: the forward pass is not saved. */
-    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        products += (double)adapter_multiply_adds(&shape, i, 4, 3);
-    /* Scores and weighted values, half of each because of the causal mask. The backward pass has
-     * five such matmuls instead of two: the recomputed scores and four gradients. */
-    double attention = (double)(shape_q(&shape) * config->data.seq_len);
-    double recompute = (double)recomputed_multiply_adds(&shape, config);
-    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) recompute += attention;
-    double fused = (double)fused_count(&shape, config, be) *
-                   (double)shape_layer_multiply_adds(&shape, SITE_MLP_FC);
-    return ((layers - 1) * recompute + fused) / (layers * (products + 3.5 * attention) + head);
 }
 
 /* ---- search for the cheapest set */

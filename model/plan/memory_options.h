@@ -54,20 +54,6 @@ enum { MEMORY_COST_MAX = 64 };
 void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
                         const struct config *from, const struct config *to, struct backend *be);
 
-/* Returns the seconds per step in which the state offloaded by config crosses be->device.link, both
- * directions at once. A step takes at least this long, and about this much longer. */
-double memory_offload_seconds(const struct config *config, struct backend *be);
-
-/* Returns the bytes of streamed layers that a step copies to the device, and the seconds that they
- * take at be->device.link. They are copied beside the computation: a step takes at least this long,
- * and longer by it only if it computes for less. */
-double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config);
-double memory_stream_seconds(const struct config *config, struct backend *be);
-
-/* Returns the multiply-adds of recomputing as a fraction of those of a step without it, in matmuls
- * and attention. The last layer needs no recomputing. */
-double memory_recomputed_part(const struct config *config, const struct backend *be);
-
 struct memory_advice {
     struct config config; /* config with the chosen options */
     struct memory_plan plan;

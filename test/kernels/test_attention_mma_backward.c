@@ -235,7 +235,7 @@ Test(attention_mma_backward, grouped) {
     check_on_each_gpu(backward, &(const struct shape){1, 5, 2, 64, DTYPE_F16, 1, 1});
     check_on_each_gpu(backward, &(const struct shape){2, 150, 6, 256, DTYPE_BF16, 1, 2});
 }
-/* Where a block has 99 KB of shared memory. */
+/* GPUs on which a block has 99 KB of shared memory. */
 Test(attention_mma_backward, widest_in_100_KB) {
     const struct shape s = {1, 150, 2, 256, DTYPE_BF16, 1, 1};
     cr_assert_eq(check_on_gpu(86, 1, backward, &s), 1);

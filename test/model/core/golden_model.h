@@ -56,7 +56,7 @@ static inline void name_in_fixture(char name[NAME_MAX_BYTES], enum family family
              parameter->name);
 }
 
-/* What Gemma's models have beside the sizes that all share. */
+/* Parts of Gemma's models beside the sizes that all share. */
 static inline void make_gemma(struct config *config, bool third) {
     config->model.n_layer = 3;
     config->model.norm_zero_centered = config->model.post_norm = true;

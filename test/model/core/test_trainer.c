@@ -20,7 +20,7 @@ Test(trainer, training_lowers_the_loss) {
         float first = rig_step(&rig).loss;
         float last = rig_steps(&rig, 59).loss;
         cr_expect(fabsf(first - logf(RIG_VOCABULARY)) < 0.1f, "%s: %g", name_of(&rig), first);
-        /* Of what Gemma's layers add, norms leave the size: it learns more slowly. */
+        /* Gemma learns more slowly: norms leave the size of what its layers add. */
         float less = rig.config.model.post_norm ? 0.5f : 1.0f;
         cr_expect_lt(last, first - less, "%s: from %g to %g", name_of(&rig), first, last);
         rig_close(&rig);

@@ -2,6 +2,7 @@
 #include "test/model/families.h"
 #include "test/model/plan/memory_fixture.h"
 
+#include "model/plan/memory_costs.h"
 #include "model/plan/memory_options.h"
 
 TestSuite(memory_options, .fini = close_rig);

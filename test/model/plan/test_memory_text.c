@@ -6,6 +6,7 @@
 #include "test/match.h"
 #include "test/model/plan/memory_fixture.h"
 
+#include "model/plan/memory_costs.h"
 #include "model/plan/memory_options.h"
 
 TestSuite(memory_text, .fini = close_rig);

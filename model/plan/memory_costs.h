@@ -1,0 +1,21 @@
+/* Costs in time of options that save memory: transfers of offloaded state and of streamed layers,
+ * and the arithmetic of recomputing. */
+#pragma once
+
+#include "kernels/backend.h"
+#include "model/config/config.h"
+#include "model/plan/memory_plan.h"
+
+/* Returns the seconds per step in which the state offloaded by config crosses be->device.link, both
+ * directions at once. A step takes at least this long, and about this much longer. */
+double memory_offload_seconds(const struct config *config, struct backend *be);
+
+/* Returns the bytes of streamed layers that a step copies to the device, and the seconds that they
+ * take at be->device.link. They are copied beside the computation: a step takes at least this long,
+ * and longer by it only if it computes for less. */
+double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config);
+double memory_stream_seconds(const struct config *config, struct backend *be);
+
+/* Returns the multiply-adds of recomputing as a fraction of those of a step without it, in matmuls
+ * and attention. The last layer needs no recomputing. */
+double memory_recomputed_part(const struct config *config, const struct backend *be);
