@@ -2,7 +2,7 @@
  *
  *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--width N] [--heads N]
  *                        [--precision P] [--seconds S] [--steps-only 1] [--attention-only 1]
- *                        [--autotune 1] [--graphs 0] [--wgmma 0] [--tiny 1]
+ *                        [--kernels-only 1] [--autotune 1] [--graphs 0] [--wgmma 0] [--tiny 1]
  *
  * Ceilings come first, in the same run: matrix products, and copying memory. Model FLOPs are
  * 6 N + 6 L C T a token (N all parameters, the causal half of attention), so that utilization says
@@ -317,7 +317,8 @@ static void usage(void) {
                     "[--width N] [--heads N]\n"
                     "                 [--precision P] [--seconds S] [--steps-only 1] "
                     "[--attention-only 1]\n"
-                    "                 [--autotune 1] [--graphs 0] [--wgmma 0] [--tiny 1]\n");
+                    "                 [--kernels-only 1] [--autotune 1] [--graphs 0] [--wgmma 0] "
+                    "[--tiny 1]\n");
     exit(2);
 }
 
@@ -335,6 +336,7 @@ static void read_options(struct bench *bench, int argc, char **argv) {
         else if (strcmp(key, "--precision") == 0) bench->only = value;
         else if (strcmp(key, "--steps-only") == 0) bench->steps_only = atoi(value);
         else if (strcmp(key, "--attention-only") == 0) bench->attention_only = atoi(value);
+        else if (strcmp(key, "--kernels-only") == 0) bench->kernels_only = atoi(value);
         else if (strcmp(key, "--autotune") == 0) bench->autotune = atoi(value);
         else if (strcmp(key, "--graphs") == 0) bench->one_by_one = !atoi(value);
         else if (strcmp(key, "--wgmma") == 0) bench->without_wgmma = !atoi(value);
@@ -377,14 +379,12 @@ int main(int argc, char **argv) {
                 be.device.description, bench.tiny ? "true" : "false",
                 be.device.native_8_bit ? "true" : "false");
     backend_close(&be);
-    bool alone = bench.attention_only;
-    if (!alone && !bench.steps_only) bench_ceilings(&bench);
-    if (!alone) bench_training(&bench);
-    if (alone || !bench.steps_only) bench_attention(&bench);
-    if (!alone && !bench.steps_only) {
-        bench_fusions(&bench);
-        bench_kernels(&bench);
-    }
+    bool all = !bench.steps_only && !bench.attention_only && !bench.kernels_only;
+    if (all || bench.kernels_only) bench_ceilings(&bench);
+    if (all || bench.steps_only) bench_training(&bench);
+    if (all || bench.attention_only) bench_attention(&bench);
+    if (all) bench_fusions(&bench);
+    if (all || bench.kernels_only) bench_kernels(&bench);
     if (bench.json) {
         fprintf(bench.json, ",\n\"failures\": %d}\n", bench.failures);
         if (fclose(bench.json) != 0) bench_failed(&bench, "writing the JSON file", "disk full?");

@@ -24,6 +24,7 @@ struct bench {
     bool without_wgmma;
     bool steps_only; /* no ceilings and no single kernels */
     bool attention_only;
+    bool kernels_only; /* only ceilings and the operations that memory bounds */
     const char *only; /* optional: only this precision */
     FILE *json;       /* optional */
 
