@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures LoRA with PEFT on a Llama of random weights, to compare with ./train.
+"""Measures fine-tuning in transformers, LoRA with PEFT or of all weights, beside ./train.
 
   scripts/torch_lora.py FOLDER --write             writes Llama-3.1-8B's shape in bf16 (16 GB)
   scripts/torch_lora.py FOLDER --train             steps of one sequence of 4096 tokens in PEFT
+  scripts/torch_lora.py FOLDER --train --full      of all weights, in fp32 under autocast
 
-The same model trains here with
+FOLDER is any model of a Hugging Face tool, such as a checkpoint of ./train. The same trains here with
   ./train --config finetune-lora.json --set model.init_from=FOLDER --set data.train=tales \\
       --set data.tokenizer=bytes --set data.seq_len=4096 --set train.micro_batch_size=1 ...
 """
@@ -33,14 +34,15 @@ def write(options):
 
 
 def train(options):
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(
-        options.folder, dtype=torch.bfloat16, attn_implementation="sdpa",
-        trust_remote_code=False).to(options.device)
+        options.folder, dtype=torch.float32 if options.full else torch.bfloat16,
+        attn_implementation="sdpa", trust_remote_code=False).to(options.device).train()
     model.config.use_cache = False
-    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0,
-                                             target_modules=TARGETS))
+    if not options.full:
+        from peft import LoraConfig, get_peft_model
+        model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0,
+                                                 target_modules=TARGETS))
     if options.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
@@ -50,7 +52,7 @@ def train(options):
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4,
                                   fused=options.device == "cuda")
     call = torch.compile(model) if options.compile else model
-    tokens = torch.randint(0, 256, (1, options.seq), device=options.device)
+    tokens = torch.randint(0, 256, (options.batch, options.seq), device=options.device)
     cuda = options.device == "cuda"
 
     def step():
@@ -70,10 +72,11 @@ def train(options):
             times.append(time.perf_counter() - begin)
     seconds = statistics.median(times)
     peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
-    print(f"PEFT, PyTorch {torch.__version__}, T {options.seq}"
+    print(f"{'transformers' if options.full else 'PEFT'}, PyTorch {torch.__version__}, "
+          f"{options.batch} x {options.seq}"
           f"{', compiled' if options.compile else ''}"
           f"{', gradient checkpointing' if options.checkpointing else ''}: "
-          f"{options.seq / seconds:.0f} tokens/s, {1e3 * seconds:.1f} ms/step, {peak:.2f} GiB, "
+          f"{options.batch * options.seq / seconds:.0f} tokens/s, {1e3 * seconds:.1f} ms/step, {peak:.2f} GiB, "
           f"loss {loss:.3f}", flush=True)
 
 
@@ -83,6 +86,8 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--full", action="store_true", help="all weights, without an adapter")
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--compile", action="store_true")
