@@ -4,14 +4,15 @@
  *
  * A team of lanes, a power of two, processes a head, and a lane a pack of columns of its lower half
  * and those half a head above, so that sums over a head and rotated pairs stay in registers. In the
- * backward kernel a block processes a group of rows, its teams alternate over the heads of each
- * row, and the gradients of the weights stay in registers until the group ends. */
+ * backward kernel a block processes a group of rows, first all heads of queries, then those of
+ * keys, and the gradients of a weight stay in registers until its heads end. */
 #include "kernels/cuda/partials.h"
 
 enum {
     THREADS = 256,
+    BACKWARD_BLOCKS = 3,        /* on a multiprocessor: few loads of a warp are in flight at once */
     HEAD_MAX = 2 * WARP * PACK, /* two packs for each lane of a warp */
-    GROUPS_MAX = 512,
+    GROUPS_MAX = 384,           /* as many as run at once on 128 multiprocessors */
     GROUP_ROWS_MIN = 16,
 };
 
@@ -20,7 +21,9 @@ struct qk_norm {
     const float *angles;              /* [T, D], or NULL */
     const int32_t *positions;         /* [N], or NULL */
     float *partials;                  /* backward: [groups, 2, D] */
-    int64_t rows, columns, group_rows, sequence_length;
+    int64_t columns;
+    int rows, group_rows, sequence_length;  /* rows times heads fit an int: index arithmetic in 64
+                                               bits would take longer than the memory */
     int heads, all_heads, size, half, team; /* half: columns of the lower half */
     float weight_offset, per_column, epsilon;
 };
@@ -34,19 +37,24 @@ static __device__ __forceinline__ float team_sum(float value, int team) {
 
 /* Columns of a head that a lane processes: from column on, and from half + column on. */
 struct lane_columns {
-    int64_t row;
-    int head, column, low, high; /* low, high: number of columns; 0: none */
+    int row, head, column, low, high; /* low, high: number of columns; 0: none */
 };
 
-/* Lanes without work do not return early, because their warp sums together. */
-static __device__ __forceinline__ struct lane_columns find_columns(const struct qk_norm &a,
-                                                                   int64_t index, int64_t rows) {
-    struct lane_columns p = {index / a.all_heads, (int)(index % a.all_heads),
-                             (int)threadIdx.x % a.team * PACK, 0, 0};
-    if (p.row >= rows) return p;
-    p.low = max(columns_from(p.column, a.half), 0);
-    p.high = max(columns_from(p.column, a.size - a.half), 0);
+/* Returns the columns in a head of a row; none of rows beyond the last. Lanes without work do not
+ * return early, because their warp sums together. */
+static __device__ __forceinline__ struct lane_columns find_columns(const struct qk_norm &a, int row,
+                                                                   int head, int rows) {
+    struct lane_columns p = {row, head, (int)threadIdx.x % a.team * PACK, 0, 0};
+    if (row >= rows) return p;
+    p.low = max(min(a.half - p.column, (int)PACK), 0);
+    p.high = max(min(a.size - a.half - p.column, (int)PACK), 0);
     return p;
+}
+
+/* Offset of a head in tensors of such rows. */
+static __device__ __forceinline__ int64_t head_at(const struct lane_columns &p, int64_t columns,
+                                                  int size) {
+    return p.row * columns + p.head * size;
 }
 
 template <bool PACKED, typename T>
@@ -91,8 +99,8 @@ static __device__ __forceinline__ void rotate(float x[2][PACK], const struct lan
                                               const struct qk_norm &a, float sign) {
     float rotation[2][PACK]; /* cosines, sines */
     if (!a.angles) return;
-    int64_t position = a.positions ? a.positions[p.row] : p.row % a.sequence_length;
-    load_head<PACKED>(rotation, a.angles + position * a.size, p, a.half);
+    int position = a.positions ? a.positions[p.row] : p.row % a.sequence_length;
+    load_head<PACKED>(rotation, a.angles + (int64_t)position * a.size, p, a.half);
     for (int i = 0; i < PACK; i++) {
         float low = x[0][i], sine = sign * rotation[1][i];
         x[0][i] = low * rotation[0][i] - x[1][i] * sine;
@@ -103,14 +111,14 @@ static __device__ __forceinline__ void rotate(float x[2][PACK], const struct lan
 template <bool PACKED, typename T>
 static __global__ void __launch_bounds__(THREADS)
     forward_kernel(T *inout, T *raw, struct qk_norm a) {
-    int64_t index = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / a.team;
-    struct lane_columns p = find_columns(a, index, a.rows);
-    T *out = inout + p.row * a.columns + p.head * a.size;
+    int index = (int)(blockIdx.x * (THREADS / a.team) + threadIdx.x / a.team);
+    struct lane_columns p = find_columns(a, index / a.all_heads, index % a.all_heads, a.rows);
+    T *out = inout + head_at(p, a.columns, a.size);
     float x[2][PACK], weight[2][PACK];
     load_head<PACKED>(x, out, p, a.half);
     load_weight<PACKED>(weight, p, a);
     float rstd = head_rstd(x, a);
-    store_head<PACKED>(raw + index * a.size, x, p, a.half);
+    store_head<PACKED>(raw + (int64_t)index * a.size, x, p, a.half);
     for (int part = 0; part < 2; part++)
         for (int i = 0; i < PACK; i++) x[part][i] *= rstd * weight[part][i];
     rotate<PACKED>(x, p, a, 1);
@@ -118,21 +126,21 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* With d = dout * (weight + weight_offset) and h = in * rstd, the gradient is rstd * (d - h *
- * mean(d * h)); dweight becomes dout * h. */
+ * mean(d * h)); sums += dout * h. */
 template <bool PACKED, typename T>
-static __device__ __forceinline__ void head_backward(float dweight[2][PACK], T *dinout,
-                                                     const T *raw, const struct lane_columns &p,
+static __device__ __forceinline__ void head_backward(float sums[2][PACK], T *dinout, const T *raw,
+                                                     const struct lane_columns &p,
                                                      const struct qk_norm &a) {
     float d[2][PACK], h[2][PACK], weight[2][PACK], sum = 0;
     load_head<PACKED>(d, dinout, p, a.half);
     load_head<PACKED>(h, raw, p, a.half);
-    load_weight<PACKED>(weight, p, a);
     rotate<PACKED>(d, p, a, -1);
     float rstd = head_rstd(h, a);
+    load_weight<PACKED>(weight, p, a);
     for (int part = 0; part < 2; part++)
         for (int i = 0; i < PACK; i++) {
             h[part][i] *= rstd;
-            dweight[part][i] = d[part][i] * h[part][i];
+            sums[part][i] += d[part][i] * h[part][i];
             d[part][i] *= weight[part][i];
             sum += d[part][i] * h[part][i];
         }
@@ -157,37 +165,39 @@ static __device__ __forceinline__ void write_partial(float *partial, const float
     __syncthreads();
 }
 
+/* The heads from `begin` on, so many in each row of the block's group; partial: of their weight. */
 template <bool PACKED, typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __device__ __forceinline__ void heads_backward(float *partial, T *dinout, const T *raw,
+                                                      int begin, int heads,
+                                                      const struct qk_norm &a) {
+    int first = (int)blockIdx.x * a.group_rows, teams = THREADS / a.team;
+    int last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
+    float sums[2][PACK] = {{0}};
+    for (int done = 0; done < (last - first) * heads; done += teams) {
+        int at = done + (int)threadIdx.x / a.team;
+        int row = first + at / heads, head = begin + at % heads;
+        struct lane_columns p = find_columns(a, row, head, last);
+        head_backward<PACKED>(sums, dinout + head_at(p, a.columns, a.size),
+                              raw + head_at(p, (int64_t)a.all_heads * a.size, a.size), p, a);
+    }
+    write_partial(partial, sums[0], a.half, a);
+    write_partial(partial + a.half, sums[1], a.size - a.half, a);
+}
+
+template <bool PACKED, typename T>
+static __global__ void __launch_bounds__(THREADS, PACKED ? BACKWARD_BLOCKS : 1)
     backward_kernel(T *dinout, const T *raw, struct qk_norm a) {
-    int64_t first = blockIdx.x * a.group_rows;
-    int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
-    float sums[2][2][PACK] = {{{0}}}; /* for queries, for keys */
-    for (int64_t index = first * a.all_heads; index < last * a.all_heads;
-         index += THREADS / a.team) {
-        struct lane_columns p = find_columns(a, index + threadIdx.x / a.team, last);
-        float dweight[2][PACK];
-        head_backward<PACKED>(dweight, dinout + p.row * a.columns + p.head * a.size,
-                              raw + (p.row * a.all_heads + p.head) * a.size, p, a);
-        for (int part = 0; part < 2; part++)
-            for (int i = 0; i < PACK; i++) {
-                sums[0][part][i] += p.head < a.heads ? dweight[part][i] : 0;
-                sums[1][part][i] += p.head < a.heads ? 0 : dweight[part][i];
-            }
-    }
     float *partial = a.partials + blockIdx.x * 2 * (int64_t)a.size;
-    for (int i = 0; i < 2; i++) {
-        write_partial(partial + i * a.size, sums[i][0], a.half, a);
-        write_partial(partial + i * a.size + a.half, sums[i][1], a.size - a.half, a);
-    }
+    heads_backward<PACKED>(partial, dinout, raw, 0, a.heads, a);
+    heads_backward<PACKED>(partial + a.size, dinout, raw, a.heads, a.all_heads - a.heads, a);
 }
 
 /* ---- on the host */
 
 /* Number of rows in a group; depends on the number of rows only. */
-static int64_t rows_per_group(int64_t rows) {
-    int64_t group_rows = blocks_of(rows, GROUPS_MAX);
-    return group_rows < GROUP_ROWS_MIN ? (int64_t)GROUP_ROWS_MIN : group_rows;
+static int rows_per_group(int64_t rows) {
+    int group_rows = (int)blocks_of(rows, GROUPS_MAX);
+    return group_rows < GROUP_ROWS_MIN ? (int)GROUP_ROWS_MIN : group_rows;
 }
 
 static int64_t groups_of(int64_t rows) {
@@ -205,14 +215,15 @@ static struct qk_norm prepare(const struct tensor *inout, const struct tensor *r
     assert(q_weight->dtype == DTYPE_F32 && k_weight->dtype == DTYPE_F32);
     assert(tensor_columns(raw) == (heads + kv_heads) * size);
     assert(tensor_columns(raw) <= tensor_columns(inout));
+    assert((tensor_rows(inout) + GROUP_ROWS_MIN) * (heads + kv_heads) <= INT32_MAX - THREADS);
     return {
         .q_weight = (const float *)q_weight->data,
         .k_weight = (const float *)k_weight->data,
         .angles = angles ? (const float *)angles->data : NULL,
         .positions = NULL,
         .partials = NULL,
-        .rows = tensor_rows(inout),
         .columns = tensor_columns(inout),
+        .rows = (int)tensor_rows(inout),
         .group_rows = rows_per_group(tensor_rows(inout)),
         .sequence_length = 0,
         .heads = heads,
@@ -239,11 +250,11 @@ void cuda_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args 
                                args->heads, args->kv_heads);
     bool packed = is_packed(args->inout, args->raw, args->q_weight, args->k_weight, args->angles);
     a.positions = args->positions;
-    a.sequence_length = args->sequence_length;
+    a.sequence_length = (int)args->sequence_length;
     a.weight_offset = args->weight_offset;
     a.epsilon = args->epsilon;
     if (a.rows == 0) return;
-    unsigned blocks = (unsigned)blocks_of(a.rows * a.all_heads * a.team, THREADS);
+    unsigned blocks = (unsigned)blocks_of((int64_t)a.rows * a.all_heads, THREADS / a.team);
     STORAGE_SWITCH(args->inout->dtype, T,
                    LAUNCH((packed ? forward_kernel<true, T> : forward_kernel<false, T>), blocks,
                           THREADS, 0, cuda_state(be)->compute, (T *)args->inout->data,
@@ -263,7 +274,7 @@ void cuda_qk_norm_backward(struct backend *be, const struct qk_norm_backward_arg
     bool packed = is_packed(args->dinout, args->raw, args->q_weight, args->k_weight, args->angles);
     if (a.rows == 0) return;
     unsigned groups = (unsigned)groups_of(a.rows);
-    a.sequence_length = args->sequence_length;
+    a.sequence_length = (int)args->sequence_length;
     a.weight_offset = args->weight_offset;
     a.epsilon = args->epsilon;
     a.partials = (float *)backend_workspace(be, cuda_qk_norm_backward_scratch(be, args));
