@@ -80,28 +80,28 @@ static __device__ __forceinline__ float reciprocal_approx(float x) {
     return y;
 }
 
-/* Conversion to 8 bits: to nearest, ties to even; infinity and everything else beyond the largest
- * finite value become that; NaN becomes a NaN. The type: e4m3x2 or e5m2x2, of which the lower half
- * is used. */
+/* Conversion of two values to 8 bits each, the second one in the upper half: to nearest, ties to
+ * even; infinity and everything else beyond the largest finite value become that; NaN becomes a
+ * NaN. */
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 890
 #define FLOAT8_INSTRUCTIONS true
-#define FLOAT8_CODE(name, type)                                                             \
-    static __device__ __forceinline__ uint32_t name(float x) {                              \
-        uint16_t codes;                                                                     \
-        asm("cvt.rn.satfinite." type ".f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x)); \
-        return codes;                                                                       \
+#define FLOAT8_PAIR(name, type)                                                               \
+    static __device__ __forceinline__ uint32_t name(float low, float high) {                  \
+        uint16_t codes;                                                                       \
+        asm("cvt.rn.satfinite." type ".f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low)); \
+        return codes;                                                                         \
     }
 #else
 #define FLOAT8_INSTRUCTIONS false
-#define FLOAT8_CODE(name, type)                              \
-    static __device__ __forceinline__ uint32_t name(float) { \
-        __trap();                                            \
-        return 0;                                            \
+#define FLOAT8_PAIR(name, type)                                     \
+    static __device__ __forceinline__ uint32_t name(float, float) { \
+        __trap();                                                   \
+        return 0;                                                   \
     }
 #endif
-FLOAT8_CODE(e4m3_code, "e4m3x2")
-FLOAT8_CODE(e5m2_code, "e5m2x2")
-#undef FLOAT8_CODE
+FLOAT8_PAIR(e4m3_pair, "e4m3x2")
+FLOAT8_PAIR(e5m2_pair, "e5m2x2")
+#undef FLOAT8_PAIR
 
 /* Shared-memory addresses that are opaque to the compiler. Otherwise it keeps a register for each
  * sum of a thread's offset and a constant, although the instruction can add the constant. */

@@ -2,7 +2,7 @@
  *
  *     whole    finds the amax, unless the kernel that wrote the tensor tracked it; rounds. With an
  *              amax of earlier steps it is tracked while values are rounded, and they are read once
- *     rows     1 x n: one thread block per row does all, and the second pass reads from the cache
+ *     rows     1 x n: a warp per row does all; the end of a long row is read again, from the cache
  *     columns  m x 1: as for the whole, with an amax and a scale for each column of m rows
  *
  * Codes are stored as they are, transposed, or both. The limit is memory bandwidth: 2 bytes are
@@ -17,7 +17,9 @@
 enum {
     THREADS = FIND_THREADS,
     CHUNKS = FIND_CHUNKS,
-    COLUMN_ROWS = 64 /* rows that a block of find_columns_kernel reads */
+    COLUMN_ROWS = 64, /* rows that a block of find_columns_kernel reads */
+    ROW_WARPS = THREADS / WARP,
+    HELD = 12, /* chunks of a row that a lane keeps: 3072 values of 16 bit in a warp */
 };
 
 /* ---- magnitudes */
@@ -97,17 +99,15 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- rounding */
 
 template <bool WHOLE, int N>
-static __device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t *codes,
+static __device__ __forceinline__ void store_codes(uint8_t *to, const uint8_t codes[N],
                                                    int64_t left) {
     if (WHOLE) {
         struct chunk<uint8_t, N> moved;
-        uint8_t at[N];
-        for (int i = 0; i < N; i++) at[i] = (uint8_t)codes[i];
-        memcpy(&moved.bits, (const void *)at, sizeof at);
+        memcpy(&moved.bits, (const void *)codes, N);
         *(struct chunk<uint8_t, N> *)to = moved;
     } else {
         for (int i = 0; i < N; i++)
-            if (i < left) to[i] = (uint8_t)codes[i];
+            if (i < left) to[i] = codes[i];
     }
 }
 
@@ -129,7 +129,7 @@ round_share(uint8_t *out, const T *in, float scale, const struct scaling &scalin
     for (int c = 0; c < CHUNKS; c++) {
         int64_t place = at + c * THREADS * N, row = KIND == BY_COLUMN ? place / columns : 0;
         int64_t column = place - row * columns;
-        uint32_t codes[N];
+        uint8_t codes[N];
         for (int i = 0; i < N; i++) {
             if (KIND == BY_COLUMN) {
                 if (place + i < count)
@@ -137,7 +137,7 @@ round_share(uint8_t *out, const T *in, float scale, const struct scaling &scalin
                 if (++column == columns) column = 0, row++;
             }
             if (KIND == ONE_TRACKED) track_value(&own, values[c][i]);
-            codes[i] = float8_code<DTYPE>(values[c][i], scale);
+            codes[i] = (uint8_t)float8_code<DTYPE>(values[c][i], scale);
         }
         store_codes<WHOLE, N>(out + place, codes, count - place);
     }
@@ -226,29 +226,67 @@ static __global__ void __launch_bounds__(THREADS)
     if (KIND == ONE_TRACKED && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
-/* One block per row. */
-template <typename T, enum dtype DTYPE, bool PACKED>
-static __global__ void __launch_bounds__(THREADS)
-    rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t columns,
-                bool power_of_two, struct amax *found) {
-    constexpr int N = values_of<T>();
-    int64_t row = blockIdx.x, step = THREADS * N, start = (int64_t)threadIdx.x * N;
-    struct magnitudes own = {0, 0};
+/* Loads a chunk of a row that has `left` values from there on; zeros beyond. PACKED: rows consist
+ * of whole, aligned chunks. */
+template <bool PACKED, int N, typename T>
+static __device__ __forceinline__ struct chunk<T, N> row_chunk(const T *from, int left) {
+    struct chunk<T, N> moved;
+    T at[N];
+    for (int i = 0; i < N; i++) at[i] = !PACKED && i < left ? from[i] : narrow<T>(0.0f);
+    memcpy(&moved.bits, (const void *)at, sizeof at);
+    if (PACKED && left > 0) moved = load_chunk<N>(from);
+    return moved;
+}
+
+template <int N, typename T>
+static __device__ __forceinline__ void track_chunk(struct magnitudes *own,
+                                                   const struct chunk<T, N> &chunk) {
     float values[N];
-    for (int64_t column = start; column < columns; column += step) {
-        load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) track_value(&own, values[i]);
-    }
-    float largest = block_max<THREADS>(__uint_as_float(own.finite));
+    unpack(values, &chunk);
+    for (int i = 0; i < N; i++) track_value(own, values[i]);
+}
+
+template <bool PACKED, enum dtype DTYPE, int N, typename T>
+static __device__ __forceinline__ void round_chunk(uint8_t *out, const struct chunk<T, N> &chunk,
+                                                   float multiplier, int left) {
+    float values[N];
+    uint8_t codes[N];
+    unpack(values, &chunk);
+    float8_codes<DTYPE, N>(codes, values, multiplier);
+    if (left > 0) store_codes<PACKED, N>(out, codes, left);
+}
+
+/* A warp per row. Its first chunks stay in registers. */
+template <typename T, enum dtype DTYPE, bool PACKED>
+static __global__ void __launch_bounds__(THREADS, 2)
+    rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t rows,
+                int columns, bool power_of_two, struct amax *found) {
+    constexpr int N = values_of<T>(), STEP = WARP * N;
+    int lane = (int)threadIdx.x % WARP, start = lane * N;
+    int64_t row = (int64_t)blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
+    int left = row < rows ? columns - start : 0;
+    struct magnitudes own = {0, 0};
+    struct chunk<T, N> held[HELD];
+    in += row * columns + start;
+    out += row * columns + start;
+#pragma unroll
+    for (int c = 0; c < HELD; c++) held[c] = row_chunk<PACKED, N>(in + c * STEP, left - c * STEP);
+#pragma unroll
+    for (int c = 0; c < HELD; c++) track_chunk<N>(&own, held[c]);
+#pragma unroll 4
+    for (int at = HELD * STEP; at < left; at += STEP)
+        track_chunk<N>(&own, row_chunk<PACKED, N>(in + at, left - at));
+    float largest = warp_max(__uint_as_float(own.finite));
     float multiplier = f8_scale(largest, DTYPE, power_of_two);
-    if (threadIdx.x == 0) scales[row] = 1.0f / multiplier;
+    if (lane == 0 && row < rows) scales[row] = 1.0f / multiplier;
+#pragma unroll
+    for (int c = 0; c < HELD; c++)
+        round_chunk<PACKED, DTYPE, N>(out + c * STEP, held[c], multiplier, left - c * STEP);
+#pragma unroll 4
+    for (int at = HELD * STEP; at < left; at += STEP)
+        round_chunk<PACKED, DTYPE, N>(out + at, row_chunk<PACKED, N>(in + at, left - at),
+                                      multiplier, left - at);
     merge_amax(found, own);
-    for (int64_t column = start; column < columns; column += step) {
-        uint32_t codes[N];
-        load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) codes[i] = float8_code<DTYPE>(values[i], multiplier);
-        store_codes<PACKED, N>(out + row * columns + column, codes, columns - column);
-    }
 }
 
 /* ---- launching */
@@ -366,9 +404,11 @@ static void round_rows(const struct quantize_args *args, const struct scratch *s
                        cudaStream_t stream) {
     int64_t rows = tensor_count(args->scales), columns = tensor_count(args->in) / rows;
     bool packed = is_packed<T>(args, true) && columns % values_of<T>() == 0;
-    LAUNCH((packed ? rows_kernel<T, DTYPE, true> : rows_kernel<T, DTYPE, false>), (unsigned)rows,
-           THREADS, 0, stream, (uint8_t *)args->out->data, scales_of(args),
-           (const T *)args->in->data, columns, power_of_two(args), s->found);
+    assert(columns <= INT32_MAX - HELD * WARP * values_of<T>());
+    LAUNCH((packed ? rows_kernel<T, DTYPE, true> : rows_kernel<T, DTYPE, false>),
+           (unsigned)blocks_of(rows, ROW_WARPS), THREADS, 0, stream, (uint8_t *)args->out->data,
+           scales_of(args), (const T *)args->in->data, rows, (int)columns, power_of_two(args),
+           s->found);
 }
 
 template <typename T, enum dtype DTYPE>

@@ -209,11 +209,11 @@ static inline uint32_t emu_float8_code(float x, int fraction_bits, int bias, uns
     return code | (signbit(x) ? 0x80u : 0);
 }
 #define FLOAT8_INSTRUCTIONS (emu::capability() >= 89)
-static inline uint32_t e4m3_code(float x) {
-    return emu_float8_code(x, 3, 7, 0x7f);
+static inline uint32_t e4m3_pair(float low, float high) {
+    return emu_float8_code(low, 3, 7, 0x7f) | emu_float8_code(high, 3, 7, 0x7f) << 8;
 }
-static inline uint32_t e5m2_code(float x) {
-    return emu_float8_code(x, 2, 15, 0x7c);
+static inline uint32_t e5m2_pair(float low, float high) {
+    return emu_float8_code(low, 2, 15, 0x7c) | emu_float8_code(high, 2, 15, 0x7c) << 8;
 }
 static inline int reread_thread_index() {
     return (int)threadIdx.x;
