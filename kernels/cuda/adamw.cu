@@ -129,7 +129,8 @@ static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at,
 /* A block of moments in 8 bits. All lanes of a warp call it. */
 template <bool WHOLE, int N, typename Arrays>
 static __device__ __forceinline__ void update_block(const Arrays *a, int64_t block, int64_t count,
-                                                    const struct scalars *s) {
+                                                    const struct scalars *s,
+                                                    const struct moment_tables *tables) {
     constexpr int CHUNKS = chunks_of_a_block<N>();
     const struct coded *const codes[2] = {a->moment1, a->moment2};
     const int64_t first = block * MOMENT_BLOCK + (int64_t)(threadIdx.x % WARP) * N;
@@ -137,17 +138,18 @@ static __device__ __forceinline__ void update_block(const Arrays *a, int64_t blo
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         const int64_t at = first + (int64_t)c * WARP * N;
-        load_codes<N>(&values[0][c * N], codes[0] + at, a->scales.of[0][block], true);
-        load_codes<N>(&values[1][c * N], codes[1] + at, a->scales.of[1][block], false);
+        load_codes<N>(&values[0][c * N], codes[0] + at, a->scales.of[0][block], 1, tables);
+        load_codes<N>(&values[1][c * N], codes[1] + at, a->scales.of[1][block], 0, tables);
         update_weights<WHOLE, N>(a, at, count - at, s, &values[0][c * N], &values[1][c * N]);
     }
+#pragma unroll
     for (int moment = 0; moment < 2; moment++) {
         const float scale = block_scale<CHUNKS * N>(values[moment]);
         if (threadIdx.x % WARP == 0) a->scales.of[moment][block] = scale;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             const int64_t at = first + (int64_t)c * WARP * N;
-            const struct code_rounding rounding = {a->scales.stochastic, s->key,
+            const struct code_rounding rounding = {tables, a->scales.stochastic, s->key,
                                                    a->first + (uint32_t)at};
             store_codes<N>((moment ? a->moment2 : a->moment1) + at, &values[moment][c * N],
                            1 / scale, moment == 0, &rounding);
@@ -170,7 +172,9 @@ static __global__ void __launch_bounds__(THREADS)
     constexpr int N = values_of_a_chunk<Gradient, Master, Moment>();
     constexpr int STEP = THREADS * N, WARPS = THREADS / WARP;
     __shared__ struct scalars shared;
+    const struct moment_tables *tables = NULL;
     if (state->found_inf) return; /* the same for all threads of all blocks */
+    if constexpr (sizeof(Moment) == 1) tables = moment_tables_make();
     if (threadIdx.x == 0) {
         finish_scalars(&given, state, inputs, &rates);
         shared = given;
@@ -184,8 +188,8 @@ static __global__ void __launch_bounds__(THREADS)
         if constexpr (sizeof(Moment) == 1) {
             int64_t block = ((int64_t)blockIdx.x * ITERATIONS + i) * WARPS + threadIdx.x / WARP;
             if (block * MOMENT_BLOCK >= count) return; /* the same for all lanes */
-            if (aligned) update_block<true, N>(&arrays, block, count, &scalars);
-            else update_block<false, N>(&arrays, block, count, &scalars);
+            if (aligned) update_block<true, N>(&arrays, block, count, &scalars, tables);
+            else update_block<false, N>(&arrays, block, count, &scalars, tables);
         } else if (aligned && first + STEP <= count)
             update_chunk<true, N>(&arrays, at, count - at, &scalars);
         else update_chunk<false, N>(&arrays, at, count - at, &scalars);

@@ -148,14 +148,15 @@ static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at,
 /* A block of moments in 8 bits. All lanes of a warp call it. */
 template <bool WHOLE, int N, enum momentum_rule RULE, typename Arrays>
 static __device__ __forceinline__ void update_block(const Arrays *a, int64_t block, int64_t count,
-                                                    const struct scalars *s, bool nesterov) {
+                                                    const struct scalars *s, bool nesterov,
+                                                    const struct moment_tables *tables) {
     constexpr int CHUNKS = chunks_of_a_block<N>();
     const int64_t first = block * MOMENT_BLOCK + (int64_t)(threadIdx.x % WARP) * N;
     float values[CHUNKS * N];
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         const int64_t at = first + (int64_t)c * WARP * N;
-        load_codes<N>(&values[c * N], a->moment + at, a->scales.of[0][block], true);
+        load_codes<N>(&values[c * N], a->moment + at, a->scales.of[0][block], 1, tables);
         rule_chunk<WHOLE, N, RULE>(a, at, count - at, s, nesterov, &values[c * N]);
     }
     const float scale = block_scale<CHUNKS * N>(values);
@@ -163,9 +164,9 @@ static __device__ __forceinline__ void update_block(const Arrays *a, int64_t blo
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         const int64_t at = first + (int64_t)c * WARP * N;
-        const struct code_rounding rounding = {a->scales.stochastic, s->key,
+        const struct code_rounding rounding = {tables, a->scales.stochastic, s->key,
                                                a->first + (uint32_t)at};
-        store_codes<N>(a->moment + at, &values[c * N], 1 / scale, true, &rounding);
+        store_codes<N>(a->moment + at, &values[c * N], 1 / scale, 1, &rounding);
     }
 }
 
@@ -188,7 +189,9 @@ static __global__ void __launch_bounds__(THREADS)
     constexpr int N = values_of_a_chunk<RULE, Gradient, Master, Copy, Moment>();
     constexpr int STEP = THREADS * N;
     __shared__ struct scalars shared;
+    const struct moment_tables *tables = NULL;
     if (state->found_inf) return; /* the same for all threads of all blocks */
+    if constexpr (sizeof(Moment) == 1) tables = moment_tables_make();
     if (threadIdx.x == 0) {
         finish_scalars(&given, state, inputs, &rates);
         shared = given;
@@ -204,8 +207,8 @@ static __global__ void __launch_bounds__(THREADS)
             constexpr int WARPS = THREADS / WARP;
             int64_t block = ((int64_t)blockIdx.x * ITERATIONS + i) * WARPS + threadIdx.x / WARP;
             if (block * MOMENT_BLOCK >= count) return; /* the same for all lanes */
-            if (aligned) update_block<true, N, RULE>(&arrays, block, count, &s, nesterov);
-            else update_block<false, N, RULE>(&arrays, block, count, &s, nesterov);
+            if (aligned) update_block<true, N, RULE>(&arrays, block, count, &s, nesterov, tables);
+            else update_block<false, N, RULE>(&arrays, block, count, &s, nesterov, tables);
         } else if constexpr (RULE == MOMENTUM_APPLY) {
             if (whole) apply_chunk<true, N>(&arrays, at, left, &s);
             else apply_chunk<false, N>(&arrays, at, left, &s);
