@@ -1,11 +1,12 @@
-/* A folder for the files of one test, which runs in its own process: TestSuite(name, .init =
- * make_folder, .fini = remove_folder). */
+/* A folder for the files of one test: TestSuite(name, .init = make_folder, .fini =
+ * remove_folder). */
 #pragma once
 
 #include <criterion/criterion.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data/util/error.h"
 #include "data/util/files.h"
@@ -16,7 +17,9 @@ static struct error error;
 /* Asserts that a call that reports to `error` returns 0. */
 #define SUCCEEDS(call) cr_assert_eq(call, 0, "%s", error.text)
 
+/* Another test of this process may have had a folder before. */
 static inline void make_folder(void) {
+    memset(folder + sizeof folder - sizeof "XXXXXX", 'X', sizeof "XXXXXX" - 1);
     cr_assert_not_null(mkdtemp(folder));
 }
 
