@@ -124,16 +124,19 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
     return true;
 }
 
+static void transfer_cost(char text[MEMORY_COST_MAX], double seconds, const char *what) {
+    const bool whole = seconds >= 1;
+    snprintf(text, MEMORY_COST_MAX, "same bits; %.3g %s of %s a step",
+             whole ? seconds : 1e3 * seconds, whole ? "s" : "ms", what);
+}
+
 void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
                         const struct config *from, const struct config *to, struct backend *be) {
     double more = memory_recomputed_part(to, be) - memory_recomputed_part(from, be);
     if (rows[option].cost) snprintf(text, MEMORY_COST_MAX, "%s", rows[option].cost);
     else if (option == MEMORY_OFFLOAD)
-        snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of traffic a step",
-                 1e3 * memory_offload_seconds(to, be));
-    else if (option == MEMORY_STREAM)
-        snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of copies a step",
-                 1e3 * memory_stream_seconds(to, be));
+        transfer_cost(text, memory_offload_seconds(to, be), "traffic");
+    else if (option == MEMORY_STREAM) transfer_cost(text, memory_stream_seconds(to, be), "copies");
     else if (option == MEMORY_MICRO_BATCH)
         snprintf(text, MEMORY_COST_MAX, "different summation order; %" PRId64 " per step",
                  to->train.grad_accum_steps);
