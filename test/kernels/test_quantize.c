@@ -214,6 +214,25 @@ Test(quantize, other_dtypes) {
         }
 }
 
+/* A GPU's warp keeps 3072 values of 16 bit and 1536 of 32; what follows is read twice. */
+Test(quantize, long_rows) {
+    static const int64_t columns[] = {1536, 3072, 3081, 4104};
+    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32, DTYPE_F16};
+    for (int i = 0; i < 4 * 3; i++) {
+        struct shape s = {3,
+                          columns[i % 4],
+                          dtypes[i / 4],
+                          i & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
+                          BY_ROWS,
+                          false,
+                          i % 5 ? NOTHING : INFINITE,
+                          0,
+                          OUT,
+                          UNKNOWN};
+        check_everywhere(body, &s);
+    }
+}
+
 /* Blocks of other shapes; those one column wide are also more than a thread takes at a time. */
 Test(quantize, blocks) {
     static const int64_t sizes[][2] = {{4, 8}, {12, 72}, {64, 168}};
