@@ -15,7 +15,8 @@ bench 75 gpu_bench bench.log names what could not be measured
 torch 75 - see torch.log
 autotune 40 gpu_bench autotune.log names what could not be measured
 large 50 gpu_bench large.log names what could not be measured
-lora 150 train lora.log names what could not be measured
+lora 210 train lora.log names what could not be measured
+full 120 train full.log names what could not be measured
 against 150 - against.log names what could not be measured
 brim 40 train memory was planned too tight; cublaslt-*.txt and brim.log have the sizes
 kill 75 train kill.log and numbers/killed.txt have what differs
@@ -46,7 +47,9 @@ On a machine with an NVIDIA GPU, nvcc, gcc and make, the most important parts fi
   torch        PyTorch on the same model, bf16 first, compiled and eager
   autotune     a step with measured instead of ranked product algorithms
   large        bf16 and fp8 at GPT-2 XL's 1.5B, with 35 GB
-  lora         LoRA on Llama-3.1-8B's shape, on bf16 and nf4, and in PEFT, with 70 GB
+  lora         LoRA on Llama-3.1-8B's shape, on bf16 and nf4, with layers in GPU memory and streamed
+               from the host, and in PEFT, with 70 GB
+  full         all weights of Gemma 3 1B, with fp32 and int8 moments, and in transformers, compiled
   against      the bench of another CHECKOUT (--against), such as the commit before
   brim         a run that fills the memory, as planned by --fit
   kill         a run that is killed, and resumed to the same bits
@@ -311,6 +314,7 @@ why_not() {
     against)
         if [ ! -f "$against/test/gpu_bench.c" ]; then echo "no other checkout (--against)"; fi ;;
     large) if [ "$large" -eq 0 ]; then echo "1.5B needs a GPU with 35 GB"; fi ;;
+    full) if [ "$large" -eq 0 ]; then echo "it needs a GPU with 35 GB"; fi ;;
     lora)
         if [ "$torch" -ne 1 ]; then echo "PyTorch writes its model"
         elif [ "$memory" -lt 70000 ]; then echo "8B needs a GPU with 70 GB"; fi ;;
@@ -364,7 +368,7 @@ done
     show_training
     show_attention
     show_kernels
-    for name in numbers kill autotune large lora brim sanitizer counters save graphs; do
+    for name in numbers kill autotune large lora full brim sanitizer counters save graphs; do
         if [ -s "$out/$name.log" ]; then printf '\n%s\n' "$name" && summary_of "$name"; fi
     done | cut -c 1-120
     show_against

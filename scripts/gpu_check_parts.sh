@@ -115,22 +115,56 @@ part_attention_torch() {
     python3 scripts/torch_bench.py --attention-only --seconds 1 --json "$out/torch_attention.json"
 }
 
-# 12 steps of LoRA on an 8B model of random weights; PEFT on the same.
+# Prints the memory and the last of 12 steps of a run: NAME OPTION ...
+twelve_steps() {
+    local name=$1
+    shift
+    echo "$name"
+    "$folder/train" --device cuda --set run_dir="$runs" --set name=twelve --set train.steps=12 \
+        --set data.train=tales --set data.val= --set data.tokenizer=bytes --set eval.every=0 \
+        --set sample.every=0 --set checkpoint.every=0 --set optimizer.warmup_steps=0 "$@" |
+        grep -E 'memory|step +12/'
+}
+
+# LoRA on an 8B model of random weights, whose frozen layers are in GPU memory or streamed: if copies
+# overlap with work, the step takes the longer of the two. PEFT on the same.
 part_lora() {
-    local base model=$runs/llama options status=0
+    local base streams model=$runs/llama options status=0
     python3 scripts/torch_lora.py --write "$model" || return 1
-    options=(--config finetune-lora.json --device cuda --set precision=bf16
-        --set run_dir="$runs" --set model.init_from="$model" --set data.train=tales --set data.val=
-        --set data.tokenizer=bytes --set data.seq_len=4096 --set train.micro_batch_size=1
-        --set train.grad_accum_steps=1 --set train.steps=12 --set adapter.dropout=0
-        --set optimizer.warmup_steps=0 --set eval.every=0 --set checkpoint.every=0)
+    options=(--config finetune-lora.json --set precision=bf16 --set model.init_from="$model"
+        --set data.seq_len=4096 --set train.micro_batch_size=1 --set train.grad_accum_steps=1
+        --set adapter.dropout=0)
     for base in bfloat16 nf4; do
-        echo "base $base"
-        "$folder/train" "${options[@]}" --set name="lora-$base" --set adapter.base="$base" |
-            grep -E 'memory|step +1[0-2]/' || status=1
+        for streams in false true; do
+            twelve_steps "base $base, offload.weights $streams" "${options[@]}" \
+                --set adapter.base="$base" --set offload.weights="$streams" || status=1
+            rm -rf "$runs/twelve"
+        done
     done
     python3 scripts/torch_lora.py --train "$model" 2>&1 | tail -n 1
     rm -rf "$runs"
+    return "$status"
+}
+
+# Fine-tuning of all weights.
+part_full() {
+    local moments options status=0
+    options=(--config bf16.json --set model.preset=gemma-3-1b --set data.seq_len=1024
+        --set train.micro_batch_size=4)
+    if [ "$rehearsal" -eq 1 ]; then
+        options+=("${tiny_model[@]}" --set model.vocab_size=256 --set model.n_inner=32
+            --set model.head_dim=16)
+    fi
+    for moments in int8 float32; do
+        rm -rf "$runs/twelve"
+        twelve_steps "moments $moments" "${options[@]}" --set optimizer.moments="$moments" ||
+            status=1
+    done
+    if [ "$rehearsal" -eq 0 ]; then
+        python3 scripts/torch_lora.py --train --full --compile --batch 4 --seq 1024 \
+            "$runs"/twelve/checkpoints/step-00000012 2>&1 | tail -n 1
+    fi
+    rm -rf "$runs/twelve"
     return "$status"
 }
 
@@ -185,12 +219,13 @@ sanitize() { # TOOL SUITE ...
 }
 part_sanitizer() {
     local tool status=0 pids=() suites=(cast clear loss_sum adamw gradient_norm gelu embedding
-        column_sums quantize layernorm dropout matmul attention attention_mma attention_mma_backward)
+        column_sums quantize layernorm dropout matmul moments momentum qk_norm attention
+        attention_mma attention_mma_backward)
     for tool in memcheck synccheck initcheck; do
         sanitize "$tool" "${suites[@]}" &
         pids+=($!)
     done
-    sanitize racecheck "${suites[@]:0:13}" &
+    sanitize racecheck "${suites[@]:0:16}" &
     pids+=($!)
     for tool in "${pids[@]}"; do wait "$tool" || status=1; done
     return "$status"
