@@ -6,6 +6,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/host_memory.h"
 #include "data/util/min_max.h"
 #include "data/util/table.h"
 #include "model/config/config_check.h"
@@ -150,7 +151,7 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
 struct search {
     struct memory_advice *advice;
     struct backend *be;
-    size_t memory;
+    size_t memory, host;
     struct error *error;
     struct config least; /* config with the smallest layout so far */
     size_t least_bytes;
@@ -168,6 +169,7 @@ static int try_config(struct search *search, const struct config *config) {
     if (memory_total(plan) > search->memory) return RESULT_NONE;
     if (memory_plan_of(plan, config, search->be, search->error)) return -1;
     if (memory_total(plan) > search->memory) return RESULT_NONE;
+    if (plan->host + plan->streamed > search->host) return RESULT_NONE;
     search->advice->config = *config;
     return 0;
 }
@@ -188,9 +190,8 @@ static int try_sets(struct search *search, const struct config *config, int coun
 }
 
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
-                  size_t memory, struct error *error) {
-    struct search search = {
-        .advice = advice, .be = be, .memory = memory, .error = error, .least_bytes = SIZE_MAX};
+                  size_t memory, size_t host, struct error *error) {
+    struct search search = {advice, be, memory, host, error, .least_bytes = SIZE_MAX};
     int status = try_sets(&search, config, MEMORY_OPTIONS);
     advice->bits = MEMORY_UNCHANGED;
     for (enum memory_option i = 0; i < MEMORY_OPTIONS; i++)
@@ -205,7 +206,8 @@ enum { COLUMNS = 4 }; /* number of configs that a table compares */
 /* ---- byte counts */
 
 struct memory_request memory_request(const struct config *config, struct backend *be, double gib) {
-    struct memory_request request = {config, be, 0, gib < 0};
+    struct memory_request request = {config, be, 0, SIZE_MAX, gib < 0};
+    if (gib < 0) request.host = host_memory_pinnable();
     if (gib < 0) request.memory = backend_available(be);
     else request.memory = gib * 0x1p30 < 0x1p62 ? (size_t)(gib * 0x1p30) : (size_t)1 << 62;
     return request;
@@ -362,7 +364,10 @@ void memory_print_advice(FILE *out, const struct memory_advice *advice, int stat
         [MEMORY_LESS_EXACT] = "but is less exact",
     };
     char text[AMOUNT_MAX], state[AMOUNT_MAX], setting[MEMORY_SETTING_MAX];
+    char hosted[AMOUNT_MAX], of_host[AMOUNT_MAX + 32] = "";
+    const size_t host = advice->plan.host + advice->plan.streamed;
     amount(text, memory_total(&advice->plan));
+    if (host > 0) snprintf(of_host, sizeof of_host, " and %s of the host", amount(hosted, host));
     if (status == RESULT_NONE) {
         fprintf(out,
                 "No option makes it fit: the least is %s, of which weights, gradients\n"
@@ -374,7 +379,8 @@ void memory_print_advice(FILE *out, const struct memory_advice *advice, int stat
         return;
     }
     if (advice->bits == MEMORY_UNCHANGED) return;
-    fprintf(out, "With these it takes %s, %s:\n\n", text, effects[advice->bits]);
+    fprintf(out, "With these it takes %s%s,%s%s:\n\n", text, of_host, host > 0 ? "\n" : " ",
+            effects[advice->bits]);
     const char *end = ""; /* end of the previous line: a backslash if another follows */
     for (enum memory_option i = 0; i < MEMORY_OPTIONS; i++)
         for (int key = 0;
@@ -397,7 +403,8 @@ static int print_fit(FILE *out, const struct memory_request *request, bool with_
     amount(memory, request->memory);
     int status = 0;
     if (!fits)
-        status = memory_advise(&advice, request->config, request->be, request->memory, error);
+        status = memory_advise(&advice, request->config, request->be, request->memory,
+                               request->host, error);
     if (status < 0) return -1;
     fprintf(out, "This run %s: it takes %s%s%s%s.\n", fits ? "fits" : "does not fit", needed,
             fits ? " of " : ", and there are ", memory, free_suffix(request));

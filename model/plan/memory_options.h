@@ -63,10 +63,11 @@ struct memory_advice {
 
 /* Finds the cheapest set of options whose plan is at most `memory` bytes. Sets are compared by
  * their costliest option, then by the next costliest, and so on, like numbers by their digits.
- * Hence each chosen option could be replaced only by a costlier one. Returns RESULT_NONE if no set
- * fits, with the plan of the smallest layout; -1 with a message. be: see memory_plan.h. */
+ * Hence each chosen option could be replaced only by a costlier one. What a set keeps on the host is
+ * at most `host` bytes; SIZE_MAX: any. Returns RESULT_NONE if no set fits, with the plan of the
+ * smallest layout; -1 with a message. be: see memory_plan.h. */
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
-                  size_t memory, struct error *error);
+                  size_t memory, size_t host, struct error *error);
 
 /* ---- text */
 
@@ -75,10 +76,12 @@ struct memory_request {
     const struct config *config;
     struct backend *be;
     size_t memory; /* bytes that the run may use */
+    size_t host;   /* bytes of the host that it may use beside them; SIZE_MAX: unknown */
     bool free;     /* `memory` is the free memory of `be`, not a number given by the user */
 };
 
-/* Returns a request for `gib` GiB; gib < 0: for the free memory of be. */
+/* Returns a request for `gib` GiB of any machine; gib < 0: for the free memory of be and of this
+ * host. */
 struct memory_request memory_request(const struct config *config, struct backend *be, double gib);
 
 /* Prints the memory of each part in each precision, the savings and cost of each option, the

@@ -8,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
+#include "data/util/host_memory.h"
 #include "data/util/printed.h"
 #include "data/util/random.h"
 #include "data/util/utf8.h"
@@ -220,7 +221,8 @@ static void add_advice(const struct config *config, struct error *error) {
     struct printed message;
     struct error ignored;
     if (setup_backend(&be, config, NULL, NULL, &ignored)) return;
-    int status = memory_advise(&advice, config, &be, backend_available(&be), &ignored);
+    int status = memory_advise(&advice, config, &be, backend_available(&be), host_memory_pinnable(),
+                               &ignored);
     backend_close(&be);
     if (status < 0 || printed_open(&message)) return;
     fprintf(message.out, "%.*s\n", (int)strcspn(error->text, "\n"), error->text);

@@ -112,7 +112,7 @@ static void check_advice(void) {
         size_t memory = all.totals[i / 2] - i % 2, first = 0;
         if (memory < least) continue;
         while (all.totals[first] > memory) first++;
-        cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+        cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, SIZE_MAX, &rig.error), 0);
         expect_config(&advice.config, &all.list[first]);
         cr_expect_eq(memory_total(&advice.plan), all.totals[first]);
         cr_expect_eq(advice.bits, bits_between(&rig.config, &all.list[first]));
@@ -120,7 +120,8 @@ static void check_advice(void) {
         advised += first > 0;
     }
     cr_expect_gt(advised, 5);
-    cr_expect_eq(memory_advise(&advice, &rig.config, &rig.be, least - 1, &rig.error), RESULT_NONE);
+    cr_expect_eq(memory_advise(&advice, &rig.config, &rig.be, least - 1, SIZE_MAX, &rig.error),
+                 RESULT_NONE);
     cr_expect_geq(memory_total(&advice.plan), least);
     cr_expect_leq(memory_total(&advice.plan) - advice.plan.workspace, least);
 }
@@ -163,18 +164,18 @@ Test(memory_advice, order_of_cost) {
     struct config config = rig.config;
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
     size_t memory = total_of(&config);
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, SIZE_MAX, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_GRADIENTS] && !advice.chosen[MEMORY_MICRO_BATCH]);
     config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
     memory = total_of(&config);
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, SIZE_MAX, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_MOMENTS] && !advice.chosen[MEMORY_CODES]);
     config.optimizer.moments = CONFIG_MOMENTS_INT8;
     memory = total_of(&config);
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, SIZE_MAX, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_CODES] && !advice.chosen[MEMORY_MOMENTS] &&
               !advice.chosen[MEMORY_CAST]);
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, &rig.error), 0);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, SIZE_MAX, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_CAST] && !advice.chosen[MEMORY_MICRO_BATCH]);
 }
 
@@ -191,9 +192,15 @@ Test(memory_advice, streams_frozen_layers) {
     config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
     config.offload.optimizer = config.offload.weights = true;
     const size_t memory = total_of(&config);
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, &rig.error), 0);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, SIZE_MAX, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_STREAM] && !advice.chosen[MEMORY_MICRO_BATCH]);
     cr_expect(advice.config.offload.weights);
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, &rig.error), 0);
+    const size_t host = advice.plan.host + advice.plan.streamed, layers = advice.plan.streamed;
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, host, &rig.error), 0);
+    cr_expect(advice.chosen[MEMORY_STREAM] && !advice.chosen[MEMORY_MICRO_BATCH]);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory, layers - 1, &rig.error), 0);
+    cr_expect_lt(advice.plan.host + advice.plan.streamed, layers);
+    cr_expect_leq(memory_total(&advice.plan), memory);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, memory - 1, SIZE_MAX, &rig.error), 0);
     cr_expect(advice.chosen[MEMORY_MICRO_BATCH]);
 }

@@ -239,7 +239,8 @@ Test(memory_text, fits_or_names_options) {
     rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
     expect_advice(batch, 2, "with the same steps but for the order of sums");
     struct memory_advice advice;
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, &rig.error), RESULT_NONE);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, SIZE_MAX, &rig.error),
+                 RESULT_NONE);
     text = print(memory_print_fit, 0, RESULT_NONE);
     expect_match(text,
                  "^This run does not fit: [^\n]* and there are 0.0 MiB\\.\nNo option makes it "
