@@ -98,6 +98,10 @@ void config_resolve(struct config *config) {
     if (config->train.objective == CONFIG_OBJECTIVE_ORPO &&
         !config_given(config, "objective.nll_weight"))
         config->objective.nll_weight = 1;
+    /* Answers are documents of their own, and a printed false would be refused. */
+    if (config->train.objective != CONFIG_OBJECTIVE_LANGUAGE &&
+        !config_given(config, "data.isolate"))
+        config->data.isolate = true;
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
     if (config->data.val[0] == '\0') leave_out_validation(config);
