@@ -20,6 +20,8 @@ Test(config_print, dump_loads_to_the_same_values) {
         " \"autocast\": {\"float32\": [\"lm_head\", \"qkv\", \"gelu\", \"mlp_fc\", \"attention\",\n"
         " \"mlp_projection\", \"attention_projection\"]},\n"
         " \"data\": {\"train\": \"x\"}, \"optimizer\": {\"beta1\": 0, \"min_lr\": -0.0}}",
+        "{\"train\": {\"objective\": \"dpo\"}}",
+        "{\"train\": {\"objective\": \"kto\"}}",
     };
     struct fixture fixture;
     struct config first, second;
