@@ -13,7 +13,7 @@
 #include "model/core/evaluate.h"
 #include "model/session/reference_file.h"
 #include "model/session/sample_model.h"
-#include "model/plan/memory_options.h"
+#include "model/plan/memory_text.h"
 
 /* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {

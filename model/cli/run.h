@@ -15,7 +15,7 @@ int run_train(const struct config *config, const struct command_line *line,
               const struct ranks *ranks, struct error *error);
 
 /* Prints the banner of the run and the memory of the run and its variants
- * (model/plan/memory_options.h), without training. line->fit prints only whether the run fits and
+ * (model/plan/memory_text.h), without training. line->fit prints only whether the run fits and
  * which options make it fit; if none do, returns EXIT_FAILED without a message in error.
  * line->sizes adds tables of larger models. */
 int run_dry(const struct config *config, const struct command_line *line, struct error *error);

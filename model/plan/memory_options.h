@@ -1,8 +1,6 @@
-/* Options that reduce the memory of a run, in order of cost, the search for the cheapest set with
- * which a run fits, and the output of ./train --dry-run about them, in at most 80 columns. */
+/* Options that reduce the memory of a run, in order of cost, and the search for the cheapest set
+ * with which a run fits. */
 #pragma once
-
-#include <stdio.h>
 
 #include "data/util/error.h"
 #include "kernels/backend.h"
@@ -63,40 +61,8 @@ struct memory_advice {
 
 /* Finds the cheapest set of options whose plan is at most `memory` bytes. Sets are compared by
  * their costliest option, then by the next costliest, and so on, like numbers by their digits.
- * Hence each chosen option could be replaced only by a costlier one. What a set keeps on the host is
- * at most `host` bytes; SIZE_MAX: any. Returns RESULT_NONE if no set fits, with the plan of the
+ * Hence each chosen option could be replaced only by a costlier one. What a set keeps on the host
+ * is at most `host` bytes; SIZE_MAX: any. Returns RESULT_NONE if no set fits, with the plan of the
  * smallest layout; -1 with a message. be: see memory_plan.h. */
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
                   size_t memory, size_t host, struct error *error);
-
-/* ---- text */
-
-/* Run to describe, and the memory that it may use. The precision of config is resolved. */
-struct memory_request {
-    const struct config *config;
-    struct backend *be;
-    size_t memory; /* bytes that the run may use */
-    size_t host;   /* bytes of the host that it may use beside them; SIZE_MAX: unknown */
-    bool free;     /* `memory` is the free memory of `be`, not a number given by the user */
-};
-
-/* Returns a request for `gib` GiB of any machine; gib < 0: for the free memory of be and of this
- * host. */
-struct memory_request memory_request(const struct config *config, struct backend *be, double gib);
-
-/* Prints the memory of each part in each precision, the savings and cost of each option, the
- * largest micro-batches, and whether the run fits or which options make it fit. */
-int memory_print_run(FILE *out, const struct memory_request *request, struct error *error);
-
-/* Prints whether the run fits; if not, the options that make it fit as flags to paste, with their
- * costs. Returns RESULT_NONE if no options make it fit. */
-int memory_print_fit(FILE *out, const struct memory_request *request, struct error *error);
-
-/* Prints the result of memory_advise, whose return value is `status`: the options to set, without
- * costs; nothing if there are none; or, for RESULT_NONE, that no option helps. */
-void memory_print_advice(FILE *out, const struct memory_advice *advice, int status);
-
-/* Prints bytes per parameter by part, the plans of models of well-known sizes in several variants
- * with their saving over fp32, and their largest micro-batches. Sequences have the length of
- * config's, but at least 1024 tokens. */
-int memory_print_sizes(FILE *out, const struct memory_request *request, struct error *error);

@@ -17,7 +17,7 @@
 #include "data/corpus/tokenizer_record.h"
 #include "kernels/open/backend_open.h"
 #include "model/config/config_keys.h"
-#include "model/plan/memory_options.h"
+#include "model/plan/memory_text.h"
 
 uint64_t derive_seed(int64_t seed, enum seed_use use) {
     return random_bits((uint64_t)seed, use, 0);

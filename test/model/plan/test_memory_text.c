@@ -7,7 +7,7 @@
 #include "test/model/plan/memory_fixture.h"
 
 #include "model/plan/memory_costs.h"
-#include "model/plan/memory_options.h"
+#include "model/plan/memory_text.h"
 
 TestSuite(memory_text, .fini = close_rig);
 
