@@ -251,6 +251,7 @@ sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-san
 ncu=$(command -v ncu || echo "$(dirname "$nvcc")/ncu")
 export jobs large sanitizer ncu
 if [ "$torch" -eq 1 ] && ! python3 -c 'import torch' 2>/dev/null; then torch=-1; fi
+export torch
 # The libraries of a virtual environment serve also if it is not activated.
 if [ -z "${VIRTUAL_ENV:-}" ] && [ "$torch" -eq 1 ]; then
     VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)')

@@ -160,7 +160,7 @@ part_full() {
         twelve_steps "moments $moments" "${options[@]}" --set optimizer.moments="$moments" ||
             status=1
     done
-    if [ "$rehearsal" -eq 0 ]; then
+    if [ "$rehearsal" -eq 0 ] && [ "${torch:-1}" -eq 1 ]; then
         python3 scripts/torch_lora.py --train --full --compile --batch 4 --seq 1024 \
             "$runs"/twelve/checkpoints/step-00000012 2>&1 | tail -n 1
     fi
