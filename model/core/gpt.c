@@ -308,9 +308,10 @@ static int check_offload(const struct gpt *gpt, const struct config *config, str
                     "offload.%s: there is no GPU whose memory it could save\n"
                     "leave it out, or use device \"cuda\"",
                     gpt->offload ? "optimizer" : "weights");
-    if (weights && !shape_has_adapters(&gpt->shape))
-        return fail(error, "offload.weights: it streams frozen weights, and this run has none\n"
-                           "leave it out, or train adapters (adapter.type)");
+    if (weights && trains && gpt->precision.masters == MASTERS_KEPT &&
+        !shape_has_adapters(&gpt->shape))
+        return fail(error, "offload.weights: not with weights.copy \"kept\", whose copies stay on "
+                           "the GPU\nleave out weights.copy");
     return 0;
 }
 

@@ -114,9 +114,10 @@ float gpt_embedding_scale(const struct gpt *gpt);
 /* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
  * have logits for gpt->texts rows. The caller keeps owning `be`. Fails if offloading is configured
- * without a GPU, or without adapters for offload.weights, or if more texts than tokens of a
- * sequence are to be sampled at once. The plan lacks the moments, which optimizer_open adds, the
- * batches, and the workspace, which is known after a pass with the backend's plan table. */
+ * without a GPU, or offload.weights for trained weights that are KEPT, or if more
+ * texts than tokens of a sequence are to be sampled at once. The plan lacks the moments, which
+ * optimizer_open adds, the batches, and the workspace, which is known after a pass with the
+ * backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);
 

@@ -11,6 +11,11 @@ static bool is_frozen_matrix(const struct parameter *p) {
     return p->group == GROUP_FROZEN && p->extent.columns > 0;
 }
 
+/* True for the matrices of a layer. Adapters stay on the device: they are small. */
+static bool is_streamed(const struct parameter *p) {
+    return p->layer >= 0 && p->extent.columns > 0 && !p->adapter;
+}
+
 /* Returns the format of a parameter. */
 static enum weight_format format_of(const struct precision *precision, const struct parameter *p) {
     bool linear = is_frozen_matrix(p) && linear_index(p->site) >= 0;
@@ -65,7 +70,7 @@ void masters_open(struct masters *masters, const struct parameter *list,
             .form = form,
             .format = format_of(precision, p),
             .offloaded = offload.remainders && form == MASTERS_SPLIT && p != parameter_wte(list),
-            .streamed = offload.layers && is_frozen_matrix(p) && p->layer >= 0,
+            .streamed = offload.layers && is_streamed(p) && form != MASTERS_KEPT,
             .master.dtype = form == MASTERS_SPLIT ? DTYPE_BF16
                             : is_frozen_matrix(p) ? precision->frozen
                                                   : DTYPE_F32,
@@ -84,6 +89,8 @@ void masters_open(struct masters *masters, const struct parameter *list,
 void masters_drop_frozen(struct masters *masters) {
     while (arrlen(masters->groups) && arrlast(masters->groups).group == GROUP_FROZEN)
         arrpop(masters->groups);
+    for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) masters->groups[i].streamed = false;
+    masters->stream.layers = 0;
 }
 
 void masters_close(struct masters *masters) {
@@ -135,8 +142,7 @@ void masters_layout(struct masters *masters, struct arena *arena, struct arena *
     masters_begin_pass(masters);
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
-        if (group->streamed) continue;
-        take_weights(&group->master, &group->quantized, group, arena);
+        if (!group->streamed) take_weights(&group->master, &group->quantized, group, arena);
         if (group->form == MASTERS_SPLIT)
             group->remainder = arena_take(group->offloaded ? host : arena,
                                           (size_t)group->count * sizeof *group->remainder);

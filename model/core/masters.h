@@ -16,8 +16,9 @@
  * dtype, and CAST elsewhere: then each layer is cast or dequantized. A quantized matrix is a group
  * of its own.
  *
- * Frozen matrices of the layers may be streamed: they are in host memory, and a pass copies each
- * layer to one of BACKEND_SLOTS buffers while the layer before it runs. */
+ * The matrices of the layers may be streamed: what operations read of them is in host memory, where
+ * an update writes it, and a pass copies each layer to one of BACKEND_SLOTS buffers while the layer
+ * before it runs. Each layer then has groups of its own. KEPT matrices are not streamed. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,7 +35,7 @@ struct master_group {
     enum master_form form;
     enum weight_format format; /* WEIGHT_PLAIN, unless frozen */
     bool offloaded;            /* the remainders are in host memory */
-    bool streamed;             /* all of it is in host memory */
+    bool streamed;             /* master or quantized are in host memory */
     struct tensor master;      /* [count] fp32; bf16 if SPLIT; 16 bit if frozen so; or no data */
     int16_t *remainder;        /* [count] if SPLIT, else NULL */
     struct tensor copy;        /* [count] if KEPT */
@@ -68,7 +69,7 @@ struct masters {
 /* State in host memory. */
 struct masters_offload {
     bool remainders; /* except those that the embedding reads */
-    bool layers;     /* frozen matrices of layers are streamed */
+    bool layers;     /* matrices of layers are streamed */
 };
 
 /* Groups the parameters of a list. The caller keeps owning list and precision. */
@@ -76,7 +77,7 @@ void masters_open(struct masters *masters, const struct parameter *list,
                   const struct precision *precision, struct masters_offload offload);
 void masters_close(struct masters *masters);
 
-/* Drops the frozen groups, for a copy of the rest on the host. */
+/* Drops the frozen groups and streams none, for a copy of the rest on the host. */
 void masters_drop_frozen(struct masters *masters);
 
 /* Lays out the master weights and frozen weights, with offloaded and streamed ones in `host`.

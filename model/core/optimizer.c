@@ -68,9 +68,13 @@ static void size_scratch(struct optimizer *optimizer) {
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
                    struct error *error) {
     struct arena measure = {0};
-    if (gpt->offload && gpt->be->collectives->ranks->size > 1)
+    const bool several = gpt->be->collectives->ranks->size > 1;
+    if (gpt->offload && several)
         return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
                            "anyway (ranks.shard)\nleave it out");
+    if (gpt->masters.stream.layers > 0 && !shape_has_adapters(&gpt->shape) && several)
+        return fail(error, "offload.weights: not with several ranks, which send each other trained "
+                           "weights\nleave it out, or train adapters (adapter.type)");
     *optimizer = (struct optimizer){.gpt = gpt, .config = config};
     if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
                       &gpt->masters, &gpt->gradients, error))

@@ -196,13 +196,13 @@ static int check_products(const struct precision *p, char *note, const struct co
     return 0;
 }
 
-/* MASTERS_SPLIT needs bf16, which is the upper half of fp32. */
+/* MASTERS_SPLIT needs bf16, which is the upper half of fp32. MASTERS_KEPT is not streamed. */
 static enum master_form resolve_masters(const struct precision *p, const struct config *config) {
     enum config_copy copy = config->weights.copy;
     if (p->compute_dtype == DTYPE_F32) return MASTERS_DIRECT;
     if (copy == CONFIG_COPY_CAST) return MASTERS_CAST;
     if (p->compute_dtype == DTYPE_BF16 && copy != CONFIG_COPY_KEPT) return MASTERS_SPLIT;
-    return MASTERS_KEPT;
+    return config->offload.weights && copy != CONFIG_COPY_KEPT ? MASTERS_CAST : MASTERS_KEPT;
 }
 
 /* Embedding and head keep 16 bits where linear layers have fewer. */

@@ -27,7 +27,7 @@ static void open_masters(struct masters *masters, const struct trainer *trainer)
     const struct gpt *gpt = &trainer->gpt;
     if (trainer->be->collectives->ranks->rank != 0) return;
     masters_open(masters, gpt->list, &gpt->precision,
-                 (struct masters_offload){gpt->offload, false});
+                 (struct masters_offload){gpt->offload, gpt->masters.stream.layers > 0});
     masters_drop_frozen(masters);
 }
 

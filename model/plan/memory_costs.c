@@ -8,11 +8,13 @@
 
 /* ---- cost of offloading */
 
+/* An update reads and writes trained layers where they are, in host memory. */
 double memory_offload_seconds(const struct config *config, struct backend *be) {
     struct memory_plan plan;
     struct error ignored;
     if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
-    return (double)plan.host / be->device.link;
+    const bool frozen = config->adapter.type != CONFIG_ADAPTER_NONE;
+    return (double)(plan.host + (frozen ? 0 : plan.streamed)) / be->device.link;
 }
 
 /* A forward pass copies all layers; the backward pass finds the last ones in the buffers. */

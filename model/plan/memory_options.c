@@ -69,7 +69,9 @@ static bool has_effect(enum memory_option option, const struct config *config,
     case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
     case MEMORY_STREAM:
         return !config->offload.weights && !be->device.host_memory &&
-               config->adapter.type != CONFIG_ADAPTER_NONE;
+               config->model.n_layer > BACKEND_SLOTS &&
+               (config->adapter.type != CONFIG_ADAPTER_NONE || !lower ||
+                config->weights.copy != CONFIG_COPY_KEPT);
     case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
     case MEMORY_BASE:
         return config->adapter.type != CONFIG_ADAPTER_NONE && p->frozen_format != WEIGHT_NF4;
@@ -132,7 +134,11 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
     if (rows[option].cost) snprintf(text, MEMORY_COST_MAX, "%s", rows[option].cost);
     else if (option == MEMORY_OFFLOAD)
         transfer_cost(text, memory_offload_seconds(to, be), "traffic");
-    else if (option == MEMORY_STREAM) transfer_cost(text, memory_stream_seconds(to, be), "copies");
+    else if (option == MEMORY_STREAM)
+        transfer_cost(text,
+                      memory_stream_seconds(to, be) + memory_offload_seconds(to, be) -
+                          memory_offload_seconds(from, be),
+                      "copies");
     else if (option == MEMORY_MICRO_BATCH)
         snprintf(text, MEMORY_COST_MAX, "different summation order; %" PRId64 " per step",
                  to->train.grad_accum_steps);

@@ -271,7 +271,7 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
     if (print_parts(out, "Memory of this run in each precision (* as configured)", request, configs,
                     names, 0, error))
         return -1;
-    if (config.offload.optimizer)
+    if (memory_offload_seconds(&config, request->be) > 0)
         fprintf(out, "Offloaded state takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
                 1e3 * memory_offload_seconds(&config, request->be),
                 1e-9 * request->be->device.link);

@@ -337,11 +337,12 @@ static void expect_refused(struct config *config, bool host_memory, const char *
     rig_close(&rig);
 }
 
-Test(frozen, streaming_needs_a_gpu_and_frozen_weights) {
+Test(frozen, streaming_needs_a_gpu_and_no_kept_copies) {
     struct config config;
     set_up(&config, CONFIG_PRECISION_BF16, 0, CONFIG_BASE_AUTO);
     config.offload.weights = true;
     expect_refused(&config, true, "offload.weights: there is no GPU");
     config.adapter.type = CONFIG_ADAPTER_NONE;
-    expect_refused(&config, false, "offload.weights: it streams frozen weights");
+    config.weights.copy = CONFIG_COPY_KEPT;
+    expect_refused(&config, false, "offload.weights: not with weights.copy \"kept\"");
 }

@@ -117,7 +117,7 @@ Test(snapshot, stays_as_it_was_in_each_form_of_weights) {
 Test(snapshot, stays_as_it_was_where_the_host_keeps_state) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
-    rig.config.offload.optimizer = true;
+    rig.config.offload.optimizer = rig.config.offload.weights = true;
     if (test_device() != DEVICE_CUDA) return; /* nothing to offload to */
     check_snapshots(&rig, "offloaded");
 }
@@ -164,7 +164,8 @@ Test(snapshot, gives_the_files_of_a_checkpoint_that_was_waited_for, .init = make
         rig_config(&rig.config, i == 1 ? CONFIG_PRECISION_FP8 : CONFIG_PRECISION_BF16);
         rig.config.fp8.recipe = CONFIG_RECIPE_DELAYED;
         rig.config.optimizer.moments = i == 2 ? CONFIG_MOMENTS_BFLOAT16 : CONFIG_MOMENTS_FLOAT32;
-        rig.config.offload.optimizer = i == 3 && test_device() == DEVICE_CUDA;
+        const bool offloads = i == 3 && test_device() == DEVICE_CUDA;
+        rig.config.offload.optimizer = rig.config.offload.weights = offloads;
         check_files(&rig, i == 1 ? "fp8" : i == 2 ? "moments in bf16" : i ? "offloaded" : "bf16");
     }
 }

@@ -104,10 +104,9 @@ Test(memory_options, offload_needs_separate_device_memory) {
 }
 
 /* Buffers for two layers take the place of six. A micro-batch copies six layers, then four. */
-Test(memory_options, streaming_needs_frozen_layers_and_a_device) {
+Test(memory_options, frozen_layers_are_streamed_to_a_device) {
     open_tiny(CONFIG_PRECISION_BF16);
     with_link();
-    expect_applies(MEMORY_STREAM, false);
     rig.config.adapter.type = CONFIG_ADAPTER_LORA;
     rig.config.model.n_layer = 6;
     rig.config.train.grad_accum_steps = 3;
@@ -126,6 +125,33 @@ Test(memory_options, streaming_needs_frozen_layers_and_a_device) {
     cr_expect_float_eq(memory_streamed_bytes(&after, &rig.config), 3.0 * (6 + 4) * LAYER, 0.5);
     cr_expect_float_eq(memory_stream_seconds(&rig.config, &rig.be), 3e-6 * (6 + 4) * LAYER, 1e-9);
     cr_expect_eq(memory_offload_seconds(&rig.config, &rig.be), 0);
+}
+
+/* Trained layers leave the device, too. The update reads and writes them in host memory. Copies
+ * that are kept are not streamed, which fp32 does not have. */
+Test(memory_options, trained_layers_are_streamed_unless_copies_are_kept) {
+    enum { LAYER = 12 * WIDTH * WIDTH };
+    open_tiny(CONFIG_PRECISION_BF16);
+    with_link();
+    rig.config.model.n_layer = 6;
+    rig.be.device.host_memory = false;
+    rig.config.weights.copy = CONFIG_COPY_KEPT;
+    expect_applies(MEMORY_STREAM, false);
+    rig.config.precision = CONFIG_PRECISION_FP32;
+    struct memory_plan before = plan_of(&rig.config);
+    expect_applies(MEMORY_STREAM, true);
+    struct memory_plan after = plan_of(&rig.config);
+    cr_expect_eq(after.streamed, 6 * LAYER * 4);
+    cr_expect_eq(memory_total(&before) - memory_total(&after), (6 - 2) * LAYER * 4);
+    cr_expect_float_eq(memory_offload_seconds(&rig.config, &rig.be), 6e-6 * LAYER * 4, 1e-9);
+    rig.config.offload.weights = false;
+    rig.config.precision = CONFIG_PRECISION_BF16;
+    rig.config.weights.copy = CONFIG_COPY_AUTO;
+    before = plan_of(&rig.config);
+    expect_applies(MEMORY_STREAM, true);
+    after = plan_of(&rig.config);
+    cr_expect_eq(after.streamed, 6 * LAYER * 2);
+    cr_expect_eq(memory_total(&before) - memory_total(&after), (6 - 2) * LAYER * 2);
 }
 
 /* The next smaller size that divides the sequences of a step. */
@@ -156,10 +182,10 @@ Test(memory_options, save_memory) {
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
         if (option == MEMORY_OFFLOAD || option == MEMORY_STREAM) with_link();
         if (option == MEMORY_BASE || option == MEMORY_STREAM) {
-            expect_applies(option, false);
-            rig.config.adapter.type = CONFIG_ADAPTER_LORA;
-            rig.config.model.n_layer = 8; /* one is dequantized at a time */
+            expect_applies(option, false); /* two layers take the buffers of two */
+            rig.config.model.n_layer = 8;  /* one is dequantized at a time */
         }
+        if (option == MEMORY_BASE) rig.config.adapter.type = CONFIG_ADAPTER_LORA;
         size_t before = total_of(&rig.config);
         expect_applies(option, true);
         cr_expect_lt(total_of(&rig.config), before, "%d", (int)option);
