@@ -85,6 +85,14 @@ struct transfer {
     size_t bytes;
 };
 
+/* What asynchronous copies between device and host move. */
+enum copy_lane { LANE_WEIGHTS, LANE_GRADIENTS, LANE_ACTIVATIONS, COPY_LANES };
+
+struct copy_slot {
+    enum copy_lane lane;
+    int slot; /* below BACKEND_SLOTS */
+};
+
 /* Functions of a device; the inline functions below are their contracts. */
 struct device_functions {
     void *(*allocate)(struct backend *be, size_t bytes);
@@ -98,8 +106,9 @@ struct device_functions {
     void (*sent)(struct backend *be, int slot);
     void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
     void (*fetched)(struct backend *be, int slot);
-    void (*prefetch)(struct backend *be, int slot, void *to, const void *host, size_t bytes);
-    void (*prefetched)(struct backend *be, int slot);
+    void (*copy)(struct backend *be, struct copy_slot slot, void *to, const void *from,
+                 size_t bytes);
+    void (*copied)(struct backend *be, struct copy_slot slot);
     void (*snapshot)(struct backend *be, const struct transfer *transfers, int count);
     void (*snapshot_guard)(struct backend *be);
     bool (*snapshot_ready)(struct backend *be, bool wait);
@@ -191,18 +200,18 @@ static inline void backend_fetched(struct backend *be, int slot) {
     be->functions->fetched(be, slot);
 }
 
-/* Asynchronous copies to the device within the work of backend_graph, in slots of their own. The
- * copy begins once the operations called before prefetch are done, so they may read `to`, and runs
- * concurrently with operations called later. Those called after prefetched come after the copy.
- * Work that calls prefetch calls prefetched for the slot, too. `host` is memory of
- * backend_host_allocate. The host never waits. */
-static inline void backend_prefetch(struct backend *be, int slot, void *to, const void *host,
-                                    size_t bytes) {
-    be->functions->prefetch(be, slot, to, host, bytes);
+/* Asynchronous copies within the work of backend_graph, to the device or from it, in lanes that
+ * have slots of their own. A copy begins once the operations and the copies of its lane called
+ * before are done, and runs concurrently with operations called later. Those called after copied
+ * come after the last copy of the slot. Work that calls copy ends with copied for the lane's last
+ * copy. Memory of the host is that of backend_host_allocate. The host never waits. */
+static inline void backend_copy(struct backend *be, struct copy_slot slot, void *to,
+                                const void *from, size_t bytes) {
+    be->functions->copy(be, slot, to, from, bytes);
 }
 
-static inline void backend_prefetched(struct backend *be, int slot) {
-    be->functions->prefetched(be, slot);
+static inline void backend_copied(struct backend *be, struct copy_slot slot) {
+    be->functions->copied(be, slot);
 }
 
 /* Copies memory to the host as operations called before have left it, in pieces, concurrently with
@@ -222,7 +231,7 @@ static inline bool backend_snapshot_ready(struct backend *be, bool wait) {
     return be->functions->snapshot_ready(be, wait);
 }
 
-/* Calls work(argument), which calls operations and does no transfers but prefetches. If the device
+/* Calls work(argument), which calls operations and does no transfers but copies. If the device
  * supports graphs, the operations are recorded once and later launched as one, without calling
  * work. So the operations of an owner for each `which`, 0 to BACKEND_GRAPHS - 1, must have the same
  * arguments each time, as long as no memory of the backend is released. If recording fails, work

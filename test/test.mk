@@ -20,6 +20,7 @@ TEST_SOURCES    := $(wildcard test/kernels/*.c) \
 # slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.c $(TEST_RUNNER) \
   test/model/core/test_adapter.c test/model/core/test_dropout.c test/model/core/test_frozen.c \
+  test/model/core/test_layer_stream.c \
   test/model/core/test_keep_quantized.c test/model/core/test_recipe.c \
   test/model/core/test_sample_cache.c test/model/core/test_snapshot.c \
   $(if $(filter emulated-thread,$(BUILD)),, \

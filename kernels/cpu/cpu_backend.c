@@ -61,6 +61,17 @@ static void cpu_arrived(struct backend *be, int slot) {
     (void)slot;
 }
 
+static void cpu_copy(struct backend *be, struct copy_slot slot, void *to, const void *from,
+                     size_t bytes) {
+    (void)slot;
+    cpu_upload(be, to, from, bytes);
+}
+
+static void cpu_copied(struct backend *be, struct copy_slot slot) {
+    (void)be;
+    (void)slot;
+}
+
 static void cpu_snapshot(struct backend *be, const struct transfer *transfers, int count) {
     (void)be;
     for (int i = 0; i < count; i++)
@@ -109,8 +120,8 @@ static const struct device_functions cpu_functions = {
     .sent = cpu_arrived,
     .fetch = cpu_fetch,
     .fetched = cpu_arrived,
-    .prefetch = cpu_send,
-    .prefetched = cpu_arrived,
+    .copy = cpu_copy,
+    .copied = cpu_copied,
     .snapshot = cpu_snapshot,
     .snapshot_guard = cpu_snapshot_guard,
     .snapshot_ready = cpu_snapshot_ready,

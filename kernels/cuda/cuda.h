@@ -22,6 +22,13 @@ struct cuda_graph {
  * a few trainers. More of them count until the device is closed. */
 enum { CUDA_PINS = 16 };
 
+/* Copies of backend_copy. */
+struct cuda_lane {
+    cudaStream_t stream;
+    cudaEvent_t begun[BACKEND_SLOTS];  /* marks the position in `compute` of the copy */
+    cudaEvent_t copied[BACKEND_SLOTS]; /* the slot's copy is done */
+};
+
 struct cuda_state {
     cudaStream_t compute, copy, snapshot;
     cudaEvent_t
@@ -51,9 +58,7 @@ struct cuda_state {
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
     bool looked_for_encode;
     struct cuda_products *products;
-    cudaStream_t prefetch;                 /* copies of backend_prefetch */
-    cudaEvent_t vacated[BACKEND_SLOTS];    /* marks the position in `compute` of the prefetch */
-    cudaEvent_t prefetched[BACKEND_SLOTS]; /* the slot's prefetch is done */
+    struct cuda_lane lanes[COPY_LANES];
 };
 
 /* True if the GPU has tensor cores for 8-bit operands (Ada and later). */

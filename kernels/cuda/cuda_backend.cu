@@ -211,23 +211,26 @@ static void cuda_fetched(struct backend *be, int slot) {
     await(be, cuda_state(be)->fetched[slot], "fetching the state of a step");
 }
 
-/* ---- prefetches, on a stream of their own: on that of the batches, a batch would wait for the
- * prefetches of the step before. While a graph is recorded, the first event makes the stream part
- * of the recording, and the wait for the last one ends that. */
+/* ---- copies in lanes, each on a stream of its own: on that of the batches, a batch would wait for
+ * the copies of the step before. While a graph is recorded, the first event makes the stream part
+ * of the recording, and the wait for the last copy ends that. */
 
-static void cuda_prefetch(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
+static void cuda_copy(struct backend *be, struct copy_slot slot, void *to, const void *from,
+                      size_t bytes) {
     struct cuda_state *cuda = cuda_state(be);
-    const char *what = "prefetching weights";
-    cuda_failed(be, cudaEventRecord(cuda->vacated[slot], cuda->compute), what);
-    cuda_failed(be, cudaStreamWaitEvent(cuda->prefetch, cuda->vacated[slot], 0), what);
-    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->prefetch), what);
-    cuda_failed(be, cudaEventRecord(cuda->prefetched[slot], cuda->prefetch), what);
+    struct cuda_lane *lane = &cuda->lanes[slot.lane];
+    const cudaEvent_t begun = lane->begun[slot.slot], copied = lane->copied[slot.slot];
+    const char *what = "copying a layer between host and device";
+    cuda_failed(be, cudaEventRecord(begun, cuda->compute), what);
+    cuda_failed(be, cudaStreamWaitEvent(lane->stream, begun, 0), what);
+    cuda_failed(be, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream), what);
+    cuda_failed(be, cudaEventRecord(copied, lane->stream), what);
 }
 
-static void cuda_prefetched(struct backend *be, int slot) {
+static void cuda_copied(struct backend *be, struct copy_slot slot) {
     struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->prefetched[slot], 0),
-                "waiting for prefetched weights");
+    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->lanes[slot.lane].copied[slot.slot], 0),
+                "waiting for a copied layer");
 }
 
 /* ---- snapshots of the state, copied during training in pieces, so that a step's fetch waits for
@@ -300,6 +303,14 @@ static const char *cuda_fallback(const struct backend *be, int index) {
     return cuda_products_fallback(cuda_state(be)->products, index);
 }
 
+static void close_lane(struct cuda_lane *lane) {
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
+        if (lane->begun[slot]) cudaEventDestroy(lane->begun[slot]);
+        if (lane->copied[slot]) cudaEventDestroy(lane->copied[slot]);
+    }
+    if (lane->stream) cudaStreamDestroy(lane->stream);
+}
+
 static void cuda_close(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
     cuda_graphs_close(cuda);
@@ -311,17 +322,24 @@ static void cuda_close(struct backend *be) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
-        if (cuda->vacated[slot]) cudaEventDestroy(cuda->vacated[slot]);
-        if (cuda->prefetched[slot]) cudaEventDestroy(cuda->prefetched[slot]);
     }
+    for (int i = 0; i < COPY_LANES; i++) close_lane(&cuda->lanes[i]);
     if (cuda->settled) cudaEventDestroy(cuda->settled);
     if (cuda->snapshot_begun) cudaEventDestroy(cuda->snapshot_begun);
     if (cuda->snapshot_taken) cudaEventDestroy(cuda->snapshot_taken);
     if (cuda->snapshot) cudaStreamDestroy(cuda->snapshot);
-    if (cuda->prefetch) cudaStreamDestroy(cuda->prefetch);
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
     free(cuda);
+}
+
+static void open_lane(struct backend *be, struct cuda_lane *lane, unsigned flags) {
+    const char *what = "making streams";
+    cuda_failed(be, cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), what);
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
+        cuda_failed(be, cudaEventCreateWithFlags(&lane->begun[slot], flags), what);
+        cuda_failed(be, cudaEventCreateWithFlags(&lane->copied[slot], flags), what);
+    }
 }
 
 static void open_streams(struct backend *be) {
@@ -331,16 +349,15 @@ static void open_streams(struct backend *be) {
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->snapshot, cudaStreamNonBlocking), what);
-    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->prefetch, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->settled, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_begun, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_taken, flags), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
-        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot],
-                                 &cuda->vacated[slot], &cuda->prefetched[slot]};
-        for (int i = 0; i < 5; i++)
+        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
+        for (int i = 0; i < 3; i++)
             cuda_failed(be, cudaEventCreateWithFlags(events[i], flags), what);
     }
+    for (int i = 0; i < COPY_LANES; i++) open_lane(be, &cuda->lanes[i], flags);
 }
 
 /* True if the machine has no GPU, or no NVIDIA driver. Every other error means that there is one
@@ -451,8 +468,8 @@ static const struct device_functions cuda_functions = {
     .sent = cuda_sent,
     .fetch = cuda_fetch,
     .fetched = cuda_fetched,
-    .prefetch = cuda_prefetch,
-    .prefetched = cuda_prefetched,
+    .copy = cuda_copy,
+    .copied = cuda_copied,
     .snapshot = cuda_snapshot,
     .snapshot_guard = cuda_snapshot_guard,
     .snapshot_ready = cuda_snapshot_ready,

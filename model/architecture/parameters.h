@@ -158,6 +158,12 @@ struct parameter {
     bool adapter;              /* part of an adapter, not of the base model */
 };
 
+/* True for the matrices of a layer, without its adapters, which are small. They are contiguous in
+ * the flat arrays, and alike in each layer. */
+static inline bool parameter_in_layer(const struct parameter *p) {
+    return p->layer >= 0 && p->extent.columns > 0 && !p->adapter;
+}
+
 /* Returns an stb_ds array in the order of the flat arrays, and stores the number of elements of a
  * flat array in *count. The batch of the shape is ignored. */
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count);

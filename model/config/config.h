@@ -21,7 +21,7 @@
 enum {
     CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
     CONFIG_WORDS_MAX = 12,             /* entries of a list value */
-    CONFIG_OPTION_LIMIT = 160,         /* rows the table may have */
+    CONFIG_OPTION_LIMIT = 176,         /* rows the table may have */
     CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
     CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
@@ -254,7 +254,7 @@ struct config {
         bool keep_quantized;
     } weights;
     struct {
-        bool optimizer, weights;
+        bool optimizer, weights, gradients, activations;
     } offload;
     struct {
         enum config_shard shard;

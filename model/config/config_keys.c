@@ -102,7 +102,7 @@ const struct config_block config_blocks[] = {
     {"precision_switch", "Another precision for the last part of a run.", .training = true},
     {"gradients", "Storage of gradients.", .training = true},
     {"weights", "Storage of 16-bit and of quantized weights."},
-    {"offload", "State and weights kept in host memory."},
+    {"offload", "What is kept in host memory."},
     {"ranks", "Data-parallel training; see kernels/comm/README.md.", .training = true},
     {"loss_scale", "Dynamic loss scaling; used with fp16 only.", .training = true},
     {"eval", "Validation during training."},

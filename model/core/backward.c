@@ -271,6 +271,7 @@ void gpt_backward(struct gpt *gpt) {
     struct exchange *exchange = gpt->last_micro_batch ? gpt->exchange : NULL;
     int64_t last = gpt->shape.n_layer - 1;
     exchange_gradients(exchange, gpt->shape.n_layer);
+    layer_stream_begin(&gpt->gradient_stream.stream);
     normalize_backward(
         gpt, ARGS(normalize_backward, .dbranch = &d->mlp_projection, .dout = &d->lnf_out,
                   .in = &all->residual_final, .mean = &all->lnf_mean, .rstd = &all->lnf_rstd,
@@ -282,10 +283,15 @@ void gpt_backward(struct gpt *gpt) {
                                          ACTIVATION_mlp_projection, last)));
     for (int64_t l = last; l >= 0; l--) {
         masters_ready(&gpt->masters, gpt->be, l, l - 1);
+        gradient_stream_ready(&gpt->gradient_stream, gpt->be, l, gpt->accumulate);
+        layer_stream_fetch(&gpt->saved, gpt->be, l - 1);
+        layer_stream_wait(&gpt->saved, gpt->be, l);
         gpt_recompute(gpt, l);
         layer_backward(gpt, l);
+        layer_stream_send(&gpt->gradient_stream.stream, gpt->be, l);
         exchange_gradients(exchange, l);
     }
     embed_backward(gpt, exchange);
+    layer_stream_end(&gpt->gradient_stream.stream, gpt->be);
     exchange_gradients(exchange, -1);
 }

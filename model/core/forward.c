@@ -332,18 +332,28 @@ static void layer_forward(const struct pass *pass, int64_t l) {
                         .dropout = DROPOUT_MLP));
     if (pass->recomputing) return;
     /* 8. the next layer's residual_in = residual_mid + mlp_projection, and its norm */
+    layer_stream_wait(&pass->gpt->saved, pass->gpt->be, l + 1);
     normalize_out(pass, l);
+}
+
+/* Sends the saved activations of a layer to the host, unless the backward pass will find them in
+ * their buffer. */
+static void save_layer(struct gpt *gpt, int64_t l) {
+    layer_stream_hold(&gpt->saved, l);
+    if (l + BACKEND_SLOTS < gpt->shape.n_layer) layer_stream_send(&gpt->saved, gpt->be, l);
 }
 
 static void run(const struct pass *pass) {
     quantization_begin_pass(&pass->gpt->quantization);
-    masters_begin_pass(&pass->gpt->masters);
+    layer_stream_begin(&pass->gpt->masters.stream);
+    layer_stream_begin(&pass->gpt->saved);
     exchange_weights_arrived(pass->gpt->exchange, -1);
     embed(pass);
     for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
         exchange_weights_arrived(pass->gpt->exchange, l);
         masters_ready(&pass->gpt->masters, pass->gpt->be, l, l + 1);
         layer_forward(pass, l);
+        if (pass->gpt->backward_follows) save_layer(pass->gpt, l);
     }
 }
 

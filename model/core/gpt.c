@@ -50,8 +50,14 @@ static void fuse(struct gpt *gpt, const struct parameter *p) {
 /* Returns the gradient of a parameter. That of a frozen norm is written but never read. */
 static struct tensor gradient_of(const struct gpt *gpt, const struct parameter *p) {
     const struct extent *extent = &p->extent;
-    if (p->group != GROUP_FROZEN)
-        return tensor_at(&gpt->gradients, p->offset, extent->padded_rows, extent->columns);
+    const struct gradient_stream *stream = &gpt->gradient_stream;
+    if (gradient_stream_has(stream, p))
+        return tensor_at(&stream->buffers, gradient_stream_place(stream, p), extent->padded_rows,
+                         extent->columns);
+    if (p->group != GROUP_FROZEN) {
+        const struct tensor stored = gpt_gradients(gpt, p->offset, p->elements);
+        return tensor_at(&stored, 0, extent->padded_rows, extent->columns);
+    }
     if (p->site == SITE_LAYERNORM)
         return tensor_at(&gpt->unused_gradients, 0, extent->padded_rows, extent->columns);
     return (struct tensor){0};
@@ -74,7 +80,9 @@ static void layout_parameters(struct gpt *gpt, struct arena *arena, struct arena
     masters_layout_copies(&gpt->masters, arena);
     m->copies = arena->used - m->master;
     if (gpt->use == GPT_TRAINING) {
-        gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->trained_count, 0);
+        gradient_stream_layout(&gpt->gradient_stream, arena, host);
+        gpt->gradients = arena_tensor(arena, gpt->precision.gradients,
+                                      gpt->trained_count - gpt->gradient_stream.count, 0);
         gpt->unused_gradients = arena_tensor(arena, gpt->precision.gradients, unused_count(gpt), 0);
     }
     m->gradients = arena->used - m->master - m->copies;
@@ -114,9 +122,10 @@ static bool reads_input_again(const struct gpt *gpt, enum autocast_site site) {
     return !shape_has_adapters(&gpt->shape) || shape_adapts(&gpt->shape, site);
 }
 
-/* Lays out one layer's tensors, or those of the model (layer -1). */
-static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scratch,
-                         int64_t layer) {
+/* Lays out one layer's tensors, or those of the model (layer -1). Layers share those that the
+ * backward pass recomputes or does not read. The others of a layer are taken from `saved`. */
+static void layout_layer(struct gpt *gpt, struct arena *arena, struct arena *saved,
+                         void *const *scratch, int64_t layer) {
     struct activations *all = &gpt->activations;
     for (enum activation_id i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
@@ -130,9 +139,26 @@ static void layout_layer(struct gpt *gpt, struct arena *arena, void *const *scra
         if (a->memory != SCRATCH_NONE) continue;
         bool unsaved = a->read_once && (quantization_keeps(&gpt->quantization, a->reader) ||
                                         !reads_input_again(gpt, a->reader));
-        if (layer <= 0 || (gpt->recompute < a->recomputed && !unsaved))
-            tensor->data = arena_take(arena, tensor_bytes(tensor));
+        if (layer >= 0 && gpt->recompute < a->recomputed && !unsaved)
+            tensor->data = arena_take(saved, tensor_bytes(tensor));
+        else if (layer <= 0) tensor->data = arena_take(arena, tensor_bytes(tensor));
         else tensor->data = activation_tensor(all, i, 0)->data;
+    }
+}
+
+/* Lays out the tensors of all layers. Saved ones that are streamed are alike in all layers. */
+static void layout_layers(struct gpt *gpt, struct arena *arena, void *const *scratch) {
+    struct layer_stream *stream = &gpt->saved;
+    if (stream->layers > 0) {
+        struct arena unused = {0}, measure = {0};
+        layout_layer(gpt, &unused, &measure, scratch, 0);
+        stream->bytes = measure.used;
+        layer_stream_layout(stream, arena);
+    }
+    for (int64_t layer = -1; layer < gpt->shape.n_layer; layer++) {
+        struct arena buffer = layer_stream_buffer(stream, layer);
+        const bool streamed = layer >= 0 && stream->layers > 0;
+        layout_layer(gpt, arena, streamed ? &buffer : arena, scratch, layer);
     }
 }
 
@@ -195,7 +221,7 @@ static void layout_activations(struct gpt *gpt, struct arena *arena) {
     adapters_layout(&gpt->adapters, arena, s, &gpt->precision, gpt->use == GPT_TRAINING,
                     gpt->dropout.adapter > 0);
     layout_scratch(gpt, arena, scratch);
-    for (int64_t layer = -1; layer < s->n_layer; layer++) layout_layer(gpt, arena, scratch, layer);
+    layout_layers(gpt, arena, scratch);
     layout_gradients(gpt, scratch);
 }
 
@@ -258,8 +284,11 @@ static void open_training(struct gpt *gpt, const struct config *config) {
     gpt->distill.alpha = (float)config->distill.alpha;
     gpt->distill.temperature = (float)config->distill.temperature;
     gpt->texts = config->sample.every > 0;
-    gpt->has_cache = gpt->recompute == RECOMPUTE_LAYER && gpt->texts > 0;
+    const bool streams = config->offload.activations;
+    gpt->has_cache = (gpt->recompute == RECOMPUTE_LAYER || streams) && gpt->texts > 0;
     gpt->offload = config->offload.optimizer;
+    gpt->saved.lane = LANE_ACTIVATIONS;
+    gpt->saved.layers = streams ? gpt->shape.n_layer : 0;
 }
 
 static void open_evaluation(struct gpt *gpt, const struct config *config) {
@@ -290,26 +319,43 @@ static int open_layers(struct gpt *gpt, struct error *error) {
 
 static void plan_memory(struct gpt *gpt) {
     struct arena measure = {0}, host = {0};
+    struct memory_plan *m = &gpt->memory;
     layout_parameters(gpt, &measure, &host);
-    gpt->host_bytes = host.used;
-    gpt->memory.streamed = masters_streamed_bytes(&gpt->masters);
-    gpt->memory.host = host.used - gpt->memory.streamed;
+    m->streamed = layer_stream_host_bytes(&gpt->masters.stream);
+    m->host_gradients = layer_stream_host_bytes(&gpt->gradient_stream.stream);
+    m->host = host.used - m->streamed - m->host_gradients;
     size_t parameters = measure.used;
     layout_activations(gpt, &measure);
-    gpt->memory.activations = measure.used - parameters;
+    m->activations = measure.used - parameters;
+    m->host_activations = layer_stream_host_bytes(&gpt->saved);
+    gpt->host_bytes = host.used + m->host_activations;
+}
+
+/* Returns the first key of offload that is set, or NULL. */
+static const char *offload_key(bool optimizer, bool weights, bool gradients, bool activations) {
+    if (weights) return "weights";
+    if (gradients) return "gradients";
+    if (activations) return "activations";
+    return optimizer ? "optimizer" : NULL;
 }
 
 /* Weights are streamed in each use, but a CPU evaluates and samples without. */
 static int check_offload(const struct gpt *gpt, const struct config *config, struct error *error) {
     const bool host = gpt->be->device.host_memory, trains = gpt->use == GPT_TRAINING;
     const bool weights = config->offload.weights && (trains || !host);
-    if (host && (gpt->offload || weights))
+    const bool gradients = config->offload.gradients && trains;
+    const bool adapters = shape_has_adapters(&gpt->shape);
+    const char *key = offload_key(gpt->offload, weights, gradients, gpt->saved.layers > 0);
+    if (host && key)
         return fail(error,
                     "offload.%s: there is no GPU whose memory it could save\n"
                     "leave it out, or use device \"cuda\"",
-                    gpt->offload ? "optimizer" : "weights");
-    if (weights && trains && gpt->precision.masters == MASTERS_KEPT &&
-        !shape_has_adapters(&gpt->shape))
+                    key);
+    if (gradients && adapters)
+        return fail(error,
+                    "offload.gradients: the layers are frozen, and the gradients of adapters "
+                    "are small\nleave it out");
+    if (weights && trains && gpt->precision.masters == MASTERS_KEPT && !adapters)
         return fail(error, "offload.weights: not with weights.copy \"kept\", whose copies stay on "
                            "the GPU\nleave out weights.copy");
     return 0;
@@ -340,6 +386,8 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++)
         gpt->trained_count = gpt->list[i].offset + gpt->list[i].elements;
     if (check_offload(gpt, config, error)) return -1;
+    if (use == GPT_TRAINING && config->offload.gradients)
+        gradient_stream_open(&gpt->gradient_stream, gpt->list, gpt->precision.gradients);
     masters_open(
         &gpt->masters, gpt->list, &gpt->precision,
         (struct masters_offload){.remainders = gpt->offload,
@@ -397,19 +445,21 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
                     "data.seq_len",
                     m->activations >> 20);
     if (gpt->host_bytes) {
-        const char *key = m->streamed ? "weights" : "optimizer";
+        const char *key =
+            offload_key(gpt->offload, m->streamed, m->host_gradients, m->host_activations);
         gpt->host_memory = backend_host_allocate(be, gpt->host_bytes);
         if (!gpt->host_memory)
             return fail(error,
                         "out of memory of the host: offload.%s needs %zu MiB; at least 2 "
                         "GiB and 10 %% of the memory stay free\n"
                         "leave out offload.%s, or choose a smaller model",
-                        key, (m->streamed ? m->streamed : m->host) >> 20, key);
+                        key, gpt->host_bytes >> 20, key);
         memset(gpt->host_memory, 0, gpt->host_bytes);
     }
     struct arena arena = {gpt->parameter_memory, 0, parameters};
     struct arena host = {gpt->host_memory, 0, gpt->host_bytes};
     layout_parameters(gpt, &arena, &host);
+    gpt->saved.host = arena_take(&host, m->host_activations);
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
     layout_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
@@ -501,8 +551,9 @@ void gpt_initialize_adapters(struct gpt *gpt, uint64_t seed) {
 }
 
 static void clear_range(struct gpt *gpt, int64_t first, int64_t end) {
-    struct tensor range = tensor_range(&gpt->gradients, first, end - first);
-    if (end > first) OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
+    if (end == first) return;
+    struct tensor range = gpt_gradients(gpt, first, end - first);
+    OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
 }
 
 /* Adjacent ranges of the flat array are cleared together. */
@@ -535,6 +586,16 @@ bool gpt_branch_is_residual(const struct gpt *gpt) {
     return precision_branch_is_residual(&gpt->precision) && gpt->dropout.residual == 0;
 }
 
-struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {
-    return tensor_at(flat, parameter->offset, parameter->extent.rows, parameter->extent.columns);
+struct tensor gpt_gradients(const struct gpt *gpt, int64_t first, int64_t count) {
+    const struct gradient_stream *stream = &gpt->gradient_stream;
+    const int64_t end = stream->first + stream->count;
+    if (first >= stream->first && first < end)
+        return tensor_range(&stream->host, first - stream->first, count);
+    assert(stream->count == 0 || first >= end || first + count <= stream->first);
+    return tensor_range(&gpt->gradients, first >= end ? first - stream->count : first, count);
+}
+
+struct tensor gpt_gradient(const struct gpt *gpt, const struct parameter *parameter) {
+    const struct tensor stored = gpt_gradients(gpt, parameter->offset, parameter->elements);
+    return tensor_at(&stored, 0, parameter->extent.rows, parameter->extent.columns);
 }

@@ -18,6 +18,7 @@
 #include "model/architecture/parameters.h"
 #include "model/core/adapter_memory.h"
 #include "model/core/dropout.h"
+#include "model/core/gradient_stream.h"
 #include "model/core/masters.h"
 #include "model/core/memory_parts.h"
 #include "model/core/precision.h"
@@ -54,6 +55,8 @@ struct gpt {
      * the first micro-batch of a step. All other gradients are always added to. See
      * gpt_clear_gradients. */
     bool accumulate;
+    bool backward_follows; /* set for a forward pass before gpt_backward, which streams activations
+                            */
     bool last_micro_batch; /* the backward pass sends its gradients to other ranks */
     enum gpt_use use;
     enum recompute recompute;
@@ -78,25 +81,27 @@ struct gpt {
     struct quantization quantization; /* operands of linear layers in 8 or 4 bits */
     struct adapters adapters;
     struct dropout dropout;
-    char base_fingerprint[65];         /* with adapters: of the files of the frozen model, or "" */
-    struct tensor gradients;           /* [trained_count] */
-    struct tensor unused_gradients;    /* gradients of frozen norms: written, never read */
-    struct parameters weights;         /* as operations read them */
-    struct parameters dweights;        /* gradients; rank 0: frozen */
-    const struct tensor *head, *dhead; /* the head's table: wte, or its own */
-    struct tensor token_table;         /* master weights of wte, which the embedding reads */
-    int16_t *token_remainder;          /* lower halves of token_table if it is split, else NULL */
-    struct tensor angles;              /* fp32 [capacity's T, D], for rope: see struct rope_args */
-    struct tensor window_angles;       /* the same of layers with a window, or rank 0: no others */
-    struct tensor cache;               /* [n_layer cache_rows, 2 H_kv D], if has_cache: k | v */
-    int64_t cache_rows; /* rows of a layer's cache: T of the capacity for each text */
-    int64_t texts;      /* texts that are generated at once */
-    void *added;        /* backend memory for the rows of gpt_extend (model/core/forward.h) */
+    char base_fingerprint[65]; /* with adapters: of the files of the frozen model, or "" */
+    struct tensor gradients;   /* [trained_count], without those that are streamed */
+    struct gradient_stream gradient_stream; /* those of the layers, in host memory */
+    struct tensor unused_gradients;         /* gradients of frozen norms: written, never read */
+    struct parameters weights;              /* as operations read them */
+    struct parameters dweights;             /* gradients; rank 0: frozen */
+    const struct tensor *head, *dhead;      /* the head's table: wte, or its own */
+    struct tensor token_table;              /* master weights of wte, which the embedding reads */
+    int16_t *token_remainder;    /* lower halves of token_table if it is split, else NULL */
+    struct tensor angles;        /* fp32 [capacity's T, D], for rope: see struct rope_args */
+    struct tensor window_angles; /* the same of layers with a window, or rank 0: no others */
+    struct tensor cache;         /* [n_layer cache_rows, 2 H_kv D], if has_cache: k | v */
+    int64_t cache_rows;          /* rows of a layer's cache: T of the capacity for each text */
+    int64_t texts;               /* texts that are generated at once */
+    void *added; /* backend memory for the rows of gpt_extend (model/core/forward.h) */
     struct activations activations;
+    struct layer_stream saved; /* activations of the layers for the backward pass, in host memory */
 
     struct memory_plan memory;
     void *parameter_memory, *activation_memory; /* NULL until gpt_allocate */
-    void *host_memory; /* offloaded remainders and streamed weights, or NULL */
+    void *host_memory; /* offloaded remainders, and what is streamed, or NULL */
     size_t host_bytes;
 };
 
@@ -114,10 +119,10 @@ float gpt_embedding_scale(const struct gpt *gpt);
 /* Plans the model's memory and allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
  * have logits for gpt->texts rows. The caller keeps owning `be`. Fails if offloading is configured
- * without a GPU, or offload.weights for trained weights that are KEPT, or if more
- * texts than tokens of a sequence are to be sampled at once. The plan lacks the moments, which
- * optimizer_open adds, the batches, and the workspace, which is known after a pass with the
- * backend's plan table. */
+ * without a GPU, or offload.weights for trained weights that are KEPT, or offload.gradients for
+ * adapters, or if more texts than tokens of a sequence are to be sampled at once. The plan lacks
+ * the moments, which optimizer_open adds, the batches, and the workspace, which is known after a
+ * pass with the backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);
 
@@ -167,5 +172,9 @@ static inline enum gate_function gpt_gate(const struct gpt_shape *shape) {
     return shape->mlp == MLP_GEGLU ? GATE_GELU : GATE_SILU;
 }
 
-/* Returns a parameter's part of a flat array, without padding rows. */
-struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);
+/* Returns the gradients of elements first .. first + count of the flat order, all of the layers or
+ * none: between steps and in an update, those that are streamed are in host memory. */
+struct tensor gpt_gradients(const struct gpt *gpt, int64_t first, int64_t count);
+
+/* Returns a parameter's gradient there, without padding rows. */
+struct tensor gpt_gradient(const struct gpt *gpt, const struct parameter *parameter);

@@ -11,11 +11,6 @@ static bool is_frozen_matrix(const struct parameter *p) {
     return p->group == GROUP_FROZEN && p->extent.columns > 0;
 }
 
-/* True for the matrices of a layer. Adapters stay on the device: they are small. */
-static bool is_streamed(const struct parameter *p) {
-    return p->layer >= 0 && p->extent.columns > 0 && !p->adapter;
-}
-
 /* Returns the format of a parameter. */
 static enum weight_format format_of(const struct precision *precision, const struct parameter *p) {
     bool linear = is_frozen_matrix(p) && linear_index(p->site) >= 0;
@@ -70,7 +65,7 @@ void masters_open(struct masters *masters, const struct parameter *list,
             .form = form,
             .format = format_of(precision, p),
             .offloaded = offload.remainders && form == MASTERS_SPLIT && p != parameter_wte(list),
-            .streamed = offload.layers && is_streamed(p) && form != MASTERS_KEPT,
+            .streamed = offload.layers && parameter_in_layer(p) && form != MASTERS_KEPT,
             .master.dtype = form == MASTERS_SPLIT ? DTYPE_BF16
                             : is_frozen_matrix(p) ? precision->frozen
                                                   : DTYPE_F32,
@@ -110,13 +105,9 @@ static void take_weights(struct tensor *master, struct quantized_weight *quantiz
             quantized_weight_take(arena, group->format, extent->padded_rows, extent->columns);
 }
 
-static struct arena layer_arena(char *base, int64_t index, size_t bytes) {
-    return (struct arena){base ? base + index * (int64_t)bytes : NULL, 0, bytes};
-}
-
 /* Lays out the layers in host memory and in their buffers alike, so one copy moves a layer. */
 static void layout_layers(struct masters *masters) {
-    const struct weight_stream *stream = &masters->stream;
+    struct layer_stream *stream = &masters->stream;
     struct arena host = {0}, buffer = {0};
     int64_t layer = -1;
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
@@ -124,22 +115,21 @@ static void layout_layers(struct masters *masters) {
         if (!group->streamed) continue;
         if (group->parameter->layer != layer) {
             layer = group->parameter->layer;
-            host = layer_arena(stream->host, layer, stream->bytes);
-            buffer = layer_arena(stream->buffers, layer % BACKEND_SLOTS, stream->bytes);
+            host = layer_stream_host(stream, layer);
+            buffer = layer_stream_buffer(stream, layer);
         }
         take_weights(&group->master, &group->quantized, group, &host);
         take_weights(&group->buffered.master, &group->buffered.quantized, group, &buffer);
-        masters->stream.bytes = MAX(stream->bytes, host.used);
+        stream->bytes = MAX(stream->bytes, host.used);
     }
 }
 
 void masters_layout(struct masters *masters, struct arena *arena, struct arena *host) {
-    struct weight_stream *stream = &masters->stream;
+    struct layer_stream *stream = &masters->stream;
     if (stream->bytes == 0) layout_layers(masters); /* measures a layer */
-    stream->host = arena_take(host, (size_t)stream->layers * stream->bytes);
-    stream->buffers = arena_take(arena, (size_t)MIN(stream->layers, BACKEND_SLOTS) * stream->bytes);
+    stream->host = arena_take(host, layer_stream_host_bytes(stream));
+    layer_stream_layout(stream, arena);
     layout_layers(masters);
-    masters_begin_pass(masters);
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
         if (!group->streamed) take_weights(&group->master, &group->quantized, group, arena);
@@ -147,10 +137,6 @@ void masters_layout(struct masters *masters, struct arena *arena, struct arena *
             group->remainder = arena_take(group->offloaded ? host : arena,
                                           (size_t)group->count * sizeof *group->remainder);
     }
-}
-
-size_t masters_streamed_bytes(const struct masters *masters) {
-    return (size_t)masters->stream.layers * masters->stream.bytes;
 }
 
 void masters_layout_copies(struct masters *masters, struct arena *arena) {
@@ -403,26 +389,11 @@ static void cast_layer(const struct masters *masters, struct backend *be, int64_
     }
 }
 
-void masters_begin_pass(struct masters *masters) {
-    for (int slot = 0; slot < BACKEND_SLOTS; slot++) masters->stream.buffered[slot] = -1;
-}
-
-/* Begins to copy a layer to its buffer, whose layer no later operation reads. */
-static void prefetch(struct weight_stream *stream, struct backend *be, int64_t layer) {
-    if (layer < 0 || layer >= stream->layers) return;
-    const int slot = (int)(layer % BACKEND_SLOTS);
-    if (stream->buffered[slot] == layer) return;
-    stream->buffered[slot] = layer;
-    backend_prefetch(be, slot, stream->buffers + (size_t)slot * stream->bytes,
-                     stream->host + (size_t)layer * stream->bytes, stream->bytes);
-}
-
 void masters_ready(struct masters *masters, struct backend *be, int64_t layer, int64_t next) {
-    struct weight_stream *stream = &masters->stream;
-    if (layer >= 0 && layer < stream->layers && !backend_plans(be)) {
-        prefetch(stream, be, layer);
-        prefetch(stream, be, next);
-        backend_prefetched(be, (int)(layer % BACKEND_SLOTS));
+    if (layer >= 0) {
+        layer_stream_fetch(&masters->stream, be, layer);
+        layer_stream_fetch(&masters->stream, be, next);
+        layer_stream_wait(&masters->stream, be, layer);
     }
     cast_layer(masters, be, layer);
 }

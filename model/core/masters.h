@@ -27,6 +27,7 @@
 #include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "model/architecture/parameters.h"
+#include "model/core/layer_stream.h"
 #include "model/core/precision.h"
 
 struct master_group {
@@ -47,15 +48,6 @@ struct master_group {
     } buffered; /* if streamed: the same in a buffer of the device, where operations read it */
 };
 
-/* Streamed layers. */
-struct weight_stream {
-    int64_t layers; /* their number; 0: none is streamed */
-    size_t bytes;   /* of one layer */
-    char *host;     /* all layers, one after another */
-    char *buffers;  /* BACKEND_SLOTS layers on the device: layer l in l % BACKEND_SLOTS */
-    int64_t buffered[BACKEND_SLOTS]; /* layer in each buffer, or on its way there; -1: none */
-};
-
 struct masters {
     const struct precision *precision;
     const struct parameter *list;
@@ -63,7 +55,7 @@ struct masters {
     size_t scratch_bytes;
     void *scratch;  /* copies of one layer, or of wte and head, as operations read them, if CAST */
     float *staging; /* between masters_upload_begin and _end: values of a quantized parameter */
-    struct weight_stream stream;
+    struct layer_stream stream;
 };
 
 /* State in host memory. */
@@ -86,9 +78,6 @@ void masters_layout(struct masters *masters, struct arena *arena, struct arena *
 
 /* The same for the 16-bit copies. */
 void masters_layout_copies(struct masters *masters, struct arena *arena);
-
-/* Returns the bytes of streamed weights in host memory, once they are laid out. */
-size_t masters_streamed_bytes(const struct masters *masters);
 
 /* Returns the tensor that operations read for a parameter, with rows of padding. */
 struct tensor masters_read_tensor(const struct masters *masters, const struct parameter *parameter);
@@ -115,10 +104,6 @@ void masters_upload_end(struct masters *masters, struct backend *be,
 
 /* Updates the 16-bit copies of KEPT groups from the master weights. */
 void masters_refresh(const struct masters *masters, struct backend *be);
-
-/* Called before a forward pass: forgets what the buffers of streamed layers hold, because a pass
- * may be recorded as a graph, which does not run after the same passes each time. */
-void masters_begin_pass(struct masters *masters);
 
 /* Called before operations read the matrices of a layer (-1: those of the model): waits on the
  * device for a streamed layer, begins to copy layer `next` if it is streamed, and copies CAST

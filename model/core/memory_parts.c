@@ -29,6 +29,10 @@ size_t memory_total(const struct memory_plan *plan) {
     return sum(plan, MEMORY_PART_TOTAL);
 }
 
+size_t memory_host(const struct memory_plan *plan) {
+    return plan->host + plan->streamed + plan->host_gradients + plan->host_activations;
+}
+
 size_t memory_state_bytes(const struct memory_plan *plan) {
     return sum(plan, MEMORY_PARTS_STATE);
 }

@@ -12,6 +12,7 @@
  *   library    memory that libraries and the driver take themselves; an estimate
  *   host       offloaded tensors
  *   streamed   weights of layers that are streamed from the host
+ *   host_gradients, host_activations  those of layers that are streamed to the host
  *   snapshot   copy that checkpoints are written from (model/core/snapshot.h); optional, so a run
  *              continues without it if memory is short */
 #define MEMORY_DEVICE_PARTS(X)                 \
@@ -24,9 +25,11 @@
     X(WORKSPACE, workspace, "workspace")       \
     X(EXCHANGE, exchange, "exchange")          \
     X(LIBRARY, library, "library")
-#define MEMORY_HOST_PARTS(X)                        \
-    X(HOST, host, "and of the host")                \
-    X(STREAMED, streamed, "and layers of the host") \
+#define MEMORY_HOST_PARTS(X)                                 \
+    X(HOST, host, "and of the host")                         \
+    X(STREAMED, streamed, "and layers of the host")          \
+    X(HOST_GRADIENTS, host_gradients, "and gradients")       \
+    X(HOST_ACTIVATIONS, host_activations, "and activations") \
     X(SNAPSHOT, snapshot, "and for saving")
 
 /* Sizes in bytes. */
@@ -50,6 +53,8 @@ enum memory_part {
 const char *memory_part_name(enum memory_part part);
 size_t memory_part_bytes(const struct memory_plan *plan, enum memory_part part);
 
-/* Return the total bytes of device memory, and the bytes that do not depend on the micro-batch. */
+/* Return the total bytes of device memory, those of the host but for saving, and the bytes that do
+ * not depend on the micro-batch. */
 size_t memory_total(const struct memory_plan *plan);
+size_t memory_host(const struct memory_plan *plan);
 size_t memory_state_bytes(const struct memory_plan *plan);

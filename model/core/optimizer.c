@@ -75,6 +75,9 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     if (gpt->masters.stream.layers > 0 && !shape_has_adapters(&gpt->shape) && several)
         return fail(error, "offload.weights: not with several ranks, which send each other trained "
                            "weights\nleave it out, or train adapters (adapter.type)");
+    if (gpt->gradient_stream.count > 0 && several)
+        return fail(error, "offload.gradients: not with several ranks, which send the gradients to "
+                           "each other\nleave it out");
     *optimizer = (struct optimizer){.gpt = gpt, .config = config};
     if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
                       &gpt->masters, &gpt->gradients, error))
@@ -262,7 +265,7 @@ static void range_of(struct update_range *range, const struct optimizer *optimiz
     const double rate = config->optimizer.adamw_lr;
     bool own_rate = bucket->rule->name == CONFIG_OPTIMIZER_ADAMW && rate > 0;
     range->master = tensor_range(&group->master, first, part.count);
-    range->gradients = tensor_range(&gpt->gradients, part.first, part.count);
+    range->gradients = gpt_gradients(gpt, part.first, part.count);
     range->scales = (struct moment_scales){.stochastic = config->optimizer.rounding_8bit ==
                                                          CONFIG_ROUNDING_STOCHASTIC};
     for (int i = 0; i < bucket->rule->moments; i++) {
@@ -388,7 +391,7 @@ static void find_norm(struct optimizer *optimizer) {
     struct rank_part run;
     if (ranks->size > 1) OP(be, clear, .data = own, .bytes = bytes);
     for (ptrdiff_t i = 0; shards_run(&run, &i, &exchange->shards, ranks, ranks->rank);) {
-        struct tensor gradients = tensor_range(&optimizer->gpt->gradients, run.first, run.count);
+        struct tensor gradients = gpt_gradients(optimizer->gpt, run.first, run.count);
         OP(be, gradient_squares, .squares = own, .gradients = &gradients,
            .state = optimizer->state);
         if (own) own += backend_squares(be, &gradients);

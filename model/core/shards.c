@@ -24,8 +24,8 @@ static int count_layers(const struct parameter *list) {
 
 static bool same_bucket(const struct bucket *bucket, const struct bucket *next) {
     return bucket->group == next->group && bucket->rule == next->rule &&
-           bucket->layer == next->layer && bucket->embedding == next->embedding &&
-           bucket->coded == next->coded;
+           bucket->layer == next->layer && bucket->in_layers == next->in_layers &&
+           bucket->embedding == next->embedding && bucket->coded == next->coded;
 }
 
 /* Returns how many of `count` elements `ranks` ranks divide evenly, in whole blocks if coded. */
@@ -44,6 +44,7 @@ static void list_buckets(struct shards *shards, const struct config *config,
                               group_of(masters, p->offset),
                               update_rule_of(config, p),
                               .layer = several_ranks ? layer_of(list, p, shards->head) : -1,
+                              .in_layers = parameter_in_layer(p),
                               .embedding = several_ranks && p == parameter_wte(list),
                               .coded = update_rule_in_8bit(config, p)};
         struct bucket *last = arrlen(shards->buckets) ? &arrlast(shards->buckets) : NULL;
@@ -71,12 +72,15 @@ static struct rank_part owned(const struct shards *shards, const struct bucket *
 
 bool shards_run(struct rank_part *run, ptrdiff_t *at, const struct shards *shards,
                 const struct ranks *ranks, int rank) {
+    const struct bucket *first = NULL;
     *run = (struct rank_part){0, 0};
     for (; *at < arrlen(shards->buckets); ++*at) {
-        struct rank_part part = part_of(&shards->buckets[*at], ranks, rank);
+        const struct bucket *bucket = &shards->buckets[*at];
+        struct rank_part part = part_of(bucket, ranks, rank);
         if (part.count == 0) continue;
-        if (run->count == 0) run->first = part.first;
-        else if (part.first != run->first + run->count) break;
+        if (!first) first = bucket, run->first = part.first;
+        else if (part.first != run->first + run->count || bucket->in_layers != first->in_layers)
+            break;
         run->count += part.count;
     }
     return run->count > 0;

@@ -22,6 +22,7 @@ struct bucket {
     const struct update_rule *rule;
     int layer;      /* layer whose backward pass completes its gradients; n_layer: the head, whose
                      * backward pass runs first; -1: complete at the end of the pass */
+    bool in_layers; /* its elements are matrices of layers */
     bool embedding; /* the bucket is wte, whose master weights the embedding reads */
     bool coded;     /* its moments are in 8 bits, in blocks that begin with the bucket */
     int64_t even;   /* elements from the first that ranks divide evenly, if coded in whole blocks;
@@ -64,8 +65,9 @@ static inline int64_t shards_sent(const struct bucket *bucket, int64_t done, int
 }
 
 /* Iterates over the parts of buckets that a rank sums (and updates, if the optimizer is sharded),
- * merged into contiguous runs of the flat arrays. Stores the run that begins with bucket *at, and
- * advances *at to the first bucket of the next run. Returns false at the end. */
+ * merged into contiguous runs of the flat arrays, each of matrices of layers or of none. Stores the
+ * run that begins with bucket *at, and advances *at to the first bucket of the next run. Returns
+ * false at the end. */
 bool shards_run(struct rank_part *run, ptrdiff_t *at, const struct shards *shards,
                 const struct ranks *ranks, int rank);
 

@@ -43,7 +43,7 @@ static void accumulate(void *argument) {
     if (micro->first) begin_step(trainer);
     gpt->accumulate = !micro->first;
     gpt->last_micro_batch = micro->last;
-    gpt->dropout.active = true;
+    gpt->dropout.active = gpt->backward_follows = true;
     gpt->quantization.weights_rounded = !micro->first;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, &trainer->optimizer.state->preference);
@@ -51,7 +51,7 @@ static void accumulate(void *argument) {
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows,
        .inputs = gpt->activations.inputs);
     gpt_backward(gpt);
-    gpt->dropout.active = gpt->quantization.weights_rounded = false;
+    gpt->dropout.active = gpt->quantization.weights_rounded = gpt->backward_follows = false;
 }
 
 /* Records are gathered before the weights are sent, so that they do not wait for the weights. */

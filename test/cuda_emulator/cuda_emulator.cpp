@@ -432,8 +432,9 @@ static cudaError_t check_launch(const launch &what) {
 }
 
 /* Runs a launch that check_launch has accepted. */
-static void run_now(const launch &what, void (*body)(void *), void *argument) {
+static void run_now(const launch &what, void (*body)(void *), void *argument, size_t bytes) {
     work_begin(what.stream);
+    deliver_to_kernel(argument, bytes);
     current = &what;
     kernel_body = body;
     kernel_argument = argument;
@@ -465,7 +466,7 @@ void run(const launch &what, void (*body)(void *), void *argument,
     }
     if (!recording(what.stream)) {
         stats.host_launches++;
-        run_now(what, body, argument);
+        run_now(what, body, argument, bytes);
         return;
     }
     std::shared_ptr<void> kept = keep(argument);
@@ -474,7 +475,7 @@ void run(const launch &what, void (*body)(void *), void *argument,
         [=](cudaStream_t stream) {
             launch later = what;
             later.stream = stream;
-            run_now(later, body, kept.get());
+            run_now(later, body, kept.get(), bytes);
         },
         argument, bytes);
 }

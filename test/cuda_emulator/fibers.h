@@ -138,6 +138,13 @@ void device_open(bool on);
 void device_open_range(const void *p, size_t bytes, bool on);
 bool pinned_range(const void *p, size_t bytes);
 
+/* True if both are in one allocation of pinned memory. */
+bool pinned_together(const void *a, const void *b);
+
+/* Completes the copies to pinned memory that a kernel with these arguments may read: a host that
+ * has not waited for them reads NaN. */
+void deliver_to_kernel(const void *arguments, size_t bytes);
+
 /* streams.cpp. ThreadSanitizer sees each stream as a thread of its own. It is ordered after what
  * the host did before queueing, and after the streams that it waited for. */
 void stream_enter(cudaStream_t stream); /* the following code runs as the stream */

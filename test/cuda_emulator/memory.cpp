@@ -38,6 +38,11 @@ bool pinned_range(const void *p, size_t bytes) {
     return in(pinned, p, bytes);
 }
 
+bool pinned_together(const void *a, const void *b) {
+    ranges::const_iterator at = pinned.upper_bound((uintptr_t)a);
+    return pinned_range(a, 1) && pinned_range(b, 1) && at == pinned.upper_bound((uintptr_t)b);
+}
+
 static void open_bytes(void *p, size_t bytes, bool on) {
     if (on) ASAN_UNPOISON_MEMORY_REGION(p, bytes);
     else ASAN_POISON_MEMORY_REGION(p, bytes);

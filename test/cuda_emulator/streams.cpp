@@ -167,6 +167,18 @@ static void deliver_before_reading(const task &reader) {
                 deliver(&t);
 }
 
+/* The same for a kernel that is given an address in the pinned memory of the target. */
+void deliver_to_kernel(const void *arguments, size_t bytes) {
+    for (size_t at = 0; at + sizeof(char *) <= bytes; at += sizeof(char *)) {
+        const char *word;
+        memcpy(&word, (const char *)arguments + at, sizeof word);
+        if (!pinned_range(word, 1)) continue;
+        for (stream *s : streams)
+            for (task &t : s->tasks)
+                if (t.done && t.to_host && pinned_together(word, t.to)) deliver(&t);
+    }
+}
+
 static void perform(stream *s, uint64_t until);
 
 static void perform_task(task *t) {
@@ -375,8 +387,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         return emu::runtime_error(cudaErrorInvalidValue, "cudaMemcpyAsync was told to fail");
     stream *s = stream_of(handle);
     bool resolved = resolve(to, from, bytes, &kind);
-    bool prefetches = resolved && kind == cudaMemcpyHostToDevice && pinned_range(from, bytes);
-    if (!prefetches && spoils_recording_on(handle, "cudaMemcpy"))
+    bool recorded = resolved && ((kind == cudaMemcpyHostToDevice && pinned_range(from, bytes)) ||
+                                 (kind == cudaMemcpyDeviceToHost && pinned_range(to, bytes)));
+    if (!recorded && spoils_recording_on(handle, "cudaMemcpy"))
         return cudaErrorStreamCaptureUnsupported;
     if (bytes == 0) return cudaSuccess;
     if (!resolved) return runtime_error(cudaErrorInvalidValue, WRONG_COPY);

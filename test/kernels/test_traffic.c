@@ -1,6 +1,6 @@
-/* Traffic between host and device while operations run: slots used in turns, prefetches, and host
- * state that operations change. Under ThreadSanitizer the emulated GPU also detects a missing wait
- * (make test-races). */
+/* Traffic between host and device while operations run: slots used in turns, copies in lanes, and
+ * host state that operations change. Under ThreadSanitizer the emulated GPU also detects a missing
+ * wait (make test-races). */
 #include <criterion/criterion.h>
 
 #include "kernels/open/backend_open.h"
@@ -75,25 +75,25 @@ struct layers {
     struct tensor buffers[BACKEND_SLOTS], out[STEPS];
 };
 
-static void prefetch_layer(const struct layers *layers, int layer) {
+static void copy_layer(const struct layers *layers, int layer) {
     int slot = layer % BACKEND_SLOTS;
-    backend_prefetch(&be, slot, layers->buffers[slot].data, layers->host[layer],
-                     COUNT * sizeof(float));
+    backend_copy(&be, (struct copy_slot){LANE_WEIGHTS, slot}, layers->buffers[slot].data,
+                 layers->host[layer], COUNT * sizeof(float));
 }
 
 static void read_layers(void *argument) {
     const struct layers *layers = argument;
-    prefetch_layer(layers, 0);
+    copy_layer(layers, 0);
     for (int layer = 0; layer < STEPS; layer++) {
-        if (layer + 1 < STEPS) prefetch_layer(layers, layer + 1);
-        backend_prefetched(&be, layer % BACKEND_SLOTS);
+        if (layer + 1 < STEPS) copy_layer(layers, layer + 1);
+        backend_copied(&be, (struct copy_slot){LANE_WEIGHTS, layer % BACKEND_SLOTS});
         OP(&be, cast, .out = &layers->out[layer], .in = &layers->buffers[layer % BACKEND_SLOTS]);
     }
 }
 
 /* Like the layers of a pass: the next one is copied while an operation reads this one. Called
  * directly, and recorded and started as a graph. */
-Test(traffic, prefetches_alternate) {
+Test(traffic, copies_alternate) {
     enum { ROUNDS = 4 };
     struct layers layers;
     float values[COUNT];
@@ -115,6 +115,50 @@ Test(traffic, prefetches_alternate) {
         backend_host_release(&be, layers.host[i]);
         backend_release(&be, layers.out[i].data);
     }
+}
+
+/* Adds one to each layer where it is: the layer is copied to its buffer and back. */
+static void change_layers(void *argument) {
+    const struct layers *layers = argument;
+    for (int layer = 0; layer < STEPS; layer++) {
+        const struct copy_slot slot = {LANE_GRADIENTS, layer % BACKEND_SLOTS};
+        const struct tensor *buffer = &layers->buffers[slot.slot];
+        backend_copy(&be, slot, buffer->data, layers->host[layer], COUNT * sizeof(float));
+        backend_copied(&be, slot);
+        OP(&be, weighted_sum, .out = buffer, .a = buffer, .b = &layers->out[0], .columns = COUNT,
+           .alpha = 1, .beta = 1);
+        backend_copy(&be, slot, layers->host[layer], buffer->data, COUNT * sizeof(float));
+    }
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++)
+        backend_copied(&be, (struct copy_slot){LANE_GRADIENTS, slot});
+}
+
+/* A buffer's next layer arrives after the last one has left. Operations that are called after the
+ * work read what has left. */
+Test(traffic, copies_leave_and_return) {
+    enum { ROUNDS = 4 };
+    struct layers layers;
+    float values[COUNT];
+    for (int i = 0; i < BACKEND_SLOTS; i++) layers.buffers[i] = on_device(DTYPE_F32);
+    for (int i = 0; i < STEPS; i++) fill(layers.host[i] = on_host(), i);
+    layers.out[0] = on_device(DTYPE_F32);
+    layers.out[1] = on_device(DTYPE_F32);
+    for (int k = 0; k < COUNT; k++) values[k] = 1;
+    backend_upload(&be, layers.out[0].data, values, sizeof values);
+    for (int round = 1; round <= ROUNDS; round++) {
+        backend_graph(&be, 1, &layers, change_layers, &layers);
+        for (int i = 0; i < STEPS; i++) {
+            const struct tensor left = {layers.host[i], DTYPE_F32, 1, {COUNT}};
+            OP(&be, cast, .out = &layers.out[1], .in = &left);
+            backend_download(&be, values, layers.out[1].data, sizeof values);
+            for (int k = 0; k < COUNT; k++)
+                cr_assert_eq(values[k], (float)(i * COUNT + k + round), "round %d", round);
+        }
+    }
+    for (int i = 0; i < BACKEND_SLOTS; i++) backend_release(&be, layers.buffers[i].data);
+    for (int i = 0; i < STEPS; i++) backend_host_release(&be, layers.host[i]);
+    backend_release(&be, layers.out[0].data);
+    backend_release(&be, layers.out[1].data);
 }
 
 /* Host state that several operations change in place before it is read. */

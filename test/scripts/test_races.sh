@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Whole trainings on the emulated GPU under ThreadSanitizer, which sees each stream as a thread.
 # Batches, results, samples, validation and checkpoints each have a stream or an event, and the
-# update changes offloaded moments in host memory. Streamed layers are copied while others run.
-# Uses $TRAIN, of BUILD=emulated-thread.
+# update changes offloaded moments in host memory. Streamed layers are copied while others run, in
+# both directions. Uses $TRAIN, of BUILD=emulated-thread.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 train=${TRAIN:-build/emulated-thread/train}
@@ -43,5 +43,8 @@ trains precision=fp8 fp8.recipe=row train.recompute=gelu
 trains precision=bf16 model.norm=rmsnorm model.mlp=swiglu model.positions=rope model.n_kv_head=1
 trains precision=bf16 model.init_from="$folder/run-2/checkpoints/step-00000004" \
     adapter.type=lora adapter.base=nf4 offload.weights=true checkpoint.every=1
+trains precision=bf16 model.n_layer=4 train.grad_accum_steps=2 offload.weights=true \
+    offload.gradients=true offload.activations=true offload.optimizer=true optimizer.moments=int8 \
+    checkpoint.every=1
 [ $failures = 0 ] || exit 1
 echo "test_races.sh: $ran trainings: no races"

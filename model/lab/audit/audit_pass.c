@@ -121,7 +121,7 @@ static void record_operation(struct observer *observer, enum operation_id id, co
 static void record_parameters(struct recorder *recorder) {
     const struct gpt *gpt = recorder->gpt;
     for (int i = 0; i < arrlen(recorder->pass->records[PARAMETERS]); i++) {
-        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
         const struct record *record = add(recorder, PARAMETERS, i, &view, 0, tensor_count(&view));
         if (record->magnitudes.infinite > 0) recorder->pass->finite = false;
     }
@@ -253,7 +253,7 @@ static enum pass_outcome outcome_of(struct recorder *recorder) {
     struct magnitudes magnitudes = {0};
     if (!isfinite(sum_of_losses(recorder))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)parameter_trained_count(gpt->list); i++) {
-        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
         magnitudes_add(&magnitudes, fetch_tensor(&recorder->fetched, gpt->be, &view),
                        (size_t)tensor_count(&view));
     }

@@ -152,9 +152,11 @@ int subject_run(struct subject *subject, struct trainer *trainer, int i, float w
     if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, gpt->shape.batch, &inputs,
                     error))
         return -1;
+    gpt->backward_follows = true;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, &trainer->optimizer.state->preference);
     gpt_backward(gpt);
+    gpt->backward_follows = false;
     return 0;
 }
 

@@ -96,7 +96,7 @@ Test(dropout_training, gradients_follow_the_masks) {
         if (!tested || strstr(p->name, "c_attn")) continue; /* keys' biases have no gradient */
         rig.trainer.state.step = rig.trainer.state.next_sample = 0;
         rig_step(&rig);
-        struct tensor view = gpt_parameter_view(&gpt->gradients, p);
+        struct tensor view = gpt_gradient(gpt, p);
         float *gradient = rig_floats(&rig.be, &view);
         masters_download(&gpt->masters, &rig.be, &value, p->offset + 3, 1);
         for (int side = 0; side < 2; side++) {

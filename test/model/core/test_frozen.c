@@ -293,16 +293,17 @@ Test(frozen, streamed_layers_leave_the_device) {
 }
 
 /* Each pass copies each layer once; the backward pass finds the last ones in the buffers. */
-static int prefetches, at_once, at_once_most;
+static int copies, at_once, at_once_most;
 
-static void count_prefetch(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
+static void count_copy(struct backend *be, struct copy_slot slot, void *to, const void *from,
+                       size_t bytes) {
     (void)be, (void)slot;
-    memcpy(to, host, bytes);
-    prefetches++, at_once++;
+    memcpy(to, from, bytes);
+    copies++, at_once++;
     if (at_once > at_once_most) at_once_most = at_once;
 }
 
-static void count_prefetched(struct backend *be, int slot) {
+static void count_copied(struct backend *be, struct copy_slot slot) {
     (void)be, (void)slot;
     at_once = 0;
 }
@@ -315,12 +316,12 @@ Test(frozen, copies_each_layer_once_in_a_pass) {
     rig.config.offload.weights = true;
     open_separate(&rig);
     struct device_functions functions = *rig.be.functions;
-    functions.prefetch = count_prefetch;
-    functions.prefetched = count_prefetched;
+    functions.copy = count_copy;
+    functions.copied = count_copied;
     rig.be.functions = &functions;
-    prefetches = at_once = at_once_most = 0;
+    copies = at_once = at_once_most = 0;
     rig_step(&rig);
-    cr_expect_eq(prefetches, 2 * (5 + 5 - BACKEND_SLOTS), "%d", prefetches);
+    cr_expect_eq(copies, 2 * (5 + 5 - BACKEND_SLOTS), "%d", copies);
     cr_expect_eq(at_once_most, 2, "the next layer is copied while one runs");
     rig_close(&rig);
 }

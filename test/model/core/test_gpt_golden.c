@@ -161,7 +161,7 @@ static void check_gradients(struct setup *s, double loss_scale) {
         char name[NAME_MAX_BYTES];
         name_in_fixture(name, s->bounds->family, "gradient", &gpt->list[i]);
         const float *expected = floats(s, name);
-        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
         int64_t count = tensor_count(&view);
         float *got = values_of(&s->be, &view);
         double error = distance(got, 1 / loss_scale, expected, count);

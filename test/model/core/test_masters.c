@@ -23,7 +23,7 @@ static struct digest train(const struct config *config, int threads, double *los
     struct rig rig = {.config = *config};
     rig_open_data(&rig);
     rig_open_backend(&rig, test_device(), threads);
-    if (config->offload.optimizer || config->offload.weights) rig.be.device.host_memory = false;
+    if (config->offload.optimizer) rig.be.device.host_memory = false;
     cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
                               TRAINER_INITIALIZED, &rig.error),
                  0, "%s", rig.error.text);
@@ -75,25 +75,6 @@ Test(masters, offloaded_state_trains_to_the_same_bits) {
             struct digest here = train(&config, 1, &loss);
             config.offload.optimizer = true;
             expect_same_digest(here, train(&config, 1, &loss), "offloaded");
-        }
-}
-
-/* In fp32, split and cast forms, with whole layers and with some matrices in fp32, in each family,
- * beside state in host memory and alone. */
-Test(masters, streamed_layers_train_to_the_same_bits) {
-    for (size_t p = 0; p < COUNT(rig_precisions); p++)
-        for (int variant = 0; variant < 4 * FAMILIES; variant++) {
-            struct config config;
-            double here_loss, loss;
-            if (test_leaves_out((size_t)variant + p)) continue;
-            set_up(&config, rig_precisions[p], variant % 4);
-            set_family(&config, variant / 4);
-            config.model.n_layer = 1 + (variant + (int)p) % 4;
-            struct digest here = train(&config, 2, &here_loss);
-            config.offload.weights = true;
-            config.offload.optimizer = variant & 1;
-            expect_same_digest(here, train(&config, 2, &loss), "streamed");
-            cr_expect_eq(loss, here_loss);
         }
 }
 

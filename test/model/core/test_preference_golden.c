@@ -242,7 +242,7 @@ static void check_gradients(struct setup *s, double loss_scale) {
         name_in_fixture(name, s->family, "gradient", &gpt->list[i]);
         const float *expected = result(s, name);
         if (!expected) continue;
-        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
         const int64_t count = tensor_count(&view);
         float *got = values_of(&s->be, &view);
         expect_within(s, name,
