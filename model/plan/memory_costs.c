@@ -8,28 +8,38 @@
 
 /* ---- cost of offloading */
 
-/* An update reads and writes trained layers where they are, in host memory. */
+/* An update reads and writes trained layers where they are, and reads gradients there for the norm,
+ * too. */
 double memory_offload_seconds(const struct config *config, struct backend *be) {
     struct memory_plan plan;
     struct error ignored;
     if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
     const bool frozen = config->adapter.type != CONFIG_ADAPTER_NONE;
-    return (double)(plan.host + (frozen ? 0 : plan.streamed)) / be->device.link;
+    return (double)(plan.host + (frozen ? 0 : plan.streamed) + 2 * plan.host_gradients) /
+           be->device.link;
 }
 
-/* A forward pass copies all layers; the backward pass finds the last ones in the buffers. */
-double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config) {
-    const int64_t layers = config_shape(config).n_layer;
-    const int64_t copied = layers + MAX(layers - BACKEND_SLOTS, 0);
-    return (double)(plan->streamed / (size_t)layers) * (double)copied *
-           (double)config->train.grad_accum_steps;
+/* A forward pass copies the weights of all layers; the backward pass finds the last ones in the
+ * buffers, and their activations. */
+struct memory_copies memory_copies_of(const struct memory_plan *plan, const struct config *config) {
+    const double layers = (double)config_shape(config).n_layer;
+    const double left = MAX(layers - BACKEND_SLOTS, 0) / layers;
+    const double micros = (double)config->train.grad_accum_steps;
+    const double activations = left * micros * (double)plan->host_activations;
+    const double gradients = (double)plan->host_gradients;
+    return (struct memory_copies){
+        .to_device =
+            (1 + left) * micros * (double)plan->streamed + (micros - 1) * gradients + activations,
+        .to_host = micros * gradients + activations,
+    };
 }
 
-double memory_stream_seconds(const struct config *config, struct backend *be) {
+double memory_copy_seconds(const struct config *config, struct backend *be) {
     struct memory_plan plan;
     struct error ignored;
     if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
-    return memory_streamed_bytes(&plan, config) / be->device.link;
+    const struct memory_copies copies = memory_copies_of(&plan, config);
+    return MAX(copies.to_device, copies.to_host) / be->device.link;
 }
 
 /* ---- cost of recomputing */

@@ -10,11 +10,16 @@
  * directions at once. A step takes at least this long, and about this much longer. */
 double memory_offload_seconds(const struct config *config, struct backend *be);
 
-/* Returns the bytes of streamed layers that a step copies to the device, and the seconds that they
- * take at be->device.link. They are copied beside the computation: a step takes at least this long,
- * and longer by it only if it computes for less. */
-double memory_streamed_bytes(const struct memory_plan *plan, const struct config *config);
-double memory_stream_seconds(const struct config *config, struct backend *be);
+/* Bytes of weights, gradients and activations of streamed layers that a step copies. */
+struct memory_copies {
+    double to_device, to_host;
+};
+struct memory_copies memory_copies_of(const struct memory_plan *plan, const struct config *config);
+
+/* Returns the seconds per step that these take at be->device.link in each direction. They are
+ * copied beside the computation: a step takes at least this long, and longer by it only if it
+ * computes for less. */
+double memory_copy_seconds(const struct config *config, struct backend *be);
 
 /* Returns the multiply-adds of recomputing as a fraction of those of a step without it, in matmuls
  * and attention. The last layer needs no recomputing. */

@@ -27,8 +27,10 @@ static const struct row {
         "moments rounded to bf16"),
     ROW(CODES, "optimizer.moments", CONFIG_MOMENTS_INT8, LESS_EXACT, "moments in 8-bit codes"),
     ROW(CAST, "weights.copy", CONFIG_COPY_CAST, SAME_BITS, "same bits; weights cast each pass"),
+    ROW(SAVED, "offload.activations", true, SAME_BITS, NULL),
     ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
     ROW(STREAM, "offload.weights", true, SAME_BITS, NULL),
+    ROW(SENT, "offload.gradients", true, SAME_BITS, NULL),
     ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
     ROW(RESIDUAL, "autocast.residual", CONFIG_DTYPE_LOWER, LESS_EXACT, "residual stream in 16 bit"),
     ROW(BASE, "adapter.base", CONFIG_BASE_NF4, LESS_EXACT, "frozen layers in 4 bits (QLoRA)"),
@@ -58,6 +60,8 @@ static bool codes_moments(const struct config *config) {
 static bool has_effect(enum memory_option option, const struct config *config,
                        const struct precision *p, const struct backend *be) {
     bool lower = p->compute_dtype != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
+    const bool streams = !be->device.host_memory && config->model.n_layer > BACKEND_SLOTS;
+    const bool adapters = config->adapter.type != CONFIG_ADAPTER_NONE;
     switch (option) {
     case MEMORY_SPLIT: return kept && p->compute_dtype == DTYPE_BF16;
     case MEMORY_CAST: return kept && p->compute_dtype == DTYPE_F16;
@@ -67,14 +71,13 @@ static bool has_effect(enum memory_option option, const struct config *config,
     case MEMORY_MOMENTS: return config->optimizer.moments == CONFIG_MOMENTS_FLOAT32;
     case MEMORY_CODES: return codes_moments(config);
     case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
+    case MEMORY_SAVED: return !config->offload.activations && streams;
     case MEMORY_STREAM:
-        return !config->offload.weights && !be->device.host_memory &&
-               config->model.n_layer > BACKEND_SLOTS &&
-               (config->adapter.type != CONFIG_ADAPTER_NONE || !lower ||
-                config->weights.copy != CONFIG_COPY_KEPT);
+        return !config->offload.weights && streams &&
+               (adapters || !lower || config->weights.copy != CONFIG_COPY_KEPT);
+    case MEMORY_SENT: return !config->offload.gradients && streams && !adapters;
     case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
-    case MEMORY_BASE:
-        return config->adapter.type != CONFIG_ADAPTER_NONE && p->frozen_format != WEIGHT_NF4;
+    case MEMORY_BASE: return adapters && p->frozen_format != WEIGHT_NF4;
     case MEMORY_PRECISION: return !lower && config->autocast.enabled;
     default: return true;
     }
@@ -128,17 +131,18 @@ static void transfer_cost(char text[MEMORY_COST_MAX], double seconds, const char
              whole ? seconds : 1e3 * seconds, whole ? "s" : "ms", what);
 }
 
+static double transfer_seconds(const struct config *config, struct backend *be) {
+    return memory_copy_seconds(config, be) + memory_offload_seconds(config, be);
+}
+
 void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
                         const struct config *from, const struct config *to, struct backend *be) {
     double more = memory_recomputed_part(to, be) - memory_recomputed_part(from, be);
     if (rows[option].cost) snprintf(text, MEMORY_COST_MAX, "%s", rows[option].cost);
     else if (option == MEMORY_OFFLOAD)
         transfer_cost(text, memory_offload_seconds(to, be), "traffic");
-    else if (option == MEMORY_STREAM)
-        transfer_cost(text,
-                      memory_stream_seconds(to, be) + memory_offload_seconds(to, be) -
-                          memory_offload_seconds(from, be),
-                      "copies");
+    else if (option == MEMORY_SAVED || option == MEMORY_STREAM || option == MEMORY_SENT)
+        transfer_cost(text, transfer_seconds(to, be) - transfer_seconds(from, be), "copies");
     else if (option == MEMORY_MICRO_BATCH)
         snprintf(text, MEMORY_COST_MAX, "different summation order; %" PRId64 " per step",
                  to->train.grad_accum_steps);
@@ -170,7 +174,7 @@ static int try_config(struct search *search, const struct config *config) {
     if (memory_total(plan) > search->memory) return RESULT_NONE;
     if (memory_plan_of(plan, config, search->be, search->error)) return -1;
     if (memory_total(plan) > search->memory) return RESULT_NONE;
-    if (plan->host + plan->streamed > search->host) return RESULT_NONE;
+    if (memory_host(plan) > search->host) return RESULT_NONE;
     search->advice->config = *config;
     return 0;
 }

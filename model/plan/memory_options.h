@@ -27,8 +27,10 @@ enum memory_option {
     MEMORY_MOMENTS,   /* in 16 bit */
     MEMORY_CODES,     /* moments in 8 bits */
     MEMORY_CAST,      /* fp16 weights are cast in each pass instead of kept as a copy */
+    MEMORY_SAVED,     /* saved activations in host memory */
     MEMORY_OFFLOAD,   /* optimizer state in host memory */
-    MEMORY_STREAM,    /* frozen layers in host memory, copied in each pass */
+    MEMORY_STREAM,    /* weights of layers in host memory, copied in each pass */
+    MEMORY_SENT,      /* gradients of layers in host memory */
     MEMORY_MICRO_BATCH,
     MEMORY_RESIDUAL,  /* in 16 bit */
     MEMORY_BASE,      /* frozen linear layers in 4 bits */

@@ -175,7 +175,7 @@ void memory_print_advice(FILE *out, const struct memory_advice *advice, int stat
     };
     char text[AMOUNT_MAX], state[AMOUNT_MAX], setting[MEMORY_SETTING_MAX];
     char hosted[AMOUNT_MAX], of_host[AMOUNT_MAX + 32] = "";
-    const size_t host = advice->plan.host + advice->plan.streamed;
+    const size_t host = memory_host(&advice->plan);
     amount(text, memory_total(&advice->plan));
     if (host > 0) snprintf(of_host, sizeof of_host, " and %s of the host", amount(hosted, host));
     if (status == RESULT_NONE) {
@@ -233,16 +233,18 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
-static int print_streamed(FILE *out, const struct memory_request *request,
-                          const struct config *config, struct error *error) {
+static int print_copies(FILE *out, const struct memory_request *request,
+                        const struct config *config, struct error *error) {
     struct memory_plan plan;
-    char text[AMOUNT_MAX];
+    char there[AMOUNT_MAX], back[AMOUNT_MAX];
     if (memory_plan_of(&plan, config, request->be, error)) return -1;
+    const struct memory_copies copies = memory_copies_of(&plan, config);
+    if (copies.to_device + copies.to_host == 0) return 0;
     fprintf(out,
-            "A step copies %s of streamed layers while it computes: %.3g ms at %g GB/s, an\n"
-            "estimate.\n",
-            amount(text, (size_t)memory_streamed_bytes(&plan, config)),
-            1e3 * memory_stream_seconds(config, request->be), 1e-9 * request->be->device.link);
+            "A step copies %s of layers to the GPU and %s back while it\n"
+            "computes: %.3g ms at %g GB/s, an estimate.\n",
+            amount(there, (size_t)copies.to_device), amount(back, (size_t)copies.to_host),
+            1e3 * memory_copy_seconds(config, request->be), 1e-9 * request->be->device.link);
     return 0;
 }
 
@@ -275,7 +277,7 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
         fprintf(out, "Offloaded state takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
                 1e3 * memory_offload_seconds(&config, request->be),
                 1e-9 * request->be->device.link);
-    if (config.offload.weights && print_streamed(out, request, &config, error)) return -1;
+    if (print_copies(out, request, &config, error)) return -1;
     if (print_options(out, request, NULL, error)) return -1;
     table_column(&batches.table, "", TABLE_LEFT);
     table_columns(&batches.table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);

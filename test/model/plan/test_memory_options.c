@@ -114,7 +114,7 @@ Test(memory_options, frozen_layers_are_streamed_to_a_device) {
     expect_applies(MEMORY_STREAM, false);
     rig.be.device.host_memory = false;
     const struct memory_plan before = plan_of(&rig.config);
-    cr_expect_eq(memory_stream_seconds(&rig.config, &rig.be), 0);
+    cr_expect_eq(memory_copy_seconds(&rig.config, &rig.be), 0);
     expect_applies(MEMORY_STREAM, true);
     expect_applies(MEMORY_STREAM, false);
     const struct memory_plan after = plan_of(&rig.config);
@@ -122,8 +122,8 @@ Test(memory_options, frozen_layers_are_streamed_to_a_device) {
     cr_expect_eq(after.streamed, 6 * LAYER);
     cr_expect_eq(memory_total(&before) - memory_total(&after), (6 - 2) * LAYER);
     cr_expect_eq(after.host, 0);
-    cr_expect_float_eq(memory_streamed_bytes(&after, &rig.config), 3.0 * (6 + 4) * LAYER, 0.5);
-    cr_expect_float_eq(memory_stream_seconds(&rig.config, &rig.be), 3e-6 * (6 + 4) * LAYER, 1e-9);
+    cr_expect_float_eq(memory_copies_of(&after, &rig.config).to_device, 3.0 * (6 + 4) * LAYER, 0.5);
+    cr_expect_float_eq(memory_copy_seconds(&rig.config, &rig.be), 3e-6 * (6 + 4) * LAYER, 1e-9);
     cr_expect_eq(memory_offload_seconds(&rig.config, &rig.be), 0);
 }
 
@@ -180,8 +180,10 @@ Test(memory_options, save_memory) {
         open_tiny(precision);
         rig.config.train.micro_batch_size = 64;
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
-        if (option == MEMORY_OFFLOAD || option == MEMORY_STREAM) with_link();
-        if (option == MEMORY_BASE || option == MEMORY_STREAM) {
+        const bool streams =
+            option == MEMORY_SAVED || option == MEMORY_STREAM || option == MEMORY_SENT;
+        if (option == MEMORY_OFFLOAD || streams) with_link();
+        if (option == MEMORY_BASE || streams) {
             expect_applies(option, false); /* two layers take the buffers of two */
             rig.config.model.n_layer = 8;  /* one is dequantized at a time */
         }
@@ -189,7 +191,7 @@ Test(memory_options, save_memory) {
         size_t before = total_of(&rig.config);
         expect_applies(option, true);
         cr_expect_lt(total_of(&rig.config), before, "%d", (int)option);
-        if (option == MEMORY_BASE || option == MEMORY_STREAM) expect_applies(option, false);
+        if (option == MEMORY_BASE || streams) expect_applies(option, false);
     }
 }
 
