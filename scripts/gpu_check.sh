@@ -49,7 +49,8 @@ On a machine with an NVIDIA GPU, nvcc, gcc and make, the most important parts fi
   large        bf16 and fp8 at GPT-2 XL's 1.5B, with 35 GB
   lora         LoRA on Llama-3.1-8B's shape, on bf16 and nf4, with layers in GPU memory and streamed
                from the host, and in PEFT, with 70 GB
-  full         all weights of Gemma 3 1B, with fp32 and int8 moments, and in transformers, compiled
+  full         all weights of Gemma 3 1B, with int8 moments, with layers in host memory, and in
+               transformers, compiled
   against      the bench of another CHECKOUT (--against), such as the commit before
   brim         a run that fills the memory, as planned by --fit
   kill         a run that is killed, and resumed to the same bits

@@ -1,5 +1,7 @@
 #include "model/plan/memory_costs.h"
 
+#include <stdio.h>
+
 #include "data/util/min_max.h"
 #include "model/architecture/activations.h"
 #include "model/config/config_keys.h"
@@ -40,6 +42,13 @@ double memory_copy_seconds(const struct config *config, struct backend *be) {
     if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
     const struct memory_copies copies = memory_copies_of(&plan, config);
     return MAX(copies.to_device, copies.to_host) / be->device.link;
+}
+
+const char *memory_seconds_text(char text[MEMORY_SECONDS_MAX], double seconds) {
+    const bool whole = seconds >= 1;
+    snprintf(text, MEMORY_SECONDS_MAX, "%.3g %s", whole ? seconds : 1e3 * seconds,
+             whole ? "s" : "ms");
+    return text;
 }
 
 /* ---- cost of recomputing */

@@ -21,6 +21,10 @@ struct memory_copies memory_copies_of(const struct memory_plan *plan, const stru
  * computes for less. */
 double memory_copy_seconds(const struct config *config, struct backend *be);
 
+/* Writes a time of at least a second in seconds, a shorter one in milliseconds. Returns text. */
+enum { MEMORY_SECONDS_MAX = 24 };
+const char *memory_seconds_text(char text[MEMORY_SECONDS_MAX], double seconds);
+
 /* Returns the multiply-adds of recomputing as a fraction of those of a step without it, in matmuls
  * and attention. The last layer needs no recomputing. */
 double memory_recomputed_part(const struct config *config, const struct backend *be);

@@ -126,9 +126,9 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
 }
 
 static void transfer_cost(char text[MEMORY_COST_MAX], double seconds, const char *what) {
-    const bool whole = seconds >= 1;
-    snprintf(text, MEMORY_COST_MAX, "same bits; %.3g %s of %s a step",
-             whole ? seconds : 1e3 * seconds, whole ? "s" : "ms", what);
+    char time[MEMORY_SECONDS_MAX];
+    snprintf(text, MEMORY_COST_MAX, "same bits; %s of %s a step",
+             memory_seconds_text(time, seconds), what);
 }
 
 static double transfer_seconds(const struct config *config, struct backend *be) {

@@ -233,18 +233,23 @@ int memory_print_fit(FILE *out, const struct memory_request *request, struct err
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
-static int print_copies(FILE *out, const struct memory_request *request,
-                        const struct config *config, struct error *error) {
+/* Prints what a run with state or layers in host memory moves in a step. */
+static int print_traffic(FILE *out, const struct memory_request *request,
+                         const struct config *config, struct error *error) {
     struct memory_plan plan;
-    char there[AMOUNT_MAX], back[AMOUNT_MAX];
+    char there[AMOUNT_MAX], back[AMOUNT_MAX], time[MEMORY_SECONDS_MAX];
+    const double rate = 1e-9 * request->be->device.link;
+    const double offloaded = memory_offload_seconds(config, request->be);
+    if (offloaded > 0)
+        fprintf(out, "Offloaded state takes %s a step each way, at %g GB/s: an estimate.\n",
+                memory_seconds_text(time, offloaded), rate);
     if (memory_plan_of(&plan, config, request->be, error)) return -1;
     const struct memory_copies copies = memory_copies_of(&plan, config);
     if (copies.to_device + copies.to_host == 0) return 0;
-    fprintf(out,
-            "A step copies %s of layers to the GPU and %s back while it\n"
-            "computes: %.3g ms at %g GB/s, an estimate.\n",
-            amount(there, (size_t)copies.to_device), amount(back, (size_t)copies.to_host),
-            1e3 * memory_copy_seconds(config, request->be), 1e-9 * request->be->device.link);
+    fprintf(out, "A step copies %s of layers to the GPU", amount(there, (size_t)copies.to_device));
+    if (copies.to_host > 0) fprintf(out, ", and %s back", amount(back, (size_t)copies.to_host));
+    fprintf(out, ",\nwhile it computes: %s at %g GB/s, an estimate.\n",
+            memory_seconds_text(time, memory_copy_seconds(config, request->be)), rate);
     return 0;
 }
 
@@ -273,11 +278,7 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
     if (print_parts(out, "Memory of this run in each precision (* as configured)", request, configs,
                     names, 0, error))
         return -1;
-    if (memory_offload_seconds(&config, request->be) > 0)
-        fprintf(out, "Offloaded state takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
-                1e3 * memory_offload_seconds(&config, request->be),
-                1e-9 * request->be->device.link);
-    if (print_copies(out, request, &config, error)) return -1;
+    if (print_traffic(out, request, &config, error)) return -1;
     if (print_options(out, request, NULL, error)) return -1;
     table_column(&batches.table, "", TABLE_LEFT);
     table_columns(&batches.table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);

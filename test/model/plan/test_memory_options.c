@@ -154,6 +154,39 @@ Test(memory_options, trained_layers_are_streamed_unless_copies_are_kept) {
     cr_expect_eq(memory_total(&before) - memory_total(&after), (6 - 2) * LAYER * 2);
 }
 
+/* Gradients leave in each micro-batch and return in all but the first; activations leave and
+ * return, all but those of the last two layers. */
+Test(memory_options, gradients_and_activations_leave_the_device) {
+    enum { LAYER = 12 * WIDTH * WIDTH * 4 };
+    open_tiny(CONFIG_PRECISION_BF16);
+    with_link();
+    rig.config.model.n_layer = 6;
+    rig.config.train.grad_accum_steps = 3;
+    rig.be.device.host_memory = false;
+    const struct memory_plan before = plan_of(&rig.config);
+    expect_applies(MEMORY_SENT, true);
+    expect_applies(MEMORY_SENT, false);
+    struct memory_plan after = plan_of(&rig.config);
+    cr_expect_eq(after.host_gradients, 6 * LAYER);
+    cr_expect_eq(before.gradients - after.gradients, (6 - 2) * LAYER);
+    struct memory_copies copies = memory_copies_of(&after, &rig.config);
+    cr_expect_float_eq(copies.to_host, 3.0 * 6 * LAYER, 0.5);
+    cr_expect_float_eq(copies.to_device, 2.0 * 6 * LAYER, 0.5);
+    cr_expect_float_eq(memory_copy_seconds(&rig.config, &rig.be), 3e-6 * 6 * LAYER, 1e-9);
+    cr_expect_float_eq(memory_offload_seconds(&rig.config, &rig.be), 2e-6 * 6 * LAYER, 1e-9);
+    rig.config.offload.gradients = false;
+    expect_applies(MEMORY_SAVED, true);
+    expect_applies(MEMORY_SAVED, false);
+    after = plan_of(&rig.config);
+    const double saved = (double)after.host_activations;
+    cr_expect_eq((before.activations - after.activations) * 6, after.host_activations * 4);
+    copies = memory_copies_of(&after, &rig.config);
+    cr_expect_float_eq(copies.to_host, 3 * saved * 4 / 6, 0.5);
+    cr_expect_float_eq(copies.to_device, copies.to_host, 0.5);
+    rig.config.adapter.type = CONFIG_ADAPTER_LORA;
+    expect_applies(MEMORY_SENT, false);
+}
+
 /* The next smaller size that divides the sequences of a step. */
 Test(memory_options, smaller_micro_batches) {
     static const int64_t pairs[][2] = {{15, 2}, {10, 3}, {6, 5}, {5, 6}, {3, 10}, {2, 15}, {1, 30}};
