@@ -8,6 +8,9 @@
 #include <stdint.h>
 
 #include "kernels/moment_code.h"
+#ifdef __AVX2__
+#include "kernels/moment_lanes.h"
+#endif
 #include "kernels/rounding.h"
 
 struct moment_blocks {
@@ -22,8 +25,15 @@ static inline __attribute__((always_inline)) void moment_blocks_widen(float *res
                                                                       const uint8_t *restrict codes,
                                                                       float scale,
                                                                       const bool is_signed) {
+#ifdef __AVX2__
+    for (int i = 0; i < MOMENT_BLOCK; i += MOMENT_LANES) {
+        const lanes_f32 v = lanes_value(lanes_of_bytes(codes + i), is_signed) * scale;
+        memcpy(values + i, &v, sizeof v);
+    }
+#else
 #pragma omp simd
     for (int i = 0; i < MOMENT_BLOCK; i++) values[i] = moment_value(codes[i], is_signed) * scale;
+#endif
 }
 
 /* Computes the values of elements first .. first + count. */
@@ -37,14 +47,19 @@ static inline void moment_blocks_load(float *values, const struct moment_blocks 
     }
 }
 
-/* Returns the scale of a block. */
+/* Returns the scale of a block. Four chains of maxima overlap; a single one would wait for each
+ * maximum in turn. A NaN is never the largest. */
 static inline float moment_blocks_scale(const float *values) {
-    float largest = MOMENT_SCALE_MIN;
-#pragma omp simd reduction(max : largest)
-    for (int i = 0; i < MOMENT_BLOCK; i++) {
-        float magnitude = fabsf(values[i]);
-        largest = magnitude > largest ? magnitude : largest;
+    enum { QUARTER = MOMENT_BLOCK / 4 };
+    float of_four[QUARTER], largest = MOMENT_SCALE_MIN;
+#pragma omp simd
+    for (int i = 0; i < QUARTER; i++) {
+        of_four[i] = MOMENT_SCALE_MIN;
+        for (int j = 0; j < MOMENT_BLOCK; j += QUARTER)
+            of_four[i] = moment_larger(fabsf(values[i + j]), of_four[i]);
     }
+#pragma omp simd reduction(max : largest)
+    for (int i = 0; i < QUARTER; i++) largest = moment_larger(of_four[i], largest);
     return largest;
 }
 
@@ -55,17 +70,32 @@ moment_blocks_round(uint8_t *restrict codes, const float *restrict values, float
                     const bool is_signed, const bool stochastic, struct rounding_key key,
                     uint32_t index) {
     const float inverse = 1 / scale;
+    uint32_t random[MOMENT_BLOCK];
+#pragma omp simd
+    for (int i = 0; i < MOMENT_BLOCK; i++) {
+        const uint32_t bits = stochastic ? rounding_bits(key, index + (uint32_t)i) : 0;
+        random[i] = is_signed ? bits & 0xffff : bits >> 16;
+    }
+#ifdef __AVX2__
+    for (int i = 0; i < MOMENT_BLOCK; i += MOMENT_LANES) {
+        lanes_f32 v;
+        lanes_i32 bits;
+        memcpy(&v, values + i, sizeof v);
+        memcpy(&bits, random + i, sizeof bits);
+        const lanes_f32 magnitude = lanes_absolute(v) * inverse;
+        const lanes_i32 level = stochastic ? lanes_level_stochastic(magnitude, bits, is_signed)
+                                           : lanes_level(magnitude, is_signed);
+        lanes_store_bytes(codes + i, lanes_code(level, v < 0, is_signed));
+    }
+#else
 #pragma omp simd
     for (int i = 0; i < MOMENT_BLOCK; i++) {
         const float magnitude = fabsf(values[i]) * inverse;
-        int level;
-        if (stochastic) {
-            uint32_t random = rounding_bits(key, index + (uint32_t)i);
-            random = is_signed ? random & 0xffff : random >> 16;
-            level = moment_level_stochastic(magnitude, random, is_signed);
-        } else level = moment_level(magnitude, is_signed);
+        const int level = stochastic ? moment_level_stochastic(magnitude, random[i], is_signed)
+                                     : moment_level(magnitude, is_signed);
         codes[i] = (uint8_t)moment_code(level, values[i] < 0, is_signed);
     }
+#endif
 }
 
 /* Stores values. Element `first` has the random bits `index` of the key, if rounding is

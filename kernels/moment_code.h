@@ -13,6 +13,8 @@
  * smallest of all lines, rounded down, with one more line through each border between decades,
  * which is halfway between the neighboring values, as every border of rounding.
  *
+ * kernels/moment_lanes.h computes the same with fewer lines, for vectors of AVX2 and AVX-512.
+ *
  * Values are exact to a relative 2^-20. Rounding is to the nearest value, except within 2^-15 of
  * the distance between two values from their middle: there it may be to either. */
 #pragma once
@@ -47,19 +49,31 @@ static ON_HOST_AND_DEVICE float moment_line(float a, float b, float c) {
 #endif
 }
 
+/* Slope and height of the lines, given the intervals n of a decade: from p to a magnitude; from a
+ * magnitude to p; and through the border after the decade, where p = 2n is one interval after it
+ * and the slope is a third of its own. The line for zero is through the border of zero, which is
+ * half the smallest value, with any slope that leaves out no later border. */
+#define MOMENT_VALUE_SLOPE(n, power)  (float)(0.9 / (n) / (power))
+#define MOMENT_VALUE_HEIGHT(n, power) (float)((0.45 / (n)-0.8) / (power))
+#define MOMENT_LEVEL_SLOPE(n, power)  (float)((power) * (n) / 0.9)
+#define MOMENT_LEVEL_HEIGHT(n)        (float)((n) * (8 / 9.0))
+#define MOMENT_BORDER_SLOPE(n, power) (float)((power) * (n) / 2.7)
+#define MOMENT_BORDER_HEIGHT(n)       (float)(2 * (n) - (n) / 2.7 - 1 / 3.0)
+#define MOMENT_ZERO_SLOPE(factor)     (float)(1e6 * (factor) / 0.6)
+#define MOMENT_ZERO_HEIGHT(factor)    (float)((factor) - (0.05 * (factor) + 0.225) / 0.6)
+
+/* Smallest magnitude of the last level, 1. */
+#define MOMENT_LAST(factor) (float)(1 - 0.225 / (64 * (factor)))
+
 /* Returns the magnitude of a level: a code that counts from zero up. `is_signed` is a constant in
  * callers. */
 static ON_HOST_AND_DEVICE float moment_magnitude(int level, const int is_signed) {
     const int factor = is_signed ? 1 : 2;
     const float p = (float)(level + factor - 1);
     float value = 0;
-#define X(intervals, power)                                          \
-    {                                                                \
-        const double n = (intervals)*factor;                         \
-        const float slope = (float)(0.9 / n / (power)),              \
-                    height = (float)((0.45 / n - 0.8) / (power));    \
-        value = moment_larger(value, moment_line(slope, p, height)); \
-    }
+#define X(intervals, power)                                                                    \
+    value = moment_larger(value, moment_line(MOMENT_VALUE_SLOPE((intervals)*factor, power), p, \
+                                             MOMENT_VALUE_HEIGHT((intervals)*factor, power)));
     MOMENT_DECADES(X)
 #undef X
     return moment_smaller(value, 1);
@@ -69,30 +83,21 @@ static ON_HOST_AND_DEVICE float moment_magnitude(int level, const int is_signed)
 static ON_HOST_AND_DEVICE int moment_level(float magnitude, const int is_signed) {
     const int factor = is_signed ? 1 : 2;
     float p = (float)(128 * factor - 1); /* the last one but 1, whose interval is half as long */
-    /* Through the border of zero, which is half the smallest value, with any slope that leaves out
-     * no later border. */
-    const float zero = (float)((0.05 + 0.225 / factor) * 1e-6);
-    p = moment_smaller((float)(1e6 * factor / 0.6) * (magnitude - zero) + (float)factor, p);
-#define X(intervals, power)                                                        \
-    {                                                                              \
-        const double n = (intervals)*factor;                                       \
-        const float slope = (float)((power)*n / 0.9), height = (float)(n * 8 / 9); \
-        p = moment_smaller(moment_line(slope, magnitude, height), p);              \
-    }
+    p = moment_smaller(
+        moment_line(MOMENT_ZERO_SLOPE(factor), magnitude, MOMENT_ZERO_HEIGHT(factor)), p);
+#define X(intervals, power)                                                                  \
+    p = moment_smaller(moment_line(MOMENT_LEVEL_SLOPE((intervals)*factor, power), magnitude, \
+                                   MOMENT_LEVEL_HEIGHT((intervals)*factor)),                 \
+                       p);
     MOMENT_DECADES(X)
 #undef X
-    /* The border of p = 2n is one interval after the decade; the slope is a third of its own. */
-#define X(intervals, power)                                           \
-    {                                                                 \
-        const double n = (intervals)*factor;                          \
-        const float slope = (float)((power)*n / 2.7);                 \
-        const float height = (float)(2 * n - n / 2.7 - 1 / 3.0);      \
-        p = moment_smaller(moment_line(slope, magnitude, height), p); \
-    }
+#define X(intervals, power)                                                                   \
+    p = moment_smaller(moment_line(MOMENT_BORDER_SLOPE((intervals)*factor, power), magnitude, \
+                                   MOMENT_BORDER_HEIGHT((intervals)*factor)),                 \
+                       p);
     MOMENT_BORDERS(X)
 #undef X
-    const float last = (float)(1 - 0.225 / (64 * factor));
-    return (int)p - factor + 1 + (magnitude >= last);
+    return (int)p - factor + 1 + (magnitude >= MOMENT_LAST(factor));
 }
 
 /* Returns the level below or above, each with a probability that keeps the mean, given 16 random

@@ -224,6 +224,50 @@ Test(moments, adamw_follows_torchao) {
     check_everywhere(follows_torchao, NULL);
 }
 
+/* Computes a gradient whose first moment (moment = 1: second moment) is near the border below a
+ * level, up to 15 steps of fp32 to either side. The first element of each block sets the scale to
+ * 1. */
+static double border_gradient(const struct levels *l, int moment, int i) {
+    if (i % MOMENT_BLOCK == 0) return 1;
+    const int level = 1 + i % (l->count - 1), ulps = i / (l->count - 1) * (moment ? 2 : 1) - 15;
+    const double middle = (l->values[level - 1] + l->values[level]) / 2;
+    const float border = (float)(moment ? sqrt(middle) : middle);
+    return (double)f32_of_bits(f32_bits(border) + (uint32_t)ulps) * (i % 2 ? -1 : 1);
+}
+
+/* Without moving averages (beta = 0) the moments are g and g^2, which are rounded to the nearest
+ * level at every border between levels. */
+static void borders_body(struct check *c, const void *given) {
+    const int near = *(const int *)given;
+    const struct step_state state = {.loss_scale = 1, .clip_factor = 1};
+    const struct step_inputs inputs = {.lr = 1e-2};
+    const struct levels l[2] = {levels_of(0), levels_of(1)};
+    struct moments m = moments_before(c, 0);
+    double g[COUNT];
+    for (int i = 0; i < COUNT; i++) g[i] = border_gradient(&l[near], near, i);
+    struct tensor master = check_sum(c, DTYPE_F32, COUNT, 0);
+    struct tensor gradients = check_tensor(c, CHECK_READ, DTYPE_F32, COUNT, 0, g);
+    CHECK_OP(c, adamw, .master = &master, .moment1 = &m.codes[0], .moment2 = &m.codes[1],
+             .scales = m.scales, .gradients = &gradients,
+             .state = check_memory(c, CHECK_READ, &state, sizeof state),
+             .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .beta1 = 0, .beta2 = 0,
+             .epsilon = 1e-8, .lr_factor = 1);
+    if (!c->verify) return;
+    uint8_t codes[2][COUNT];
+    for (int i = 0; i < 2; i++) download(c, codes[i], m.codes[i].data, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        const double squared = distance(&l[1], codes[1][i], g[i] * g[i]);
+        cr_assert_leq(squared, 2 * MIDDLE, "%a: code %d of its square", g[i], codes[1][i]);
+        if (codes[0][i] == 0) continue; /* -1 has no code */
+        const double d = distance(&l[0], abs(codes[0][i] - 127), fabs(g[i]));
+        cr_assert_leq(d, MIDDLE, "%a: code %d", g[i], codes[0][i]);
+        cr_assert(codes[0][i] == 127 || (codes[0][i] < 127) == (g[i] < 0));
+    }
+}
+Test(moments, adamw_rounds_to_the_nearest_code) {
+    for (int moment = 0; moment < 2; moment++) check_everywhere(borders_body, &(const int){moment});
+}
+
 /* The moment of a rule, in fp64, and its direction. */
 static double rule_step(enum momentum_rule rule, double g, double w, double *m) {
     const double before = *m;
