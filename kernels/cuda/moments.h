@@ -149,9 +149,12 @@ static __device__ __forceinline__ void store_codes(struct coded *to, const float
     *(typename bits_of<N>::type *)to = bits;
 }
 
-/* Returns the scale of a block, given the values of a lane. All lanes call it. */
+/* Returns the scale of a block, given the values of a lane. All lanes call it, and one may then write
+ * over the scale that all have read. */
 template <int COUNT> static __device__ __forceinline__ float block_scale(const float *values) {
     float largest = MOMENT_SCALE_MIN;
     for (int i = 0; i < COUNT; i++) largest = fmaxf(largest, fabsf(values[i]));
-    return warp_max(largest);
+    largest = warp_max(largest);
+    __syncwarp();
+    return largest;
 }
