@@ -292,40 +292,6 @@ Test(frozen, streamed_layers_leave_the_device) {
     }
 }
 
-/* Each pass copies each layer once; the backward pass finds the last ones in the buffers. */
-static int copies, at_once, at_once_most;
-
-static void count_copy(struct backend *be, struct copy_slot slot, void *to, const void *from,
-                       size_t bytes) {
-    (void)be, (void)slot;
-    memcpy(to, from, bytes);
-    copies++, at_once++;
-    if (at_once > at_once_most) at_once_most = at_once;
-}
-
-static void count_copied(struct backend *be, struct copy_slot slot) {
-    (void)be, (void)slot;
-    at_once = 0;
-}
-
-Test(frozen, copies_each_layer_once_in_a_pass) {
-    struct rig rig = {.trainer.gpt.be = NULL};
-    if (test_device() != DEVICE_CPU) return;
-    set_up(&rig.config, CONFIG_PRECISION_BF16, 1, CONFIG_BASE_NF4);
-    rig.config.model.n_layer = 5;
-    rig.config.offload.weights = true;
-    open_separate(&rig);
-    struct device_functions functions = *rig.be.functions;
-    functions.copy = count_copy;
-    functions.copied = count_copied;
-    rig.be.functions = &functions;
-    copies = at_once = at_once_most = 0;
-    rig_step(&rig);
-    cr_expect_eq(copies, 2 * (5 + 5 - BACKEND_SLOTS), "%d", copies);
-    cr_expect_eq(at_once_most, 2, "the next layer is copied while one runs");
-    rig_close(&rig);
-}
-
 static void expect_refused(struct config *config, bool host_memory, const char *text) {
     struct rig rig = {.config = *config};
     rig_open_data(&rig);

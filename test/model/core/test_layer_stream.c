@@ -111,6 +111,49 @@ Test(layer_stream, leaves_buffers_for_two_layers) {
     }
 }
 
+/* Copies of each lane; and those that the next wait of the lane is for. If these were all, no layer
+ * would run meanwhile. */
+static struct { int copies, exposed, waits, begun[BACKEND_SLOTS]; } lanes[COPY_LANES];
+
+static void count_copy(struct backend *be, struct copy_slot slot, void *to, const void *from,
+                       size_t bytes) {
+    (void)be;
+    memcpy(to, from, bytes);
+    lanes[slot.lane].copies++;
+    lanes[slot.lane].begun[slot.slot] = lanes[slot.lane].waits;
+}
+
+static void count_copied(struct backend *be, struct copy_slot slot) {
+    (void)be;
+    lanes[slot.lane].exposed += lanes[slot.lane].begun[slot.slot] == lanes[slot.lane].waits++;
+}
+
+/* A forward pass waits for the weights of its first layer. A pass that adds to gradients waits for
+ * those of its first layer, another one for the first layer that has left, and each for its last.
+ * Activations of the last two layers stay. */
+Test(layer_stream, copies_each_layer_once_in_a_pass) {
+    enum { LAYERS = 5, MICROS = 2 };
+    struct rig rig = {.trainer.gpt.be = NULL};
+    if (test_device() != DEVICE_CPU) return;
+    set_up(&rig.config, CONFIG_PRECISION_BF16, 0);
+    rig.config.model.n_layer = LAYERS;
+    rig.config.train.grad_accum_steps = MICROS;
+    set_streams(&rig.config, 7);
+    open_separate(&rig);
+    struct device_functions functions = *rig.be.functions;
+    functions.copy = count_copy;
+    functions.copied = count_copied;
+    rig.be.functions = &functions;
+    memset(lanes, 0, sizeof lanes);
+    rig_step(&rig);
+    cr_expect_eq(lanes[LANE_WEIGHTS].copies, MICROS * (LAYERS + LAYERS - BACKEND_SLOTS));
+    cr_expect_eq(lanes[LANE_WEIGHTS].exposed, MICROS);
+    cr_expect_eq(lanes[LANE_GRADIENTS].copies, LAYERS * (2 * MICROS - 1));
+    cr_expect_eq(lanes[LANE_GRADIENTS].exposed, 2 * MICROS);
+    cr_expect_eq(lanes[LANE_ACTIVATIONS].copies, 2 * MICROS * (LAYERS - BACKEND_SLOTS));
+    rig_close(&rig);
+}
+
 static void expect_refused(struct config *config, bool host_memory, const char *text) {
     struct rig rig = {.config = *config};
     rig_open_data(&rig);
