@@ -8,6 +8,7 @@
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/config/config_keys.h"
+#include "model/core/gpt_initialize.h"
 #include "model/io/checkpoint.h"
 #include "model/core/evaluate.h"
 #include "model/core/reference.h"

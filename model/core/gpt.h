@@ -135,13 +135,6 @@ void gpt_close(struct gpt *gpt);
  * anew in the same memory, so their values are lost. */
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
-/* Fills the master weights with GPT-2's initialization, a pure function of the seed: the same bits
- * on any machine, with any number of threads. */
-void gpt_initialize(struct gpt *gpt, uint64_t seed);
-
-/* The same for adapters alone, which then change nothing yet: B is zero. */
-void gpt_initialize_adapters(struct gpt *gpt, uint64_t seed);
-
 /* Prepares the gradients for a step. Clears those that are always accumulated; the next backward
  * pass replaces those of matrices, which saves clearing and reading them. */
 void gpt_clear_gradients(struct gpt *gpt);
@@ -171,10 +164,3 @@ static inline bool gpt_gelu_is_fused(const struct gpt_shape *shape,
 static inline enum gate_function gpt_gate(const struct gpt_shape *shape) {
     return shape->mlp == MLP_GEGLU ? GATE_GELU : GATE_SILU;
 }
-
-/* Returns the gradients of elements first .. first + count of the flat order, all of the layers or
- * none: between steps and in an update, those that are streamed are in host memory. */
-struct tensor gpt_gradients(const struct gpt *gpt, int64_t first, int64_t count);
-
-/* Returns a parameter's gradient there, without padding rows. */
-struct tensor gpt_gradient(const struct gpt *gpt, const struct parameter *parameter);

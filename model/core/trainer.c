@@ -8,6 +8,7 @@
 
 #include "model/core/backward.h"
 #include "model/core/forward.h"
+#include "model/core/gpt_initialize.h"
 #include "model/core/loglikelihood.h"
 #include "model/core/sample.h"
 #include "model/core/schedule.h"

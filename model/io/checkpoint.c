@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "model/core/gpt_initialize.h"
 #include "model/io/adapter_config.h"
 #include "model/io/amax_history.h"
 #include "model/io/checkpoint_directory.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/util/error.h"
+#include "model/core/gpt_initialize.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/core/forward.h"

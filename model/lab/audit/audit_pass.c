@@ -1,4 +1,5 @@
 #include "model/lab/audit/audit_pass.h"
+#include "model/core/gpt_layout.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /* Layout of the parameters, their initial values, and the padding that must not be touched. */
 #include "model/config/config_check.h"
+#include "model/core/gpt_initialize.h"
 #include "test/model/trainer_fixture.h"
 
 static void open_laid_out(struct rig *rig, struct gpt *gpt) {

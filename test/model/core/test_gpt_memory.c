@@ -1,6 +1,7 @@
 /* The model's memory plan compared with the memory that is assigned and used, and batches of any
  * shape within it. */
 #include "model/config/config_keys.h"
+#include "model/core/gpt_initialize.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/core/forward.h"

@@ -1,6 +1,7 @@
 /* Log-likelihoods of texts with shared beginnings equal those of each text in a pass of its own. */
 #include "model/config/config_keys.h"
 #include "model/core/forward.h"
+#include "model/core/gpt_initialize.h"
 #include "model/core/loglikelihood.h"
 #include "test/model/sample_fixture.h"
 #include "test/ranks_world.h"

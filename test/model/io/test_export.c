@@ -1,5 +1,6 @@
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
+#include "model/core/gpt_initialize.h"
 #include "test/model/io/checkpoint_fixture.h"
 
 #include <math.h>
