@@ -44,7 +44,7 @@ enum {
     LAST_NORM = 1 + 2,
     EMBEDDING = 1 + 7, /* two passes of a sort; sums for tokens, frequent tokens, positions */
     LOSS = 2,
-    UPDATE = 7,
+    UPDATE = 9, /* squares and AdamW of the layers are apart from those of the tables */
 };
 
 Test(launches, of_a_step) {
