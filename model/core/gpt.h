@@ -164,3 +164,10 @@ static inline bool gpt_gelu_is_fused(const struct gpt_shape *shape,
 static inline enum gate_function gpt_gate(const struct gpt_shape *shape) {
     return shape->mlp == MLP_GEGLU ? GATE_GELU : GATE_SILU;
 }
+
+/* Returns the gradients of elements first .. first + count of the flat order, all of the layers or
+ * none: between steps and in an update, those that are streamed are in host memory. */
+struct tensor gpt_gradients(const struct gpt *gpt, int64_t first, int64_t count);
+
+/* Returns a parameter's gradient there, without padding rows. */
+struct tensor gpt_gradient(const struct gpt *gpt, const struct parameter *parameter);

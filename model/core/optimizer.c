@@ -7,7 +7,6 @@
 #include "data/util/min_max.h"
 #include "data/util/random.h"
 #include "kernels/moment_blocks.h"
-#include "model/core/gpt_layout.h"
 #include "model/core/schedule.h"
 
 /* The partial sums of the norm stay in the workspace between two operations, so neither may use it

@@ -1,5 +1,4 @@
 #include "model/lab/audit/audit_pass.h"
-#include "model/core/gpt_layout.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,4 @@
 /* model.dropout and adapter.dropout: the same bits however a step is divided or recomputed. */
-#include "model/core/gpt_layout.h"
 #include "test/model/trainer_fixture.h"
 
 enum { STEPS = 4 };

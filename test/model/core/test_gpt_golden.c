@@ -10,7 +10,6 @@
 
 #include "kernels/open/backend_open.h"
 #include "model/core/forward.h"
-#include "model/core/gpt_layout.h"
 #include "test/device.h"
 #ifdef EMULATED
 #include "test/cuda_emulator/control.h"

@@ -9,7 +9,6 @@
 #include <stb/stb_ds.h>
 
 #include "kernels/open/backend_open.h"
-#include "model/core/gpt_layout.h"
 #include "model/core/reference.h"
 #include "test/device.h"
 #include "test/model/core/golden_model.h"
