@@ -85,7 +85,7 @@ struct transfer {
     size_t bytes;
 };
 
-/* What asynchronous copies between device and host move. */
+/* The lanes of asynchronous copies between device and host, by what they move. */
 enum copy_lane { LANE_WEIGHTS, LANE_GRADIENTS, LANE_ACTIVATIONS, COPY_LANES };
 
 struct copy_slot {

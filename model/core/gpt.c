@@ -155,8 +155,9 @@ static void layout_layers(struct gpt *gpt, struct arena *arena, void *const *scr
         layer_stream_layout(stream, arena);
     }
     for (int64_t layer = -1; layer < gpt->shape.n_layer; layer++) {
-        struct arena buffer = layer_stream_buffer(stream, layer);
         const bool streamed = layer >= 0 && stream->layers > 0;
+        struct arena buffer = {0};
+        if (streamed) buffer = layer_stream_buffer(stream, layer);
         layout_layer(gpt, arena, streamed ? &buffer : arena, scratch, layer);
     }
 }

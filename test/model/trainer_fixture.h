@@ -13,6 +13,7 @@
 #include "data/util/error.h"
 #include "data/util/random.h"
 #include "data/util/sha256.h"
+#include "kernels/collectives.h"
 #include "kernels/open/backend_open.h"
 #include "model/config/config_keys.h"
 #include "model/core/trainer.h"
@@ -119,6 +120,16 @@ static inline void rig_open_on(struct rig *rig, enum device device, int threads)
                  0, "%s", rig->error.text);
 }
 
+/* The same on a backend whose memory is not the host's: a CPU is told so. */
+static inline void rig_open_separate(struct rig *rig, int threads) {
+    rig_open_data(rig);
+    rig_open_backend(rig, test_device(), threads);
+    rig->be.device.host_memory = false;
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_INITIALIZED, &rig->error),
+                 0, "%s", rig->error.text);
+}
+
 static inline void rig_open(struct rig *rig, int threads) {
     rig_open_on(rig, test_device(), threads);
 }
@@ -191,6 +202,27 @@ static inline void rig_hash_copies(struct sha256 *hash, const struct gpt *gpt) {
 struct digest {
     char hex[SHA256_HEX_MAX];
 };
+
+/* Expects a message that contains `text` from a run on so many ranks, which opens no connection
+ * before it is refused. */
+static inline void rig_expect_refused(const struct config *config, bool host_memory, int size,
+                                      const char *text) {
+    struct rig rig = {.config = *config};
+    rig_open_data(&rig);
+    rig_open_backend(&rig, DEVICE_CPU, 1);
+    const struct collectives *one = rig.be.collectives;
+    const struct ranks ranks = {.size = size};
+    struct collectives several = *one;
+    several.ranks = &ranks;
+    rig.be.collectives = &several;
+    rig.be.device.host_memory = host_memory;
+    cr_expect_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                              TRAINER_INITIALIZED, &rig.error),
+                 -1);
+    cr_expect(strstr(rig.error.text, text), "%s", rig.error.text);
+    rig.be.collectives = one;
+    rig_close(&rig);
+}
 
 /* Weights, their 16-bit copy and both moments, to the bit. */
 static inline struct digest rig_digest(struct rig *rig) {

@@ -190,14 +190,9 @@ Test(frozen, is_not_copied_for_saving) {
     rig_close(&rig);
 }
 
-/* Makes the backend one whose memory is not the host's, as streaming needs. */
+/* Opens a run whose memory is not the host's, with adapters that are not zero. */
 static void open_separate(struct rig *rig) {
-    rig_open_data(rig);
-    rig_open_backend(rig, test_device(), 2);
-    rig->be.device.host_memory = false;
-    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
-                              TRAINER_INITIALIZED, &rig->error),
-                 0, "%s", rig->error.text);
+    rig_open_separate(rig, 2);
     fill_adapters(&rig->trainer.gpt);
 }
 
@@ -292,24 +287,12 @@ Test(frozen, streamed_layers_leave_the_device) {
     }
 }
 
-static void expect_refused(struct config *config, bool host_memory, const char *text) {
-    struct rig rig = {.config = *config};
-    rig_open_data(&rig);
-    rig_open_backend(&rig, DEVICE_CPU, 1);
-    rig.be.device.host_memory = host_memory;
-    cr_expect_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
-                              TRAINER_INITIALIZED, &rig.error),
-                 -1);
-    cr_expect(strstr(rig.error.text, text), "%s", rig.error.text);
-    rig_close(&rig);
-}
-
 Test(frozen, streaming_needs_a_gpu_and_no_kept_copies) {
     struct config config;
     set_up(&config, CONFIG_PRECISION_BF16, 0, CONFIG_BASE_AUTO);
     config.offload.weights = true;
-    expect_refused(&config, true, "offload.weights: there is no GPU");
+    rig_expect_refused(&config, true, 1, "offload.weights: there is no GPU");
     config.adapter.type = CONFIG_ADAPTER_NONE;
     config.weights.copy = CONFIG_COPY_KEPT;
-    expect_refused(&config, false, "offload.weights: not with weights.copy \"kept\"");
+    rig_expect_refused(&config, false, 1, "offload.weights: not with weights.copy \"kept\"");
 }

@@ -15,16 +15,6 @@ static struct digest state_digest(struct rig *rig) {
     return digest;
 }
 
-/* The CPU backend is told that its memory is not the host's. */
-static void open_separate(struct rig *rig) {
-    rig_open_data(rig);
-    rig_open_backend(rig, test_device(), 2);
-    rig->be.device.host_memory = false;
-    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
-                              TRAINER_INITIALIZED, &rig->error),
-                 0, "%s", rig->error.text);
-}
-
 /* CPUs know the peak of the whole process, and GPUs hand out 2 MiB at least. */
 static void expect_planned_peak(struct rig *rig) {
     const struct memory_plan *plan = &rig->trainer.gpt.memory;
@@ -38,7 +28,7 @@ static void expect_planned_peak(struct rig *rig) {
 static struct digest train(const struct config *config, struct memory_plan *plan) {
     struct rig rig = {.config = *config};
     double loss;
-    open_separate(&rig);
+    rig_open_separate(&rig, 2);
     *plan = rig.trainer.gpt.memory;
     rig_steps(&rig, STEPS / 2);
     cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 4, &rig.error), 0);
@@ -105,7 +95,7 @@ Test(layer_stream, keeps_activations_of_adapters_and_dropout) {
     }
 }
 
-/* What leaves the device is all but two layers of it, in the plan and in the peak. */
+/* All but two layers of what is streamed leave the device, in the plan and in the peak. */
 Test(layer_stream, leaves_buffers_for_two_layers) {
     for (int bits = 1; bits < 8; bits++) {
         struct config config;
@@ -149,7 +139,7 @@ Test(layer_stream, copies_each_layer_once_in_a_pass) {
     rig.config.model.n_layer = LAYERS;
     rig.config.train.grad_accum_steps = MICROS;
     set_streams(&rig.config, 7);
-    open_separate(&rig);
+    rig_open_separate(&rig, 2);
     struct device_functions functions = *rig.be.functions;
     functions.copy = count_copy;
     functions.copied = count_copied;
@@ -164,26 +154,27 @@ Test(layer_stream, copies_each_layer_once_in_a_pass) {
     rig_close(&rig);
 }
 
-static void expect_refused(struct config *config, bool host_memory, const char *text) {
-    struct rig rig = {.config = *config};
-    rig_open_data(&rig);
-    rig_open_backend(&rig, DEVICE_CPU, 1);
-    rig.be.device.host_memory = host_memory;
-    cr_expect_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
-                              TRAINER_INITIALIZED, &rig.error),
-                 -1);
-    cr_expect(strstr(rig.error.text, text), "%s", rig.error.text);
-    rig_close(&rig);
-}
-
 Test(layer_stream, needs_a_gpu_and_something_to_stream) {
     struct config config;
     set_up(&config, CONFIG_PRECISION_BF16, 0);
     set_streams(&config, 2);
-    expect_refused(&config, true, "offload.gradients: there is no GPU");
+    rig_expect_refused(&config, true, 1, "offload.gradients: there is no GPU");
     set_streams(&config, 4);
-    expect_refused(&config, true, "offload.activations: there is no GPU");
+    rig_expect_refused(&config, true, 1, "offload.activations: there is no GPU");
     set_streams(&config, 2);
     config.adapter.type = CONFIG_ADAPTER_LORA;
-    expect_refused(&config, false, "offload.gradients: the layers are frozen");
+    rig_expect_refused(&config, false, 1, "offload.gradients: the layers are frozen");
+}
+
+/* Ranks send each other trained weights and gradients from the device. */
+Test(layer_stream, trains_on_one_rank_unless_frozen) {
+    struct config config;
+    set_up(&config, CONFIG_PRECISION_BF16, 0);
+    set_streams(&config, 1);
+    rig_expect_refused(&config, false, 2, "offload.weights: not with several ranks");
+    set_streams(&config, 2);
+    rig_expect_refused(&config, false, 2, "offload.gradients: not with several ranks");
+    set_streams(&config, 0);
+    config.offload.optimizer = true;
+    rig_expect_refused(&config, false, 2, "offload.optimizer: not with several ranks");
 }
