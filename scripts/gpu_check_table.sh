@@ -48,18 +48,20 @@ percent() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.1f", 100 * x }'; }
 gigabytes() { awk -v x="$1" 'BEGIN { if (x > 0) printf "%.2f", x / 2^30 }'; }
 
 show_attention() {
-    local p d t b h kernel pass row key
+    local p d t b h kernel pass row key theirs flash
     printf '\n%-28s %9s %7s %7s %9s %9s %7s %7s %9s\n' "attention, TFLOP/s" forward cuDNN flash \
         mma.sync backward cuDNN flash mma.sync
     while read -r p d t b h; do
         row=$(printf '%-28s' "$p D $d T $t B $b H $h")
         key=("\"dtype\": \"$p\"" "\"D\": $d," "\"T\": $t," "\"B\": $b," "\"H\": $h,")
+        theirs=("\"dtype\": \"${p/tf32/fp32}\"" "${key[@]:1}") flash=flash
+        if [[ $p == *32 ]]; then flash=efficient; fi # SDPA's kernel for fp32
         for pass in forward backward; do
             row+=$(printf ' %9s' "$(figure gpu_bench.json "${pass}_tflop_per_s" "${key[@]}" \
                 '"wgmma": true')")
-            for kernel in cudnn flash; do
+            for kernel in cudnn "$flash"; do
                 row+=$(printf ' %7s' "$(figure torch_attention.json "${pass}_tflop_per_s" \
-                    "${key[@]}" "\"kernel\": \"$kernel\"")")
+                    "${theirs[@]}" "\"kernel\": \"$kernel\"")")
             done
             row+=$(printf ' %9s' "$(figure gpu_bench.json "${pass}_tflop_per_s" "${key[@]}" \
                 '"wgmma": false')")

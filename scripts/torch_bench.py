@@ -26,7 +26,7 @@ ROUNDS = 5
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 LOWER = {"fp16": torch.float16, "bf16": torch.bfloat16}
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-           "math": SDPBackend.MATH}
+           "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
 # dtype, sequences, heads of queries, of keys and values, length, head size: those of gpu_bench.
 SHAPES = [("bf16", 16, 12, 12, 1024, 64), ("bf16", 8, 12, 12, 2048, 64),
           ("bf16", 4, 12, 12, 4096, 64), ("bf16", 2, 12, 12, 8192, 64),
@@ -34,7 +34,8 @@ SHAPES = [("bf16", 16, 12, 12, 1024, 64), ("bf16", 8, 12, 12, 2048, 64),
           ("bf16", 16, 6, 6, 1024, 128), ("bf16", 8, 6, 6, 2048, 128),
           ("bf16", 4, 6, 6, 4096, 128), ("bf16", 2, 6, 6, 8192, 128),
           ("bf16", 1, 6, 6, 16384, 128), ("bf16", 16, 9, 3, 1024, 64),
-          ("bf16", 2, 32, 8, 4096, 128), ("bf16", 8, 4, 1, 4096, 256)]
+          ("bf16", 2, 32, 8, 4096, 128), ("bf16", 8, 4, 1, 4096, 256),
+          ("fp32", 16, 12, 12, 1024, 64), ("fp32", 4, 6, 6, 4096, 128)]
 
 
 class Block(nn.Module):
@@ -207,7 +208,7 @@ def bench_training(options, precision):
 
 
 def bench_attention(options, kernel, name, batch, heads, kv_heads, length, head):
-    dtype = LOWER[name]
+    dtype = LOWER.get(name, torch.float32)
     q, k, v, dout = (torch.randn(batch, count, length, head, device=options.device, dtype=dtype)
                      for count in (heads, kv_heads, kv_heads, heads))
     for tensor in (q, k, v):
@@ -229,7 +230,7 @@ def bench_attention(options, kernel, name, batch, heads, kv_heads, length, head)
     backward_seconds = timed(backward, options.device, options.seconds / 20)
     work = 2 * batch * heads * head * length**2 * 1e-12  # the causal half
     rates = work / forward_seconds, 2.5 * work / backward_seconds
-    print(f"  {kernel:5} {name:4} D {head:3} T {length:5} B {batch:2} H {heads:2} / {kv_heads:2} "
+    print(f"  {kernel:9} {name:4} D {head:3} T {length:5} B {batch:2} H {heads:2} / {kv_heads:2} "
           f"{rates[0]:9.1f} TFLOP/s {rates[1]:9.1f} TFLOP/s", flush=True)
     return {"kernel": kernel, "dtype": name, "D": head, "T": length, "B": batch, "H": heads,
             "kv": kv_heads,
@@ -305,15 +306,15 @@ def main():
         write(options, training, attention)
     if options.warm_up:
         return
-    shapes, kernels = SHAPES, ("flash", "cudnn")
+    shapes, kernels = SHAPES, {"fp32": ("efficient",)}
     if options.tiny:
-        shapes, kernels = [("bf16", 1, 2, 2, 16, 64)], ("math",)
+        shapes, kernels = [("bf16", 1, 2, 2, 16, 64)], {"bf16": ("math",)}
     if options.steps_only or options.device == "cpu" and not options.tiny:
         shapes = []
     else:
         print(f"SDPA, causal {'forward':>40} {'backward':>17}")
     for shape in shapes:
-        for kernel in kernels:
+        for kernel in kernels.get(shape[0], ("flash", "cudnn")):
             attention.append(attempt(bench_attention, options, kernel, *shape))
             write(options, training, attention)
     if any("failed" in line for line in training + attention):

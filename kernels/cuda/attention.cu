@@ -12,8 +12,8 @@ static bool forward_on_tensor_cores(const struct backend *be,
                                     const struct attention_forward_args *args,
                                     const struct attention_shape *shape) {
     enum dtype dtype = args->qkv->dtype;
-    return dtype != DTYPE_F32 && args->out->dtype == dtype && is_aligned(args->qkv) &&
-           is_aligned(args->out) && attention_mma_supports(cuda_state(be), dtype, shape->width);
+    return args->out->dtype == dtype && is_aligned(args->qkv) && is_aligned(args->out) &&
+           attention_mma_supports(cuda_state(be), dtype, args->softcap, shape->width);
 }
 
 /* True if Hopper's kernels can run on tensors that tensor cores can read. They have no soft caps,
@@ -28,9 +28,8 @@ static bool on_warp_groups(const struct backend *be, enum dtype dtype, float sof
 static bool backward_supported(const struct backend *be, const struct attention_backward_args *args,
                                const struct attention_shape *shape) {
     enum dtype dtype = args->qkv->dtype;
-    return dtype != DTYPE_F32 && args->out->dtype == dtype && args->dout->dtype == dtype &&
-           args->dqkv->dtype == dtype &&
-           attention_mma_supports(cuda_state(be), dtype, shape->width);
+    return args->out->dtype == dtype && args->dout->dtype == dtype && args->dqkv->dtype == dtype &&
+           attention_mma_supports(cuda_state(be), dtype, args->softcap, shape->width);
 }
 
 static bool backward_on_tensor_cores(const struct backend *be,

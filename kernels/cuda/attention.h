@@ -1,7 +1,8 @@
 /* Shared by the attention files. attention.cu picks an implementation:
  *
  *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64 or 128 values
- *     attention_mma_*    tensor cores of sm_80 and later: the same, heads of 256, and soft caps
+ *     attention_mma_*    tensor cores of sm_80 and later: the same, heads of 256, and soft caps;
+ *                        fp32 rounded to TF32 (the option tf32), heads of 64 or 128
  *     attention_simt_*   anything else: fp32 arithmetic in plain threads
  *
  * attention_mma_*.cu use warp-level mma.sync, which Ampere, Hopper and later GPUs all run. Hopper
@@ -43,9 +44,10 @@ static inline bool attention_is_void(struct backend *be, const struct attention_
     return shape->width > ATTENTION_WIDTH_MAX || shape->batch * shape->sequence * shape->width == 0;
 }
 
-bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
+bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, float softcap,
+                            int64_t width);
 
-/* All tensors have the same 16-bit dtype and start at multiples of 16 bytes, and
+/* All tensors have the same dtype and start at multiples of 16 bytes, and
  * attention_mma_supports returned true. With a soft cap, first_keys are given. */
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape);

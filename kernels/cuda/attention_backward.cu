@@ -99,7 +99,7 @@ struct backward attention_backward_begin(struct backend *be,
     b.kv_heads = (int)shape->kv_heads;
     b.batch = (int)shape->batch;
     b.tiles = (int)tiles_of(shape);
-    b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
+    b.kv_group = attention_group(shape, args->qkv->dtype, shape->batch * shape->kv_heads);
     b.stride = (b.heads + 2 * b.kv_heads) * width;
     b.out_stride = b.heads * width;
     b.scale = attention_score(args->scale, 0, width).scale;

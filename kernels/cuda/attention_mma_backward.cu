@@ -37,15 +37,15 @@ template <typename T, int D>
 static __device__ __forceinline__ void find_values(query_values *values, query_values *to,
                                                    const T *dout, const T *out, int64_t stride,
                                                    const float *lse, int valid) {
-    const int rows = backward_tiles<D>::ROWS, chunks = D / PACK, at_once = WARP / chunks;
+    const int rows = backward_tiles<T, D>::ROWS, chunks = D / CHUNK<T>, at_once = WARP / chunks;
     int lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP * rows;
 #pragma unroll
     for (int i = 0; i < rows; i += at_once) {
         int row = first + i + lane / chunks, chunk = lane % chunks;
-        float a[PACK], b[PACK] = {}, delta = 0;
-        load_pack(a, dout + tile_offset<D>(row, chunk));
-        if (row < valid) load_pack(b, out + row * stride + chunk * PACK);
-        for (int j = 0; j < PACK; j++) delta += a[j] * b[j];
+        float a[CHUNK<T>], b[CHUNK<T>] = {}, delta = 0;
+        load_chunk(a, dout + tile_offset<T, D>(row, chunk));
+        if (row < valid) load_chunk(b, out + row * stride + chunk * CHUNK<T>);
+        for (int j = 0; j < CHUNK<T>; j++) delta += a[j] * b[j];
         for (int j = chunks / 2; j > 0; j /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, j);
         if (chunk == 0) {
             float x = row < valid ? -lse[row] * LOG2_OF_E : -INFINITY;
@@ -59,16 +59,17 @@ static __device__ __forceinline__ void find_values(query_values *values, query_v
  * LIMITED: queries have first keys. */
 template <typename T, int D, bool DIAGONAL, bool LIMITED, bool CAPPED>
 static __device__ __forceinline__ void
-query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t dout[][D / 16][4],
-           shared_pointer held, const query_values rows[][2], shared_pointer along,
-           shared_pointer down, int ahead, const struct backward<T> &b, int batch, int key) {
-    const int bands = backward_tiles<D>::BANDS;
+query_step(float dq[][D / 8][4], const uint32_t q[][D / DEPTH<T>][4],
+           const uint32_t dout[][D / DEPTH<T>][4], shared_pointer held,
+           const query_values rows[][2], shared_pointer along, shared_pointer down, int ahead,
+           const struct backward<T> &b, int batch, int key) {
+    const int bands = backward_tiles<T, D>::BANDS;
     float s[bands][2][4], ds[bands][2][4];
     product<T, D, false>(s, q, held, along);
-    if (CAPPED) cap<D>(s, b.inner);
-    if (DIAGONAL) mask<D, false>(s, ahead);
+    if (CAPPED) cap<T, D>(s, b.inner);
+    if (DIAGONAL) mask<T, D, false>(s, ahead);
     if (LIMITED) mask_before<T, D, false>(s, b, batch, key + ahead, key);
-    product<T, D, backward_tiles<D>::WIDE>(ds, dout, held, along + backward_tiles<D>::SECOND);
+    product<T, D, backward_tiles<T, D>::WIDE>(ds, dout, held, along + backward_tiles<T, D>::SECOND);
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
@@ -81,9 +82,10 @@ query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t d
 
 /* dQ of HELD_ROWS queries; keys and values are streamed, up to the diagonal. */
 template <typename T, int D, bool LIMITED, bool CAPPED>
-static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
+static __global__ void __launch_bounds__((backward_tiles<T, D>::THREADS),
+                                         (backward_tiles<T, D>::BLOCKS))
     query_gradients_kernel(struct backward<T> b) {
-    typedef struct backward_tiles<D> tiles;
+    typedef struct backward_tiles<T, D> tiles;
     const int STREAM_ROWS = tiles::STREAM_ROWS, STAGES = tiles::STAGES;
     DYNAMIC_SHARED(T, shared);
     T *stages = shared + tiles::HELD;
@@ -102,12 +104,13 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     if (LIMITED)
         begin = b.first_keys[(int64_t)of.batch * b.sequence + first] / STREAM_ROWS * STREAM_ROWS;
 
-    uint32_t q[tiles::BANDS][D / 16][4], dout[tiles::BANDS][D / 16][4];
+    uint32_t q[tiles::BANDS][D / DEPTH<T>][4], dout[tiles::BANDS][D / DEPTH<T>][4];
     load_held<T, D>(q, shared, b.qkv + query_offset<T, D>(b, of, first), b.stride, b.dout + out_at,
                     b.out_stride, valid);
     fetch<T, D, true>(stages, 0, b, keys, begin);
     cp_async_commit();
     cp_async_wait<1>();
+    round_held<T, D>(shared);
     __syncthreads();
     const T *held_dout = shared + (tiles::WIDE ? 0 : 2 * tiles::STAGE);
     if (!tiles::WIDE) {
@@ -125,28 +128,29 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         fetch<T, D, true>(stages, 1, b, keys, begin + STREAM_ROWS);
     if (STAGES > 2) cp_async_commit();
 
-    struct stream_lanes lanes = stream_lanes<D>(stages);
-    shared_pointer held = held_lanes<D>(shared);
+    struct stream_lanes lanes = stream_lanes<T, D>(stages);
+    shared_pointer held = held_lanes<T, D>(shared);
     float dq[tiles::BANDS][D / 8][4] = {};
     for (int at = begin, stage = 0; at < end; at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 2>();
+        round_stage<T, D>(stages, stage);
         __syncthreads();
         int next = at + (STAGES - 1) * STREAM_ROWS;
         if (next < end) fetch<T, D, true>(stages, (stage + STAGES - 1) % STAGES, b, keys, next);
         cp_async_commit();
-        int ahead = query - at, offset = stage * tiles::STAGE * 2;
+        int ahead = query - at, offset = stage * tiles::STAGE * (int)sizeof(T);
         if (ahead >= STREAM_ROWS - 1) {
 #pragma unroll 2
             for (int row = 0; row < STREAM_ROWS; row += STEP)
                 query_step<T, D, false, LIMITED, CAPPED>(
-                    dq, q, dout, held, rows, lanes.along + (offset + row * D * 2),
-                    lanes.down + (offset + row * D * 2), ahead - row, b, of.batch, at + row);
+                    dq, q, dout, held, rows, lanes.along + (offset + row * tiles::ROW),
+                    lanes.down + (offset + row * tiles::ROW), ahead - row, b, of.batch, at + row);
         } else {
 #pragma unroll 1
             for (int row = 0; row < STREAM_ROWS && row < ahead + tiles::ROWS; row += STEP)
                 query_step<T, D, true, LIMITED, CAPPED>(
-                    dq, q, dout, held, rows, lanes.along + (offset + row * D * 2),
-                    lanes.down + (offset + row * D * 2), ahead - row, b, of.batch, at + row);
+                    dq, q, dout, held, rows, lanes.along + (offset + row * tiles::ROW),
+                    lanes.down + (offset + row * tiles::ROW), ahead - row, b, of.batch, at + row);
         }
     }
     __syncthreads();
@@ -161,7 +165,7 @@ static __device__ __forceinline__ void fetch_queries(T *stages, query_values *va
                                                      int at) {
     int i = reread_thread_index() * 2;
     fetch<T, D, false>(stages, stage, b, of, at);
-    const int STREAM_ROWS = backward_tiles<D>::STREAM_ROWS;
+    const int STREAM_ROWS = backward_tiles<T, D>::STREAM_ROWS;
     if (i < STREAM_ROWS)
         cp_async_16(values + stage * STREAM_ROWS + i, b.values + values_offset<T>(b, of, at + i));
 }
@@ -171,17 +175,17 @@ static __device__ __forceinline__ void fetch_queries(T *stages, query_values *va
  * them, so that exponentials overlap with products. SUMS: which of the two. */
 template <typename T, int D, bool LIMITED, bool CAPPED, int SUMS>
 static __device__ __forceinline__ void
-key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][4],
-         const uint32_t v[][D / 16][4], shared_pointer held, const query_values *columns,
+key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / DEPTH<T>][4],
+         const uint32_t v[][D / DEPTH<T>][4], shared_pointer held, const query_values *columns,
          shared_pointer along, shared_pointer down, int ahead, const struct backward<T> &b,
          int batch, int key) {
-    const int bands = backward_tiles<D>::BANDS, second = backward_tiles<D>::SECOND;
+    const int bands = backward_tiles<T, D>::BANDS, second = backward_tiles<T, D>::SECOND;
     float p[bands][2][4], ds[bands][2][4];
     product<T, D, false>(p, k, held, along);
-    if (CAPPED) cap<D>(p, b.inner);
-    if (ahead < backward_tiles<D>::ROWS - 1) mask<D, true>(p, ahead);
+    if (CAPPED) cap<T, D>(p, b.inner);
+    if (ahead < backward_tiles<T, D>::ROWS - 1) mask<T, D, true>(p, ahead);
     if (LIMITED) mask_before<T, D, true>(p, b, batch, key + ahead, key);
-    if (SUMS & KEY_SUMS) product<T, D, backward_tiles<D>::WIDE>(ds, v, held, along + second);
+    if (SUMS & KEY_SUMS) product<T, D, backward_tiles<T, D>::WIDE>(ds, v, held, along + second);
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) {
         int band = i / 8, n = i / 4 % 2, j = i % 4;
@@ -207,10 +211,10 @@ key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][
 struct streamed {
     int head, at; /* head: index in the group */
 };
-template <int D>
+template <typename T, int D>
 static __device__ __forceinline__ struct streamed next_of(struct streamed now, int first,
                                                           int sequence) {
-    struct streamed next = {now.head, now.at + backward_tiles<D>::STREAM_ROWS};
+    struct streamed next = {now.head, now.at + backward_tiles<T, D>::STREAM_ROWS};
     if (next.at >= sequence) next.head++, next.at = first;
     return next;
 }
@@ -226,9 +230,10 @@ static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *v
 
 /* dK and dV of HELD_ROWS keys, or one of them; queries and dout are streamed. */
 template <typename T, int D, bool LIMITED, bool CAPPED, int SUMS>
-static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
+static __global__ void __launch_bounds__((backward_tiles<T, D>::THREADS),
+                                         (backward_tiles<T, D>::BLOCKS))
     key_gradients_kernel(struct backward<T> b) {
-    typedef struct backward_tiles<D> tiles;
+    typedef struct backward_tiles<T, D> tiles;
     const int STREAM_ROWS = tiles::STREAM_ROWS, STAGES = tiles::STAGES;
     DYNAMIC_SHARED(T, shared);
     T *stages = shared + tiles::HELD;
@@ -245,12 +250,13 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     const int end =
         LIMITED ? last_reader(first_keys, first, b.sequence, first + HELD_ROWS) : b.sequence;
 
-    uint32_t k[tiles::BANDS][D / 16][4], v[tiles::BANDS][D / 16][4];
+    uint32_t k[tiles::BANDS][D / DEPTH<T>][4], v[tiles::BANDS][D / DEPTH<T>][4];
     load_held<T, D>(k, shared, k_rows, b.stride, k_rows + b.kv_heads * D, b.stride, valid);
     struct streamed now = {0, first};
     fetch_streamed<T, D>(stages, values, 0, b, of, now);
     cp_async_commit();
     cp_async_wait<1>();
+    round_held<T, D>(shared);
     __syncthreads();
     if (!tiles::WIDE) {
         hold<T, D>(k, shared + tiles::STAGE);
@@ -258,25 +264,26 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     }
     __syncthreads();
     if (STAGES > 2) {
-        fetch_streamed<T, D>(stages, values, 1, b, of, next_of<D>(now, first, end));
+        fetch_streamed<T, D>(stages, values, 1, b, of, next_of<T, D>(now, first, end));
         cp_async_commit();
     }
 
-    struct stream_lanes lanes = stream_lanes<D>(stages);
-    shared_pointer held = held_lanes<D>(shared);
+    struct stream_lanes lanes = stream_lanes<T, D>(stages);
+    shared_pointer held = held_lanes<T, D>(shared);
     float dk[tiles::BANDS][D / 8][4] = {}, dv[tiles::BANDS][D / 8][4] = {};
     for (int stage = 0; now.head < readers_of(b); stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 2>();
+        round_stage<T, D>(stages, stage);
         __syncthreads();
         of = reload(kept);
         first = of.tile * HELD_ROWS;
-        struct streamed next = next_of<D>(now, first, end);
-        if (STAGES > 2) next = next_of<D>(next, first, end);
+        struct streamed next = next_of<T, D>(now, first, end);
+        if (STAGES > 2) next = next_of<T, D>(next, first, end);
         fetch_streamed<T, D>(stages, values, (stage + STAGES - 1) % STAGES, b, of, next);
         cp_async_commit();
 #pragma unroll 1
         for (int row = 0; row < STREAM_ROWS; row += STEP) {
-            int offset = (stage * tiles::STAGE + row * D) * 2;
+            int offset = (stage * tiles::STAGE + row * D) * (int)sizeof(T);
             if (now.at + row + STEP > key)
                 key_step<T, D, LIMITED, CAPPED, SUMS>(dk, dv, k, v, held,
                                                       values + stage * STREAM_ROWS + row +
@@ -284,7 +291,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
                                                       lanes.along + offset, lanes.down + offset,
                                                       now.at + row - key, b, of.batch, key);
         }
-        now = next_of<D>(now, reload(kept).tile * HELD_ROWS, end);
+        now = next_of<T, D>(now, reload(kept).tile * HELD_ROWS, end);
     }
     __syncthreads();
     of = reload(kept);
@@ -303,9 +310,11 @@ static int held_tiles(const struct attention_shape *shape) {
     return (int)blocks_of(shape->sequence, HELD_ROWS);
 }
 
-/* Number of groups of rows, one for each warp, which has 16 of them with 128 or 256 values. */
-static int64_t row_groups(const struct attention_shape *shape) {
-    int rows = shape->width == 64 ? (int)backward_tiles<64>::ROWS : (int)backward_tiles<128>::ROWS;
+/* Number of groups of rows, one for each warp, which has 16 of them if they are long. */
+static int64_t row_groups(const struct attention_shape *shape, enum dtype dtype) {
+    bool is_short = shape->width * (int64_t)dtype_bytes(dtype) == ROW_BYTES<__half, 64>;
+    int rows =
+        is_short ? (int)backward_tiles<__half, 64>::ROWS : (int)backward_tiles<__half, 128>::ROWS;
     return shape->batch * held_tiles(shape) * (HELD_ROWS / rows);
 }
 
@@ -315,7 +324,8 @@ static size_t lay_out(struct backward<T> *b, const struct attention_backward_arg
                       const struct attention_shape *shape, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     int64_t rows = shape->batch * shape->heads * held_tiles(shape) * HELD_ROWS;
-    int64_t sums = args->column_sums ? row_groups(shape) * tensor_columns(args->dqkv) : 0;
+    int64_t groups = row_groups(shape, args->qkv->dtype);
+    int64_t sums = args->column_sums ? groups * tensor_columns(args->dqkv) : 0;
     b->values = (query_values *)arena_take(&arena, (size_t)rows * sizeof(query_values));
     b->sums = sums ? (float *)arena_take(&arena, (size_t)sums * sizeof(float)) : NULL;
     return arena.used;
@@ -330,7 +340,7 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 /* Launches the kernel for keys. */
 template <typename T, int D, bool LIMITED, bool CAPPED, int SUMS>
 static void launch_keys(struct backend *be, const struct backward<T> &b) {
-    typedef struct backward_tiles<D> tiles;
+    typedef struct backward_tiles<T, D> tiles;
     size_t bytes = (tiles::HELD + tiles::STAGES * tiles::STAGE) * sizeof(T) +
                    tiles::STAGES * tiles::STREAM_ROWS * sizeof(query_values) + sizeof(struct held);
     const void *kernel = (const void *)key_gradients_kernel<T, D, LIMITED, CAPPED, SUMS>;
@@ -343,7 +353,7 @@ static void launch_keys(struct backend *be, const struct backward<T> &b) {
 template <typename T, int D, bool LIMITED, bool CAPPED>
 static void launch_with(struct backend *be, const struct attention_backward_args *args,
                         const struct attention_shape *shape) {
-    typedef struct backward_tiles<D> tiles;
+    typedef struct backward_tiles<T, D> tiles;
     struct backward<T> b;
     b.dqkv = (T *)args->dqkv->data;
     b.dout = (const T *)args->dout->data;
@@ -357,8 +367,8 @@ static void launch_with(struct backend *be, const struct attention_backward_args
     b.kv_heads = (int)shape->kv_heads;
     b.batch = (int)shape->batch;
     b.tiles = held_tiles(shape);
-    b.group = attention_group(shape, shape->batch * shape->heads);
-    b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
+    b.group = attention_group(shape, args->qkv->dtype, shape->batch * shape->heads);
+    b.kv_group = attention_group(shape, args->qkv->dtype, shape->batch * shape->kv_heads);
     b.stride = (b.heads + 2 * b.kv_heads) * D;
     b.out_stride = b.heads * D;
     struct attention_score score = attention_score(args->scale, args->softcap, D);
@@ -378,7 +388,7 @@ static void launch_with(struct backend *be, const struct attention_backward_args
     if constexpr (tiles::WIDE) launch_keys<T, D, LIMITED, CAPPED, KEY_SUMS>(be, b);
     if (b.sums) {
         struct sums sums = sums_of(args->column_sums);
-        add_partials(be, &sums, b.sums, row_groups(shape));
+        add_partials(be, &sums, b.sums, row_groups(shape, args->qkv->dtype));
     }
     cuda_launched(be, what);
 }
@@ -387,13 +397,14 @@ template <typename T, int D>
 static void launch(struct backend *be, const struct attention_backward_args *args,
                    const struct attention_shape *shape) {
     assert(args->softcap == 0 || args->first_keys);
-    if (args->softcap != 0) launch_with<T, D, true, true>(be, args, shape);
-    else if (args->first_keys) launch_with<T, D, true, false>(be, args, shape);
+    if constexpr (sizeof(T) == 2)
+        if (args->softcap != 0) return launch_with<T, D, true, true>(be, args, shape);
+    if (args->first_keys) launch_with<T, D, true, false>(be, args, shape);
     else launch_with<T, D, false, false>(be, args, shape);
 }
 
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
                             const struct attention_shape *shape) {
     assert(args->dqkv->dtype == args->qkv->dtype && args->dout->dtype == args->qkv->dtype);
-    BY_TYPE_AND_ANY_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
+    BY_ANY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

@@ -13,10 +13,11 @@ enum {
 /* Sums of the kernel for keys. */
 enum { KEY_SUMS = 1, VALUE_SUMS = 2 };
 
-template <int D> struct backward_tiles {
+template <typename T, int D> struct backward_tiles {
     enum {
-        WIDE = D > 128,             /* the second held tile stays in shared memory */
-        BANDS = WIDE ? 1 : 128 / D, /* bands of 16 held rows that a warp has */
+        ROW = ROW_BYTES<T, D>,
+        WIDE = ROW > 256,             /* the second held tile stays in shared memory */
+        BANDS = WIDE ? 1 : 256 / ROW, /* bands of 16 held rows that a warp has */
         ROWS = 16 * BANDS,
         THREADS = HELD_ROWS / ROWS * WARP,
         BLOCKS = 256 / THREADS, /* blocks that a multiprocessor has registers for, 255 a thread */
@@ -24,7 +25,7 @@ template <int D> struct backward_tiles {
         STAGES = WIDE ? 2 : 3,        /* one is read, the others are in flight: one barrier each */
         HELD = WIDE ? HELD_ROWS * D : 0, /* values before the stages: the second held tile */
         STAGE = 2 * STREAM_ROWS * D,     /* two streamed tiles or, if not WIDE, one held tile */
-        SECOND = STREAM_ROWS * D * 2,    /* bytes to the second streamed tile */
+        SECOND = STREAM_ROWS * ROW,      /* bytes to the second streamed tile */
     };
 };
 
@@ -80,29 +81,30 @@ static __device__ __forceinline__ int64_t values_offset(const struct backward<T>
 
 /* Loads the warp's rows of a held tile as A fragments. */
 template <typename T, int D>
-static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *tile) {
-    int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
+static __device__ __forceinline__ void hold(uint32_t a[][D / DEPTH<T>][4], const T *tile) {
+    int first = (int)threadIdx.x / WARP * backward_tiles<T, D>::ROWS;
 #pragma unroll
-    for (int band = 0; band < backward_tiles<D>::BANDS; band++)
+    for (int band = 0; band < backward_tiles<T, D>::BANDS; band++)
 #pragma unroll
-        for (int k = 0; k < D / 16; k++) {
-            struct tile_lanes lanes = down_then_right<D>(tile + (first + band * 16) * D);
-            fragment_a<D>(a[band][k], &lanes, 0, k * 16);
+        for (int k = 0; k < D / DEPTH<T>; k++) {
+            struct tile_lanes lanes = down_then_right<T, D>(tile + (first + band * 16) * D);
+            fragment_a<T, D>(a[band][k], &lanes, 0, k * DEPTH<T>);
         }
 }
 
 /* Starts to copy the held tiles: to stages 1 and 2, from where hold() loads them. If WIDE, the
  * first one is loaded here, and the second one takes its place. */
 template <typename T, int D>
-static __device__ __forceinline__ void load_held(uint32_t a[][D / 16][4], T *shared, const T *first,
-                                                 int64_t stride, const T *second,
+static __device__ __forceinline__ void load_held(uint32_t a[][D / DEPTH<T>][4], T *shared,
+                                                 const T *first, int64_t stride, const T *second,
                                                  int64_t second_stride, int valid) {
-    typedef struct backward_tiles<D> tiles;
+    typedef struct backward_tiles<T, D> tiles;
     T *to = shared + (tiles::WIDE ? 0 : tiles::STAGE);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(to, first, stride, valid);
     if (tiles::WIDE) {
         cp_async_commit();
         cp_async_wait<0>();
+        round_tile<T, D, HELD_ROWS, tiles::THREADS>(to);
         __syncthreads();
         hold<T, D>(a, to);
         __syncthreads();
@@ -111,70 +113,88 @@ static __device__ __forceinline__ void load_held(uint32_t a[][D / 16][4], T *sha
     cp_async_commit();
 }
 
-/* Addresses in stage 0 of this lane's rows for ldmatrix: for the first 16 x 16 values of a streamed
- * tile, with the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
+/* Rounds what load_held has copied last, before the barrier. */
+template <typename T, int D> static __device__ __forceinline__ void round_held(T *shared) {
+    typedef struct backward_tiles<T, D> tiles;
+    T *to = shared + (tiles::WIDE ? 0 : tiles::STAGE);
+    if (!tiles::WIDE) round_tile<T, D, HELD_ROWS, tiles::THREADS>(to);
+    round_tile<T, D, HELD_ROWS, tiles::THREADS>(to + (tiles::WIDE ? 0 : tiles::STAGE));
+}
+
+/* Addresses in stage 0 of this lane's chunks of a streamed tile: for the first 32 bytes of 16 rows,
+ * in the order of fragments_b, and for the first columns, in that of fragments_b_trans. Further
  * columns are an exclusive or away, because chunks are stored by one and rows are multiples of 128
  * bytes. So two registers suffice where a table of addresses takes eight. */
 struct stream_lanes {
     shared_pointer along, down;
 };
-template <int D, typename T>
+template <typename T, int D>
 static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stages) {
-    struct stream_lanes lanes = {right_then_down<D>(stages).at[0],
-                                 down_then_right<D>(stages).at[0]};
+    struct stream_lanes lanes = {right_then_down<T, D>(stages).at[0],
+                                 transposed_lanes<T, D>(stages).at[0]};
     return lanes;
 }
 /* The same for the warp's rows of the second held tile, with WIDE heads. */
-template <int D, typename T>
+template <typename T, int D>
 static __device__ __forceinline__ shared_pointer held_lanes(const T *tile) {
-    int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
-    return down_then_right<D>(tile + first * D).at[0];
+    int first = (int)threadIdx.x / WARP * backward_tiles<T, D>::ROWS;
+    return down_then_right<T, D>(tile + first * D).at[0];
 }
-static __device__ __forceinline__ shared_pointer column_from(shared_pointer rows, int column) {
-    return (shared_pointer)((uintptr_t)rows ^ (uintptr_t)(column % 64 * 2)) + column / 64 * 128;
+/* byte: of a row. */
+static __device__ __forceinline__ shared_pointer column_from(shared_pointer rows, int byte) {
+    return (shared_pointer)((uintptr_t)rows ^ (uintptr_t)(byte % 128)) + byte / 128 * 128;
 }
 
 /* s = a A': the warp's held rows times STEP streamed rows. HELD: the held rows are not in `a`, but
  * in shared memory, at `held`. */
 template <typename T, int D, bool HELD>
-static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / 16][4],
+static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / DEPTH<T>][4],
                                                shared_pointer held, shared_pointer rows) {
-    const int bands = backward_tiles<D>::BANDS;
+    const int bands = backward_tiles<T, D>::BANDS;
 #pragma unroll
     for (int i = 0; i < bands * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    for (int k = 0; k < D / DEPTH<T>; k++) {
         uint32_t streamed[4], loaded[4];
-        ldmatrix_x4(streamed, column_from(rows, k * 16));
-        if (HELD) ldmatrix_x4(loaded, column_from(held, k * 16));
+        ldmatrix_x4(streamed, column_from(rows, k * 32));
+        if (HELD) ldmatrix_x4(loaded, column_from(held, k * 32));
 #pragma unroll
         for (int i = 0; i < bands * 2; i++)
             multiply_add(s[i / 2][i % 2], HELD ? loaded : a[i / 2][k], streamed + i % 2 * 2, T());
     }
 }
 
-/* sum += P A, with P [held rows, STEP] rounded to 16 bits, and STEP rows of a streamed tile. */
+/* sum += P A, with P [held rows, STEP] rounded to T, and STEP rows of a streamed tile. */
 template <typename T, int D>
 static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const float p[][2][4],
                                                   shared_pointer rows) {
-    const int bands = backward_tiles<D>::BANDS;
-    uint32_t a[bands][4];
+    const int bands = backward_tiles<T, D>::BANDS, deep = STEP / DEPTH<T>;
+    uint32_t a[deep][bands][4];
 #pragma unroll
-    for (int band = 0; band < bands; band++) rounded_fragment<T>(a[band], p[band][0], p[band][1]);
+    for (int i = 0; i < deep * bands; i++)
+        rounded_fragment<T>(a[i / bands][i % bands], p[i % bands][i / bands * DEPTH<T> / 8]);
 #pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
-        uint32_t streamed[4];
-        ldmatrix_x4_trans(streamed, column_from(rows, n * 8));
+    for (int k = 0; k < deep; k++)
 #pragma unroll
-        for (int i = 0; i < bands * 2; i++)
-            multiply_add(sum[i / 2][n + i % 2], a[i / 2], streamed + i % 2 * 2, T());
-    }
+        for (int n = 0; n < D / 8; n += 2) {
+            uint32_t streamed[4];
+            shared_pointer from = rows + k * DEPTH<T> * ROW_BYTES<T, D>;
+            if constexpr (sizeof(T) == 2) ldmatrix_x4_trans(streamed, column_from(from, n * 16));
+            else {
+                two_rows<T, D>(streamed, column_from(from, n * 32));
+                two_rows<T, D>(streamed + 2, column_from(from, n * 32 + 32));
+            }
+#pragma unroll
+            for (int i = 0; i < bands * 2; i++)
+                multiply_add(sum[i / 2][n + i % 2], a[k][i / 2], streamed + i % 2 * 2, T());
+        }
 }
 
 /* Replaces the warp's scores by their tanh, for a soft cap. */
-template <int D> static __device__ __forceinline__ void cap(float s[][2][4], float inner) {
+template <typename T, int D>
+static __device__ __forceinline__ void cap(float s[][2][4], float inner) {
 #pragma unroll
-    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++)
+    for (int i = 0; i < backward_tiles<T, D>::BANDS * 8; i++)
         s[i / 8][i / 4 % 2][i % 4] = tanhf(s[i / 8][i / 4 % 2][i % 4] * inner);
 }
 
@@ -186,12 +206,12 @@ static __device__ __forceinline__ float cap_slope(float tanh) {
 
 /* Masks the scores of keys after the query. The first of the warp's queries is `ahead` after the
  * first of its keys; rows are keys, or queries. */
-template <int D, bool KEYS_DOWN>
+template <typename T, int D, bool KEYS_DOWN>
 static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
     int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
     int after = (KEYS_DOWN ? down - right : right - down) - ahead;
 #pragma unroll
-    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
+    for (int i = 0; i < backward_tiles<T, D>::BANDS * 8; i++) {
         int band = i / 8, n = i / 4 % 2, at = i % 4;
         int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down minus columns right */
         if (after + (KEYS_DOWN ? step : -step) > 0) s[band][n][at] = -INFINITY;
@@ -206,7 +226,7 @@ static __device__ __forceinline__ void mask_before(float s[][2][4], const struct
     int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
     const int32_t *first_keys = b.first_keys + (int64_t)batch * b.sequence;
 #pragma unroll
-    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
+    for (int i = 0; i < backward_tiles<T, D>::BANDS * 8; i++) {
         int band = i / 8, n = i / 4 % 2, at = i % 4;
         int row = band * 16 + at / 2 * 8 + down, column = n * 8 + at % 2 + right;
         int this_query = query + (KEYS_DOWN ? column : row);
@@ -221,7 +241,7 @@ static __device__ __forceinline__ void mask_before(float s[][2][4], const struct
 template <typename T, int D>
 static __device__ __forceinline__ float *warp_sums(const struct backward<T> &b, struct held of,
                                                    int64_t column) {
-    const int warps = backward_tiles<D>::THREADS / WARP;
+    const int warps = backward_tiles<T, D>::THREADS / WARP;
     if (!b.sums) return NULL;
     int64_t group = (int64_t)(of.batch * b.tiles + of.tile) * warps + reread_thread_index() / WARP;
     return b.sums + group * b.stride + column;
@@ -234,31 +254,30 @@ template <typename T, int D>
 static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int valid, T *staging,
                                                   const float sum[][D / 8][4], float factor,
                                                   float *column_sums) {
-    const int rows = backward_tiles<D>::ROWS, chunks = D / PACK;
+    const int rows = backward_tiles<T, D>::ROWS, chunks = D / CHUNK<T>;
     int thread = reread_thread_index(), lane = thread % WARP, first = thread / WARP * rows;
     staging += first * D;
 #pragma unroll
-    for (int i = 0; i < rows / 8 * chunks; i++) {
-        int n = i % chunks, half = i / chunks;
+    for (int i = 0; i < rows / 8 * (D / 8); i++) {
+        int n = i % (D / 8), half = i / (D / 8);
         const float *pair = sum[half / 2][n] + half % 2 * 2;
-        uint32_t bits = rounded_pair(pair[0] * factor, pair[1] * factor, T());
-        T *at = staging + tile_offset<D>(half * 8 + lane / 4, n) + lane % 4 * 2;
-        *(uint32_t *)at = bits;
+        store_pair<T, D>(staging, half * 8 + lane / 4, n * 8, lane % 4 * 2, pair[0] * factor,
+                         pair[1] * factor);
     }
     __syncwarp();
-    float own[PACK] = {};
+    float own[CHUNK<T>] = {};
 #pragma unroll
     for (int i = 0; i < rows * chunks; i += WARP) {
         int row = (i + lane) / chunks, chunk = (i + lane) % chunks;
-        const T *from = staging + tile_offset<D>(row, chunk);
+        const T *from = staging + tile_offset<T, D>(row, chunk);
         if (first + row >= valid) continue;
-        *(uint4 *)(to + (first + row) * stride + chunk * PACK) = *(const uint4 *)from;
+        *(uint4 *)(to + (first + row) * stride + chunk * CHUNK<T>) = *(const uint4 *)from;
         if (!column_sums) continue;
-        float values[PACK];
-        load_pack(values, from);
-        for (int j = 0; j < PACK; j++) own[j] += values[j];
+        float values[CHUNK<T>];
+        load_chunk(values, from);
+        for (int j = 0; j < CHUNK<T>; j++) own[j] += values[j];
     }
-    if (column_sums) store_column_sums<chunks>(column_sums, own);
+    if (column_sums) store_column_sums<chunks, CHUNK<T>>(column_sums, own);
 }
 
 /* Reloads values that are needed once per streamed tile from shared memory, since the sums need the
@@ -273,20 +292,29 @@ static __device__ __forceinline__ struct held reload(const volatile struct held 
 template <typename T, int D, bool KEYS>
 static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
                                              struct held of, int at) {
-    const int chunks = D / PACK, rows_at_once = backward_tiles<D>::THREADS / chunks;
+    const int chunks = D / CHUNK<T>, rows_at_once = backward_tiles<T, D>::THREADS / chunks;
     int thread = reread_thread_index(), row = thread / chunks, chunk = thread % chunks;
-    const T *from = b.qkv + (query_offset<T, D>(b, of, at + row) + chunk * PACK);
-    const T *other = b.dout + (out_offset<T, D>(b, of, at + row) + chunk * PACK);
+    const T *from = b.qkv + (query_offset<T, D>(b, of, at + row) + chunk * CHUNK<T>);
+    const T *other = b.dout + (out_offset<T, D>(b, of, at + row) + chunk * CHUNK<T>);
     int stride = KEYS ? b.stride : b.out_stride;
     if (KEYS) from += b.out_stride, other = from + b.kv_heads * D;
-    shared_pointer to = shared_pointer_to(stages + tile_offset<D>(row, chunk)) +
-                        stage * backward_tiles<D>::STAGE * 2;
+    shared_pointer to = shared_pointer_to(stages + stage * backward_tiles<T, D>::STAGE +
+                                          tile_offset<T, D>(row, chunk));
 #pragma unroll
-    for (int i = 0; i < backward_tiles<D>::STREAM_ROWS; i += rows_at_once) {
+    for (int i = 0; i < backward_tiles<T, D>::STREAM_ROWS; i += rows_at_once) {
         bool exists = at + row + i < b.sequence;
-        cp_async_16(to + i * D * 2, from, exists);
-        cp_async_16(to + i * D * 2 + backward_tiles<D>::SECOND, other, exists);
+        cp_async_16(to + i * ROW_BYTES<T, D>, from, exists);
+        cp_async_16(to + i * ROW_BYTES<T, D> + backward_tiles<T, D>::SECOND, other, exists);
         from += (int64_t)rows_at_once * b.stride;
         other += (int64_t)rows_at_once * stride;
     }
+}
+
+/* Rounds what fetch has copied to a stage, after the wait for it and before the barrier. */
+template <typename T, int D>
+static __device__ __forceinline__ void round_stage(T *stages, int stage) {
+    typedef struct backward_tiles<T, D> tiles;
+    T *tile = stages + stage * tiles::STAGE;
+    round_tile<T, D, tiles::STREAM_ROWS, tiles::THREADS>(tile);
+    round_tile<T, D, tiles::STREAM_ROWS, tiles::THREADS>(tile + tiles::STREAM_ROWS * D);
 }

@@ -21,6 +21,10 @@
  * With D = 256 the output of 16 rows takes as many registers as that of 32 rows with D = 128. A
  * block then has eight warps with 16 rows each, and a multiprocessor one block: as many warps.
  *
+ * In fp32 with TF32, heads of 64 values are as many bytes as those of 128 in 16 bits, and heads of
+ * 128 as many as those of 256; their outputs take half as many registers. What a thread has copied
+ * it rounds before the others read it (round_tile).
+ *
  * With a soft cap the scores become their tanh (struct attention_score) before they are masked.
  *
  * Keys and values stream through a ring of three tiles: while one is used, the next is ready or in
@@ -32,66 +36,68 @@
 
 enum { QUERIES = 128, SLACK = 8 };
 
-template <int D> static constexpr int ROW_TILES = D <= 128 ? 2 : 1; /* 16 rows each, of a warp */
-template <int D> static constexpr int WARP_ROWS = 16 * ROW_TILES<D>;
-template <int D> static constexpr int THREADS = QUERIES / WARP_ROWS<D> *WARP;
+/* 16 rows each, of a warp */
+template <typename T, int D> static constexpr int ROW_TILES = ROW_BYTES<T, D> <= 256 ? 2 : 1;
+template <typename T, int D> static constexpr int WARP_ROWS = 16 * ROW_TILES<T, D>;
+template <typename T, int D> static constexpr int THREADS = QUERIES / WARP_ROWS<T, D> *WARP;
 
 /* Keys of a tile, by the slots of the ring. */
-template <int D, int SLOTS, bool LIMITED>
+template <typename T, int D, int SLOTS, bool LIMITED>
 static __device__ __host__ __forceinline__ constexpr int tile_keys() {
-    return D > 128 && SLOTS == 2 ? 16
-           : LIMITED || D > 128  ? (D <= 64 ? 48 : 32)
-           : D <= 64             ? 64
-           : SLOTS == 2          ? 32
-                                 : 48;
+    const int bytes = ROW_BYTES<T, D>;
+    return bytes > 256 && SLOTS == 2 ? 16
+           : LIMITED || bytes > 256  ? (bytes <= 128 ? 48 : 32)
+           : bytes <= 128            ? 64
+           : SLOTS == 2              ? 32
+                                     : 48;
 }
 
 /* Shared memory of a block. */
 template <typename T, int D, int SLOTS, bool LIMITED> static constexpr size_t shared_bytes() {
-    return (QUERIES + SLOTS * tile_keys<D, SLOTS, LIMITED>()) * D * sizeof(T);
+    return (QUERIES + SLOTS * tile_keys<T, D, SLOTS, LIMITED>()) * D * sizeof(T);
 }
 
 /* Rows that a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
-template <int D> struct softmax_rows {
-    float shift[ROW_TILES<D>][2]; /* used instead of the maximum; of factor q k' */
-    float sum[ROW_TILES<D>][2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
+template <typename T, int D> struct softmax_rows {
+    float shift[ROW_TILES<T, D>][2]; /* used instead of the maximum; of factor q k' */
+    float sum[ROW_TILES<T, D>][2];   /* sum of exp2(factor q k' - shift) over this lane's columns */
 };
 
-template <int D, bool LIMITED>
+template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ constexpr bool queries_in_registers() {
-    return D <= 64 && !LIMITED;
+    return ROW_BYTES<T, D> <= 128 && !LIMITED;
 }
 
-template <int D> static __device__ __forceinline__ int warp_row() {
-    return (int)threadIdx.x / WARP * WARP_ROWS<D>;
+template <typename T, int D> static __device__ __forceinline__ int warp_row() {
+    return (int)threadIdx.x / WARP * WARP_ROWS<T, D>;
 }
 
 /* s = q k' */
 template <typename T, int D, int KEYS, bool LIMITED>
-static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES<D>][KEYS / 8][4],
-                                                     const uint32_t q[ROW_TILES<D>][D / 16][4],
-                                                     const T *queries, const T *keys) {
-    struct tile_lanes lanes = right_then_down<D>(keys);
+static __device__ __forceinline__ void
+multiply_keys(float s[ROW_TILES<T, D>][KEYS / 8][4],
+              const uint32_t q[ROW_TILES<T, D>][D / DEPTH<T>][4], const T *queries, const T *keys) {
+    struct tile_lanes lanes = right_then_down<T, D>(keys);
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0;
-    struct tile_lanes query_lanes = down_then_right<D>(queries + warp_row<D>() * D);
+    struct tile_lanes query_lanes = down_then_right<T, D>(queries + warp_row<T, D>() * D);
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t a[ROW_TILES<D>][4], b[4];
+    for (int k = 0; k < D / DEPTH<T>; k++) {
+        uint32_t a[ROW_TILES<T, D>][4], b[4];
 #pragma unroll
-        for (int i = 0; i < ROW_TILES<D>; i++) {
-            if (!queries_in_registers<D, LIMITED>())
-                fragment_a<D>(a[i], &query_lanes, i * 16, k * 16);
+        for (int i = 0; i < ROW_TILES<T, D>; i++) {
+            if (!queries_in_registers<T, D, LIMITED>())
+                fragment_a<T, D>(a[i], &query_lanes, i * 16, k * DEPTH<T>);
             else
                 for (int r = 0; r < 4; r++) a[i][r] = q[i][k][r];
         }
 #pragma unroll
         for (int n = 0; n < KEYS / 16; n++) {
-            fragments_b<D>(b, &lanes, k * 16, n * 16);
+            fragments_b<T, D>(b, &lanes, k * DEPTH<T>, n * 16);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES<D>; i++) {
+            for (int i = 0; i < ROW_TILES<T, D>; i++) {
                 multiply_add(s[i][2 * n], a[i], b, T());
                 multiply_add(s[i][2 * n + 1], a[i], b + 2, T());
             }
@@ -100,10 +106,10 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES<D>][KEYS 
 }
 
 /* Replaces scores by their tanh, for a soft cap. */
-template <int D, int KEYS>
-static __device__ __forceinline__ void cap(float s[ROW_TILES<D>][KEYS / 8][4], float inner) {
+template <typename T, int D, int KEYS>
+static __device__ __forceinline__ void cap(float s[ROW_TILES<T, D>][KEYS / 8][4], float inner) {
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -111,11 +117,11 @@ static __device__ __forceinline__ void cap(float s[ROW_TILES<D>][KEYS / 8][4], f
 }
 
 /* Masks the scores above the diagonal. The warp's first row is `ahead` after the first key. */
-template <int D, int KEYS>
-static __device__ __forceinline__ void mask(float s[ROW_TILES<D>][KEYS / 8][4], int ahead) {
+template <typename T, int D, int KEYS>
+static __device__ __forceinline__ void mask(float s[ROW_TILES<T, D>][KEYS / 8][4], int ahead) {
     int lane = reread_thread_index() % WARP, last = ahead + lane / 4 - lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -125,13 +131,13 @@ static __device__ __forceinline__ void mask(float s[ROW_TILES<D>][KEYS / 8][4], 
 
 /* Masks the scores of keys before each row's first. first_keys: of the block's rows, in shared
  * memory; key: the tile's first. */
-template <int D, int KEYS>
-static __device__ __forceinline__ void mask_before(float s[ROW_TILES<D>][KEYS / 8][4],
+template <typename T, int D, int KEYS>
+static __device__ __forceinline__ void mask_before(float s[ROW_TILES<T, D>][KEYS / 8][4],
                                                    const int *first_keys, int key) {
     int thread = reread_thread_index(), lane = thread % WARP;
-    first_keys += thread / WARP * WARP_ROWS<D> + lane / 4;
+    first_keys += thread / WARP * WARP_ROWS<T, D> + lane / 4;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int before = first_keys[i * 16 + half * 8] - key - lane % 4 * 2;
@@ -146,14 +152,14 @@ static __device__ __forceinline__ void mask_before(float s[ROW_TILES<D>][KEYS / 
 /* Raises the rows' shifts to the maxima of s, and scales sums and outputs down accordingly. A shift
  * changes only when the maximum exceeds it by more than SLACK, a factor of 2^SLACK: nothing
  * overflows, relative errors are the same, and most tiles do not touch the outputs. */
-template <int D, int KEYS>
+template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void
-follow_maxima(struct softmax_rows<D> *rows, float o[ROW_TILES<D>][D / 8][4],
-              const float s[ROW_TILES<D>][KEYS / 8][4], float factor) {
-    float shrink[ROW_TILES<D>][2];
+follow_maxima(struct softmax_rows<T, D> *rows, float o[ROW_TILES<T, D>][D / 8][4],
+              const float s[ROW_TILES<T, D>][KEYS / 8][4], float factor) {
+    float shrink[ROW_TILES<T, D>][2];
     bool any = false;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float max = -INFINITY, shift = rows->shift[i][half];
@@ -170,47 +176,45 @@ follow_maxima(struct softmax_rows<D> *rows, float o[ROW_TILES<D>][D / 8][4],
         }
     if (!__any_sync(0xffffffffu, any)) return;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) o[i][n][e] *= shrink[i][e / 2];
 }
 
-/* exp2(factor s - shift) for 16 columns, added to the sums, and rounded to p. */
+/* exp2(factor s - shift) for DEPTH columns, added to the sums, and rounded to p. */
 template <typename T, int D>
-static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softmax_rows<D> *rows,
-                                                    int i, const float left[4],
-                                                    const float right[4], float factor) {
-    float values[8];
+static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softmax_rows<T, D> *rows,
+                                                    int i, const float s[][4], float factor) {
+    float values[DEPTH<T> / 2];
 #pragma unroll
-    for (int e = 0; e < 8; e++) {
+    for (int e = 0; e < DEPTH<T> / 2; e++) {
         int half = e / 2 % 2;
-        float s = e < 4 ? left[e] : right[e - 4];
-        values[e] = exp2_approx(fmaf(s, factor, -rows->shift[i][half]));
+        values[e] = exp2_approx(fmaf(s[e / 4][e % 4], factor, -rows->shift[i][half]));
         rows->sum[i][half] += values[e];
     }
-    rounded_fragment<T>(p, values, values + 4);
+    rounded_fragment<T>(p, values);
 }
 
-/* o += p v. The exponentials of 16 keys come right before their products, so that they can overlap
- * with the products of the 16 keys before. */
+/* o += p v. The exponentials of DEPTH keys come right before their products, so that they can
+ * overlap with the products of the keys before. */
 template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void
-multiply_values(float o[ROW_TILES<D>][D / 8][4], struct softmax_rows<D> *rows,
-                const float s[ROW_TILES<D>][KEYS / 8][4], const T *values, float factor) {
-    struct tile_lanes lanes = down_then_right<D>(values);
+multiply_values(float o[ROW_TILES<T, D>][D / 8][4], struct softmax_rows<T, D> *rows,
+                const float s[ROW_TILES<T, D>][KEYS / 8][4], const T *values, float factor) {
+    struct tile_lanes lanes = transposed_lanes<T, D>(values);
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
-        uint32_t p[ROW_TILES<D>][4], b[4];
+    for (int k = 0; k < KEYS / DEPTH<T>; k++) {
+        uint32_t p[ROW_TILES<T, D>][4], b[4];
 #pragma unroll
-        for (int i = 0; i < ROW_TILES<D>; i++)
-            exponentials<T, D>(p[i], rows, i, s[i][2 * k], s[i][2 * k + 1], factor);
+        for (int i = 0; i < ROW_TILES<T, D>; i++)
+            exponentials<T, D>(p[i], rows, i, s[i] + k * DEPTH<T> / 8, factor);
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
-            fragments_b_trans<D>(b, &lanes, k * 16, n * 16);
+            fragments_b_trans<T, D>(b, &lanes, k * DEPTH<T>, n * 16);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES<D>; i++) {
+            for (int i = 0; i < ROW_TILES<T, D>; i++) {
                 multiply_add(o[i][2 * n], p[i], b, T());
                 multiply_add(o[i][2 * n + 1], p[i], b + 2, T());
             }
@@ -230,35 +234,37 @@ template <typename T> struct stream {
 template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct stream<T> *in,
                                              int first) {
-    load_tile<T, D, KEYS, THREADS<D>>(to, rows + first * in->stride, in->stride,
-                                      in->sequence - first);
+    load_tile<T, D, KEYS, THREADS<T, D>>(to, rows + first * in->stride, in->stride,
+                                         in->sequence - first);
 }
 
 /* Processes one tile of keys from `first` on; this warp's queries start `ahead` after it. LIMITED:
  * queries have first keys, as all with a soft cap have. */
 template <typename T, int D, int SLOTS, bool DIAGONAL, bool LIMITED, bool CAPPED>
 static __device__ __forceinline__ void
-attend(float o[ROW_TILES<D>][D / 8][4], struct softmax_rows<D> *rows, struct stream<T> *in,
-       const uint32_t q[ROW_TILES<D>][D / 16][4], const T *queries, const int *first_keys,
+attend(float o[ROW_TILES<T, D>][D / 8][4], struct softmax_rows<T, D> *rows, struct stream<T> *in,
+       const uint32_t q[ROW_TILES<T, D>][D / DEPTH<T>][4], const T *queries, const int *first_keys,
        int first, int ahead, bool more, float factor, float inner) {
-    const int KEYS = tile_keys<D, SLOTS, LIMITED>();
-    float s[ROW_TILES<D>][KEYS / 8][4];
-    bool seen = !DIAGONAL || ahead > -WARP_ROWS<D>; /* the warp has a pair below the diagonal */
+    const int KEYS = tile_keys<T, D, SLOTS, LIMITED>();
+    float s[ROW_TILES<T, D>][KEYS / 8][4];
+    bool seen = !DIAGONAL || ahead > -WARP_ROWS<T, D>; /* the warp has a pair below the diagonal */
     if (LIMITED)
-        seen = seen && first + KEYS > first_keys[reread_thread_index() / WARP * WARP_ROWS<D>];
+        seen = seen && first + KEYS > first_keys[reread_thread_index() / WARP * WARP_ROWS<T, D>];
     cp_async_wait<SLOTS - 2>();
+    round_tile<T, D, KEYS, THREADS<T, D>>(in->now_keys);
     __syncthreads(); /* keys are ready; the previous values are no longer read */
     if (SLOTS == 2) fetch<T, D, KEYS>(in->now_values, in->values, in, first);
     else if (more) fetch<T, D, KEYS>(in->spare, in->keys, in, first + KEYS);
     cp_async_commit();
     if (seen) {
         multiply_keys<T, D, KEYS, LIMITED>(s, q, queries, in->now_keys);
-        if (CAPPED) cap<D, KEYS>(s, inner);
-        if (DIAGONAL) mask<D, KEYS>(s, ahead);
-        if (LIMITED) mask_before<D, KEYS>(s, first_keys, first);
-        follow_maxima<D, KEYS>(rows, o, s, factor);
+        if (CAPPED) cap<T, D, KEYS>(s, inner);
+        if (DIAGONAL) mask<T, D, KEYS>(s, ahead);
+        if (LIMITED) mask_before<T, D, KEYS>(s, first_keys, first);
+        follow_maxima<T, D, KEYS>(rows, o, s, factor);
     }
     cp_async_wait<SLOTS - 2>();
+    round_tile<T, D, KEYS, THREADS<T, D>>(in->now_values);
     __syncthreads(); /* values are ready; the keys are no longer read */
     if (more) fetch<T, D, KEYS>(in->now_keys, SLOTS == 2 ? in->keys : in->values, in, first + KEYS);
     cp_async_commit();
@@ -278,14 +284,14 @@ attend(float o[ROW_TILES<D>][D / 8][4], struct softmax_rows<D> *rows, struct str
  * queries), so that whole chunks are written. `valid` of the block's rows exist. */
 template <typename T, int D>
 static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float *lse, int valid,
-                                              T *staged, const float o[ROW_TILES<D>][D / 8][4],
-                                              const struct softmax_rows<D> *rows) {
+                                              T *staged, const float o[ROW_TILES<T, D>][D / 8][4],
+                                              const struct softmax_rows<T, D> *rows) {
     int lane = (int)threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++)
+    for (int i = 0; i < ROW_TILES<T, D>; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int row = warp_row<D>() + i * 16 + half * 8 + lane / 4;
+            int row = warp_row<T, D>() + i * 16 + half * 8 + lane / 4;
             float sum = rows->sum[i][half];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
@@ -294,28 +300,28 @@ static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float 
             float inverse = 1 / sum;
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
-                *(uint32_t *)(staged + tile_offset<D>(row, n) + lane % 4 * 2) =
-                    rounded_pair(o[i][n][2 * half] * inverse, o[i][n][2 * half + 1] * inverse, T());
+                store_pair<T, D>(staged, row, n * 8, lane % 4 * 2, o[i][n][2 * half] * inverse,
+                                 o[i][n][2 * half + 1] * inverse);
         }
     __syncwarp();
-    const int chunks = D / PACK;
+    const int chunks = D / CHUNK<T>;
 #pragma unroll
-    for (int i = 0; i < WARP_ROWS<D> * chunks; i += WARP) {
-        int row = warp_row<D>() + (i + lane) / chunks, chunk = (i + lane) % chunks;
+    for (int i = 0; i < WARP_ROWS<T, D> * chunks; i += WARP) {
+        int row = warp_row<T, D>() + (i + lane) / chunks, chunk = (i + lane) % chunks;
         if (row < valid)
-            *(uint4 *)(out + row * out_stride + chunk * PACK) =
-                *(const uint4 *)(staged + tile_offset<D>(row, chunk));
+            *(uint4 *)(out + row * out_stride + chunk * CHUNK<T>) =
+                *(const uint4 *)(staged + tile_offset<T, D>(row, chunk));
     }
 }
 
 /* factor: scores to powers of 2; inner: of struct attention_score. The grid: B H times the tiles of
  * 128 queries, see attention_work. */
 template <typename T, int D, int SLOTS, bool LIMITED, bool CAPPED>
-static __global__ void __launch_bounds__(THREADS<D>, 256 / THREADS<D>)
+static __global__ void __launch_bounds__((THREADS<T, D>), (256 / THREADS<T, D>))
     attention_forward_kernel(T *__restrict__ out, float *__restrict__ lse,
                              const T *__restrict__ qkv, const int32_t *__restrict__ all_first_keys,
                              struct attention_shape shape, int group, float factor, float inner) {
-    const int KEYS = tile_keys<D, SLOTS, LIMITED>();
+    const int KEYS = tile_keys<T, D, SLOTS, LIMITED>();
     DYNAMIC_SHARED(T, queries);
     T *ring = queries + QUERIES * D;
     int sequence = (int)shape.sequence, heads = (int)shape.heads;
@@ -337,38 +343,39 @@ static __global__ void __launch_bounds__(THREADS<D>, 256 / THREADS<D>)
     if (LIMITED) {
         const int32_t *from = all_first_keys + batch * sequence + begin;
         int row = (int)threadIdx.x;
-        static_assert(QUERIES <= THREADS<D>, "a thread for each row");
-        if (THREADS<D> == QUERIES || row < QUERIES)
+        static_assert(QUERIES <= THREADS<T, D>, "a thread for each row");
+        if (THREADS<T, D> == QUERIES || row < QUERIES)
             first_keys[row] = begin + row < sequence ? from[row] : 0;
         first = from[0] / KEYS * KEYS;
     }
 
-    load_tile<T, D, QUERIES, THREADS<D>>(queries, q_rows + begin * in.stride, in.stride,
-                                         sequence - begin);
+    load_tile<T, D, QUERIES, THREADS<T, D>>(queries, q_rows + begin * in.stride, in.stride,
+                                            sequence - begin);
     cp_async_commit();
     fetch<T, D, KEYS>(in.now_keys, in.keys, &in, first);
     cp_async_commit();
     if (SLOTS == 3) fetch<T, D, KEYS>(in.now_values, in.values, &in, first);
     if (SLOTS == 3) cp_async_commit();
     cp_async_wait<SLOTS - 1>();
+    round_tile<T, D, QUERIES, THREADS<T, D>>(queries);
     __syncthreads();
 
-    struct tile_lanes lanes = down_then_right<D>(queries + warp_row<D>() * D);
-    uint32_t q[ROW_TILES<D>][D / 16][4];
-    float o[ROW_TILES<D>][D / 8][4] = {};
-    struct softmax_rows<D> rows;
+    struct tile_lanes lanes = down_then_right<T, D>(queries + warp_row<T, D>() * D);
+    uint32_t q[ROW_TILES<T, D>][D / DEPTH<T>][4];
+    float o[ROW_TILES<T, D>][D / 8][4] = {};
+    struct softmax_rows<T, D> rows;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES<D>; i++) {
+    for (int i = 0; i < ROW_TILES<T, D>; i++) {
         /* A row may see no key of the first tiles: a finite shift then leaves its sum 0. */
         rows.shift[i][0] = rows.shift[i][1] = LIMITED ? -1e30f : -INFINITY;
         rows.sum[i][0] = rows.sum[i][1] = 0;
 #pragma unroll
-        for (int k = 0; k < D / 16 && queries_in_registers<D, LIMITED>(); k++)
-            fragment_a<D>(q[i][k], &lanes, i * 16, k * 16);
+        for (int k = 0; k < D / DEPTH<T> && queries_in_registers<T, D, LIMITED>(); k++)
+            fragment_a<T, D>(q[i][k], &lanes, i * 16, k * DEPTH<T>);
     }
 
     int end = begin + QUERIES < sequence ? begin + QUERIES : sequence;
-    int ahead = begin + warp_row<D>();
+    int ahead = begin + warp_row<T, D>();
     int whole = begin / KEYS * KEYS; /* keys in tiles that all queries see */
     for (; first < whole; first += KEYS)
         attend<T, D, SLOTS, false, LIMITED, CAPPED>(o, &rows, &in, q, queries, first_keys, first,
@@ -381,8 +388,10 @@ static __global__ void __launch_bounds__(THREADS<D>, 256 / THREADS<D>)
                  lse + (int64_t)work.head * sequence + begin, sequence - begin, queries, o, &rows);
 }
 
-bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width) {
-    return cuda->major >= 8 && dtype != DTYPE_F32 && (width == 64 || width == 128 || width == 256);
+bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, float softcap,
+                            int64_t width) {
+    if (cuda->major < 8 || (width != 64 && width != 128 && width != 256)) return false;
+    return dtype != DTYPE_F32 || (cuda->tf32 && width <= 128 && softcap == 0);
 }
 
 template <typename T, int D, int SLOTS, bool LIMITED, bool CAPPED>
@@ -394,11 +403,11 @@ static void launch_with(struct backend *be, const struct attention_forward_args 
     const void *kernel = (const void *)attention_forward_kernel<T, D, SLOTS, LIMITED, CAPPED>;
     if (blocks == 0) return;
     if (!cuda_shared(be, kernel, shared, "attention_forward")) return;
-    LAUNCH((attention_forward_kernel<T, D, SLOTS, LIMITED, CAPPED>), (unsigned)blocks, THREADS<D>,
-           shared, cuda_state(be)->compute, (T *)args->out->data, args->lse,
+    LAUNCH((attention_forward_kernel<T, D, SLOTS, LIMITED, CAPPED>), (unsigned)blocks,
+           (THREADS<T, D>), shared, cuda_state(be)->compute, (T *)args->out->data, args->lse,
            (const T *)args->qkv->data, args->first_keys, *shape,
-           attention_group(shape, shape->batch * shape->heads), (float)(LOG2_OF_E / score.divisor),
-           score.inner);
+           attention_group(shape, args->qkv->dtype, shape->batch * shape->heads),
+           (float)(LOG2_OF_E / score.divisor), score.inner);
     cuda_launched(be, "attention_forward");
 }
 
@@ -406,19 +415,20 @@ template <typename T, int D, int SLOTS>
 static void launch_slots(struct backend *be, const struct attention_forward_args *args,
                          const struct attention_shape *shape) {
     assert(args->softcap == 0 || args->first_keys);
-    if (args->softcap != 0) launch_with<T, D, SLOTS, true, true>(be, args, shape);
-    else if (args->first_keys) launch_with<T, D, SLOTS, true, false>(be, args, shape);
+    if constexpr (sizeof(T) == 2)
+        if (args->softcap != 0) return launch_with<T, D, SLOTS, true, true>(be, args, shape);
+    if (args->first_keys) launch_with<T, D, SLOTS, true, false>(be, args, shape);
     else launch_with<T, D, SLOTS, false, false>(be, args, shape);
 }
 
 template <typename T, int D>
 static void launch(struct backend *be, const struct attention_forward_args *args,
                    const struct attention_shape *shape) {
-    constexpr int FEWER = D == 64 ? 3 : 2;
+    constexpr int ROW = ROW_BYTES<T, D>, FEWER = ROW == 128 ? 3 : 2;
     const struct cuda_state *cuda = cuda_state(be);
     size_t bytes = shared_bytes<T, D, 3, false>();
     bool fits =
-        D == 64 || (D == 128 ? cuda_two_blocks_fit(cuda, bytes) : bytes <= cuda->shared_bytes);
+        ROW == 128 || (ROW == 256 ? cuda_two_blocks_fit(cuda, bytes) : bytes <= cuda->shared_bytes);
     if (fits) launch_slots<T, D, 3>(be, args, shape);
     else launch_slots<T, D, FEWER>(be, args, shape);
 }
@@ -426,5 +436,5 @@ static void launch(struct backend *be, const struct attention_forward_args *args
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape) {
     assert(args->out->dtype == args->qkv->dtype);
-    BY_TYPE_AND_ANY_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
+    BY_ANY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

@@ -137,7 +137,7 @@ template <typename T>
 static __device__ __forceinline__ void round_to(uint32_t p[GROUP_ROWS / 16][4],
                                                 const float s[GROUP_SUMS]) {
 #pragma unroll
-    for (int i = 0; i < GROUP_ROWS / 16; i++) rounded_fragment<T>(p[i], s + i * 8, s + i * 8 + 4);
+    for (int i = 0; i < GROUP_ROWS / 16; i++) rounded_fragment<T>(p[i], s + i * 8);
 }
 
 /* Masks the scores above the diagonal, or below it where rows are keys; the warp's first row is
@@ -173,7 +173,7 @@ static __device__ __forceinline__ void mask_before(float s[GROUP_SUMS], const in
 
 /* Offset of chunk `chunk` of a row in 64 rows of a head, in values. */
 static __device__ __forceinline__ int chunk_at(int row, int chunk) {
-    return chunk / 8 * (TILE_BYTES / 2) + tile_offset<TILE_VALUES>(row, chunk % 8);
+    return chunk / 8 * (TILE_BYTES / 2) + tile_offset<__half, TILE_VALUES>(row, chunk % 8);
 }
 
 /* Rounds the warp's sums times a factor for each of the thread's rows and stores them, through
@@ -208,5 +208,5 @@ static __device__ __forceinline__ void store_rows(T *to, int64_t stride, int val
         load_pack(values, from);
         for (int j = 0; j < PACK; j++) own[j] += values[j];
     }
-    if (SUMS && column_sums) store_column_sums<chunks>(column_sums, own);
+    if (SUMS && column_sums) store_column_sums<chunks, PACK>(column_sums, own);
 }

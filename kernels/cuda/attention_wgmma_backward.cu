@@ -249,7 +249,7 @@ static __device__ __forceinline__ void store_ds(unsigned char *tile,
                                                 const uint32_t a[GROUP_ROWS / 16][4]) {
     int thread = reread_thread_index(), lane = thread % WARP;
     int row = thread % GROUP_THREADS / WARP * 16 + lane % 16, chunk = lane / 16;
-    shared_pointer at = shared_pointer_to(tile) + tile_offset<TILE_VALUES>(row, chunk) * 2;
+    shared_pointer at = shared_pointer_to(tile) + tile_offset<__half, TILE_VALUES>(row, chunk) * 2;
 #pragma unroll
     for (int i = 0; i < GROUP_ROWS / 16; i++) /* the next two chunks of the row */
         stmatrix_x4((shared_pointer)((uintptr_t)at ^ (uintptr_t)(i * 32)), a[i]);

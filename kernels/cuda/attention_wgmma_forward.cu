@@ -296,7 +296,7 @@ static void launch_with(struct backend *be, const struct attention_forward_args 
     f.kv_heads = (int)shape->kv_heads;
     f.batch = (int)shape->batch;
     f.tiles = (int)blocks_of(shape->sequence, QUERIES);
-    f.group = attention_group(shape, shape->batch * shape->heads);
+    f.group = attention_group(shape, args->qkv->dtype, shape->batch * shape->heads);
     f.factor = (float)(LOG2_OF_E / attention_score(args->scale, 0, D).divisor);
     unsigned blocks = (unsigned)(f.batch * f.heads * f.tiles);
     if (!attention_wgmma_map(&map, be, args->qkv, f.heads + 2 * f.kv_heads, shape)) return;

@@ -508,6 +508,7 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
         open_streams(be);
         cuda_state(be)->uses_graphs = options->graphs;
         cuda_state(be)->without_wgmma = options->without_wgmma;
+        cuda_state(be)->tf32 = options->tf32;
         cuda_state(be)->ranks_here = options->ranks ? options->ranks->local_size : 1;
         cuda_state(be)->may_pin = host_memory_pinnable();
         cuda_state(be)->free_at_open = cuda_available(be);

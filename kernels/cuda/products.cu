@@ -429,7 +429,7 @@ int cuda_products_open(struct backend *be, const struct backend_options *options
     if (!products) return fail(error, "out of memory");
     cuda->products = products;
     products->stream = cuda->compute;
-    products->tf32 = options->tf32;
+    products->tf32 = cuda->tf32;
     products->workspace_max = workspace_for(cuda->memory_bytes);
     products->fuses = cuda->major == 9 || cuda->major == 10;
     products->eight_bit = cuda_has_8_bit(cuda);

@@ -19,18 +19,28 @@
 #define COPIES_AT_ONCE false
 #endif
 
-#define MMA_M16N8K16(name, type)                                                            \
+#define MMA(name, shape, type)                                                              \
     static __device__ __forceinline__ void name(float d[4], const uint32_t a[4],            \
                                                 const uint32_t b[2], const float c[4]) {    \
-        SM80("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                 \
+        SM80("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 "                \
              "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"                    \
              : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                               \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), \
                "f"(c[1]), "f"(c[2]), "f"(c[3]));                                            \
     }
-MMA_M16N8K16(mma_m16n8k16_bf16_f32, "bf16")
-MMA_M16N8K16(mma_m16n8k16_f16_f32, "f16")
-#undef MMA_M16N8K16
+MMA(mma_m16n8k16_bf16_f32, "m16n8k16", "bf16")
+MMA(mma_m16n8k16_f16_f32, "m16n8k16", "f16")
+MMA(mma_m16n8k8_tf32_f32, "m16n8k8", "tf32") /* operands are tf32_bits */
+#undef MMA
+
+/* The value rounded to TF32, 10 bits of fraction, as fp32: to nearest, ties away from zero. */
+static __device__ __forceinline__ uint32_t tf32_bits(float value) {
+    uint32_t bits = 0;
+#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+#endif
+    return bits;
+}
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -114,6 +124,11 @@ static __device__ __forceinline__ shared_pointer shared_pointer_to(const void *p
 template <typename T> static __device__ __forceinline__ const T *opaque(const T *global) {
     asm("" : "+l"(global));
     return global;
+}
+static __device__ __forceinline__ uint32_t load_shared(shared_pointer from) {
+    uint32_t word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
 }
 #define LDMATRIX_X4(name, trans)                                                              \
     static __device__ __forceinline__ void name(uint32_t r[4], shared_pointer row) {          \

@@ -59,6 +59,34 @@ EMU_NO_TSAN static inline void mma_m16n8k16(float d[4], const uint32_t a[4], con
     collective("mma", ~0u, &m, mma_all<value, format>, at);
 }
 
+/* The same with 8 products of TF32. Lane l's A: row group, + 8 for i = 1, 3; column l % 4, + 4 for
+ * i = 2, 3. B: column group; row l % 4, + 4 for i = 1. */
+EMU_NO_TSAN static void mma_tf32_all(unsigned mask, void **payload, site at) {
+    if (mask != ~0u) fail(at, "mma needs all 32 lanes");
+    float a[16][8], b[8][8], d[16][8];
+    for (int l = 0; l < 32; l++) {
+        const mma *m = static_cast<mma *>(payload[l]);
+        for (int i = 0; i < 6; i++)
+            if ((i < 4 ? m->a[i] : m->b[i - 4]) & 0x1fff) fail(at, "mma: not rounded to TF32");
+        int group = l / 4, column = l % 4;
+        for (int i = 0; i < 4; i++) {
+            a[group + i % 2 * 8][column + i / 2 * 4] = __uint_as_float(m->a[i]);
+            d[group + i / 2 * 8][column * 2 + i % 2] = m->c[i];
+        }
+        for (int i = 0; i < 2; i++) b[column + i * 4][group] = __uint_as_float(m->b[i]);
+    }
+    if (tensor_cores_truncate())
+        for (int i = 0; i < 16; i++) tensor_core_add(d[i], 8, b[0], 8, TF32, a[i], TF32, 8);
+    else
+        for (int i = 0; i < 16; i++)
+            for (int k = 0; k < 8; k++)
+                for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
+    for (int l = 0; l < 32; l++) {
+        const mma *m = static_cast<mma *>(payload[l]);
+        for (int i = 0; i < 4; i++) m->d[i] = d[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
+    }
+}
+
 struct ldmatrix_lane {
     uint16_t row[8]; /* read by the lane whose address it is, so that sanitizers attribute the
                         access to it */
@@ -141,6 +169,17 @@ EMU_NO_TSAN static inline void mma_m16n8k16_f16_f32(float d[4], const uint32_t a
                                                     EMU_SITE) {
     emu::mma_m16n8k16<emu::f16_value, emu::F16>(d, a, b, c, EMU_HERE);
 }
+EMU_NO_TSAN static inline void mma_m16n8k8_tf32_f32(float d[4], const uint32_t a[4],
+                                                    const uint32_t b[2], const float c[4],
+                                                    EMU_SITE) {
+    emu::mma m{a, b, c, d};
+    emu::collective("mma", ~0u, &m, emu::mma_tf32_all, EMU_HERE);
+}
+static inline uint32_t tf32_bits(float value) {
+    uint32_t bits = __float_as_uint(value);
+    if (isfinite(value)) bits += 0x1000; /* half of the last bit kept; a carry may give infinity */
+    return bits & ~0x1fffu;
+}
 static inline void ldmatrix_x4(uint32_t r[4], const void *row, EMU_SITE) {
     emu::ldmatrix<false>(r, row, EMU_HERE);
 }
@@ -172,6 +211,11 @@ static inline void semaphore_set(int *semaphore, int value) {
 typedef char *shared_pointer;
 static inline shared_pointer shared_pointer_to(const void *p) {
     return static_cast<char *>(const_cast<void *>(p));
+}
+static inline uint32_t load_shared(shared_pointer from) {
+    uint32_t word;
+    memcpy(&word, from, sizeof word);
+    return word;
 }
 template <typename T> static inline const T *opaque(const T *global) {
     return global;

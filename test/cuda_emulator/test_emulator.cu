@@ -71,7 +71,44 @@ template <bool half, bool trans> static void test_mma_of() {
     drop(out), drop(a), drop(b);
 }
 
+/* TF32: A 16 x 8, B 8 x 8. Rows of A pass through shared memory: a word that ldmatrix moves can be
+ * a value. */
+static __global__ void mma_tf32_kernel(float *out, const float *a, const float *b) {
+    __shared__ __align__(16) float shared_a[16 * PITCH];
+    int lane = (int)threadIdx.x, group = lane / 4, column = lane % 4;
+    cp_async_16(shared_a + lane % 16 * PITCH + lane / 16 * 4, a + lane % 16 * 8 + lane / 16 * 4);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+    uint32_t fragment_a[4], fragment_b[2];
+    ldmatrix_x4(fragment_a, shared_pointer_to(shared_a + lane % 16 * PITCH + lane / 16 * 4));
+    for (int i = 0; i < 4; i++) fragment_a[i] = tf32_bits(__uint_as_float(fragment_a[i]));
+    for (int i = 0; i < 2; i++) fragment_b[i] = tf32_bits(b[(column + i * 4) * 8 + group]);
+    float d[4] = {1, 1, 1, 1};
+    mma_m16n8k8_tf32_f32(d, fragment_a, fragment_b, d);
+    for (int i = 0; i < 4; i++) out[(group + i / 2 * 8) * 8 + column * 2 + i % 2] = d[i];
+}
+
+static void test_mma_tf32() {
+    buffer<float> out = make_buffer<float>(16 * 8);
+    buffer<float> a = make_buffer<float>(16 * 8), b = make_buffer<float>(8 * 8);
+    for (size_t i = 0; i < a.count; i++) a.host[i] = (float)(rand() % 2049 - 1024) / 1024;
+    for (size_t i = 0; i < b.count; i++) b.host[i] = (float)(rand() % 17 - 8) / 4;
+    upload(a), upload(b);
+    LAUNCH(mma_tf32_kernel, 1, 32, 0, 0, out.device, a.device, b.device);
+    finish();
+    download(out);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++) {
+            float expected = 1;
+            for (int k = 0; k < 8; k++) expected += a.host[i * 8 + k] * b.host[k * 8 + j];
+            CHECK(out.host[i * 8 + j] == expected);
+        }
+    drop(out), drop(a), drop(b);
+}
+
 static void test_mma() {
+    test_mma_tf32();
     test_mma_of<false, false>();
     test_mma_of<false, true>();
     test_mma_of<true, false>();

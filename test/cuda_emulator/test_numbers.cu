@@ -212,6 +212,42 @@ static void test_functions() {
     drop(in), drop(out);
 }
 
+static __global__ void tf32_kernel(uint32_t *out, const float *in) {
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    out[i] = tf32_bits(in[i]);
+}
+
+/* Ties away from zero; beyond the largest value, infinity; a NaN stays one. Half of the values are
+ * close to a tie, or are one. */
+static void test_tf32() {
+    buffer<float> in = make_buffer<float>(64 * NUMBER_THREADS);
+    buffer<uint32_t> out = make_buffer<uint32_t>(in.count);
+    static const uint32_t special[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff,
+                                       0x7fffffff, 0xffffffff, 0x00000fff, 0x00001000, 0x7f7fefff};
+    for (size_t i = 0; i < in.count; i++) {
+        uint32_t bits = (uint32_t)rand() << 16 ^ (uint32_t)rand();
+        if (i % 2) bits = (bits & ~0x1fffu) + 0xfff + bits % 3;
+        if (i < sizeof special / sizeof *special) bits = special[i];
+        memcpy(&in.host[i], &bits, sizeof bits);
+    }
+    upload(in);
+    LAUNCH(tf32_kernel, blocks_for(in.count), NUMBER_THREADS, 0, 0, out.device, in.device);
+    finish();
+    download(out);
+    for (size_t i = 0; i < in.count; i++) {
+        float got;
+        double x = in.host[i];
+        memcpy(&got, &out.host[i], sizeof got);
+        CHECK((out.host[i] & 0x1fff) == 0);
+        CHECK(isnan(got) == isnan(x));
+        if (isnan(x)) continue;
+        int exponent = x == 0 || isinf(x) ? 0 : ilogb(x) < -126 ? -126 : ilogb(x);
+        double expected = isinf(x) ? x : ldexp(round(ldexp(x, 10 - exponent)), exponent - 10);
+        CHECK(got == (float)expected); /* 2^128 is infinity */
+    }
+    drop(in), drop(out);
+}
+
 static __global__ void special_kernel(float *out, float one) {
     const float infinity = one * INFINITY, nan = infinity - infinity;
     int i = 0;
@@ -342,6 +378,7 @@ void test_numbers() {
     test_widening<__nv_bfloat16>(BF16);
     test_float8();
     test_functions();
+    test_tf32();
     test_specials();
     test_packs<float>();
     test_packs<__half>();

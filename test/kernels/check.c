@@ -44,6 +44,14 @@ double check_roundoff(enum dtype dtype) {
     return ldexp(1, -formats[dtype].precision);
 }
 
+static enum dtype operand(const struct check *c, enum dtype dtype) {
+    return dtype == DTYPE_F32 && c->tf32 ? DTYPE_F16 : dtype;
+}
+
+double check_operand_roundoff(const struct check *c, enum dtype dtype) {
+    return check_roundoff(operand(c, dtype));
+}
+
 double check_early_rounding(const struct check *c, const char *kind, enum dtype out) {
     if (c->be.device.kind == BACKEND_CPU || out == DTYPE_F32) return 0;
     return check_roundoff(out) / (tolerance_of(kind)->arithmetic[out] * 0x1p-24);
@@ -61,6 +69,10 @@ double check_round(double value, enum dtype dtype) {
     double rounded = ldexp(nearbyint(ldexp(value, -last_place)), last_place);
     bool overflow = fabs(rounded) >= ldexp(1, formats[dtype].exponent_max + 1);
     return overflow ? copysign(INFINITY, value) : rounded;
+}
+
+double check_operand(const struct check *c, enum dtype dtype, double value) {
+    return check_round(value, operand(c, dtype));
 }
 
 /* value must be representable in the dtype. */
@@ -156,7 +168,7 @@ static struct tensor random_tensor(struct check *c, enum check_use use, enum dty
     double *values = host_memory((size_t)count * sizeof *values);
     uint64_t stream = c->stream++;
     for (int64_t i = 0; i < count; i++)
-        values[i] = scale * random_normal(SEED, stream, (uint64_t)i);
+        values[i] = check_operand(c, dtype, scale * random_normal(SEED, stream, (uint64_t)i));
     struct tensor tensor = check_tensor(c, use, dtype, rows, columns, values);
     free(values);
     return tensor;
@@ -281,66 +293,92 @@ static void cuda_emulator_schedule(unsigned seed) {
 }
 #endif
 
+/* What is run: body, with the option tf32 or without. */
+struct subject {
+    void (*body)(struct check *c, const void *given);
+    const void *given;
+    bool tf32;
+};
+
 /* Runs body with one thread count; returns the digest of its outputs. */
-static uint64_t run_once(void (*body)(struct check *c, const void *given), const void *given,
-                         int threads, bool verify) {
-    struct check c = {.verify = verify, .digest = 0xcbf29ce484222325};
+static uint64_t run_once(struct subject what, int threads, bool verify) {
+    struct check c = {.verify = verify, .tf32 = what.tf32, .digest = 0xcbf29ce484222325};
+    struct backend_options options = {test_device(), .threads = threads, .tf32 = what.tf32};
     struct error error;
-    cr_assert(backend_open(&c.be,
-                           &(const struct backend_options){test_device(), .threads = threads},
-                           &error) == 0,
-              "%s", error.text);
+    cr_assert(backend_open(&c.be, &options, &error) == 0, "%s", error.text);
     cuda_emulator_schedule((unsigned)threads - 1);
-    body(&c, given);
+    what.body(&c, what.given);
     uint64_t digest = c.digest;
     release(&c);
     return digest;
 }
 
-void check_everywhere(void (*body)(struct check *c, const void *given), const void *given) {
+static void run_everywhere(struct subject what) {
     static const int threads[] = {2, 3, 2};
     size_t runs = test_emulated() ? 2 : 3; /* the same schedule twice shows nothing new there */
     if (test_short()) {
-        run_once(body, given, 3, true);
+        run_once(what, 3, true);
         return;
     }
-    uint64_t first = run_once(body, given, 1, true);
+    uint64_t first = run_once(what, 1, true);
     for (size_t run = 0; run < runs; run++)
-        cr_assert(run_once(body, given, threads[run], false) == first,
+        cr_assert(run_once(what, threads[run], false) == first,
                   "%d threads gave other bits than 1 thread", threads[run]);
 }
 
-void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given) {
+static void run_on_each_gpu(struct subject what) {
 #ifdef EMULATED
     if (test_emulated() && !getenv("TEST_ONE_GPU")) {
         cuda_emulator_capability(80);
-        check_everywhere(body, given);
+        run_everywhere(what);
         cuda_emulator_capability(90);
     }
 #endif
-    check_everywhere(body, given);
+    run_everywhere(what);
 }
 
-int check_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
-                 const void *given) {
+static int run_on_gpu(int sm, int held, struct subject what) {
 #ifdef EMULATED
     if (test_emulated()) {
         cuda_emulator_capability(sm);
         cuda_emulator_stats_reset();
-        check_everywhere(body, given);
+        run_everywhere(what);
         cuda_emulator_capability(90);
         return cuda_emulator_stats().blocks_held;
     }
 #endif
-    (void)sm, (void)body, (void)given;
+    (void)sm, (void)what;
     return held;
+}
+
+void check_everywhere(void (*body)(struct check *c, const void *given), const void *given) {
+    run_everywhere((struct subject){body, given, false});
+}
+
+void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given) {
+    run_on_each_gpu((struct subject){body, given, false});
+}
+
+void check_tf32(void (*body)(struct check *c, const void *given), const void *given) {
+    run_on_each_gpu((struct subject){body, given, true});
+}
+
+int check_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
+                 const void *given) {
+    return run_on_gpu(sm, held, (struct subject){body, given, false});
+}
+
+int check_tf32_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
+                      const void *given) {
+    return run_on_gpu(sm, held, (struct subject){body, given, true});
 }
 
 void check_products(void (*body)(struct check *c, const void *given), const void *given) {
     for (int threads = 1; threads <= 3; threads++) {
-        uint64_t first = run_once(body, given, threads, true);
+        struct subject what = {body, given, false};
+        uint64_t first = run_once(what, threads, true);
         if (test_short()) return;
-        cr_assert(run_once(body, given, threads, false) == first,
+        cr_assert(run_once(what, threads, false) == first,
                   "other bits the second time, with %d threads", threads);
     }
 }

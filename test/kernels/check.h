@@ -30,6 +30,7 @@ struct check_host;
 struct check {
     struct backend be;
     bool verify;                /* compare with references in this run */
+    bool tf32;                  /* products of fp32 round operands to TF32, as random inputs are */
     uint64_t stream;            /* counts random inputs, so that each has its own */
     uint64_t digest;            /* digest of all outputs so far */
     struct check_block *blocks; /* backend memory handed out */
@@ -44,10 +45,15 @@ void check_everywhere(void (*body)(struct check *c, const void *given), const vo
  * sm_80 and sm_90. */
 void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given);
 
+/* Like check_on_each_gpu, with the option tf32. */
+void check_tf32(void (*body)(struct check *c, const void *given), const void *given);
+
 /* Like check_everywhere, on an emulated GPU of compute capability sm; returns the fewest blocks of
  * a kernel that its multiprocessors hold. Elsewhere does nothing and returns `held`. */
 int check_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
                  const void *given);
+int check_tf32_on_gpu(int sm, int held, void (*body)(struct check *c, const void *given),
+                      const void *given);
 
 /* Like check_everywhere for matmuls, whose sums a library may split among threads. The bits must
  * repeat with 1, with 2 and with 3 threads; each result is compared with the reference. */
@@ -133,6 +139,12 @@ double check_round(double value, enum dtype dtype);
 
 /* Half the distance between 1 and the next value. */
 double check_roundoff(enum dtype dtype);
+
+/* The same for operands of products of the dtype: of TF32, which has the fraction of fp16, with
+ * c->tf32. */
+double check_operand_roundoff(const struct check *c, enum dtype dtype);
+/* Returns the nearest value that such an operand can have, unless it is too large for fp16. */
+double check_operand(const struct check *c, enum dtype dtype, double value);
 
 /* Magnitude to add for check_close, as a multiple of |A B|, where cuBLASLt may round a matmul's A B
  * to the dtype of out before it adds it to out, or before the bias of a GELU (kernels.h); 0 on CPUs

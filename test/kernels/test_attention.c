@@ -62,21 +62,23 @@ static const struct shape shapes[] = {
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
-/* True if tensor cores can multiply these tensors. P and dS are then rounded to 16 bits as well. */
-static bool suits_tensor_cores(const struct shape *s, enum dtype dtype) {
-    return test_device() == DEVICE_CUDA && dtype != DTYPE_F32 &&
-           (s->head_columns == 64 || s->head_columns == 128 || s->head_columns == 256);
+/* True if tensor cores can multiply these tensors. P and dS are then rounded as well: to 16 bits,
+ * or TF32. */
+static bool suits_tensor_cores(const struct check *c, const struct shape *s, enum dtype dtype) {
+    bool fp32 = dtype == DTYPE_F32;
+    return test_device() == DEVICE_CUDA && (!fp32 || (c->tf32 && s->cap == 0)) &&
+           (s->head_columns == 64 || s->head_columns == 128 || (s->head_columns == 256 && !fp32));
 }
 
-static const char *forward_kind(const struct shape *s) {
-    bool lower = s->dtypes.qkv == s->dtypes.out && suits_tensor_cores(s, s->dtypes.qkv);
+static const char *forward_kind(const struct check *c, const struct shape *s) {
+    bool lower = s->dtypes.qkv == s->dtypes.out && suits_tensor_cores(c, s, s->dtypes.qkv);
     return lower ? "attention_forward_mma" : "attention_forward";
 }
 
-static const char *backward_kind(const struct shape *s) {
+static const char *backward_kind(const struct check *c, const struct shape *s) {
     const struct dtypes *d = &s->dtypes;
     bool same = d->qkv == d->out && d->qkv == d->dout && d->qkv == d->dqkv;
-    bool lower = same && suits_tensor_cores(s, d->qkv);
+    bool lower = same && suits_tensor_cores(c, s, d->qkv);
     return lower ? "attention_backward_mma" : "attention_backward";
 }
 
@@ -159,7 +161,7 @@ static void forward(struct check *c, const void *given) {
     if (!c->verify) return;
     reference_forward(c, s, check_read(c, &t.qkv), &t);
     check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
-    check_close(c, forward_kind(s), &t.out, t.out_exact, t.out_size);
+    check_close(c, forward_kind(c, s), &t.out, t.out_exact, t.out_size);
 }
 
 Test(attention, forward) {
@@ -181,7 +183,7 @@ static void verify_backward(struct check *c, const struct shape *s, const struct
                                   size + v};
         backward_head(&w);
     }
-    check_close(c, backward_kind(s), &t->dqkv, d, size);
+    check_close(c, backward_kind(c, s), &t->dqkv, d, size);
 }
 
 static void run_backward(struct check *c, const struct shape *s, struct tensors *t) {
@@ -216,7 +218,7 @@ static void both(struct check *c, const void *given) {
     if (!c->verify) return;
     reference_forward(c, s, check_read(c, &t.qkv), &t);
     check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
-    check_close(c, forward_kind(s), &t.out, t.out_exact, t.out_size);
+    check_close(c, forward_kind(c, s), &t.out, t.out_exact, t.out_size);
     verify_backward(c, s, &t);
 }
 
@@ -279,6 +281,7 @@ Test(attention, grouped) {
             struct shape s = given[i];
             s.dtypes = plain[d];
             if (d == i % 3 || (s.length < 100 && !test_emulated())) check_on_each_gpu(both, &s);
+            if (d == 0 && s.head_columns % 64 == 0) check_tf32(both, &s);
         }
 }
 
@@ -305,6 +308,7 @@ Test(attention, first_keys) {
             s.document = kinds[k].document;
             s.window = kinds[k].window;
             check_on_each_gpu(both, &s);
+            if (s.dtypes.qkv == DTYPE_F32 && s.head_columns % 64 == 0) check_tf32(both, &s);
         }
 }
 
@@ -328,6 +332,7 @@ Test(attention, soft_caps) {
             s.document = kinds[k].document, s.window = kinds[k].window;
             s.scale = kinds[k].scale, s.cap = kinds[k].cap;
             check_on_each_gpu(both, &s);
+            if (s.dtypes.qkv == DTYPE_F32 && s.head_columns % 64 == 0) check_tf32(both, &s);
         }
 }
 
@@ -355,6 +360,7 @@ Test(attention, windows_equal_first_keys) {
         {3, 13, 4, 10, BF16, 1, 1, 0, 1},
     };
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) check_on_each_gpu(folded, &given[i]);
+    check_tf32(folded, &(const struct shape){1, 150, 2, 64, F32, 1, 1, 97, 33});
 }
 
 /* "autocast" gives qkv and out separate dtypes; the contract allows any. */

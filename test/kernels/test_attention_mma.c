@@ -1,10 +1,12 @@
-/* Attention on tensor cores: 16 bits, heads of 64, 128 or 256 values, lengths at the borders of
- * tiles (16 rows of a matmul, 32 of a warp, 64 keys, 128 queries). test_attention.c has the rest.
+/* Attention on tensor cores: 16 bits, heads of 64, 128 or 256 values, and fp32 as TF32, heads of 64
+ * or 128; lengths at the borders of tiles (16 rows of a matmul, 32 of a warp, 64 keys, 128
+ * queries). test_attention.c has the rest.
  */
 #include <criterion/criterion.h>
 #include <math.h>
 
 #include "data/util/random.h"
+#include "test/device.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
 
@@ -62,7 +64,7 @@ static void reference(struct check *c, const struct shape *s, struct results *r)
     int64_t all = s->heads * s->width, rows = s->batch * s->length;
     const double *qkv = check_read(c, &r->qkv);
     double allowed = tolerance_of("attention_forward_mma")->arithmetic[s->dtype];
-    double rounding = check_roundoff(s->dtype) / 0x1p-24;
+    double rounding = check_operand_roundoff(c, s->dtype) / 0x1p-24;
     r->out_exact = check_doubles(c, rows * all);
     r->out_size = check_doubles(c, rows * all);
     r->lse_exact = check_doubles(c, rows * s->heads);
@@ -187,7 +189,10 @@ static void ramp(struct check *c, const void *given) {
         for (int64_t d = 0; d < columns; d++) {
             uint64_t at = (uint64_t)(i * columns + d);
             double slope = i % 3 == 0 ? 1 : i % 3 == 1 ? -1 : 0.01;
-            values[at] = d < all ? slope : d < 2 * all ? 0.01 * (double)i : random_normal(7, 0, at);
+            double value = d < all       ? slope
+                           : d < 2 * all ? 0.01 * (double)i
+                                         : random_normal(7, 0, at);
+            values[at] = check_operand(c, s->dtype, value);
         }
     struct tensor flat = check_tensor(c, CHECK_READ, s->dtype, s->length, columns, values);
     struct results r = {.qkv = check_rank3(flat, 1, s->length, columns)};
@@ -214,7 +219,7 @@ static void causal(struct check *c, const void *given) {
     static const int64_t cuts[] = {127, 70, 33, 8, 1};
     for (size_t n = 0; n < sizeof cuts / sizeof *cuts; n++) {
         for (int64_t i = cuts[n] * columns; i < s->length * columns; i++)
-            changed[i] = random_normal(99, n, (uint64_t)i);
+            changed[i] = check_operand(c, s->dtype, random_normal(99, n, (uint64_t)i));
         flat = check_tensor(c, CHECK_READ, s->dtype, s->length, columns, changed);
         r.qkv = check_rank3(flat, 1, s->length, columns);
         run(c, s, &r);
@@ -227,4 +232,55 @@ static void causal(struct check *c, const void *given) {
 Test(attention_mma, causal) {
     check_on_each_gpu(causal, &(const struct shape){1, 140, 1, 64, DTYPE_BF16, 1, 0});
     check_on_each_gpu(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F16, 1, 0});
+}
+
+/* The same in TF32: keys come 48 at a time for D = 64, and 32 for D = 128. */
+Test(attention_mma, tf32) {
+    static const int64_t lengths[] = {1,  17, 31, 32,  33,  47,  49, 63,
+                                      64, 77, 96, 128, 129, 200, 257};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        check_tf32(forward,
+                   &(const struct shape){1, lengths[i], 1, i % 2 ? 128 : 64, DTYPE_F32, 1, 0});
+    check_tf32(forward, &(const struct shape){3, 70, 5, 64, DTYPE_F32, 1, 0});
+    check_tf32(forward, &(const struct shape){2, 77, 14, 64, DTYPE_F32, 1, 2});
+    check_tf32(forward, &(const struct shape){2, 150, 4, 128, DTYPE_F32, 1, 2});
+    check_tf32(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F32, 1, 0});
+    check_tf32(forward, &(const struct shape){1, 150, 2, 64, DTYPE_F32, 30, 0});
+    check_tf32(ramp, &(const struct shape){1, 333, 1, 64, DTYPE_F32, 0, 0});
+    check_tf32(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F32, 0, 0});
+    check_tf32(causal, &(const struct shape){1, 140, 1, 64, DTYPE_F32, 1, 0});
+    check_tf32(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F32, 1, 0});
+}
+
+/* Sixteen keys at a time for D = 128, and 32 for D = 64, of which two blocks fit. */
+Test(attention_mma, tf32_in_100_KB) {
+    static const int64_t lengths[] = {15, 33, 97, 150};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const struct shape narrow = {1, lengths[i], 2, 64, DTYPE_F32, 1, 1};
+        cr_assert_geq(check_tf32_on_gpu(86, 2, forward, &narrow), 2);
+        const struct shape wide = {1, lengths[i], 1, 128, DTYPE_F32, 1, 0};
+        cr_assert_eq(check_tf32_on_gpu(86, 1, forward, &wide), 1);
+    }
+}
+
+/* Inputs that TF32 does not hold are rounded to nearest, ties away from zero. With scores of 0 the
+ * second output is the mean of two values. */
+static void rounds_inputs(struct check *c, const void *given) {
+    const struct shape *s = given;
+    const double ties[] = {1 + 0x1p-11, -1 - 0x1p-11, 1 + 0x1p-11 - 0x1p-23, 2 + 0x1p-10 - 0x1p-22};
+    const double nearest[] = {1 + 0x1p-10, -1 - 0x1p-10, 1, 2};
+    double *values = check_doubles(c, 2 * 3 * s->width), *expected = check_doubles(c, 2 * s->width);
+    for (int64_t d = 0; d < 2 * s->width; d++) {
+        values[d / s->width * 3 * s->width + 2 * s->width + d % s->width] = ties[d % 4];
+        expected[d] = test_device() == DEVICE_CUDA ? nearest[d % 4] : ties[d % 4];
+    }
+    struct tensor flat = check_tensor(c, CHECK_READ, s->dtype, 2, 3 * s->width, values);
+    struct results r = {.qkv = check_rank3(flat, 1, 2, 3 * s->width)};
+    run(c, s, &r);
+    check_equal(c, "attention of values in TF32", &r.out, expected);
+}
+
+Test(attention_mma, tf32_rounds_inputs) {
+    check_tf32(rounds_inputs, &(const struct shape){1, 2, 1, 64, DTYPE_F32, 0, 0});
+    check_tf32(rounds_inputs, &(const struct shape){1, 2, 1, 128, DTYPE_F32, 0, 0});
 }

@@ -1,5 +1,6 @@
-/* attention_backward on a GPU's tensor cores: 16 bits, heads of 64, 128 and 256 values, and lengths
- * around the edges of its tiles (64 and 128) and fragments (8 and 16).
+/* attention_backward on a GPU's tensor cores: 16 bits, heads of 64, 128 and 256 values, fp32 as
+ * TF32, heads of 64 and 128; and lengths around the edges of its tiles (64 and 128) and fragments
+ * (8 and 16).
  *
  * The saved results of the forward pass come from its rounded fp64 reference, not from the
  * operation. So only the backward pass is tested, and it is exact for these inputs. */
@@ -25,6 +26,7 @@ enum { LENGTH_MAX = 400, WIDTH_MAX = 256 };
 struct host {
     const struct shape *shape;
     struct qkv_row row;
+    double roundoff; /* of P and dS */
     double *qkv, *dout, *out, *lse, *dqkv, *size;
 };
 
@@ -32,7 +34,7 @@ struct host {
  * of out and dout `out_stride`. */
 struct head {
     int64_t length, width, stride, out_stride;
-    double scale;
+    double scale, roundoff;
     double *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv, *dq_size, *dk_size, *dv_size;
 };
 
@@ -47,6 +49,7 @@ static struct head head_of(const struct host *host, int64_t n) {
                          .stride = row.columns,
                          .out_stride = row.q_columns,
                          .scale = 1 / sqrt((double)s->width),
+                         .roundoff = host->roundoff,
                          .q = host->qkv + q,
                          .k = host->qkv + k,
                          .v = host->qkv + v,
@@ -87,11 +90,11 @@ static void forward_row(const struct head *h, int64_t i, enum dtype dtype) {
 }
 
 /* Returns the uncertainty of a value of P or dS that is off by `arithmetic` 2^-24 and then
- * rounded to 16 bits, in units of attention_backward_mma. Below the smallest normal number,
+ * rounded, in units of attention_backward_mma. Below the smallest normal number,
  * which bf16 shares with fp32, the rounding error is that of the normal number. */
-static double uncertain(double value, double arithmetic_size, enum dtype dtype) {
+static double uncertain(double value, double arithmetic_size, double roundoff, enum dtype dtype) {
     const struct tolerance *lower = tolerance_of("attention_backward_mma");
-    double least = dtype == DTYPE_F16 ? 0x1p-14 : 0x1p-126, units = check_roundoff(dtype) * 0x1p24;
+    double least = dtype == DTYPE_F16 ? 0x1p-14 : 0x1p-126, units = roundoff * 0x1p24;
     return (fmax(fabs(value), least) * units + 4 * arithmetic_size) / lower->arithmetic[dtype];
 }
 
@@ -103,8 +106,9 @@ static void backward_pair(const struct head *h, int64_t i, int64_t j, double del
     double size, dp_size, s = h->scale * dot(h->q + qi, h->k + kj, h->width, &size);
     double p = exp(s - h->lse[i]), dp = dot(h->dout + oi, h->v + kj, h->width, &dp_size);
     double ds = p * (dp - delta), unsure = 1 + size * h->scale + fabs(h->lse[i]);
-    double p_off = uncertain(p, p * unsure, dtype);
-    double ds_off = uncertain(ds, p * (dp_size + delta_size) * unsure, dtype) * h->scale;
+    double p_off = uncertain(p, p * unsure, h->roundoff, dtype);
+    double ds_size = p * (dp_size + delta_size) * unsure;
+    double ds_off = uncertain(ds, ds_size, h->roundoff, dtype) * h->scale;
     for (int64_t d = 0; d < h->width; d++) {
         double q = h->q[qi + d], k = h->k[kj + d], dout = h->dout[oi + d];
         h->dq[qi + d] += ds * h->scale * k;
@@ -120,7 +124,7 @@ static double *random_values(struct check *c, int64_t count, enum dtype dtype, d
     double *values = check_doubles(c, count);
     uint64_t stream = c->stream++;
     for (int64_t i = 0; i < count; i++)
-        values[i] = check_round(spread * random_normal(11, stream, (uint64_t)i), dtype);
+        values[i] = check_operand(c, dtype, spread * random_normal(11, stream, (uint64_t)i));
     return values;
 }
 
@@ -129,6 +133,7 @@ static struct host prepare(struct check *c, const struct shape *s) {
     int64_t rows = s->batch * s->length;
     struct host host = {.shape = s,
                         .row = row,
+                        .roundoff = check_operand_roundoff(c, s->dtype),
                         .qkv = random_values(c, rows * row.columns, s->dtype, s->spread),
                         .dout = random_values(c, rows * row.q_columns, s->dtype, 1),
                         .out = check_doubles(c, rows * row.q_columns),
@@ -287,4 +292,21 @@ Test(attention_mma_backward, several_waves) {
     if (test_device() == DEVICE_CPU) cr_skip_test("a CPU has no waves of blocks");
     check_on_each_gpu(waves, &(const struct shape){BATCH, LENGTH, 3, 64, DTYPE_BF16, 1, 0});
     check_on_each_gpu(waves, &(const struct shape){BATCH, LENGTH, 3, 128, DTYPE_F16, 1, 0});
+}
+
+/* The same in TF32, where heads of 64 have the tiles of 128 in 16 bits, and those of 128 of 256. */
+Test(attention_mma_backward, tf32) {
+    static const int64_t lengths[] = {1, 15, 17, 33, 63, 64, 65, 77, 127, 128, 129};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        check_tf32(backward, &(const struct shape){1, lengths[i], 1, 64, DTYPE_F32, 1, 0});
+        check_tf32(backward, &(const struct shape){1, lengths[i], 1, 128, DTYPE_F32, 1, 0});
+    }
+    check_tf32(backward, &(const struct shape){1, 390, 1, 64, DTYPE_F32, 1, 0});
+    check_tf32(backward, &(const struct shape){1, 270, 1, 128, DTYPE_F32, 1, 0});
+    check_tf32(backward, &(const struct shape){3, 20, 5, 64, DTYPE_F32, 1, 0});
+    check_tf32(backward, &(const struct shape){2, 77, 14, 64, DTYPE_F32, 1, 2});
+    check_tf32(backward, &(const struct shape){2, 150, 6, 128, DTYPE_F32, 1, 2});
+    check_tf32(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F32, 2, 0});
+    const struct shape wide = {1, 150, 2, 128, DTYPE_F32, 1, 1};
+    cr_assert_eq(check_tf32_on_gpu(86, 1, backward, &wide), 1);
 }
