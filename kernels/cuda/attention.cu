@@ -17,11 +17,17 @@ static bool forward_on_tensor_cores(const struct backend *be,
 }
 
 /* True if Hopper's kernels can run on tensors that tensor cores can read. They have no soft caps,
- * which only Gemma 2 needs, mostly with heads of 256 values: their sums would fill the registers.
- */
+ * which only Gemma 2 needs. */
 static bool on_warp_groups(const struct backend *be, enum dtype dtype, float softcap,
                            const struct attention_shape *shape) {
     return softcap == 0 && attention_wgmma_supports(cuda_state(be), dtype, shape->width);
+}
+
+static bool gradient_on_warp_groups(const struct backend *be,
+                                    const struct attention_backward_args *args,
+                                    const struct attention_shape *shape) {
+    return shape->width <= WGMMA_BACKWARD_MAX &&
+           on_warp_groups(be, args->qkv->dtype, args->softcap, shape);
 }
 
 /* True if tensor cores can compute it, provided the tensors are aligned. */
@@ -112,7 +118,7 @@ static size_t backward_bytes(struct backend *be, const struct attention_backward
                           args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
     if (!backward_supported(be, args, shape)) return bytes;
     bytes = larger(bytes, attention_mma_backward_bytes(args, shape));
-    if (!on_warp_groups(be, args->qkv->dtype, args->softcap, shape)) return bytes;
+    if (!gradient_on_warp_groups(be, args, shape)) return bytes;
     return larger(bytes, attention_backward_bytes(args, shape));
 }
 
@@ -132,7 +138,7 @@ void cuda_attention_backward(struct backend *be, const struct attention_backward
     limited.first_keys =
         limits(be, args->first_keys, window, &shape, window ? backward_bytes(be, args, &shape) : 0);
     if (backward_on_tensor_cores(be, args, &shape)) {
-        if (on_warp_groups(be, args->qkv->dtype, args->softcap, &shape))
+        if (gradient_on_warp_groups(be, args, &shape))
             attention_wgmma_backward(be, &limited, &shape);
         else attention_mma_backward(be, &limited, &shape);
         return;

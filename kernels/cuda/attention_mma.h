@@ -233,13 +233,19 @@ static __device__ __forceinline__ void store_column_sums(float *to, float *own) 
         else BY_TYPE(function, dtype, 128, __VA_ARGS__);              \
     } while (0)
 
-/* The same for heads of 256 values, and for fp32 with heads of 64 or 128. */
+/* The same for heads of 256 values, too. */
+#define BY_TYPE_AND_ANY_WIDTH(function, dtype, width, ...)              \
+    do {                                                                \
+        if ((width) == 256) BY_TYPE(function, dtype, 256, __VA_ARGS__); \
+        else BY_TYPE_AND_WIDTH(function, dtype, width, __VA_ARGS__);    \
+    } while (0)
+
+/* The same for fp32, too, with heads of 64 or 128. */
 #define BY_ANY_TYPE_AND_WIDTH(function, dtype, width, ...)                           \
     do {                                                                             \
         if ((dtype) == DTYPE_F32 && (width) == 64) function<float, 64>(__VA_ARGS__); \
         else if ((dtype) == DTYPE_F32) function<float, 128>(__VA_ARGS__);            \
-        else if ((width) == 256) BY_TYPE(function, dtype, 256, __VA_ARGS__);         \
-        else BY_TYPE_AND_WIDTH(function, dtype, width, __VA_ARGS__);                 \
+        else BY_TYPE_AND_ANY_WIDTH(function, dtype, width, __VA_ARGS__);             \
     } while (0)
 
 /* Tile and head of piece `number` of the work. Heads come in groups whose keys and values stay in

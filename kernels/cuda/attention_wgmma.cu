@@ -24,7 +24,7 @@ static void *find_encode() {
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width) {
     if (cuda->without_wgmma || cuda->major != 9 || cuda->minor != 0) return false;
-    if (dtype == DTYPE_F32 || (width != 64 && width != 128)) return false;
+    if (dtype == DTYPE_F32 || (width != 64 && width != 128 && width != 256)) return false;
     if (!cuda->looked_for_encode && attention_wgmma_compiled())
         cuda->encode_tensor_map = find_encode();
     cuda->looked_for_encode = true;

@@ -5,8 +5,8 @@
  * of wgmma. Tiles of keys and values, or of queries and gradients of outputs, are streamed in steps
  * through a ring of slots. Tensor copies fill the slots and all groups read them.
  *
- * Maps see tensors as [B, T, heads, D]: rows beyond the end read as 0. Heads of 128 values take two
- * tiles side by side. */
+ * Maps see tensors as [B, T, heads, D]: rows beyond the end read as 0. Heads of 128 and 256 values
+ * take two and four tiles side by side. */
 #pragma once
 
 #include "kernels/cuda/attention_mma.h"

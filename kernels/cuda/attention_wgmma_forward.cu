@@ -6,7 +6,11 @@
  * before the outputs of this one, and the exponentials overlap with the latter. The exponentials of
  * one group also overlap with the products of another: with D = 64, of the other block, too. With
  * D = 128 a step has 128 keys, so that a read of the queries from shared memory serves twice as
- * many products.
+ * many products. With D = 256 outputs take the registers for that.
+ *
+ * Keys and values come through a ring of slots, in the order of their use. While the keys of a step
+ * are multiplied, the values of the step before are still needed: with D = 256, where three slots
+ * for keys and values do not fit, each has slots of its own, and keys leave theirs earlier.
  *
  * Thread 0 fetches a later step besides its other work: a separate warp for that would take
  * registers from the others (they are allocated to four warps at a time). */
@@ -16,13 +20,18 @@ enum { SLACK = 8, GROUPS = 2, QUERIES = GROUPS * GROUP_ROWS, THREADS = GROUPS * 
 
 template <int D> struct layout {
     enum {
-        BLOCKS = 128 / D, /* per multiprocessor */
-        TILES = D / 64,   /* tiles of 64 keys in a step */
+        BLOCKS = D == 64 ? 2 : 1, /* per multiprocessor */
+        TILES = D == 128 ? 2 : 1, /* tiles of 64 keys in a step */
         KEYS = TILES * GROUP_ROWS,
-        SLOTS = D == 64 ? 4 : 3, /* the ring has as many as fit */
-        AHEAD = SLOTS - 2,
-        VALUES = TILES * head_tile<D>::BYTES, /* bytes from keys to values */
-        SLOT = 2 * VALUES,
+        APART = D == 256, /* keys and values have slots of their own */
+        EACH = 1 + APART, /* slots that a step takes */
+        SLOTS = D == 64    ? 4
+                : D == 128 ? 3
+                           : 5,          /* the ring has as many as fit */
+        AHEAD = SLOTS - (APART ? 3 : 2), /* slots that are filled before the first step */
+        BYTES_OF_KEYS = TILES * head_tile<D>::BYTES,
+        VALUES = APART ? 0 : BYTES_OF_KEYS, /* bytes to the values from where their slot begins */
+        SLOT = 2 * BYTES_OF_KEYS / EACH,
         SLOTS_AT = GROUPS * head_tile<D>::BYTES, /* after the queries */
         BARRIERS_AT = SLOTS_AT + SLOTS * SLOT,
         BYTES = BARRIERS_AT + (2 * SLOTS + 1) * 8
@@ -36,14 +45,22 @@ struct forward {
     float factor; /* scale * log2(e) */
 };
 
-/* Slots for steps of keys and values, in shared memory. */
+/* Slots for keys and values, in shared memory. What passes through them is numbered, and so are its
+ * barriers: steps, or the keys of step 0, those of 1, the values of 0, keys 2, values 1, ..., and
+ * the last two values. */
 template <int D> struct ring {
     unsigned char *slots;
     struct step_barriers full, empty;
 };
 template <int D>
-static __device__ __forceinline__ unsigned char *slot_at(const struct ring<D> &ring, int step) {
-    return ring.slots + step % layout<D>::SLOTS * layout<D>::SLOT;
+static __device__ __forceinline__ unsigned char *slot_at(const struct ring<D> &ring, int number) {
+    return ring.slots + number % layout<D>::SLOTS * layout<D>::SLOT;
+}
+template <int D> static __device__ __forceinline__ int keys_number(int step) {
+    return !layout<D>::APART || step == 0 ? step : 2 * step - 1;
+}
+template <int D> static __device__ __forceinline__ int values_number(int step, int steps) {
+    return !layout<D>::APART ? step : step == steps - 1 ? 2 * step + 1 : 2 * step + 2;
 }
 
 /* Keys and values of a head in the map of qkv, from tile `first` of 64 on; each step is the next
@@ -53,38 +70,54 @@ struct key_source {
     int head, value_head, batch, first, steps;
 };
 
-/* Starts to fetch step `step`, if it exists; thread 0 does. Tiles of keys are ordered as
+/* Starts to fetch what has this number, if it exists; thread 0 does. Tiles of keys are ordered as
  * start_scores reads them. */
 template <int D>
-static __device__ __forceinline__ void fetch_keys(const struct ring<D> &ring,
-                                                  const struct key_source &source, int step) {
+static __device__ __forceinline__ void fetch(const struct ring<D> &ring,
+                                             const struct key_source &source, int number) {
     typedef struct layout<D> at;
-    const int across = head_tile<D>::ACROSS;
-    if (threadIdx.x == 0 && step < source.steps) {
-        phase_barrier *full = barrier_of(ring.full, step);
-        if (step >= at::SLOTS) wait_for_step(ring.empty, step - at::SLOTS);
+    const int across = head_tile<D>::ACROSS, count = source.steps * at::EACH;
+    if (threadIdx.x == 0 && number < count) {
+        phase_barrier *full = barrier_of(ring.full, number);
+        if (number >= at::SLOTS) wait_for_step(ring.empty, number - at::SLOTS);
         phase_arrive_expecting(full, at::SLOT);
-        unsigned char *to = slot_at(ring, step);
+        unsigned char *to = slot_at(ring, number);
+        bool values = number == count - 1 || (number > 0 && number % 2 == 0);
+        int step = !at::APART ? number : values ? (number - 1) / 2 : (number + 1) / 2;
 #pragma unroll
         for (int i = 0; i < at::TILES * across; i++) {
-            int tile = i / across, half = i % across, column = half * TILE_VALUES;
+            int tile = i / across, part = i % across, column = part * TILE_VALUES;
             int row = source.first * GROUP_ROWS + step * at::KEYS + tile * GROUP_ROWS;
-            tensor_copy(to + (half * at::TILES + tile) * TILE_BYTES, source.map, column,
-                        source.head, row, source.batch, full);
-            tensor_copy(to + at::VALUES + i * TILE_BYTES, source.map, column, source.value_head,
-                        row, source.batch, full);
+            if (!at::APART || !values)
+                tensor_copy(to + (part * at::TILES + tile) * TILE_BYTES, source.map, column,
+                            source.head, row, source.batch, full);
+            if (!at::APART || values)
+                tensor_copy(to + at::VALUES + i * TILE_BYTES, source.map, column, source.value_head,
+                            row, source.batch, full);
         }
     }
     __syncwarp();
+}
+/* Fetches what the slots that step `step - 1` has left can hold. */
+template <int D>
+static __device__ __forceinline__ void fetch_ahead(const struct ring<D> &ring,
+                                                   const struct key_source &source, int step) {
+#pragma unroll
+    for (int i = 0; i < layout<D>::EACH; i++)
+        fetch(ring, source, layout<D>::EACH * step + layout<D>::AHEAD + i);
 }
 /* Skips the steps from `step` to `end`, which the group does not need. */
 template <int D>
 static __device__ __forceinline__ void
 skip_steps(const struct ring<D> &ring, const struct key_source &source, int step, int end) {
     for (; step < end; step++) {
-        fetch_keys(ring, source, step + layout<D>::AHEAD);
-        wait_for_step(ring.full, step);
-        warp_arrives(ring.empty, step);
+        int numbers[2] = {keys_number<D>(step), values_number<D>(step, source.steps)};
+        fetch_ahead(ring, source, step);
+#pragma unroll
+        for (int i = 0; i < layout<D>::EACH; i++) {
+            wait_for_step(ring.full, numbers[i]);
+            warp_arrives(ring.empty, numbers[i]);
+        }
     }
 }
 
@@ -160,40 +193,48 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
     uint32_t p[at::TILES][GROUP_ROWS / 16][4];
     float factor = f.factor;
     int warp_first = first + (int)threadIdx.x % GROUP_THREADS / WARP * 16;
-    fetch_keys(ring, source, begin + at::AHEAD);
-    wait_for_step(ring.full, begin);
+    int keys = keys_number<D>(begin), values;
+    fetch_ahead(ring, source, begin);
+    wait_for_step(ring.full, keys);
     group_fence();
-    start_scores<T, D, at::TILES>(s, queries, slot_at(ring, begin));
+    start_scores<T, D, at::TILES>(s, queries, slot_at(ring, keys));
     group_wait<0>();
+    if (at::APART) warp_arrives(ring.empty, keys);
     mask_step<D, LIMITED>(s, f, source, warp_first, begin, seen == begin + 1);
     follow_maxima<at::TILES>(rows, shrink, s, factor);
     exponentials<at::TILES>(s, rows, factor);
 #pragma unroll
     for (int i = 0; i < at::TILES; i++) round_to<T>(p[i], s[i]);
-    if (seen > begin + 1) wait_for_step(ring.full, begin + 1);
+    if (seen > begin + 1) wait_for_step(ring.full, keys_number<D>(begin + 1));
     for (int step = begin + 1; step < seen; step++) {
-        fetch_keys(ring, source, step + at::AHEAD);
+        keys = keys_number<D>(step);
+        values = values_number<D>(step - 1, source.steps);
+        fetch_ahead(ring, source, step);
+        if (at::APART) wait_for_step(ring.full, values);
         group_fence();
-        start_scores<T, D, at::TILES>(s, queries, slot_at(ring, step));
-        start_sums<T, D, at::TILES>(o, p, slot_at(ring, step - 1) + at::VALUES);
+        start_scores<T, D, at::TILES>(s, queries, slot_at(ring, keys));
+        start_sums<T, D, at::TILES>(o, p, slot_at(ring, values) + at::VALUES);
         group_wait<at::TILES>();
+        if (at::APART) warp_arrives(ring.empty, keys);
         mask_step<D, LIMITED>(s, f, source, warp_first, step, step == seen - 1);
         bool shrinks = follow_maxima<at::TILES>(rows, shrink, s, factor);
         exponentials<at::TILES>(s, rows, factor);
         /* This loop also keeps the compiler from waiting for the outputs earlier. */
-        if (step + 1 < seen) wait_for_step(ring.full, step + 1);
+        if (step + 1 < seen) wait_for_step(ring.full, keys_number<D>(step + 1));
         group_wait<0>();
-        warp_arrives(ring.empty, step - 1);
+        warp_arrives(ring.empty, values);
 #pragma unroll
         for (int i = 0; i < at::TILES; i++) round_to<T>(p[i], s[i]);
 #pragma unroll
         for (int i = 0; shrinks && i < D / TILE_VALUES * GROUP_SUMS; i++)
             o[i / GROUP_SUMS][i % GROUP_SUMS] *= shrink[i / 2 % 2];
     }
+    values = values_number<D>(seen - 1, source.steps);
+    if (at::APART) wait_for_step(ring.full, values);
     group_fence();
-    start_sums<T, D, at::TILES>(o, p, slot_at(ring, seen - 1) + at::VALUES);
+    start_sums<T, D, at::TILES>(o, p, slot_at(ring, values) + at::VALUES);
     group_wait<0>();
-    warp_arrives(ring.empty, seen - 1);
+    warp_arrives(ring.empty, values);
 }
 
 /* Divides by the sums and stores, with the log-sum-exp; `valid` of the group's rows exist. */
@@ -254,7 +295,7 @@ static __global__ void __launch_bounds__(THREADS, layout<D>::BLOCKS)
                           batch, queries_full);
     }
     __syncwarp();
-    for (int step = 0; step < at::AHEAD; step++) fetch_keys(ring, source, step);
+    for (int number = 0; number < at::AHEAD; number++) fetch(ring, source, number);
     int seen = first < f.sequence ? (first - first_tile * GROUP_ROWS) / at::KEYS + 1 : 0;
     if (seen > 0) {
         /* A row may see no key of the first tiles: a finite shift then leaves its sum 0. */
@@ -316,5 +357,5 @@ static void launch(struct backend *be, const struct attention_forward_args *args
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape) {
     assert(args->out->dtype == args->qkv->dtype);
-    BY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
+    BY_TYPE_AND_ANY_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

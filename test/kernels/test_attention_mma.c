@@ -169,6 +169,7 @@ Test(attention_mma, grouped) {
 Test(attention_mma, long_rows) {
     check_on_each_gpu(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1, 0});
     check_on_each_gpu(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(forward, &(const struct shape){2, 390, 2, 256, DTYPE_BF16, 1, 1});
 }
 
 /* Scores of thousands, where softmax selects one key, or a few in a tie. */

@@ -310,3 +310,29 @@ Test(attention_mma_backward, tf32) {
     const struct shape wide = {1, 150, 2, 128, DTYPE_F32, 1, 1};
     cr_assert_eq(check_tf32_on_gpu(86, 1, backward, &wide), 1);
 }
+
+/* Inputs that TF32 does not hold are rounded, and an emulated GPU refuses others. One query that
+ * sees one key, with P = 1 and dS = 0: its dV is dO. A spread of 0 makes q 0, else k is. */
+static void rounds_inputs(struct check *c, const void *given) {
+    const struct shape *s = given;
+    const double ties[] = {1 + 0x1p-11, -1 - 0x1p-11, 1 + 0x1p-11 - 0x1p-23, 2 + 0x1p-10 - 0x1p-22};
+    const double nearest[] = {1 + 0x1p-10, -1 - 0x1p-10, 1, 2};
+    struct host host = prepare(c, s);
+    for (int64_t d = 0; d < s->width; d++) {
+        host.qkv[d] = s->spread != 0 ? ties[d % 4] : 0;
+        host.qkv[s->width + d] = s->spread != 0 ? 0 : ties[d % 4];
+        host.qkv[2 * s->width + d] = host.out[d] = 0;
+        host.dout[d] = ties[d % 4];
+        bool rounds = test_device() == DEVICE_CUDA;
+        host.dqkv[2 * s->width + d] = rounds ? nearest[d % 4] : ties[d % 4];
+    }
+    host.lse[0] = 0;
+    struct tensor dqkv = run(c, &host);
+    check_equal(c, "gradients of values in TF32", &dqkv, host.dqkv);
+}
+
+Test(attention_mma_backward, tf32_rounds_inputs) {
+    for (int64_t width = 64; width <= 128; width *= 2)
+        for (int spread = 0; spread < 2; spread++)
+            check_tf32(rounds_inputs, &(const struct shape){1, 1, 1, width, DTYPE_F32, spread, 0});
+}
