@@ -23,13 +23,6 @@ static bool on_warp_groups(const struct backend *be, enum dtype dtype, float sof
     return softcap == 0 && attention_wgmma_supports(cuda_state(be), dtype, shape->width);
 }
 
-static bool gradient_on_warp_groups(const struct backend *be,
-                                    const struct attention_backward_args *args,
-                                    const struct attention_shape *shape) {
-    return shape->width <= WGMMA_BACKWARD_MAX &&
-           on_warp_groups(be, args->qkv->dtype, args->softcap, shape);
-}
-
 /* True if tensor cores can compute it, provided the tensors are aligned. */
 static bool backward_supported(const struct backend *be, const struct attention_backward_args *args,
                                const struct attention_shape *shape) {
@@ -118,7 +111,7 @@ static size_t backward_bytes(struct backend *be, const struct attention_backward
                           args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
     if (!backward_supported(be, args, shape)) return bytes;
     bytes = larger(bytes, attention_mma_backward_bytes(args, shape));
-    if (!gradient_on_warp_groups(be, args, shape)) return bytes;
+    if (!on_warp_groups(be, args->qkv->dtype, args->softcap, shape)) return bytes;
     return larger(bytes, attention_backward_bytes(args, shape));
 }
 
@@ -138,9 +131,10 @@ void cuda_attention_backward(struct backend *be, const struct attention_backward
     limited.first_keys =
         limits(be, args->first_keys, window, &shape, window ? backward_bytes(be, args, &shape) : 0);
     if (backward_on_tensor_cores(be, args, &shape)) {
-        if (gradient_on_warp_groups(be, args, &shape))
-            attention_wgmma_backward(be, &limited, &shape);
-        else attention_mma_backward(be, &limited, &shape);
+        if (!on_warp_groups(be, args->qkv->dtype, args->softcap, &shape))
+            attention_mma_backward(be, &limited, &shape);
+        else if (shape.width == 256) attention_wgmma_wide_backward(be, &limited, &shape);
+        else attention_wgmma_backward(be, &limited, &shape);
         return;
     }
     attention_simt_backward(be, &limited, &shape);

@@ -1,7 +1,7 @@
 /* Shared by the attention files. attention.cu picks an implementation:
  *
- *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64, 128 or (forward) 256
- *     attention_mma_*    tensor cores of sm_80 and later: the same, backward too, and soft caps;
+ *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64, 128 or 256 values
+ *     attention_mma_*    tensor cores of sm_80 and later: the same, and soft caps;
  *                        fp32 rounded to TF32 (the option tf32), heads of 64 or 128
  *     attention_simt_*   anything else: fp32 arithmetic in plain threads
  *
@@ -58,13 +58,14 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* Compute the same without a soft cap; they also require attention_wgmma_supports, and the gradient
- * heads of at most WGMMA_BACKWARD_MAX values: for wider ones its sums would fill the registers. */
-enum { WGMMA_BACKWARD_MAX = 128 };
+/* Compute the same without a soft cap; they also require attention_wgmma_supports. _wide: heads of
+ * 256 values, otherwise of 64 and 128. */
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape);
 void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,
                               const struct attention_shape *shape);
+void attention_wgmma_wide_backward(struct backend *be, const struct attention_backward_args *args,
+                                   const struct attention_shape *shape);
 size_t attention_backward_bytes(const struct attention_backward_args *args,
                                 const struct attention_shape *shape);
 

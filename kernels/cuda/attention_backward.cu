@@ -1,4 +1,4 @@
-/* The passes before and after Hopper's kernel for attention's gradient. */
+/* The passes before and after Hopper's kernels for attention's gradient. */
 #include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/partials.h"
 
@@ -43,6 +43,7 @@ static __global__ void __launch_bounds__(PREPARE_WARPS *WARP)
         bool valid = row < b.sequence;
         to->x[threadIdx.x] = valid ? -b.lse[of_head * b.sequence + row] * LOG2_OF_E : -INFINITY;
     }
+    if (D > IN_ORDER_MAX) return;
     /* The first key tile that the first of these queries sees begins the sums. */
     int tile = 0;
     if (b.first_keys && first < b.sequence) tile = b.first_keys[of_batch + first] / BLOCK_KEYS;
@@ -65,9 +66,13 @@ static size_t lay_out(struct backward *b, const struct attention_backward_args *
     size_t halves = tiles * (BLOCK_KEYS / VALUE_ROWS);
     size_t sums = (size_t)(sums_rows(shape) * tensor_columns(args->dqkv));
     b->values = (struct query_values *)arena_take(&arena, halves * sizeof *b->values);
-    b->dq = (float *)arena_take(&arena, tiles * BLOCK_KEYS * (size_t)shape->width * sizeof *b->dq);
-    b->semaphores = (int *)arena_take(&arena, halves * sizeof *b->semaphores);
-    b->next_work = (int *)arena_take(&arena, sizeof *b->next_work);
+    b->dq = NULL, b->semaphores = b->next_work = NULL;
+    if (shape->width <= IN_ORDER_MAX) {
+        size_t width = (size_t)shape->width;
+        b->dq = (float *)arena_take(&arena, tiles * BLOCK_KEYS * width * sizeof *b->dq);
+        b->semaphores = (int *)arena_take(&arena, halves * sizeof *b->semaphores);
+        b->next_work = (int *)arena_take(&arena, sizeof *b->next_work);
+    }
     b->sums = args->column_sums ? (float *)arena_take(&arena, sums * sizeof *b->sums) : NULL;
     return arena.used;
 }
@@ -104,7 +109,7 @@ struct backward attention_backward_begin(struct backend *be,
     b.out_stride = b.heads * width;
     b.scale = attention_score(args->scale, 0, width).scale;
     b.factor = b.scale * LOG2_OF_E;
-    BY_TYPE_AND_WIDTH(prepare, args->qkv->dtype, width, be, &b);
+    BY_TYPE_AND_ANY_WIDTH(prepare, args->qkv->dtype, width, be, &b);
     return b;
 }
 

@@ -1,5 +1,6 @@
 /* The gradient of attention in one kernel: attention_mma_backward.cu has the formulas, and computes
- * S and dP twice, in two kernels. Hopper's kernel (attention_wgmma_backward.cu) does not.
+ * S and dP twice, in two kernels. Hopper's kernel (attention_wgmma_backward.cu) does not. (Its
+ * kernels for heads of more than IN_ORDER_MAX values do, and take only query_values from here.)
  *
  * A small pass computes delta. Then one kernel computes the five products: a block holds BLOCK_KEYS
  * keys and streams the queries that see them, from the last to the diagonal. dK and dV are sums in
@@ -21,8 +22,9 @@
 
 enum {
     BLOCK_KEYS = 128,
-    VALUE_ROWS = 64, /* queries of a struct query_values */
-    SUM_WARPS = 8    /* parts of column sums for BLOCK_KEYS rows: one per 16 rows */
+    VALUE_ROWS = 64,   /* queries of a struct query_values */
+    SUM_WARPS = 8,     /* parts of column sums for BLOCK_KEYS rows: one per 16 rows */
+    IN_ORDER_MAX = 128 /* values of a head; dQ of wider ones has no sums in memory */
 };
 
 /* Values of 64 queries: -lse log2(e), -infinity beyond the end; and delta. */
