@@ -88,9 +88,9 @@ static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t
         cp_async_16(to + i * ROW_BYTES<T, D>, from + i * stride, row + i < valid);
 }
 
-/* Rounds what this thread has copied to a tile of fp32 to TF32, in place; tiles of 16 bits are
- * operands as they are. Called after the wait for the copy and before the barrier: so each value is
- * rounded once, not by every warp that reads it. */
+/* Rounds the chunks that this thread has copied to a tile of fp32 to TF32, in place; tiles of 16
+ * bits are operands as they are. Called after the wait for the copy and before the barrier, so that
+ * each value is rounded once, not by every warp that reads it. */
 template <typename T, int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void round_tile(T *tile) {
     if constexpr (sizeof(T) == sizeof(float)) {

@@ -113,7 +113,7 @@ static __device__ __forceinline__ void load_held(uint32_t a[][D / DEPTH<T>][4], 
     cp_async_commit();
 }
 
-/* Rounds what load_held has copied last, before the barrier. */
+/* Rounds the held tiles that load_held has copied last, before the barrier. */
 template <typename T, int D> static __device__ __forceinline__ void round_held(T *shared) {
     typedef struct backward_tiles<T, D> tiles;
     T *to = shared + (tiles::WIDE ? 0 : tiles::STAGE);
@@ -310,7 +310,8 @@ static __device__ __forceinline__ void fetch(T *stages, int stage, const struct 
     }
 }
 
-/* Rounds what fetch has copied to a stage, after the wait for it and before the barrier. */
+/* Rounds both tiles that fetch has copied to a stage, after the wait for it and before the barrier.
+ */
 template <typename T, int D>
 static __device__ __forceinline__ void round_stage(T *stages, int stage) {
     typedef struct backward_tiles<T, D> tiles;

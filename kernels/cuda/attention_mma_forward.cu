@@ -21,9 +21,9 @@
  * With D = 256 the output of 16 rows takes as many registers as that of 32 rows with D = 128. A
  * block then has eight warps with 16 rows each, and a multiprocessor one block: as many warps.
  *
- * In fp32 with TF32, heads of 64 values are as many bytes as those of 128 in 16 bits, and heads of
- * 128 as many as those of 256; their outputs take half as many registers. What a thread has copied
- * it rounds before the others read it (round_tile).
+ * In fp32 with TF32, heads of 64 values take as many bytes as those of 128 in 16 bits, and heads of
+ * 128 as many as those of 256; their outputs take half as many registers. Each thread rounds the
+ * chunks that it has copied before the other threads read them (round_tile).
  *
  * With a soft cap the scores become their tanh (struct attention_score) before they are masked.
  *

@@ -45,9 +45,11 @@ struct forward {
     float factor; /* scale * log2(e) */
 };
 
-/* Slots for keys and values, in shared memory. What passes through them is numbered, and so are its
- * barriers: steps, or the keys of step 0, those of 1, the values of 0, keys 2, values 1, ..., and
- * the last two values. */
+/* Slots for keys and values, in shared memory. Their contents are numbered in the order of use, and
+ * so are the barriers: keys and values of a step together have its number. With slots apart, the
+ * order is the keys of step 0, those of 1, the values of 0, keys 2, values 1, ..., and the last two
+ * values.
+ */
 template <int D> struct ring {
     unsigned char *slots;
     struct step_barriers full, empty;
@@ -70,8 +72,8 @@ struct key_source {
     int head, value_head, batch, first, steps;
 };
 
-/* Starts to fetch what has this number, if it exists; thread 0 does. Tiles of keys are ordered as
- * start_scores reads them. */
+/* Starts to fetch the contents with this number, if there are so many; thread 0 does. Tiles of keys
+ * are ordered as start_scores reads them. */
 template <int D>
 static __device__ __forceinline__ void fetch(const struct ring<D> &ring,
                                              const struct key_source &source, int number) {
@@ -98,7 +100,7 @@ static __device__ __forceinline__ void fetch(const struct ring<D> &ring,
     }
     __syncwarp();
 }
-/* Fetches what the slots that step `step - 1` has left can hold. */
+/* Starts to refill the slots that step `step - 1` has released. */
 template <int D>
 static __device__ __forceinline__ void fetch_ahead(const struct ring<D> &ring,
                                                    const struct key_source &source, int step) {

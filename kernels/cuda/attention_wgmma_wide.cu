@@ -89,7 +89,7 @@ static __device__ __forceinline__ void init_barriers(const struct places &p) {
 
 /* ---- work of a block */
 
-/* The held rows, and what is streamed: `tiles` tiles of 64 rows from tile `first` on, of each of
+/* The held rows, and the streamed ones: `tiles` tiles of 64 rows from tile `first` on, of each of
  * `readers` heads from first_head on. */
 struct block_work {
     struct held of; /* head: of queries for QUERY_SUMS, otherwise of keys */
