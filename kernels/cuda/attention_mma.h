@@ -55,15 +55,18 @@ static __device__ __forceinline__ uint32_t rounded_pair(float low, float high, _
     return bits;
 }
 
-/* DEPTH columns of 16 rows as an A fragment: two accumulators side by side, one of TF32. */
-template <typename T>
+/* DEPTH columns of 16 rows as an A fragment: two accumulators side by side, one of TF32. SMALL:
+ * they are finite and at most 2^127, or it does not matter that a NaN is lost. */
+template <typename T, bool SMALL = false>
 static __device__ __forceinline__ void rounded_fragment(uint32_t a[4], const float *sums) {
-    if constexpr (sizeof(T) == sizeof(float)) {
-        a[0] = tf32_bits(sums[0]), a[1] = tf32_bits(sums[2]);
-        a[2] = tf32_bits(sums[1]), a[3] = tf32_bits(sums[3]);
-    } else
 #pragma unroll
-        for (int i = 0; i < 4; i++) a[i] = rounded_pair(sums[2 * i], sums[2 * i + 1], T());
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == 2) a[i] = rounded_pair(sums[2 * i], sums[2 * i + 1], T());
+        else {
+            float value = sums[i / 2 + i % 2 * 2];
+            a[i] = SMALL ? tf32_bits_of_small(value) : tf32_bits(value);
+        }
+    }
 }
 
 /* Offset of chunk `chunk` of row `row` in a tile, in values. */
@@ -139,13 +142,23 @@ static __device__ __forceinline__ struct tile_lanes right_then_down(const T *til
     int lane = (int)threadIdx.x % WARP;
     return lane_pointers<T, D>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
-/* Order of fragments_b_trans: in 16 bits down_then_right. ldmatrix does not transpose 32 bits:
- * there a lane has an address of its own, of column lane / 4 in row lane % 4 * 2. */
+/* Addresses for fragments_b_trans: in 16 bits down_then_right. ldmatrix does not transpose 32 bits:
+ * there a lane reads column lane / 4 of row lane % 4 * 2 and of the next one. The lanes of a warp
+ * read 32 different banks. */
+struct transposed_lanes {
+    struct tile_lanes even, odd; /* odd: in fp32 only */
+};
 template <typename T, int D>
-static __device__ __forceinline__ struct tile_lanes transposed_lanes(const T *tile) {
-    int lane = (int)threadIdx.x % WARP;
-    if constexpr (sizeof(T) == 2) return down_then_right<T, D>(tile);
-    else return lane_pointers<T, D>(tile + lane / 4 % 4, lane % 4 * 2, lane / 16);
+static __device__ __forceinline__ struct transposed_lanes transposed_pointers(const T *tile) {
+    struct transposed_lanes lanes;
+    if constexpr (sizeof(T) == 2) lanes.even = down_then_right<T, D>(tile);
+    else {
+        int lane = (int)threadIdx.x % WARP, row = lane % 4 * 2;
+        const T *column = tile + lane / 4 % 4;
+        lanes.even = lane_pointers<T, D>(column, row, lane / 16);
+        lanes.odd = lane_pointers<T, D>(column, row + 1, lane / 16);
+    }
+    return lanes;
 }
 
 /* A[m, k] from a tile whose rows are m; lanes: down_then_right. Here and below these are constants
@@ -162,22 +175,16 @@ static __device__ __forceinline__ void fragments_b(uint32_t b[4], const struct t
                                                    int k, int n) {
     ldmatrix_x4(b, lane_pointer<T, D>(lanes, n, k * (int)sizeof(T)));
 }
-/* Column of B in 32 bits, from two rows: a lane's even one, and the next, whose chunks are swapped
- * in pairs. The lanes of a warp read 32 different banks. */
-template <typename T, int D>
-static __device__ __forceinline__ void two_rows(uint32_t b[2], shared_pointer even) {
-    b[0] = load_shared(even);
-    b[1] = load_shared((shared_pointer)((uintptr_t)even ^ 16) + ROW_BYTES<T, D>);
-}
-/* B[k, n], 16 columns, from a tile whose rows are k; lanes: transposed_lanes. */
+/* B[k, n], 16 columns, from a tile whose rows are k; lanes: transposed_pointers. */
 template <typename T, int D>
 static __device__ __forceinline__ void
-fragments_b_trans(uint32_t b[4], const struct tile_lanes *lanes, int k, int n) {
-    if constexpr (sizeof(T) == 2) ldmatrix_x4_trans(b, lane_pointer<T, D>(lanes, k, n * 2));
-    else {
-        two_rows<T, D>(b, lane_pointer<T, D>(lanes, k, n * 4));
-        two_rows<T, D>(b + 2, lane_pointer<T, D>(lanes, k, n * 4 + 32));
-    }
+fragments_b_trans(uint32_t b[4], const struct transposed_lanes *lanes, int k, int n) {
+    if constexpr (sizeof(T) == 2) ldmatrix_x4_trans(b, lane_pointer<T, D>(&lanes->even, k, n * 2));
+    else
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            b[i] = load_shared(
+                lane_pointer<T, D>(i % 2 ? &lanes->odd : &lanes->even, k, (n + i / 2 * 8) * 4));
 }
 
 /* Rounds two neighbours of an accumulator to T, and stores them in row `row` of a tile: columns

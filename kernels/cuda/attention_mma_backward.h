@@ -131,7 +131,7 @@ struct stream_lanes {
 template <typename T, int D>
 static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stages) {
     struct stream_lanes lanes = {right_then_down<T, D>(stages).at[0],
-                                 transposed_lanes<T, D>(stages).at[0]};
+                                 transposed_pointers<T, D>(stages).even.at[0]};
     return lanes;
 }
 /* The same for the warp's rows of the second held tile, with WIDE heads. */
@@ -170,20 +170,22 @@ static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const f
                                                   shared_pointer rows) {
     const int bands = backward_tiles<T, D>::BANDS, deep = STEP / DEPTH<T>;
     uint32_t a[deep][bands][4];
+    struct transposed_lanes lanes; /* fp32: one exclusive or for each address is enough */
 #pragma unroll
     for (int i = 0; i < deep * bands; i++)
         rounded_fragment<T>(a[i / bands][i % bands], p[i % bands][i / bands * DEPTH<T> / 8]);
+#pragma unroll
+    for (int i = 0; i < 4 && sizeof(T) == 4; i++) {
+        lanes.even.at[i] = opaque_address(column_from(rows, i * 32));
+        lanes.odd.at[i] = opaque_address(column_from(rows, i * 32 + 16) + ROW_BYTES<T, D>);
+    }
 #pragma unroll
     for (int k = 0; k < deep; k++)
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             uint32_t streamed[4];
-            shared_pointer from = rows + k * DEPTH<T> * ROW_BYTES<T, D>;
-            if constexpr (sizeof(T) == 2) ldmatrix_x4_trans(streamed, column_from(from, n * 16));
-            else {
-                two_rows<T, D>(streamed, column_from(from, n * 32));
-                two_rows<T, D>(streamed + 2, column_from(from, n * 32 + 32));
-            }
+            if constexpr (sizeof(T) == 2) ldmatrix_x4_trans(streamed, column_from(rows, n * 16));
+            else fragments_b_trans<T, D>(streamed, &lanes, k * DEPTH<T>, n * 8);
 #pragma unroll
             for (int i = 0; i < bands * 2; i++)
                 multiply_add(sum[i / 2][n + i % 2], a[k][i / 2], streamed + i % 2 * 2, T());

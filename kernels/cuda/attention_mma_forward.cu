@@ -65,7 +65,7 @@ template <typename T, int D> struct softmax_rows {
 
 template <typename T, int D, bool LIMITED>
 static __device__ __forceinline__ constexpr bool queries_in_registers() {
-    return ROW_BYTES<T, D> <= 128 && !LIMITED;
+    return (ROW_BYTES<T, D> <= 128 && !LIMITED) || (sizeof(T) == 4 && D == 128);
 }
 
 template <typename T, int D> static __device__ __forceinline__ int warp_row() {
@@ -194,7 +194,7 @@ static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softma
         values[e] = exp2_approx(fmaf(s[e / 4][e % 4], factor, -rows->shift[i][half]));
         rows->sum[i][half] += values[e];
     }
-    rounded_fragment<T>(p, values);
+    rounded_fragment<T, true>(p, values); /* if a value is a NaN, so is the sum */
 }
 
 /* o += p v. The exponentials of DEPTH keys come right before their products, so that they can
@@ -203,7 +203,7 @@ template <typename T, int D, int KEYS>
 static __device__ __forceinline__ void
 multiply_values(float o[ROW_TILES<T, D>][D / 8][4], struct softmax_rows<T, D> *rows,
                 const float s[ROW_TILES<T, D>][KEYS / 8][4], const T *values, float factor) {
-    struct tile_lanes lanes = transposed_lanes<T, D>(values);
+    struct transposed_lanes lanes = transposed_pointers<T, D>(values);
 #pragma unroll
     for (int k = 0; k < KEYS / DEPTH<T>; k++) {
         uint32_t p[ROW_TILES<T, D>][4], b[4];

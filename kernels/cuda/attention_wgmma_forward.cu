@@ -100,26 +100,34 @@ static __device__ __forceinline__ void fetch(const struct ring<D> &ring,
     }
     __syncwarp();
 }
-/* Starts to refill the slots that step `step - 1` has released. */
+/* Starts to refill the slot that step `step - 1` has released last. */
 template <int D>
 static __device__ __forceinline__ void fetch_ahead(const struct ring<D> &ring,
                                                    const struct key_source &source, int step) {
-#pragma unroll
-    for (int i = 0; i < layout<D>::EACH; i++)
-        fetch(ring, source, layout<D>::EACH * step + layout<D>::AHEAD + i);
+    fetch(ring, source, layout<D>::EACH * step + layout<D>::AHEAD);
+}
+/* With slots apart: starts to refill the other slot that step `step - 1` has released, at the end
+ * of step `step`. Earlier, the group would wait for the other one's end of step `step - 1` before
+ * it multiplies. */
+template <int D>
+static __device__ __forceinline__ void fetch_keys(const struct ring<D> &ring,
+                                                  const struct key_source &source, int step) {
+    if (layout<D>::APART) fetch(ring, source, 2 * step + layout<D>::AHEAD + 1);
 }
 /* Skips the steps from `step` to `end`, which the group does not need. */
 template <int D>
 static __device__ __forceinline__ void
 skip_steps(const struct ring<D> &ring, const struct key_source &source, int step, int end) {
     for (; step < end; step++) {
-        int numbers[2] = {keys_number<D>(step), values_number<D>(step, source.steps)};
+        int values = values_number<D>(step, source.steps);
         fetch_ahead(ring, source, step);
-#pragma unroll
-        for (int i = 0; i < layout<D>::EACH; i++) {
-            wait_for_step(ring.full, numbers[i]);
-            warp_arrives(ring.empty, numbers[i]);
+        wait_for_step(ring.full, keys_number<D>(step));
+        if (layout<D>::APART) {
+            warp_arrives(ring.empty, keys_number<D>(step));
+            wait_for_step(ring.full, values);
         }
+        warp_arrives(ring.empty, values);
+        fetch_keys(ring, source, step);
     }
 }
 
@@ -202,6 +210,7 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
     start_scores<T, D, at::TILES>(s, queries, slot_at(ring, keys));
     group_wait<0>();
     if (at::APART) warp_arrives(ring.empty, keys);
+    fetch_keys(ring, source, begin);
     mask_step<D, LIMITED>(s, f, source, warp_first, begin, seen == begin + 1);
     follow_maxima<at::TILES>(rows, shrink, s, factor);
     exponentials<at::TILES>(s, rows, factor);
@@ -225,6 +234,7 @@ consume(float o[D / TILE_VALUES][GROUP_SUMS], struct softmax_rows *rows, const s
         if (step + 1 < seen) wait_for_step(ring.full, keys_number<D>(step + 1));
         group_wait<0>();
         warp_arrives(ring.empty, values);
+        fetch_keys(ring, source, step);
 #pragma unroll
         for (int i = 0; i < at::TILES; i++) round_to<T>(p[i], s[i]);
 #pragma unroll

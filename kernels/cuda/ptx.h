@@ -42,6 +42,12 @@ static __device__ __forceinline__ uint32_t tf32_bits(float value) {
     return bits;
 }
 
+/* The same for a mma's operand that is at most 2^127. The bits below TF32's, which mma does not
+ * read, are left over. */
+static __device__ __forceinline__ uint32_t tf32_bits_of_small(float value) {
+    return __float_as_uint(value) + 0x1000;
+}
+
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
@@ -118,6 +124,10 @@ FLOAT8_PAIR(e5m2_pair, "e5m2x2")
 typedef uint32_t shared_pointer;
 static __device__ __forceinline__ shared_pointer shared_pointer_to(const void *p) {
     shared_pointer pointer = shared_address(p);
+    asm("" : "+r"(pointer));
+    return pointer;
+}
+static __device__ __forceinline__ shared_pointer opaque_address(shared_pointer pointer) {
     asm("" : "+r"(pointer));
     return pointer;
 }

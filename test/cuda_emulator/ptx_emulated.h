@@ -180,6 +180,9 @@ static inline uint32_t tf32_bits(float value) {
     if (isfinite(value)) bits += 0x1000; /* half of the last bit kept; a carry may give infinity */
     return bits & ~0x1fffu;
 }
+static inline uint32_t tf32_bits_of_small(float value) {
+    return (__float_as_uint(value) + 0x1000) & ~0x1fffu;
+}
 static inline void ldmatrix_x4(uint32_t r[4], const void *row, EMU_SITE) {
     emu::ldmatrix<false>(r, row, EMU_HERE);
 }
@@ -216,6 +219,9 @@ static inline uint32_t load_shared(shared_pointer from) {
     uint32_t word;
     memcpy(&word, from, sizeof word);
     return word;
+}
+static inline shared_pointer opaque_address(shared_pointer pointer) {
+    return pointer;
 }
 template <typename T> static inline const T *opaque(const T *global) {
     return global;
