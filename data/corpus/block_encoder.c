@@ -236,15 +236,18 @@ static int put_separator(struct block_part *part, struct run *run) {
     const struct tokenizer *tokenizer = run->tokenizer;
     const enum separator separator = (enum separator)run->mark->separator;
     const bool marks_documents = part->text.marks_documents;
-    const bool is_token =
-        separator == SEPARATOR_END_OF_TEXT || (separator == SEPARATOR_STOP && tokenizer->stop >= 0);
-    bool is_first = separator == SEPARATOR_END_OF_TEXT;
-    if (separator == SEPARATOR_STOP)
-        is_first = is_token && tokenizer->stop == tokenizer->end_of_text && !part->text.has_pairs;
+    const bool ends_answer = separator == SEPARATOR_EOS;
+    const int token = separator == SEPARATOR_END_OF_TEXT ? tokenizer->end_of_text
+                      : separator == SEPARATOR_STOP      ? tokenizer->stop
+                      : ends_answer                      ? tokenizer->eos
+                                                         : -1;
+    const bool begins_next = ends_answer && token >= 0 && token == tokenizer->end_of_text;
+    const bool is_first =
+        separator == SEPARATOR_END_OF_TEXT || (begins_next && !part->text.has_pairs);
     if (is_first && marks_documents)
-        run->begins |= separator == SEPARATOR_STOP ? TOKEN_BEGINS : run->mark->first_marks;
-    if (is_token) arrput(*run->tokens, is_first ? tokenizer->end_of_text : tokenizer->stop);
-    else if ((separator == SEPARATOR_EMPTY_LINE || separator == SEPARATOR_STOP) &&
+        run->begins |= ends_answer ? TOKEN_BEGINS : run->mark->first_marks;
+    if (token >= 0) arrput(*run->tokens, token);
+    else if ((separator == SEPARATOR_EMPTY_LINE || ends_answer) &&
              tokenizer_encode(run->encoder, run->tokens, "\n\n", 2, false, &part->error))
         return -1;
     mark_tokens(part, run);

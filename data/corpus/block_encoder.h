@@ -15,10 +15,12 @@
 /* Tokens that are written at a mark, before the text after it. */
 enum separator {
     SEPARATOR_NONE,
-    SEPARATOR_SHARED, /* nothing: the stop before the mark is also the token before a text */
+    SEPARATOR_SHARED, /* nothing: the token before the mark, which ends an answer, also begins texts
+                       */
     SEPARATOR_END_OF_TEXT,
     SEPARATOR_EMPTY_LINE,
-    SEPARATOR_STOP
+    SEPARATOR_STOP, /* ends a text, where the tokenizer has another token than end_of_text for it */
+    SEPARATOR_EOS   /* ends an answer */
 };
 
 /* A position in a block between two texts: the beginning of a document, the end of a document, or a

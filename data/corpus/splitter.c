@@ -106,7 +106,7 @@ static enum separator separator_of(const struct splitter *splitter,
         return side->has_text && !side->stopped && (mark->is_row || side->ends_with_row)
                    ? SEPARATOR_EMPTY_LINE
                    : SEPARATOR_NONE;
-    const bool is_shared = side->stopped && tokenizer->stop == tokenizer->end_of_text;
+    const bool is_shared = side->stopped && tokenizer->eos == tokenizer->end_of_text;
     return is_shared && !splitter->has_pairs ? SEPARATOR_SHARED : SEPARATOR_END_OF_TEXT;
 }
 
@@ -123,7 +123,7 @@ static size_t take_marks(struct splitter *splitter, struct splitter_side *side, 
             side->ends_with_row = mark->is_row;
         }
         side->has_text = true;
-        side->stopped = mark->separator == SEPARATOR_STOP;
+        side->stopped = mark->separator == SEPARATOR_EOS;
         splitter->before = *mark;
     }
     return i - first;
@@ -204,15 +204,15 @@ static void begin_document(struct splitter *splitter) {
     splitter->documents++;
 }
 
-/* Ends the last document, before anything is added after it. A completion ends with `stop`. So does
- * a text if the tokenizer has a separate token for the end of a text, so that a model learns to
- * stop. */
+/* Ends the last document, before anything is added after it. A completion ends with `eos`, and a
+ * text with `stop` if the tokenizer has a separate token for the end of a text, so that a model
+ * learns to stop. */
 static void end_document(struct splitter *splitter) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    const bool stops =
-        splitter->form == DOCUMENT_PAIR ||
-        (splitter->form == DOCUMENT_TEXT && tokenizer->stop != tokenizer->end_of_text);
-    if (splitter->is_open && stops) put_mark(splitter, SEPARATOR_STOP, true);
+    const bool stops = splitter->form == DOCUMENT_TEXT && tokenizer->stop != tokenizer->end_of_text;
+    if (splitter->is_open && splitter->form == DOCUMENT_PAIR)
+        put_mark(splitter, SEPARATOR_EOS, true);
+    else if (splitter->is_open && stops) put_mark(splitter, SEPARATOR_STOP, true);
     splitter->is_open = false;
 }
 

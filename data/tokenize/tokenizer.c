@@ -224,7 +224,7 @@ static int separator_of(const struct subwords *subwords) {
     return subwords->begin_count > 0 ? subwords->begins[0] : named_end(subwords);
 }
 
-/* Returns the token that ends an answer: the one that the model expects after a text, or else a
+/* Returns the token that ends a text: the one that the model expects after a text, or else a
  * special token, or else the separator. */
 static int stop_of(const struct subwords *subwords) {
     if (subwords->end_count > 0) return subwords->ends[subwords->end_count - 1];
@@ -236,6 +236,8 @@ static void set_ends(struct tokenizer *tokenizer) {
     tokenizer->vocab_size = tokenizer->subwords->vocab_size;
     tokenizer->end_of_text = separator_of(tokenizer->subwords);
     tokenizer->stop = stop_of(tokenizer->subwords);
+    if (tokenizer->eos < 0 || tokenizer->eos >= tokenizer->vocab_size)
+        tokenizer->eos = tokenizer->stop;
 }
 
 int tokenizer_leave_out(struct tokenizer *tokenizer, int64_t vocab_size) {
@@ -335,10 +337,12 @@ static int read_files(struct tokenizer *tokenizer, const char *directory, struct
     const bool has_two =
         file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
     const bool has_whole = file_exists_in(directory, tokenizer_name);
-    if (!has_two && !has_whole) return read_tiktoken(tokenizer, directory, error);
     if (tokenizer_settings_open(&settings, directory, error)) return -1;
     const int status = has_whole ? read_whole(tokenizer, directory, has_two, &settings, error)
-                                 : read_two(tokenizer, &vocab, directory, &settings, error);
+                       : has_two ? read_two(tokenizer, &vocab, directory, &settings, error)
+                                 : read_tiktoken(tokenizer, directory, error);
+    const char *eos = tokenizer_settings_eos(&settings);
+    if (!status && eos) tokenizer->eos = find_added(tokenizer->subwords, eos, strlen(eos), false);
     tokenizer_settings_close(&settings);
     return status;
 }
@@ -356,7 +360,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
 
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
-    *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1};
+    *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1, .eos = -1};
     for (int byte = 0; byte < 256; byte++) tokenizer->bytes[byte] = (uint8_t)byte;
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);

@@ -44,9 +44,8 @@ struct tokenizer {
     int left_out;   /* further tokens that tokenizer_leave_out took away */
     /* The token <|endoftext|>, or another tokenizer's token before a text, or -1. */
     int end_of_text;
-    /* The token that ends an answer: end_of_text, or another tokenizer's token after a text, or
-     * -1. */
-    int stop;
+    int stop; /* the token that ends a text: end_of_text, or another tokenizer's, or -1 */
+    int eos;  /* eos_token of the settings, which ends the completion of a row, or else `stop` */
     char *directory; /* the folder of the files; NULL for bytes */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;

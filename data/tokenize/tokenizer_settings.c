@@ -43,6 +43,12 @@ void tokenizer_settings_close(struct tokenizer_settings *settings) {
     json_file_close(&settings->model);
 }
 
+const char *tokenizer_settings_eos(const struct tokenizer_settings *settings) {
+    const cJSON *item = json_member(settings->config.root, "eos_token");
+    if (!item) item = json_member(settings->map.root, "eos_token");
+    return cJSON_IsString(item) ? item->valuestring : json_text(item, "content");
+}
+
 /* ---- added tokens */
 
 enum flag { SINGLE_WORD, LSTRIP, RSTRIP, NORMALIZED, SPECIAL, FLAGS };

@@ -25,8 +25,8 @@ struct huggingface_tokens {
  * already HUGGINGFACE_ENDS_MAX. */
 bool huggingface_add_end(struct huggingface_tokens *tokens, int64_t token);
 
-/* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts, its stop
- * ends them. Without a tokenizer (NULL) they follow from config->data.tokenizer. */
+/* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts, its eos
+ * and stop end them. Without a tokenizer (NULL) they follow from config->data.tokenizer. */
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
 

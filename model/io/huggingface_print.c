@@ -12,10 +12,11 @@ struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer) {
     int none = config->data.tokenizer == CONFIG_TOKENIZER_GPT2 ? GPT2_END_OF_TEXT : -1;
     int64_t begin = tokenizer ? tokenizer->end_of_text : none;
-    int64_t end = tokenizer ? tokenizer->stop : none;
+    int64_t ends[2] = {tokenizer ? tokenizer->eos : none, tokenizer ? tokenizer->stop : none};
     struct huggingface_tokens tokens = {.begin = -1, .pad = -1};
     if (begin < config->model.vocab_size) tokens.begin = begin;
-    if (end < config->model.vocab_size) huggingface_add_end(&tokens, end);
+    for (int i = 0; i < 2; i++)
+        if (ends[i] < config->model.vocab_size) huggingface_add_end(&tokens, ends[i]);
     return tokens;
 }
 
@@ -277,7 +278,7 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
               out);
     if (tokenizer->kind == TOKENIZER_FILES) {
         print_token_name(out, "bos_token", tokenizer, tokenizer->end_of_text);
-        print_token_name(out, "eos_token", tokenizer, tokenizer->stop);
+        print_token_name(out, "eos_token", tokenizer, tokenizer->eos);
     } else if (tokenizer->end_of_text >= 0) /* transformers would add a token that does not exist */
         fputs("  \"bos_token\": \"<|endoftext|>\",\n"
               "  \"eos_token\": \"<|endoftext|>\",\n"

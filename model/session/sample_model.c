@@ -54,6 +54,7 @@ void sample_set_ends(struct sample_options *options, const struct huggingface_to
     if (ends.end_count == 0) {
         huggingface_add_end(&ends, tokenizer->end_of_text);
         huggingface_add_end(&ends, tokenizer->stop);
+        huggingface_add_end(&ends, tokenizer->eos);
     }
     _Static_assert(SAMPLE_ENDS_MAX > (int)HUGGINGFACE_ENDS_MAX, "a chat adds one");
     options->end_count = ends.end_count;

@@ -346,3 +346,23 @@ Test(prepare_chat, another_template_is_noted) {
         cr_expect_eq(strstr(error_text, "render_chat.py") != NULL, i < 2, "%s", error_text);
     }
 }
+
+/* TRL ends a completion with eos_token, and PEFT's generate stops at it. Other texts keep their own
+ * separator. */
+Test(prepare_chat, completions_end_with_eos_token) {
+    static const char *const configs[] = {"{\"eos_token\": \"<|im_end|>\"}",
+                                          "{\"eos_token\": {\"content\": \"<|im_end|>\"}}"};
+    write_tokenizer(CHATML);
+    prepare("{\"prompt\":\"q\",\"completion\":\"an\"}\n{\"prompt\":\"r\",\"completion\":\"b\"}\n");
+    expect("set_train_*.bin", "^Aq{an^A}r{b^A}");
+    for (int i = 0; i < 2; i++) {
+        write_text("chat/tokenizer_config.json", configs[i]);
+        prepare("{\"prompt\":\"q\",\"completion\":\"an\"}\n"
+                "{\"prompt\":\"r\",\"completion\":\"b\"}\n");
+        expect("set_train_*.bin", "^Aq{anF}^Ar{bF}");
+        prepare("{\"text\":\"q\"}\n{\"text\":\"r\"}\n");
+        expect("set_train_*.bin", "{AqAr}");
+        prepare("{\"prompt\":\"q\",\"chosen\":\"a\",\"rejected\":\"b\"}\n");
+        expect("set_train_*.bin", "^Aq{aF}^Aq{bF}");
+    }
+}

@@ -360,7 +360,7 @@ Test(splitter, the_token_between_pairs_ends_the_one_before) {
     struct split split;
     open_split(&split, TOKENIZER_GPT2, 0, 1000);
     const int end = split.tokenizer.end_of_text;
-    cr_assert_eq(split.tokenizer.stop, end);
+    cr_assert_eq(split.tokenizer.eos, end);
     put_pair(&split, "<|endoftext|>", "!");
     put_pair(&split, "\"", "#");
     ROW("$");
@@ -477,7 +477,7 @@ static void plain_document(const struct split *split, const char *prompt, const 
     const size_t middle = arrlenu(*tokens);
     tokenizer_encode(encoder, tokens, answer, strlen(answer), false, &error);
     if (is_bytes) tokenizer_encode(encoder, tokens, "\n\n", 2, false, &error);
-    else arrput(*tokens, tokenizer->stop);
+    else arrput(*tokens, tokenizer->eos);
     for (size_t i = begin; i < arrlenu(*tokens); i++)
         arrput(*marks, (uint8_t)(i == begin ? first : i < middle ? 0 : TOKEN_COUNTS));
     tokenizer_encoder_close(encoder);

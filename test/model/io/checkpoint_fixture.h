@@ -165,6 +165,7 @@ static inline const struct tokenizer *toy_tokenizer(void) {
         .vocab_size = 300,
         .end_of_text = 299,
         .stop = 299,
+        .eos = 299,
         .files = {{"vocab.json", "{}", 2, ""}, {"merges.txt", all, sizeof all, ""}},
         .file_count = 2,
     };
