@@ -24,7 +24,7 @@ static int validate(struct run *run, bool *best, struct error *error) {
     int status = trainer_evaluate(trainer, &loss, &run->session.val.loader, sequences, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss, &trainer->validated);
-    saving_watch(&run->saving, step, loss);
+    saving_watch_validation(&run->saving, step, loss);
     struct best_validation before = trainer->state.best;
     if (validation_record(&trainer->state.best, step, loss)) *best = true;
     if (!run->log_failure.text[0])
@@ -100,7 +100,7 @@ static int end_step(struct run *run, struct error *error) {
     const struct config *config = &run->session.config;
     double tokens = (double)batches_step_tokens(config);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
-    saving_watch(&run->saving, report.step, report.loss);
+    saving_watch_step(&run->saving, report.step, report.loss);
     if (run->session.precision.scale_loss && report.loss_scale >= 1 &&
         run->session.trainer.state.scaler.loss_scale < 1) {
         report_pause(&run->report);

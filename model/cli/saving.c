@@ -79,10 +79,15 @@ void saving_close(struct saving *saving) {
     checkpoint_writer_close(&saving->writer);
 }
 
-void saving_watch(struct saving *saving, int64_t step, double loss) {
+void saving_watch_step(struct saving *saving, int64_t step, double loss) {
     if (isfinite(loss)) saving->not_finite_since = 0;
-    else if (saving->not_finite_since == 0) saving->not_finite_since = step;
-    if (saving->not_finite_since == 0 || saving->warned) return;
+    saving_watch_validation(saving, step, loss);
+}
+
+void saving_watch_validation(struct saving *saving, int64_t step, double loss) {
+    if (isfinite(loss)) return;
+    if (saving->not_finite_since == 0) saving->not_finite_since = step;
+    if (saving->warned) return;
     report_pause(saving->report);
     fprintf(stderr,
             "warning: loss is not finite since step %" PRId64 ": lower optimizer.lr, or raise "

@@ -15,13 +15,14 @@
 struct saving {
     struct report *report;
     struct checkpoint_writer writer;
-    int64_t saved;            /* step of the newest complete checkpoint, or of the start */
-    int64_t begun;            /* step of the checkpoint being written, or -1 */
-    int64_t count;            /* number of checkpoints before the last step */
-    int64_t not_finite_since; /* first step in a row with a loss that is not finite; 0: none */
-    bool warned;              /* the warning about such losses has been printed */
-    double paused_seconds;    /* time that training waited for saving */
-    double writing_seconds;   /* time spent writing, mostly in the background */
+    int64_t saved; /* step of the newest complete checkpoint, or of the start */
+    int64_t begun; /* step of the checkpoint being written, or -1 */
+    int64_t count; /* number of checkpoints before the last step */
+    int64_t
+        not_finite_since;   /* first step without a finite loss since the last one with; 0: none */
+    bool warned;            /* the warning about such losses has been printed */
+    double paused_seconds;  /* time that training waited for saving */
+    double writing_seconds; /* time spent writing, mostly in the background */
 };
 
 /* Checks the disk before training. Fails without space for one more checkpoint. Warns without space
@@ -35,10 +36,11 @@ void saving_open(struct saving *saving, struct trainer *trainer, struct report *
 /* Completes the checkpoint being written, then frees the writer. */
 void saving_close(struct saving *saving);
 
-/* Records the loss of a step, or of a validation after it. While the loss is not finite no
- * checkpoint is saved, so that the last good one stays the newest. The first such loss prints a
- * warning. */
-void saving_watch(struct saving *saving, int64_t step, double loss);
+/* Record the loss of a step, and of a validation after it. From a loss that is not finite until a
+ * step with a finite one no checkpoint is saved, so that the last good one stays the newest. The
+ * first such loss prints a warning. */
+void saving_watch_step(struct saving *saving, int64_t step, double loss);
+void saving_watch_validation(struct saving *saving, int64_t step, double loss);
 
 /* Saves the settled trainer after completing the previous checkpoint. Does nothing at the last
  * step, which saving_finish saves. With checkpoint.on_error "stop", fails if this or the previous
