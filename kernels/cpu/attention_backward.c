@@ -185,7 +185,9 @@ static void softmax_backward(float *weights, float *dscores, int64_t rows, int64
         for (int c = 0; c < 2; c++) {
             int64_t at = i * BLOCK + c * LANES;
             vec score = vec_load(weights + at);
-            vec weight = vec_exp2(vec_fma(score, scale_vector, vec_load(shift + c * LANES)));
+            /* The log-sum-exp of large scores is rounded by more than 1; a weight is at most 1. */
+            vec below = -vec_fma(score, scale_vector, vec_load(shift + c * LANES));
+            vec weight = vec_exp2(-vec_max(vec_splat(0), below));
             vec dscore = weight * (vec_load(dscores + at) - vec_load(delta + c * LANES));
             if (capped) { /* a masked score is -inf, and its weight 0 */
                 score = vec_max(vec_splat(-1), score);

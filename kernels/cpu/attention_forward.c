@@ -84,18 +84,20 @@ static void softmax_update(float *scores, int64_t rows, int64_t diagonal, bool m
     for (int64_t i = 0; i < rows; i++)
         for (int c = 0; c < 2; c++)
             new_max[c] = vec_max(new_max[c], vec_load(scores + i * PAIR + c * LANES));
+    /* The difference comes before the product with the scale: the other way the product of a large
+     * maximum is rounded by much more than 1, and exponentials overflow. */
     vec shift[2], total[2];
     for (int c = 0; c < 2; c++) {
-        shift[c] = -(new_max[c] * scale_vector);
+        shift[c] = new_max[c];
         if (masked)
             shift[c] = vec_select(new_max[c] == vec_splat(-INFINITY), vec_splat(0), shift[c]);
-        factor[c] = vec_exp2(vec_fma(max[c], scale_vector, shift[c]));
+        factor[c] = vec_exp2((max[c] - shift[c]) * scale_vector);
         total[c] = sum[c] * factor[c];
     }
     for (int64_t i = 0; i < rows; i++)
         for (int c = 0; c < 2; c++) {
             float *at = scores + i * PAIR + c * LANES;
-            vec weight = vec_exp2(vec_fma(vec_load(at), scale_vector, shift[c]));
+            vec weight = vec_exp2((vec_load(at) - shift[c]) * scale_vector);
             total[c] += weight;
             vec_store(at, weight);
         }

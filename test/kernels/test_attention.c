@@ -443,9 +443,29 @@ static void extreme(struct check *c, const void *given) {
     check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
 }
 
+/* Scores up to 10^13, whose products with the scale are rounded by thousands. */
+static void huge(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input_qkv(c, s), .dout = input_dout(c, s)};
+    run_forward(c, s, &t);
+    run_backward(c, s, &t);
+    double *out = check_read(c, &t.out), *dqkv = check_read(c, &t.dqkv);
+    for (int64_t i = 0; i < tensor_count(&t.out); i++) cr_assert(isfinite(out[i]));
+    for (int64_t i = 0; i < tensor_count(&t.dqkv); i++) cr_assert(isfinite(dqkv[i]));
+    if (!c->verify) return;
+    reference_forward(c, s, check_read(c, &t.qkv), &t);
+    check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
+    for (int64_t i = 0; i < tensor_count(&t.out); i++)
+        cr_assert_float_eq(out[i], t.out_exact[i], 1e-5 * s->spread, "one key has all the weight");
+}
+
 Test(attention, extreme_scores) {
     check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30, 0, 0, 0});
     check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0, 0, 0});
+    /* The kernels of GPUs subtract from the product, with one instruction, as FlashAttention does.
+     */
+    if (test_device() == DEVICE_CPU)
+        check_everywhere(huge, &(const struct shape){1, 77, 2, 64, F32, 1e6, 0, 0, 0});
 }
 
 /* Values after a position must not change a bit of its result. */
