@@ -123,8 +123,10 @@ static int open_and_converse(struct conversation *chat, const struct config *con
     fitted.samples = 1;
     if (sample_model_open(&model, &fitted, from, error)) return EXIT_FAILED;
     chat->stop = options.stop = signals_catch();
-    chat->stream =
-        (struct text_stream){.out = stdout, .tokenizer = chat->tokenizer, .stops = line->stops};
+    chat->stream = (struct text_stream){.out = stdout,
+                                        .tokenizer = chat->tokenizer,
+                                        .stops = line->stops,
+                                        .keeps_controls = !isatty(STDOUT_FILENO)};
     options.vocabulary = chat->tokenizer->vocab_size;
     options.emit = text_stream_token;
     options.context = &chat->stream;

@@ -3,10 +3,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/json_escape.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
@@ -81,6 +82,12 @@ struct samples {
     struct printed *texts; /* [count], what the streams print if texts are printed at the end */
 };
 
+/* True if the output keeps control characters: JSON escapes them, and only a terminal obeys them.
+ */
+static bool keeps_controls(const struct command_line *line) {
+    return line->json || !isatty(STDOUT_FILENO);
+}
+
 /* Returns the reason why a text ended. */
 static const char *end_of(const struct samples *samples, const struct text_stream *stream) {
     if (stream->stopped) return "stop";
@@ -91,24 +98,23 @@ static const char *end_of(const struct samples *samples, const struct text_strea
 /* Prints a text as one line of JSON. */
 static void print_json(const struct samples *samples, const char *prompt, int64_t index) {
     const struct text_stream *stream = &samples->streams[index];
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "prompt", prompt);
-    cJSON_AddStringToObject(object, "text", samples->texts[index].text);
-    cJSON_AddNumberToObject(object, "sample", (double)index);
-    cJSON_AddNumberToObject(object, "tokens", (double)stream->tokens);
-    cJSON_AddStringToObject(object, "end", end_of(samples, stream));
-    char *text = cJSON_PrintUnformatted(object);
-    puts(text ? text : "{}");
-    cJSON_free(text);
-    cJSON_Delete(object);
+    const struct printed *text = &samples->texts[index];
+    fputs("{\"prompt\":", stdout);
+    json_print_text(stdout, prompt, strlen(prompt));
+    fputs(",\"text\":", stdout);
+    json_print_text(stdout, text->text, text->size);
+    printf(",\"sample\":%" PRId64 ",\"tokens\":%" PRId64 ",\"end\":\"%s\"}\n", index,
+           stream->tokens, end_of(samples, stream));
 }
 
 /* Opens the streams: of one text to standard output, of several and for JSON to memory. */
 static int open_streams(struct samples *samples, struct error *error) {
     for (int64_t i = 0; i < samples->count; i++) {
         struct text_stream *stream = &samples->streams[i];
-        *stream = (struct text_stream){
-            .out = stdout, .tokenizer = samples->tokenizer, .stops = samples->line->stops};
+        *stream = (struct text_stream){.out = stdout,
+                                       .tokenizer = samples->tokenizer,
+                                       .stops = samples->line->stops,
+                                       .keeps_controls = keeps_controls(samples->line)};
         if (!samples->texts) continue;
         if (printed_open(&samples->texts[i])) return fail(error, "out of memory for a sample");
         stream->out = samples->texts[i].out;
@@ -125,7 +131,11 @@ static void close_streams(struct samples *samples, const char *prompt, bool prin
         if (!samples->texts) continue;
         if (samples->texts[i].out && printed_close(&samples->texts[i])) prints = false;
         if (prints && samples->line->json) print_json(samples, prompt, i);
-        else if (prints) printf("%s%s%s\n", i > 0 ? "---\n" : "", prompt, samples->texts[i].text);
+        else if (prints) {
+            printf("%s%s", i > 0 ? "---\n" : "", prompt);
+            fwrite(samples->texts[i].text, 1, samples->texts[i].size, stdout);
+            fputc('\n', stdout);
+        }
         free(samples->texts[i].text);
         samples->texts[i] = (struct printed){0};
     }
@@ -133,12 +143,11 @@ static void close_streams(struct samples *samples, const char *prompt, bool prin
     fflush(stdout);
 }
 
-/* Returns the prompt as a terminal or JSON may have it, for the caller to free; NULL if out of
- * memory. */
-static char *shown_prompt(const char *prompt) {
+/* Returns the prompt as the output may have it, for the caller to free; NULL if out of memory. */
+static char *shown_prompt(const struct command_line *line, const char *prompt) {
     struct printed shown;
     if (printed_open(&shown)) return NULL;
-    struct text_stream stream = {.out = shown.out};
+    struct text_stream stream = {.out = shown.out, .keeps_controls = keeps_controls(line)};
     text_stream_put(&stream, prompt, strlen(prompt));
     text_stream_end(&stream);
     printed_close(&shown);
@@ -147,7 +156,7 @@ static char *shown_prompt(const char *prompt) {
 
 static int print_prompt(struct samples *samples, const char *prompt, struct error *error) {
     struct sample_result result;
-    char *shown = shown_prompt(prompt);
+    char *shown = shown_prompt(samples->line, prompt);
     if (!shown) return fail(error, "out of memory for a sample");
     int status = open_streams(samples, error);
     if (!samples->texts) {

@@ -24,7 +24,8 @@ static void put_byte(struct text_stream *stream, uint8_t byte) {
     while (stream->pending_size > 0) {
         size_t size = utf8_character(stream->pending, stream->pending_size);
         if (size == 0 && may_become_character(stream->pending, stream->pending_size)) return;
-        if (size == 0 || utf8_is_control(stream->pending, size)) fputs(replacement, stream->out);
+        const bool control = size > 0 && utf8_is_control(stream->pending, size);
+        if (size == 0 || (control && !stream->keeps_controls)) fputs(replacement, stream->out);
         else fwrite(stream->pending, 1, size, stream->out);
         if (size == 0) size = 1;
         stream->pending_size -= size;

@@ -16,13 +16,15 @@ struct text_stream {
     char *run;          /* stb_ds array: bytes of the last tokens of byte_fallback */
     uint8_t pending[4]; /* first bytes of an incomplete character */
     size_t pending_size;
-    int64_t tokens; /* tokens put */
-    int32_t last;   /* the last of them */
-    bool stopped;   /* a stop string has ended the text */
+    bool keeps_controls; /* prints control characters as they are: no terminal reads them */
+    int64_t tokens;      /* tokens put */
+    int32_t last;        /* the last of them */
+    bool stopped;        /* a stop string has ended the text */
 };
 
-/* Prints printable UTF-8, line breaks and tabs unchanged; anything else becomes U+FFFD. An
- * incomplete character at the end stays pending until its remaining bytes arrive. */
+/* Prints printable UTF-8, line breaks and tabs unchanged. Anything else becomes U+FFFD, except
+ * control characters with keeps_controls. An incomplete character at the end stays pending until
+ * its remaining bytes arrive. */
 void text_stream_put(struct text_stream *stream, const void *bytes, size_t size);
 
 /* Prints the bytes of a token in the same way, up to the first stop string, and flushes. False once

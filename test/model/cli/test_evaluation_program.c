@@ -47,6 +47,14 @@ Test(evaluation_program, several_samples_of_a_prompt) {
     cr_expect_not_null(strstr(out_text, "\"end\":\"stop\""), "%s", out_text);
     shell("%s --sample \"$(printf 'a\\377')\" --tokens 2 --json --from a/run", program);
     cr_expect_not_null(strstr(out_text, "{\"prompt\":\"a\xef\xbf\xbd\","), "%s", out_text);
+    /* JSON escapes control characters, and a file has them as they are. */
+    const char *controls = "\"$(printf 'a\\rb\\302\\233')\"";
+    shell("%s --sample %s --tokens 2 --json --from a/run", program, controls);
+    cr_expect_not_null(strstr(out_text, "{\"prompt\":\"a\\rb\\u009b\","), "%s", out_text);
+    for (int samples = 1; samples <= 2; samples++) {
+        shell("%s --sample %s --samples %d --tokens 2 --from a/run", program, controls, samples);
+        cr_expect_eq(strncmp(out_text, "a\rb\xc2\x9b", 5), 0, "%s", out_text);
+    }
     expect_error("--sample|the |--stop||--from|a/run", 2, "--stop: the text is empty");
     expect_error("--sample|the |--samples|0|--from|a/run", 2, "--samples");
     expect_error("--sample|the |--samples|40|--from|a/run", 1, "40 texts at once");

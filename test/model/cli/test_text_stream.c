@@ -7,6 +7,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/error.h"
+#include "data/util/json_escape.h"
 #include "data/util/random.h"
 #include "model/cli/text_stream.h"
 #include "test/bos_tokenizer.h"
@@ -43,6 +44,25 @@ Test(text_stream, shows_controls_as_replacement) {
     SHOWS("\x1b[31mred\r", BAD "[31mred" BAD);
     SHOWS("\x7f\x08\x0b", BAD BAD BAD);
     SHOWS("\xe2\x80\xae\xe2\x81\xa6x", BAD BAD "x");
+}
+
+/* JSON of what a stream with keeps_controls prints. */
+Test(text_stream, keeps_controls_for_json) {
+    static const char bytes[] = "\"a\\\0\r\x1b\x7f\n\t\xc2\x9b\xe2\x80\xae\xff\xc3\xa9";
+    char *text = NULL, *json = NULL;
+    size_t size, json_size;
+    FILE *out = open_memstream(&text, &size);
+    struct text_stream stream = {.out = out, .keeps_controls = true};
+    text_stream_put(&stream, bytes, sizeof bytes - 1);
+    text_stream_end(&stream);
+    fclose(out);
+    out = open_memstream(&json, &json_size);
+    json_print_text(out, text, size);
+    fclose(out);
+    cr_expect_str_eq(json,
+                     "\"\\\"a\\\\\\u0000\\r\\u001b\\u007f\\n\\t\\u009b\\u202e" BAD "\xc3\xa9\"");
+    free(json);
+    free(text);
 }
 
 /* U+0080 to U+009F are controls: some terminals treat U+009B like ESC [. */
