@@ -10,17 +10,22 @@
 
 enum { NAME_LIMIT = 64 /* longer names are not typing mistakes */, NOT_CLOSE = 1000 };
 
-/* Optimal string alignment: insertions, deletions, replacements and swaps of neighbors.
- * distance[i][j] is that of the first i and j bytes. */
+/* True if the letters are equal but for their case. */
+static bool same(char a, char b) {
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Optimal string alignment: insertions, deletions, replacements and swaps of neighbors, without
+ * regard to case. distance[i][j] is that of the first i and j bytes. */
 static int edit_distance(const char *a, int a_length, const char *b, int b_length) {
     int distance[NAME_LIMIT + 1][NAME_LIMIT + 1];
     for (int i = 0; i <= a_length; i++)
         for (int j = 0; j <= b_length; j++) {
             distance[i][j] = i + j;
             if (i == 0 || j == 0) continue;
-            int replaced = distance[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            int replaced = distance[i - 1][j - 1] + !same(a[i - 1], b[j - 1]);
             int changed = MIN(distance[i][j - 1], distance[i - 1][j]) + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
                 changed = MIN(changed, distance[i - 2][j - 2] + 1);
             distance[i][j] = MIN(replaced, changed);
         }
@@ -28,8 +33,10 @@ static int edit_distance(const char *a, int a_length, const char *b, int b_lengt
 }
 
 static bool contains(const char *text, int text_length, const char *part, int part_length) {
-    return part_length >= 4 && part_length < text_length &&
-           memmem(text, (size_t)text_length, part, (size_t)part_length);
+    if (part_length < 4 || part_length >= text_length) return false;
+    for (int i = 0; i + part_length <= text_length; i++)
+        if (strncasecmp(text + i, part, (size_t)part_length) == 0) return true;
+    return false;
 }
 
 /* Returns the edit distance of two names, or NOT_CLOSE if it is too large for a typing mistake. A

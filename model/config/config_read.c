@@ -115,7 +115,7 @@ static int refuse_word(const struct candidate *c, const char *text) {
     static const char *const others[] = {"float32",  "fp32", "float16", "fp16",
                                          "bfloat16", "bf16", "gpu",     "cuda"};
     for (int i = 0; i < 8; i += 2)
-        if (strcmp(text, others[i]) == 0) nearest = find_word(c->option, others[i + 1]);
+        if (strcasecmp(text, others[i]) == 0) nearest = find_word(c->option, others[i + 1]);
     if (nearest >= 0)
         snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->names[nearest]);
     json_text_excerpt(found, text, strlen(text));

@@ -34,6 +34,7 @@ Test(command_words, arguments_suggest_a_flag_or_key) {
     refuse("--steps=5", "did you mean --set train.steps=VALUE?");
     refuse("--eval_steps|5", "did you mean --set eval.every=VALUE?");
     refuse("--max_new_tokens|5", "did you mean --tokens?");
+    refuse("--SAMPLE|x", "did you mean --sample?");
     refuse("--sampel|x", "did you mean --sample?");
     refuse("--tempature|x", "did you mean --temperature?");
     refuse("--flash-attention", "nothing to switch on");

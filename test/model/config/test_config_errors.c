@@ -123,6 +123,12 @@ Test(config_errors, errors_of_keys) {
         {NULL, "model.attention_dropout=0.1", {"no key", "Attention has no dropout"}},
         {NULL, "model.dropout=1", {"model.dropout is 1"}},
         {NULL, "precision=bfloat16", {"Did you mean \"bf16\"?"}},
+        {NULL, "precision=BF16", {"Did you mean \"bf16\"?"}},
+        {NULL, "precision=Float32", {"Did you mean \"fp32\"?"}},
+        {NULL, "Precision=fp32", {"Did you mean precision?"}},
+        {NULL, "train.MICRO_BATCH_SIZ=1", {"Did you mean train.micro_batch_size?"}},
+        {NULL, "train.BATCH_SIZE=1", {"Did you mean train.micro_batch_size?"}},
+        {"{\"OPTIMIZER\": {\"lr\": 1}}", NULL, {"no block \"OPTIMIZER\"", "\"optimizer\"?"}},
         {NULL, "$schema=x", {"no key \"$schema\""}},
     };
     expect_errors(cases, COUNT(cases));
