@@ -48,11 +48,11 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
 void huggingface_fetch_advice(char text[300], const char *directory);
 
 /* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
- * nothing else changes. Supports GPT-2, Llama, Mistral, Qwen2 and Qwen3, in old and new
- * spellings, and the output of huggingface_print_config. The table in model/io/huggingface_read.c
- * lists the keys that are read and those that are ignored. Fails if the file is missing or
- * malformed, or if it describes a model with other computations; the message names the key and its
- * value. */
+ * nothing else changes. Supports GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma2 and Gemma3, in old
+ * and new spellings, and the output of huggingface_print_config. The table in
+ * model/io/huggingface_read.c lists the keys that are read and those that are ignored. Fails if the
+ * file is missing or malformed, or if it describes a model with other computations; the message
+ * names the key and its value. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Reads the tokens from DIRECTORY/config.json, after huggingface_read_config, and those that end a

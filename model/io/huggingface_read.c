@@ -209,6 +209,19 @@ static const cJSON *text_config(const cJSON *root) {
     return cJSON_IsObject(text) ? text : NULL;
 }
 
+/* Fails with the types of all models that can be read. */
+static int refuse_type(struct config_reader *reader) {
+    char wanted[200] = "\"gpt2\"";
+    size_t used = strlen(wanted);
+    for (int i = 0; i < HUGGINGFACE_CLASSES && used < sizeof wanted; i++)
+        used += (size_t)snprintf(wanted + used, sizeof wanted - used, ", \"%s\"",
+                                 huggingface_classes[i].type);
+    if (used < sizeof wanted)
+        snprintf(wanted + used, sizeof wanted - used, " or \"%s\"", image_model);
+    reader->family = "list of models";
+    return reader_refuse(reader, "model_type", wanted);
+}
+
 static int read_family(struct config_reader *reader) {
     const cJSON *type = json_member(reader->root, "model_type");
     if (reader_is_text(type, "gpt2")) return read_table(reader, IN_GPT2);
@@ -228,9 +241,7 @@ static int read_family(struct config_reader *reader) {
         reader->family = class->family;
         if (reader_is_text(type, class->type)) return read_llama(reader, class);
     }
-    reader->family = "list of models";
-    return reader_refuse(reader, "model_type",
-                         "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
+    return refuse_type(reader);
 }
 
 void huggingface_fetch_advice(char text[300], const char *directory) {

@@ -503,7 +503,10 @@ Test(huggingface, other_models_are_refused) {
         {"", "config.json"},
         {"[]", "no JSON object"},
         {"{" SIZES "}", "model_type is missing"},
-        {"{\"model_type\":\"bert\"," SIZES "}", "model_type is \"bert\""},
+        {"{\"model_type\":\"bert\"," SIZES "}",
+         "model_type is \"bert\",\nbut mantissa's list of models needs \"gpt2\", \"llama\", "
+         "\"mistral\", \"qwen2\", "
+         "\"qwen3\", \"gemma2\", \"gemma3_text\" or \"gemma3\""},
         {"{\"model_type\":\"gpt2\",\"activation_function\":\"gelu\"," SIZES "}", "gelu_new"},
         {"{\"model_type\":\"gpt2\",\"activation_function\":7," SIZES "}",
          "activation_function is 7"},
