@@ -17,7 +17,6 @@
 #include "data/tokenize/tokenizer.h"
 #include "data/util/files.h"
 #include "data/util/json.h"
-#include "data/util/utf8.h"
 #include "model/config/config_keys.h"
 #include "model/core/adapter_memory.h"
 #include "model/io/adapter_config.h"
@@ -358,7 +357,8 @@ static const char gguf_suffix[] = ".gguf";
 
 bool export_is_gguf(const char *to) {
     size_t length = strlen(to), end = sizeof gguf_suffix - 1;
-    return length > end && text_ends(to, gguf_suffix) && to[length - end - 1] != '/';
+    return length > end && strcasecmp(to + length - end, gguf_suffix) == 0 &&
+           to[length - end - 1] != '/';
 }
 
 /* Writes the model, whose files are open, with the tokenizer and the template of its folder. */

@@ -30,7 +30,7 @@ struct export_options {
     const char *base; /* adapters: folder of their model, if it has moved; NULL: where it was */
 };
 
-/* True if the target is a GGUF file: its name ends in ".gguf". */
+/* True if the target is a GGUF file: its name ends in ".gguf", in any case. */
 bool export_is_gguf(const char *to);
 
 /* Exports the checkpoint or (sharded) Hugging Face model in the directory `from` to the directory

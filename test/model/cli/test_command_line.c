@@ -219,6 +219,8 @@ Test(command_line, export_to_a_file_takes_a_type) {
     struct command_line line = accept("--from|d|--export|b.gguf");
     cr_expect_eq(line.gguf_type, GGUF_F32);
     command_line_free(&line);
+    line = accept("--from|d|--export|a/B.GGUF|--type|q8_0");
+    command_line_free(&line);
     refuse("--export|b.gguf|--from|d|--type|q5_0",
            "--type: \"q5_0\" is not one of f32, f16, bf16, q8_0, q4_0");
     refuse("--export|b.gguf|--from|d|--type|", "\"\" is not one of f32");
