@@ -208,9 +208,22 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
     return damaged(file, error, "%s", reason.text);
 }
 
+/* Fails if the file begins like a pointer of Git LFS, which stands in a clone for a large file. */
+static int refuse_pointer(const struct file_reader *from, struct error *error) {
+    static const char beginning[] = "version https://git-lfs";
+    char text[sizeof beginning - 1];
+    if (from->bytes < sizeof text) return 0;
+    if (file_reader_get(from, text, 0, sizeof text, error)) return -1;
+    if (memcmp(text, beginning, sizeof text) != 0) return 0;
+    return fail(error,
+                "%.480s is a Git LFS pointer, not the weights\nrun `git lfs pull` in its folder",
+                from->path);
+}
+
 static int read_header(struct safetensors *file, struct error *error) {
     const struct file_reader *from = &file->reader;
     uint64_t header_bytes;
+    if (refuse_pointer(from, error)) return -1;
     if (from->bytes < LENGTH_BYTES)
         return damaged(file, error, "its %" PRIu64 " bytes are too few for a header", from->bytes);
     if (file_reader_get(from, &header_bytes, 0, LENGTH_BYTES, error)) return -1;

@@ -283,6 +283,17 @@ Test(safetensors, malformed_lengths) {
     expect_refused("NUL byte");
 }
 
+Test(safetensors, pointers_of_git_lfs) {
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\n"
+        "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca2"
+        "4d17e2393\nsize 548105171\n";
+    put_file(pointer, sizeof pointer - 1);
+    expect_refused("is a Git LFS pointer, not the weights\nrun `git lfs pull`");
+    put_file("version https://git-lf", 22);
+    expect_refused("its header claims");
+}
+
 /* A truncated file of any length is rejected. */
 Test(safetensors, every_cut_of_a_file) {
     for (size_t size = 0; size < sizeof(golden) - 1; size++) {
