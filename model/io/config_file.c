@@ -66,6 +66,22 @@ static int find_checkpoint(struct config *config, const struct config_check *che
     return 0;
 }
 
+/* Fails if the folder in model.init_from holds adapters without a model. */
+static int refuse_adapters(const struct config_check *check) {
+    const char *directory = check->config->model.init_from;
+    if (!directory[0] || !file_exists_in(directory, adapter_config_name) ||
+        file_exists_in(directory, "model.safetensors") ||
+        file_exists_in(directory, "model.safetensors.index.json"))
+        return 0;
+    return config_refuse(
+        check, "model.init_from",
+        "model.init_from: %.300s holds adapters, not a model\n"
+        "make a model of them: ./train --export DIR --merge --from %.300s\n"
+        "or continue them: name their model in model.init_from, and the adapters in "
+        "adapter.init_from",
+        directory, directory);
+}
+
 /* True if the config gives every key that the model could determine. */
 static bool is_complete(const struct config *config) {
 #define X(size)       config_given(config, "model." #size) &&
@@ -94,7 +110,7 @@ static int take_from_model(struct config *config, const struct config_origins *o
     const char *directory = config->model.init_from;
     struct config read = *config;
     struct error reason;
-    if (find_checkpoint(config, &check)) return -1;
+    if (find_checkpoint(config, &check) || refuse_adapters(&check)) return -1;
     if (!directory[0] || is_complete(config)) return 0;
     if (!file_exists(directory) && !config_given(config, "model.n_layer")) {
         char fetch[300];

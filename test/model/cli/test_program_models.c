@@ -108,6 +108,9 @@ Test(program_models, a_run_as_the_model_to_begin_with) {
     expect_in_file("a/more", -1, "/config.json",
                    "\"init_from\": \"a/run/checkpoints/step-00000024\"");
     expect_exit(PLAIN "a/run|--set|name=lora|--set|adapter.type=lora", 0);
+    expect_error(PLAIN "a/lora|--set|name=none", 2,
+                 "model.init_from: a/lora/checkpoints/step-00000002 holds adapters, not a model\n"
+                 "make a model of them: ./train --export DIR --merge --from a/lora/checkpoints/");
     cr_assert_eq(rename(in_folder("a/run"), in_folder("moved")), 0);
     expect_error("--export|m|--merge|--from|a/lora", 1, "name its folder by --set model.init_from");
     expect_error("--sample|x|--from|a/lora", 1, "name its folder by --set model.init_from=DIR");
