@@ -52,16 +52,16 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     name[length] = '\0';
 }
 
-/* Replaces the folder of a run in model.init_from by its newest complete checkpoint. */
-static int find_checkpoint(struct config *config, const struct config_check *check) {
-    char *directory = config->model.init_from, path[FILE_PATH_MAX];
+/* Replaces the folder of a run, the value of the key, by its newest complete checkpoint. */
+static int find_checkpoint(char directory[CONFIG_STRING_MAX], const char *key,
+                           const struct config_check *check) {
+    char path[FILE_PATH_MAX];
     struct error reason;
     if (!directory[0] || !file_exists_in(directory, "checkpoints")) return 0;
     if (checkpoint_locate(path, directory, CHECKPOINT_WEIGHTS, stderr, &reason))
-        return config_refuse(check, "model.init_from", "model.init_from: %s", reason.text);
+        return config_refuse(check, key, "%s: %s", key, reason.text);
     if (strlen(path) >= CONFIG_STRING_MAX)
-        return config_refuse(check, "model.init_from",
-                             "model.init_from: the path %.400s is too long", path);
+        return config_refuse(check, key, "%s: the path %.400s is too long", key, path);
     strcpy(directory, path);
     return 0;
 }
@@ -110,7 +110,7 @@ static int take_from_model(struct config *config, const struct config_origins *o
     const char *directory = config->model.init_from;
     struct config read = *config;
     struct error reason;
-    if (find_checkpoint(config, &check) || refuse_adapters(&check)) return -1;
+    if (find_checkpoint(config->model.init_from, key, &check) || refuse_adapters(&check)) return -1;
     if (!directory[0] || is_complete(config)) return 0;
     if (!file_exists(directory) && !config_given(config, "model.n_layer")) {
         char fetch[300];
@@ -139,15 +139,17 @@ static int take_from_model(struct config *config, const struct config_origins *o
     return 0;
 }
 
-/* Fills the settings of adapters from the adapter of PEFT that they begin with. */
+/* Fills the settings of adapters from the run or the adapter of PEFT that they begin with. */
 static int take_from_adapter(struct config *config, const struct config_origins *origins,
                              struct error *error) {
+    static const char key[] = "adapter.init_from";
     const struct config_check check = {config, origins, error};
     const char *directory = config->adapter.init_from;
     struct error reason;
+    if (find_checkpoint(config->adapter.init_from, key, &check)) return -1;
     if (!directory[0] || !file_exists_in(directory, adapter_config_name)) return 0;
     if (adapter_read_config(config, directory, &reason))
-        return config_refuse(&check, "adapter.init_from", "adapter.init_from: %s", reason.text);
+        return config_refuse(&check, key, "%s: %s", key, reason.text);
     return 0;
 }
 

@@ -111,6 +111,9 @@ Test(program_models, a_run_as_the_model_to_begin_with) {
     expect_error(PLAIN "a/lora|--set|name=none", 2,
                  "model.init_from: a/lora/checkpoints/step-00000002 holds adapters, not a model\n"
                  "make a model of them: ./train --export DIR --merge --from a/lora/checkpoints/");
+    expect_exit(PLAIN "a/run|--set|name=next|--set|adapter.init_from=a/lora", 0);
+    expect_in_file("a/next", -1, "/config.json",
+                   "\"init_from\": \"a/lora/checkpoints/step-00000002\"");
     cr_assert_eq(rename(in_folder("a/run"), in_folder("moved")), 0);
     expect_error("--export|m|--merge|--from|a/lora", 1, "name its folder by --set model.init_from");
     expect_error("--sample|x|--from|a/lora", 1, "name its folder by --set model.init_from=DIR");
@@ -126,4 +129,6 @@ Test(program_models, a_run_as_the_model_to_begin_with) {
     cr_assert_eq(mkdir(in_folder("a/empty"), 0755), 0);
     cr_assert_eq(mkdir(in_folder("a/empty/checkpoints"), 0755), 0);
     expect_error(PLAIN "a/empty|--set|name=none", 2, "model.init_from: a/empty has no complete");
+    expect_error(PLAIN "moved|--set|name=none|--set|adapter.init_from=a/empty", 2,
+                 "adapter.init_from: a/empty has no complete");
 }
