@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/config/config_check.h"
+#include "model/config/config_unused.h"
 #include "model/config/precision_switch.h"
 #include "model/core/evaluate.h"
 #include "model/io/checkpoint.h"
@@ -99,6 +100,8 @@ static int open_precision(struct session *session, struct error *error) {
     struct config *config = &session->config;
     if (setup_precision(&session->precision, config, &session->be, error)) return -1;
     precision_warnings(&session->precision, config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    config_unused(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
     /* The saved config names the resolved precision, which another machine could resolve
      * differently when it samples from the checkpoint. */
