@@ -250,8 +250,7 @@ static const struct command_flag flags[] = {
          "print text that continues PROMPT, or standard input\n"
          "if that is -; repeatable",
          SELECTS(SAMPLE), LIST(prompts)),
-    FLAG(0, "--chat", NULL, "answer lines of input in a chat template",
-         SELECTS(CHAT)),
+    FLAG(0, "--chat", NULL, "answer lines of input in a chat template", SELECTS(CHAT)),
     FLAG(0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", SELECTS(EVAL)),
     FLAG(0, "--choices", "FILE",
          "answer multiple-choice questions: rows of JSON Lines,\n"
