@@ -10,6 +10,7 @@ with "tools" if the template takes them, or ShareGPT's {"conversations": [{"from
 [{"text", "train"}, ...]}: the text of apply_chat_template, of which the answers of the assistant
 and the special tokens that end them are trained.
 
+Of {"prompt", "completion"} with lists of messages, the answers in the completion are trained.
 Pairs for preference tuning are {"prompt", "chosen", "rejected"} or {"chosen", "rejected"} with lists
 of messages, labelled answers {"prompt", "completion", "label"}. Each list becomes one of segments.
 
@@ -59,9 +60,10 @@ def messages_of(row, *names):
 def pair_of(row):
     """The prompt of a row and its answers by name, or None if the row is a conversation."""
     names = [name for name in ("chosen", "rejected") if name in row]
-    if "label" in row and "completion" in row:
+    is_chat = "messages" in row or "conversations" in row
+    if "completion" in row and ("label" in row or not (names or is_chat)):
         return messages_of(row, "prompt"), {"completion": messages_of(row, "completion")}
-    if not names or "messages" in row or "conversations" in row:
+    if not names or is_chat:
         return None
     chosen, rejected = messages_of(row, "chosen"), messages_of(row, "rejected")
     if isinstance(row.get("prompt"), list):
@@ -146,6 +148,9 @@ class Renderer:
             messages = messages_of(row, "messages", "conversations")
             return {"segments": self.segments(messages, row.get("tools"))}
         prompt, answers = pair
+        if "completion" in answers and "label" not in row:
+            messages = prompt + answers["completion"]
+            return {"segments": self.segments(messages, row.get("tools"), len(prompt))}
         found, begin = {}, None
         for name, answer in answers.items():
             first, *rest = self.segments(prompt + answer, row.get("tools"), len(prompt))

@@ -209,6 +209,27 @@ int labelled_row_put(struct pair_rows *rows, const char *row, size_t size,
     return 0;
 }
 
+int completion_row_put(struct pair_rows *rows, const struct jsonl_member members[JSONL_MEMBERS_MAX],
+                       struct row_texts *texts, const struct jsonl_member **bad,
+                       struct error *error) {
+    static const char *const kinds[] = {
+        [STRING] = "a string", [MESSAGES] = "a list of messages", [PARTS] = "a list of segments"};
+    struct text prompt = text_of(&members[PAIR_PROMPT]);
+    const struct text completion = text_of(&members[PAIR_COMPLETION]);
+    *bad = &members[PAIR_COMPLETION];
+    /* An empty list is of either kind. */
+    if (prompt.kind != STRING && prompt.count == 0 && completion.kind != STRING)
+        prompt.kind = completion.kind;
+    if (completion.kind != prompt.kind && completion.count > 0)
+        return fail(error, "\"%.100s\" is %s, but \"%.100s\" is %s", members[PAIR_PROMPT].name,
+                    kinds[prompt.kind], (*bad)->name, kinds[completion.kind]);
+    rows->rendered = prompt.kind != STRING;
+    return check_answer(&completion, (*bad)->name, error) ||
+                   put_document(rows, texts, &prompt, &completion, 0, 0, error)
+               ? -1
+               : 0;
+}
+
 void pair_rows_close(struct pair_rows *rows) {
     for (int i = 0; i < 2; i++) {
         arrfree(rows->held[i].text);

@@ -9,6 +9,9 @@
  * with the completion of the row before. So the first such row becomes documents together with the
  * second, whose completion it takes.
  *
+ * A row with a completion and no label is not of preference data, but has the same members. It
+ * becomes one document.
+ *
  * Prompts and answers are strings, messages or parts of a rendered text (data/corpus/rows.h). */
 #pragma once
 
@@ -55,5 +58,10 @@ int pair_row_put(struct pair_rows *rows, const struct jsonl_member members[JSONL
 int labelled_row_put(struct pair_rows *rows, const char *row, size_t size,
                      const struct jsonl_member members[JSONL_MEMBERS_MAX], struct row_texts *texts,
                      const struct jsonl_member **bad, struct error *error);
+
+/* Appends the one document of a row with a prompt, which may be empty, and a completion. */
+int completion_row_put(struct pair_rows *rows, const struct jsonl_member members[JSONL_MEMBERS_MAX],
+                       struct row_texts *texts, const struct jsonl_member **bad,
+                       struct error *error);
 
 void pair_rows_close(struct pair_rows *rows);

@@ -70,6 +70,11 @@ bool rows_are_pairs(const struct rows *rows) {
     return rows->kind == &ROWS[PREFERENCES] || rows_are_labelled(rows);
 }
 
+/* True if rows have prompts or answers that may be strings or lists. */
+static bool has_answers(const struct rows *rows) {
+    return rows_are_pairs(rows) || rows->kind == &ROWS[PAIRS];
+}
+
 /* Sets kind and names; those of a list are as in ROWS. */
 static int set_kind(struct rows *rows, int kind, char *const names[], struct error *error) {
     forget(rows);
@@ -212,8 +217,8 @@ void rows_describe(const struct rows *rows, char *text, size_t size) {
                  rows->names[PAIR_PROMPT], rows->names[PAIR_COMPLETION], rows->names[PAIR_LABEL]);
         return;
     case PAIRS:
-        snprintf(text, size, "strings named \"%.100s\" and \"%.100s\"", rows->names[0],
-                 rows->names[1]);
+        snprintf(text, size, "\"%.80s\" and \"%.80s\", both strings or both lists of messages",
+                 rows->names[0], rows->names[1]);
     }
 }
 
@@ -228,7 +233,7 @@ static int find_template(struct rows *rows, struct error *error) {
                 "the row has \"%s\", but the tokenizer has the special tokens of no known chat "
                 "template (ChatML, Llama 3, Mistral 7B v0.3, Gemma)\nrender the file with "
                 "scripts/render_chat.py, which uses the model's own template",
-                rows_are_pairs(rows) ? "messages" : rows->names[0]);
+                has_answers(rows) ? "messages" : rows->names[0]);
 }
 
 static void append(char **text, const char *bytes, size_t size) {
@@ -279,26 +284,21 @@ static int render_instruction(struct rows *rows, const struct jsonl_member membe
     return chat_render(rows->chat, turns, 2, &rows->texts.segments, error);
 }
 
-/* The texts of a list of parts, or of strings, the last of which counts in the loss. */
-static int take_texts(struct rows *rows, const struct jsonl_member members[], int count,
-                      struct error *error) {
-    const bool listed = rows->kind->items != NULL;
-    const struct jsonl_member *values = listed ? rows->items[0] : members;
-    const size_t end = listed ? arrlenu(rows->items[0]) : (size_t)count;
+/* Takes the texts of a list of parts. */
+static int take_parts(struct rows *rows, struct error *error) {
+    const struct jsonl_member *values = rows->items[0];
     bool any_in_loss = false;
-    for (size_t i = 0; i < end; i += listed ? JSONL_ITEM_MEMBERS : 1) {
-        const bool in_loss = listed ? values[i + 1].text[0] == 't' : i + 1 == end;
+    for (size_t i = 0; i < arrlenu(values); i += JSONL_ITEM_MEMBERS) {
+        const bool in_loss = values[i + 1].text[0] == 't';
         const struct segment segment = {values[i].text, values[i].size, in_loss};
         arrput(rows->texts.segments, segment);
         any_in_loss |= in_loss && segment.size > 0;
     }
-    /* A text may be empty: such documents are dropped. */
-    if (any_in_loss || rows->kind == &ROWS[TEXT]) return 0;
-    return fail(error, listed ? "there is no text to train on" : "the completion is empty");
+    return any_in_loss ? 0 : fail(error, "there is no text to train on");
 }
 
-/* Parses a row of one document into segments. Returns -1 with a message about column if it is
- * bad. */
+/* Parses a row of one text, conversation or instruction into segments. Returns -1 with a message
+ * about column if it is bad. */
 static int parse(struct rows *rows, char *row, size_t size, size_t *column, struct error *error) {
     const struct row_form *kind = rows->kind;
     const int count = name_count(kind);
@@ -319,18 +319,21 @@ static int parse(struct rows *rows, char *row, size_t size, size_t *column, stru
     if (kind->items == MESSAGE)
         return chat_render(rows->chat, rows->items[0], arrlenu(rows->items[0]) / JSONL_ITEM_MEMBERS,
                            &rows->texts.segments, error);
-    return take_texts(rows, members, count, error);
+    if (kind->items) return take_parts(rows, error);
+    /* A text may be empty: such documents are dropped. */
+    arrput(rows->texts.segments, ((struct segment){members[0].text, members[0].size, true}));
+    return 0;
 }
 
-/* Parses a row of pairs. Returns RESULT_NONE with a message about column if it is bad. */
-static int parse_pairs(struct rows *rows, char *row, size_t size, size_t *column,
-                       struct error *error) {
+/* Parses a row with answers. Returns RESULT_NONE with a message about column if it is bad. */
+static int parse_answers(struct rows *rows, char *row, size_t size, size_t *column,
+                         struct error *error) {
     const bool is_labelled = rows_are_labelled(rows);
-    const int first = !rows->names[PAIR_PROMPT];
+    const int first = !rows->names[PAIR_PROMPT], end = name_count(rows->kind);
     const struct jsonl_member *bad;
     struct jsonl_member members[JSONL_MEMBERS_MAX] = {0};
     bool any_messages = false;
-    for (int i = first; i < JSONL_MEMBERS_MAX; i++)
+    for (int i = first; i < end; i++)
         members[i] = (struct jsonl_member){
             .name = rows->names[i],
             .kind = is_labelled && i == PAIR_LABEL ? JSONL_BOOLEAN : JSONL_STRING_OR_LIST,
@@ -340,8 +343,8 @@ static int parse_pairs(struct rows *rows, char *row, size_t size, size_t *column
     arrsetcap(rows->original, size + 1); /* never NULL */
     arrsetlen(rows->original, size);
     memcpy(rows->original, row, size);
-    int status = jsonl_row(row, size, members + first, JSONL_MEMBERS_MAX - first, column, error);
-    for (int i = first; i < JSONL_MEMBERS_MAX; i++) {
+    int status = jsonl_row(row, size, members + first, end - first, column, error);
+    for (int i = first; i < end; i++) {
         rows->items[i] = members[i].items;
         any_messages |= arrlenu(members[i].items) > 0 && members[i].kind == JSONL_LIST &&
                         members[i].of == MESSAGE;
@@ -351,7 +354,9 @@ static int parse_pairs(struct rows *rows, char *row, size_t size, size_t *column
     rows->pairs.chat = rows->chat;
     status = is_labelled
                  ? labelled_row_put(&rows->pairs, row, size, members, &rows->texts, &bad, error)
-                 : pair_row_put(&rows->pairs, members, &rows->texts, &bad, error);
+             : rows_are_pairs(rows)
+                 ? pair_row_put(&rows->pairs, members, &rows->texts, &bad, error)
+                 : completion_row_put(&rows->pairs, members, &rows->texts, &bad, error);
     if (status == 0) return 0;
     memcpy(row, rows->original, size);
     *column = (size_t)utf8_count(row, bad->at) + 1;
@@ -365,7 +370,7 @@ int rows_parse(struct rows *rows, char *row, size_t size, size_t *column, struct
     if (rows->kind->items == MESSAGE && find_template(rows, error)) return -1;
     arrsetlen(rows->texts.segments, 0);
     arrsetlen(rows->texts.documents, 0);
-    const int status = rows_are_pairs(rows) ? parse_pairs(rows, row, size, column, error)
+    const int status = has_answers(rows) ? parse_answers(rows, row, size, column, error)
                        : parse(rows, row, size, column, error) ? RESULT_NONE
                                                                : 0;
     if (status == 0) return 0;
@@ -384,7 +389,7 @@ int rows_finish(const struct rows *rows, struct error *error) {
 
 enum document_form rows_form(const struct rows *rows) {
     assert(rows->kind);
-    if (rows_are_pairs(rows)) return rows->pairs.rendered ? DOCUMENT_RENDERED : DOCUMENT_PAIR;
+    if (has_answers(rows)) return rows->pairs.rendered ? DOCUMENT_RENDERED : DOCUMENT_PAIR;
     const bool chat = rows->kind == &ROWS[INSTRUCTIONS] && rows->chat;
     return chat ? DOCUMENT_RENDERED : rows->kind->form;
 }

@@ -10,10 +10,10 @@
  *                                           data/corpus/pair_rows.h
  *     {"prompt", "completion", "label"}     an answer and true if it is desirable
  *
- * Members of the last two are strings, or lists of messages or parts. Either list of messages takes
- * either pair of names. An instruction becomes a conversation of two messages if
- * the tokenizer has a chat template, the user's being the instruction, a line feed and the input.
- * Otherwise it becomes a pair, whose prompt is the one that Alpaca was trained with
+ * Prompts and answers are strings, or lists of messages or parts. Either list of messages takes
+ * either pair of names. An instruction becomes a conversation of two messages if the tokenizer has
+ * a chat template, the user's being the instruction, a line feed and the input. Otherwise it
+ * becomes a prompt and its answer, with the prompt that Alpaca was trained with
  * (github.com/tatsu-lab/stanford_alpaca). */
 #pragma once
 
@@ -40,8 +40,8 @@ struct rows {
     struct jsonl_member *items[JSONL_MEMBERS_MAX]; /* stb_ds arrays of the row's lists, reused */
     char *text;             /* stb_ds array: text put together for the row, reused */
     struct row_texts texts; /* documents of the last row */
-    struct pair_rows pairs; /* what rows of pairs keep */
-    char *original;         /* stb_ds array: a row of pairs before it is overwritten */
+    struct pair_rows pairs; /* what rows with answers keep */
+    char *original;         /* stb_ds array: a row with answers before it is overwritten */
 };
 
 /* field names the members to read: "NAME" for a text, "NAME,NAME" for a prompt and its completion,

@@ -153,6 +153,15 @@ check_pair("plain", pair(["user=q", "assistant=a", "user=r"], chosen=["assistant
             "chosen": "{y<end>}\n", "rejected": "{n<end>}\n[user]s<end>[assistant]{m<end>}\n"})
 check_pair("plain", pair(["user=q"], completion=["assistant=y"], label=False),
            {"prompt": "<s>[user]q<end>[assistant]", "completion": "{y<end>}\n", "label": False})
+# A completion without a label: one text, in which the prompt's answers are not trained.
+check("plain", pair(["user=q", "assistant=a", "user=r"], completion=["assistant=y"]),
+      "<s>[user]q<end>[assistant]a<end>\n[user]r<end>[assistant]{y<end>}\n")
+check("plain", pair(["user=q"], completion=["assistant=y", "user=r", "assistant=z"], tools="T"),
+      "<s>T[user]q<end>[assistant]{y<end>}\n[user]r<end>[assistant]{z<end>}\n")
+check_refused("plain", [pair(["user=q"], completion="y")], '-, line 1: there is no "completion"')
+check_refused("plain", [pair("q", completion=["assistant=y"])], '-, line 1: there is no "prompt"')
+check_refused("plain", [pair(["user=q"], completion=["user=y"])],
+              "-, line 1: there is no message of the assistant")
 check_refused("plain", [pair(["user=q"], chosen=["assistant=y"])], '-, line 1: there is no "rejected"')
 check_refused("plain", [pair(["user=q"], chosen="y", rejected="n")], 'line 1: there is no "chosen"')
 check_refused("plain", [pair(["user=q"], chosen=["user=y"], rejected=["assistant=n"])],

@@ -344,13 +344,13 @@ Test(documents, rows_of_two_kinds_do_not_mix) {
     put_text("e.jsonl", "{\"prompt\":\"q\",\"completion\":7}");
     expect_field(READING("a.jsonl"), NULL, "<q>a",
                  "a.jsonl, line 2, column 1: there is no member \"prompt\" (there is \"text\")");
-    cr_expect_not_null(strstr(error.text, "strings named \"prompt\" and \"completion\""));
+    cr_expect_not_null(strstr(error.text, "with \"prompt\" and \"completion\", both strings"));
     expect_field(READING("b.jsonl"), NULL, "[t",
                  "b.jsonl, line 2, column 1: there is no member \"text\"");
     expect_field(READING("c.jsonl"), NULL, "", "no member \"completion\" (there is \"prompt\")");
     expect_field(READING("d.jsonl"), NULL, "", "no member \"text\" (there is \"content\")");
     expect_field(READING("e.jsonl"), NULL, "",
-                 "e.jsonl, line 1, column 28: the member is not a string");
+                 "e.jsonl, line 1, column 28: the member is neither a string nor a list");
 }
 
 Test(documents, a_byte_order_mark_before_a_later_row_is_named) {

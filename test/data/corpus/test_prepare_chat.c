@@ -103,6 +103,94 @@ Test(prepare_chat, gemma_moves_the_system_message_to_the_first_question) {
     cr_expect_not_null(strstr(error_text, "chat template needs user"), "%s", error_text);
 }
 
+#define USER(text)      "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define ASSISTANT(text) "{\"role\":\"assistant\",\"content\":\"" text "\"}"
+
+/* Only the completion counts, not the assistant's messages within the prompt. */
+Test(prepare_chat, prompts_and_completions_may_be_messages) {
+    write_tokenizer(CHATML);
+    prepare("{\"prompt\":[" USER("q") "],\"completion\":[" ASSISTANT(
+        "an") "]}\n"
+              "{\"id\":1,\"completion\":[" ASSISTANT("y") "," USER("s") "," ASSISTANT(
+                  "z") "],"
+                       "\"prompt\":[" USER("q") "," ASSISTANT("o") "," USER(
+                           "r") "]}\n"
+                                "{\"prompt\":[],\"completion\":[{\"from\":\"gpt\",\"value\":\"b\"}]"
+                                "}\n"
+                                "{\"prompt\":\"p\",\"completion\":\"c\"}\n"
+                                "{\"prompt\":[" USER("t") "],\"completion\":[" ASSISTANT(
+                                    "u") "]}\n");
+    expect("set_train_*.bin", "^Euser\nqF\nEassistant\n{anF}\n"
+                              "^Euser\nqF\nEassistant\noF\nEuser\nrF\nEassistant\n{yF}\n"
+                              "Euser\nsF\nEassistant\n{zF}\n"
+                              "^Eassistant\n{bF}\n"
+                              "^Ap{c^A}"
+                              "^Euser\ntF\nEassistant\n{uF}\n");
+    cr_expect_not_null(strstr(out_text, "5 documents (5 rows with prompt, completion)"), "%s",
+                       out_text);
+    write_tokenizer(LLAMA3);
+    prepare("{\"prompt\":[{\"role\":\"system\",\"content\":\"s\"}," USER(
+        "q") "],\"completion\":[" ASSISTANT(" an\\n") "]}\n");
+    expect("set_train_*.bin", "^EFsystemGNsHFuserGNqHFassistantGN{anH}");
+    write_text("a.jsonl", "{\"q\":[" USER("q") "],\"a\":[" ASSISTANT("b") "]}\n");
+    cr_assert_eq(run("--tokenizer chat --val-fraction 0 --force --field q,a --out set a.jsonl"), 0,
+                 "%s", error_text);
+    expect("set_train_*.bin", "^EFuserGNqHFassistantGN{bH}");
+}
+
+/* Segments are encoded as one text, of which the prompt's do not count. */
+Test(prepare_chat, prompts_and_completions_may_be_segments) {
+    write_tokenizer("");
+    prepare("{\"prompt\":[{\"text\":\"<|endoftext|>q\\n\",\"train\":true}],\"completion\":["
+            "{\"text\":\"\\ny\",\"train\":true},{\"text\":\"z\",\"train\":false}]}\n"
+            "{\"prompt\":[],\"completion\":[{\"text\":\"x\",\"train\":true}]}\n");
+    expect("set_train_*.bin", "^Aq{Ny}z{^x}");
+}
+
+Test(prepare_chat, bad_prompts_and_completions_are_named_by_line) {
+    static const struct {
+        const char *row, *what;
+    } cases[] = {
+        {"{\"prompt\":[" USER("q") "],\"completion\":\"a\"}",
+         "line 2, column 56: \"prompt\" is a list of messages, but \"completion\" is a "
+         "string\neach "
+         "line must be a JSON object with \"prompt\" and \"completion\", both strings or both "
+         "lists "
+         "of messages"},
+        {"{\"prompt\":\"q\",\"completion\":[" ASSISTANT("a") "]}",
+         "line 2, column 28: \"prompt\" is a string, but \"completion\" is a list of messages"},
+        {"{\"prompt\":[" USER("q") "],\"completion\":[{\"text\":\"a\",\"train\":true}]}",
+         "\"prompt\" is a list of messages, but \"completion\" is a list of segments"},
+        {"{\"prompt\":[" USER("q") "],\"completion\":[]}",
+         "line 2, column 56: \"completion\" is empty"},
+        {"{\"prompt\":[" USER("q") "],\"completion\":[" USER("a") "]}",
+         "\"completion\" must begin and end with a message of the assistant"},
+        {"{\"prompt\":[" USER("q") "],\"completion\":[" ASSISTANT(" ") "]}",
+         "line 2, column 56: message 2: the assistant's content is empty"},
+        {"{\"prompt\":[],\"completion\":[" ASSISTANT("a") "]}",
+         "message 1: the role is assistant where the tokenizer's chat template needs user"},
+    };
+    write_tokenizer(MISTRAL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char rows[1000];
+        snprintf(rows, sizeof rows,
+                 "{\"prompt\":[" USER("q") "],\"completion\":[" ASSISTANT("a") "]}\n%s\n",
+                 cases[i].row);
+        write_text("a.jsonl", rows);
+        cr_expect_eq(run("--tokenizer chat --out set a.jsonl"), 1);
+        cr_expect_not_null(strstr(error_text, cases[i].what), "%s\n%s", cases[i].what, error_text);
+        cr_expect_not(exists("set_train_000000.bin"));
+        cr_expect_eq(run("--tokenizer chat --val-fraction 0 --force --skip-bad-rows --out skip "
+                         "a.jsonl"),
+                     0, "%s", error_text);
+        expect("skip_train_*.bin", "^EG qH{ aF}");
+    }
+    write_tokenizer("");
+    cr_expect_eq(run("--tokenizer chat --out set a.jsonl"), 1);
+    cr_expect_not_null(strstr(error_text, "line 1: the row has \"messages\", but the tokenizer"),
+                       "%s", error_text);
+}
+
 Test(prepare_chat, other_tokenizers_are_refused) {
     const char *const others[] = {
         "", ", \"<|im_start|>\": 260",

@@ -103,9 +103,14 @@ Test(prepare_rows, bad_rows_are_named_by_line) {
         {"{\"prompt\":\"a\"}", "line 4, column 1: there is no member \"completion\""},
         {"{\"text\":\"a\"}", "line 4, column 1: there is no member \"prompt\" (there is \"text\")"},
         {"{\"prompt\":[\"a\"],\"completion\":\"b\"}",
-         "line 4, column 11: the member is not a string"},
-        {"{\"prompt\":\"a\",\"completion\":\"\"}", "line 4, column 1: the completion is empty"},
-        {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is not a string"},
+         "line 4, column 12: the list has an item that is not an object"},
+        {"{\"prompt\":[{\"text\":\"a\",\"train\":true}],\"completion\":\"b\"}",
+         "line 4, column 52: \"prompt\" is a list of segments, but \"completion\" is a string\n"
+         "each line must be a JSON object with \"prompt\" and \"completion\", both strings or both "
+         "lists of messages; --field names others"},
+        {"{\"prompt\":\"a\",\"completion\":\"\"}", "line 4, column 28: \"completion\" is empty"},
+        {"{\"prompt\":\"a\",\"completion\":null}",
+         "line 4, column 28: the member is neither a string nor a list"},
         {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 29: a backslash in a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
