@@ -383,6 +383,11 @@ static void print_notes(const struct run *run, const struct options *options) {
         utf8_print(stderr, documents->json_text, strlen(documents->json_text));
         fprintf(stderr, " begins like JSON, and was read as text; --jsonl reads it as rows\n");
     }
+    if (documents->row_count > 0 && documents->rows.pair_field)
+        fprintf(stderr,
+                "prepare: note: the rows also have chosen and rejected, which were ignored; "
+                "--field %s prepares them as preference pairs\n",
+                documents->rows.pair_field);
     const uint64_t skipped = run->inputs.skipped;
     if (skipped > 0)
         fprintf(stderr,

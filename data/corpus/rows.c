@@ -160,6 +160,14 @@ void rows_close(struct rows *rows) {
     arrfree(rows->original);
 }
 
+/* Returns the value of --field that reads such a row as a pair, or NULL if it is none. */
+static const char *pair_field_of(const char *row, size_t size) {
+    const struct row_form *pair = &ROWS[PREFERENCES];
+    const unsigned found = jsonl_names(row, size, pair->names, name_count(pair));
+    if (!(found & 1 << PAIR_CHOSEN && found & 1 << PAIR_REJECTED)) return NULL;
+    return found & 1 << PAIR_PROMPT ? "prompt,chosen,rejected" : "chosen,rejected";
+}
+
 /* Without --field, the first good row decides for all rows. A bad one chooses the advice about
  * it. */
 static int choose_kind(struct rows *rows, const char *row, size_t size, struct error *error) {
@@ -167,6 +175,7 @@ static int choose_kind(struct rows *rows, const char *row, size_t size, struct e
         const struct row_form *form = &ROWS[kind];
         const unsigned found = jsonl_names(row, size, form->names, name_count(form));
         if ((found & form->needed) != form->needed || !(found & form->any)) continue;
+        rows->pair_field = kind < PREFERENCES ? pair_field_of(row, size) : NULL;
         const bool is_implicit = kind == PREFERENCES && !(found & 1 << PAIR_PROMPT);
         char *const answers[] = {NULL, (char[]){"chosen"}, (char[]){"rejected"}};
         return set_kind(rows, kind, is_implicit ? answers : NULL, error);

@@ -42,6 +42,9 @@ struct rows {
     struct row_texts texts; /* documents of the last row */
     struct pair_rows pairs; /* what rows with answers keep */
     char *original;         /* stb_ds array: a row with answers before it is overwritten */
+    /* Value of --field that reads rows as pairs, if the first row decided for another kind and has
+     * the members of a pair, too; else NULL. */
+    const char *pair_field;
 };
 
 /* field names the members to read: "NAME" for a text, "NAME,NAME" for a prompt and its completion,

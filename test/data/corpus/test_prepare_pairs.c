@@ -300,6 +300,37 @@ Test(prepare_pairs, conversations_become_the_text_of_the_template) {
                               "+uEuser/rF/Eassistant/{bF}/\n-kEuser/rF/Eassistant/{aF}/\n");
 }
 
+/* Rows of UltraFeedback binarized are chats, too. One note says how they become pairs. */
+Test(prepare_pairs, chats_that_hold_pairs_are_noted) {
+    static const char row[] =
+        "{\"prompt\":\"q\",\"messages\":[" USER("q") "," ASSISTANT("y") "],\"chosen\":[" USER(
+            "q") "," ASSISTANT("y") "],\"rejected\":[" USER("q") "," ASSISTANT("n") "]}\n";
+    static const char note[] =
+        "prepare: note: the rows also have chosen and rejected, which were ignored; "
+        "--field prompt,chosen,rejected prepares them as preference pairs\n";
+    char rows[1000];
+    snprintf(rows, sizeof rows, "%s%s", row, row);
+    write_tokenizer(CHATML);
+    prepare("chat", "", rows);
+    cr_expect_str_eq(error_text, note);
+    cr_expect_not_null(strstr(out_text, "2 documents (2 rows with messages)"), "%s", out_text);
+    prepare("chat", "--field messages", rows);
+    cr_expect_str_empty(error_text);
+    prepare("chat", "--field prompt,chosen,rejected", rows);
+    cr_expect_str_empty(error_text);
+    expect("set_train_*.bin", "+ Euser/qF/Eassistant/{yF}/\n- Euser/qF/Eassistant/{nF}/\n"
+                              "+ Euser/qF/Eassistant/{yF}/\n- Euser/qF/Eassistant/{nF}/\n");
+    prepare("bytes", "", "{\"text\":\"ttt\",\"chosen\":\"y\",\"rejected\":\"n\"}");
+    cr_expect_not_null(strstr(error_text, "which were ignored; --field chosen,rejected prepares"),
+                       "%s", error_text);
+    prepare("bytes", "", "{\"text\":\"ttt\",\"prompt\":\"q\",\"chosen\":\"y\"}");
+    cr_expect_str_empty(error_text);
+    /* The first good row decides, not a bad one before it. */
+    prepare("bytes", "--skip-bad-rows",
+            "{\"text\":1,\"chosen\":\"y\",\"rejected\":\"n\"}\n{\"text\":\"ttt\"}\n");
+    cr_expect_null(strstr(error_text, "preference pairs"), "%s", error_text);
+}
+
 /* The buffer for rows is overwritten between them: a row keeps the answer of the one before. */
 Test(prepare_pairs, answers_of_long_rows_are_kept) {
     write_tokenizer(CHATML);
