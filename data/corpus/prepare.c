@@ -20,6 +20,7 @@
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
 #include "data/util/files.h"
+#include "data/util/json.h"
 #include "data/util/min_max.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
@@ -353,13 +354,30 @@ static uint64_t seq_len_of_config(const struct options *options) {
     return has_weights(options->tokenizer_directory) ? 1024 : 128;
 }
 
-/* Returns the data.seq_len for `next:`: the config's, or the largest power of two of which each
- * part has a whole sequence. */
+/* Returns the number of positions of the model that `next:` begins with, by the keys that
+ * model.init_from reads; UINT64_MAX if there is no model, or its config.json has no such key. */
+static uint64_t positions_of_model(const struct options *options) {
+    static const char *const keys[] = {"max_position_embeddings", "n_positions", "n_ctx"};
+    struct json_file file;
+    struct error ignored;
+    int64_t positions = 0;
+    if (!has_weights(options->tokenizer_directory) ||
+        json_file_open_in(&file, options->tokenizer_directory, "config.json", &ignored))
+        return UINT64_MAX;
+    for (size_t i = 0; positions == 0 && i < sizeof keys / sizeof *keys; i++)
+        json_whole(&positions, file.root, keys[i], 1, INT32_MAX);
+    json_file_close(&file);
+    return positions > 0 ? (uint64_t)positions : UINT64_MAX;
+}
+
+/* Returns the data.seq_len for `next:`: the config's, or fewer for a model with fewer positions, or
+ * the largest power of two of which each part has a whole sequence. */
 static uint64_t next_seq_len(const struct run *run, const struct options *options) {
     const uint64_t train = run->splitter.train.writer.tokens, val = run->splitter.val.writer.tokens;
     const uint64_t shortest = val >= TOKENS_MIN ? MIN(train, val) : train;
+    const uint64_t longest = MIN(seq_len_of_config(options), positions_of_model(options));
     uint64_t seq_len = 1;
-    if (shortest > seq_len_of_config(options)) return seq_len_of_config(options);
+    if (shortest > longest) return longest;
     while (2 * seq_len < shortest) seq_len *= 2;
     return seq_len;
 }

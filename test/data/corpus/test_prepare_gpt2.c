@@ -79,6 +79,40 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
         "%s", out_text);
 }
 
+/* The sequences of the next command are not longer than the positions of the model. */
+Test(prepare_gpt2, the_next_command_fits_the_positions_of_the_model) {
+    static const struct {
+        const char *config, *setting; /* NULL: none, as of finetune-lora.json */
+        int tokens;                   /* one for each byte 1 */
+    } cases[] = {
+        {"{\"max_position_embeddings\": 48}", "--set data.seq_len=48\n", 2000},
+        {"{\"max_position_embeddings\": 48, \"n_positions\": 20}", "--set data.seq_len=48\n", 2000},
+        {"{\"n_positions\": 20}", "--set data.seq_len=20\n", 2000},
+        {"{\"n_ctx\": 20}", "--set data.seq_len=20\n", 40},
+        {"{\"n_positions\": 20}", "--set data.seq_len=8\n", 10},
+        {"{\"n_positions\": 1024}", NULL, 2000},
+        {"{\"n_positions\": null}", NULL, 2000},
+    };
+    char command[2 * FILE_PATH_MAX + 20];
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", small, in_folder("base"));
+    cr_assert_eq(system(command), 0);
+    write_text("base/model.safetensors", "");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *file = fopen(in_folder("a.txt"), "w");
+        for (int token = 0; token < cases[i].tokens; token++) fputc(1, file);
+        cr_assert_eq(fclose(file), 0);
+        write_text("base/config.json", cases[i].config);
+        cr_assert_eq(run("--tokenizer base --val-fraction 0 --force --out set a.txt"), 0, "%s",
+                     error_text);
+        const char *setting = cases[i].setting ? cases[i].setting : "checkpoint.keep_best=false\n";
+        cr_expect_not_null(strstr(out_text, setting), "%s\n%s", cases[i].config, out_text);
+    }
+    unlink(in_folder("base/model.safetensors")); /* the next command makes a model of its own */
+    write_text("base/config.json", "{\"n_positions\": 20}");
+    cr_assert_eq(run("--tokenizer base --val-fraction 0 --force --out set a.txt"), 0);
+    cr_expect_null(strstr(out_text, "data.seq_len"), "%s", out_text);
+}
+
 /* A folder needs no prefix, even one called gpt2. */
 Test(prepare_gpt2, plain_directories_are_tokenizers) {
     char next[200];
