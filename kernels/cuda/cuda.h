@@ -55,7 +55,7 @@ struct cuda_state {
     uint64_t releases;   /* number of times that memory was released */
     struct cuda_graph graphs[BACKEND_GRAPHS];
     bool uses_graphs, without_wgmma;
-    bool tf32; /* products of fp32 may round their operands to 10 bits of fraction */
+    bool tf32;               /* products of fp32 may round their operands to 10 bits of fraction */
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
     bool looked_for_encode;
     struct cuda_products *products;
