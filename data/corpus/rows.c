@@ -71,7 +71,7 @@ bool rows_are_pairs(const struct rows *rows) {
 }
 
 /* True if rows have prompts or answers that may be strings or lists. */
-static bool has_answers(const struct rows *rows) {
+static bool rows_have_answers(const struct rows *rows) {
     return rows_are_pairs(rows) || rows->kind == &ROWS[PAIRS];
 }
 
@@ -242,7 +242,7 @@ static int find_template(struct rows *rows, struct error *error) {
                 "the row has \"%s\", but the tokenizer has the special tokens of no known chat "
                 "template (ChatML, Llama 3, Mistral 7B v0.3, Gemma)\nrender the file with "
                 "scripts/render_chat.py, which uses the model's own template",
-                has_answers(rows) ? "messages" : rows->names[0]);
+                rows_have_answers(rows) ? "messages" : rows->names[0]);
 }
 
 static void append(char **text, const char *bytes, size_t size) {
@@ -379,7 +379,7 @@ int rows_parse(struct rows *rows, char *row, size_t size, size_t *column, struct
     if (rows->kind->items == MESSAGE && find_template(rows, error)) return -1;
     arrsetlen(rows->texts.segments, 0);
     arrsetlen(rows->texts.documents, 0);
-    const int status = has_answers(rows) ? parse_answers(rows, row, size, column, error)
+    const int status = rows_have_answers(rows) ? parse_answers(rows, row, size, column, error)
                        : parse(rows, row, size, column, error) ? RESULT_NONE
                                                                : 0;
     if (status == 0) return 0;
@@ -398,7 +398,7 @@ int rows_finish(const struct rows *rows, struct error *error) {
 
 enum document_form rows_form(const struct rows *rows) {
     assert(rows->kind);
-    if (has_answers(rows)) return rows->pairs.rendered ? DOCUMENT_RENDERED : DOCUMENT_PAIR;
+    if (rows_have_answers(rows)) return rows->pairs.rendered ? DOCUMENT_RENDERED : DOCUMENT_PAIR;
     const bool chat = rows->kind == &ROWS[INSTRUCTIONS] && rows->chat;
     return chat ? DOCUMENT_RENDERED : rows->kind->form;
 }

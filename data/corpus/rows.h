@@ -40,7 +40,7 @@ struct rows {
     struct jsonl_member *items[JSONL_MEMBERS_MAX]; /* stb_ds arrays of the row's lists, reused */
     char *text;             /* stb_ds array: text put together for the row, reused */
     struct row_texts texts; /* documents of the last row */
-    struct pair_rows pairs; /* what rows with answers keep */
+    struct pair_rows pairs; /* state of rows with answers */
     char *original;         /* stb_ds array: a row with answers before it is overwritten */
     /* Value of --field that reads rows as pairs, if the first row decided for another kind and has
      * the members of a pair, too; else NULL. */

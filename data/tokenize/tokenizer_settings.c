@@ -44,9 +44,13 @@ void tokenizer_settings_close(struct tokenizer_settings *settings) {
 }
 
 const char *tokenizer_settings_eos(const struct tokenizer_settings *settings) {
-    const cJSON *item = json_member(settings->config.root, "eos_token");
-    if (!item) item = json_member(settings->map.root, "eos_token");
-    return cJSON_IsString(item) ? item->valuestring : json_text(item, "content");
+    const cJSON *const roots[] = {settings->config.root, settings->map.root};
+    const char *content = NULL;
+    for (int i = 0; i < 2 && !content; i++) {
+        const cJSON *item = json_member(roots[i], "eos_token");
+        content = cJSON_IsString(item) ? item->valuestring : json_text(item, "content");
+    }
+    return content;
 }
 
 /* ---- added tokens */

@@ -28,7 +28,8 @@ struct evaluation {
     const volatile sig_atomic_t *stop;
 };
 
-/* Computes the mean number of bytes per target that counts. <|endoftext|> counts as 0 bytes. */
+/* Computes the mean number of bytes per target that counts. Tokens that begin or end a text count
+ * as 0 bytes. */
 static int count_bytes(struct evaluation *evaluation, struct error *error) {
     const struct loader *loader = &evaluation->text.loader;
     const struct tokenizer *tokenizer = &evaluation->tokenizer;
@@ -45,7 +46,9 @@ static int count_bytes(struct evaluation *evaluation, struct error *error) {
             int32_t target = arrays.targets[t];
             if (target < 0) continue;
             tokenizer_bytes(tokenizer, target, &size);
-            if (target != tokenizer->end_of_text) bytes += size;
+            const bool is_text = target != tokenizer->end_of_text && target != tokenizer->stop &&
+                                 target != tokenizer->eos;
+            if (is_text) bytes += size;
         }
         counted += arrays.counted;
     }

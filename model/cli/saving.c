@@ -79,12 +79,7 @@ void saving_close(struct saving *saving) {
     checkpoint_writer_close(&saving->writer);
 }
 
-void saving_watch_step(struct saving *saving, int64_t step, double loss) {
-    if (isfinite(loss)) saving->not_finite_since = 0;
-    saving_watch_validation(saving, step, loss);
-}
-
-void saving_watch_validation(struct saving *saving, int64_t step, double loss) {
+static void watch(struct saving *saving, int64_t step, double loss) {
     if (isfinite(loss)) return;
     if (saving->not_finite_since == 0) saving->not_finite_since = step;
     if (saving->warned) return;
@@ -94,6 +89,16 @@ void saving_watch_validation(struct saving *saving, int64_t step, double loss) {
             "optimizer.warmup_steps; no checkpoint is saved meanwhile\n",
             step);
     saving->warned = true;
+}
+
+void saving_watch_step(struct saving *saving, int64_t step, double loss) {
+    if (isfinite(loss)) saving->not_finite_since = 0;
+    watch(saving, step, loss);
+}
+
+void saving_watch_validation(struct saving *saving, int64_t step, double loss) {
+    if (isfinite(loss)) saving->validated = step;
+    watch(saving, step, loss);
 }
 
 static int refuse_not_finite(const struct saving *saving, struct error *error) {
@@ -145,7 +150,9 @@ int saving_finish(struct saving *saving, struct error *error) {
     }
     if (saving_end(saving, error)) return -1;
     if (saving->saved == step) return 0;
-    if (saving->not_finite_since) return refuse_not_finite(saving, error);
+    /* Steps without finite gradients leave the weights, which a validation may have found good. */
+    if (saving->not_finite_since && saving->validated != step)
+        return refuse_not_finite(saving, error);
     int status = checkpoint_save(trainer, saving->writer.run_directory, path, error);
     return status < 0 ? -1 : report_outcome(saving, status, step, path, error);
 }

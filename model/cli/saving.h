@@ -18,8 +18,9 @@ struct saving {
     int64_t saved; /* step of the newest complete checkpoint, or of the start */
     int64_t begun; /* step of the checkpoint being written, or -1 */
     int64_t count; /* number of checkpoints before the last step */
-    int64_t
-        not_finite_since;   /* first step without a finite loss since the last one with; 0: none */
+    /* First step since the last finite loss of a step; 0: none. */
+    int64_t not_finite_since;
+    int64_t validated;      /* step of the last validation with a finite loss */
     bool warned;            /* the warning about such losses has been printed */
     double paused_seconds;  /* time that training waited for saving */
     double writing_seconds; /* time spent writing, mostly in the background */

@@ -267,6 +267,10 @@ static int check_model(const struct config_check *check) {
 static int check_adapters(const struct config_check *check) {
     const struct config *c = check->config;
     const struct gpt_shape shape = config_shape(c);
+    if (c->adapter.type == CONFIG_ADAPTER_NONE && c->adapter.init_from[0])
+        return config_refuse(check, "adapter.init_from",
+                             "adapter.init_from names adapters, but adapter.type is none.\n"
+                             "Set adapter.type to \"lora\".");
     if (c->adapter.type == CONFIG_ADAPTER_NONE) return 0;
     for (int i = 0; i < c->adapter.targets.count; i++) {
         const char *name = c->adapter.targets.items[i];

@@ -7,23 +7,25 @@
 
 enum { KEYS_MAX = 8 };
 
-/* True if a flag gave the key's value, or the file another than the default, which the config of a
- * checkpoint repeats. The key must have a number, an enum or a boolean. */
+/* True if a flag gave the key, or a file gave it a value other than the default: configs of
+ * checkpoints repeat all defaults. The key must have a number, an enum or a boolean. */
 static bool is_changed(const struct config *config, const char *key) {
     const struct config_option *option = config_option_of(key);
     return config_given_by_flag(config, key) || (config_given(config, key) && !option->computed &&
                                                  config_number(config, option) != option->initial);
 }
 
+/* True if some steps of the run compute in this precision. */
+static bool computes_in(const struct config *config, enum config_precision precision) {
+    return config->precision == precision ||
+           (config->precision_switch.at > 0 && config->precision_switch.precision == precision);
+}
+
 void config_unused(const struct config *config, char *text, size_t size) {
     const enum config_optimizer optimizer = config->optimizer.name;
-    const enum config_precision now = config->precision,
-                                later = config->precision_switch.at > 0
-                                            ? config->precision_switch.precision
-                                            : config->precision;
+    const enum config_objective objective = config->train.objective;
     const bool muon = optimizer == CONFIG_OPTIMIZER_MUON;
     const bool none = config->adapter.type == CONFIG_ADAPTER_NONE;
-    const bool language = config->train.objective == CONFIG_OBJECTIVE_LANGUAGE;
     const struct {
         bool unused;
         const char *reason, *keys[KEYS_MAX];
@@ -31,7 +33,7 @@ void config_unused(const struct config *config, char *text, size_t size) {
         {none,
          "adapter.type is none",
          {"adapter.rank", "adapter.alpha", "adapter.dropout", "adapter.rslora", "adapter.base"}},
-        {language,
+        {objective == CONFIG_OBJECTIVE_LANGUAGE,
          "train.objective is language",
          {"objective.beta", "objective.label_smoothing", "objective.nll_weight", "objective.gamma",
           "objective.desirable_weight", "objective.undesirable_weight"}},
@@ -54,11 +56,16 @@ void config_unused(const struct config *config, char *text, size_t size) {
         {config->precision_switch.at <= 0,
          "precision_switch.at is 0",
          {"precision_switch.precision"}},
-        {now != CONFIG_PRECISION_FP8 && later != CONFIG_PRECISION_FP8,
+        {!computes_in(config, CONFIG_PRECISION_FP8),
          "precision is not fp8",
          {"fp8.recipe", "fp8.format", "fp8.power_of_two", "fp8.amax_history_length", "fp8.margin",
-          "fp8.fast_accumulation", "fp8.require"}},
-        {now != CONFIG_PRECISION_NVFP4 && later != CONFIG_PRECISION_NVFP4,
+          "fp8.fast_accumulation"}},
+        {!computes_in(config, CONFIG_PRECISION_MXFP8), "precision is not mxfp8", {"mx.format"}},
+        {!computes_in(config, CONFIG_PRECISION_MXFP8) &&
+             !computes_in(config, CONFIG_PRECISION_MXFP4),
+         "precision is neither mxfp8 nor mxfp4",
+         {"mx.scales"}},
+        {!computes_in(config, CONFIG_PRECISION_NVFP4),
          "precision is not nvfp4",
          {"nvfp4.stochastic_rounding", "nvfp4.hadamard", "nvfp4.square_blocks"}},
     };

@@ -101,8 +101,6 @@ static int open_precision(struct session *session, struct error *error) {
     if (setup_precision(&session->precision, config, &session->be, error)) return -1;
     precision_warnings(&session->precision, config, warnings, sizeof warnings);
     print_notes("warning", warnings);
-    config_unused(config, warnings, sizeof warnings);
-    print_notes("warning", warnings);
     /* The saved config names the resolved precision, which another machine could resolve
      * differently when it samples from the checkpoint. */
     config->precision = precision_setting(&session->precision, config);
@@ -139,6 +137,8 @@ int session_open(struct session *session, const struct config *config, enum run_
     if (part == RUN_SWITCHED) precision_switch_apply(&session->config);
     if (part == RUN_FIRST) {
         config_warnings(config, warnings, sizeof warnings);
+        print_notes("warning", warnings);
+        config_unused(config, warnings, sizeof warnings);
         print_notes("warning", warnings);
     }
     if (run_ranks_compare_config(ranks, &session->config, error)) return -1;

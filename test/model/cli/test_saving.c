@@ -12,6 +12,7 @@ Test(saving, only_a_step_ends_what_is_not_finite) {
     saving_watch_step(&saving, 4, (double)INFINITY);
     cr_expect_eq(saving.not_finite_since, 3);
     saving_watch_validation(&saving, 4, 1);
+    cr_expect_eq(saving.validated, 4);
     cr_expect_eq(saving.not_finite_since, 3, "a finite validation says nothing of the steps");
     saving_watch_step(&saving, 5, 1);
     cr_expect_eq(saving.not_finite_since, 0);

@@ -210,6 +210,7 @@ Test(config_errors, errors_of_values) {
         {"{\"precision\": \"double\"}", NULL, {"\"double\"", "one of \"fp32\", \"fp16\""}},
         {"{\"checkpoint\": {\"resume\": true}}", NULL, {"resume is true", "\"never\", \"auto\""}},
         {"{\"autocast\": {\"float32\": 3}}", NULL, {"float32 is 3", "a list of"}},
+        {"{}", "adapter.init_from=x", {"adapter.type is none", "Set adapter.type to \"lora\""}},
         {"{\"adapter\": {\"targets\": \"linear\"}}", NULL, {"names \"linear\"", "\"all-linear\"?"}},
         {"{\"autocast\": {\"float32\": [[\"gelu\"]]}}", NULL, {"float32 is [[\"gelu\"]]"}},
         {"{\"autocast\": {\"float32\": [\"lmhead\"]}}", NULL, {"names \"lmhead\"", "\"lm_head\"?"}},

@@ -42,6 +42,16 @@ Test(config_unused, keys_of_other_precisions) {
     expect("{\"precision\": \"fp8\", \"fp8\": {\"recipe\": \"row\"}}", NULL, "");
     expect("{\"precision\": \"fp8\", \"fp8\": {\"recipe\": \"row\"}}", "precision=bf16",
            "fp8.recipe has no effect: precision is not fp8\n");
+    expect("{\"precision\": \"fp8\", \"fp8\": {\"recipe\": \"row\"}, "
+           "\"precision_switch\": {\"at\": 0.5}}",
+           NULL, "");
+    expect("{\"precision\": \"bf16\", \"fp8\": {\"recipe\": \"row\"}, "
+           "\"precision_switch\": {\"at\": 0.5, \"precision\": \"fp8\"}}",
+           NULL, "");
+    expect("{\"precision\": \"mxfp8\", \"fp8\": {\"require\": true}}", NULL, "");
+    expect("{\"precision\": \"mxfp4\", \"mx\": {\"scales\": \"floor\"}}", NULL, "");
+    expect("{\"precision\": \"bf16\", \"mx\": {\"scales\": \"floor\"}}", NULL,
+           "mx.scales has no effect: precision is neither mxfp8 nor mxfp4\n");
     expect("{\"precision\": \"bf16\", \"nvfp4\": {\"hadamard\": false}}", NULL,
            "nvfp4.hadamard has no effect: precision is not nvfp4\n");
     expect("{\"precision\": \"nvfp4\", \"precision_switch\": {\"precision\": \"fp16\"}}", NULL,
