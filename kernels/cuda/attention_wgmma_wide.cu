@@ -226,8 +226,8 @@ static __device__ __forceinline__ void add_steps(float sum[D / TILE_VALUES][GROU
         }
         group_fence();
         start_scores<T, D, 1>(s, held, first);
-        wait_for_step(p.second.full, step);
         if (SUMS != VALUE_SUMS) {
+            wait_for_step(p.second.full, step);
             group_fence();
             start_scores<T, D, 1>(ds, held + HEAD_BYTES, second);
         }
@@ -236,6 +236,9 @@ static __device__ __forceinline__ void add_steps(float sum[D / TILE_VALUES][GROU
             row_probabilities<LIMITED>(s[0], b, rows, work.of.batch, begin + warp_in_group() * 16,
                                        row);
         else probabilities<T, LIMITED>(s[0], b, values, work.of.batch, begin, row / GROUP_ROWS);
+        /* A loop here keeps the compiler from waiting for dP before the exponentials. Except for dV
+         * its barrier has been passed. */
+        wait_for_step(p.second.full, step);
         if (SUMS != VALUE_SUMS) {
             group_wait<0>();
             warp_arrives(p.second.empty, step);
