@@ -89,6 +89,17 @@ static void write_again(struct run *run) {
         if (write_line(run, &run->unwritten[i], &ignored)) return;
 }
 
+/* Warns once of a step without a target that counts in the loss. */
+static void warn_of_targets(struct run *run, const struct step_report *step) {
+    if (step->loss != 0 || step->gradient_norm != 0 || run->warned_of_targets) return;
+    report_pause(&run->report);
+    fprintf(stderr,
+            "warning: step %" PRId64 ": no target counts in the loss: sequences are cut before "
+            "answers begin; raise data.seq_len, or leave out long prompts\n",
+            step->step);
+    run->warned_of_targets = true;
+}
+
 /* Finishes the oldest unfinished step and logs it, also one that ends a diverged run. Its time
  * counts from the end of the previous one. */
 static int end_step(struct run *run, struct error *error) {
@@ -101,6 +112,7 @@ static int end_step(struct run *run, struct error *error) {
     double tokens = (double)batches_step_tokens(config);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
     saving_watch_step(&run->saving, report.step, report.loss);
+    warn_of_targets(run, &report);
     if (run->session.precision.scale_loss && report.loss_scale >= 1 &&
         run->session.trainer.state.scaler.loss_scale < 1) {
         report_pause(&run->report);

@@ -36,6 +36,7 @@ struct run {
     double waited;                     /* seconds that decisions waited for other ranks */
     const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
     int agreed_stop;                   /* signal received by any rank; updated after each step */
+    bool warned_of_targets;            /* the warning of a step without targets has been printed */
     bool out_of_time; /* train.minutes are over on any rank; updated with agreed_stop */
     int lock;         /* descriptor that holds the directory's lock, or -1 */
 };

@@ -358,6 +358,30 @@ Test(program, trains_on_tokens_of_gpt2) {
     cr_expect(exists("a/words/checkpoints/step-00000016/merges.txt"));
 }
 
+/* Prompts of 40 bytes fill most of the sequences of 16. */
+Test(program, steps_without_targets_are_warned_of) {
+    static const char row[] = "{\"prompt\": \"aaaaaaaaaabbbbbbbbbbccccccccccdddddddddd\", "
+                              "\"completion\": \"e\"}\n";
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX], command[5 * FILE_PATH_MAX];
+    cr_assert_not_null(realpath(name, prepare), "no program %s: build it or set PREPARE", name);
+    FILE *file = fopen(in_folder("rows.jsonl"), "w");
+    for (int i = 0; i < 8; i++) fputs(row, file);
+    cr_assert_eq(fclose(file), 0);
+    snprintf(command, sizeof command,
+             "cd %s && %s --tokenizer bytes --val-fraction 0 --out rows rows.jsonl >/dev/null 2>&1",
+             folder, prepare);
+    cr_assert_eq(system(command), 0, "%s", command);
+#define ROWS_RUN                                                                                 \
+    "--config|tiny.json|--set|data.train=rows_train_*.bin|--set|data.val=|--set|eval.every=0"    \
+    "|--set|sample.every=0|--set|train.steps=4|--set|train.micro_batch_size=1|--set|train.grad_" \
+    "accum_steps=1|--set|data.seq_len=16"
+    expect_exit(ROWS_RUN "|--set|name=short", 0);
+    expect_text(error_text, ": no target counts in the loss: sequences are cut");
+    const char *first = strstr(error_text, "no target counts");
+    cr_expect_null(strstr(first + 1, "no target counts"), "said twice: %s", error_text);
+}
+
 Test(program, begins_from_given_weights) {
 #define START "|--set|name=b|--set|model.init_from=a/run/checkpoints/"
     float fresh, continued;
