@@ -453,4 +453,8 @@ Test(prepare_chat, completions_end_with_eos_token) {
         prepare("{\"prompt\":\"q\",\"chosen\":\"a\",\"rejected\":\"b\"}\n");
         expect("set_train_*.bin", "^Aq{aF}^Aq{bF}");
     }
+    write_text("chat/tokenizer_config.json", "{\"eos_token\": null}");
+    write_text("chat/special_tokens_map.json", configs[1]);
+    prepare("{\"prompt\":\"q\",\"completion\":\"an\"}\n");
+    expect("set_train_*.bin", "^Aq{anF}");
 }
