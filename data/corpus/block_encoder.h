@@ -15,8 +15,7 @@
 /* Tokens that are written at a mark, before the text after it. */
 enum separator {
     SEPARATOR_NONE,
-    SEPARATOR_SHARED, /* nothing: the token before the mark, which ends an answer, also begins texts
-                       */
+    SEPARATOR_SHARED, /* nothing: the token that ended the answer before also begins the text */
     SEPARATOR_END_OF_TEXT,
     SEPARATOR_EMPTY_LINE,
     SEPARATOR_STOP, /* ends a text, where the tokenizer has another token than end_of_text for it */

@@ -312,8 +312,7 @@ static __device__ __forceinline__ void fetch(T *stages, int stage, const struct 
     }
 }
 
-/* Rounds both tiles that fetch has copied to a stage, after the wait for it and before the barrier.
- */
+/* Rounds both tiles that fetch has copied to a stage, between the wait for it and the barrier. */
 template <typename T, int D>
 static __device__ __forceinline__ void round_stage(T *stages, int stage) {
     typedef struct backward_tiles<T, D> tiles;

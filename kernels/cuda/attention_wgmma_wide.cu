@@ -198,8 +198,7 @@ row_probabilities(float s[GROUP_SUMS], const struct backward &b, const struct ro
         s[i] = exp2_approx(fmaf(s[i], b.factor, values.x[i / 2 % 2]));
 }
 
-/* Adds all steps to the group's sums, which are still to be multiplied by scale, unless of values.
- */
+/* Adds all steps to the group's sums; those of queries and keys still lack the factor scale. */
 template <typename T, int SUMS, bool LIMITED>
 static __device__ __forceinline__ void add_steps(float sum[D / TILE_VALUES][GROUP_SUMS],
                                                  const struct places &p, const struct backward &b,

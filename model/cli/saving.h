@@ -38,8 +38,9 @@ void saving_open(struct saving *saving, struct trainer *trainer, struct report *
 void saving_close(struct saving *saving);
 
 /* Record the loss of a step, and of a validation after it. From a loss that is not finite until a
- * step with a finite one no checkpoint is saved, so that the last good one stays the newest. The
- * first such loss prints a warning. */
+ * step with a finite one no checkpoint is saved, so that the last good one stays the newest; but
+ * that of the last step is, if its validation has a finite loss. The first loss that is not finite
+ * prints a warning. */
 void saving_watch_step(struct saving *saving, int64_t step, double loss);
 void saving_watch_validation(struct saving *saving, int64_t step, double loss);
 

@@ -293,7 +293,7 @@ static void cuda_emulator_schedule(unsigned seed) {
 }
 #endif
 
-/* What is run: body, with the option tf32 or without. */
+/* A body with its argument, to run with the option tf32 or without. */
 struct subject {
     void (*body)(struct check *c, const void *given);
     const void *given;
