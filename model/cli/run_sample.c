@@ -82,8 +82,7 @@ struct samples {
     struct printed *texts; /* [count], what the streams print if texts are printed at the end */
 };
 
-/* True if the output keeps control characters: JSON escapes them, and only a terminal obeys them.
- */
+/* True if the output keeps control characters: JSON escapes them, and only terminals obey them. */
 static bool keeps_controls(const struct command_line *line) {
     return line->json || !isatty(STDOUT_FILENO);
 }
